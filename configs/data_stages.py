@@ -1,0 +1,164 @@
+"""Settings of the data stages (§3.1, §3.2.1). Defaults are the paper's; sections in comments."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from configs.base import Settings
+from configs.engines import EngineSettings, Sampling
+from configs.judging import JudgeSettings
+
+
+class Source(Settings):
+    """One place problems come from: a Hugging Face dataset, local files, or a generated family."""
+
+    name: str
+    domain: Literal["math", "code"] = "math"
+    kind: Literal["hub", "files", "generated"] = "files"
+    dataset: Annotated[str, Field(description="Hugging Face dataset id (hub)")] = ""
+    revision: Annotated[str, Field(description="Commit of the dataset (hub)")] = "main"
+    split: str = "train"
+    files: Annotated[
+        tuple[str, ...],
+        Field(description="JSONL, JSONL.gz or parquet; globs; relative to data.root (files)"),
+    ] = ()
+    prompt_field: str = "problem"
+    answer_field: str = "answer"
+    answer_in_box: Annotated[
+        bool, Field(description="The answer is the last \\boxed{} of answer_field")
+    ] = False
+    tests_field: Annotated[str, Field(description="Field that holds the test suite")] = "tests"
+    date_field: str = ""
+    family: Annotated[
+        Literal["countdown", "by_example"] | None, Field(description="Generated family")
+    ] = None
+    size: Annotated[PositiveInt, Field(description="Problems to generate")] = 100
+    split_part: Annotated[
+        Literal["train", "test"], Field(description="Side of the family's hash split (generated)")
+    ] = "train"
+    fixed_seed: Annotated[
+        int | None, Field(description="Ignore the run's seed: benchmarks stay the same")
+    ] = None
+    duplicate_share: Annotated[
+        float, Field(ge=0, lt=1, description="Planted duplicates (generated)")
+    ] = 0.0
+    contaminated_share: Annotated[
+        float, Field(ge=0, lt=1, description="Planted benchmark problems (generated)")
+    ] = 0.0
+    difficulty: Annotated[PositiveInt, Field(description="Largest number (countdown)")] = 10
+    limit: Annotated[int | None, Field(ge=1, description="Keep the first N rows")] = None
+
+    @model_validator(mode="after")
+    def the_source_is_complete(self) -> Self:
+        missing = {
+            "hub": "" if self.dataset else "dataset",
+            "files": "" if self.files else "files",
+            "generated": "" if self.family else "family",
+        }[self.kind]
+        if missing:
+            raise ValueError(f"source {self.name!r} of kind {self.kind} needs {missing}")
+        return self
+
+
+class CollectSettings(Settings):
+    root: Annotated[str, Field(description="Folder that relative file names start from")] = "."
+    sources: tuple[Source, ...] = ()
+
+    @model_validator(mode="after")
+    def names_are_unique(self) -> Self:
+        names = [s.name for s in self.sources]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ValueError(f"two sources are called {twice[0]!r}; names must be unique")
+        return self
+
+
+class DedupSettings(Settings):
+    """Exact match removal of queries (§3.1); near-duplicates are an addition, off by default."""
+
+    near: Annotated[bool, Field(description="Also drop near-duplicates (MinHash-LSH)")] = False
+    jaccard: Annotated[float, Field(gt=0, le=1)] = 0.7
+    shingle: PositiveInt = 5
+    permutations: PositiveInt = 128
+
+
+class DecontaminateSettings(Settings):
+    """9-gram overlap with any benchmark item (§3.1, §3.2.1)."""
+
+    n: Annotated[int, Field(ge=1, le=32, title="n-gram size")] = 9  # §3.1
+    normalize: Annotated[
+        Literal["alnum", "whitespace"],
+        Field(description="whitespace: the published rule; alnum: also finds other typesetting"),
+    ] = "alnum"
+    min_coverage: Annotated[
+        float,
+        Field(ge=0, le=1, description="Remove only if this share of the item's n-grams is shared"),
+    ] = 0.0  # the paper's rule: one shared n-gram removes
+
+
+class SampleSettings(Settings):
+    """Answers of the teacher (§3.1: R1-0528) or of the RL curator (§3.2.1: R1-0120)."""
+
+    sources: Annotated[tuple[str, ...], Field(description="Only these sources; empty: all")] = ()
+    samples_per_prompt: Annotated[PositiveInt, Field(title="Samples per prompt")] = 16  # §3.1
+    engine: EngineSettings
+    sampling: Sampling = Sampling()
+
+
+class DifficultySettings(Settings):
+    """Pass rate of a rater model per prompt (§3.1: Qwen3-8B) → easy or hard."""
+
+    rater: Annotated[
+        Literal["model", "teacher"],
+        Field(description="model: `rate` samples its own answers; teacher: reuse the teacher's"),
+    ] = "model"
+    easy_above: Annotated[float, Field(ge=0, le=1, description="Easy: pass rate above this")] = 0.5
+
+
+class SelectSettings(Settings):
+    """The SFT mixture (§3.1, §5.1). The paper keeps all responses, right or wrong (§5.1.1)."""
+
+    correctness: Annotated[
+        Literal["mixed", "only_true"], Field(description="Table 2: keep wrong answers or not")
+    ] = "mixed"
+    difficulty: Literal["all", "easy", "hard"] = "all"
+    math_sources: Annotated[
+        tuple[str, ...], Field(description="Ranked; with top_k_sources: Table 4")
+    ] = ()
+    code_sources: Annotated[
+        tuple[str, ...], Field(description="Ranked; with top_k_sources: Table 5")
+    ] = ()
+    top_k_sources: Annotated[int | None, Field(ge=1)] = None
+    size: Annotated[
+        int | None,
+        Field(ge=1, description="Subset size, K-Center-Greedy (Tables 4-5: 31,600)"),
+    ] = None
+    balanced: Annotated[bool, Field(description="Equal shares of each domain")] = False
+    max_chars: Annotated[
+        int | None, Field(ge=1, description="Drop longer answers before training")
+    ] = None
+
+
+class FilterTestsSettings(Settings):
+    """Code problems with too few distinct tests invite false positives (§3.2.1)."""
+
+    sources: Annotated[tuple[str, ...], Field(description="Only these sources; empty: all")] = ()
+    min_tests: PositiveInt = 16  # §3.2.1
+
+
+class FilterRLSettings(Settings):
+    """pass@16 filter (§3.2.1), read as the share of the 16 completions that pass."""
+
+    code_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5  # §3.2.1
+    code_inclusive: Annotated[
+        bool, Field(description="§3.2.1 says above 0.5; the caption of Fig. 4 says at least")
+    ] = False
+    math_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5  # §3.2.1: a majority
+    min_scored: Annotated[
+        float,
+        Field(gt=0, le=1, description="Reject a prompt with fewer scored samples"),
+    ] = 0.5
+
+
+class JudgeStageSettings(Settings):
+    judge: JudgeSettings = JudgeSettings()

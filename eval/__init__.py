@@ -1,0 +1,1 @@
+"""Judging: text in, Score out. No torch, no Prefect, no MLflow."""

@@ -1,0 +1,1 @@
+"""Problem families that are generated, not downloaded: the tiny profile."""

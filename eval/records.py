@@ -1,0 +1,191 @@
+"""The vocabulary: a Problem is answered by a Sample, which the judge turns into a Score.
+
+Records are frozen and forbid unknown keys, so a typo in a data file is an error with a name,
+never a column that is silently ignored. `Rollout` adds tokens and log-probabilities in RL.
+"""
+
+import hashlib
+import unicodedata
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+
+Domain = Literal["math", "code"]
+FinishReason = Literal["stop", "length", "empty", "refused", "error"]
+Verdict = Literal["AC", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE"]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def normalise_prompt(prompt: str) -> str:
+    """NFKC, lower case, single spaces: two prompts that differ in typesetting only are one."""
+    return " ".join(unicodedata.normalize("NFKC", prompt).lower().split())
+
+
+def problem_id(prompt: str) -> str:
+    """16 hex digits of the SHA-256 of the normalised prompt."""
+    return hashlib.sha256(normalise_prompt(prompt).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+class StdinCase(Record):
+    """The program reads `input` on stdin; its stdout must equal `output`."""
+
+    input: str
+    output: str
+
+
+class CallCase(Record):
+    """`fn_name(*args)` must return `output` (both JSON; tuples count as lists)."""
+
+    args: tuple[JsonValue, ...]
+    output: JsonValue
+
+
+class AssertCase(Record):
+    """`code` runs after the program and must not raise; it may call `candidate`."""
+
+    code: str
+
+
+class CheckerCase(Record):
+    """Like a stdin case, but the trusted Python program `checker` decides (many answers)."""
+
+    input: str
+    output: str
+    checker: str
+
+
+class TestSuite(Record):
+    """How a program is tested: the fixed interface of DESIGN §12."""
+
+    __test__ = False  # not a pytest class
+
+    kind: Literal["stdin", "call", "assert", "checker"]
+    fn_name: str | None = None
+    cases: (
+        tuple[StdinCase, ...]
+        | tuple[CallCase, ...]
+        | tuple[AssertCase, ...]
+        | tuple[CheckerCase, ...]
+    )
+    time_limit_s: Annotated[float, Field(gt=0)] = 6.0
+    memory_mb: Annotated[int, Field(ge=16)] = 1024
+
+    @model_validator(mode="after")
+    def cases_match_the_kind(self) -> Self:
+        expected = {
+            "stdin": StdinCase,
+            "call": CallCase,
+            "assert": AssertCase,
+            "checker": CheckerCase,
+        }[self.kind]
+        for i, case in enumerate(self.cases):
+            if type(case) is not expected:
+                raise ValueError(f"cases[{i}] is no {self.kind} case: {sorted(case.model_dump())}")
+        if self.kind == "call" and not self.fn_name:
+            raise ValueError("call tests need fn_name, the function to call")
+        return self
+
+
+class Problem(Record):
+    """One task to solve. `id` defaults to the hash of the normalised prompt."""
+
+    id: str = ""
+    domain: Domain
+    prompt: str = Field(min_length=1)
+    answer: str | None = None
+    """Math: the gold answer, LaTeX or plain."""
+    numbers: tuple[int, ...] | None = None
+    """Make-the-target problems: the numbers the boxed expression must use, each exactly once."""
+    tests: TestSuite | None = None
+    """Code: the hidden tests."""
+    source: str = ""
+    date: str | None = None
+    """ISO date the problem was published: benchmarks are cut by date window."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def default_id(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not data.get("id") and isinstance(data.get("prompt"), str):
+            return {**data, "id": problem_id(data["prompt"])}
+        return data
+
+    @model_validator(mode="after")
+    def can_be_judged(self) -> Self:
+        if self.domain == "math" and (self.answer is None or not self.answer.strip()):
+            raise ValueError("a math problem needs an answer")
+        if self.domain == "code" and self.tests is None:
+            raise ValueError("a code problem needs tests")
+        return self
+
+
+class Sample(Record):
+    """One answer of one model to one problem; `text` is all that the judge sees."""
+
+    problem_id: str
+    index: Annotated[int, Field(ge=0)]
+    model: str
+    text: str
+    finish_reason: FinishReason = "stop"
+    prompt_tokens: Annotated[int, Field(ge=0)] = 0
+    completion_tokens: Annotated[int, Field(ge=0)] = 0
+
+
+def _nan_is_none(value: Any) -> Any:
+    return None if isinstance(value, float) and value != value else value
+
+
+class Score(Record):
+    """The judge's word on one Sample.
+
+    `verdict == "IE"` (infrastructure error) means *unscored*: reward, correct and pass_rate are
+    None and the sample leaves every mean and every group. It never means wrong.
+    """
+
+    problem_id: str
+    index: int = 0
+    reward: Annotated[float | None, BeforeValidator(_nan_is_none)]
+    correct: bool | None
+    pass_rate: Annotated[float | None, BeforeValidator(_nan_is_none)]
+    """Code: share of tests passed, in [0, 1]. Math: 1.0 or 0.0."""
+    verdict: Verdict
+    answer: str | None = None
+    """What was judged: the boxed expression, or the program."""
+    reason: str = ""
+    seconds: float = 0.0
+
+    @model_validator(mode="after")
+    def unscored_carries_no_number(self) -> Self:
+        values = (self.reward, self.correct, self.pass_rate)
+        if self.verdict == "IE" and any(v is not None for v in values):
+            raise ValueError("an unscored answer (IE) carries no reward, correct or pass_rate")
+        if self.verdict != "IE" and any(v is None for v in values):
+            raise ValueError(f"a {self.verdict} score needs reward, correct and pass_rate")
+        return self
+
+    @property
+    def unscored(self) -> bool:
+        return self.verdict == "IE"
+
+
+class Rejected(Record):
+    """A row that a stage dropped, and why. `row` is the original as JSON."""
+
+    id: str
+    source: str = ""
+    reason: str
+    row: str
+
+
+class Example(Record):
+    """One SFT pair: the teacher's answer `response` to `prompt` (§3.1)."""
+
+    problem_id: str
+    index: int
+    domain: Domain
+    source: str
+    prompt: str
+    response: str
+    correct: bool | None = None

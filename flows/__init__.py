@@ -1,0 +1,1 @@
+"""Wiring that reads like the figure in the README."""

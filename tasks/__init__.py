@@ -1,0 +1,1 @@
+"""Stages: one file each, pure functions first, the @stage last."""

@@ -1,0 +1,1 @@
+"""Weights: the only package that imports torch, transformers, trl or vllm."""
