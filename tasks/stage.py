@@ -1,0 +1,196 @@
+"""A stage: a plain function that becomes cached, resumable, tracked and visible in Prefect.
+
+    @stage(version=1)
+    def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics: ...
+
+    unique = dedup(problems, settings=settings.dedup)          # inside a run
+
+The cache is the store and nothing else: a result counts while its files are there. Prefect is
+told the outcome (state Cached or Completed), MLflow gets a child run for every stage computed.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+
+from configs.base import Settings, key_of
+from tasks.progress import listening
+from tasks.progress_artifact import ProgressArtifact
+from tasks.run import Run, StoppedEarly, current_run, git_commit, package_versions
+from tasks.store import Artifact, InputRef, stage_key
+from tasks.tracking import CurveTail
+
+Metrics = Mapping[str, float]
+Body = Callable[..., Metrics]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage body with its name and the version of its meaning."""
+
+    name: str
+    version: int
+    body: Body
+
+    def named(self, name: str) -> "Stage":
+        """The same work under another name: its own place in the store, the UI and MLflow."""
+        return replace(self, name=name)
+
+    def __call__(self, *inputs: Artifact, settings: Settings) -> Artifact:
+        """Reuse or compute the result; stops the flow after the stage named by `until`."""
+        run = current_run()
+        if run.orchestrated:
+            artifact = self._as_prefect_task(inputs, settings, run)
+        else:
+            artifact, _ = self.compute(inputs, settings, run)
+        if run.until == self.name:
+            raise StoppedEarly(self.name)
+        return artifact
+
+    def key(self, inputs: tuple[Artifact, ...], settings: Settings, run: Run) -> str:
+        seed = run.seed if self.takes_seed else None
+        return stage_key(
+            self.name, self.version, key_of(settings), seed, [i.digest for i in inputs]
+        )
+
+    @property
+    def takes_seed(self) -> bool:
+        return "seed" in inspect.signature(self.body).parameters
+
+    def compute(
+        self, inputs: tuple[Artifact, ...], settings: Settings, run: Run
+    ) -> tuple[Artifact, bool]:
+        """The result, and whether it was reused. One process computes a key at a time."""
+        key = self.key(inputs, settings, run)
+        with run.store.lock(f"{self.name}-{key}", wait=False) as free:
+            if free:
+                return self._compute_locked(key, inputs, settings, run)
+        run.display.started(self.name, "another run computes it: waiting")
+        with run.store.lock(f"{self.name}-{key}"):
+            return self._compute_locked(key, inputs, settings, run)
+
+    def _compute_locked(
+        self, key: str, inputs: tuple[Artifact, ...], settings: Settings, run: Run
+    ) -> tuple[Artifact, bool]:
+        found, damage = run.store.find(self.name, key)
+        if found and not self._must_redo(found, run):
+            run.tracker.reused(run.run_id, found)
+            run.display.finished(self.name, "cached", found.seconds, found.metrics)
+            return found, True
+        work = run.store.work(self.name, key)
+        why = damage or ("forced" if found else "resuming" if work.exists() else "new")
+        if found:
+            run.store.discard(self.name, key)
+        run.display.started(self.name, why)
+        return self._compute_new(key, work, inputs, settings, run), False
+
+    def _must_redo(self, found: Artifact, run: Run) -> bool:
+        """Forced, and not already redone by this very run (a retry does not redo it twice)."""
+        return self.name in run.force and run.store.manifest(found).pipeline_run != run.run_id
+
+    def _compute_new(
+        self, key: str, work: Path, inputs: tuple[Artifact, ...], settings: Settings, run: Run
+    ) -> Artifact:
+        work.mkdir(parents=True, exist_ok=True)
+        child = run.tracker.start_stage(run.run_id, self.name, key, _flat(settings))
+        curves = CurveTail(run.tracker, child, work / "logs" / "metrics.jsonl")
+        progress = ProgressArtifact(self.name) if run.orchestrated else None
+
+        def listen(done: float, total: float, note: str) -> None:
+            run.display.progress(self.name, done, total, note)
+            curves.poll_now_and_then()
+            if progress:
+                progress.update(done, total)
+
+        began = time.monotonic()
+        seed = {"seed": run.seed} if self.takes_seed else {}
+        try:
+            with listening(listen):
+                metrics = dict(self.body(work, *inputs, settings=settings, **seed))
+        except BaseException as error:
+            run.tracker.finish(child, "FAILED" if isinstance(error, Exception) else "KILLED")
+            run.display.finished(self.name, "failed", time.monotonic() - began, {})
+            raise
+        curves.poll()
+        if progress:
+            progress.finish()
+        seconds = time.monotonic() - began
+        artifact = run.store.publish(
+            work,
+            stage=self.name,
+            version=self.version,
+            key=key,
+            settings=settings.model_dump(mode="json"),
+            inputs=tuple(InputRef(stage=i.stage, key=i.key, digest=i.digest) for i in inputs),
+            metrics={n: float(v) for n, v in metrics.items()},
+            seconds=seconds,
+            pipeline_run=run.run_id,
+            mlflow_run=child,
+            git_commit=git_commit(),
+            versions=package_versions(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            **seed,
+        )
+        run.tracker.log(child, {**artifact.metrics, "seconds": seconds})
+        run.tracker.log_files(child, artifact.folder / "manifest.json")
+        run.tracker.finish(child, "FINISHED")
+        run.display.finished(self.name, "computed", seconds, artifact.metrics)
+        return artifact
+
+    def _as_prefect_task(
+        self, inputs: tuple[Artifact, ...], settings: Settings, run: Run
+    ) -> Artifact:
+        made: list[Artifact] = []
+
+        def body() -> State[Any]:
+            artifact, reused = self.compute(inputs, settings, run)
+            made.append(artifact)
+            figures = ", ".join(f"{n}={v:g}" for n, v in list(artifact.metrics.items())[:4])
+            return Completed(
+                name="Cached" if reused else "Completed",
+                message=f"{artifact.stage}/{artifact.key}  {figures}",
+            )
+
+        # Called directly, never submitted: only the main thread can be cancelled at once.
+        Task(
+            fn=body,
+            name=self.name,
+            description=inspect.getdoc(self.body),
+            task_run_name=self.name,
+            cache_policy=NO_CACHE,  # the store is the cache
+            persist_result=False,
+        )()
+        return made[0]
+
+
+def stage(version: int) -> Callable[[Body], Stage]:
+    """Make a stage of `fn(out, *inputs, settings=…[, seed=…]) -> Metrics`.
+
+    Bump `version` when the meaning of the result changes: older results are then left alone.
+    """
+
+    def wrap(body: Body) -> Stage:
+        return Stage(name=body.__name__, version=version, body=body)
+
+    return wrap
+
+
+def _flat(settings: Settings, prefix: str = "") -> dict[str, str]:
+    """Settings as dotted names, for MLflow's parameter table."""
+    flat: dict[str, str] = {}
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, Settings):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = str(value)
+    return flat
