@@ -4,6 +4,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 LOCK := requirements-cpu.lock
+DEPS := --no-deps
 SYSTEM_PACKAGES := bubblewrap firejail libseccomp2 chromium fonts-liberation fonts-roboto
 
 .PHONY: demo test check bench clean env gpu-env system
@@ -35,7 +36,7 @@ $(VENV)/.done: $(LOCK) pyproject.toml requirements.in
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt-get install python3.11 python3.11-venv"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "venv is missing: apt-get install python3.11-venv"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r $(LOCK)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(DEPS) -r $(LOCK)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -43,7 +44,7 @@ $(VENV)/.done: $(LOCK) pyproject.toml requirements.in
 # torchcodec, whose wheels are CUDA builds that break transformers beside a CPU torch.
 
 gpu-env: ## the same on a machine with NVIDIA GPUs
-	$(MAKE) env LOCK=requirements-gpu.lock
+	$(MAKE) env LOCK=requirements-gpu.lock DEPS=
 
 system: ## what apt must provide; installs it where that is allowed
 	@missing=; for p in $(SYSTEM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
