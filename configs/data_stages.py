@@ -16,18 +16,33 @@ class Source(Settings):
     domain: Literal["math", "code"] = "math"
     kind: Literal["hub", "files", "generated"] = "files"
     dataset: Annotated[str, Field(description="Hugging Face dataset id (hub)")] = ""
+    config: Annotated[str, Field(description="Configuration of the dataset (hub)")] = ""
     revision: Annotated[str, Field(description="Commit of the dataset (hub)")] = "main"
     split: str = "train"
     files: Annotated[
         tuple[str, ...],
-        Field(description="JSONL, JSONL.gz or parquet; globs; relative to data.root (files)"),
+        Field(
+            description="JSONL, JSON (both also .gz) or parquet; globs; relative to root (files)"
+        ),
     ] = ()
-    prompt_field: str = "problem"
+    sha256: Annotated[
+        str, Field(description="Digest of the files; filled in by the run: new bytes, new result")
+    ] = ""
+    prompt_field: Annotated[
+        str, Field(description="Text or chat messages; a dot reaches into an object")
+    ] = "problem"
     answer_field: str = "answer"
     answer_in_box: Annotated[
         bool, Field(description="The answer is the last \\boxed{} of answer_field")
     ] = False
     tests_field: Annotated[str, Field(description="Field that holds the test suite")] = "tests"
+    fn_name_field: Annotated[
+        str, Field(description="Field that names the function to call, if the tests do not")
+    ] = ""
+    time_limit_s: Annotated[
+        float, Field(gt=0, description="Per test, where the tests name no limit")
+    ] = 6.0
+    memory_mb: Annotated[int, Field(ge=16, description="Where the tests name no limit")] = 1024
     date_field: str = ""
     family: Annotated[
         Literal["countdown", "by_example"] | None, Field(description="Generated family")
@@ -45,6 +60,12 @@ class Source(Settings):
     contaminated_share: Annotated[
         float, Field(ge=0, lt=1, description="Planted benchmark problems (generated)")
     ] = 0.0
+    contaminated_seed: Annotated[
+        int, Field(description="fixed_seed of the benchmark whose problems are planted (generated)")
+    ] = 0
+    few_tests_share: Annotated[
+        float, Field(ge=0, le=1, description="Problems with under 16 tests (by_example)")
+    ] = 0.0
     difficulty: Annotated[PositiveInt, Field(description="Largest number (countdown)")] = 10
     limit: Annotated[int | None, Field(ge=1, description="Keep the first N rows")] = None
 
@@ -57,6 +78,11 @@ class Source(Settings):
         }[self.kind]
         if missing:
             raise ValueError(f"source {self.name!r} of kind {self.kind} needs {missing}")
+        if self.duplicate_share + self.contaminated_share >= 1:
+            raise ValueError(
+                f"source {self.name!r}: duplicate_share and contaminated_share leave no room for "
+                "ordinary problems; their sum must stay below 1"
+            )
         return self
 
 
@@ -77,9 +103,11 @@ class DedupSettings(Settings):
     """Exact match removal of queries (§3.1); near-duplicates are an addition, off by default."""
 
     near: Annotated[bool, Field(description="Also drop near-duplicates (MinHash-LSH)")] = False
-    jaccard: Annotated[float, Field(gt=0, le=1)] = 0.7
-    shingle: PositiveInt = 5
-    permutations: PositiveInt = 128
+    jaccard: Annotated[
+        float, Field(gt=0, le=1, description="Near: this similarity of word shingles, or more")
+    ] = 0.7
+    shingle: Annotated[PositiveInt, Field(description="Words a shingle")] = 5
+    permutations: Annotated[int, Field(ge=2, description="Length of a MinHash signature")] = 128
 
 
 class DecontaminateSettings(Settings):
@@ -123,12 +151,16 @@ class SelectSettings(Settings):
     ] = "mixed"
     difficulty: Literal["all", "easy", "hard"] = "all"
     math_sources: Annotated[
-        tuple[str, ...], Field(description="Ranked; with top_k_sources: Table 4")
+        tuple[str, ...],
+        Field(description="Only these, best first; with top_k_sources: Table 4; empty: all"),
     ] = ()
     code_sources: Annotated[
-        tuple[str, ...], Field(description="Ranked; with top_k_sources: Table 5")
+        tuple[str, ...],
+        Field(description="Only these, best first; with top_k_sources: Table 5; empty: all"),
     ] = ()
-    top_k_sources: Annotated[int | None, Field(ge=1)] = None
+    top_k_sources: Annotated[
+        int | None, Field(ge=1, description="The first K of the ranked sources of each domain")
+    ] = None
     size: Annotated[
         int | None,
         Field(ge=1, description="Subset size, K-Center-Greedy (Tables 4-5: 31,600)"),
@@ -137,6 +169,12 @@ class SelectSettings(Settings):
     max_chars: Annotated[
         int | None, Field(ge=1, description="Drop longer answers before training")
     ] = None
+
+    @model_validator(mode="after")
+    def top_k_needs_a_ranking(self) -> Self:
+        if self.top_k_sources and not (self.math_sources or self.code_sources):
+            raise ValueError("top_k_sources needs math_sources or code_sources, best first")
+        return self
 
 
 class FilterTestsSettings(Settings):

@@ -17,6 +17,20 @@ class EngineRuntime(Runtime):
     tensor_parallel: PositiveInt = 1
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    max_model_len: Annotated[
+        int | None,
+        Field(ge=1, description="Prompt and answer, tokens; default: the model's (vllm)"),
+    ] = None
+    failures_in_a_row: Annotated[
+        PositiveInt,
+        Field(description="This many failed requests in a row end the stage (endpoint)"),
+    ] = 16
+    input_price: Annotated[
+        float | None, Field(ge=0, description="Per million prompt tokens: the cost is reported")
+    ] = None
+    output_price: Annotated[float | None, Field(ge=0, description="Per million answer tokens")] = (
+        None
+    )
 
 
 class EngineSettings(Settings):
@@ -39,7 +53,16 @@ class EngineSettings(Settings):
     think_prefill: Annotated[
         str, Field(description="What the chat template puts before the answer; judged with it")
     ] = ""
-    files: Annotated[tuple[str, ...], Field(description="JSONL of recorded samples")] = ()
+    yarn_factor: Annotated[
+        float | None, Field(gt=1, description="YaRN factor of the context (local engines)")
+    ] = None
+    files: Annotated[
+        tuple[str, ...],
+        Field(description="Recorded samples: JSONL, JSON (both also .gz) or parquet; globs"),
+    ] = ()
+    sha256: Annotated[
+        str, Field(description="Digest of the files; filled in by the run: new bytes, new result")
+    ] = ""
     prompt_field: str = "question"
     text_field: str = "response"
     model_field: str = "model"

@@ -46,6 +46,8 @@ class Pipeline(Settings):
     base: BaseModelSettings = BaseModelSettings()
     sft: SFTSettings = SFTSettings()
     rl_math: RLSettings = RLSettings()
-    rl_code: RLSettings = RLSettings(mini_batch_prompts=32, learning_rate=5e-7)  # §4.1
+    rl_code: RLSettings = RLSettings(
+        domain="code", mini_batch_prompts=32, learning_rate=5e-7
+    )  # §4.1
     evaluate: EvaluateSettings = EvaluateSettings()
     report: ReportSettings = ReportSettings()

@@ -64,6 +64,7 @@ class SFTSettings(Settings):
 class RLSettings(Settings):
     """One GPPO stage (§3.2, §4.1). The defaults are the paper's math stage."""
 
+    domain: Annotated[Literal["math", "code"], Field(description="Problems to train on")] = "math"
     loss: Annotated[
         Literal["gppo", "clip_higher", "grpo", "cispo"],
         Field(description="gppo: Eq. 11; clip_higher: Eq. 7; grpo: Eq. 3 bounds; cispo: Eq. 15"),
@@ -116,19 +117,47 @@ class RLSettings(Settings):
         return self
 
 
+_DATE = r"^(\d{4}-\d{2}-\d{2})?$"
+
+
 class BenchmarkProtocol(Settings):
     """How one benchmark is scored: avg@k over a date window."""
 
     name: str
+    source: Annotated[
+        str, Field(description="Source of its problems; empty: the one called `name`")
+    ] = ""
     k: Annotated[PositiveInt, Field(description="Samples per problem (avg@k)")] = 64  # §4.1
-    date_from: str = ""
-    date_to: str = ""
+    date_from: Annotated[str, Field(pattern=_DATE, description="First day (ISO)")] = ""
+    date_to: Annotated[str, Field(pattern=_DATE, description="First day after the window")] = ""
+
+    @model_validator(mode="after")
+    def the_window_holds_a_day(self) -> Self:
+        if self.date_from and self.date_to and self.date_from >= self.date_to:
+            raise ValueError(
+                f"protocol {self.name!r}: date_to={self.date_to} is the first day after the "
+                f"window, so it must come after date_from={self.date_from}"
+            )
+        return self
+
+
+PAPER_PROTOCOLS = (  # §4.1, Table 1
+    BenchmarkProtocol(name="aime24"),
+    BenchmarkProtocol(name="aime25"),
+    BenchmarkProtocol(name="hmmt25"),
+    BenchmarkProtocol(
+        name="lcb_v5", source="livecodebench", k=8, date_from="2024-08-01", date_to="2025-02-01"
+    ),
+    BenchmarkProtocol(
+        name="lcb_v6", source="livecodebench", k=8, date_from="2025-02-01", date_to="2025-05-01"
+    ),
+)
 
 
 class EvaluateSettings(Settings):
     """Generation and judging of a checkpoint on the benchmarks (§4)."""
 
-    protocols: tuple[BenchmarkProtocol, ...] = ()
+    protocols: tuple[BenchmarkProtocol, ...] = PAPER_PROTOCOLS
     sampling: Sampling = Sampling()  # Table 1: T 0.6, top_p 0.95
     yarn_factor: Annotated[
         float | None, Field(gt=1, description="2.5 for the 64K budget (§4.3)")
@@ -139,6 +168,19 @@ class EvaluateSettings(Settings):
     seed: Annotated[int, Field(description="Part of the protocol, not of the run")] = 1234
     engine_runtime: EngineRuntime = EngineRuntime()
 
+    @model_validator(mode="after")
+    def names_are_unique(self) -> Self:
+        names = [p.name for p in self.protocols]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ValueError(f"two protocols are called {twice[0]!r}; names must be unique")
+        return self
+
 
 class ReportSettings(Settings):
+    """The page a run ends with."""
+
+    profile: Annotated[
+        str, Field(description="Label of every figure; anything but `paper` is marked as such")
+    ] = ""
     rollouts_to_read: Annotated[int, Field(ge=0)] = 6

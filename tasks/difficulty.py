@@ -1,0 +1,72 @@
+"""Difficulty: the rater's pass rate decides whether a prompt is easy or hard (§3.1, §5.1.1)."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+from configs.data_stages import DifficultySettings
+from eval.records import Domain, Problem, Record, Score
+from eval.tables import TableWriter, count_rows, read_table
+from tasks.pass_rates import Tally, pass_rate_histogram, tally
+from tasks.stage import Metrics, stage
+from tasks.store import Artifact
+
+Label = Literal["easy", "hard", "unrated"]
+
+
+class Difficulty(Record):
+    """One problem and how the rater fared; unrated when none of its answers was scored."""
+
+    problem_id: str
+    source: str
+    domain: Domain
+    pass_rate: float | None
+    scored: int
+    label: Label
+
+
+def label_of(pass_rate: float | None, easy_above: float) -> Label:
+    """Easy strictly above `easy_above`; no pass rate is neither easy nor hard."""
+    if pass_rate is None:
+        return "unrated"
+    return "easy" if pass_rate > easy_above else "hard"
+
+
+@stage(version=1)
+def difficulty(
+    out: Path,
+    problems: Artifact,
+    samples: Artifact,
+    scores: Artifact,
+    *,
+    settings: DifficultySettings,
+) -> Metrics:
+    """Label every problem by the share of the rater's scored answers that are correct."""
+    answered = count_rows(samples.file("samples.parquet"))
+    judged = count_rows(scores.file("scores.parquet"))
+    if answered != judged:
+        raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
+    tallies = tally(read_table(scores.file("scores.parquet"), Score))
+    labels: Counter[str] = Counter()
+    rates: list[tuple[str, float]] = []
+    with TableWriter(out / "difficulty.parquet", Difficulty) as writer:
+        for problem in read_table(problems.file("kept.parquet"), Problem):
+            counted = tallies.get(problem.id, Tally())
+            row = Difficulty(
+                problem_id=problem.id,
+                source=problem.source,
+                domain=problem.domain,
+                pass_rate=counted.pass_rate,
+                scored=counted.scored,
+                label=label_of(counted.pass_rate, settings.easy_above),
+            )
+            labels[row.label] += 1
+            if row.pass_rate is not None:
+                rates.append((row.domain, row.pass_rate))
+            writer.write(row)
+    rated = labels["easy"] + labels["hard"]
+    return {
+        **{name: float(labels[name]) for name in ("easy", "hard", "unrated")},
+        "hard_share": labels["hard"] / rated if rated else 0.0,
+        **pass_rate_histogram(rates),
+    }

@@ -1,0 +1,250 @@
+"""The evaluate stage, with a scripted engine in place of the child process."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.engines import Sampling
+from configs.training_stages import BenchmarkProtocol, EvaluateSettings
+from eval import judge
+from eval.benchmarks import BenchmarkResult
+from eval.records import Problem, Sample, Score
+from eval.tables import read_table, write_table
+from tasks import evaluate as module
+from tasks.evaluate import RESULTS, evaluate, metrics_of, requests_for
+from tasks.store import Artifact
+from training.engines.interface import Request
+from training.engines.journal import Journal
+from training.engines.local import journal_path
+from training.jobs import GenerateJob
+
+A = [Problem(domain="math", prompt=f"a{i}", answer="1", source="alpha") for i in range(3)]
+B = [Problem(domain="math", prompt=f"b{i}", answer="1", source="beta", date=f"2025-0{i + 1}-01")
+     for i in range(3)]  # fmt: skip
+ALPHA = BenchmarkProtocol(name="alpha", k=4)
+BETA_LATE = BenchmarkProtocol(name="late", source="beta", k=2, date_from="2025-02-01")
+SETTINGS = EvaluateSettings(
+    protocols=(ALPHA, BETA_LATE), engine="transformers", yarn_factor=2.5, bootstrap=20,
+    sampling=Sampling(max_tokens=8),
+)  # fmt: skip
+
+
+class Engine:
+    """Stands in for the child: answers at most `patience` requests, then fails."""
+
+    def __init__(self, patience: int = 10**9) -> None:
+        self.patience = patience
+        self.jobs: list[GenerateJob] = []
+        self.answered = 0
+
+    def __call__(self, job: GenerateJob, out: Path) -> None:
+        self.jobs.append(job)
+        with Journal(journal_path(out)) as journal:
+            for line in reversed(job.requests.read_text().splitlines()):  # any order will do
+                request = Request.model_validate_json(line)
+                if (request.problem_id, request.index) in journal:
+                    continue
+                if self.answered == self.patience:
+                    raise RuntimeError("killed")
+                self.answered += 1
+                journal.append(self.sample(request, job))
+
+    def sample(self, request: Request, job: GenerateJob) -> Sample:
+        right = request.prompt.startswith("a") and request.index < 2
+        return Sample(
+            problem_id=request.problem_id, index=request.index, model=job.engine.model,
+            text="right" if right else "wrong", completion_tokens=5,
+            finish_reason="length" if request.prompt == "b1" else "stop",
+        )  # fmt: skip
+
+
+class FakeJudge:
+    """Right says the text; `lost` texts are unscored; counts what it was asked."""
+
+    asked = 0
+
+    def __init__(self, settings: object) -> None: ...
+
+    def __enter__(self) -> "FakeJudge":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def judge_many(self, items: Iterable[tuple[Problem, str, int]]) -> Iterator[Score]:
+        for problem, text, index in items:
+            FakeJudge.asked += 1
+            ok = text == "right"
+            yield Score(problem_id=problem.id, index=index, reward=float(ok), correct=ok,
+                        pass_rate=float(ok), verdict="AC" if ok else "WA", seconds=0.7)  # fmt: skip
+
+
+@pytest.fixture
+def engine(monkeypatch) -> Engine:
+    engine = Engine()
+    FakeJudge.asked = 0
+    monkeypatch.setattr(module, "run_child", engine)
+    monkeypatch.setattr(module, "Judge", FakeJudge)
+    return engine
+
+
+def artifacts(root: Path) -> tuple[Artifact, Artifact]:
+    model, bench = root / "model", root / "bench"
+    (model / "checkpoint").mkdir(parents=True)
+    (model / "checkpoint" / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    bench.mkdir()
+    write_table(bench / "kept.parquet", Problem, [*A, *B])
+    return Artifact.of_folder(model, "sft"), Artifact.of_folder(bench, "benchmarks")
+
+
+def run(root: Path, settings: EvaluateSettings = SETTINGS) -> tuple[Path, dict[str, float]]:
+    out = root / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    inputs = artifacts(root) if not (root / "model").exists() else _again(root)
+    return out, dict(evaluate.body(out, *inputs, settings=settings))
+
+
+def _again(root: Path) -> tuple[Artifact, Artifact]:
+    return Artifact.of_folder(root / "model", "sft"), Artifact.of_folder(
+        root / "bench", "benchmarks"
+    )
+
+
+def outputs(out: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()}
+
+
+def test_protocols_that_share_a_problem_share_its_samples():
+    few, many = BenchmarkProtocol(name="x", k=2), BenchmarkProtocol(name="y", k=4)
+    requests = requests_for((few, many), (A, A[:1]), seed=0)
+    counts = {p.id: sum(r.problem_id == p.id for r in requests) for p in A}
+    assert list(counts.values()) == [4, 2, 2]
+    assert len({(r.problem_id, r.index) for r in requests}) == len(requests)
+
+
+def test_a_samples_seed_does_not_depend_on_the_benchmarks_beside_it():
+    alone = requests_for((ALPHA,), (A,), seed=1)
+    beside = requests_for((BETA_LATE, ALPHA), (B, A), seed=1)
+    assert alone == [r for r in beside if r.prompt.startswith("a")]
+    assert len({r.seed for r in beside}) == len(beside)
+    assert alone[0].seed != requests_for((ALPHA,), (A,), seed=2)[0].seed
+
+
+def test_every_benchmark_is_answered_by_one_engine_start(engine, tmp_path):
+    run(tmp_path)
+    (job,) = engine.jobs
+    assert (job.engine.kind, job.engine.yarn_factor) == ("transformers", 2.5)
+    assert job.engine.model == str(tmp_path / "model" / "checkpoint")
+    assert (job.sampling, job.seed) == (SETTINGS.sampling, SETTINGS.seed)
+    assert engine.answered == 3 * 4 + 2 * 2
+
+
+def test_scores_and_counts_follow_from_the_answers(engine, tmp_path):
+    out, metrics = run(tmp_path)
+    alpha, late = RESULTS.validate_json((out / "results.json").read_bytes())
+    assert (alpha.avg, alpha.pass_at_k, alpha.problems, alpha.samples) == (0.5, 1.0, 3, 12)
+    assert (late.avg, late.problems, late.date_from) == (0.0, 2, "2025-02-01")
+    assert metrics["alpha/avg"] == 0.5
+    assert metrics["late/truncated"] == 1 / 2  # all of b1, none of b2
+    assert metrics["alpha/mean_tokens"] == 5
+    assert metrics["completion_tokens"] == 5 * 16
+    assert {f"alpha/{n}" for n in ("ci_low", "ci_high", "pass_at_k", "unscored")} <= set(metrics)
+
+
+def test_the_statement_says_how_it_was_measured(engine, tmp_path):
+    out, _ = run(tmp_path)
+    statement = RESULTS.validate_json((out / "results.json").read_bytes())[0].statement
+    checkpoint, _ = _again(tmp_path)
+    assert statement.checkpoint == checkpoint.digest[:16]
+    assert statement.engine.startswith("transformers ")
+    assert (statement.temperature, statement.top_p, statement.max_tokens) == (0.6, 0.95, 8)
+    assert (statement.yarn_factor, statement.seed, statement.sandbox) == (2.5, 1234, "bubblewrap")
+    assert len(statement.template) == 16
+
+
+def test_outputs_are_equal_wherever_the_checkpoint_lies_and_however_long_judging_took(
+    engine, tmp_path
+):
+    here, _ = run(tmp_path / "here")
+    there, _ = run(tmp_path / "there")
+    assert outputs(here) == outputs(there)
+    assert {s.model for s in read_table(here / "samples.parquet", Sample)} == {"sft"}
+    assert {s.seconds for s in read_table(here / "scores.parquet", Score)} == {0.0}
+
+
+def test_a_killed_evaluation_asks_only_for_what_is_missing(engine, tmp_path):
+    engine.patience = 7
+    with pytest.raises(RuntimeError, match="killed"):
+        run(tmp_path)
+    engine.patience = 10**9
+    out, _ = run(tmp_path)
+    assert engine.answered == 16
+    again, _ = run(tmp_path / "undisturbed")
+    assert outputs(out) == outputs(again)
+
+
+def test_with_all_answers_on_file_no_engine_starts_and_only_missing_verdicts_are_judged(
+    engine, tmp_path
+):
+    out, _ = run(tmp_path)
+    first = outputs(out)
+    scores = out / ".resume" / "scores.jsonl"
+    lines = scores.read_text().splitlines(keepends=True)
+    scores.write_text("".join(lines[:10]) + lines[10][:20])  # killed while writing the 11th
+    FakeJudge.asked = 0
+    run(tmp_path)
+    assert len(engine.jobs) == 1
+    assert FakeJudge.asked == 16 - 10
+    assert outputs(out) == first
+
+
+def test_an_answer_the_engine_failed_to_give_is_unscored(engine, tmp_path, monkeypatch):
+    given = engine.sample
+
+    def sample(request: Request, job: GenerateJob) -> Sample:
+        lost = {"finish_reason": "error", "text": ""} if request.index == 3 else {}
+        return given(request, job).model_copy(update=lost)
+
+    monkeypatch.setattr(engine, "sample", sample)
+    out, metrics = run(tmp_path)
+    alpha = RESULTS.validate_json((out / "results.json").read_bytes())[0]
+    assert (alpha.samples, alpha.samples_unscored) == (9, 3)
+    assert alpha.avg == pytest.approx(2 / 3)
+    assert metrics["alpha/unscored"] == 3
+
+
+def test_the_real_judge_scores_what_a_model_wrote(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "Judge", judge.Judge)
+    texts = ["<think>so</think>\\boxed{1}", "<think>so</think>\\boxed{2}", "\\boxed{1}", "no idea"]
+    given = engine.sample
+    monkeypatch.setattr(
+        engine, "sample", lambda r, job: given(r, job).model_copy(update={"text": texts[r.index]})
+    )
+    _, metrics = run(tmp_path)
+    assert metrics["alpha/avg"] == 2 / 4  # a missing think block costs reward, not correctness
+    assert metrics["alpha/unscored"] == 0
+
+
+def test_a_benchmark_that_is_missing_stops_the_stage_before_anything_is_generated(engine, tmp_path):
+    settings = EvaluateSettings(protocols=(ALPHA, BenchmarkProtocol(name="gamma")))
+    with pytest.raises(ValueError, match=r"'gamma'.*alpha, beta"):
+        run(tmp_path, settings)
+    assert not engine.jobs
+
+
+def test_no_protocol_at_all_is_an_error(engine, tmp_path):
+    with pytest.raises(ValueError, match=r"evaluate\.protocols is empty"):
+        run(tmp_path, EvaluateSettings(protocols=()))
+
+
+def test_what_could_not_be_computed_is_absent_from_the_metrics(engine, tmp_path):
+    out, _ = run(tmp_path)
+    row = json.loads((out / "results.json").read_text())[0]
+    row |= dict.fromkeys(("avg", "ci_low", "ci_high", "pass_at_k", "majority_at_k"))
+    metrics = metrics_of([BenchmarkResult.model_validate(row)])
+    assert set(metrics) == {f"alpha/{n}" for n in ("truncated", "mean_tokens", "unscored")}
+
+
+def test_one_evaluation_a_checkpoint_has_its_own_name():
+    assert evaluate.named("evaluate_sft").name == "evaluate_sft"

@@ -1,0 +1,92 @@
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.data_stages import FilterTestsSettings
+from eval.records import (
+    AssertCase,
+    CallCase,
+    CheckerCase,
+    Problem,
+    Rejected,
+    StdinCase,
+    TestSuite,
+)
+from eval.tables import read_table, write_table
+from tasks.filter_tests import distinct_cases, filter_tests
+from tasks.store import Artifact
+
+
+def stdin(*pairs: tuple[str, str]) -> TestSuite:
+    return TestSuite(kind="stdin", cases=tuple(StdinCase(input=i, output=o) for i, o in pairs))
+
+
+def coded(name: str, tests: int, repeats: int = 0, source: str = "s") -> Problem:
+    pairs = [(str(i), str(i)) for i in range(tests)] + [("0", "0")] * repeats
+    return Problem(domain="code", prompt=name, tests=stdin(*pairs), source=source)
+
+
+def run(tmp_path: Path, rows: list[Problem], **chosen):
+    out = tmp_path / "out"
+    out.mkdir()
+    write_table(tmp_path / "kept.parquet", Problem, rows)
+    inputs = Artifact.of_folder(tmp_path)
+    metrics = filter_tests.body(out, inputs, settings=FilterTestsSettings(**chosen))
+    kept = list(read_table(out / "kept.parquet", Problem))
+    return metrics, kept, list(read_table(out / "rejected.parquet", Rejected))
+
+
+def test_repeated_tests_do_not_count_and_leave_the_kept_problem(tmp_path: Path):
+    rows = [coded("enough", 16, repeats=3), coded("few", 15, repeats=3)]
+    metrics, kept, rejected = run(tmp_path, rows)
+    assert [k.prompt for k in kept] == ["enough"]
+    assert kept[0].tests == coded("enough", 16).tests
+    assert rejected[0].reason == "15 distinct tests, fewer than 16"
+    assert Problem.model_validate_json(rejected[0].row) == rows[1]
+    assert metrics["repeated_tests"] == 6.0
+
+
+def test_math_problems_pass(tmp_path: Path):
+    problem = Problem(domain="math", prompt="1+1", answer="2")
+    assert run(tmp_path, [problem])[1] == [problem]
+
+
+def test_rows_of_other_sources_are_counted_and_go_nowhere(tmp_path: Path):
+    rows = [coded("a", 16, source="mine"), coded("b", 1, source="theirs")]
+    metrics, kept, rejected = run(tmp_path, rows, sources=("mine",))
+    assert (len(kept), len(rejected), metrics["other_sources"]) == (1, 0, 1.0)
+
+
+def test_white_space_around_a_test_makes_no_other_test():
+    tests = stdin(("1 2\n", "3\n"), ("1 2", "3"), ("1  2", "3"))
+    assert distinct_cases(tests) == stdin(("1 2\n", "3\n"), ("1  2", "3"))
+
+
+def test_the_same_input_with_another_output_is_another_test():
+    tests = stdin(("1", "2"), ("1", "3"))
+    assert distinct_cases(tests) == tests
+
+
+def test_every_kind_of_test_can_repeat():
+    suites = [
+        TestSuite(kind="call", fn_name="f", cases=(CallCase(args=([1],), output=[True]),) * 2),
+        TestSuite(kind="assert", cases=(AssertCase(code="assert f(1)\n"),) * 2),
+        TestSuite(kind="checker", cases=(CheckerCase(input="1", output="", checker="ok"),) * 2),
+    ]
+    assert [len(distinct_cases(s).cases) for s in suites] == [1, 1, 1]
+
+
+def test_a_number_and_a_boolean_are_different_call_arguments():
+    cases = (CallCase(args=(1,), output=1), CallCase(args=(True,), output=1))
+    tests = TestSuite(kind="call", fn_name="f", cases=cases)
+    assert distinct_cases(tests) == tests
+
+
+@given(st.lists(st.tuples(st.sampled_from("01 "), st.sampled_from("01")), max_size=12))
+@settings(deadline=None)
+def test_distinct_cases_is_idempotent_and_keeps_order(pairs: list[tuple[str, str]]):
+    once = distinct_cases(stdin(*pairs))
+    assert distinct_cases(once) == once
+    places = [stdin(*pairs).cases.index(case) for case in once.cases]
+    assert places == sorted(places)

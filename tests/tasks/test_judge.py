@@ -1,0 +1,166 @@
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.data_stages import JudgeStageSettings
+from eval.judge import Judge
+from eval.records import Problem, Sample, Score
+from eval.tables import read_table, write_table
+from tasks import judge as judge_module
+from tasks.judge import judge
+from tasks.store import SCRATCH, Artifact, content_digest, scan
+
+THOUGHT = "<think>so</think>"
+
+
+class ScriptedJudge:
+    """Right answers say "right"; raises KeyboardInterrupt at the text "kill"."""
+
+    judged: list[str]
+
+    def __init__(self, settings: object) -> None:
+        ScriptedJudge.judged = []
+
+    def __enter__(self) -> "ScriptedJudge":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def judge_many(self, items: Iterable[tuple[Problem, str, int]]) -> Iterator[Score]:
+        ahead = []  # looks one item ahead, as a pool of workers does
+        for item in items:
+            ahead.append(item)
+            if len(ahead) > 1:
+                yield self._score(*ahead.pop(0))
+        for item in ahead:
+            yield self._score(*item)
+
+    def _score(self, problem: Problem, text: str, index: int) -> Score:
+        if text == "kill":
+            raise KeyboardInterrupt
+        ScriptedJudge.judged.append(text)
+        right = text == "right"
+        return Score(
+            problem_id=problem.id,
+            index=index,
+            reward=float(right),
+            correct=right,
+            pass_rate=float(right),
+            verdict="AC" if right else "WA",
+            seconds=0.25,
+        )
+
+
+def inputs(place: Path, texts: list[str], reasons: dict[int, str] | None = None) -> Artifact:
+    place.mkdir(exist_ok=True)
+    problems = [Problem(id=i, domain="math", prompt=i, answer="4") for i in ("a", "b")]
+    samples = [
+        Sample.model_validate(
+            {
+                "problem_id": "ab"[i % 2],
+                "index": i // 2,
+                "model": "m",
+                "text": text,
+                "finish_reason": (reasons or {}).get(i, "stop"),
+            }
+        )
+        for i, text in enumerate(texts)
+    ]
+    write_table(place / "kept.parquet", Problem, problems)
+    write_table(place / "samples.parquet", Sample, samples)
+    return Artifact.of_folder(place)
+
+
+def run(out: Path, artifact: Artifact):
+    out.mkdir(exist_ok=True)
+    metrics = judge.body(out, artifact, artifact, settings=JudgeStageSettings())
+    return metrics, list(read_table(out / "scores.parquet", Score))
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_module, "Judge", ScriptedJudge)
+
+
+@pytest.mark.usefixtures("scripted")
+def test_scores_come_in_the_order_of_the_samples(tmp_path: Path):
+    artifact = inputs(tmp_path / "in", ["right", "no", "right", "no", "no"])
+    metrics, scores = run(tmp_path / "out", artifact)
+    assert [(s.problem_id, s.index, s.correct) for s in scores] == [
+        ("a", 0, True),
+        ("b", 0, False),
+        ("a", 1, True),
+        ("b", 1, False),
+        ("a", 2, False),
+    ]
+    assert metrics["correct_share"] == 2 / 5
+    assert metrics["verdict/WA"] == 3.0
+    assert metrics["judge_seconds"] == 5 * 0.25
+
+
+@pytest.mark.usefixtures("scripted")
+def test_an_answer_the_engine_failed_to_give_is_unscored_in_its_place(tmp_path: Path):
+    failed = {0: "error", 2: "error", 3: "error", 5: "error"}
+    artifact = inputs(tmp_path / "in", ["", "right", "", "", "no", ""], failed)
+    metrics, scores = run(tmp_path / "out", artifact)
+    assert [s.verdict for s in scores] == ["IE", "AC", "IE", "IE", "WA", "IE"]
+    assert [(s.problem_id, s.index) for s in scores] == [("ab"[i % 2], i // 2) for i in range(6)]
+    assert metrics["unscored"] == 4.0
+    assert metrics["correct_share"] == 0.5
+
+
+@pytest.mark.usefixtures("scripted")
+def test_a_killed_stage_judges_only_what_is_left(tmp_path: Path):
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(out, inputs(tmp_path / "in", ["right", "one", "two", "kill", "four"]))
+    assert ScriptedJudge.judged == ["right", "one", "two"]
+    journal = out / SCRATCH / "scores.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-9])  # the kill tore the last line
+    artifact = inputs(tmp_path / "in", ["right", "one", "two", "three", "four"])
+    _, resumed = run(out, artifact)
+    assert ScriptedJudge.judged == ["two", "three", "four"]
+    _, at_once = run(tmp_path / "fresh", artifact)
+    assert resumed == at_once
+
+
+@pytest.mark.usefixtures("scripted")
+def test_equal_verdicts_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    artifact = inputs(tmp_path / "in", ["right", "no"])
+    digests = []
+    for seconds in (0.25, 99.0):
+        out = tmp_path / str(seconds)
+        slow = ScriptedJudge._score
+        monkeypatch.setattr(
+            ScriptedJudge,
+            "_score",
+            lambda *a, slow=slow, s=seconds: slow(*a).model_copy(update={"seconds": s}),
+        )
+        run(out, artifact)
+        digests.append(content_digest(scan(out)))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.usefixtures("scripted")
+def test_a_sample_of_an_unknown_problem_is_an_error(tmp_path: Path):
+    artifact = inputs(tmp_path / "in", ["right"])
+    stranger = Sample(problem_id="z", index=0, model="m", text="right")
+    write_table(artifact.folder / "samples.parquet", Sample, [stranger])
+    with pytest.raises(ValueError, match="a sample answers z, which is no problem here"):
+        run(tmp_path / "out", artifact)
+
+
+def test_the_stage_gives_the_words_of_the_one_judge(tmp_path: Path):
+    texts = [THOUGHT + r"\boxed{4}", THOUGHT + r"\boxed{5}", r"\boxed{4}", "no box"]
+    artifact = inputs(tmp_path / "in", texts)
+    _, scores = run(tmp_path / "out", artifact)
+    problems = {p.id: p for p in read_table(artifact.file("kept.parquet"), Problem)}
+    with Judge() as alone:
+        expected = [
+            alone.judge(problems["ab"[i % 2]], text, i // 2).model_copy(update={"seconds": 0.0})
+            for i, text in enumerate(texts)
+        ]
+    assert scores == expected
+    assert [s.correct for s in scores] == [True, False, True, False]

@@ -1,0 +1,211 @@
+from pathlib import Path
+
+import pytest
+
+from configs.data_stages import SelectSettings
+from eval.records import (
+    Example,
+    Problem,
+    Rejected,
+    Sample,
+    Score,
+    StdinCase,
+    TestSuite,
+)
+from eval.tables import read_table, write_table
+from tasks.difficulty import Difficulty
+from tasks.select import select
+from tasks.store import Artifact
+
+TESTS = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="1"),))
+GOOD = "<think>so</think> 4"
+
+
+class Data:
+    """A small set of problems, answers and scores, written as the stages write them."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.samples: list[Sample] = []
+        self.scores: list[Score] = []
+        self.labels: list[Difficulty] = []
+
+    def problem(self, id_: str, prompt: str = "", domain="math", source="s", label="hard"):
+        given = {"answer": "4"} if domain == "math" else {"tests": TESTS}
+        self.problems.append(
+            Problem.model_validate(
+                {"id": id_, "domain": domain, "prompt": prompt or id_, "source": source, **given}
+            )
+        )
+        self.labels.append(
+            Difficulty(
+                problem_id=id_, source=source, domain=domain, pass_rate=0.0, scored=1, label=label
+            )
+        )
+        return self
+
+    def answer(self, id_: str, correct: bool | None = True, text: str = GOOD, finish="stop"):
+        index = sum(s.problem_id == id_ for s in self.samples)
+        self.samples.append(
+            Sample(problem_id=id_, index=index, model="m", text=text, finish_reason=finish)
+        )
+        rate = None if correct is None else float(correct)
+        verdict = {None: "IE", True: "AC", False: "WA"}[correct]
+        self.scores.append(
+            Score.model_validate(
+                {
+                    "problem_id": id_,
+                    "index": index,
+                    "reward": rate,
+                    "correct": correct,
+                    "pass_rate": rate,
+                    "verdict": verdict,
+                }
+            )
+        )
+        return self
+
+    def run(self, place: Path, seed: int = 0, **chosen):
+        place.mkdir(exist_ok=True)
+        write_table(place / "kept.parquet", Problem, self.problems)
+        write_table(place / "samples.parquet", Sample, self.samples)
+        write_table(place / "scores.parquet", Score, self.scores)
+        write_table(place / "difficulty.parquet", Difficulty, self.labels)
+        data, out = Artifact.of_folder(place), place / "out"
+        out.mkdir()
+        settings = SelectSettings(**chosen)
+        metrics = select.body(out, data, data, data, data, settings=settings, seed=seed)
+        rejected = {r.id: r.reason for r in read_table(out / "rejected.parquet", Rejected)}
+        return metrics, list(read_table(out / "kept.parquet", Example)), rejected
+
+
+def named(examples: list[Example]) -> list[str]:
+    return [f"{e.problem_id}/{e.index}" for e in examples]
+
+
+def test_right_and_wrong_answers_are_kept_by_default(tmp_path: Path):
+    data = Data().problem("a", "What is 2+2?").answer("a").answer("a", correct=False)
+    metrics, kept, rejected = data.answer("a", correct=None).run(tmp_path)
+    assert [(e.prompt, e.response, e.correct) for e in kept] == [
+        ("What is 2+2?", GOOD, True),
+        ("What is 2+2?", GOOD, False),
+        ("What is 2+2?", GOOD, None),
+    ]
+    assert rejected == {}
+    assert metrics["kept"] == metrics["kept_math"] == 3.0
+    assert metrics["kept_correct"] == 1.0
+
+
+def test_only_true_keeps_what_is_known_to_be_right(tmp_path: Path):
+    data = Data().problem("a").answer("a").answer("a", correct=False).answer("a", correct=None)
+    _, kept, rejected = data.run(tmp_path, correctness="only_true")
+    assert named(kept) == ["a/0"]
+    assert rejected == {"a/1": "wrong", "a/2": "unscored"}
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "reason"),
+    [
+        (GOOD, "length", "truncated"),
+        ("", "empty", "empty"),
+        ("  ", "stop", "empty"),
+        (GOOD, "refused", "refused"),
+        (GOOD, "error", "engine error"),
+        ("<think>never closed", "stop", "no single closed think block"),
+        ("the answer is 4", "stop", "no single closed think block"),
+        ("<think>so</think>\n ", "stop", "no answer after the think block"),
+        (GOOD + "!" * 100, "stop", "longer than max_chars"),
+    ],
+)
+def test_an_answer_that_cannot_be_trained_on_says_why(
+    tmp_path: Path, text: str, finish: str, reason: str
+):
+    data = Data().problem("a").answer("a").answer("a", text=text, finish=finish)
+    metrics, kept, rejected = data.run(tmp_path, max_chars=100)
+    assert named(kept) == ["a/0"]
+    assert rejected == {"a/1": reason}
+    assert metrics[f"rejected/{reason}"] == 1.0
+
+
+@pytest.mark.parametrize("wanted", ["easy", "hard"])
+def test_a_stratum_keeps_its_label_only(tmp_path: Path, wanted: str):
+    data = Data()
+    for label in ("easy", "hard", "unrated"):
+        data.problem(label, label=label).answer(label)
+    _, kept, rejected = data.run(tmp_path, difficulty=wanted)
+    assert named(kept) == [f"{wanted}/0"]
+    assert rejected == {
+        f"{x}/0": f"{x} problem" for x in ("easy", "hard", "unrated") if x != wanted
+    }
+
+
+def test_top_k_takes_the_best_ranked_sources_of_each_domain(tmp_path: Path):
+    data = Data()
+    for domain in ("math", "code"):
+        for source in ("gold", "silver", "tin"):
+            id_ = f"{domain}-{source}"
+            data.problem(id_, domain=domain, source=source).answer(id_)
+    ranked = {"math_sources": ("silver", "gold", "tin"), "code_sources": ("tin", "gold")}
+    _, kept, rejected = data.run(tmp_path, top_k_sources=1, **ranked)
+    assert named(kept) == ["math-silver/0", "code-tin/0"]
+    assert set(rejected.values()) == {"source not in the mixture"}
+
+
+def test_top_k_without_a_ranking_is_a_wrong_configuration():
+    with pytest.raises(ValueError, match="needs math_sources or code_sources"):
+        SelectSettings(top_k_sources=1)
+
+
+def topics(data: Data, domain: str = "math", copies: int = 1) -> Data:
+    for topic in ("circle area radius", "prime divisor remainder", "graph vertex edge"):
+        for n in ("one", "two", "three"):
+            id_ = f"{domain} {topic.split()[0]} {n}"
+            data.problem(id_, f"{topic} {topic} {n}", domain=domain)
+            for _ in range(copies):
+                data.answer(id_)
+    return data
+
+
+def test_a_subset_covers_every_topic_before_it_repeats_one(tmp_path: Path):
+    metrics, kept, rejected = topics(Data(), copies=2).run(tmp_path, size=3)
+    assert {e.problem_id.split()[1] for e in kept} == {"circle", "prime", "graph"}
+    assert len(rejected) == 15
+    assert set(rejected.values()) == {"not in the subset"}
+    assert 0.0 < metrics["k_center_radius/all"] < 1.0
+
+
+def test_a_subset_takes_one_answer_of_each_prompt_before_a_second(tmp_path: Path):
+    _, kept, _ = topics(Data(), copies=3).run(tmp_path, size=11)
+    answers = [e.problem_id for e in kept]
+    assert len(answers) == 11
+    assert len(set(answers)) == 9
+
+
+def test_a_subset_larger_than_the_candidates_is_all_of_them(tmp_path: Path):
+    assert len(topics(Data()).run(tmp_path, size=1000)[1]) == 9
+
+
+def test_balanced_takes_equal_shares_of_the_domains(tmp_path: Path):
+    data = topics(topics(Data(), copies=4), "code")
+    metrics, kept, _ = data.run(tmp_path, balanced=True)
+    assert metrics["kept_math"] == metrics["kept_code"] == 9.0
+    metrics, kept, _ = data.run(tmp_path / "sized", balanced=True, size=7)
+    assert metrics["kept_math"] == metrics["kept_code"] == 3.0
+    assert len(kept) == 6
+
+
+def test_the_seed_decides_the_subset(tmp_path: Path):
+    data = topics(Data())
+    runs = [
+        named(data.run(tmp_path / str(i), seed=seed, size=2)[1])
+        for i, seed in enumerate([0, 0, 1, 2, 3])
+    ]
+    assert runs[0] == runs[1]
+    assert len(set(map(tuple, runs))) > 1
+
+
+def test_scores_of_other_samples_are_an_error(tmp_path: Path):
+    data = Data().problem("a").problem("b").answer("a").answer("b")
+    data.scores.reverse()
+    with pytest.raises(ValueError, match="score of b 0 stands beside the sample a 0"):
+        data.run(tmp_path)
