@@ -35,7 +35,12 @@ class Source(Settings):
     answer_in_box: Annotated[
         bool, Field(description="The answer is the last \\boxed{} of answer_field")
     ] = False
-    tests_field: Annotated[str, Field(description="Field that holds the test suite")] = "tests"
+    tests_field: Annotated[
+        str,
+        Field(
+            description="Field that holds the tests; empty: none (only to decontaminate against)"
+        ),
+    ] = "tests"
     fn_name_field: Annotated[
         str, Field(description="Field that names the function to call, if the tests do not")
     ] = ""

@@ -63,8 +63,12 @@ class EngineSettings(Settings):
     sha256: Annotated[
         str, Field(description="Digest of the files; filled in by the run: new bytes, new result")
     ] = ""
-    prompt_field: str = "question"
-    text_field: str = "response"
+    prompt_field: Annotated[
+        str, Field(description="Prompt of a recorded row; `a|b`: the first that the row has")
+    ] = "question"
+    text_field: Annotated[
+        str, Field(description="Answer of a recorded row; `a|b`: the first that the row has")
+    ] = "response"
     model_field: str = "model"
     grade_field: Annotated[str, Field(description="Published grade, compared with our judge")] = ""
     think_tags: Annotated[

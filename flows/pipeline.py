@@ -8,6 +8,7 @@ from pydantic import Field
 
 from configs.settings import Pipeline
 from configs.stage_names import StageName
+from eval.page_markdown import with_inline_plots
 from flows.data import Data, build_data
 from flows.evaluate import evaluate_all
 from flows.train import Checkpoints, train
@@ -15,6 +16,8 @@ from tasks.opening import opened
 from tasks.report import report
 from tasks.run import Run, StoppedEarly
 from tasks.store import Artifact
+
+NOTE_CHARACTERS = 5_000  # of the report on top of the run's page in MLflow
 
 
 @flow(name="klear", flow_run_name="{settings.profile}-seed{settings.seed}")
@@ -29,7 +32,8 @@ def pipeline(
             data = build_data(settings)
             models = train(data, settings)
             scores = evaluate_all(models, data, settings)
-            page = report(*_everything(data, models, scores), settings=settings.report)
+            labelled = settings.report.model_copy(update={"profile": settings.profile})
+            page = report(*_everything(data, models, scores), settings=labelled)
         except StoppedEarly as stopped:
             return f"stopped after {stopped}"
         publish(page, scores, run)
@@ -48,9 +52,13 @@ def publish(page: Artifact, scores: tuple[Artifact, ...], run: Run) -> None:
         checkpoint = evaluation.stage.removeprefix("evaluate_")
         run.tracker.log(run.run_id, {f"{checkpoint}/{n}": v for n, v in evaluation.metrics.items()})
     text = page.file("report.md").read_text()
-    run.tracker.note(run.run_id, text[:5_000])
+    run.tracker.note(run.run_id, text[:NOTE_CHARACTERS])
     run.tracker.log_files(run.run_id, page.file("report.html"), page.file("report.md"))
-    create_markdown_artifact(key="klear-report", markdown=text, description="Report of this run")
+    create_markdown_artifact(
+        key="klear-report",
+        markdown=with_inline_plots(text, page.folder),
+        description="Report of this run",
+    )
     create_link_artifact(
         key="klear-mlflow", link=run.tracker.run_url(run.run_id), link_text="This run in MLflow"
     )

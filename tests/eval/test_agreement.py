@@ -1,0 +1,63 @@
+"""eval.agreement: judge against published grades."""
+
+import pytest
+
+from eval.agreement import TAIL_CHARS, Grade, compare
+from eval.records import Problem, Sample, Score
+
+P = Problem(domain="math", prompt="What is 1 + 1?", answer="2")
+
+
+def score(index: int, correct: bool | None) -> Score:
+    if correct is None:
+        return Score(problem_id=P.id, index=index, reward=None, correct=None, pass_rate=None,
+                     verdict="IE")  # fmt: skip
+    return Score(problem_id=P.id, index=index, reward=0.0, correct=correct,
+                 pass_rate=float(correct), verdict="AC" if correct else "WA",
+                 answer="3", reason="3 is not 2")  # fmt: skip
+
+
+def grade(index: int, correct: bool) -> Grade:
+    return Grade(problem_id=P.id, index=index, model="teacher", correct=correct)
+
+
+def sample(index: int, text: str = "answer") -> Sample:
+    return Sample(problem_id=P.id, index=index, model="teacher", text=text)
+
+
+def test_every_cell_of_the_confusion_table_is_counted():
+    ours = [True, True, True, False, False, False]
+    published = [True, True, False, False, False, True]
+    found = compare(
+        [P],
+        [sample(i) for i in range(6)],
+        [score(i, c) for i, c in enumerate(ours)],
+        [grade(i, c) for i, c in enumerate(published)],
+    )
+    assert (found.both_right, found.both_wrong) == (2, 2)
+    assert (found.only_ours, found.only_published) == (1, 1)
+    assert found.share == pytest.approx(4 / 6)
+    low, high = found.interval
+    assert 0 < low < 4 / 6 < high < 1
+
+
+def test_unscored_and_ungraded_answers_are_counted_apart():
+    scores = [score(0, True), score(1, None), score(2, True)]
+    found = compare([P], [], scores, [grade(0, True), grade(1, True), grade(9, False)])
+    assert (found.compared, found.unscored, found.ungraded) == (1, 2, 1)
+    assert found.share == 1.0
+
+
+def test_a_disagreement_carries_what_a_reader_needs_to_settle_it():
+    found = compare([P], [sample(0, "x" * 1000 + "the end")], [score(0, False)], [grade(0, True)])
+    (row,) = found.disagreements
+    assert (row.gold, row.extracted, row.published, row.ours) == ("2", "3", True, False)
+    assert (row.prompt, row.model, row.reason) == (P.prompt, "teacher", "3 is not 2")
+    assert len(row.tail) == TAIL_CHARS
+    assert row.tail.endswith("the end")
+
+
+def test_nothing_to_compare_is_no_agreement_rather_than_a_perfect_one():
+    found = compare([], [], [score(0, True)], [])
+    assert found.share is None
+    assert found.interval == (0.0, 1.0)

@@ -1,0 +1,174 @@
+"""eval.benchmarks: windows, the template hash and the statement of a score."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.training_stages import PAPER_PROTOCOLS, BenchmarkProtocol
+from eval.benchmarks import (
+    NO_TEMPLATE,
+    BenchmarkResult,
+    Statement,
+    in_window,
+    problems_of,
+    score_benchmark,
+    template_hash,
+)
+from eval.records import FinishReason, Problem, Sample, Score, StdinCase, TestSuite
+
+LCB = Path(__file__).parents[3] / "shared" / "data" / "livecodebench" / "problems_v6.jsonl.gz"
+STATEMENT = Statement(
+    checkpoint="c0ffee", engine="transformers 5", temperature=0.6, top_p=0.95, max_tokens=64,
+    yarn_factor=None, template="none", grader_version=1, sandbox="bubblewrap", seed=1, resamples=20,
+)  # fmt: skip
+
+
+def math_problem(prompt: str, source: str = "aime24", date: str | None = None) -> Problem:
+    return Problem(domain="math", prompt=prompt, answer="1", source=source, date=date)
+
+
+def score(problem: Problem, index: int, correct: bool | None, answer: str = "1") -> Score:
+    if correct is None:
+        return Score(problem_id=problem.id, index=index, reward=None, correct=None,
+                     pass_rate=None, verdict="IE")  # fmt: skip
+    return Score(problem_id=problem.id, index=index, reward=1.0 if correct else -1.0,
+                 correct=correct, pass_rate=float(correct), answer=answer,
+                 verdict="AC" if correct else "WA")  # fmt: skip
+
+
+def sample(problem: Problem, index: int, tokens: int, finish: FinishReason = "stop") -> Sample:
+    return Sample(problem_id=problem.id, index=index, model="m", text="t",
+                  finish_reason=finish, completion_tokens=tokens)  # fmt: skip
+
+
+def test_the_shared_day_of_the_two_livecodebench_windows_belongs_to_v6_only():
+    v5, v6 = PAPER_PROTOCOLS[3:]
+    assert [in_window(v5, d) for d in ("2024-08-01", "2025-01-31", "2025-02-01")] == [1, 1, 0]
+    assert [in_window(v6, d) for d in ("2025-02-01", "2025-04-30", "2025-05-01")] == [1, 1, 0]
+    assert in_window(v6, "2025-02-01T10:30:00")
+
+
+def test_the_v6_window_holds_the_131_problems_of_livecodebench():
+    if not LCB.exists():
+        pytest.skip("needs ../shared/data/livecodebench")
+    with gzip.open(LCB, "rt") as file:
+        problems = [
+            math_problem(r["question_id"], "livecodebench", r["contest_date"])
+            for r in map(json.loads, file)
+        ]
+    v5, v6 = (problems_of(p, problems) for p in PAPER_PROTOCOLS[3:])
+    assert len(v6) == 131
+    assert not {p.id for p in v5} & {p.id for p in v6}
+
+
+def test_a_problem_listed_twice_is_asked_once_and_order_is_kept():
+    a, b, other = math_problem("a"), math_problem("b"), math_problem("c", source="x")
+    found = problems_of(BenchmarkProtocol(name="aime24"), [b, other, a, b])
+    assert [p.prompt for p in found] == ["b", "a"]
+
+
+def test_a_protocol_without_problems_names_both_sides_and_the_fix():
+    with pytest.raises(ValueError, match=r"'aime25'.*aime24.*benchmarks\.sources") as error:
+        problems_of(BenchmarkProtocol(name="aime25"), [math_problem("a")])
+    assert "evaluate.protocols" in str(error.value)
+
+
+def test_a_window_over_undated_problems_is_an_error_not_an_empty_benchmark():
+    protocol = BenchmarkProtocol(name="aime24", date_from="2024-01-01")
+    with pytest.raises(ValueError, match="date_field"):
+        problems_of(protocol, [math_problem("a")])
+
+
+def test_an_empty_window_says_which_days_there_are():
+    protocol = BenchmarkProtocol(name="aime24", date_from="2024-01-01")
+    with pytest.raises(ValueError, match="2023-05-07 to 2023-06-01"):
+        problems_of(protocol, [math_problem("a", date="2023-06-01"),
+                               math_problem("b", date="2023-05-07")])  # fmt: skip
+
+
+def test_a_window_that_ends_before_it_begins_is_refused():
+    with pytest.raises(ValueError, match="first day after"):
+        BenchmarkProtocol(name="x", date_from="2025-02-01", date_to="2025-02-01")
+
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+def folder(tmp_path: Path, name: str, template: str) -> Path:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "chat_template.jinja").write_text(template)
+    return tmp_path / name
+
+
+def test_the_template_hash_sees_the_prompt_and_not_how_the_template_is_written(tmp_path):
+    plain = folder(tmp_path, "plain", TEMPLATE)
+    commented = folder(tmp_path, "commented", "{# a note #}" + TEMPLATE)
+    training = folder(
+        tmp_path,
+        "training",
+        TEMPLATE + "{% if false %}{% generation %}x{% endgeneration %}{% endif %}",
+    )
+    other = folder(tmp_path, "other", TEMPLATE.replace("<assistant>", "<assistant><think>"))
+    assert template_hash(plain) == template_hash(commented) == template_hash(training)
+    assert template_hash(plain) != template_hash(other)
+
+
+def test_the_template_is_also_found_in_the_tokenizer_config(tmp_path):
+    plain = folder(tmp_path, "plain", TEMPLATE)
+    old, named, bare = tmp_path / "old", tmp_path / "named", tmp_path / "bare"
+    for path in (old, named, bare):
+        path.mkdir()
+    (old / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    templates = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": TEMPLATE}]
+    (named / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    assert template_hash(old) == template_hash(named) == template_hash(plain)
+    assert template_hash(bare) == NO_TEMPLATE
+
+
+def test_a_template_that_refuses_the_probe_is_hashed_as_text(tmp_path):
+    a = folder(tmp_path, "a", "{{ raise_exception('tools only') }}")
+    b = folder(tmp_path, "b", "{{ raise_exception('vision only') }}")
+    assert template_hash(a) != template_hash(b)
+
+
+def test_a_result_counts_what_was_cut_lost_and_scored():
+    p, q = math_problem("p"), math_problem("q")
+    outcomes = {(p.id, 0): True, (p.id, 1): False, (q.id, 0): None}  # (q, 1) was never answered
+    scores = {key: score(p if key[0] == p.id else q, key[1], o) for key, o in outcomes.items()}
+    samples = {(p.id, 0): sample(p, 0, 10), (p.id, 1): sample(p, 1, 64, "length"),
+               (q.id, 0): sample(q, 0, 16)}  # fmt: skip
+    result = score_benchmark(
+        BenchmarkProtocol(name="aime24", k=2), [p, q], samples, scores, STATEMENT
+    )
+    assert (result.problems, result.problems_unscored) == (1, 1)
+    assert (result.samples, result.samples_unscored, result.truncated) == (2, 2, 1)
+    assert result.mean_tokens == (10 + 64 + 16) / 3
+    assert (result.avg, result.pass_at_k) == (1 / 2, 1.0)
+
+
+def test_samples_beyond_k_belong_to_another_protocol():
+    p = math_problem("p")
+    scores = {(p.id, i): score(p, i, correct=i > 0) for i in range(4)}
+    result = score_benchmark(BenchmarkProtocol(name="aime24", k=1), [p], {}, scores, STATEMENT)
+    assert (result.samples, result.avg) == (1, 0.0)
+
+
+def test_majority_is_reported_where_right_answers_agree():
+    p = math_problem("p")
+    scores = {(p.id, i): score(p, i, correct=i < 2, answer=str(i // 2)) for i in range(3)}
+    protocol = BenchmarkProtocol(name="aime24", k=3)
+    assert score_benchmark(protocol, [p], {}, scores, STATEMENT).majority_at_k == 1.0
+    tests = TestSuite(kind="stdin", cases=(StdinCase(input="", output=""),))
+    code = Problem(id=p.id, domain="code", prompt="p", tests=tests, source="aime24")
+    target = p.model_copy(update={"numbers": (1, 2)})
+    for free in (code, target):
+        assert score_benchmark(protocol, [free], {}, scores, STATEMENT).majority_at_k is None
+
+
+def test_a_benchmark_with_nothing_scored_survives_json():
+    p = math_problem("p")
+    result = score_benchmark(BenchmarkProtocol(name="aime24"), [p], {}, {}, STATEMENT)
+    assert result.avg is None
+    assert BenchmarkResult.model_validate_json(result.model_dump_json()) == result
