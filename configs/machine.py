@@ -149,6 +149,7 @@ class Machine(BaseSettings):
             "MLFLOW_TRACKING_URI": self.mlflow_uri,
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
             "NO_PROXY": ",".join(sorted(no_proxy)),
             "no_proxy": ",".join(sorted(no_proxy)),
         }

@@ -55,7 +55,7 @@ def test_an_early_failure_does_not_quote_an_earlier_attempt(tmp_path: Path) -> N
 
 def test_a_killed_child_says_so(tmp_path: Path) -> None:
     suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    with pytest.raises(ChildFailed, match="signal 9 .*out of memory"):
+    with pytest.raises(ChildFailed, match=r"signal 9 .*out of memory"):
         run_command(python(suicide), tmp_path)
 
 

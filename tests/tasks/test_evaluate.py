@@ -12,6 +12,7 @@ from eval import judge
 from eval.benchmarks import BenchmarkResult
 from eval.records import Problem, Sample, Score
 from eval.tables import read_table, write_table
+from tasks import distill
 from tasks import evaluate as module
 from tasks.evaluate import RESULTS, evaluate, metrics_of, requests_for
 from tasks.store import Artifact
@@ -84,7 +85,7 @@ class FakeJudge:
 def engine(monkeypatch) -> Engine:
     engine = Engine()
     FakeJudge.asked = 0
-    monkeypatch.setattr(module, "run_child", engine)
+    monkeypatch.setattr(distill, "run_child", engine)
     monkeypatch.setattr(module, "Judge", FakeJudge)
     return engine
 

@@ -107,7 +107,12 @@ def test_killing_the_supervisor_ends_the_command(marked: Any) -> None:
 
 
 def test_the_exit_code_says_which_signal_ended_the_command() -> None:
-    suicide = [sys.executable, "-S", "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
+    suicide = [
+        sys.executable,
+        "-S",
+        "-c",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    ]
     command = [sys.executable, "-I", str(SUPERVISOR), str(os.getpid()), "5", "--", *suicide]
     assert subprocess.run(command, timeout=15).returncode == 128 + signal.SIGKILL
 

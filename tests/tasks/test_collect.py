@@ -1,0 +1,363 @@
+"""Collect: every kind of source becomes Problems, every bad row a reject with its place."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.base import key_of
+from configs.data_stages import CollectSettings, SampleSettings, Source
+from configs.engines import EngineSettings
+from eval.records import Problem, Rejected, normalise_prompt
+from eval.row_files import Row
+from eval.tables import read_table
+from tasks.collect import _checked, collect, to_problem
+from tasks.sources import pin_collect, pin_sample
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+TESTS = {"inputs": ["1\n", "2\n"], "outputs": ["1\n", "4\n"]}
+
+
+def run(
+    out: Path, *sources: Source, root: Path = Path(), seed: int = 0
+) -> tuple[list[Problem], list[Rejected], dict[str, float]]:
+    out.mkdir(parents=True, exist_ok=True)
+    settings = CollectSettings(root=str(root), sources=sources)
+    metrics = dict(collect.body(out, settings=settings, seed=seed))
+    kept = list(read_table(out / "kept.parquet", Problem))
+    rejected = list(read_table(out / "rejected.parquet", Rejected))
+    assert (len(kept), len(rejected)) == (metrics["kept"], metrics["rejected"])
+    return kept, rejected, metrics
+
+
+def jsonl(path: Path, *rows: dict | str) -> Path:
+    lines = [r if isinstance(r, str) else json.dumps(r) for r in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def countdown(**fields) -> Source:
+    return Source(**{"name": "cd", "kind": "generated", "family": "countdown", **fields})
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_rows_of_several_files_and_formats_become_problems_in_order(tmp_path):
+    jsonl(tmp_path / "d" / "a.jsonl", {"problem": "1+1?", "answer": "2"})
+    more = {"problem": "2+2?", "answer": 4}
+    (tmp_path / "d" / "b.jsonl.gz").write_bytes(gzip.compress(json.dumps(more).encode()))
+    pq.write_table(
+        pa.Table.from_pylist([{"problem": "3+3?", "answer": "6"}]), tmp_path / "c.parquet"
+    )
+    source = Source(name="sums", files=("d/*", "c.parquet"))
+    kept, rejected, metrics = run(tmp_path / "out", source, root=tmp_path)
+    assert [(p.prompt, p.answer) for p in kept] == [("1+1?", "2"), ("2+2?", "4"), ("3+3?", "6")]
+    assert {p.source for p in kept} == {"sums"}
+    assert rejected == []
+    assert metrics["kept_sums"] == 3
+
+
+def test_a_bad_row_is_rejected_with_file_row_field_and_reason_and_the_rest_goes_on(tmp_path):
+    jsonl(
+        tmp_path / "x" / "bad.jsonl",
+        {"problem": "fine", "answer": "1"},
+        "{no json",
+        {"answer": "1"},
+        {"problem": "no answer"},
+        {"problem": "   ", "answer": "1"},
+        {"problem": ["list"], "answer": "1"},
+        {"problem": "p", "answer": {"a": 1}},
+        {"problem": "p", "answer": True},
+        '{"problem": "p", "answer": NaN}',
+        '{"problem": "lone \\ud800", "answer": "1"}',
+        {"problem": "also fine", "answer": "2"},
+    )
+    source = Source(name="s", files=("x/bad.jsonl",))
+    kept, rejected, metrics = run(tmp_path / "out", source, root=tmp_path)
+    assert [p.prompt for p in kept] == ["fine", "also fine"]
+    reasons = [r.reason for r in rejected]
+    assert reasons[0].startswith("x/bad.jsonl row 2: no JSON")
+    assert reasons[1:8] == [
+        "x/bad.jsonl row 3: field problem: missing",
+        "x/bad.jsonl row 4: field answer: missing",
+        "x/bad.jsonl row 5: field problem: empty",
+        "x/bad.jsonl row 6: field problem: missing",
+        "x/bad.jsonl row 7: field answer: must be text or a number, this is a dict",
+        "x/bad.jsonl row 8: field answer: must be text or a number, this is a bool",
+        "x/bad.jsonl row 9: field answer: nan is no answer",
+    ]
+    assert "row 10: field prompt: Input should be a valid string" in reasons[8]
+    assert json.loads(rejected[2].row) == {"problem": "no answer"}
+    assert rejected[2].id == Problem(domain="math", prompt="no answer", answer="x").id
+    assert metrics["rejected_s"] == 9
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["problem", "answer", "tests"]),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=8,
+        ),
+    ),
+    st.sampled_from(["math", "code"]),
+)
+def test_no_row_whatsoever_raises_anything_but_a_reason(row, domain):
+    source = Source(name="s", domain=domain, files=("x",))
+    found = _checked(Row("f", 1, row), source)
+    if isinstance(found, Rejected):
+        assert found.reason.startswith("f row 1: field ")
+    else:
+        assert found.prompt.strip()
+
+
+def test_a_missing_file_is_an_error_that_names_source_and_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"source 'gone', files: no file nowhere\.jsonl"):
+        run(tmp_path / "out", Source(name="gone", files=("nowhere.jsonl",)), root=tmp_path)
+
+
+def test_limit_counts_the_rows_that_are_kept(tmp_path):
+    rows = [{"problem": f"p{i}", "answer": "" if i == 1 else "1"} for i in range(9)]
+    jsonl(tmp_path / "r.jsonl", *rows)
+    kept, rejected, _ = run(
+        tmp_path / "out", Source(name="s", files=("r.jsonl",), limit=3), root=tmp_path
+    )
+    assert [p.prompt for p in kept] == ["p0", "p2", "p3"]
+    assert len(rejected) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "answer"),
+    [
+        ({"problem": "p", "answer": 3.5}, {}, "3.5"),
+        ({"problem": "p", "answer": ["7"]}, {}, "7"),
+        ({"problem": "p", "answer": '["\\\\frac{1}{2}"]'}, {}, "\\frac{1}{2}"),
+        ({"problem": "p", "answer": "[1]"}, {}, "[1]"),
+        (
+            {"problem": "p", "solution": "\\boxed{1} so \\boxed{\\frac{1}{2}}"},
+            {"answer_field": "solution", "answer_in_box": True},
+            "\\frac{1}{2}",
+        ),
+        ({"problem": "p", "r": {"gt": "5"}}, {"answer_field": "r.gt"}, "5"),
+        ({"problem": "p", "r": '{"gt": "5"}'}, {"answer_field": "r.gt"}, "5"),
+        ({"problem": "p", "a.b": "6"}, {"answer_field": "a.b"}, "6"),
+    ],
+)
+def test_answers_are_found_where_datasets_put_them(row, options, answer):
+    assert to_problem(row, Source(name="s", files=("x",), **options)).answer == answer
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "system", "content": "be nice"}, {"role": "user", "content": "q"}],
+        [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}],
+    ],
+)
+def test_the_users_turn_of_a_chat_is_the_prompt(messages):
+    row = {"messages": messages, "answer": "1"}
+    source = Source(name="s", files=("x",), prompt_field="messages")
+    assert to_problem(row, source).prompt == "q"
+
+
+def test_code_rows_carry_tests_limits_function_name_and_day():
+    source = Source(
+        name="s",
+        domain="code",
+        files=("x",),
+        prompt_field="text",
+        fn_name_field="metadata.func_name",
+        date_field="day",
+        time_limit_s=2,
+        memory_mb=128,
+    )
+    calls = json.dumps([{"input": "1\n[2]", "output": "3", "testtype": "functional"}])
+    row = {
+        "text": "add",
+        "tests": calls,
+        "metadata": '{"func_name": "add"}',
+        "day": "2024-08-11T00:00:00",
+    }
+    problem = to_problem(row, source)
+    assert problem.tests
+    assert (problem.tests.kind, problem.tests.fn_name) == ("call", "add")
+    assert (problem.tests.time_limit_s, problem.tests.memory_mb) == (2, 128)
+    assert problem.date == "2024-08-11"
+
+
+def test_a_source_without_tests_serves_to_decontaminate_against():
+    source = Source(name="s", domain="code", files=("x",), tests_field="")
+    problem = to_problem({"problem": "sort it"}, source)
+    assert problem.tests
+    assert problem.tests.cases == ()
+
+
+# ---------------------------------------------------------------- hub
+
+
+def test_a_hub_dataset_is_read_through_datasets(tmp_path, monkeypatch):
+    """A local folder stands in for the hub: `load_dataset` takes either."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    jsonl(tmp_path / "hub" / "train.jsonl", *({"q": f"q{i}", "a": i} for i in range(5)))
+    source = Source(
+        name="h",
+        kind="hub",
+        dataset=str(tmp_path / "hub"),
+        prompt_field="q",
+        answer_field="a",
+        limit=3,
+    )
+    kept, _, _ = run(tmp_path / "out", source)
+    assert [(p.prompt, p.answer) for p in kept] == [("q0", "0"), ("q1", "1"), ("q2", "2")]
+
+
+def test_a_dataset_that_cannot_be_loaded_is_named_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    source = Source(name="h", kind="hub", dataset=str(tmp_path / "none"), revision="abc")
+    with pytest.raises(ValueError, match=r"source 'h': cannot load dataset=.*revision=abc") as e:
+        run(tmp_path / "out", source)
+    assert "\n" not in str(e.value)
+
+
+# ---------------------------------------------------------------- generated
+
+
+def test_generated_sources_follow_the_seed_unless_it_is_fixed(tmp_path):
+    def prompts(name: str, source: Source, seed: int) -> list[str]:
+        return [p.prompt for p in run(tmp_path / name, source, seed=seed)[0]]
+
+    free, fixed = countdown(size=30), countdown(size=30, fixed_seed=3)
+    assert prompts("a", free, 0) == prompts("b", free, 0) != prompts("c", free, 1)
+    assert prompts("d", fixed, 0) == prompts("e", fixed, 1)
+
+
+@pytest.mark.parametrize("family", ["countdown", "by_example"])
+def test_planted_problems_are_the_benchmarks_own_and_planted_duplicates_real(tmp_path, family):
+    domain = "math" if family == "countdown" else "code"
+    shared = {"kind": "generated", "family": family, "domain": domain}
+    bench = Source(name="bench", split_part="test", fixed_seed=7, size=100, **shared)
+    train = Source(
+        name="train",
+        size=1000,
+        duplicate_share=0.1,
+        contaminated_share=0.05,
+        contaminated_seed=7,
+        **shared,
+    )
+    kept, _, _ = run(tmp_path / "out", train, bench)
+    rows = [p for p in kept if p.source == "train"]
+    held_out = {p.id for p in kept if p.source == "bench"}
+    assert len(rows) == 1000
+    assert len({p.id for p in rows}) == 900
+    assert len({p.id for p in rows} & held_out) == 50
+
+
+def test_a_duplicate_follows_its_original_and_differs_in_typesetting_at_times(tmp_path):
+    rows, _, _ = run(tmp_path / "out", countdown(size=500, duplicate_share=0.2))
+    seen: dict[str, str] = {}
+    kinds: Counter[bool] = Counter()
+    for p in rows:
+        if p.id in seen:
+            assert normalise_prompt(p.prompt) == normalise_prompt(seen[p.id])
+            kinds[p.prompt == seen[p.id]] += 1
+        else:
+            assert p.prompt.startswith("Make ")
+            assert "  " not in p.prompt
+        seen.setdefault(p.id, p.prompt)
+    assert sum(kinds.values()) == 100
+    assert min(kinds[True], kinds[False]) > 20
+
+
+def test_asking_for_more_problems_than_a_family_has_says_so(tmp_path):
+    with pytest.raises(ValueError, match="raise difficulty"):
+        run(tmp_path / "out", countdown(size=5000, difficulty=4))
+
+
+def test_the_same_settings_give_the_same_bytes(tmp_path):
+    source = countdown(size=200, duplicate_share=0.1, contaminated_share=0.05)
+    run(tmp_path / "a", source)
+    run(tmp_path / "b", source)
+    for name in ("kept.parquet", "rejected.parquet"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+# ---------------------------------------------------------------- digests of files
+
+
+def test_pinned_settings_change_with_the_bytes_of_the_files_and_only_then(tmp_path):
+    file = jsonl(tmp_path / "r.jsonl", {"problem": "p", "answer": "1"})
+    settings = CollectSettings(
+        root=str(tmp_path), sources=(Source(name="s", files=("r.jsonl",)), countdown(size=3))
+    )
+    before = key_of(pin_collect(settings))
+    file.touch()
+    assert key_of(pin_collect(settings)) == before
+    jsonl(file, {"problem": "p", "answer": "2"})
+    assert key_of(pin_collect(settings)) != before
+
+
+def test_files_that_change_after_the_run_was_planned_are_refused(tmp_path):
+    file = jsonl(tmp_path / "r.jsonl", {"problem": "p", "answer": "1"})
+    pinned = pin_collect(
+        CollectSettings(root=str(tmp_path), sources=(Source(name="s", files=("r.jsonl",)),))
+    )
+    jsonl(file, {"problem": "p", "answer": "2"})
+    with pytest.raises(ValueError, match="source 's': its files are not the ones"):
+        run(tmp_path / "out", *pinned.sources, root=tmp_path)
+
+
+def test_recorded_engines_are_pinned_and_others_left_alone(tmp_path):
+    file = jsonl(tmp_path / "r.jsonl", {"question": "q", "response": "r"})
+    recorded = SampleSettings(engine=EngineSettings(kind="recorded", files=(str(file),)))
+    assert len(pin_sample(recorded).engine.sha256) == 64
+    scripted = SampleSettings(engine=EngineSettings(kind="scripted"))
+    assert pin_sample(scripted) is scripted
+
+
+# ---------------------------------------------------------------- real data
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared/data")
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        (Source(name="m", files=("math_train/train.jsonl.gz",)), 7470),
+        (
+            Source(
+                name="h",
+                files=("hmmt_feb_2025/test.jsonl.gz",),
+                answer_field="solution",
+                answer_in_box=True,
+            ),
+            30,
+        ),
+        (
+            Source(
+                name="l",
+                domain="code",
+                files=("leetcode/v0.3.1_test.jsonl.gz",),
+                prompt_field="query",
+                tests_field="test",
+                fn_name_field="entry_point",
+                date_field="estimated_date",
+            ),
+            114,
+        ),
+        (Source(name="c", domain="code", files=("rllm_code/codeforces_test.jsonl.gz",)), 408),
+    ],
+    ids=lambda v: getattr(v, "name", None),
+)
+def test_real_files_are_read_whole(tmp_path, source, kept):
+    """7,474 rows of MATH train, of which two have no answer and two an empty one."""
+    rows, rejected, _ = run(tmp_path / "out", source, root=SHARED)
+    assert len(rows) == kept
+    assert all("field answer" in r.reason for r in rejected)
