@@ -25,9 +25,6 @@ class Source(Settings):
             description="JSONL, JSON (both also .gz) or parquet; globs; relative to root (files)"
         ),
     ] = ()
-    sha256: Annotated[
-        str, Field(description="Digest of the files; filled in by the run: new bytes, new result")
-    ] = ""
     prompt_field: Annotated[
         str, Field(description="Text or chat messages; a dot reaches into an object")
     ] = "problem"

@@ -60,9 +60,6 @@ class EngineSettings(Settings):
         tuple[str, ...],
         Field(description="Recorded samples: JSONL, JSON (both also .gz) or parquet; globs"),
     ] = ()
-    sha256: Annotated[
-        str, Field(description="Digest of the files; filled in by the run: new bytes, new result")
-    ] = ""
     prompt_field: Annotated[
         str, Field(description="Prompt of a recorded row; `a|b`: the first that the row has")
     ] = "question"

@@ -19,7 +19,7 @@ from configs.settings import Pipeline
 
 FOLDER = Path(__file__).parent
 _COLLECTORS = ("collect", "benchmarks")
-_SAMPLERS = ("distill", "rate", "sample")
+_SAMPLERS = ("distill", "rate", "sample", "agreement")
 Group = TypeVar("Group", bound=Settings)
 
 __all__ = ["ConfigError", "load_group", "load_profile", "profiles"]

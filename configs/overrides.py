@@ -10,11 +10,18 @@ from configs.explain import ConfigError, dotted, nearest
 _KINDS = {dict: "a group of settings", list: "a list"}
 
 
+MERGE = "tag:yaml.org,2002:merge"
+
+
 class _NoDuplicateKeys(yaml.SafeLoader):
     """PyYAML lets the last of two equal keys win in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        keys = [
+            self.construct_object(key, deep=True)
+            for key, _ in node.value
+            if key.tag != MERGE  # `<<: *anchor` may repeat; keys beside it win
+        ]
         twice = [key for i, key in enumerate(keys) if key in keys[:i]]
         if twice:
             raise yaml.MarkedYAMLError(

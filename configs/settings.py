@@ -50,4 +50,8 @@ class Pipeline(Settings):
         domain="code", mini_batch_prompts=32, learning_rate=5e-7
     )  # §4.1
     evaluate: EvaluateSettings = EvaluateSettings()
+    agreement: Annotated[
+        SampleSettings | None,
+        Field(description="Recorded answers with published grades, to check the judge against"),
+    ] = None
     report: ReportSettings = ReportSettings()

@@ -10,6 +10,8 @@ StageName = Literal[
     "benchmarks",
     "dedup",
     "decontaminate",
+    "agreement",
+    "judge_agreement",
     "distill",
     "judge",
     "rate",

@@ -7,7 +7,6 @@ A JSON array is the one format that is held in memory whole.
 
 import glob
 import gzip
-import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator
@@ -49,15 +48,6 @@ def find_files(patterns: Iterable[str], root: Path, setting: str) -> list[Path]:
                 raise ValueError(f"{setting}: {file.name} is none of {', '.join(SUFFIXES)}")
             found[file] = None
     return list(found)
-
-
-def digest_files(files: Iterable[Path]) -> str:
-    """SHA-256 over the bytes of the files, in order; their names do not matter."""
-    total = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            total.update(hashlib.file_digest(stream, "sha256").digest())
-    return total.hexdigest()
 
 
 def read_rows(path: Path, root: Path | None = None) -> Iterator[Row]:

@@ -17,6 +17,7 @@ from tasks.store import Artifact
 benchmarks = collect.named("benchmarks")
 rate, judge_rate = distill.named("rate"), judge.named("judge_rate")
 sample, judge_rl = distill.named("sample"), judge.named("judge_rl")
+agreement, judge_agreement = distill.named("agreement"), judge.named("judge_agreement")
 
 
 @dataclass(frozen=True)
@@ -60,3 +61,11 @@ def build_data(s: Pipeline) -> Data:
             *(tested, curated, curated_scores, rl_problems),
         ),
     )
+
+
+def check_the_judge(held_out: Artifact, s: Pipeline) -> tuple[Artifact, ...]:
+    """Judge recorded answers whose grades are published; the report lists every disagreement."""
+    if s.agreement is None:
+        return ()
+    recorded = agreement(held_out, settings=s.agreement)
+    return recorded, judge_agreement(held_out, recorded, settings=s.judge)

@@ -42,7 +42,7 @@ class Terminal:
 
     def started(self, stage: str, why: str) -> None:
         if not self.console.is_terminal or why not in ("new", "forced"):
-            self.console.print(f"  {stage:18} [dim]{why}[/]", highlight=False)
+            self.console.print(f"  {stage:18} [dim]{why}[/]", highlight=False, soft_wrap=True)
         self._clear()
         self._bar = self._bars.add_task(stage, total=None, note=why)
 
@@ -58,7 +58,9 @@ class Terminal:
         self.counts[outcome] += 1
         took = "cached" if outcome == "cached" else f"{seconds:6.1f} s"
         self.console.print(
-            f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures(metrics)}", highlight=False
+            f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures(metrics)}",
+            highlight=False,
+            soft_wrap=True,
         )
 
     def _clear(self) -> None:

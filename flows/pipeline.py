@@ -9,7 +9,7 @@ from pydantic import Field
 from configs.settings import Pipeline
 from configs.stage_names import StageName
 from eval.page_markdown import with_inline_plots
-from flows.data import Data, build_data
+from flows.data import Data, build_data, check_the_judge
 from flows.evaluate import evaluate_all
 from flows.train import Checkpoints, train
 from tasks.opening import opened
@@ -30,10 +30,11 @@ def pipeline(
     with opened(settings, force, until) as run:
         try:
             data = build_data(settings)
+            agreement = check_the_judge(data.benchmarks, settings)
             models = train(data, settings)
             scores = evaluate_all(models, data, settings)
             labelled = settings.report.model_copy(update={"profile": settings.profile})
-            page = report(*_everything(data, models, scores), settings=labelled)
+            page = report(*_everything(data, models, (*agreement, *scores)), settings=labelled)
         except StoppedEarly as stopped:
             return f"stopped after {stopped}"
         publish(page, scores, run)
@@ -41,9 +42,9 @@ def pipeline(
 
 
 def _everything(
-    data: Data, models: Checkpoints, scores: tuple[Artifact, ...]
+    data: Data, models: Checkpoints, judged: tuple[Artifact, ...]
 ) -> tuple[Artifact, ...]:
-    return (*data.steps, models.base, models.sft, models.rl_math, models.rl_code, *scores)
+    return (*data.steps, models.base, models.sft, models.rl_math, models.rl_code, *judged)
 
 
 def publish(page: Artifact, scores: tuple[Artifact, ...], run: Run) -> None:

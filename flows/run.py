@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from configs.machine import Machine
+from configs.machine import load_machine
 from configs.settings import Pipeline
 from flows.display import Terminal
 from flows.pipeline import pipeline
@@ -36,7 +36,7 @@ def run_pipeline(settings: Pipeline, force: Sequence[str] = (), until: str = "re
         )
     else:
         console.print(f"done in {seconds:.0f} s: every stage cached ({counts['cached']})")
-    machine = Machine()
+    machine = load_machine()
     console.print(f"  report  {where}/report.html" if until == "report" else f"  {where}")
     console.print(f"  Prefect {machine.prefect_url}\n  MLflow  {machine.mlflow_uri}")
     return 0

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import xxhash
-from datasketch import MinHash, MinHashLSH
 
 from tasks.ngrams import Gram, ngrams, whitespace_words
 from tasks.progress import report
@@ -94,6 +93,8 @@ class ShingledTexts:
 
 def signatures(texts: ShingledTexts, permutations: int) -> np.ndarray:
     """MinHash signatures [N, permutations], uint32; rows of texts without words are arbitrary."""
+    from datasketch import MinHash  # slow to import, and exact dedup does without
+
     minhash = MinHash(num_perm=permutations, scheme="affine32")
     slopes, offsets = np.asarray(minhash.permutations, np.uint32)
     result = np.zeros((permutations, len(texts)), np.uint32)
@@ -136,6 +137,8 @@ def near_duplicates(
     """
     shingled = ShingledTexts(texts, shingle)
     worded = np.flatnonzero(np.diff(shingled.starts) > 0)
+    from datasketch import MinHashLSH
+
     lsh = MinHashLSH(threshold=jaccard, num_perm=permutations)
     groups = _Groups(len(shingled))
     shingles = lru_cache(maxsize=8192)(shingled.shingles)

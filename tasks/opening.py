@@ -14,7 +14,7 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Crashed
 
 from configs.base import key_of
-from configs.machine import Machine
+from configs.machine import load_machine
 from configs.settings import Pipeline
 from tasks.display import Plain, chosen_display
 from tasks.run import Ledger, Run, active, dead_ledgers, git_commit
@@ -27,7 +27,7 @@ _BURIED = "its process ended without a word; the same command continues its work
 @contextmanager
 def opened(settings: Pipeline, force: Sequence[str], until: str) -> Iterator[Run]:
     """The run that stages called inside the block belong to; ends it in MLflow on the way out."""
-    machine = Machine()
+    machine = load_machine()
     store = Store(machine.store)
     config = hashlib.sha256(key_of(settings).encode()).hexdigest()[:16]
     flow_run = str(this_flow_run.id)

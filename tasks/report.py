@@ -6,7 +6,6 @@ from configs.training_stages import ReportSettings
 from eval.page import figures_of
 from eval.page_html import to_html
 from eval.page_markdown import PLOTS, to_markdown
-from eval.report import build_page
 from eval.run_facts import RunFacts, StageOutput
 from tasks.stage import Metrics, stage
 from tasks.store import Artifact
@@ -15,6 +14,8 @@ from tasks.store import Artifact
 @stage(version=1)
 def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
     """Write report.md, report.html and plots/ from whatever stages are given, found by name."""
+    from eval.report import build_page  # draws with matplotlib: slow to import
+
     outputs = [StageOutput(a.stage, a.folder, a.metrics, a.seconds) for a in inputs]
     facts = RunFacts(outputs)
     page = build_page(facts, settings.profile, settings.rollouts_to_read)

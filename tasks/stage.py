@@ -11,7 +11,7 @@ told the outcome (state Cached or Completed), MLflow gets a child run for every 
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,11 +26,17 @@ from configs.base import Settings, key_of
 from tasks.progress import listening
 from tasks.progress_artifact import ProgressArtifact
 from tasks.run import Run, StoppedEarly, current_run, git_commit, package_versions
-from tasks.store import Artifact, InputRef, stage_key
+from tasks.store import Artifact, InputRef, file_sha256, stage_key
 from tasks.tracking import CurveTail
 
 Metrics = Mapping[str, float]
 Body = Callable[..., Metrics]
+Reads = Callable[[Any], Iterable[Path]]
+
+
+def no_files(_: Any) -> Iterable[Path]:
+    """Most stages read nothing but their inputs."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Stage:
     name: str
     version: int
     body: Body
+    reads: Reads = no_files
 
     def named(self, name: str) -> "Stage":
         """The same work under another name: its own place in the store, the UI and MLflow."""
@@ -58,9 +65,8 @@ class Stage:
 
     def key(self, inputs: tuple[Artifact, ...], settings: Settings, run: Run) -> str:
         seed = run.seed if self.takes_seed else None
-        return stage_key(
-            self.name, self.version, key_of(settings), seed, [i.digest for i in inputs]
-        )
+        digests = [i.digest for i in inputs] + [file_sha256(f) for f in self.reads(settings)]
+        return stage_key(self.name, self.version, key_of(settings), seed, digests)
 
     @property
     def takes_seed(self) -> bool:
@@ -172,14 +178,16 @@ class Stage:
         return made[0]
 
 
-def stage(version: int) -> Callable[[Body], Stage]:
+def stage(version: int, reads: Reads = no_files) -> Callable[[Body], Stage]:
     """Make a stage of `fn(out, *inputs, settings=…[, seed=…]) -> Metrics`.
 
     Bump `version` when the meaning of the result changes: older results are then left alone.
+    `reads(settings)` names the files outside of the store that the body reads: their content is
+    part of the key, so an edited file is noticed.
     """
 
     def wrap(body: Body) -> Stage:
-        return Stage(name=body.__name__, version=version, body=body)
+        return Stage(name=body.__name__, version=version, body=body, reads=reads)
 
     return wrap
 

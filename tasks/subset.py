@@ -8,9 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.preprocessing import normalize
 
 from configs.data_stages import SelectSettings
 from tasks.k_center import k_center_greedy
@@ -67,6 +64,11 @@ def choose(
 
 def embed(prompts: list[str], seed: int) -> np.ndarray:
     """Unit vectors [N, ≤ 256] of prompts: TF-IDF of their words, reduced by truncated SVD."""
+    # Slow to import, and only sized subsets need it.
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.preprocessing import normalize
+
     vectoriser = TfidfVectorizer(analyzer=_terms, sublinear_tf=True)  # pyright: ignore
     weights = vectoriser.fit_transform(prompts)
     dimensions = min(DIMENSIONS, min(weights.shape) - 1)

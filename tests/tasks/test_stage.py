@@ -160,6 +160,24 @@ def test_until_stops_after_the_named_stage(tmp_path: Path) -> None:
     assert list(tmp_path.glob("write_text/*/manifest.json"))
 
 
+def test_an_edited_file_outside_of_the_store_is_noticed(run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+
+    @stage(version=1, reads=lambda settings: [rows])
+    def copy_rows(out: Path, *, settings: Knobs) -> Metrics:
+        (out / "rows.jsonl").write_text(rows.read_text())
+        return {}
+
+    with active(run):
+        rows.write_text("one")
+        first = copy_rows(settings=Knobs())
+        rows.write_text("two")
+        second = copy_rows(settings=Knobs())
+        rows.write_text("one")
+        assert copy_rows(settings=Knobs()) == first
+    assert second.file("rows.jsonl").read_text() == "two"
+
+
 def test_the_manifest_says_what_made_the_result(run: Run) -> None:
     with active(run):
         first = write_text(settings=Knobs())

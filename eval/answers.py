@@ -1,0 +1,140 @@
+"""From a model's text to the answer that is judged: after the think block, boxed or fenced.
+
+The model reasons inside `<think>…</think>` and answers after it (§3.2.4). Everything here is linear
+in the length of the text, because a truncated answer may be hundreds of kilobytes long.
+"""
+
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+
+_BOX_TOKEN = re.compile(r"(\\(?:boxed|fbox)\s*\{)|\\.|([{}])", re.DOTALL)
+_BOX_COMMAND = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
+# Possessive quantifiers (*+) keep hostile texts linear.
+_FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$", re.MULTILINE)
+_LATE_FENCE = re.compile(r"(?<!`)`{3,}+[ \t]*+$", re.MULTILINE)
+_PYTHON = frozenset({"python", "py", "python3", "py3"})
+_STATEMENT = re.compile(
+    r"^[ \t]*+(?:import |from \S+ import |def |class )|\b(?:print|input)\s*\(|\bsys\.std",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """`answer` is None when there is none, and then `reason` says why."""
+
+    answer: str | None
+    reason: str = ""
+
+
+def has_closed_think(text: str) -> bool:
+    """Exactly one well-formed think block, and nothing but whitespace before it."""
+    return (
+        text.lstrip().startswith(THINK_OPEN)
+        and text.count(THINK_OPEN) == 1
+        and text.count(THINK_CLOSE) == 1
+    )
+
+
+def after_think(text: str) -> str | None:
+    """The part that is judged: what follows the last `</think>`, or all of a text without tags.
+
+    None when a block is opened and never closed: the text was cut off while thinking.
+    """
+    answer = text.rpartition(THINK_CLOSE)[2]
+    return None if THINK_OPEN in answer else answer
+
+
+def extract_boxed(text: str) -> Extracted:
+    r"""The content of the last `\boxed{…}` or `\fbox{…}` after the think block."""
+    return _extract(text, _last_box)
+
+
+def extract_program(text: str) -> Extracted:
+    """The last fenced Python program after the think block.
+
+    Fences tagged python or py count, and bare ones. A bare fence after a tagged one counts only
+    when it reads like a program, because models often add a fence with sample output.
+    """
+    return _extract(text, _last_program)
+
+
+def _extract(text: str, find: Callable[[str], Extracted]) -> Extracted:
+    answer = after_think(text)
+    if answer is None:
+        return Extracted(None, "truncated: the think block is not closed")
+    return find(answer)
+
+
+def _last_box(text: str) -> Extracted:
+    """One pass with a stack of open braces, so that nested and unclosed boxes cost O(n)."""
+    if r"\boxed" not in text and r"\fbox" not in text:
+        return Extracted(None, "no boxed answer")
+    open_braces: list[int] = []  # where a box's content starts; -1 for a plain brace
+    start, end = -1, -1
+    for token in _BOX_TOKEN.finditer(text):
+        if token[1]:
+            open_braces.append(token.end())
+        elif token[2] == "{":
+            open_braces.append(-1)
+        elif token[2] == "}" and open_braces:
+            opened = open_braces.pop()
+            if opened >= 0:
+                start, end = opened, token.start()
+    if any(opened > end for opened in open_braces):
+        return Extracted(None, "truncated: the last box is not closed")
+    if start < 0:
+        return Extracted(None, "no boxed answer")
+    content = _BOX_COMMAND.sub("", text[start:end]).strip()
+    return Extracted(content) if content else Extracted(None, "the last box is empty")
+
+
+def _last_program(text: str) -> Extracted:
+    tagged = bare = None
+    unclosed = False
+    for language, body in _fenced(text):
+        is_python = language in _PYTHON
+        if body is None:
+            unclosed = unclosed or is_python or not language
+        elif is_python:
+            tagged, bare, unclosed = body, None, False
+        elif not language and (tagged is None or _STATEMENT.search(body)):
+            bare, unclosed = body, False
+    program = bare if bare is not None else tagged
+    if unclosed:
+        return Extracted(None, "truncated: the last fence is not closed")
+    if program is None:
+        return Extracted(None, "no fenced program")
+    if not program.strip():
+        return Extracted(None, "the last fence is empty")
+    return Extracted(textwrap.dedent(program))
+
+
+def _fenced(text: str) -> Iterator[tuple[str, str | None]]:
+    """(language, body) of every fence in order; the body of a fence that never closes is None."""
+    fences = list(_FENCE.finditer(text))
+    i = 0
+    while i < len(fences):
+        opening, i = fences[i], i + 1
+        while i < len(fences) and not (_closes(fences[i], opening) or _language(fences[i])):
+            i += 1
+        closed = i < len(fences) and _closes(fences[i], opening)
+        end = fences[i].start() if i < len(fences) else len(text)
+        if closed:
+            i += 1
+        else:  # models sometimes close the fence at the end of the last line of code
+            late = _LATE_FENCE.search(text, opening.end(), end)
+            closed, end = late is not None, late.start() if late else end
+        yield _language(opening), text[opening.end() + 1 : end] if closed else None
+
+
+def _language(fence: re.Match[str]) -> str:
+    return fence[2].strip().lower().strip("{.}").partition(" ")[0]
+
+
+def _closes(fence: re.Match[str], opening: re.Match[str]) -> bool:
+    return fence[1].startswith(opening[1]) and not fence[2].strip()

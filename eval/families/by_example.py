@@ -1,0 +1,256 @@
+"""Program by example: the code family of the tiny profile.
+
+    Use a, b, 8, *, +. a=6 b=9 f=62 a=5 b=3 f=23
+
+Two values of a hidden function of `a` and `b`, made of one constant and the two named operators
+(+ − × max min); the answer is a program that reads `a b` from stdin and prints f. Sixteen hidden
+tests give the soft reward real steps: a function that fits both examples may still fail others.
+
+    <think>
+    (a+8)*b: 6+8=14*9=126 ?62 high
+    (a*b)+8: 6*9=54+8=62 ?62 yes
+    5*3=15+8=23 ?23 yes
+    </think>
+    ```python
+    a,b=map(int,input().split())
+    print((a*b)+8)
+    ```
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from configs.engines import EngineSettings
+from eval.families.countdown import apply, verdict
+from eval.families.split import Side, side_of
+from eval.records import Problem, StdinCase, TestSuite, normalise_prompt
+
+CONSTANTS = range(2, 10)
+OPERATORS = ("+", "*", "-", "max", "min")
+GRID = tuple((a, b) for a in range(1, 10) for b in range(1, 10))
+EXAMPLES, HIDDEN_TESTS = 2, 16
+FEWEST_TESTS = 4
+LARGEST_VALUE = 99
+MISSES_BEFORE_GIVING_UP = 20_000
+_PROMPT = re.compile(r"use a, b, (\d+), (\S+), (\S+)\.((?: a=\d+ b=\d+ f=\d+)+)")
+_EXAMPLE = re.compile(r"a=(\d+) b=(\d+) f=(\d+)")
+
+
+class Form(NamedTuple):
+    """`(x op1 y) op2 z`, or `z op2 (x op1 y)` when `flipped`; x, y, z are a, b or a constant."""
+
+    x: str
+    op1: str
+    y: str
+    op2: str
+    z: str
+    flipped: bool
+
+    def inner_expression(self) -> str:
+        if self.op1 in ("max", "min"):
+            return f"{self.op1}({self.x},{self.y})"
+        return f"({self.x}{self.op1}{self.y})"
+
+    def expression(self) -> str:
+        inner = self.inner_expression()
+        return f"{self.z}{self.op2}{inner}" if self.flipped else f"{inner}{self.op2}{self.z}"
+
+    def at(self, a: int, b: int) -> "Form":
+        """The same form with the numbers in place of `a` and `b`."""
+        terms = (self.x, self.y, self.z)
+        x, y, z = (str(a) if t == "a" else str(b) if t == "b" else t for t in terms)
+        return self._replace(x=x, y=y, z=z)
+
+    def values(self, a: int, b: int) -> tuple[int, int]:
+        """The inner and the whole result at (a, b)."""
+        terms = (self.x, self.y, self.z)
+        x, y, z = (a if t == "a" else b if t == "b" else int(t) for t in terms)
+        if self.op1 == "max":
+            inner = max(x, y)
+        else:
+            inner = min(x, y) if self.op1 == "min" else apply(self.op1, x, y)
+        return inner, apply(self.op2, z, inner) if self.flipped else apply(self.op2, inner, z)
+
+    def defined_at(self, a: int, b: int) -> bool:
+        """Whether both results lie in 0..99."""
+        inner, value = self.values(a, b)
+        return 0 <= inner <= LARGEST_VALUE and 0 <= value <= LARGEST_VALUE
+
+    def working(self, a: int, b: int) -> str:
+        """The two steps of the evaluation at (a, b), as the teacher writes them."""
+        numeric = self.at(a, b)
+        inner, value = self.values(a, b)
+        left = numeric.inner_expression()
+        if self.op1 not in ("max", "min"):
+            left = left[1:-1]  # the outer brackets cost tokens and say nothing
+        if self.flipped:
+            return f"{left}={inner},{numeric.z}{self.op2}{inner}={value}"
+        return f"{left}={inner}{self.op2}{numeric.z}={value}"
+
+
+@lru_cache(maxsize=64)
+def forms(constant: int) -> tuple[Form, ...]:
+    """Every function of a, b and `constant` in this family."""
+    terms = ("a", "b", str(constant))
+    found: list[Form] = []
+    for i, z in enumerate(terms):
+        x, y = (t for j, t in enumerate(terms) if j != i)
+        for op1 in OPERATORS:
+            for p, q in ((x, y), (y, x)) if op1 == "-" else ((x, y),):
+                for op2 in "+*-":
+                    found.append(Form(p, op1, q, op2, z, flipped=False))
+                    if op2 == "-":
+                        found.append(Form(p, op1, q, op2, z, flipped=True))
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def candidates(constant: int, operators: tuple[str, str]) -> tuple[Form, ...]:
+    """The functions that use exactly the named operators; all of them when none does."""
+    named = tuple(f for f in forms(constant) if sorted((f.op1, f.op2)) == sorted(operators))
+    return named or forms(constant)
+
+
+Points = tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=2048)
+def _inputs(form: Form) -> tuple[Points, Points]:
+    """Where the form is defined, and the telling part of it: a, b and the constant differ.
+
+    Both are empty for a form that is defined in too few places or takes under four values.
+    """
+    inputs = tuple(ab for ab in GRID if form.defined_at(*ab))
+    constants = {form.x, form.y, form.z}
+    telling = tuple((a, b) for a, b in inputs if a != b and not {str(a), str(b)} & constants)
+    dull = len({form.values(*ab)[1] for ab in inputs}) < 4
+    if dull or len(inputs) < HIDDEN_TESTS + 2 * EXAMPLES or len(telling) < EXAMPLES:
+        return (), ()
+    return inputs, telling
+
+
+def generate(
+    rng: random.Random, size: int, split: Side, *, few_tests_share: float = 0.0
+) -> Iterator[Problem]:
+    """`size` different problems of one side, each with 16 distinct hidden tests.
+
+    A share `few_tests_share` gets 4 to 15 tests instead: work for the filter on tests. A longer
+    run from the same state begins with the shorter one's problems. Raises ValueError when the
+    family has no `size` different problems.
+    """
+    seen: set[str] = set()
+    misses = 0
+    while len(seen) < size:
+        problem = _draw(rng, split, few_tests_share)
+        if problem is None or problem.prompt in seen:
+            misses += 1
+            if misses > MISSES_BEFORE_GIVING_UP:
+                raise ValueError(
+                    f"by_example has fewer than size={size} {split} problems: found {len(seen)}; "
+                    "lower size"
+                )
+            continue
+        misses = 0
+        seen.add(problem.prompt)
+        yield problem
+
+
+def _draw(rng: random.Random, split: Side, few_tests_share: float) -> Problem | None:
+    """One problem; None when the drawn function is too dull or belongs to the other side."""
+    constant = rng.choice(CONSTANTS)
+    form = rng.choice(forms(constant))
+    inputs, telling = _inputs(form)
+    if not inputs:
+        return None
+    shown = rng.sample(telling, EXAMPLES)
+    examples = [(a, b, form.values(a, b)[1]) for a, b in shown]
+    if side_of(f"by_example {constant} {sorted(examples)}") != split:
+        return None
+    few = rng.random() < few_tests_share
+    count = rng.randint(FEWEST_TESTS, HIDDEN_TESTS - 1) if few else HIDDEN_TESTS
+    hidden = rng.sample([ab for ab in inputs if ab not in shown], count)
+    cases = tuple(
+        StdinCase(input=f"{a} {b}\n", output=f"{form.values(a, b)[1]}\n") for a, b in hidden
+    )
+    first, second = sorted((form.op1, form.op2))
+    prompt = f"Use a, b, {constant}, {first}, {second}."
+    prompt += "".join(f" a={a} b={b} f={f}" for a, b, f in examples)
+    return Problem(
+        domain="code",
+        prompt=prompt,
+        tests=TestSuite(kind="stdin", cases=cases, time_limit_s=2.0, memory_mb=256),
+        source="by_example",
+    )
+
+
+class Task(NamedTuple):
+    """What a prompt of this family says; `examples` holds (a, b, f)."""
+
+    constant: int
+    operators: tuple[str, str]
+    examples: tuple[tuple[int, int, int], ...]
+
+
+def parse(prompt: str) -> Task | None:
+    """Read a prompt of this family in any case and spacing; None for other prompts."""
+    match = _PROMPT.fullmatch(normalise_prompt(prompt))
+    if match is None:
+        return None
+    constant, first, second, examples = match.groups()
+    found = tuple((int(a), int(b), int(f)) for a, b, f in _EXAMPLE.findall(examples))
+    return Task(int(constant), (first, second), found)
+
+
+def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
+    """The scripted teacher's answer, worked out from the prompt alone; may be wrong.
+
+    The settings mean what they mean in `countdown.teach`. A slip flips the verdict on one example.
+    """
+    task = parse(prompt)
+    if task is None:
+        raise ValueError(f"no by_example prompt: {prompt[:80]!r}")
+    a, b, f = task.examples[0]
+    named = candidates(task.constant, task.operators)
+    order = [form for form in named if form.defined_at(a, b)] or list(named)
+    guidance = settings.guidance
+    order.sort(
+        key=lambda form: rng.random() + guidance * min(abs(form.values(a, b)[1] - f), 40) / 40
+    )
+    if rng.random() < settings.brief_rate:
+        return _answer([order[0].expression()], order[0])
+    lines: list[str] = []
+    form = order[0]
+    for form in order[: settings.max_lines]:
+        tried, fits = _try(rng, form, task, settings.error_rate)
+        lines.append(tried)
+        if fits or rng.random() < settings.give_up_rate:
+            break
+    return _answer(lines, form)
+
+
+def _try(rng: random.Random, form: Form, task: Task, error_rate: float) -> tuple[str, bool]:
+    """The teacher's lines on one candidate, and whether it believes that all examples fit."""
+    lines: list[str] = []
+    fits = True
+    for a, b, f in task.examples:
+        fits = fits and form.defined_at(a, b)
+        if not fits:
+            break
+        value = form.values(a, b)[1]
+        if rng.random() < error_rate:
+            value = f if value != f else f + rng.choice((-1, 1))
+        lines.append(f"{form.working(a, b)} ?{f} {verdict(value, f)}")
+        fits = value == f
+    return f"{form.expression()}: {chr(10).join(lines)}".rstrip(), fits
+
+
+def program(form: Form) -> str:
+    return f"a,b=map(int,input().split())\nprint({form.expression()})"
+
+
+def _answer(lines: list[str], form: Form) -> str:
+    thought = "\n".join(lines)
+    return f"<think>\n{thought}\n</think>\n```python\n{program(form)}\n```"

@@ -1,0 +1,155 @@
+"""Make the target: the math family of the tiny profile.
+
+    Make 10 from 7, 9, 8.
+
+Three numbers, + − ×, each number once; the answer is an expression in `\\boxed{}`. The scripted
+teacher searches aloud, one candidate a line, and is sometimes wrong: it slips, gives up, or answers
+without searching. Lines are short because a model of a million parameters reads every token.
+
+    <think>
+    9*8=72-7=65 ?10 high
+    9+8=17-7=10 ?10 yes
+    </think>
+    \\boxed{(9+8)-7}
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from configs.engines import EngineSettings
+from eval.families.split import Side, side_of
+from eval.records import Problem, normalise_prompt
+
+SMALLEST, LARGEST_VALUE = 2, 99
+SLIPS = (-2, -1, 1, 2, 10)
+MISSES_BEFORE_GIVING_UP = 20_000
+_PROMPT = re.compile(r"make (\d+) from (\d+), (\d+), (\d+)\.")
+
+
+class Candidate(NamedTuple):
+    """`(x op1 y) op2 z`, or `z op2 (x op1 y)` when `flipped`."""
+
+    x: int
+    op1: str
+    y: int
+    inner: int
+    z: int
+    op2: str
+    flipped: bool
+    value: int
+
+    def expression(self) -> str:
+        inner = f"({self.x}{self.op1}{self.y})"
+        return f"{self.z}{self.op2}{inner}" if self.flipped else f"{inner}{self.op2}{self.z}"
+
+    def working(self) -> str:
+        inner = f"{self.x}{self.op1}{self.y}={self.inner}"
+        if self.flipped:
+            return f"{inner},{self.z}{self.op2}{self.inner}={self.value}"
+        return f"{inner}{self.op2}{self.z}={self.value}"
+
+
+def apply(op: str, x: int, y: int) -> int:
+    return x + y if op == "+" else x - y if op == "-" else x * y
+
+
+@lru_cache(maxsize=4096)
+def candidates(numbers: tuple[int, int, int]) -> tuple[Candidate, ...]:
+    """Every expression over the three numbers whose results all lie in 0..99."""
+    found: dict[Candidate, None] = {}
+    for i, z in enumerate(numbers):
+        first, second = (n for j, n in enumerate(numbers) if j != i)
+        for op1 in "+*-":
+            swap = op1 == "-" and first < second
+            x, y = (second, first) if swap else (first, second)
+            inner = apply(op1, x, y)
+            for op2 in "+*-":
+                flipped = op2 == "-" and inner < z
+                value = z - inner if flipped else apply(op2, inner, z)
+                if max(inner, value) <= LARGEST_VALUE:
+                    found[Candidate(x, op1, y, inner, z, op2, flipped, value)] = None
+    return tuple(found)
+
+
+def generate(rng: random.Random, size: int, split: Side, *, largest: int = 10) -> Iterator[Problem]:
+    """`size` different problems of one side, numbers in 2..`largest`, targets in 1..99.
+
+    A longer run from the same state begins with the shorter one's problems. Raises ValueError when
+    the family has no `size` different problems.
+    """
+    if not SMALLEST < largest <= LARGEST_VALUE:
+        raise ValueError(f"countdown difficulty={largest}; use {SMALLEST + 1}..{LARGEST_VALUE}")
+    seen: set[str] = set()
+    misses = 0
+    while len(seen) < size:
+        numbers = sorted(rng.randint(SMALLEST, largest) for _ in range(3))
+        target = rng.choice(candidates((numbers[0], numbers[1], numbers[2]))).value
+        key = f"countdown {numbers} {target}"
+        rng.shuffle(numbers)
+        prompt = f"Make {target} from {numbers[0]}, {numbers[1]}, {numbers[2]}."
+        if target < 1 or side_of(key) != split or prompt in seen:
+            misses += 1
+            if misses > MISSES_BEFORE_GIVING_UP:
+                raise ValueError(
+                    f"countdown has fewer than size={size} {split} problems with numbers up to "
+                    f"{largest}: found {len(seen)}; lower size or raise difficulty"
+                )
+            continue
+        misses = 0
+        seen.add(prompt)
+        yield Problem(
+            domain="math",
+            prompt=prompt,
+            answer=str(target),
+            numbers=tuple(numbers),
+            source="countdown",
+        )
+
+
+def parse(prompt: str) -> tuple[int, tuple[int, int, int]] | None:
+    """Target and numbers of a prompt of this family in any case and spacing; None for others."""
+    match = _PROMPT.fullmatch(normalise_prompt(prompt))
+    if match is None:
+        return None
+    target, first, second, third = map(int, match.groups())
+    return target, (first, second, third)
+
+
+def verdict(value: int, target: int) -> str:
+    return "yes" if value == target else "high" if value > target else "low"
+
+
+def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
+    """The scripted teacher's answer, worked out from the prompt alone; may be wrong.
+
+    `guidance` tries close values first, `error_rate` is the chance of an arithmetic slip a line,
+    `give_up_rate` of stopping after a line, `brief_rate` of answering without a search.
+    """
+    problem = parse(prompt)
+    if problem is None:
+        raise ValueError(f"no countdown prompt: {prompt[:80]!r}")
+    target, numbers = problem
+    order = list(candidates(numbers))
+    if not order:
+        raise ValueError(f"no expression stays within 0..{LARGEST_VALUE} for {prompt[:80]!r}")
+    order.sort(key=lambda c: rng.random() + settings.guidance * min(abs(c.value - target), 40) / 40)
+    if rng.random() < settings.brief_rate:
+        return _answer([order[0].working()], order[0])
+    lines: list[str] = []
+    chosen = order[0]
+    for chosen in order[: settings.max_lines]:
+        shown = chosen
+        if rng.random() < settings.error_rate:
+            shown = chosen._replace(value=max(0, chosen.value + rng.choice(SLIPS)))
+        lines.append(f"{shown.working()} ?{target} {verdict(shown.value, target)}")
+        if shown.value == target or rng.random() < settings.give_up_rate:
+            break
+    return _answer(lines, chosen)
+
+
+def _answer(lines: list[str], chosen: Candidate) -> str:
+    thought = "\n".join(lines)
+    return f"<think>\n{thought}\n</think>\n\\boxed{{{chosen.expression()}}}"

@@ -1,0 +1,144 @@
+"""Tokens a second of our engines against `transformers.generate`, on one checkpoint.
+
+    python tests/bench/bench_generate.py [--checkpoint FOLDER] [--requests 512] [--engine vllm]
+
+Each engine runs in a process of its own, on the same requests and the same sampling. Prints one
+JSON line; `ours` and `ratio` are of --engine, starts are not in the rate but in `setup`.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from configs.engines import EngineRuntime, EngineSettings, Sampling  # noqa: E402
+from configs.training_stages import BaseModelSettings  # noqa: E402
+from eval.families import by_example, countdown  # noqa: E402
+from training.engines.interface import Request, request_seed  # noqa: E402
+
+SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=128)
+BATCH = 128
+PEER = "transformers.generate"
+ENGINES = ("vllm", "transformers", PEER)
+
+
+def requests(count: int) -> list[Request]:
+    rng = random.Random(0)
+    halves = (f.generate(rng, count // 2, "test") for f in (countdown, by_example))
+    problems = [p for half in halves for p in half]
+    return [
+        Request(problem_id=p.id, index=0, prompt=p.prompt, seed=request_seed(0, p.id, 0))
+        for p in problems
+    ]
+
+
+def make_checkpoint(folder: Path) -> None:
+    """A random model of the tiny profile: it seldom ends an answer, so lengths are near equal."""
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
+
+    tokenizer = small_tokenizer([r.prompt for r in requests(200)], 400)
+    save_model(small_model(BaseModelSettings(kind="random"), tokenizer, 0), tokenizer, folder)
+
+
+def with_generate(checkpoint: str, asked: list[Request]) -> tuple[int, float]:
+    """The peer as its documentation has it: left-padded batches of like prompt length."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    asked = sorted(asked, key=lambda r: len(r.prompt))
+    began, tokens = time.monotonic(), 0
+    for start in range(0, len(asked), BATCH):
+        chats = [[{"role": "user", "content": r.prompt}] for r in asked[start : start + BATCH]]
+        inputs = tokenizer.apply_chat_template(
+            chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
+        )
+        out = model.generate(
+            **inputs,
+            do_sample=True,
+            temperature=SAMPLING.temperature,
+            top_p=SAMPLING.top_p,
+            top_k=0,
+            max_new_tokens=SAMPLING.max_tokens,
+        )
+        answers = out[:, inputs["input_ids"].shape[1] :]
+        ended = (answers == tokenizer.eos_token_id).int().cumsum(-1)
+        tokens += int((ended - (answers == tokenizer.eos_token_id).int() == 0).sum())
+    return tokens, time.monotonic() - began
+
+
+def with_engine(kind: str, checkpoint: str, asked: list[Request]) -> tuple[int, float]:
+    from training.engines.make import make_local_engine
+
+    runtime = EngineRuntime(batch_size=BATCH, gpu_memory_utilization=0.5)
+    settings = EngineSettings(kind=kind, model=checkpoint, runtime=runtime)  # type: ignore[arg-type]
+    with make_local_engine(settings, SAMPLING) as engine:
+        began = time.monotonic()
+        tokens = sum(s.completion_tokens for s in engine.answer(asked))
+        return tokens, time.monotonic() - began
+
+
+def measure(name: str, checkpoint: str, count: int) -> None:
+    """Body of one child process: its figures as JSON on the last line."""
+    asked = requests(count)
+    began = time.monotonic()
+    if name == PEER:
+        tokens, seconds = with_generate(checkpoint, asked)
+    else:
+        tokens, seconds = with_engine(name, checkpoint, asked)
+    start = time.monotonic() - began - seconds
+    print(json.dumps({"tokens": tokens, "rate": tokens / seconds, "start": start}))
+
+
+def run_child(name: str, checkpoint: str, count: int) -> dict[str, float]:
+    command = [sys.executable, __file__, "--measure", name, "--checkpoint", checkpoint]
+    command += ["--requests", str(count)]
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--checkpoint", default="")
+    parser.add_argument("--requests", type=int, default=512)
+    parser.add_argument("--engine", choices=("vllm", "transformers"), default="vllm")
+    parser.add_argument("--measure", choices=ENGINES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure(options.measure, options.checkpoint, options.requests)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        checkpoint = options.checkpoint or str(Path(scratch) / "checkpoint")
+        if not options.checkpoint:
+            make_checkpoint(Path(checkpoint))
+        found = {name: run_child(name, checkpoint, options.requests) for name in ENGINES}
+    ours, peer = found[options.engine]["rate"], found[PEER]["rate"]
+    starts = ", ".join(f"{n} {f['start']:.1f} s" for n, f in found.items())
+    line = {
+        "bench": "generate",
+        "ours": round(ours, 1),
+        "peer": {n: round(f["rate"], 1) for n, f in found.items() if n != options.engine},
+        "unit": "tokens/s",
+        "ratio": round(ours / peer, 2),
+        "setup": f"{options.engine} against {PEER}; {options.requests} requests, up to "
+        f"{SAMPLING.max_tokens} tokens, batch {BATCH}, {os.cpu_count()} cores; starts: {starts}",
+    }
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

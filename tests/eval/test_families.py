@@ -1,0 +1,195 @@
+"""The generated families: problems, split, and a teacher that reads the prompt alone."""
+
+import hashlib
+import itertools
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.engines import EngineSettings
+from eval.families import by_example, countdown
+from eval.families.split import side_of
+from eval.records import Problem
+
+FAMILIES = [countdown, by_example]
+PERFECT = EngineSettings(
+    kind="scripted", error_rate=0, give_up_rate=0, brief_rate=0, max_lines=200, guidance=0.5
+)
+
+
+def problems(family, size=200, split="train", seed=0) -> list[Problem]:
+    return list(family.generate(random.Random(seed), size, split))
+
+
+def reachable(numbers: tuple[int, ...]) -> set[int]:
+    """Every value of (x op y) op z and z op (x op y) over the three numbers, by brute force."""
+    ops = [lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y]
+    return {
+        value
+        for x, y, z in itertools.permutations(numbers)
+        for first in ops
+        for second in ops
+        for value in (second(first(x, y), z), second(z, first(x, y)))
+    }
+
+
+def boxed(text: str) -> str:
+    return re.findall(r"\\boxed\{(.*)\}", text)[-1]
+
+
+def run_program(text: str, case_input: str) -> str:
+    """Evaluate the two-line program of the by_example family without a sandbox."""
+    expression = re.findall(r"\nprint\((.*)\)\n```", text)[-1]
+    a, b = map(int, case_input.split())
+    return str(eval(expression, {"a": a, "b": b, "max": max, "min": min}))
+
+
+def is_right(problem: Problem, text: str) -> bool:
+    if problem.domain == "math":
+        return eval(boxed(text)) == int(problem.answer or "")
+    assert problem.tests
+    return all(run_program(text, c.input) == c.output.strip() for c in problem.tests.cases)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_prompt_comes_twice(family):
+    ids = [p.id for p in problems(family, 1000)]
+    assert len(set(ids)) == 1000
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_seed_gives_the_same_problems_and_a_longer_run_begins_with_the_shorter(family):
+    assert problems(family, 50) == problems(family, 80)[:50]
+    assert problems(family, 50, seed=1) != problems(family, 50, seed=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_train_and_test_never_share_a_problem(family):
+    train, test = problems(family, 1500, "train"), problems(family, 500, "test", seed=9)
+    assert not {p.id for p in train} & {p.id for p in test}
+
+
+def test_permuted_numbers_stay_on_one_side():
+    sides = {}
+    for split in ("train", "test"):
+        for p in problems(countdown, 700, split):
+            assert p.numbers
+            sides.setdefault((tuple(sorted(p.numbers)), p.answer), set()).add(split)
+    assert all(len(s) == 1 for s in sides.values())
+
+
+def test_about_fifteen_percent_of_keys_are_test():
+    share = sum(side_of(f"key {i}") == "test" for i in range(4000)) / 4000
+    assert 0.13 < share < 0.17
+
+
+@given(st.text())
+def test_the_split_is_the_leading_digits_of_sha256(key):
+    leading = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) / 16**8
+    assert side_of(key) == ("test" if leading < 0.15 else "train")
+
+
+def test_every_countdown_target_can_be_reached_with_the_numbers_of_the_prompt():
+    for p in problems(countdown):
+        target, *numbers = map(int, re.findall(r"\d+", p.prompt))
+        assert p.answer == str(target)
+        assert p.numbers == tuple(numbers)
+        assert target in reachable(p.numbers)
+        assert all(2 <= n <= 10 for n in numbers)
+
+
+def test_countdown_says_when_there_are_too_few_problems():
+    with pytest.raises(ValueError, match=r"fewer than size=5000 .*raise difficulty"):
+        list(countdown.generate(random.Random(0), 5000, "train", largest=4))
+    with pytest.raises(ValueError, match="difficulty=2"):
+        list(countdown.generate(random.Random(0), 5, "train", largest=2))
+
+
+def test_by_example_tests_are_hidden_distinct_and_agree_with_the_examples():
+    for p in problems(by_example):
+        assert p.tests
+        assert p.tests.kind == "stdin"
+        inputs = [c.input for c in p.tests.cases]
+        assert len(set(inputs)) == 16
+        shown = {f"{a} {b}\n" for a, b, _ in by_example.parse(p.prompt).examples}
+        assert not shown & set(inputs)
+        assert len({c.output for c in p.tests.cases}) > 1
+
+
+def test_some_by_example_problems_get_too_few_tests_when_asked():
+    made = list(by_example.generate(random.Random(0), 300, "train", few_tests_share=0.2))
+    few = [p for p in made if len(p.tests.cases) < 16]
+    assert 0.1 < len(few) / 300 < 0.3
+    assert all(len(p.tests.cases) >= 4 for p in few)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_teacher_that_never_errs_and_never_gives_up_finds_an_answer_that_fits_the_prompt(family):
+    rng = random.Random(1)
+    for p in problems(family):
+        text = family.teach(rng, p.prompt, PERFECT)
+        assert text.startswith("<think>\n")
+        assert text.count("</think>") == 1
+        if family is countdown:
+            assert is_right(p, text)
+            numbers = sorted(map(int, re.findall(r"\d+", boxed(text))))
+            assert numbers == sorted(p.numbers or ())
+        else:  # the two examples leave room for other functions: the hidden tests decide
+            for a, b, f in by_example.parse(p.prompt).examples:
+                assert run_program(text, f"{a} {b}") == str(f)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_default_teacher_is_wrong_at_times(family):
+    rng, settings = random.Random(2), EngineSettings(kind="scripted")
+    right = [is_right(p, family.teach(rng, p.prompt, settings)) for p in problems(family, 400)]
+    assert 0.3 < sum(right) / 400 < 0.8
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_brief_answers_hold_one_candidate_and_no_verdict(family):
+    settings = EngineSettings(kind="scripted", brief_rate=1)
+    for p in problems(family, 30):
+        thought = family.teach(random.Random(3), p.prompt, settings).split("</think>")[0]
+        assert thought.count("\n") == 2
+        assert "?" not in thought
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_max_lines_bounds_the_search(family):
+    settings = PERFECT.model_copy(update={"max_lines": 3})
+    for p in problems(family, 50):
+        thought = family.teach(random.Random(4), p.prompt, settings).split("</think>")[0]
+        assert thought.count("\n") - 1 <= 3 * (1 if family is countdown else by_example.EXAMPLES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_slips_make_a_teacher_that_searches_to_the_end_wrong(family):
+    """A slip may turn any wrong candidate's value into the target."""
+    slippery = PERFECT.model_copy(update={"error_rate": 0.3})
+    rng = random.Random(5)
+    sure = [is_right(p, family.teach(rng, p.prompt, PERFECT)) for p in problems(family, 200)]
+    unsure = [is_right(p, family.teach(rng, p.prompt, slippery)) for p in problems(family, 200)]
+    assert sum(unsure) < sum(sure) - 10
+
+
+def test_the_teacher_writes_the_working_line_by_line():
+    prompt = "Make 10 from 7, 9, 8."
+    text = countdown.teach(random.Random(0), prompt, PERFECT)
+    for line in text.split("</think>")[0].splitlines()[1:]:
+        working, target, verdict = line.split(" ")
+        value = int(working.rpartition("=")[2])
+        assert target == "?10"
+        assert verdict == ("yes" if value == 10 else "high" if value > 10 else "low")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_are_read_in_any_case_and_spacing_and_other_prompts_are_refused(family):
+    p = problems(family, 1)[0]
+    assert family.parse(p.prompt.upper().replace(" ", "  ")) == family.parse(p.prompt)
+    assert family.parse("What is 1 + 1?") is None
+    with pytest.raises(ValueError, match=r"no .* prompt"):
+        family.teach(random.Random(0), "What is 1 + 1?", PERFECT)

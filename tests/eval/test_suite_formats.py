@@ -1,0 +1,152 @@
+"""Public test formats become the one TestSuite; what cannot is refused with a reason."""
+
+import base64
+import json
+import os
+import pickle
+import zlib
+
+import pytest
+
+from eval.records import AssertCase, CallCase, StdinCase, TestSuite
+from eval.suite_formats import parse_suite
+
+STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))
+CALLS = (CallCase(args=(1, [2]), output=3), CallCase(args=(4, [5]), output=[6, 7]))
+
+
+def packed(value) -> str:
+    """As LiveCodeBench packs its private tests."""
+    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(value)))).decode()
+
+
+AS_LIST = [{"input": "1\n", "output": "2\n"}, {"input": "3\n", "output": "4\n"}]
+AS_PAIRS = {"inputs": ["1\n", "3\n"], "outputs": ["2\n", "4\n"]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        AS_LIST,
+        AS_PAIRS,
+        {"input": ["1\n", "3\n"], "output": ["2\n", "4\n"]},
+        json.dumps(AS_LIST),
+        json.dumps(AS_PAIRS),
+        [{**case, "testtype": "stdin"} for case in AS_LIST],
+        [{**case, "type": "stdin_stdout", "fn_name": None} for case in AS_LIST],
+        packed([{**case, "testtype": "stdin"} for case in AS_LIST]),
+        TestSuite(kind="stdin", cases=STDIN).model_dump(),
+    ],
+)
+def test_stdin_tests_in_every_form_are_the_same_suite(value):
+    suite = parse_suite(value)
+    assert (suite.kind, suite.cases) == ("stdin", STDIN)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"fn_name": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [3, [6, 7]]},
+        {"fn_name": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [[3], [[6, 7]]]},
+        [{"args": [1, [2]], "output": 3}, {"args": [4, [5]], "output": [6, 7]}],
+        [
+            {"input": "1\n[2]", "output": "3", "testtype": "functional"},
+            {"input": "4\n[5]", "output": "[6, 7]", "testtype": "functional"},
+        ],
+        [
+            {"type": "function_call", "fn_name": "f", "input": [1, [2]], "output": [3]},
+            {"type": "function_call", "fn_name": "f", "input": [4, [5]], "output": [[6, 7]]},
+        ],
+    ],
+)
+def test_call_tests_in_every_form_are_the_same_suite(value):
+    suite = parse_suite(value, fn_name="f")
+    assert (suite.kind, suite.fn_name, suite.cases) == ("call", "f", CALLS)
+
+
+def test_lines_in_a_list_are_one_text():
+    suite = parse_suite({"inputs": [["1", "2"]], "outputs": [["3", "4"]]})
+    assert suite.cases == (StdinCase(input="1\n2", output="3\n4"),)
+
+
+def test_each_assert_of_a_check_function_is_one_case():
+    source = (
+        "import math\n\ndef check(candidate):\n"
+        "    assert candidate(n = 1) == 2\n"
+        "    assert candidate(\n        n = 2) == 3, 'two'\n"
+    )
+    suite = parse_suite(source, fn_name="Solution().f")
+    assert suite.kind == "assert"
+    assert suite.fn_name == "Solution().f"
+    assert suite.cases == (
+        AssertCase(code="assert candidate(n = 1) == 2"),
+        AssertCase(code="assert candidate(\n    n = 2) == 3, 'two'"),
+    )
+
+
+def test_a_check_function_with_other_code_stays_one_case():
+    source = "def check(candidate):\n    for i in range(3):\n        assert candidate(i) == i\n"
+    (case,) = parse_suite(source).cases
+    assert case == AssertCase(code="for i in range(3):\n    assert candidate(i) == i")
+
+
+def test_what_the_asserts_need_from_around_them_comes_along():
+    source = (
+        "from math import inf as far\n\nMETADATA = {}\n\ndef check(candidate):\n"
+        "    assert candidate(1) == far\n"
+        "    assert [candidate(i) for i in range(2)] == [far, far]\n"
+    )
+    for case in parse_suite(source).cases:
+        program = {"candidate": lambda _: float("inf")}
+        exec(case.model_dump()["code"], program)
+        with pytest.raises(AssertionError):
+            exec(case.model_dump()["code"], {"candidate": lambda _: 0})
+
+
+def test_a_list_of_asserts_is_an_assert_suite():
+    suite = parse_suite(["assert f(1) == 2", "assert f(2) == 3"])
+    assert [c.model_dump() for c in suite.cases] == [
+        {"code": "assert f(1) == 2"},
+        {"code": "assert f(2) == 3"},
+    ]
+
+
+def test_limits_come_from_the_source_unless_the_suite_names_them():
+    own = {"kind": "stdin", "cases": AS_LIST, "time_limit_s": 1.5}
+    suite = parse_suite(own, time_limit_s=9, memory_mb=64)
+    assert (suite.time_limit_s, suite.memory_mb) == (1.5, 64)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("evil",)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([], "there are no tests"),
+        ("", "there are no tests"),
+        (None, "cannot be a NoneType"),
+        (7, "cannot be a int"),
+        ('"text"', "JSON text"),
+        ("not python !", "neither JSON nor Python"),
+        ("def check(candidate):\n    pass", "no assert"),
+        ("def check(candidate):\n    assert candidate(tree_node([1])) == 1", "they use tree_node"),
+        ([{"input": "1"}], "test 1 needs input and output"),
+        ([{"input": "1", "output": "2"}, 3], "test 2 is no object"),
+        ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
+        ({"inputs": "12", "outputs": "34"}, "must be lists"),
+        ({"weird": 1}, "no known form"),
+        ({"kind": "stdin", "cases": [{"input": "1"}]}, "cases"),
+        ([{"args": [1], "output": 1}], "fn_name"),
+        ([{"input": "1\nx", "output": "2", "testtype": "functional"}], "'x' is no JSON value"),
+        (base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode(), "only text is accepted"),
+        (base64.b64encode(b"whatever").decode(), "cannot be read"),
+    ],
+)
+def test_unusable_tests_are_refused_with_a_reason(value, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=reason):
+        parse_suite(value)
+    assert not (tmp_path / "evil").exists()

@@ -1,0 +1,131 @@
+"""Answers that were recorded elsewhere: real long chains of thought without a model to run.
+
+A recording belongs to a problem when their normalised prompts are equal; its index is its place
+among the recordings of that prompt. Files are streamed, so their size does not matter.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from configs.engines import EngineSettings
+from eval.agreement import Grade
+from eval.records import FinishReason, Rejected, Sample, problem_id
+from eval.row_files import Row, find_files, read_rows
+from training.engines.interface import Request
+
+THINK = ("<think>", "</think>")
+
+
+class Recording(NamedTuple):
+    """One usable row of the files."""
+
+    sample: Sample
+    correct: bool | None
+    """The published grade, where `grade_field` names one."""
+
+
+class RecordedEngine:
+    """Yields the recordings that were asked for; what was not recorded does not come back."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held between files."""
+
+    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
+        """One pass over the files; memory holds the requests, not the texts."""
+        wanted = {(problem_id(r.prompt), r.index): r.problem_id for r in requests}
+        for found in recordings(self.settings):
+            if isinstance(found, Recording):
+                asked_as = wanted.get((found.sample.problem_id, found.sample.index))
+                if asked_as is not None:
+                    yield found.sample.model_copy(update={"problem_id": asked_as})
+
+
+def recordings(settings: EngineSettings) -> Iterator[Recording | Rejected]:
+    """Every row of the recorded files, in order; a row that cannot be used says why."""
+    seen: Counter[str] = Counter()
+    for file in find_files(settings.files, Path(), "engine.files"):
+        for row in read_rows(file):
+            try:
+                recording = _recording(row, settings, seen)
+            except ValueError as error:
+                reason = f"{row.file} row {row.number}: {error}"
+                yield Rejected(id="", source=row.file, reason=reason, row=row.raw or str(row.value))
+            else:
+                seen[recording.sample.problem_id] += 1
+                yield recording
+
+
+def recorded_grades(settings: EngineSettings, asked: Collection[tuple[str, int]]) -> list[Grade]:
+    """The published grades of the asked (problem id, index) pairs, in the order of the files."""
+    return [
+        Grade(
+            problem_id=found.sample.problem_id,
+            index=found.sample.index,
+            model=found.sample.model,
+            correct=found.correct,
+        )
+        for found in recordings(settings)
+        if isinstance(found, Recording)
+        and found.correct is not None
+        and (found.sample.problem_id, found.sample.index) in asked
+    ]
+
+
+def _recording(row: Row, settings: EngineSettings, seen: Counter[str]) -> Recording:
+    if row.value is None:
+        raise ValueError(row.error)
+    prompt = _text(row.value, settings.prompt_field)
+    text, finish = mapped_text(_text(row.value, settings.text_field), settings)
+    identity = problem_id(prompt)
+    model = row.value.get(settings.model_field)
+    sample = Sample(
+        problem_id=identity,
+        index=seen[identity],
+        model=str(model) if model else settings.model or "recorded",
+        text=text,
+        finish_reason=finish,
+    )
+    return Recording(sample, _grade(row.value, settings.grade_field))
+
+
+def mapped_text(text: str, settings: EngineSettings) -> tuple[str, FinishReason]:
+    """The text with our think tags; one whose thinking never ends was cut: `length`."""
+    finish: FinishReason = "stop" if text.strip() else "empty"
+    if settings.think_tags:
+        opened, closed = settings.think_tags
+        if opened in text and closed not in text:
+            finish = "length"
+        text = text.replace(opened, THINK[0]).replace(closed, THINK[1])
+    for tag in settings.solution_tags or ():
+        text = text.replace(tag, "")
+    if settings.think_prefill and not text.lstrip().startswith(settings.think_prefill.strip()):
+        text = settings.think_prefill + text
+    return text.strip(), finish
+
+
+def _text(value: dict[str, Any], name: str) -> str:
+    """The text at `name`, or at the first of its alternatives `a|b` that the row has."""
+    text = next((v for n in name.split("|") if (v := value.get(n)) is not None), None)
+    if not isinstance(text, str):
+        kind = "missing" if text is None else f"must be text, this is a {type(text).__name__}"
+        raise ValueError(f"field {name}: {kind}")
+    return text
+
+
+def _grade(value: dict[str, Any], name: str) -> bool | None:
+    if not name:
+        return None
+    grade = value.get(name)
+    if grade is None or isinstance(grade, bool):
+        return grade
+    if grade in (0, 1):
+        return bool(grade)
+    raise ValueError(f"field {name}: {grade!r} is no grade; true, false, 1 or 0 are")
