@@ -171,6 +171,9 @@ class SelectSettings(Settings):
     max_chars: Annotated[
         int | None, Field(ge=1, description="Drop longer answers before training")
     ] = None
+    require_think: Annotated[
+        bool, Field(description="Off: answers written by people, without thinking, may pass")
+    ] = True
 
     @model_validator(mode="after")
     def top_k_needs_a_ranking(self) -> Self:

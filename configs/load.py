@@ -124,14 +124,15 @@ def _distribute_root(data: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if isinstance(stage, dict):
             stage.setdefault("root", root)
     for name in _SAMPLERS:
-        engine = (data.get(name) or {}).get("engine") if _is_group(data.get(name)) else None
+        stage = data.get(name)
+        if not isinstance(stage, dict):
+            continue
+        engine = stage.get("engine")
         if isinstance(engine, dict) and isinstance(engine.get("files"), list):
-            engine["files"] = [str(Path(root) / str(file)) for file in engine["files"]]
+            # New groups, for a YAML alias makes two stages share one.
+            files = [str(Path(root) / str(file)) for file in engine["files"]]
+            data[name] = {**stage, "engine": {**engine, "files": files}}
     return data, unknown
-
-
-def _is_group(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _stage_defaults() -> dict[str, Any]:

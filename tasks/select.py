@@ -42,7 +42,7 @@ def unfit(sample: Sample, settings: SelectSettings) -> str | None:
         )
     if not sample.text.strip():
         return "empty"
-    if not has_closed_think(sample.text):
+    if settings.require_think and not has_closed_think(sample.text):
         return "no single closed think block"
     if not (after_think(sample.text) or "").strip():
         return "no answer after the think block"

@@ -201,3 +201,15 @@ def test_every_shipped_file_loads() -> None:
     assert set(profiles()) <= set(names)
     for name in names:
         assert load_profile(name).profile
+
+
+def test_stages_that_share_a_yaml_alias_get_the_root_once_each(tmp_path):
+    profile = tmp_path / "p.yaml"
+    profile.write_text(
+        "extends: replay\n"
+        "data: {root: DATA}\n"
+        "distill: &same {engine: {kind: recorded, files: [a.jsonl]}}\n"
+        "sample: *same\n"
+    )
+    settings = load_profile(str(profile))
+    assert settings.distill.engine.files == settings.sample.engine.files == ("DATA/a.jsonl",)

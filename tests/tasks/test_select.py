@@ -209,3 +209,11 @@ def test_scores_of_other_samples_are_an_error(tmp_path: Path):
     data.scores.reverse()
     with pytest.raises(ValueError, match="score of b 0 stands beside the sample a 0"):
         data.run(tmp_path)
+
+
+def test_answers_without_thinking_pass_only_when_the_settings_allow_them(tmp_path: Path):
+    data = Data().problem("a").answer("a", text="It is \\boxed{4}.")
+    _, kept, rejected = data.run(tmp_path / "strict")
+    assert (named(kept), set(rejected.values())) == ([], {"no single closed think block"})
+    _, kept, rejected = data.run(tmp_path / "open", require_think=False)
+    assert (named(kept), rejected) == (["a/0"], {})
