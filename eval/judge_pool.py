@@ -1,0 +1,96 @@
+"""The judge's end of its workers: send a task, get a future."""
+
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, Literal
+
+_CLOSE_S = 5.0
+
+
+class PoolDied(RuntimeError):
+    """The pool's process is gone, and the tasks in it are lost."""
+
+
+class NoVerdict(RuntimeError):
+    """The work was not finished: a deadline passed twice, or workers died. Unscored."""
+
+
+class WorkerPool:
+    """Workers of one kind, started at the first task. Thread-safe."""
+
+    def __init__(self, kind: Literal["math", "code"], workers: int) -> None:
+        self.kind = kind
+        self.workers = workers or os.cpu_count() or 1
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[Any]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def submit(self, deadline_s: float, payload: bytes) -> "Future[Any]":
+        """The future of `run(*pickle.loads(payload))`; killed after `deadline_s`, retried once."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            assert self._connection is not None
+            number = next(self._numbers)
+            self._waiting[number] = future
+            try:
+                self._connection.send_bytes(pickle.dumps((number, payload, deadline_s)))
+            except OSError as error:
+                self._waiting.pop(number)
+                future.set_exception(PoolDied(f"the {self.kind} workers are gone: {error}"))
+        return future
+
+    def _start(self) -> None:
+        ours, theirs = Pipe()
+        root = str(Path(__file__).resolve().parents[1])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        command = [sys.executable, "-m", "eval.judge_workers", self.kind, str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            [*command, str(self.workers), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,
+            env=os.environ
+            | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            start_new_session=True,  # Ctrl-C is for the judge's process, which then ends this one
+        )
+        theirs.close()
+        self._connection = ours
+        threading.Thread(target=self._read, args=[ours], daemon=True).start()
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            while True:
+                number, is_result, value = pickle.loads(connection.recv_bytes())
+                future = self._waiting.pop(number)
+                if is_result:
+                    future.set_result(value)
+                else:
+                    future.set_exception(value)
+        except Exception as error:  # EOFError: the pool has ended
+            with self._lock:
+                lost, self._waiting = self._waiting, {}
+            reason = f"the {self.kind} workers ended: {error!r}"
+            for future in lost.values():
+                future.set_exception(PoolDied(reason))
+
+    def close(self) -> None:
+        """End the workers, whatever they are doing."""
+        with self._lock:
+            if self._connection is not None and self._process is not None:
+                self._process.stdin.close()  # type: ignore[union-attr]
+                try:
+                    self._process.wait(_CLOSE_S)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+                    self._process.wait()
+            self._connection = self._process = None

@@ -1,0 +1,105 @@
+"""The pool behind the judge: `python -m eval.judge_workers KIND FD PARENT` with Pebble workers.
+
+The judge may live in a process with threads, gigabytes of memory and a GPU, which must not be
+forked. So it starts this small process once per kind of work (`math` or `code`), and Pebble runs
+the workers here. A worker that passes its deadline is killed and replaced. Whoever is killed, all
+below it end: this process watches its parent, workers get SIGKILL when their parent ends, and a
+sandbox ends with its worker.
+"""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import pickle
+import resource
+import select
+import sys
+import tempfile
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as DeadlinePassed
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pebble import ProcessExpired, ProcessPool
+
+from eval.judge_pool import NoVerdict
+from eval.sandbox_policy import die_with_parent
+
+TASKS = {"math": "eval.math_task", "code": "eval.code_task"}
+_MATH_BYTES = 4 << 30
+_ATTEMPTS = 2
+_STOP_S = 4.0
+
+
+def start_worker(kind: str, parent: int) -> None:
+    """Pebble's initializer."""
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before the line above
+    if kind == "math":
+        resource.setrlimit(resource.RLIMIT_AS, (_MATH_BYTES, _MATH_BYTES))
+
+
+def work(kind: str, payload: bytes) -> Any:
+    """One task in a worker: `run(*arguments)` of the module for this kind."""
+    return importlib.import_module(TASKS[kind]).run(*pickle.loads(payload))
+
+
+class _Server:
+    def __init__(self, kind: str, connection: Connection, pool: ProcessPool) -> None:
+        self.kind, self.connection, self.pool = kind, connection, pool
+        self.sending = threading.Lock()
+
+    def schedule(self, number: int, payload: bytes, deadline_s: float, attempt: int = 1) -> None:
+        future = self.pool.schedule(work, args=[self.kind, payload], timeout=deadline_s)
+
+        def done(ended: "Future[Any]") -> None:
+            error = ended.exception()
+            if isinstance(error, DeadlinePassed | ProcessExpired):
+                if attempt < _ATTEMPTS:
+                    self.schedule(number, payload, deadline_s, attempt + 1)
+                    return
+                late = isinstance(error, DeadlinePassed)
+                reason = f"no verdict in {deadline_s:g} s" if late else f"the worker died: {error}"
+                error = NoVerdict(f"{reason}, {_ATTEMPTS} times")
+            self.reply(number, error is None, ended.result() if error is None else error)
+
+        future.add_done_callback(done)
+
+    def reply(self, number: int, is_result: bool, value: Any) -> None:
+        try:
+            message = pickle.dumps((number, is_result, value))
+        except Exception:  # an exception that does not pickle
+            message = pickle.dumps((number, False, NoVerdict(repr(value)[:500])))
+        with self.sending:
+            self.connection.send_bytes(message)
+
+
+def main(kind: str, fd: int, workers: int, parent: int) -> None:
+    connection = Connection(fd)
+    watched = os.pidfd_open(parent)
+    importlib.import_module(TASKS[kind])  # once, here: the workers are forks of this process
+    context = multiprocessing.get_context("fork")
+    arguments = [kind, os.getpid()]
+    pool = ProcessPool(workers, initializer=start_worker, initargs=arguments, context=context)
+    server = _Server(kind, connection, pool)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.register(watched, select.POLLIN)
+    poll.register(sys.stdin, 0)  # the judge closes it to end the pool
+    with tempfile.TemporaryDirectory(prefix="klear-judge-", ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o711)
+        os.environ["TMPDIR"] = folder
+        with contextlib.suppress(EOFError, ConnectionError):
+            while os.getppid() == parent and {ready for ready, _ in poll.poll()} == {fd}:
+                server.schedule(*pickle.loads(connection.recv_bytes()))
+        threading.Timer(_STOP_S, os._exit, [0]).start()
+        pool.stop()
+        pool.join()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:5]))

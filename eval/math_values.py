@@ -1,0 +1,229 @@
+r"""Are two formulas equal? sympy, asked only what it can answer in bounded time.
+
+Nothing is simplified or expanded. Constants are compared by the number of digits that tell them
+apart (up to 1200), formulas with letters at random points. Formulas whose value would be too large
+to write down, and unevaluated integrals and long sums, are refused before they are evaluated.
+"""
+
+import itertools
+import math
+import random
+import re
+import warnings
+from functools import lru_cache
+from typing import Any
+
+import sympy
+from latex2sympy2_extended import latex2sympy
+from sympy import Add, Expr, Integer, Mul, Pow, Rational, Symbol, factorial
+
+_DIGITS = 1200
+_POINTS = 4
+_MAX_NESTING, _MAX_POWERS_DEEP, _MAX_LOG10 = 40, 2, 1e7
+_LONGEST_SUM = 10_000
+_UNDONE = (sympy.Integral, sympy.Limit, sympy.Derivative)
+_DECIMAL = re.compile(r"(\d*)\.(\d+)")
+_MIXED = re.compile(r"(?<![\d.}^_])(\d+)\s*\\frac\s*\{(\d+)\}\s*\{(\d+)\}")
+_EAGER = re.compile(r"\\(?:binom|choose|lfloor|lceil|gcd|lcm|mod|bmod|pmod)")
+
+warnings.filterwarnings("ignore")
+
+
+class TooCostly(Exception):
+    """The formula is not evaluated: its value would not fit, or it is no value yet."""
+
+
+class Unreadable(Exception):
+    """The text is no formula."""
+
+
+def same_value(gold: str, answer: str, error: Any = None) -> bool:
+    """Whether two formulas are equal, or an irrational answer is within `error` of the gold.
+
+    Raises Unreadable when the gold cannot be read; an answer that cannot be read is wrong.
+    """
+    expected = parse(gold)
+    try:
+        given = parse(answer)
+    except Unreadable:
+        return False
+    if error is not None and not given.free_symbols and not given.is_rational:
+        value = given.evalf(30)
+        return bool(value.is_real and abs(value - expected) <= error)
+    return _same(expected, given)
+
+
+def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
+    """Whether two equations have the same solutions: the differences of sides are proportional."""
+    expected = Add(parse(gold[0]), -parse(gold[1]), evaluate=False)
+    try:
+        given = Add(parse(answer[0]), -parse(answer[1]), evaluate=False)
+    except Unreadable:
+        return False
+    symbols = expected.free_symbols | given.free_symbols
+    if not symbols or expected.free_symbols != given.free_symbols:
+        return False
+    ratios = []
+    for point in _points(symbols):
+        a, b = _number(expected, point), _number(given, point)
+        if a is None or b is None or a == 0 or b == 0:
+            continue
+        ratios.append(a / b)
+    return len(ratios) > 1 and all(abs(r / ratios[0] - 1) < 1e-25 for r in ratios)
+
+
+@lru_cache(maxsize=512)
+def parse(text: str) -> Expr:
+    """The unevaluated formula. Raises Unreadable and TooCostly."""
+    text = text.strip()
+    _refuse_nesting(text)
+    text = _MIXED.sub(_mixed_number, text)
+    text = _DECIMAL.sub(lambda m: f"\\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", text)
+    text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?", r"\\cdot\\frac{\\pi}{180}", text)
+    text = re.sub(r"\\text\s*\{[^{}]*\}", "", text).replace(r"\%", r"\cdot\frac{1}{100}")
+    text = re.sub(r"\\operatorname\s*\{([a-z]+)\}", r"\\\1", text)
+    try:
+        formula = latex2sympy(text)
+    except RecursionError as error:
+        raise TooCostly("too deeply nested") from error
+    except Exception as error:
+        raise Unreadable(f"not a formula: {text[:80]}") from error
+    if isinstance(formula, sympy.FiniteSet) and len(formula) == 1:
+        formula = formula.args[0]
+    if not isinstance(formula, Expr):
+        raise Unreadable(f"not a formula: {text[:80]}")
+    _refuse_cost(formula)
+    if formula.has(sympy.Sum, sympy.Product):
+        formula = formula.doit()
+    constants = {Symbol("i"): sympy.I, Symbol("e"): sympy.E}
+    used = {s: value for s, value in constants.items() if s in formula.free_symbols}
+    return _replace(formula, used)
+
+
+def _mixed_number(match: re.Match[str]) -> str:
+    whole, numerator, denominator = map(int, match.groups())
+    if numerator >= denominator:
+        return match[0]
+    return f"\\frac{{{whole * denominator + numerator}}}{{{denominator}}}"
+
+
+def _replace(formula: Any, values: dict[Any, Any]) -> Any:
+    """Substitute without evaluating anything."""
+    if not values:
+        return formula
+    if formula in values:
+        return values[formula]
+    if not formula.args or not formula.free_symbols & set(values):
+        return formula
+    return formula.func(*(_replace(arg, values) for arg in formula.args), evaluate=False)
+
+
+def _refuse_nesting(text: str) -> None:
+    """Refuse by the text what the parser itself would evaluate or choke on."""
+    if re.search(r"(?<!\\)[A-Za-z]{40}", text):
+        raise TooCostly("a long run of letters is no formula")
+    depth = deepest = powers = 0
+    open_powers: list[bool] = []
+    for match in re.finditer(r"(\^\s*)?([{(\[])|[)}\]]", text):
+        if match[2]:
+            open_powers.append(bool(match[1]))
+            depth += 1
+            powers = max(powers, sum(open_powers))
+        elif open_powers:
+            open_powers.pop()
+            depth -= 1
+        deepest = max(deepest, depth)
+    if deepest > _MAX_NESTING or powers > _MAX_POWERS_DEEP:
+        raise TooCostly("too deeply nested")
+    if _EAGER.search(text) and ("^" in text or "!" in text or re.search(r"\d{5}", text)):
+        numbers = re.findall(r"\d{5,}", text)
+        if "!" in text or numbers or _tall_power(text):
+            raise TooCostly("too large to evaluate")
+
+
+def _tall_power(text: str) -> bool:
+    return any(int(n) > 30 for n in re.findall(r"\^\s*\{?\s*(\d{1,9})", text))
+
+
+def _refuse_cost(formula: Expr) -> None:
+    for part in sympy.preorder_traversal(formula):
+        if isinstance(part, _UNDONE):
+            raise TooCostly("an integral or limit is no final answer")
+        if isinstance(part, sympy.Sum | sympy.Product):
+            for _, low, high in part.limits:
+                if not (low.is_Integer and high.is_Integer and high - low <= _LONGEST_SUM):
+                    raise TooCostly("a long sum or product is no final answer")
+        if (
+            isinstance(part, Pow | factorial)
+            and not part.free_symbols
+            and _log10(part) > _MAX_LOG10
+        ):
+            raise TooCostly("too large to evaluate")
+
+
+def _log10(formula: Any) -> float:
+    """An upper bound of log10 |formula| for nested powers and factorials, without evaluating."""
+    if isinstance(formula, Integer | Rational):
+        return math.log10(max(abs(formula.p), 1)) if formula.p < 10**300 else len(str(formula.p))
+    if isinstance(formula, Pow):
+        base, exponent = _log10(formula.base), _log10(formula.exp)
+        if formula.base.is_Rational and isinstance(formula.base, Rational):
+            base = max(base, math.log10(formula.base.q))
+        return math.inf if exponent > 18 else base * 10**exponent
+    if isinstance(formula, factorial):
+        n = _log10(formula.args[0])
+        return math.inf if n > 12 else n * 10**n
+    if formula.args:
+        sizes = [_log10(arg) for arg in formula.args]
+        return sum(max(size, 0) for size in sizes) + math.log10(len(sizes) + 1)
+    return 1.0  # a named constant
+
+
+def _same(expected: Expr, given: Expr) -> bool:
+    infinite = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+    if expected.has(*infinite) or given.has(*infinite):
+        return bool(expected.doit() == given.doit())
+    symbols = expected.free_symbols | given.free_symbols
+    difference = Add(expected, Mul(-1, given, evaluate=False), evaluate=False)
+    if not symbols:
+        return _is_zero(difference, {}) is True
+    verdicts = [_is_zero(difference, point) for point in _points(symbols)]
+    return False not in verdicts and verdicts.count(True) > 1
+
+
+def _points(symbols: set[Any]) -> list[dict[Any, Any]]:
+    """The same rational points every time: some positive, one with every sign."""
+    chosen = random.Random(0)
+    ordered = sorted(symbols, key=str)
+    points = []
+    for i in range(_POINTS):
+        signs = itertools.cycle((-1, 1)) if i == _POINTS - 1 else itertools.repeat(1)
+        values = [Rational(next(signs) * chosen.randint(300, 2900), 997) for _ in ordered]
+        points.append(dict(zip(ordered, values, strict=True)))
+    return points
+
+
+def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
+    """Whether no digit tells the value from zero; None where it has none (a pole)."""
+    digits = _DIGITS if not point else 120
+    try:
+        value = formula.evalf(15, subs=point, maxn=digits)
+    except (ArithmeticError, ValueError, TypeError, NotImplementedError, AttributeError):
+        value = _doit(formula, point)
+    if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo):
+        value = _doit(formula, point)
+        if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo):
+            return None
+    return all(part == 0 or getattr(part, "_prec", 53) == 1 for part in value.as_real_imag())
+
+
+def _doit(formula: Expr, point: dict[Any, Any]) -> Expr:
+    """Where the unevaluated formula has no numeric rule: evaluate it exactly first."""
+    if _log10(formula) > 10_000:
+        raise TooCostly("too large to evaluate")
+    return formula.subs(point).doit().evalf(15, maxn=_DIGITS)
+
+
+def _number(formula: Expr, point: dict[Any, Any]) -> Any:
+    value = formula.evalf(40, subs=point, maxn=200)
+    return value if value.is_number and not value.has(sympy.nan, sympy.zoo, sympy.oo) else None

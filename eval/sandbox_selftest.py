@@ -1,0 +1,104 @@
+"""Before a sandbox judges anything, it must fail to do harm and succeed in judging.
+
+Firejail runs programs unprotected inside many containers without a word, so isolation is never
+assumed. The canary program tries what a solution must not do and prints what worked; this side
+also looks whether anything happened (a connection, a file, a signal).
+"""
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from configs.judging import JudgeSettings
+from eval.records import StdinCase, TestSuite
+from eval.sandbox import Sandbox
+from eval.sandbox_errors import SandboxDied, SandboxUnavailable
+from eval.verify_code import judge_program
+from eval.zygote_isolation import Limits
+
+_CANARY = """
+import ctypes, os, socket
+port, readable, writable, judge = input().split()
+def attempt(name, action):
+    try:
+        action()
+    except BaseException:
+        return
+    print(name)
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+def connect():
+    socket.create_connection(("127.0.0.1", int(port)), timeout=1)
+def mount():
+    if ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None):
+        raise OSError
+def execute():
+    os.posix_spawn("/bin/true", ["true"], {})
+attempt("reach the network", connect)
+attempt("read a file outside", lambda: open(readable).read())
+attempt("read /etc/passwd", lambda: open("/etc/passwd").read())
+attempt("list a folder outside", lambda: os.listdir(os.path.dirname(readable)))
+attempt("write a file outside", lambda: open(writable, "w").write("x"))
+attempt("start a process", fork)
+attempt("run a program", execute)
+attempt("mount a filesystem", mount)
+print("done", flush=True)
+attempt("signal the judge", lambda: os.kill(int(judge), 0))
+attempt("signal every process", lambda: os.kill(-1, 0))
+"""
+_RIGHT, _WRONG = "print(int(input()) + 1)", "print(int(input()) + 2)"
+_SLOW = "while True: pass"
+
+
+def assert_isolated(sandbox: Sandbox) -> None:
+    """Raises SandboxUnavailable with what a program could do, or with what was misjudged."""
+    try:
+        if sandbox.backend != "none":
+            _assert_harmless(sandbox)
+        _assert_judges(sandbox)
+    except SandboxDied as error:
+        raise SandboxUnavailable(_advice(sandbox, str(error))) from error
+
+
+def _advice(sandbox: Sandbox, problem: str) -> str:
+    other = "unprivileged" if sandbox.backend != "unprivileged" else "bubblewrap"
+    return f"{sandbox.backend} does not isolate here: {problem}; choose judge.sandbox={other}"
+
+
+def _assert_harmless(sandbox: Sandbox) -> None:
+    limits = Limits(cpu_s=10, wall_s=30, memory=1 << 30, output=1 << 20)
+    with tempfile.TemporaryDirectory(prefix="klear-canary-") as name, socket.socket() as listener:
+        folder = Path(name)
+        folder.chmod(0o777)
+        readable, writable = folder / "readable", folder / "writable"
+        readable.write_text("canary")
+        readable.chmod(0o644)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        sandbox.compile(_CANARY.encode(), limits)
+        outcome = sandbox.run(f"{port} {readable} {writable} {os.getpid()}".encode(), limits)
+        done = outcome.stdout.decode("utf-8", "replace").split("\n")
+        if "done" not in done:
+            problem = f"the canary did not run: {outcome.last_error_line or outcome.exit_code}"
+            raise SandboxUnavailable(_advice(sandbox, problem))
+        harm = [line for line in done if line not in ("", "done")]
+        if writable.exists():
+            harm.append("write a file outside")
+        if harm:
+            problem = "a program could " + ", ".join(dict.fromkeys(harm))
+            raise SandboxUnavailable(_advice(sandbox, problem))
+
+
+def _assert_judges(sandbox: Sandbox) -> None:
+    case = StdinCase(input="1\n", output="2\n")
+    settings = JudgeSettings(sandbox=sandbox.backend)  # type: ignore[arg-type]
+    for program, expected in ((_RIGHT, "AC"), (_WRONG, "WA"), (_SLOW, "TLE")):
+        seconds = 0.1 if expected == "TLE" else 5.0
+        suite = TestSuite(kind="stdin", cases=(case,), time_limit_s=seconds)
+        verdict = judge_program(sandbox, suite, "self-test", program, settings)
+        if verdict.verdict != expected:
+            problem = f"a known {expected} was judged {verdict.verdict} ({verdict.reason})"
+            raise SandboxUnavailable(_advice(sandbox, problem))

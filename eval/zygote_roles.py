@@ -1,0 +1,188 @@
+"""What a test process does once it is isolated: compile, run, call or check a program.
+
+Runs inside the sandbox, in a process forked for one test. Programs see the namespace that
+LiveCodeBench gives them (star imports of the common modules), so solutions that forget an import
+run as they do there. File descriptors: 0, 1, 2 are the program's, 3 is the role's own.
+"""
+
+import _sitebuiltins
+import ast
+import atexit
+import bisect
+import builtins
+import collections
+import contextlib
+import copy
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import heapq
+import io
+import itertools
+import json
+import marshal
+import math
+import operator
+import os
+import queue
+import random
+import re
+import statistics
+import string
+import sys
+import threading
+import traceback
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+_STAR = (string, re, datetime, collections, heapq, bisect, copy, math, random, statistics)
+_STAR += (itertools, functools, operator, io, sys, json, builtins, typing)
+_PRELOADED = (ast, contextlib, dataclasses, decimal, enum, fractions, queue)
+_STDERR_BYTES = 1 << 16
+
+
+def prelude() -> dict[str, Any]:
+    """The names every program starts with: the star imports first, then the modules."""
+    names: dict[str, Any] = {}
+    for module in _STAR:
+        public = getattr(module, "__all__", None)
+        public = public or [name for name in vars(module) if not name.startswith("_")]
+        names.update({name: getattr(module, name) for name in public})
+    names.update({module.__name__: module for module in _STAR if module is not builtins})
+    quitter = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")
+    builtins.exit = builtins.quit = names["exit"] = names["quit"] = quitter
+    return names
+
+
+class _FirstBytes(io.RawIOBase):
+    """Standard error keeps its first 64 KiB: enough for a reason, and chatter is not a crime."""
+
+    def __init__(self) -> None:
+        self.left = _STDERR_BYTES
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def write(self, data: Any) -> int:
+        kept = bytes(data[: self.left])
+        self.left -= len(kept)
+        if kept:
+            os.write(2, kept)
+        return len(data)
+
+
+def module_named(name: str, names: dict[str, Any]) -> types.ModuleType:
+    """A module that holds the prelude, made once: filling it in every child would copy pages."""
+    module = types.ModuleType(name)
+    vars(module).update(names)
+    vars(module).update(__name__=name, __builtins__=builtins, __file__="solution.py")
+    return module
+
+
+class Process:
+    """One role in one process. `run` never returns."""
+
+    def __init__(self, module: types.ModuleType, given: dict[str, Any]) -> None:
+        self.globals = vars(module)
+        self.given = given
+        sys.modules[module.__name__] = module
+        sys.argv = ["solution.py"]
+        random.seed(0)  # the same program gets the same verdict
+        stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), "utf-8", "surrogateescape")
+        sys.stdin = sys.__stdin__ = stdin
+        raw = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
+        sys.stdout = sys.__stdout__ = io.TextIOWrapper(raw, "utf-8", "surrogateescape")
+        stderr = io.TextIOWrapper(
+            typing.cast(typing.BinaryIO, _FirstBytes()),
+            "utf-8",
+            "backslashreplace",
+            write_through=True,
+        )
+        sys.stderr = sys.__stderr__ = stderr
+        self.streams = (sys.stdout, sys.stderr)
+        self.globals.update(stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
+
+    def run(self, body: Callable[[], None]) -> typing.NoReturn:
+        """Run `body`, then leave as the interpreter would: threads, atexit, flush, exit status."""
+        status = 0
+        try:
+            body()
+        except SystemExit as leaving:
+            code = leaving.code
+            status = 0 if code is None else code & 255 if isinstance(code, int) else 1
+        except BaseException:
+            status = 1
+            with contextlib.suppress(BaseException):
+                traceback.print_exc(limit=-3)
+        with contextlib.suppress(BaseException):
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+        try:
+            for stream in (sys.stdout, *self.streams):
+                stream.flush()
+        except ValueError:
+            pass  # closed by the program
+        except BaseException:
+            status = status or 1
+        os._exit(status)
+
+
+def function_of(process: Process, name: str) -> Any:
+    """`name` of the program: a method of its class Solution, or what its module defines.
+
+    The prelude does not count: a program without `add` must not pass for `operator.add`.
+    """
+    name = name.rpartition(".")[2]
+    solution = process.globals.get("Solution")
+    if isinstance(solution, type) and hasattr(solution, name):
+        return getattr(solution(), name)
+    if name in process.globals and process.globals[name] is not process.given.get(name, ...):
+        return process.globals[name]
+    raise NameError(f"the program defines no {name!r}")
+
+
+def plain(value: Any) -> Any:
+    """JSON for what solutions return beside JSON types: deques, arrays and their scalars."""
+    if isinstance(value, collections.deque | range):
+        return list(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a result of type {type(value).__name__} is not JSON")
+
+
+_encode = json.JSONEncoder(default=plain).encode
+
+
+def call(process: Process, code: types.CodeType, function: str, arguments: bytes) -> None:
+    """Role `call`: write the JSON of `function(*arguments)` to descriptor 3."""
+    exec(code, process.globals)
+    result = function_of(process, function)(*json.loads(arguments))
+    _write(_encode(result).encode())
+
+
+def compile_program(source: bytes) -> None:
+    """Role `compile`: write the marshalled code of the program to descriptor 3."""
+    code = compile(source, "solution.py", "exec", dont_inherit=True)
+    _write(marshal.dumps(code))
+
+
+def check(process: Process, request: dict[str, Any]) -> None:
+    """Role `checker`: a trusted program reads input, output and answer files named by argv."""
+    for name, content in request["files"].items():
+        with open(name, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.write(content)
+    sys.argv = ["checker.py", *request["files"]]
+    exec(compile(request["checker"], "checker.py", "exec", dont_inherit=True), process.globals)
+
+
+def _write(data: bytes) -> None:
+    while data:
+        data = data[os.write(3, data) :]

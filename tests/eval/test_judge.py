@@ -1,0 +1,271 @@
+"""One judge: verdicts become rewards, infrastructure failures become nothing at all."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from configs.judging import JudgeRuntime, JudgeSettings, RewardSettings
+from eval.judge import Judge, judge, make_score
+from eval.judge_pool import WorkerPool
+from eval.records import Problem, Verdict
+from eval.sandbox_errors import SandboxUnavailable
+
+RUNTIME = JudgeRuntime(workers=2)
+SETTINGS = JudgeSettings(runtime=RUNTIME)
+MATH = Problem(domain="math", prompt="What is the root of 8?", answer=r"\sqrt{8}")
+INTEGER = Problem(domain="math", prompt="What is 6 times 7?", answer="42")
+TARGET = Problem(
+    domain="math", prompt="Make 24 from 3, 4, 7, 9.", answer="24", numbers=(3, 4, 7, 9)
+)
+PAIRS = [("1 2\n", "3\n"), ("3 4\n", "7\n"), ("5 5\n", "10\n"), ("0 7\n", "7\n")]
+CODE = Problem.model_validate(
+    {
+        "domain": "code",
+        "prompt": "Add two numbers.",
+        "tests": {"kind": "stdin", "cases": [{"input": i, "output": o} for i, o in PAIRS]},
+    }
+)
+ADD = "a, b = map(int, input().split())\nprint(a + b)"
+
+
+@pytest.fixture(scope="module")
+def running():
+    with Judge(SETTINGS) as started:
+        yield started
+
+
+def fenced(program: str, think: str = "<think>hm</think>\n") -> str:
+    return f"{think}```python\n{program}\n```"
+
+
+def boxed(answer: str, think: str = "<think>hm</think>\n") -> str:
+    return rf"{think}So \boxed{{{answer}}}."
+
+
+@pytest.mark.parametrize(
+    ("problem", "text", "reward", "correct", "verdict"),
+    [
+        (INTEGER, boxed("42"), 1, True, "AC"),
+        (INTEGER, boxed("41"), -1, False, "WA"),
+        (INTEGER, boxed("42", think=""), -1, True, "AC"),
+        (INTEGER, boxed("42", think="<think>"), -1, False, "WA"),
+        (INTEGER, "<think>hm</think> It is 42.", -1, False, "WA"),
+        (MATH, boxed(r"2\sqrt{2}"), 1, True, "AC"),
+        (MATH, boxed(r"2\sqrt{3}"), -1, False, "WA"),
+        (TARGET, boxed("9*3-7+4"), 1, True, "AC"),
+        (TARGET, boxed("24"), -1, False, "WA"),
+        (CODE, fenced(ADD), 1, True, "AC"),
+        (CODE, fenced("print(7)"), 0.5, False, "WA"),
+        (CODE, fenced("print(7)", think=""), -1, False, "WA"),
+        (CODE, fenced(ADD, think=""), -1, True, "AC"),
+        (CODE, "<think>hm</think> no idea", 0, False, "WA"),
+        (CODE, fenced("print("), 0, False, "CE"),
+    ],
+)
+def test_correct_is_about_the_answer_and_reward_about_the_format_too(
+    running, problem, text, reward, correct, verdict
+):
+    score = running.judge(problem, text, 3)
+    assert (score.reward, score.correct, score.verdict) == (reward, correct, verdict)
+    assert (score.problem_id, score.index) == (problem.id, 3)
+    assert score.reason or score.correct
+
+
+def test_rewards_follow_the_settings():
+    soft = JudgeSettings(reward=RewardSettings(math_wrong=0.0, unclosed_think=-2.0))
+    hard = JudgeSettings(reward=RewardSettings(code="hard"))
+
+    def reward(problem, settings, verdict: Verdict = "WA", pass_rate=0.75, closed=True):
+        return make_score(problem, 0, "", closed, verdict, pass_rate, "", 0.0, settings).reward
+
+    assert reward(CODE, soft) == 0.75
+    assert reward(CODE, hard) == 0
+    assert reward(CODE, hard, "AC", 1.0) == 1
+    assert reward(MATH, soft) == 0
+    assert reward(CODE, soft, closed=False) == -2
+    assert reward(CODE, soft, "IE", closed=False) is None
+
+
+def test_scores_come_in_order_and_identical_programs_run_once(running):
+    slow = "import time; time.sleep(0.3)\n" + ADD
+    items = [(CODE, fenced(slow if i % 4 else "print(7)"), i) for i in range(40)]
+    started = time.monotonic()
+    scores = list(running.judge_many(items))
+    assert [s.index for s in scores] == list(range(40))
+    assert [s.correct for s in scores] == [bool(i % 4) for i in range(40)]
+    assert time.monotonic() - started < 30 * 4 * 0.3 / 4  # thirty sleep, one in four at most runs
+
+
+def test_the_look_ahead_is_bounded(running):
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield INTEGER, boxed("42"), taken
+
+    scores = running.judge_many(endless())
+    for _ in range(5):
+        next(scores)
+    assert taken <= running.look_ahead + 5
+
+
+def test_two_streams_of_scores_may_interleave(running):
+    texts = [fenced(f"{ADD}\n#{i}") for i in range(40)]
+    one = running.judge_many((CODE, t, 1) for t in texts)
+    two = running.judge_many((CODE, t, 2) for t in texts)
+    assert [(a.index, b.index) for a, b in zip(one, two, strict=True)] == [(1, 2)] * 40
+
+
+def test_problems_that_share_a_prompt_are_judged_on_their_own_tests(running):
+    other = Problem.model_validate(
+        {
+            "domain": "code",
+            "prompt": CODE.prompt,
+            "tests": {"kind": "stdin", "cases": [{"input": "1 2\n", "output": "-1"}]},
+        }
+    )
+    assert other.id == CODE.id
+    scores = running.judge_many([(CODE, fenced(ADD), 0), (other, fenced(ADD), 1)])
+    assert [s.verdict for s in scores] == ["AC", "WA"]
+
+
+def test_broken_tests_are_unscored(running):
+    tests = {"kind": "stdin", "cases": []}
+    empty = Problem.model_validate({"domain": "code", "prompt": "none", "tests": tests})
+    score = running.judge(empty, fenced(ADD))
+    assert (score.verdict, score.reward, score.correct, score.pass_rate) == ("IE", None, None, None)
+    assert "no tests" in score.reason
+
+
+def test_an_unreadable_gold_is_unscored(running):
+    gold = Problem(domain="math", prompt="?", answer=r"\frac{1}{")
+    assert running.judge(gold, boxed("7")).verdict == "IE"
+    assert running.judge(gold, "no box").verdict == "WA"
+
+
+def test_integers_and_words_start_no_process():
+    with Judge(SETTINGS) as fresh:
+        list(fresh.judge_many((INTEGER, boxed(str(i)), i) for i in range(100)))
+        assert fresh._math._process is None
+        assert fresh._code._process is None
+
+
+def test_math_needs_no_sandbox(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert judge(MATH, boxed(r"2\sqrt2"), settings=SETTINGS).correct
+
+
+def test_a_missing_sandbox_stops_the_work_with_the_fix(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with Judge(SETTINGS) as fresh:
+        with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap"):
+            fresh.check_sandbox()
+        with pytest.raises(SandboxUnavailable, match=r"judge\.sandbox=unprivileged"):
+            fresh.judge(CODE, fenced(ADD))
+
+
+def test_without_a_sandbox_every_code_score_says_so():
+    settings = JudgeSettings(sandbox="none", runtime=RUNTIME)
+    with Judge(settings) as fresh:
+        texts = [fenced(ADD), fenced("print(7)"), fenced("print(")]
+        scores = list(fresh.judge_many((CODE, text, 0) for text in texts))
+    assert [s.verdict for s in scores] == ["AC", "WA", "CE"]
+    assert all("unsandboxed" in s.reason for s in scores)
+
+
+def test_a_deadline_that_passes_twice_is_unscored(running):
+    pool = WorkerPool("math", 1)
+    future = pool.submit(0.05, pickle.dumps(("1+x", "x^2+" * 200 + "1")))
+    try:
+        assert "no verdict in 0.05 s, 2 times" in str(future.exception(timeout=60))
+    finally:
+        pool.close()
+
+
+def processes_below(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    return not [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_closing_leaves_no_process(running):
+    before = {p.pid for p in processes_below(os.getpid())}
+    with Judge(SETTINGS) as fresh:
+        fresh.judge(CODE, fenced(ADD))
+        fresh.judge(MATH, boxed(r"2\sqrt2"))
+        started = [p for p in processes_below(os.getpid()) if p.pid not in before]
+        assert len(started) > 6
+    assert gone(started)
+
+
+CALLER = """
+import sys, threading
+from configs.judging import JudgeRuntime, JudgeSettings
+from eval.judge import Judge
+from eval.records import Problem
+cases = [{"input": "", "output": ""}]
+tests = {"kind": "stdin", "cases": cases, "time_limit_s": 100}
+loop = Problem(domain="code", prompt="loop", tests=tests)
+root = Problem(domain="math", prompt="root", answer="2x")
+judge = Judge(JudgeSettings(runtime=JudgeRuntime(workers=2)))
+judge.check_sandbox()
+print(judge.judge(root, r"\\boxed{x+x}").verdict, flush=True)
+judge.judge(loop, "```python\\nwhile True: pass\\n```")
+"""
+
+
+@pytest.mark.parametrize("victim", ["caller", "pool"])
+def test_sigkill_anywhere_leaves_no_process(victim):
+    caller = subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True)
+    assert caller.stdout
+    assert caller.stdout.readline() == "AC\n"
+    time.sleep(0.5)
+    below = processes_below(caller.pid)
+    pools = [p for p in below if p.ppid() == caller.pid]
+    assert len(pools) == 2
+    assert len(below) > 8  # two pools, their workers, the sandboxes, the looping program
+    if victim == "caller":
+        caller.kill()
+    else:
+        code = max(pools, key=lambda p: len(p.children(recursive=True)))
+        below = code.children(recursive=True)
+        code.send_signal(signal.SIGKILL)
+        time.sleep(0.2)
+    try:
+        assert gone(below)
+    finally:
+        caller.kill()
+        caller.wait()
+        caller.stdout.close()
+
+
+def test_a_killed_pool_is_replaced():
+    with Judge(SETTINGS) as fresh:
+        assert fresh.judge(CODE, fenced(ADD)).correct
+        assert fresh._code._process
+        fresh._code._process.kill()
+        fresh._code._process.wait()
+        assert fresh.judge(CODE, fenced(ADD + "\n")).correct
+
+
+def test_importing_the_judge_is_quick_and_loads_no_sympy():
+    code = "import sys, eval.judge; print('sympy' in sys.modules, 'torch' in sys.modules)"
+    started = time.process_time()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
+    assert time.process_time() - started < 1
+
+
+def test_a_one_off_judgement_needs_no_set_up():
+    assert judge(INTEGER, boxed("42"), index=2).index == 2

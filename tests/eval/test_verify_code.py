@@ -1,0 +1,248 @@
+"""Programs are judged on all four kinds of tests, and cannot talk their way to a verdict."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.judging import JudgeSettings
+from eval.records import TestSuite
+from eval.sandbox import Sandbox
+from eval.verify_code import CodeVerdict, TestsBroken, chosen_tests, judge_program
+
+SHARED = Path(__file__).parents[3] / "shared"
+ADD = "a, b = map(int, input().split())\nprint(a + b)\n"
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox("bubblewrap") as running:
+        yield running
+
+
+@pytest.fixture
+def verdict(sandbox):
+    def judged(program: str, settings: JudgeSettings | None = None, **suite) -> CodeVerdict:
+        return judge_program(
+            sandbox, TestSuite(**suite), "problem", program, settings or JudgeSettings()
+        )
+
+    return judged
+
+
+def stdin(*pairs: tuple[str, str], **limits) -> dict:
+    return {"kind": "stdin", "cases": [{"input": i, "output": o} for i, o in pairs], **limits}
+
+
+def asserts(*codes: str, **rest) -> dict:
+    return {"kind": "assert", "cases": [{"code": code} for code in codes], **rest}
+
+
+SUMS = stdin(("3 4\n", "7\n"), ("5 6\n", "11\n"), ("10 20\n", "30\n"))
+
+
+@pytest.mark.parametrize(
+    ("program", "expected", "passed"),
+    [
+        (ADD, "AC", 3),
+        ("print(7)", "WA", 1),
+        ("print(7", "CE", 0),
+        ("1/0", "RE", 0),
+        ("import sys\nprint(7)\nsys.exit(1)", "RE", 0),
+        ("import sys\nsys.exit(0)", "WA", 0),
+        ("x = bytearray(3 << 30)", "MLE", 0),
+        ("while True: print('x' * 9999)", "OLE", 0),
+        ("\0", "CE", 0),
+        ("print('\ud800')", "CE", 0),
+    ],
+)
+def test_a_verdict_names_what_went_wrong(verdict, program, expected, passed):
+    result = verdict(program, **SUMS)
+    assert (result.verdict, result.passed, result.total) == (expected, passed, 3)
+    assert result.reason or expected == "AC"
+
+
+def test_cpu_time_is_limited_and_sleeping_is_not_cpu_time(verdict):
+    looping = verdict("while True: pass", **stdin(("", ""), time_limit_s=0.3))
+    assert looping.verdict == "TLE"
+    assert looping.seconds < 5
+    assert verdict("import time; time.sleep(0.6)", **stdin(("", ""), time_limit_s=0.3)).passed
+
+
+def test_three_time_outs_in_a_row_end_the_judgement(verdict):
+    result = verdict("while True: pass", **stdin(*[("", "")] * 50, time_limit_s=0.1))
+    assert (result.verdict, result.passed, result.total) == ("TLE", 0, 50)
+    assert "47 tests not run" in result.reason
+
+
+def test_the_first_failure_can_end_the_judgement(verdict):
+    settings = JudgeSettings(stop_at_first_failure=True)
+    result = verdict("print(30)", settings, **SUMS)
+    assert (result.passed, result.total) == (0, 3)
+    assert verdict("print(30)", **SUMS).passed == 1
+
+
+def test_every_answer_of_a_problem_meets_the_same_tests():
+    suite = TestSuite(**stdin(*[(str(i), str(i)) for i in range(100)]))
+    chosen = chosen_tests(suite, "some problem", 16)
+    assert chosen == chosen_tests(suite, "some problem", 16)
+    assert len(chosen) == 16
+    assert chosen != chosen_tests(suite, "another problem", 16)
+    assert chosen_tests(suite, "some problem", None) == list(suite.cases)
+
+
+def test_no_tests_is_not_a_pass(verdict):
+    with pytest.raises(TestsBroken, match="no tests"):
+        verdict(ADD, kind="stdin", cases=[])
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("class Solution:\n    def add(self, a, b): return a + b", "AC"),
+        ("def add(a, b): return a + b", "AC"),
+        ("def add(a, b): print('debug'); return a + b", "AC"),
+        ("def add(a, b): return a - b", "WA"),
+        ("def sub(a, b): return a - b", "RE"),
+        ("import os; os._exit(0)", "WA"),
+        ("raise SystemExit(0)", "WA"),
+        ("def add(a, b): return lambda: 7", "RE"),
+        ("class E(int):\n  __eq__ = lambda s, o: True\ndef add(a, b): return E(0)", "WA"),
+        ("def add(a, b): return 'x' * (1 << 26)", "OLE"),
+    ],
+)
+def test_a_call_is_judged_by_the_value_it_returns(verdict, program, expected):
+    cases = [{"args": [3, 4], "output": 7}]
+    assert verdict(program, kind="call", fn_name="add", cases=cases).verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "tests", "expected"),
+    [
+        ("def f(x): return x + 1", "assert f(1) == 2", "AC"),
+        ("def f(x): return x + 1", "assert candidate(1) == 2", "AC"),
+        ("def f(x): return x + 1", "def check(candidate):\n    assert candidate(1) == 2", "AC"),
+        ("def f(x): return x + 1", "def check(candidate):\n    assert candidate(1) == 3", "WA"),
+        ("def f(x): return x + 1", "import math\nassert math.isclose(f(1), 2)", "AC"),
+        ("def f(x): return [(x, {x})]", "assert f(1) == [(1, {1})]", "AC"),
+        ("def f(x): return (x,)", "assert f(1) == [1]", "WA"),
+        ("def f(x): x.sort()", "l = [2, 1]\nf(l)\nassert l == [1, 2]", "AC"),
+        ("def f(x): yield from x", "assert list(f([1, 2])) == [1, 2]", "AC"),
+        ("def f(x): raise ValueError", "try: f(1)\nexcept ValueError: pass", "AC"),
+        ("def f(x): raise ValueError", "assert f(1) == 1", "RE"),
+        ("class Solution:\n    def f(self, x): return x", "assert Solution().f(1) == 1", "AC"),
+        ("class Solution:\n    def f(self, x): return x", "assert candidate(x=1) == 1", "AC"),
+        ("class P:\n    def __init__(self, a): self.a = a", "assert P(3).a == 3", "AC"),
+        ("import os; os._exit(0)", "assert f(1) == 2", "RE"),
+        ("import sys; sys.exit(0)", "assert f(1) == 2", "RE"),
+        ("class E:\n  __eq__ = lambda s, o: True\nf = lambda x: E()", "assert f(1) == 2", "WA"),
+        ("def f(x): assert False", "try: f(1)\nexcept AssertionError: pass", "RE"),
+        ("import builtins; builtins.AssertionError = Exception\nf = int", "assert f(1) == 2", "WA"),
+        ("import sys; sys.stdout.write('AC')\nf = int", "assert f(1) == 2", "WA"),
+        ("def f(x):\n    while True: pass", "assert f(1) == 2", "TLE"),
+        ("def f(x): return bytearray(4 << 30)", "assert f(1) == 2", "MLE"),
+    ],
+)
+def test_assertions_are_decided_where_the_program_has_no_code(verdict, program, tests, expected):
+    assert verdict(program, **asserts(tests, time_limit_s=1.0)).verdict == expected
+
+
+def test_a_function_named_like_a_builtin_is_the_programs(verdict):
+    program = "def sum(a, b): return a * b"
+    assert verdict(program, **asserts("assert sum(3, 4) == 12", fn_name="sum")).verdict == "AC"
+
+
+CHECKER = """
+import sys
+given, output, answer = (open(path).read().split() for path in sys.argv[1:4])
+assert sys.stdin.read().split() == output
+sys.exit(0 if int(output[0]) ** 2 == int(given[0]) else 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "checker", "expected"),
+    [
+        ("print(-3)", CHECKER, "AC"),
+        ("print(3)", CHECKER, "AC"),
+        ("print(4)", CHECKER, "WA"),
+        ("print('three')", CHECKER, "WA"),
+        ("", CHECKER, "WA"),
+        ("1/0", CHECKER, "RE"),
+        ("print(3)", "print(1)", "AC"),
+        ("print(3)", "print('wrong')\nprint(0)", "WA"),
+        ("import os; os.write(1, b'\\xff')", "import sys\nsys.stdin.buffer.read()", "AC"),
+    ],
+)
+def test_a_checker_accepts_any_right_answer(verdict, program, checker, expected):
+    case = {"input": "9\n", "output": "3\n", "checker": checker}
+    assert verdict(program, kind="checker", cases=[case]).verdict == expected
+
+
+def test_a_checker_that_fails_by_itself_is_not_the_programs_fault(verdict):
+    case = {"input": "", "output": "", "checker": "import sys; sys.exit(3)"}
+    with pytest.raises(TestsBroken, match="checker"):
+        verdict("print(3)", kind="checker", cases=[case])
+
+
+def suite_of(case: dict) -> dict:
+    pairs = list(zip(case["inputs"], case["outputs"], strict=True))
+    if not case["fn"]:
+        return stdin(*pairs)
+    calls = [
+        {"args": [json.loads(line) for line in given.split("\n")], "output": json.loads(output)}
+        for given, output in pairs
+    ]
+    return {"kind": "call", "fn_name": case["fn"], "cases": calls}
+
+
+def collected(name: str) -> list[dict]:
+    path = SHARED / f"cases/{name}.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+@pytest.mark.skipif(not collected("idioms"), reason="needs ../shared/cases/idioms.json")
+@pytest.mark.parametrize("case", collected("idioms"), ids=lambda case: case["name"])
+def test_legitimate_idioms_are_accepted(verdict, case):
+    result = verdict(case["src"], **suite_of(case))
+    assert result.verdict == "AC", result.reason
+
+
+@pytest.mark.skipif(not collected("code_corpus"), reason="needs ../shared/cases/code_corpus.json")
+@pytest.mark.parametrize("case", collected("code_corpus"), ids=lambda case: case["name"])
+def test_known_solutions_pass_and_their_corruptions_fail(verdict, case):
+    suite = suite_of(case)
+    assert verdict(case["src"], **suite).verdict == "AC"
+    wrong = "def f(*a, **k): return '?'\n" + (f"{case['fn']} = f" if case["fn"] else "print('?')")
+    assert verdict(wrong, JudgeSettings(max_tests=2), **suite).verdict == "WA"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 27)\n"
+        "def f(n): return 0 if n == 0 else 1 + f(n - 1)\n"
+        "def main():\n    f(50000)\n    print(sum(map(int, input().split())))\n"
+        "t = threading.Thread(target=main)\nt.start()\nt.join()",
+        "import resource\nresource.setrlimit(resource.RLIMIT_STACK, (-1, -1))\n" + ADD,
+        "import asyncio\nasync def main():\n    print(sum(map(int, input().split())))\n"
+        "asyncio.run(main())",
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(4) as p:\n    print(sum(p.map(int, input().split())))",
+        "import numpy as np\nprint(np.array(input().split(), dtype=int).sum())",
+        "import tempfile\nwith tempfile.NamedTemporaryFile('w+') as f:\n"
+        "    f.write(input()); f.seek(0)\n    print(sum(map(int, f.read().split())))",
+        "import atexit\natexit.register(lambda: print(sum(map(int, input().split()))))",
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n"
+        "print(sum(A(int(t)).x for t in input().split()))",
+        "import pickle\nclass A: pass\na = pickle.loads(pickle.dumps(A()))\n" + ADD,
+        "a, b = map(int, input().split())\nprint(reduce(lambda x, y: x + y, deque([a, b])))",
+        "import sys\nsys.stderr.write('x' * (1 << 22))\n" + ADD,
+        "import multiprocessing, subprocess, socket, ctypes, ssl, sqlite3\n" + ADD,
+        "\ufeff" + ADD,
+        "if True:\n\tif 1:\n\t\t" + ADD.replace("\n", "\n\t\t").strip(),
+    ],
+)
+def test_ordinary_programs_run_as_in_an_ordinary_interpreter(verdict, program):
+    result = verdict(program, **SUMS)
+    assert result.verdict == "AC", result.reason

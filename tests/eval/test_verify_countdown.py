@@ -1,0 +1,61 @@
+"""Make the target: exactly these numbers, exactly this value."""
+
+import re
+
+import pytest
+
+from eval.verify_countdown import verify_countdown
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "9*3-7+4",
+        r"9 \times 3 - 7 + 4",
+        r"(9 \cdot 3) - (7 - 4)",
+        "4 + 9 × 3 − 7",
+        "9*3-7+4 = 24",
+        r"\left(9*3\right)-7+4",
+        "[9*3]-{7-4}",
+    ],
+)
+def test_the_target_from_each_number_once_is_right(answer):
+    assert verify_countdown(answer, "24", (3, 4, 7, 9)).verdict == "AC"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("24", "exactly once"),
+        ("9*3-3", "exactly once"),
+        ("9*3-7+4+0", "exactly once"),
+        ("9+3+7+4", "the value is 23"),
+        ("9*3-7+4 = 25", "does not hold"),
+        ("9*3-7+(4", "not closed|too early"),
+        ("9*3-7+4)", "unexpected"),
+        ("9**3-7+4", "not an expression"),
+        ("9/(3-3)+7+4", "not an expression"),
+        ("__import__('os')", "unexpected"),
+        ("(" * 900 + "9" + ")" * 900, "."),
+        ("-" * 1999 + "9", "."),
+        ("9" * 5000, "too long"),
+        ("", "too early"),
+    ],
+)
+def test_anything_else_is_wrong_with_a_reason(answer, reason):
+    verdict = verify_countdown(answer, "24", (3, 4, 7, 9))
+    assert verdict.verdict == "WA"
+    assert re.search(reason, verdict.reason)
+
+
+def test_division_is_exact():
+    assert verify_countdown(r"\frac{8}{3-\frac{8}{3}}", "24", (8, 3, 8, 3)).verdict == "AC"
+
+
+def test_a_number_used_twice_must_be_given_twice():
+    assert verify_countdown("5+5", "10", (5, 5)).verdict == "AC"
+    assert verify_countdown("5+5", "10", (5,)).verdict == "WA"
+
+
+def test_a_target_that_is_no_number_is_unscored():
+    assert verify_countdown("1", "many", (1,)).verdict == "IE"
