@@ -7,7 +7,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from pydantic import Field
 
 from configs.settings import Pipeline
-from configs.stage_names import StageName
+from configs.stage_names import STAGES, StageName
 from eval.page_markdown import with_inline_plots
 from flows.data import Data, build_data, check_the_judge
 from flows.evaluate import evaluate_all
@@ -27,7 +27,7 @@ def pipeline(
     until: Annotated[StageName, Field(description="Stop after this stage")] = "report",
 ) -> str:
     """Data, SFT, math RL, code RL, evaluation, report. Returns the folder of the last result."""
-    with opened(settings, force, until) as run:
+    with opened(settings, force, "" if until == STAGES[-1] else until) as run:
         try:
             data = build_data(settings)
             agreement = check_the_judge(data.benchmarks, settings)

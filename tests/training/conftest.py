@@ -1,0 +1,116 @@
+"""A base model of a few thousand parameters and trainers on it, shared by the training tests."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+
+from configs.engines import EngineSettings
+from configs.training_stages import BaseModelSettings, RLSettings, TrainRuntime
+from eval.families import countdown
+from eval.records import Example, Problem
+from eval.tables import write_table
+
+SMALL = BaseModelSettings(
+    kind="random", hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=64, vocabulary=320
+)
+CPU = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=2_048)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def problems() -> list[Problem]:
+    return list(countdown.generate(random.Random(1), 24, "train", largest=8))
+
+
+@pytest.fixture(scope="session")
+def examples(problems: list[Problem]) -> list[Example]:
+    teacher, rng = EngineSettings(kind="scripted", max_lines=3), random.Random(2)
+    return [
+        Example(
+            problem_id=p.id,
+            index=i,
+            domain=p.domain,
+            source=p.source,
+            prompt=p.prompt,
+            response=countdown.teach(rng, p.prompt, teacher),
+        )
+        for p in problems
+        for i in range(2)
+    ]
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
+    """examples.parquet, problems.parquet and the checkpoint of a small base model."""
+    from training.base import create_base
+    from training.jobs import BaseJob
+
+    folder = tmp_path_factory.mktemp("training")
+    paths = {"examples": folder / "examples.parquet", "problems": folder / "problems.parquet"}
+    write_table(paths["examples"], Example, examples)
+    write_table(paths["problems"], Problem, problems)
+    create_base(BaseJob(out=folder, examples=paths["examples"], settings=SMALL, seed=0))
+    return {**paths, "checkpoint": folder / "checkpoint"}
+
+
+@pytest.fixture
+def make_trainer(files, tmp_path):
+    """GPPOTrainer on the small model: `make(reward, prompts=4, rollouts=4, mini_batch=2, ...)`."""
+    from training import render
+    from training.checkpoints import load_model, load_tokenizer
+    from training.gppo_config import GPPOConfig
+    from training.gppo_trainer import GPPOTrainer
+    from training.rl import rollout_function
+
+    def make(
+        reward: Any,
+        *,
+        prompts: int = 4,
+        rollouts: int = 4,
+        mini_batch: int = 2,
+        steps: int = 1,
+        dataset: int = 8,
+        **config: Any,
+    ) -> GPPOTrainer:
+        updates = prompts // mini_batch
+        rows = [{"prompt": render.conversation(f"Make {i} from 1, 2, 3.")} for i in range(dataset)]
+        defaults = {
+            "output_dir": str(tmp_path / "trainer"),
+            "per_device_train_batch_size": mini_batch * rollouts,
+            "steps_per_generation": updates,
+            "num_generations": rollouts,
+            "max_steps": steps * updates,
+            "logging_steps": updates,
+            "max_completion_length": 12,
+            "learning_rate": 1e-3,
+            "lr_scheduler_type": "constant",
+            "micro_batch_tokens": 256,
+            "bf16": False,
+            "use_cpu": True,
+            "gradient_checkpointing": False,
+            "report_to": [],
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            "shuffle_dataset": False,
+        }
+        return GPPOTrainer(
+            model=load_model(files["checkpoint"], dtype="float32"),
+            reward_funcs=reward,
+            args=GPPOConfig(**(defaults | config)),
+            train_dataset=Dataset.from_list(rows),
+            processing_class=load_tokenizer(files["checkpoint"]),  # type: ignore[arg-type]
+            rollout_func=rollout_function(RLSettings(engine="transformers")),
+        )
+
+    return make

@@ -1,0 +1,101 @@
+"""The small base model: made from a seed, with a tokenizer that knows every text."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from configs.training_stages import BaseModelSettings
+from training.base import corpus, create_base, prepare_for_chat, small_tokenizer
+from training.checkpoints import load_model, load_tokenizer
+from training.jobs import BaseJob
+from training.render import response_ids, response_texts
+
+SMALL = BaseModelSettings(kind="random", hidden=32, layers=1, heads=2, kv_heads=1, head_dim=16,
+                          mlp=32, vocabulary=320)  # fmt: skip
+
+
+def make(out, files, seed):
+    return create_base(BaseJob(out=out, examples=files["examples"], settings=SMALL, seed=seed))
+
+
+def test_the_same_seed_makes_the_same_bytes(files, tmp_path):
+    for name in ("a", "b"):
+        make(tmp_path / name, files, 7)
+    names = sorted(p.name for p in (tmp_path / "a/checkpoint").iterdir())
+    assert {"model.safetensors", "config.json", "tokenizer.json", "generation_config.json"} <= set(
+        names
+    )
+    for name in names:
+        assert (tmp_path / "a/checkpoint" / name).read_bytes() == (
+            tmp_path / "b/checkpoint" / name
+        ).read_bytes(), name
+
+
+def test_another_seed_makes_other_weights(files, tmp_path):
+    weights = []
+    for seed in (1, 2):
+        make(tmp_path / str(seed), files, seed)
+        model = load_model(tmp_path / str(seed) / "checkpoint")
+        weights.append(model.get_input_embeddings().weight)
+    assert not torch.equal(*weights)
+
+
+def test_the_model_is_qwen3_of_the_asked_size_and_stops_at_the_end_of_a_turn(files, tmp_path):
+    result = make(tmp_path, files, 0)
+    model, tokenizer = load_model(tmp_path / "checkpoint"), load_tokenizer(tmp_path / "checkpoint")
+    assert model.config.model_type == "qwen3"
+    assert (model.config.hidden_size, model.config.num_hidden_layers) == (32, 1)
+    assert result["vocabulary"] == len(tokenizer) <= 320
+    assert model.config.vocab_size >= len(tokenizer)
+    assert tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id) == "<|im_end|>"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=40))
+def test_no_text_is_unknown_to_the_tokenizer(text):
+    tokenizer = _tokenizer()
+    text = text.replace("<|", "< |")  # the names of special tokens are not text
+    assert response_texts(tokenizer, response_ids(tokenizer, [text])) == [text]
+
+
+def test_numbers_of_two_digits_are_one_token_and_think_tags_survive_decoding():
+    tokenizer = _tokenizer()
+    (ids,) = response_ids(tokenizer, ["<think>\n12+34=46\n</think>"])
+    assert len(tokenizer("12", add_special_tokens=False)["input_ids"]) == 1
+    assert response_texts(tokenizer, [ids]) == ["<think>\n12+34=46\n</think>"]
+
+
+def test_the_corpus_takes_every_domain_alike(examples):
+    code = [e.model_copy(update={"domain": "code", "response": "CODE"}) for e in examples[:4]]
+    texts = corpus([*examples, *code], seed=0)
+    assert sum("CODE" in t for t in texts) == 4
+    assert texts == corpus([*examples, *code], seed=0)
+
+
+def test_a_pretrained_model_without_chatml_tokens_is_refused(files):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    model = AutoModelForCausalLM.from_pretrained(files["checkpoint"])
+    prepare_for_chat(model, tokenizer)  # ours has them
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") in model.generation_config.eos_token_id
+
+    class Bare:
+        chat_template = "x"
+        eos_token_id = 0
+
+        def get_vocab(self):
+            return {"a": 0}
+
+    with pytest.raises(ValueError, match="im_start"):
+        prepare_for_chat(model, Bare())  # type: ignore[arg-type]
+
+
+_CACHE = []
+
+
+def _tokenizer():
+    if not _CACHE:
+        numbers = [f"{i}+{j}={i + j}" for i in range(100) for j in range(0, 100, 7)]
+        _CACHE.append(small_tokenizer(numbers, 400))
+    return _CACHE[0]

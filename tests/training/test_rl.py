@@ -1,0 +1,204 @@
+"""One RL stage with the real judge on a small model: files, resumption, and prompts too long."""
+
+import json
+
+import pytest
+
+from configs.training_stages import RLSettings, TrainRuntime
+from eval.records import Problem, Score
+from eval.tables import read_table, write_table
+from training import rl
+from training.checkpoints import load_model, load_tokenizer
+from training.jobs import RLJob
+from training.judge_reward import JudgeReward, components
+from training.rollout_audit import RolloutRow
+from training.schedule import rl_schedule
+
+RUNTIME = TrainRuntime(
+    bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1_024
+)
+CLOCKS = ("seconds/", "tokens_per_second")
+
+
+def settings(**changes) -> RLSettings:
+    few = {
+        "steps": 4,
+        "prompts_per_step": 4,
+        "rollouts_per_prompt": 4,
+        "mini_batch_prompts": 2,
+        "learning_rate": 1e-3,
+        "warmup_steps": 1,
+        "max_tokens": 16,
+        "engine": "transformers",
+        "checkpoint_steps": 1,
+        "audit_rollouts": 3,
+        "drop_zero_advantage": False,  # a small untrained model is never right
+        "runtime": RUNTIME,
+    }
+    return RLSettings(**(few | changes))
+
+
+class LengthJudge:
+    """A judge that pays for length: rewards differ even for an untrained model."""
+
+    def __init__(self, settings=None):
+        self.settings = settings
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def judge_many(self, items):
+        for problem, text, index in items:
+            good = len(text) % 2 == 0
+            yield Score(
+                problem_id=problem.id,
+                index=index,
+                reward=1.0 if good else -1.0,
+                correct=good,
+                pass_rate=float(good),
+                verdict="AC" if good else "WA",
+            )
+
+
+def numbers(out):
+    lines = [json.loads(line) for line in (out / "logs/metrics.jsonl").read_text().splitlines()]
+    return [
+        (line["step"], {n: v for n, v in line["metrics"].items() if not n.startswith(CLOCKS)})
+        for line in lines
+    ]
+
+
+def job_for(files, out, **changes):
+    return RLJob(
+        out=out,
+        checkpoint=files["checkpoint"],
+        problems=files["problems"],
+        settings=settings(**changes),
+        seed=5,
+    )
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
+    result = rl.run_rl(job_for(files, tmp_path, steps=2))
+    assert result["rollout_steps"] == 2
+    assert load_model(tmp_path / "checkpoint").config.model_type == "qwen3"
+    assert load_tokenizer(tmp_path / "checkpoint").chat_template
+    rows = list(read_table(tmp_path / "rollouts.parquet", RolloutRow))
+    assert [r.step for r in rows] == [1, 1, 1, 2, 2, 2]
+    assert {r.verdict for r in rows} == {"WA"}
+    assert all(r.reward == -1.0 and r.advantage == 0.0 for r in rows)
+    logged = numbers(tmp_path)
+    assert [step for step, _ in logged] == [1, 2]
+    expected = {"reward/mean", "reward/correct", "reward/unscored", "clip/high", "clip/low",
+                "policy_weight", "entropy", "ratio/log_min", "ratio/log_max", "grad_norm",
+                "completions/mean_length", "completions/clipped_ratio", "zero_advantage_share",
+                "skipped_updates", "loss", "learning_rate"}  # fmt: skip
+    assert expected <= logged[0][1].keys()
+    progress = json.loads((tmp_path / ".resume/progress.json").read_text())
+    assert (progress["done"], progress["total"]) == (2, 2)
+
+
+def test_a_killed_stage_continues_to_the_same_bits(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(rl, "Judge", LengthJudge)
+    live = {"drop_zero_advantage": True}
+    rl.run_rl(job_for(files, tmp_path / "whole", **live))
+
+    original = JudgeReward.__call__
+    calls = []
+
+    def mortal(self, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:  # in the third rollout: two checkpoints exist
+            raise Killed
+        return original(self, **kwargs)
+
+    monkeypatch.setattr(JudgeReward, "__call__", mortal)
+    with pytest.raises(Killed):
+        rl.run_rl(job_for(files, tmp_path / "killed", **live))
+    monkeypatch.setattr(JudgeReward, "__call__", original)
+    rl.run_rl(job_for(files, tmp_path / "killed", **live))
+
+    whole = numbers(tmp_path / "whole")
+    assert len(whole) == 4
+    assert any(m["updates"] > 0 for _, m in whole)
+    assert numbers(tmp_path / "killed") == whole
+    for name in ("checkpoint/model.safetensors", "rollouts.parquet"):
+        expected = (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "killed" / name).read_bytes() == expected, name
+
+
+def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    long = Problem(domain="math", prompt="Make 5 from " + "9, " * 200, answer="5")
+    kept, too_long = rl.fitting([*problems, long], tokenizer, 64)
+    assert too_long == 1
+    assert kept == problems
+    with pytest.raises(ValueError, match="max_prompt_tokens"):
+        rl.fitting([long], tokenizer, 64)
+
+
+def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(problems):
+    seen = []
+
+    class Judge(LengthJudge):
+        def judge_many(self, items):
+            items = list(items)
+            seen.append([(p.id, i) for p, _, i in items])
+            return super().judge_many(items)
+
+    a, b = problems[0].id, problems[1].id
+    reward = JudgeReward(Judge(), problems)
+    paid = reward(completions=["ab", "abc", "ab"], problem_id=[a, a, b])
+    assert paid == [1.0, -1.0, 1.0]
+    assert seen == [[(a, 0), (a, 1), (b, 0)]]
+
+
+def test_an_unscored_answer_is_none_and_not_zero(problems):
+    class Broken(LengthJudge):
+        def judge_many(self, items):
+            for problem, _, index in items:
+                yield Score(
+                    problem_id=problem.id, index=index, reward=None, correct=None,
+                    pass_rate=None, verdict="IE",
+                )  # fmt: skip
+
+    reward = JudgeReward(Broken(), problems)
+    assert reward(completions=["x"], problem_id=[problems[0].id]) == [None]
+    assert components(reward.scores) == {"reward/unscored": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode"), [("vllm_colocate", "colocate"), ("vllm_server", "server")]
+)
+def test_vllm_gets_the_papers_lengths_and_no_importance_correction(tmp_path, engine, mode):
+    s = RLSettings(engine=engine)
+    arguments = rl.vllm_arguments(s)
+    assert arguments["vllm_mode"] == mode
+    assert arguments["vllm_max_model_length"] == 4_096 + 32_768
+    config = rl.gppo_config(
+        s.model_copy(update={"engine": "transformers", "runtime": RUNTIME}),
+        0,
+        rl_schedule(s, 8),
+        tmp_path,
+        1.0,
+    )
+    assert config.vllm_importance_sampling_correction is False
+    assert (config.max_steps, config.warmup_steps, config.save_steps) == (800, 80, 40)
+    assert (config.epsilon, config.epsilon_high, config.beta) == (0.2, 0.28, 0.0)
+
+
+def test_mixed_domains_need_one_reward_for_a_correct_answer(files, problems, tmp_path):
+    write_table(tmp_path / "p.parquet", Problem, problems)
+    job = job_for(files, tmp_path)
+    assert rl.positive_reward(job, problems) == 1.0
+    reward = job.settings.judge.reward.model_copy(update={"math_correct": 2.0})
+    judge = job.settings.judge.model_copy(update={"reward": reward})
+    job = job.model_copy(update={"settings": job.settings.model_copy(update={"judge": judge})})
+    assert rl.positive_reward(job, problems) == 2.0

@@ -1,0 +1,67 @@
+"""What a training child process is asked to do. Importable without torch: the launcher uses it.
+
+`python -m training.child JOB.json` runs one of these and exits 0 or 1.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from configs.base import Settings
+from configs.engines import EngineSettings, Sampling
+from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings
+
+
+class _Job(Settings):
+    out: Annotated[Path, Field(description="Work folder; a second run of the job resumes in it")]
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class BaseJob(_Job):
+    """Write the base model to `out/checkpoint`."""
+
+    kind: Literal["base"] = "base"
+    examples: Annotated[Path, Field(description="parquet[Example]: the small tokenizer's corpus")]
+    settings: BaseModelSettings
+
+
+class SFTJob(_Job):
+    """Fine-tune `base` on `examples`; writes `out/checkpoint`."""
+
+    kind: Literal["sft"] = "sft"
+    base: Path
+    examples: Annotated[Path, Field(description="parquet[Example]")]
+    settings: SFTSettings
+
+
+class RLJob(_Job):
+    """One GPPO stage on `problems`; writes `out/checkpoint` and `out/rollouts.parquet`."""
+
+    kind: Literal["rl"] = "rl"
+    checkpoint: Path
+    problems: Annotated[Path, Field(description="parquet[Problem]")]
+    settings: RLSettings
+
+
+class GenerateJob(_Job):
+    """Answer a file of requests with a local engine; its format is `training.engines.local`'s."""
+
+    kind: Literal["generate"] = "generate"
+    engine: EngineSettings
+    sampling: Sampling
+    requests: Path
+
+
+Job = Annotated[BaseJob | SFTJob | RLJob | GenerateJob, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[BaseJob | SFTJob | RLJob | GenerateJob] = TypeAdapter(Job)
+
+
+def write_job(path: Path, job: BaseJob | SFTJob | RLJob | GenerateJob) -> None:
+    """Write `job` as the JSON file that `python -m training.child` reads."""
+    path.write_text(job.model_dump_json(indent=2))
+
+
+def read_job(path: Path) -> BaseJob | SFTJob | RLJob | GenerateJob:
+    """Read a job file; unknown kinds or keys are an error that names them."""
+    return _ADAPTER.validate_json(path.read_text())

@@ -1,0 +1,128 @@
+"""Policy losses as a weighted negative log-likelihood with a detached weight (§3.2.2, App. A).
+
+Every loss here has the gradient of Eq. 12,
+
+    ∇L = −Σ_t F_t · Ã · ∇log π_t / Z,
+
+and they differ in F alone. GPPO is published (Eq. 11) as a clipped surrogate whose bounds carry
+δ/sg(δ); that form divides 0 by 0 at extreme log-ratios and gives NaN even where Ã = 0. The
+detached weight has the same gradient in all other cases and is finite everywhere.
+
+Shapes: all tensors are [B, T] (sequences × answer tokens) unless said otherwise; `advantage` may
+be [B, 1]. Signs: `weighted_nll` is minimised; a positive advantage makes its tokens likelier.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MAX_LOG_RATIO = 20.0  # e^20 is far outside any clip range, and its square still fits in float32
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Clip range [1 − ε_low, 1 + ε_high] (Eq. 5), β1 and β2 (Eq. 17), optional dual clip c."""
+
+    eps_low: float = 0.2
+    eps_high: float = 0.28
+    beta1: float = 1.0
+    beta2: float = 1.0
+    dual_clip: float | None = None
+
+    def above(self, ratio: Tensor, advantage: Tensor) -> Tensor:
+        """Tokens that clipping would cut off on the high side: Ã > 0, δ > 1 + ε_high."""
+        return (advantage > 0) & (ratio > 1 + self.eps_high)
+
+    def below(self, ratio: Tensor, advantage: Tensor) -> Tensor:
+        """Tokens that clipping would cut off on the low side: Ã < 0, δ < 1 − ε_low."""
+        return (advantage < 0) & (ratio < 1 - self.eps_low)
+
+
+def gppo(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
+    """Eq. 12 and, for β ≠ 1, Eq. 18: a clipped token keeps its gradient at the clip bound."""
+    weight = torch.where(clip.above(ratio, advantage), clip.beta2 * (1 + clip.eps_high), ratio)
+    return torch.where(clip.below(ratio, advantage), clip.beta1 * (1 - clip.eps_low), weight)
+
+
+def clip_higher(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
+    """Eq. 7 (gradient: Eq. 10 with asymmetric bounds): a clipped token has no gradient."""
+    cut = clip.above(ratio, advantage) | clip.below(ratio, advantage)
+    return ratio.masked_fill(cut, 0.0)
+
+
+def grpo(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
+    """Eq. 3: as clip_higher, with ε_low on both sides."""
+    return clip_higher(ratio, advantage, Clip(clip.eps_low, clip.eps_low))
+
+
+def cispo(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
+    """Eq. 15 and 16: the clipped ratio weighs every token, whatever the sign of Ã."""
+    return ratio.clamp(1 - clip.eps_low, 1 + clip.eps_high)
+
+
+POLICY_LOSSES: dict[str, Callable[[Tensor, Tensor, Clip], Tensor]] = {
+    "gppo": gppo,
+    "clip_higher": clip_higher,
+    "grpo": grpo,
+    "cispo": cispo,
+}
+
+
+def importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
+    """δ = π/π_old, detached; the log-ratio is clamped to ±20."""
+    return (logp - old_logp).detach().float().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def policy_weight(
+    loss: str, logp: Tensor, old_logp: Tensor, advantage: Tensor, clip: Clip
+) -> Tensor:
+    """F of Eq. 12 for one of `POLICY_LOSSES`, detached.
+
+    `clip.dual_clip` = c gives tokens with Ã < 0 and δ > c no gradient (the authors' code, c = 10).
+    """
+    if loss not in POLICY_LOSSES:
+        raise ValueError(f"unknown policy loss {loss!r}; choose one of {sorted(POLICY_LOSSES)}")
+    ratio = importance_ratio(logp, old_logp)
+    weight = POLICY_LOSSES[loss](ratio, advantage, clip)
+    if clip.dual_clip is not None:
+        weight = weight.masked_fill((advantage < 0) & (ratio > clip.dual_clip), 0.0)
+    return weight
+
+
+def token_weight(
+    policy_weight: Tensor,
+    advantage: Tensor,
+    positive: Tensor,
+    mask: Tensor,
+    *,
+    policy_tokens: Tensor | float,
+    positive_tokens: Tensor | float,
+    lm_weight: float,
+) -> Tensor:
+    """w = F·Ã/Z_pg + α·1[positive]/Z_pos on answer tokens, 0 elsewhere (Eq. 12, 13, 14).
+
+    `positive` [B] or [B, 1] marks correct answers (Φ of Eq. 13). `policy_tokens` and
+    `positive_tokens` are the answer tokens, and those of correct answers, of the *whole* optimizer
+    step, so the sum over micro-batches and processes is the loss of the step however it is cut.
+    Eq. 13 prints π; the gradient of a likelihood needs log π, which is what the authors' code has.
+    """
+    policy = policy_weight * advantage / _at_least_one(policy_tokens)
+    lm = lm_weight * positive.reshape(-1, 1).to(policy) / _at_least_one(positive_tokens)
+    return torch.where(mask.bool(), policy + lm, 0.0).detach()
+
+
+def weighted_nll(logp: Tensor, weight: Tensor) -> Tensor:
+    """Σ −w·log π: a scalar with the gradient of Eq. 12 + α·Eq. 13. Weight 0 means no gradient."""
+    return -(weight * torch.where(weight != 0, logp, 0.0)).sum()
+
+
+def surrogate(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
+    """The value of the clipped objective per token, min(δÃ, clip(δ)Ã) (Eq. 7, 11); for logging."""
+    clipped = ratio.clamp(1 - clip.eps_low, 1 + clip.eps_high)
+    return torch.minimum(ratio * advantage, clipped * advantage)
+
+
+def _at_least_one(tokens: Tensor | float) -> Tensor | float:
+    return tokens.clamp(min=1) if isinstance(tokens, Tensor) else max(tokens, 1.0)

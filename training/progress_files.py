@@ -1,0 +1,60 @@
+"""What a training process tells its parent: metrics.jsonl and progress.json under `out`.
+
+The child knows neither Prefect nor MLflow; the parent tails both files. A metrics line is
+`{"step": int, "time": float, "metrics": {name: number}}`; progress is
+`{"done": int, "total": int, "note": str}`, replaced atomically at most twice a second.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+PROGRESS_INTERVAL_S = 0.5
+
+
+class MetricsFile:
+    """Appends to `out/logs/metrics.jsonl`; a resumed run first drops what came after its start."""
+
+    def __init__(self, out: Path, *, after_step: int = 0) -> None:
+        self.path = out / "logs" / "metrics.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [line for line in self._lines() if json.loads(line)["step"] <= after_step]
+        partial = self.path.with_suffix(".partial")
+        partial.write_text("".join(line + "\n" for line in kept))
+        os.replace(partial, self.path)
+
+    def _lines(self) -> list[str]:
+        """The whole lines; a line cut by a kill is no line."""
+        if not self.path.exists():
+            return []
+        text = self.path.read_text()
+        return [line for line in text[: text.rfind("\n") + 1].splitlines() if line]
+
+    def append(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write one line; what is not finite is left out, for JSON has no name for it."""
+        finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
+        line = json.dumps({"step": step, "time": time.time(), "metrics": finite})
+        with self.path.open("a") as file:
+            file.write(line + "\n")
+
+
+class ProgressFile:
+    """Rewrites `out/.resume/progress.json`."""
+
+    def __init__(self, out: Path) -> None:
+        self.path = out / ".resume" / "progress.json"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._last = 0.0
+
+    def report(self, done: int, total: int, note: str = "") -> None:
+        """Cheap: writes at most every half second, and always at the end."""
+        now = time.monotonic()
+        if done < total and now - self._last < PROGRESS_INTERVAL_S:
+            return
+        self._last = now
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps({"done": done, "total": total, "note": note}))
+        os.replace(partial, self.path)
