@@ -68,7 +68,9 @@ class Source(Settings):
     few_tests_share: Annotated[
         float, Field(ge=0, le=1, description="Problems with under 16 tests (by_example)")
     ] = 0.0
-    difficulty: Annotated[PositiveInt, Field(description="Largest number (countdown)")] = 10
+    difficulty: Annotated[
+        int | None, Field(ge=4, description="Largest number; default: the family's (generated)")
+    ] = None
     limit: Annotated[int | None, Field(ge=1, description="Keep the first N rows")] = None
 
     @model_validator(mode="after")

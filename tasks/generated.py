@@ -34,8 +34,15 @@ def generated_problems(source: Source, seed: int) -> Iterator[Problem]:
 def _family(source: Source, stream: str, size: int, side: Side) -> Iterator[Problem]:
     rng = random.Random(f"{source.family} {stream}")
     if source.family == "countdown":
-        return countdown.generate(rng, size, side, largest=source.difficulty)
-    return by_example.generate(rng, size, side, few_tests_share=source.few_tests_share)
+        largest = source.difficulty or countdown.LARGEST_NUMBER
+        return countdown.generate(rng, size, side, largest=largest)
+    return by_example.generate(
+        rng,
+        size,
+        side,
+        largest=source.difficulty or by_example.LARGEST_NUMBER,
+        few_tests_share=source.few_tests_share,
+    )
 
 
 def _with_duplicates(problems: list[Problem], count: int, rng: random.Random) -> list[Problem]:

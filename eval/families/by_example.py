@@ -21,6 +21,7 @@ import random
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 from configs.engines import EngineSettings
@@ -28,9 +29,8 @@ from eval.families.countdown import apply, verdict
 from eval.families.split import Side, side_of
 from eval.records import Problem, StdinCase, TestSuite, normalise_prompt
 
-CONSTANTS = range(2, 10)
 OPERATORS = ("+", "*", "-", "max", "min")
-GRID = tuple((a, b) for a in range(1, 10) for b in range(1, 10))
+LARGEST_NUMBER = 9  # of a, b and the constant, unless asked otherwise
 EXAMPLES, HIDDEN_TESTS = 2, 16
 FEWEST_TESTS = 4
 LARGEST_VALUE = 99
@@ -118,12 +118,13 @@ Points = tuple[tuple[int, int], ...]
 
 
 @lru_cache(maxsize=2048)
-def _inputs(form: Form) -> tuple[Points, Points]:
+def _inputs(form: Form, largest: int) -> tuple[Points, Points]:
     """Where the form is defined, and the telling part of it: a, b and the constant differ.
 
     Both are empty for a form that is defined in too few places or takes under four values.
     """
-    inputs = tuple(ab for ab in GRID if form.defined_at(*ab))
+    grid = product(range(1, largest + 1), repeat=2)
+    inputs = tuple(ab for ab in grid if form.defined_at(*ab))
     constants = {form.x, form.y, form.z}
     telling = tuple((a, b) for a, b in inputs if a != b and not {str(a), str(b)} & constants)
     dull = len({form.values(*ab)[1] for ab in inputs}) < 4
@@ -133,9 +134,14 @@ def _inputs(form: Form) -> tuple[Points, Points]:
 
 
 def generate(
-    rng: random.Random, size: int, split: Side, *, few_tests_share: float = 0.0
+    rng: random.Random,
+    size: int,
+    split: Side,
+    *,
+    largest: int = LARGEST_NUMBER,
+    few_tests_share: float = 0.0,
 ) -> Iterator[Problem]:
-    """`size` different problems of one side, each with 16 distinct hidden tests.
+    """`size` different problems of one side with numbers up to `largest`, 16 hidden tests each.
 
     A share `few_tests_share` gets 4 to 15 tests instead: work for the filter on tests. A longer
     run from the same state begins with the shorter one's problems. Raises ValueError when the
@@ -144,13 +150,13 @@ def generate(
     seen: set[str] = set()
     misses = 0
     while len(seen) < size:
-        problem = _draw(rng, split, few_tests_share)
+        problem = _draw(rng, split, largest, few_tests_share)
         if problem is None or problem.prompt in seen:
             misses += 1
             if misses > MISSES_BEFORE_GIVING_UP:
                 raise ValueError(
                     f"by_example has fewer than size={size} {split} problems: found {len(seen)}; "
-                    "lower size"
+                    "lower size or raise difficulty"
                 )
             continue
         misses = 0
@@ -158,11 +164,11 @@ def generate(
         yield problem
 
 
-def _draw(rng: random.Random, split: Side, few_tests_share: float) -> Problem | None:
+def _draw(rng: random.Random, split: Side, largest: int, few_tests_share: float) -> Problem | None:
     """One problem; None when the drawn function is too dull or belongs to the other side."""
-    constant = rng.choice(CONSTANTS)
+    constant = rng.randint(2, largest)
     form = rng.choice(forms(constant))
-    inputs, telling = _inputs(form)
+    inputs, telling = _inputs(form, largest)
     if not inputs:
         return None
     shown = rng.sample(telling, EXAMPLES)

@@ -24,6 +24,7 @@ from eval.families.split import Side, side_of
 from eval.records import Problem, normalise_prompt
 
 SMALLEST, LARGEST_VALUE = 2, 99
+LARGEST_NUMBER = 10  # unless asked otherwise
 SLIPS = (-2, -1, 1, 2, 10)
 MISSES_BEFORE_GIVING_UP = 20_000
 _PROMPT = re.compile(r"make (\d+) from (\d+), (\d+), (\d+)\.")
@@ -74,7 +75,9 @@ def candidates(numbers: tuple[int, int, int]) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
-def generate(rng: random.Random, size: int, split: Side, *, largest: int = 10) -> Iterator[Problem]:
+def generate(
+    rng: random.Random, size: int, split: Side, *, largest: int = LARGEST_NUMBER
+) -> Iterator[Problem]:
     """`size` different problems of one side, numbers in 2..`largest`, targets in 1..99.
 
     A longer run from the same state begins with the shorter one's problems. Raises ValueError when

@@ -1,27 +1,16 @@
 """Math verdicts: equal values in any spelling are right, all else is wrong, nothing is slow."""
 
-import gzip
-import json
 import time
-from pathlib import Path
 
 import pytest
 
-from eval.answers import extract_boxed
 from eval.math_task import run
 from eval.verify_math import MathVerdict, quick_verdict
-
-SHARED = Path(__file__).parents[3] / "shared"
 
 
 def verdict_of(gold: str, answer: str) -> MathVerdict:
     """What the judge does, in this process."""
     return quick_verdict(gold, answer) or run(gold, answer)
-
-
-def verdict_of_text(gold: str, text: str) -> str:
-    answer = extract_boxed(text).answer
-    return "WA" if answer is None else verdict_of(gold, answer).verdict
 
 
 SAME = [
@@ -282,34 +271,3 @@ def test_an_integer_costs_less_than_a_millisecond():
     for i in range(200):
         verdict_of(str(i), str(i + 1))
     assert (time.process_time() - started) / 200 < 1e-3
-
-
-def cases() -> list[dict]:
-    path = SHARED / "cases/math_cases.json"
-    return json.loads(path.read_text()) if path.exists() else []
-
-
-@pytest.mark.skipif(not cases(), reason="needs ../shared/cases/math_cases.json")
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case["id"])
-def test_collected_cases_are_judged_as_a_mathematician_would(case):
-    started = time.process_time()
-    assert (verdict_of_text(case["gold"], case["answer"]) == "AC") is case["expected"]
-    assert time.process_time() - started < 2.5
-
-
-def test_published_grades_are_reproduced():
-    path = SHARED / "data/skythought_cot/aime24.jsonl.gz"
-    if not path.exists():
-        pytest.skip("needs ../shared/data/skythought_cot/aime24.jsonl.gz")
-    tags = {"<|begin_of_thought|>": "<think>", "<|end_of_thought|>": "</think>"}
-    tags |= {"<|begin_of_solution|>": "", "<|end_of_solution|>": ""}
-    agree = total = 0
-    with gzip.open(path, "rt") as lines:
-        for line in lines:
-            row = json.loads(line)
-            text = row["response"]
-            for theirs, ours in tags.items():
-                text = text.replace(theirs, ours)
-            agree += (verdict_of_text(row["gt"], text) == "AC") is bool(row["correct"])
-            total += 1
-    assert agree / total >= 0.97

@@ -13,7 +13,7 @@ import pytest
 
 from configs.engines import EngineRuntime, EngineSettings, Sampling
 from training.engines import endpoint
-from training.engines.endpoint import EndpointEngine, backoff, retry_after
+from training.engines.endpoint import EndpointEngine
 from training.engines.interface import EngineError, Request
 from training.engines.make import make_engine
 
@@ -301,24 +301,3 @@ def test_a_missing_key_is_one_line_that_names_the_variable(monkeypatch):
     with pytest.raises(EngineError, match="set the environment variable TEST_KEY") as caught:
         make_engine(settings, Sampling())
     assert "\n" not in str(caught.value)
-
-
-def test_waits_double_up_to_a_minute_with_jitter(monkeypatch):
-    monkeypatch.setattr(endpoint, "FIRST_DELAY_S", 0.5)
-    assert [backoff(n, None, jitter=0.5) for n in (0, 1, 2, 20)] == [0.5, 1.0, 2.0, 60.0]
-    assert backoff(3, None, jitter=0.0) == 2.0
-    assert backoff(3, None, jitter=1.0) == 6.0
-    assert backoff(9, asked=7.0) == 7.0
-    assert backoff(0, asked=1e9) == endpoint.LONGEST_ASKED_DELAY_S
-
-
-def test_retry_after_is_seconds_or_a_date():
-    from email.utils import formatdate
-
-    assert retry_after({"retry-after": "3"}) == 3
-    assert retry_after({}) is None
-    assert retry_after({"retry-after": "soon"}) is None
-    assert retry_after({"retry-after": formatdate(time.time() - 60, usegmt=True)}) == 0
-    wait = retry_after({"retry-after": formatdate(time.time() + 30, usegmt=True)})
-    assert wait
-    assert 28 <= wait <= 30

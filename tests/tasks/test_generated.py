@@ -1,0 +1,80 @@
+"""Generated sources: seeds, planted duplicates and planted benchmark problems."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from configs.data_stages import CollectSettings, Source
+from eval.records import Problem, normalise_prompt
+from eval.tables import read_table
+from tasks.collect import collect
+
+
+def collected(out: Path, *sources: Source, seed: int = 0) -> list[Problem]:
+    out.mkdir(parents=True, exist_ok=True)
+    collect.body(out, settings=CollectSettings(sources=sources), seed=seed)
+    return list(read_table(out / "kept.parquet", Problem))
+
+
+def countdown(**fields) -> Source:
+    return Source(**{"name": "cd", "kind": "generated", "family": "countdown", **fields})
+
+
+def test_generated_sources_follow_the_seed_unless_it_is_fixed(tmp_path):
+    def prompts(name: str, source: Source, seed: int) -> list[str]:
+        return [p.prompt for p in collected(tmp_path / name, source, seed=seed)]
+
+    free, fixed = countdown(size=30), countdown(size=30, fixed_seed=3)
+    assert prompts("a", free, 0) == prompts("b", free, 0) != prompts("c", free, 1)
+    assert prompts("d", fixed, 0) == prompts("e", fixed, 1)
+
+
+@pytest.mark.parametrize("family", ["countdown", "by_example"])
+def test_planted_problems_are_the_benchmarks_own_and_planted_duplicates_real(tmp_path, family):
+    domain = "math" if family == "countdown" else "code"
+    shared = {"kind": "generated", "family": family, "domain": domain}
+    bench = Source(name="bench", split_part="test", fixed_seed=7, size=100, **shared)
+    train = Source(
+        name="train",
+        size=1000,
+        duplicate_share=0.1,
+        contaminated_share=0.05,
+        contaminated_seed=7,
+        **shared,
+    )
+    kept = collected(tmp_path / "out", train, bench)
+    rows = [p for p in kept if p.source == "train"]
+    held_out = {p.id for p in kept if p.source == "bench"}
+    assert len(rows) == 1000
+    assert len({p.id for p in rows}) == 900
+    assert len({p.id for p in rows} & held_out) == 50
+
+
+def test_a_duplicate_follows_its_original_and_differs_in_typesetting_at_times(tmp_path):
+    rows = collected(tmp_path / "out", countdown(size=500, duplicate_share=0.2))
+    seen: dict[str, str] = {}
+    kinds: Counter[bool] = Counter()
+    for p in rows:
+        if p.id in seen:
+            assert normalise_prompt(p.prompt) == normalise_prompt(seen[p.id])
+            kinds[p.prompt == seen[p.id]] += 1
+        else:
+            assert p.prompt.startswith("Make ")
+            assert "  " not in p.prompt
+        seen.setdefault(p.id, p.prompt)
+    assert sum(kinds.values()) == 100
+    assert min(kinds[True], kinds[False]) > 20
+
+
+def test_asking_for_more_problems_than_a_family_has_says_so(tmp_path):
+    with pytest.raises(ValueError, match="raise difficulty"):
+        collected(tmp_path / "out", countdown(size=5000, difficulty=4))
+
+
+def test_the_same_settings_give_the_same_bytes(tmp_path):
+    source = countdown(size=200, duplicate_share=0.1, contaminated_share=0.05)
+    collected(tmp_path / "a", source)
+    collected(tmp_path / "b", source)
+    for name in ("kept.parquet", "rejected.parquet"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
