@@ -15,8 +15,7 @@ from tasks.display import showing
 
 def run_pipeline(settings: Pipeline, force: Sequence[str] = (), until: str = "report") -> int:
     """Run, print what was computed, what was reused and where to look; 0 done, 1 failed."""
-    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs", "httpx", "mlflow"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     console = Console()
     console.print(f"klear run {settings.profile} (seed {settings.seed})", style="bold")
     began = time.monotonic()

@@ -39,6 +39,27 @@ class Plain:
         self._logger.info("%s: %s in %.1f s  %s", stage, outcome, seconds, figures)
 
 
+class Both:
+    """The display of this process, if it chose one, and the log of the run."""
+
+    def __init__(self, chosen: Display | None, log: Display) -> None:
+        self._displays = [d for d in (chosen, log) if d is not None]
+
+    def started(self, stage: str, why: str) -> None:
+        for display in self._displays:
+            display.started(stage, why)
+
+    def progress(self, stage: str, done: float, total: float, note: str) -> None:
+        for display in self._displays:
+            display.progress(stage, done, total, note)
+
+    def finished(
+        self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
+    ) -> None:
+        for display in self._displays:
+            display.finished(stage, outcome, seconds, metrics)
+
+
 _chosen: ContextVar[Display | None] = ContextVar("klear_display", default=None)
 
 

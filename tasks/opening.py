@@ -16,7 +16,7 @@ from prefect.states import Crashed
 from configs.base import key_of
 from configs.machine import load_machine
 from configs.settings import Pipeline
-from tasks.display import Plain, chosen_display
+from tasks.display import Both, Plain, chosen_display
 from tasks.run import Ledger, Run, active, dead_ledgers, git_commit
 from tasks.store import Store
 from tasks.tracking import Tracker
@@ -50,7 +50,7 @@ def opened(settings: Pipeline, force: Sequence[str], until: str) -> Iterator[Run
             seed=settings.seed,
             run_id=run_id,
             tracker=tracker,
-            display=chosen_display() or Plain(get_run_logger()),
+            display=Both(chosen_display(), Plain(get_run_logger())),
             force=frozenset(force),
             until=until,
             orchestrated=True,

@@ -105,14 +105,15 @@ def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: 
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         tie_word_embeddings=True,
         initializer_range=s.initializer_range,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,  # type: ignore[arg-type]
+        eos_token_id=end_of_turn(tokenizer),
         bos_token_id=None,
     )
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(config)
     model.generation_config = GenerationConfig(
-        eos_token_id=end_of_turn(tokenizer), pad_token_id=config.pad_token_id
+        eos_token_id=end_of_turn(tokenizer),
+        pad_token_id=config.pad_token_id,
     )
     return model
 

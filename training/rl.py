@@ -44,17 +44,20 @@ def run_rl(job: RLJob) -> dict[str, float]:
     with Judge(s.judge) as judge:
         reward = JudgeReward(judge, problems)
         trainer = build_trainer(job, model, tokenizer, problems, reward, units, checkpoints)
-        audit = RolloutAudit(job.out, tokenizer, reward, keep=s.audit_rollouts, after_step=done)
-        trainer.on_rollout = audit.add
-        trainer.add_callback(
-            WriteMetrics(
-                MetricsFile(job.out, after_step=done),
-                ProgressFile(job.out),
-                updates_per_step=units.updates_per_rollout,
+        audit = None
+        if trainer.is_world_process_zero():
+            audit = RolloutAudit(job.out, tokenizer, reward, keep=s.audit_rollouts, after_step=done)
+            trainer.on_rollout = audit.add
+            trainer.add_callback(
+                WriteMetrics(
+                    MetricsFile(job.out, after_step=done),
+                    ProgressFile(job.out),
+                    updates_per_step=units.updates_per_rollout,
+                )
             )
-        )
         trainer.train(resume_from_checkpoint=str(start) if start else None)
-    audit.write(job.out / "rollouts.parquet")
+    if audit is not None:
+        audit.write(job.out / "rollouts.parquet")
     save_trained(trainer, job.out / "checkpoint", bf16=s.runtime.bf16)
     return {
         "rollout_steps": float(s.steps),

@@ -64,8 +64,9 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     trainer = build_trainer(job, model, tokenizer, dataset, checkpoints)
     start = latest(checkpoints)
     done = int(start.name.rpartition("-")[2]) if start else 0
-    metrics = MetricsFile(job.out, after_step=done)
-    trainer.add_callback(WriteMetrics(metrics, ProgressFile(job.out)))
+    if trainer.is_world_process_zero():
+        metrics = MetricsFile(job.out, after_step=done)
+        trainer.add_callback(WriteMetrics(metrics, ProgressFile(job.out)))
     trainer.train(resume_from_checkpoint=str(start) if start else None)
     save_trained(trainer, job.out / "checkpoint", bf16=settings.runtime.bf16)
     return {
