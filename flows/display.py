@@ -1,5 +1,6 @@
 """The progress display of `klear run`: one line a stage, a live bar for the one that computes."""
 
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -11,6 +12,7 @@ from tasks.display import Outcome
 
 _MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
 _FIGURES = 4  # how many metrics of a stage fit on its line
+SECONDS_BETWEEN_LINES = 30.0  # without a terminal there is no bar; a line now and then instead
 
 
 class Terminal:
@@ -30,6 +32,7 @@ class Terminal:
             disable=not self.console.is_terminal,
         )
         self._bar: TaskID | None = None
+        self._next_line = 0.0
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -41,15 +44,20 @@ class Terminal:
         self._bars.stop()
 
     def started(self, stage: str, why: str) -> None:
+        self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         if not self.console.is_terminal or why not in ("new", "forced"):
-            self.console.print(f"  {stage:18} [dim]{why}[/]", highlight=False, soft_wrap=True)
+            self._print(f"  {stage:18} [dim]{why}[/]")
         self._clear()
         self._bar = self._bars.add_task(stage, total=None, note=why)
 
     def progress(self, stage: str, done: float, total: float, note: str) -> None:
+        count = f"{done:g}/{total:g} {note}" if total else note
         if self._bar is not None:
-            count = f"{done:g}/{total:g} {note}" if total else note
             self._bars.update(self._bar, completed=done, total=total or None, note=count)
+        now = time.monotonic()
+        if not self.console.is_terminal and now >= self._next_line:
+            self._next_line = now + SECONDS_BETWEEN_LINES
+            self._print(f"  {stage:18} [dim]{count}[/]")
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
@@ -57,11 +65,10 @@ class Terminal:
         self._clear()
         self.counts[outcome] += 1
         took = "cached" if outcome == "cached" else f"{seconds:6.1f} s"
-        self.console.print(
-            f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures(metrics)}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        self._print(f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures(metrics)}")
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def _clear(self) -> None:
         if self._bar is not None:

@@ -22,6 +22,9 @@ def run_pipeline(settings: Pipeline, force: Sequence[str] = (), until: str = "re
     with Terminal(console) as display, showing(display):
         try:
             where = pipeline(settings, force=list(force), until=until)  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            console.print("stopped. The same command continues from here.")
+            return 1
         except Exception as error:
             message = str(error).strip() or type(error).__name__
             console.print(f"[red]failed:[/] {message}", highlight=False)

@@ -1,0 +1,45 @@
+"""The progress display says what was computed, what was reused, and how far a stage is."""
+
+import io
+
+from rich.console import Console
+
+from flows import display
+from flows.display import Terminal, figures
+
+
+def shown(terminal: bool = False) -> tuple[Terminal, io.StringIO]:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=100, color_system=None)
+    return Terminal(console), out
+
+
+def test_each_stage_ends_in_one_line_with_its_outcome_and_figures() -> None:
+    screen, out = shown()
+    with screen:
+        screen.started("dedup", "new")
+        screen.finished("dedup", "computed", 1.25, {"kept": 12.0, "rejected": 3.0})
+        screen.finished("sft", "cached", 99.0, {})
+        screen.started("rl_math", "resuming")
+        screen.finished("rl_math", "failed", 2.0, {})
+    lines = out.getvalue().splitlines()
+    assert lines[1].split() == ["✓", "dedup", "1.2", "s", "kept=12", "rejected=3"]
+    assert lines[2].split() == ["=", "sft", "cached"]
+    assert lines[3].split() == ["rl_math", "resuming"]
+    assert screen.counts == {"computed": 1, "cached": 1, "failed": 1}
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    screen, out = shown()
+    screen.started("sft", "new")
+    for second in range(0, 65):
+        now[0] = float(second)
+        screen.progress("sft", second, 100, "loss 1.0")
+    progress = [line for line in out.getvalue().splitlines() if "/100" in line]
+    assert [line.split()[1] for line in progress] == ["30/100", "60/100"]
+
+
+def test_a_line_shows_the_first_figures_only() -> None:
+    assert figures({c: 1 / 3 for c in "abcdef"}) == "a=0.3333  b=0.3333  c=0.3333  d=0.3333"

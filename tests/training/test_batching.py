@@ -1,0 +1,67 @@
+"""Batches of tokens, and the order of prompts: pure functions of their seed."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.batching import PromptOrder, epoch_batches, length_groups
+
+LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=80)
+
+
+@given(LENGTHS, st.integers(1, 200))
+def test_groups_hold_every_sequence_once_within_the_budget(lengths, budget):
+    groups = length_groups(lengths, budget)
+    assert sorted(i for g in groups for i in g) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(lengths[i] for i in group) <= budget
+
+
+@given(LENGTHS, st.integers(1, 3), st.integers(1, 4))
+def test_a_plan_visits_every_sequence_every_epoch_in_a_multiple_of_batches(
+    lengths, epochs, multiple
+):
+    plan = epoch_batches(lengths, 60, epochs, seed=1, multiple=multiple)
+    assert len(plan) % multiple == 0
+    seen = Counter(i for batch in plan for i in batch)
+    assert set(seen) == set(range(len(lengths)))
+    assert min(seen.values()) >= epochs
+
+
+def test_a_plan_depends_on_its_seed_and_nothing_else():
+    lengths = list(range(1, 60))
+    assert epoch_batches(lengths, 100, 2, seed=1) == epoch_batches(lengths, 100, 2, seed=1)
+    assert epoch_batches(lengths, 100, 2, seed=1) != epoch_batches(lengths, 100, 2, seed=2)
+
+
+def test_half_an_epoch_visits_half_the_sequences():
+    plan = epoch_batches([3] * 40, 30, 0.5, seed=0)
+    assert sum(map(len, plan)) == 20
+
+
+def test_no_sequence_is_an_error():
+    with pytest.raises(ValueError, match="no batch"):
+        epoch_batches([], 10, 1, seed=0)
+
+
+def order(**changes):
+    numbers = {"prompts_per_step": 2, "rollouts": 3, "updates": 2, "steps": 4, "seed": 0}
+    return list(PromptOrder(5, **(numbers | changes)))
+
+
+def test_each_step_repeats_its_prompts_for_rollouts_and_updates():
+    indices = order()
+    assert len(indices) == 4 * 2 * 2 * 3
+    for step in range(4):
+        once = indices[step * 12 : step * 12 + 6]
+        assert indices[step * 12 + 6 : step * 12 + 12] == once
+        assert once == [once[0]] * 3 + [once[3]] * 3
+
+
+def test_prompts_run_on_over_epochs_without_a_break():
+    prompts = order(steps=5)[::3]
+    stream = [p for s in range(5) for p in prompts[s * 4 : s * 4 + 2]]
+    assert sorted(stream[:5]) == sorted(stream[5:]) == list(range(5))
+    assert stream[:5] != stream[5:]

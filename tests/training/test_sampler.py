@@ -1,0 +1,72 @@
+"""Sampling without finished rows gives what `generate` gives."""
+
+import torch
+
+from training.checkpoints import load_model, load_tokenizer
+from training.render import prompt_ids
+from training.sampler import draw, sample
+
+
+def small(files):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    prompts = prompt_ids(tokenizer, ["Make 5 from 1, 2, 3.", "Make 77 from 7, 7, 11.", "p"] * 3)
+    model = load_model(files["checkpoint"], dtype="float32")
+    with torch.no_grad():  # an untrained model repeats its last token; stir its layers
+        for weight in (p for p in model.model.layers.parameters() if p.ndim == 2):
+            weight *= 5
+    return model, prompts
+
+
+def greedy(model, prompts, stops, most, batch_size):
+    return sample(
+        model, prompts, max_tokens=most, stop_ids=stops, pad_id=0, temperature=0,
+        batch_size=batch_size,
+    )  # fmt: skip
+
+
+def test_greedy_answers_are_those_of_generate_one_by_one(files):
+    model, prompts = small(files)
+    first = greedy(model, prompts, [-1], 12, 256)  # nothing stops
+    stops = sorted({answer[4] for answer in first})  # so that rows end at different places
+    answers = greedy(model, prompts, stops, 12, 256)
+    assert len({len(a) for a in answers}) > 1
+    for prompt, answer in zip(prompts, answers, strict=True):
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12,
+            eos_token_id=stops, pad_token_id=0,
+        )  # fmt: skip
+        assert out[0, len(prompt) :].tolist() == answer
+
+
+def test_answers_do_not_depend_on_the_batch(files):
+    model, prompts = small(files)
+    assert greedy(model, prompts, [-1], 8, 256) == greedy(model, prompts, [-1], 8, 2)
+
+
+def test_an_answer_ends_with_its_stop_token_or_at_the_limit(files):
+    model, prompts = small(files)
+    stops = list(range(0, 320, 3))
+    generator = torch.Generator().manual_seed(0)
+    answers = sample(model, prompts, max_tokens=20, stop_ids=stops, pad_id=0, generator=generator)
+    for answer in answers:
+        assert len(answer) == 20 or answer[-1] in stops
+        assert not set(answer[:-1]) & set(stops)
+
+
+def test_the_generator_alone_decides_the_draws(files):
+    model, prompts = small(files)
+
+    def draws(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return sample(model, prompts, max_tokens=6, stop_ids=[-1], pad_id=0, generator=generator)
+
+    assert draws(1) == draws(1)
+    assert draws(1) != draws(2)
+
+
+def test_top_p_never_draws_from_the_tail():
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(2_000, 1)
+    generator = torch.Generator().manual_seed(0)
+    assert set(draw(logits, 1.0, 0.75, generator).tolist()) == {0, 1}
+    assert set(draw(logits, 1.0, 1.0, generator).tolist()) == {0, 1, 2, 3}
