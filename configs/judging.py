@@ -22,15 +22,19 @@ class RewardSettings(Settings):
     ] = "soft"
     unclosed_think: Annotated[
         float,
-        Field(description="Reward of an answer without one closed <think> block (§3.2.4)"),
+        Field(description="Reward of a math answer without one closed <think> block (§3.2.4)"),
+    ] = -1.0
+    code_unclosed_think: Annotated[
+        float,
+        Field(le=0, description="The same for code, where a program that passes nothing gets 0"),
     ] = -1.0
 
     @model_validator(mode="after")
     def format_never_pays(self) -> Self:
-        if self.unclosed_think > min(self.math_wrong, 0.0):
+        if self.unclosed_think > self.math_wrong:
             raise ValueError(
                 f"unclosed_think={self.unclosed_think} would pay more than a wrong answer; "
-                f"use {min(self.math_wrong, 0.0)} or less"
+                f"use {self.math_wrong} or less"
             )
         return self
 

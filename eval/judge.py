@@ -6,7 +6,8 @@
 
 The answer is what follows the think block: the last boxed expression (math) or the last fenced
 program (code). `correct` never depends on the format; the reward does: without exactly one closed
-think block it is `unclosed_think`. What could not be judged is unscored (IE), never wrong.
+think block it is `unclosed_think` or `code_unclosed_think`. What could not be judged is unscored
+(IE), never wrong.
 """
 
 import hashlib
@@ -189,12 +190,12 @@ def make_score(
     reward: float | None
     if verdict == "IE":
         reward = None
-    elif not closed_think:
-        reward = settings.reward.unclosed_think
     elif problem.domain == "math":
-        reward = settings.reward.math_correct if correct else settings.reward.math_wrong
+        paid = settings.reward.math_correct if correct else settings.reward.math_wrong
+        reward = paid if closed_think else settings.reward.unclosed_think
     else:
-        reward = pass_rate if settings.reward.code == "soft" else float(correct)
+        paid = pass_rate if settings.reward.code == "soft" else float(correct)
+        reward = paid if closed_think else settings.reward.code_unclosed_think
     return Score(
         problem_id=problem.id,
         index=index,

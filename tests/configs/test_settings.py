@@ -61,6 +61,8 @@ def test_the_code_stage_differs_from_the_math_stage_as_in_the_paper() -> None:
 def test_an_answer_without_a_think_block_never_pays() -> None:
     with pytest.raises(ValidationError, match="would pay more than a wrong answer"):
         RewardSettings(unclosed_think=-0.5)
+    with pytest.raises(ValidationError, match="less than or equal to 0"):
+        RewardSettings(code_unclosed_think=0.5)
 
 
 def test_mini_batches_divide_the_step() -> None:

@@ -78,7 +78,8 @@ def test_correct_is_about_the_answer_and_reward_about_the_format_too(
 
 
 def test_rewards_follow_the_settings():
-    soft = JudgeSettings(reward=RewardSettings(math_wrong=0.0, unclosed_think=-2.0))
+    chosen = RewardSettings(math_wrong=0.0, unclosed_think=-2.0, code_unclosed_think=-3.0)
+    soft = JudgeSettings(reward=chosen)
     hard = JudgeSettings(reward=RewardSettings(code="hard"))
 
     def reward(problem, settings, verdict: Verdict = "WA", pass_rate=0.75, closed=True):
@@ -88,7 +89,8 @@ def test_rewards_follow_the_settings():
     assert reward(CODE, hard) == 0
     assert reward(CODE, hard, "AC", 1.0) == 1
     assert reward(MATH, soft) == 0
-    assert reward(CODE, soft, closed=False) == -2
+    assert reward(MATH, soft, closed=False) == -2
+    assert reward(CODE, soft, closed=False) == -3
     assert reward(CODE, soft, "IE", closed=False) is None
 
 
