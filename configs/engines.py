@@ -78,6 +78,9 @@ class EngineSettings(Settings):
     error_rate: Annotated[float, Field(ge=0, le=1, title="Arithmetic slips (scripted)")] = 0.01
     give_up_rate: Annotated[float, Field(ge=0, le=1, title="Gives up per line (scripted)")] = 0.12
     brief_rate: Annotated[float, Field(ge=0, le=1, title="Answers without search (scripted)")] = 0.5
+    code_brief_rate: Annotated[
+        float | None, Field(ge=0, le=1, description="The same on code; default: brief_rate")
+    ] = None
     guidance: Annotated[float, Field(ge=0, title="How well the search is ordered (scripted)")] = 0.5
     max_lines: Annotated[PositiveInt, Field(title="Longest search (scripted)")] = 10
     runtime: EngineRuntime = EngineRuntime()

@@ -225,7 +225,8 @@ def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
     order.sort(
         key=lambda form: rng.random() + guidance * min(abs(form.values(a, b)[1] - f), 40) / 40
     )
-    if rng.random() < settings.brief_rate:
+    brief = settings.brief_rate if settings.code_brief_rate is None else settings.code_brief_rate
+    if rng.random() < brief:
         return _answer([order[0].expression()], order[0])
     lines: list[str] = []
     form = order[0]
