@@ -1,9 +1,14 @@
-"""How long the endpoint engine waits before it asks again."""
+"""The endpoint engine before and between requests: its key, and how long it waits."""
 
 import time
 
+import pytest
+
+from configs.engines import EngineSettings, Sampling
 from training.engines import endpoint
 from training.engines.endpoint import backoff, retry_after
+from training.engines.interface import EngineError
+from training.engines.make import make_engine
 
 
 def test_waits_double_up_to_a_minute_with_jitter(monkeypatch):
@@ -25,3 +30,13 @@ def test_retry_after_is_seconds_or_a_date():
     wait = retry_after({"retry-after": formatdate(time.time() + 30, usegmt=True)})
     assert wait
     assert 28 <= wait <= 30
+
+
+def test_a_missing_key_is_one_line_that_names_the_variable(monkeypatch):
+    monkeypatch.delenv("TEST_KEY", raising=False)
+    settings = EngineSettings(
+        kind="openai", model="m", base_url="http://127.0.0.1:1/v1", api_key_env="TEST_KEY"
+    )
+    with pytest.raises(EngineError, match="set the environment variable TEST_KEY") as caught:
+        make_engine(settings, Sampling())
+    assert "\n" not in str(caught.value)

@@ -15,7 +15,6 @@ from configs.engines import EngineRuntime, EngineSettings, Sampling
 from training.engines import endpoint
 from training.engines.endpoint import EndpointEngine
 from training.engines.interface import EngineError, Request
-from training.engines.make import make_engine
 
 KEY = "sk-secret-0123456789"
 Reply = tuple[int, dict[str, str], bytes]
@@ -291,13 +290,3 @@ def test_requests_are_taken_as_they_are_needed():
         next(stream)
         stream.close()
     assert taken < 10
-
-
-def test_a_missing_key_is_one_line_that_names_the_variable(monkeypatch):
-    monkeypatch.delenv("TEST_KEY")
-    settings = EngineSettings(
-        kind="openai", model="m", base_url="http://127.0.0.1:1/v1", api_key_env="TEST_KEY"
-    )
-    with pytest.raises(EngineError, match="set the environment variable TEST_KEY") as caught:
-        make_engine(settings, Sampling())
-    assert "\n" not in str(caught.value)
