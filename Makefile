@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCK := requirements-cpu.lock
 DEPS := --no-deps
-SYSTEM_PACKAGES := bubblewrap firejail libseccomp2 chromium fonts-liberation fonts-roboto
+SYSTEM_PACKAGES := bubblewrap firejail libseccomp2
 
 .PHONY: demo test check bench clean env gpu-env system
 
