@@ -150,7 +150,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ServersError("the servers are not up: run `klear up` first")
     os.environ.update(machine.environment())  # before Prefect and MLflow are imported
     # The display says it all in one line a stage; Prefect's page of the run keeps every log line.
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     from flows.run import run_pipeline
 
     return run_pipeline(settings, arguments.force, arguments.until)

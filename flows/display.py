@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from tasks.display import Outcome
@@ -46,7 +47,7 @@ class Terminal:
     def started(self, stage: str, why: str) -> None:
         self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         if not self.console.is_terminal or why not in ("new", "forced"):
-            self._print(f"  {stage:18} [dim]{why}[/]")
+            self._print(f"  {stage:18} [dim]{escape(why)}[/]")
         self._clear()
         self._bar = self._bars.add_task(stage, total=None, note=why)
 
@@ -57,7 +58,7 @@ class Terminal:
         now = time.monotonic()
         if not self.console.is_terminal and now >= self._next_line:
             self._next_line = now + SECONDS_BETWEEN_LINES
-            self._print(f"  {stage:18} [dim]{count}[/]")
+            self._print(f"  {stage:18} [dim]{escape(count)}[/]")
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]

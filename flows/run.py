@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 
 from configs.machine import load_machine
 from configs.settings import Pipeline
@@ -27,7 +28,7 @@ def run_pipeline(settings: Pipeline, force: Sequence[str] = (), until: str = "re
             return 1
         except Exception as error:
             message = str(error).strip() or type(error).__name__
-            console.print(f"[red]failed:[/] {message}", highlight=False)
+            console.print(f"[red]failed:[/] {escape(message)}", highlight=False, soft_wrap=True)
             console.print("The same command continues from here.")
             return 1
     seconds, counts = time.monotonic() - began, display.counts
