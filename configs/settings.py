@@ -55,3 +55,10 @@ class Pipeline(Settings):
         Field(description="Recorded answers with published grades, to check the judge against"),
     ] = None
     report: ReportSettings = ReportSettings()
+
+    @property
+    def stages_left_out(self) -> set[str]:
+        """Stages that these settings do not run."""
+        rating = set() if self.difficulty.rater == "model" else {"rate", "judge_rate"}
+        checking = set() if self.agreement else {"agreement", "judge_agreement"}
+        return rating | checking

@@ -65,22 +65,26 @@ class WorkerPool:
         )
         theirs.close()
         self._connection = ours
-        threading.Thread(target=self._read, args=[ours], daemon=True).start()
+        # Of this process alone: the reader of a dead one must not lose the tasks of its successor.
+        self._waiting = {}
+        reader = threading.Thread(target=self._read, args=[ours, self._waiting], daemon=True)
+        reader.start()
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: Connection, waiting: dict[int, "Future[Any]"]) -> None:
         try:
             while True:
                 number, is_result, value = pickle.loads(connection.recv_bytes())
-                future = self._waiting.pop(number)
+                future = waiting.pop(number)
                 if is_result:
                     future.set_result(value)
                 else:
                     future.set_exception(value)
         except Exception as error:  # EOFError: the pool has ended
             with self._lock:
-                lost, self._waiting = self._waiting, {}
+                lost = list(waiting.values())
+                waiting.clear()
             reason = f"the {self.kind} workers ended: {error!r}"
-            for future in lost.values():
+            for future in lost:
                 future.set_exception(PoolDied(reason))
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ def _expected(error: Exception) -> int | None:
 
     if isinstance(error, ConfigError):
         return WRONG_USAGE
-    return FAILED if isinstance(error, (ServersError, SandboxUnavailable)) else None
+    return FAILED if isinstance(error, (ServersError, SandboxUnavailable, OSError)) else None
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -144,6 +144,8 @@ def _run(arguments: argparse.Namespace) -> int:
         settings = load_profile(arguments.profile, [*arguments.overrides, *seed])
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from error
+    for stage in sorted(settings.stages_left_out & {*arguments.force, arguments.until}):
+        problems.append(f"{stage} is no stage of the profile {settings.profile}")
     if problems:
         raise ConfigError(problems)
     if not are_up(machine):

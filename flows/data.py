@@ -40,9 +40,11 @@ def build_data(s: Pipeline) -> Data:
     answers = distill(clean, settings=s.distill)
     scores = judge(clean, answers, settings=s.judge)
     rated, rated_scores = answers, scores
+    rating: tuple[Artifact, ...] = ()
     if s.difficulty.rater == "model":
         rated = rate(clean, settings=s.rate or s.distill)
         rated_scores = judge_rate(clean, rated, settings=s.judge)
+        rating = (rated, rated_scores)
     strata = difficulty(clean, rated, rated_scores, settings=s.difficulty)
     examples = select(clean, answers, scores, strata, settings=s.select)
 
@@ -57,7 +59,7 @@ def build_data(s: Pipeline) -> Data:
         benchmarks=held_out,
         steps=(
             *(collected, held_out, unique, clean),
-            *(answers, scores, strata, examples),
+            *(answers, scores, *rating, strata, examples),
             *(tested, curated, curated_scores, rl_problems),
         ),
     )

@@ -4,6 +4,7 @@ The job travels as `<out>/.resume/job.json`; `python -m training.child JOB` read
 sits tasks/supervise.py, which ends the whole tree when this process cancels, fails or is killed.
 """
 
+import fcntl
 import json
 import os
 import subprocess
@@ -93,13 +94,19 @@ def run_command(
 
 def _launch(command: Sequence[str], log: Path, grace_s: float) -> "subprocess.Popen[bytes]":
     supervisor = [sys.executable, "-I", str(SUPERVISOR), str(os.getpid()), str(grace_s), "--"]
-    with log.open("ab") as file:
+    scratch = log.parent.parent / ".resume"
+    scratch.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file, (scratch / "child.lock").open("w") as lock:
+        # The supervisor of a killed run may take some seconds to end its child: two at once would
+        # write the same files. Its open lock file goes when it goes.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         return subprocess.Popen(
             [*supervisor, *command],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=[lock.fileno()],
             env=_environment(os.environ),
         )
 

@@ -32,17 +32,22 @@ def opened(settings: Pipeline, force: Sequence[str], until: str) -> Iterator[Run
     config = hashlib.sha256(key_of(settings).encode()).hexdigest()[:16]
     flow_run = str(this_flow_run.id)
     for dead in dead_ledgers(store):
-        bury(dead.read().get("flow_run", ""), keep=flow_run)
+        if left := dead.read().get("flow_run", ""):
+            bury(left, keep=flow_run)
+            dead.write(flow_run="")
     bury_task_runs(flow_run)
 
     tracker = Tracker(machine.mlflow_uri, f"klear-{settings.profile}")
     ledger = Ledger(store, config)
     with store.lock(f"run-{config}", wait=False) as mine:
-        resume = ledger.read().get("mlflow_run", "") if mine else ""
+        last = ledger.read() if mine else {}
+        forced = ",".join(sorted(force))
+        # Another --force is another wish: it gets a run of its own, in which the stages are redone.
+        resume = last.get("mlflow_run", "") if last.get("force", "") == forced else ""
         name = f"{settings.profile}-seed{settings.seed}"
         run_id = tracker.start_pipeline(name, _tags(settings, config, flow_run), resume)
         if mine:
-            ledger.write(mlflow_run=run_id, flow_run=flow_run)
+            ledger.write(mlflow_run=run_id, flow_run=flow_run, force=forced)
         resolved = yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
         tracker.log_text(run_id, resolved, "config/resolved.yaml")
         run = Run(

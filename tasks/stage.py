@@ -10,6 +10,7 @@ told the outcome (state Cached or Completed), MLflow gets a child run for every 
 """
 
 import inspect
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -94,8 +95,6 @@ class Stage:
             return found, True
         work = run.store.work(self.name, key)
         why = damage or ("forced" if found else "resuming" if work.exists() else "new")
-        if found:
-            run.store.discard(self.name, key)
         run.display.started(self.name, why)
         return self._compute_new(key, work, inputs, settings, run), False
 
@@ -137,7 +136,7 @@ class Stage:
             key=key,
             settings=settings.model_dump(mode="json"),
             inputs=tuple(InputRef(stage=i.stage, key=i.key, digest=i.digest) for i in inputs),
-            metrics={n: float(v) for n, v in metrics.items()},
+            metrics={n: float(v) for n, v in metrics.items() if math.isfinite(v)},
             seconds=seconds,
             pipeline_run=run.run_id,
             mlflow_run=child,

@@ -176,13 +176,6 @@ class Store:
             os.replace(folder, trash)
             shutil.rmtree(trash, ignore_errors=True)
 
-    def artifacts(self) -> Iterator[Artifact]:
-        """Every usable result, stage by stage."""
-        for manifest in sorted(self.root.glob(f"[!.]*/*/{MANIFEST}")):
-            artifact, _ = self.find(manifest.parent.parent.name, manifest.parent.name)
-            if artifact:
-                yield artifact
-
     @contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:
         """Hold `name` exclusively; yields False if `wait` is off and somebody else holds it."""

@@ -94,9 +94,6 @@ class Tracker:
         """The text on top of the run's page."""
         self._client.set_tag(run_id, "mlflow.note.content", markdown)
 
-    def tag(self, run_id: str, name: str, value: str) -> None:
-        self._client.set_tag(run_id, name, value)
-
     def run_url(self, run_id: str) -> str:
         """The run's page in the MLflow UI."""
         return f"{self.uri}/#/experiments/{self.experiment}/runs/{run_id}"

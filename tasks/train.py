@@ -6,8 +6,9 @@ A killed stage leaves its checkpoints in `.resume/`; the same key finds them and
 import json
 from pathlib import Path
 
+from configs.base import Settings
 from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings
-from eval.records import Problem, Record
+from eval.records import Problem
 from eval.tables import read_table, write_table
 from tasks.child import run_child
 from tasks.stage import Metrics, stage
@@ -61,7 +62,7 @@ def rl(
     return {"problems": count, **_run(job, out, settings.runtime.stall_minutes)}
 
 
-def _run(job: Record, out: Path, stall_minutes: float | None = None) -> Metrics:
+def _run(job: Settings, out: Path, stall_minutes: float | None = None) -> Metrics:
     """Run the job in a child process; its result.json holds the metrics it returned."""
     run_child(job, out, stall_minutes=stall_minutes)
     return json.loads((out / SCRATCH / "result.json").read_text())

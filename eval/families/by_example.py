@@ -21,7 +21,6 @@ import random
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 from configs.engines import EngineSettings
@@ -123,8 +122,8 @@ def _inputs(form: Form, largest: int) -> tuple[Points, Points]:
 
     Both are empty for a form that is defined in too few places or takes under four values.
     """
-    grid = product(range(1, largest + 1), repeat=2)
-    inputs = tuple(ab for ab in grid if form.defined_at(*ab))
+    numbers = range(1, largest + 1)
+    inputs = tuple((a, b) for a in numbers for b in numbers if form.defined_at(a, b))
     constants = {form.x, form.y, form.z}
     telling = tuple((a, b) for a, b in inputs if a != b and not {str(a), str(b)} & constants)
     dull = len({form.values(*ab)[1] for ab in inputs}) < 4

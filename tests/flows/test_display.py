@@ -42,4 +42,4 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch) -> None
 
 
 def test_a_line_shows_the_first_figures_only() -> None:
-    assert figures({c: 1 / 3 for c in "abcdef"}) == "a=0.3333  b=0.3333  c=0.3333  d=0.3333"
+    assert figures(dict.fromkeys("abcdef", 1 / 3)) == "a=0.3333  b=0.3333  c=0.3333  d=0.3333"
