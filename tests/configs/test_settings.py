@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from configs.base import Runtime, key_of
 from configs.judging import JudgeSettings, RewardSettings
+from configs.load import load_profile
 from configs.settings import Pipeline
 from configs.stage_names import STAGES
 from configs.training_stages import RLSettings, SFTSettings
@@ -78,3 +79,14 @@ def test_settings_cannot_be_changed() -> None:
 def test_a_run_begins_with_collect_and_ends_with_the_report() -> None:
     assert (STAGES[0], STAGES[-1]) == ("collect", "report")
     assert len(set(STAGES)) == len(STAGES)
+
+
+def test_a_profile_knows_which_stages_it_leaves_out() -> None:
+    assert load_profile("tiny").stages_left_out == {
+        "rate",
+        "judge_rate",
+        "agreement",
+        "judge_agreement",
+    }
+    assert load_profile("replay").stages_left_out == {"rate", "judge_rate"}
+    assert load_profile("paper").stages_left_out == {"agreement", "judge_agreement"}

@@ -154,6 +154,36 @@ def test_the_seed_is_part_of_the_key_only_of_stages_that_draw(tmp_path: Path) ->
     assert len(CALLS) == 1
 
 
+def test_a_forced_stage_that_fails_leaves_the_old_result(run: Run, tmp_path: Path) -> None:
+    healthy = [True]
+
+    @stage(version=1)
+    def fragile(out: Path, *, settings: Knobs) -> Metrics:
+        if not healthy[0]:
+            raise RuntimeError("no disk")
+        (out / "a.txt").write_text("a")
+        return {}
+
+    with active(run):
+        made = fragile(settings=Knobs())
+    healthy[0] = False
+    forced = Run(store=Store(tmp_path), force=frozenset({"fragile"}))
+    with active(forced), pytest.raises(RuntimeError, match="no disk"):
+        fragile(settings=Knobs())
+    assert made.file("a.txt").read_text() == "a"
+
+
+def test_a_metric_that_is_no_number_does_not_spoil_the_manifest(run: Run) -> None:
+    @stage(version=1)
+    def odd(out: Path, *, settings: Knobs) -> Metrics:
+        (out / "a.txt").write_text("a")
+        return {"good": 1.0, "bad": float("nan"), "worse": float("inf")}
+
+    with active(run):
+        assert odd(settings=Knobs()).metrics == {"good": 1.0}
+        assert odd(settings=Knobs()).metrics == {"good": 1.0}
+
+
 def test_until_stops_after_the_named_stage(tmp_path: Path) -> None:
     with active(Run(store=Store(tmp_path), until="write_text")), pytest.raises(StoppedEarly):
         write_text(settings=Knobs())
