@@ -1,4 +1,4 @@
-"""The scripted teacher of the generated families: no model, right about half of the time."""
+"""The scripted teacher of the generated families: no model, sometimes wrong."""
 
 import random
 from collections.abc import Iterable, Iterator
