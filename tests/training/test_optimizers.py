@@ -56,6 +56,4 @@ def test_a_restored_state_continues_to_the_same_weights():
     step(model, optimizer)
     step(other, restored)
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(
-            a, b, rtol=1e-6, atol=1e-7
-        )
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
