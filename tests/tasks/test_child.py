@@ -71,7 +71,7 @@ for done in (1, 2, 3):
     with open(sys.argv[1] + ".part", "w") as file:
         json.dump({"done": done, "total": 3, "note": f"step {done}"}, file)
     os.replace(sys.argv[1] + ".part", sys.argv[1])
-    time.sleep(0.6)
+    time.sleep(1.2)
 """
     seen: list[tuple[float, float, str]] = []
     with listening(lambda done, total, note: seen.append((done, total, note))):
