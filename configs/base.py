@@ -1,30 +1,63 @@
-"""What every settings class shares: frozen, no unknown keys, and a key that ignores Runtime."""
+"""What every settings class shares: frozen, no unknown keys, and a key of what has a meaning."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.fields import ComputedFieldInfo, FieldInfo
+
+_SPELLED = {"sft": "SFT", "rl": "RL", "lora": "LoRA", "gpu": "GPU", "mlp": "MLP", "kv": "KV"}
+_SPELLED |= {
+    "api": "API",
+    "url": "URL",
+    "vllm": "vLLM",
+    "yarn": "YaRN",
+    "std": "standard deviation",
+}
+
+
+def label(name: str, field: FieldInfo | ComputedFieldInfo | None = None) -> str:
+    """What a web form calls a field that has no title: `rl_math` → `RL math`."""
+    words = [_SPELLED.get(word, word) for word in name.split("_")]
+    return " ".join(
+        [words[0] if words[0] != name.split("_")[0] else words[0].capitalize(), *words[1:]]
+    )
 
 
 class Settings(BaseModel):
     """Says *what* a stage computes: part of the stage's cache key."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", field_title_generator=label)
 
 
 class Runtime(Settings):
     """Says *how* a stage computes (workers, memory, micro-batches): never part of the key."""
 
 
+class HowOnly:
+    """Annotated mark of one field that says where or how, beside others that say what."""
+
+
+HOW = HowOnly()
+
+
+def fields_with_meaning(settings: BaseModel) -> Iterator[str]:
+    """Names of the fields that a stage's key depends on."""
+    for name, field in type(settings).model_fields.items():
+        marked = any(isinstance(mark, HowOnly) for mark in field.metadata)
+        if not marked and not isinstance(getattr(settings, name), Runtime):
+            yield name
+
+
 def key_of(settings: Settings) -> str:
-    """Canonical JSON of the settings without any Runtime part: equal meaning, equal text."""
+    """Canonical JSON of what the settings mean, without any HOW or Runtime part."""
     return json.dumps(_meaning(settings), sort_keys=True, separators=(",", ":"))
 
 
 def _meaning(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        fields = ((n, getattr(value, n)) for n in type(value).model_fields)
-        return {n: _meaning(v) for n, v in fields if not isinstance(v, Runtime)}
+        return {name: _meaning(getattr(value, name)) for name in fields_with_meaning(value)}
     if isinstance(value, (list, tuple)):
         return [_meaning(v) for v in value]
     if isinstance(value, dict):

@@ -4,103 +4,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from configs.base import Settings
-from configs.engines import EngineSettings, Sampling
+from configs.base import Runtime, Settings
+from configs.engines import EarlyStop, EngineSettings, Sampling
 from configs.judging import JudgeSettings
 
 
-class Source(Settings):
-    """One place problems come from: a Hugging Face dataset, local files, or a generated family."""
+class PartsRuntime(Runtime):
+    """How work is cut into parts, which shows neither in the result nor in its key."""
 
-    name: str
-    domain: Literal["math", "code"] = "math"
-    kind: Literal["hub", "files", "generated"] = "files"
-    dataset: Annotated[str, Field(description="Hugging Face dataset id (hub)")] = ""
-    config: Annotated[str, Field(description="Configuration of the dataset (hub)")] = ""
-    revision: Annotated[str, Field(description="Commit of the dataset (hub)")] = "main"
-    split: str = "train"
-    files: Annotated[
-        tuple[str, ...],
-        Field(
-            description="JSONL, JSON (both also .gz) or parquet; globs; relative to root (files)"
-        ),
-    ] = ()
-    prompt_field: Annotated[
-        str, Field(description="Text or chat messages; a dot reaches into an object")
-    ] = "problem"
-    answer_field: str = "answer"
-    answer_in_box: Annotated[
-        bool, Field(description="The answer is the last \\boxed{} of answer_field")
-    ] = False
-    tests_field: Annotated[
-        str,
-        Field(
-            description="Field that holds the tests; empty: none (only to decontaminate against)"
-        ),
-    ] = "tests"
-    fn_name_field: Annotated[
-        str, Field(description="Field that names the function to call, if the tests do not")
-    ] = ""
-    time_limit_s: Annotated[
-        float, Field(gt=0, description="Per test, where the tests name no limit")
-    ] = 6.0
-    memory_mb: Annotated[int, Field(ge=16, description="Where the tests name no limit")] = 1024
-    date_field: str = ""
-    family: Annotated[
-        Literal["countdown", "by_example"] | None, Field(description="Generated family")
-    ] = None
-    size: Annotated[PositiveInt, Field(description="Problems to generate")] = 100
-    split_part: Annotated[
-        Literal["train", "test"], Field(description="Side of the family's hash split (generated)")
-    ] = "train"
-    fixed_seed: Annotated[
-        int | None, Field(description="Ignore the run's seed: benchmarks stay the same")
-    ] = None
-    duplicate_share: Annotated[
-        float, Field(ge=0, lt=1, description="Planted duplicates (generated)")
-    ] = 0.0
-    contaminated_share: Annotated[
-        float, Field(ge=0, lt=1, description="Planted benchmark problems (generated)")
-    ] = 0.0
-    contaminated_seed: Annotated[
-        int, Field(description="fixed_seed of the benchmark whose problems are planted (generated)")
-    ] = 0
-    few_tests_share: Annotated[
-        float, Field(ge=0, le=1, description="Problems with under 16 tests (by_example)")
-    ] = 0.0
-    difficulty: Annotated[
-        int | None, Field(ge=4, description="Largest number; default: the family's (generated)")
-    ] = None
-    limit: Annotated[int | None, Field(ge=1, description="Keep the first N rows")] = None
-
-    @model_validator(mode="after")
-    def the_source_is_complete(self) -> Self:
-        missing = {
-            "hub": "" if self.dataset else "dataset",
-            "files": "" if self.files else "files",
-            "generated": "" if self.family else "family",
-        }[self.kind]
-        if missing:
-            raise ValueError(f"source {self.name!r} of kind {self.kind} needs {missing}")
-        if self.duplicate_share + self.contaminated_share >= 1:
-            raise ValueError(
-                f"source {self.name!r}: duplicate_share and contaminated_share leave no room for "
-                "ordinary problems; their sum must stay below 1"
-            )
-        return self
-
-
-class CollectSettings(Settings):
-    root: Annotated[str, Field(description="Folder that relative file names start from")] = "."
-    sources: tuple[Source, ...] = ()
-
-    @model_validator(mode="after")
-    def names_are_unique(self) -> Self:
-        names = [s.name for s in self.sources]
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise ValueError(f"two sources are called {twice[0]!r}; names must be unique")
-        return self
+    workers: Annotated[PositiveInt, Field(description="Processes that compute parts")] = 1
+    rows_per_part: Annotated[
+        PositiveInt, Field(description="Rows a part: what a kill loses, and what a worker holds")
+    ] = 50_000
 
 
 class DedupSettings(Settings):
@@ -112,12 +27,15 @@ class DedupSettings(Settings):
     ] = 0.7
     shingle: Annotated[PositiveInt, Field(description="Words a shingle")] = 5
     permutations: Annotated[int, Field(ge=2, description="Length of a MinHash signature")] = 128
+    runtime: Annotated[PartsRuntime, Field(description="How it is computed; changes no result")] = (
+        PartsRuntime()
+    )
 
 
 class DecontaminateSettings(Settings):
     """9-gram overlap with any benchmark item (§3.1, §3.2.1)."""
 
-    n: Annotated[int, Field(ge=1, le=32, title="n-gram size")] = 9  # §3.1
+    n: Annotated[int, Field(ge=1, le=32, title="n-gram size", description="§3.1: 9")] = 9  # §3.1
     normalize: Annotated[
         Literal["alnum", "whitespace"],
         Field(description="whitespace: the published rule; alnum: also finds other typesetting"),
@@ -126,15 +44,24 @@ class DecontaminateSettings(Settings):
         float,
         Field(ge=0, le=1, description="Remove only if this share of the item's n-grams is shared"),
     ] = 0.0  # the paper's rule: one shared n-gram removes
+    runtime: Annotated[PartsRuntime, Field(description="How it is computed; changes no result")] = (
+        PartsRuntime()
+    )
 
 
 class SampleSettings(Settings):
     """Answers of the teacher (§3.1: R1-0528) or of the RL curator (§3.2.1: R1-0120)."""
 
     sources: Annotated[tuple[str, ...], Field(description="Only these sources; empty: all")] = ()
-    samples_per_prompt: Annotated[PositiveInt, Field(title="Samples per prompt")] = 16  # §3.1
-    engine: EngineSettings
-    sampling: Sampling = Sampling()
+    samples_per_prompt: Annotated[
+        PositiveInt, Field(title="Samples per prompt", description="§3.1: up to 16")
+    ] = 16  # §3.1
+    engine: Annotated[EngineSettings, Field(description="Who answers")]
+    sampling: Annotated[Sampling, Field(description="How answers are drawn")] = Sampling()
+    early_stop: Annotated[
+        EarlyStop | None,
+        Field(description="Stop asking once a prompt has enough right answers; empty: never"),
+    ] = None
 
 
 class DifficultySettings(Settings):
@@ -147,13 +74,53 @@ class DifficultySettings(Settings):
     easy_above: Annotated[float, Field(ge=0, le=1, description="Easy: pass rate above this")] = 0.5
 
 
+class EmbeddingRuntime(Runtime):
+    """How prompts are embedded by a model."""
+
+    batch_size: Annotated[PositiveInt, Field(title="Prompts a batch (transformers)")] = 64
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float32"], Field(description="Of the embedding model")
+    ] = "auto"
+
+
+class EmbeddingSettings(Settings):
+    """What K-Center-Greedy measures the distance of prompts by; the paper does not say."""
+
+    kind: Annotated[
+        Literal["tfidf_svd", "transformers"],
+        Field(
+            title="Embedding",
+            description="tfidf_svd: of words, nothing to download; transformers: a model's last "
+            "hidden states, averaged over the prompt",
+        ),
+    ] = "tfidf_svd"
+    dimensions: Annotated[PositiveInt, Field(description="Of the vectors (tfidf_svd)")] = 256
+    model: Annotated[str, Field(description="Folder or Hugging Face id (transformers)")] = ""
+    revision: Annotated[str, Field(description="Commit of the model (transformers)")] = "main"
+    max_tokens: Annotated[
+        PositiveInt, Field(description="Longer prompts are cut (transformers)")
+    ] = 512
+    runtime: Annotated[
+        EmbeddingRuntime, Field(description="How it is computed; changes no result")
+    ] = EmbeddingRuntime()
+
+    @model_validator(mode="after")
+    def a_model_is_named(self) -> Self:
+        if (self.kind == "transformers") != bool(self.model):
+            raise ValueError("embedding: kind transformers and model go together")
+        return self
+
+
 class SelectSettings(Settings):
     """The SFT mixture (§3.1, §5.1). The paper keeps all responses, right or wrong (§5.1.1)."""
 
     correctness: Annotated[
         Literal["mixed", "only_true"], Field(description="Table 2: keep wrong answers or not")
     ] = "mixed"
-    difficulty: Literal["all", "easy", "hard"] = "all"
+    difficulty: Annotated[
+        Literal["all", "easy", "hard"],
+        Field(description="Table 2: strata by the rater's pass rate"),
+    ] = "all"
     math_sources: Annotated[
         tuple[str, ...],
         Field(description="Only these, best first; with top_k_sources: Table 4; empty: all"),
@@ -163,13 +130,24 @@ class SelectSettings(Settings):
         Field(description="Only these, best first; with top_k_sources: Table 5; empty: all"),
     ] = ()
     top_k_sources: Annotated[
-        int | None, Field(ge=1, description="The first K of the ranked sources of each domain")
+        int | None,
+        Field(
+            ge=1,
+            description="The first K of the ranked sources of each domain; ranked by math_sources "
+            "and code_sources, or where they are empty by the `rank` of the sources",
+        ),
     ] = None
     size: Annotated[
         int | None,
         Field(ge=1, description="Subset size, K-Center-Greedy (Tables 4-5: 31,600)"),
     ] = None
-    balanced: Annotated[bool, Field(description="Equal shares of each domain")] = False
+    balanced: Annotated[bool, Field(description="Equal shares of what balance_by names")] = False
+    balance_by: Annotated[
+        Literal["domain", "label", "source"], Field(description="label: easy, hard and unrated")
+    ] = "domain"
+    embedding: Annotated[EmbeddingSettings, Field(description="For size: what distance means")] = (
+        EmbeddingSettings()
+    )
     max_chars: Annotated[
         int | None, Field(ge=1, description="Drop longer answers before training")
     ] = None
@@ -177,28 +155,30 @@ class SelectSettings(Settings):
         bool, Field(description="Off: answers written by people, without thinking, may pass")
     ] = True
 
-    @model_validator(mode="after")
-    def top_k_needs_a_ranking(self) -> Self:
-        if self.top_k_sources and not (self.math_sources or self.code_sources):
-            raise ValueError("top_k_sources needs math_sources or code_sources, best first")
-        return self
-
 
 class FilterTestsSettings(Settings):
     """Code problems with too few distinct tests invite false positives (§3.2.1)."""
 
     sources: Annotated[tuple[str, ...], Field(description="Only these sources; empty: all")] = ()
-    min_tests: PositiveInt = 16  # §3.2.1
+    min_tests: Annotated[
+        PositiveInt, Field(description="Distinct tests a code problem must have; §3.2.1: 16")
+    ] = 16  # §3.2.1
 
 
 class FilterRLSettings(Settings):
     """pass@16 filter (§3.2.1), read as the share of the 16 completions that pass."""
 
-    code_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5  # §3.2.1
+    code_threshold: Annotated[
+        float,
+        Field(ge=0, le=1, description="Share of the 16 completions that must pass; §3.2.1: 0.5"),
+    ] = 0.5  # §3.2.1
     code_inclusive: Annotated[
         bool, Field(description="§3.2.1 says above 0.5; the caption of Fig. 4 says at least")
     ] = False
-    math_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5  # §3.2.1: a majority
+    math_threshold: Annotated[
+        float,
+        Field(ge=0, le=1, description="Share that must agree with the gold; §3.2.1: a majority"),
+    ] = 0.5  # §3.2.1: a majority
     min_scored: Annotated[
         float,
         Field(gt=0, le=1, description="Reject a prompt with fewer scored samples"),
@@ -206,4 +186,4 @@ class FilterRLSettings(Settings):
 
 
 class JudgeStageSettings(Settings):
-    judge: JudgeSettings = JudgeSettings()
+    judge: Annotated[JudgeSettings, Field(description="How answers are judged")] = JudgeSettings()

@@ -8,17 +8,26 @@ from configs.base import Runtime, Settings
 
 
 class JudgeRuntime(Runtime):
-    workers: Annotated[int, Field(ge=0, title="Judge workers (0 = one per core)")] = 0
+    workers: Annotated[
+        int,
+        Field(
+            ge=0, title="Judge workers (0 = one per core)", description="Each has its own sandbox"
+        ),
+    ] = 0
 
 
 class RewardSettings(Settings):
     """How a verdict becomes a reward (§3.2.4)."""
 
-    math_correct: float = 1.0
-    math_wrong: float = -1.0
+    math_correct: Annotated[float, Field(description="§3.2.4: 1")] = 1.0
+    math_wrong: Annotated[float, Field(description="§3.2.4: -1")] = -1.0
     code: Annotated[
-        Literal["soft", "hard"],
-        Field(title="Code reward", description="soft: share of tests passed; hard: all or nothing"),
+        Literal["soft", "hard", "klear-code"],
+        Field(
+            title="Code reward",
+            description="soft: share p of tests passed; hard: all or nothing; klear-code: 2p - 1, "
+            "as the released code of the paper pays",
+        ),
     ] = "soft"
     unclosed_think: Annotated[
         float,
@@ -29,13 +38,37 @@ class RewardSettings(Settings):
         Field(le=0, description="The same for code, where a program that passes nothing gets 0"),
     ] = -1.0
 
+    @property
+    def code_wrong(self) -> float:
+        """What a program that passes nothing is paid."""
+        return -1.0 if self.code == "klear-code" else 0.0
+
+    def of_math(self, correct: bool, closed_think: bool) -> float:
+        """The reward of a math answer, closed_think: after exactly one closed think block."""
+        if not closed_think:
+            return self.unclosed_think
+        return self.math_correct if correct else self.math_wrong
+
+    def of_code(self, correct: bool, pass_rate: float, closed_think: bool) -> float:
+        """The reward of a program that passes `pass_rate` of its tests."""
+        if not closed_think:
+            return self.code_unclosed_think
+        if self.code == "hard":
+            return float(correct)
+        return 2 * pass_rate - 1 if self.code == "klear-code" else pass_rate
+
     @model_validator(mode="after")
-    def format_never_pays(self) -> Self:
-        if self.unclosed_think > self.math_wrong:
-            raise ValueError(
-                f"unclosed_think={self.unclosed_think} would pay more than a wrong answer; "
-                f"use {self.math_wrong} or less"
-            )
+    def wrong_never_pays(self) -> Self:
+        pairs = (
+            ("math_wrong", self.math_wrong, "a right answer", self.math_correct),
+            ("unclosed_think", self.unclosed_think, "a wrong answer", self.math_wrong),
+            ("code_unclosed_think", self.code_unclosed_think, "a wrong program", self.code_wrong),
+        )
+        for name, value, better, limit in pairs:
+            if value > limit:
+                raise ValueError(
+                    f"{name}={value} would pay more than {better}; use {limit} or less"
+                )
         return self
 
 
@@ -46,16 +79,50 @@ class JudgeSettings(Settings):
         Literal["bubblewrap", "firejail", "unprivileged", "none"],
         Field(description="Isolation of model-written code; `none` marks every score as unsafe"),
     ] = "bubblewrap"
+    comparator: Annotated[
+        Literal["lines", "tokens", "livecodebench"],
+        Field(
+            description="lines: token by token with equal line breaks; tokens: line breaks are "
+            "spaces; livecodebench: run and compare as its official runner does"
+        ),
+    ] = "lines"
     max_tests: Annotated[
         int | None,
-        Field(ge=1, description="Judge on this many tests, the same ones for every answer"),
+        Field(
+            ge=1,
+            description="Judge on this many tests, the same ones for all answers to a problem in "
+            "a step",
+        ),
+    ] = None
+    stop_after_timeouts: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="After this many time-outs in a row the other tests count as timed out; "
+            "null, as in the paper: run them all",
+        ),
     ] = None
     stop_at_first_failure: Annotated[
         bool,
         Field(description="Stop at the first failure; later tests count as failed"),
     ] = False
-    math_timeout_s: PositiveFloat = 10.0
-    time_limit_factor: PositiveFloat = 1.0
-    output_limit_mb: PositiveInt = 16
-    reward: RewardSettings = RewardSettings()
-    runtime: JudgeRuntime = JudgeRuntime()
+    math_rules: Annotated[
+        Literal["klear", "math-verify"],
+        Field(
+            description="klear: the last box, exact; math-verify: its plain call on the whole "
+            "answer, for comparison with scores made so"
+        ),
+    ] = "klear"
+    math_timeout_s: Annotated[
+        PositiveFloat, Field(description="Longest comparison of two formulas")
+    ] = 10.0
+    time_limit_factor: Annotated[
+        PositiveFloat, Field(description="Times each problem's own time limit")
+    ] = 1.0
+    output_limit_mb: Annotated[PositiveInt, Field(description="More output is OLE")] = 16
+    reward: Annotated[
+        RewardSettings, Field(description="How a verdict becomes a reward (§3.2.4)")
+    ] = RewardSettings()
+    runtime: Annotated[JudgeRuntime, Field(description="How it is computed; changes no result")] = (
+        JudgeRuntime()
+    )

@@ -7,6 +7,7 @@ relative file name: collect, benchmarks and the files of recorded engines.
 
 import copy
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +35,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     """The pipeline a profile describes.
 
     Args:
-        name_or_path: `tiny`, `ablations/name`, or the path of a YAML file.
+        name_or_path: `tiny`, or the path of a YAML file.
         overrides: `a.b=c` texts, applied in order; values are YAML.
 
     Raises:
@@ -72,18 +73,17 @@ def load_group(model: type[Group], overrides: Sequence[str]) -> Group:
 
 
 def _find(name_or_path: str) -> Path:
-    shipped = FOLDER / f"{name_or_path}.yaml"
-    if shipped.is_file():
-        return shipped
+    if name_or_path in profiles():
+        return FOLDER / f"{name_or_path}.yaml"
     path = Path(name_or_path).expanduser()
     if path.suffix in (".yaml", ".yml"):
-        if path.is_file():
-            return path
+        with suppress(OSError):  # a name too long for a file system
+            if path.is_file():
+                return path
         raise ConfigError([f"{name_or_path}: no such file"])
-    known = [str(p.relative_to(FOLDER).with_suffix("")) for p in sorted(FOLDER.rglob("*.yaml"))]
     raise ConfigError(
         [
-            f"no profile is called {name_or_path!r}{nearest(name_or_path, known)} "
+            f"no profile is called {name_or_path!r}{nearest(name_or_path, profiles())} "
             f"(profiles: {', '.join(profiles()) or 'none'}; or give the path of a .yaml file)"
         ]
     )

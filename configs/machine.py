@@ -1,18 +1,37 @@
-"""What belongs to this machine and not to a run: folders and ports, from `KLEAR_*` variables.
+"""What belongs to this machine and not to a run: folders, addresses, secrets, from `KLEAR_*`.
 
 Nothing here is part of a stage's key. Import neither prefect nor mlflow before
 `Machine.environment()` is in `os.environ`: both read their settings when they are imported.
 """
 
-import ipaddress
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from configs.explain import ConfigError, explain
+from configs.machine_environment import client_environment
+from configs.machine_rules import (
+    local_folder,
+    local_url,
+    long_enough,
+    may_listen,
+    server_address,
+    store_address,
+    web_hook,
+)
+from configs.postgres import Postgres, parse_postgres
 
 PREFIX = "KLEAR_"
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -24,6 +43,9 @@ def find_home(start: Path) -> Path:
         if (folder / ".klear").is_dir():
             return folder / ".klear"
     return start / ".klear"
+
+
+_NOTHING_IS_UNSET = ("shared", "prefect_url", "mlflow_url")
 
 
 def _store_in_home(known: dict[str, Any]) -> Path:
@@ -41,32 +63,98 @@ class Machine(BaseSettings):
     store: Annotated[Path, Field(description="Results of the stages")] = Field(
         default_factory=_store_in_home
     )
-    host: Annotated[str, Field(description="Loopback address the servers listen on")] = "127.0.0.1"
+    shared: Annotated[
+        str, Field(description="Address where machines share results, as s3://bucket/folder")
+    ] = ""
+    user: Annotated[
+        str, Field(pattern=r"^[\w.@-]+$", description="Who may use the servers, if they ask")
+    ] = "klear"
+    password: Annotated[
+        SecretStr, Field(description="With one, both servers ask for user and password")
+    ] = SecretStr("")
+    host: Annotated[str, Field(description="Address the servers listen on")] = "127.0.0.1"
+    ray_address: Annotated[
+        str,
+        Field(description="Ray cluster (HOST:PORT or auto) for data parts and the judge; or none"),
+    ] = ""
     prefect_port: Port = 4271
     mlflow_port: Port = 5271
+    prefect_url: Annotated[
+        str, Field(description="Where Prefect is reached, if it runs elsewhere")
+    ] = Field(default_factory=lambda known: local_url(known["host"], known["prefect_port"]))
+    mlflow_url: Annotated[
+        str, Field(description="Where MLflow is reached, if it runs elsewhere")
+    ] = Field(default_factory=lambda known: local_url(known["host"], known["mlflow_port"]))
+    database: Annotated[
+        SecretStr, Field(description="Postgres for both servers, postgresql://USER@HOST; or SQLite")
+    ] = SecretStr("")
+    database_password: Annotated[
+        SecretStr, Field(description="Its password, if PGPASSWORD and ~/.pgpass do not say")
+    ] = SecretStr("")
     worker_limit: Annotated[int, Field(ge=1, description="Runs from the web form at once")] = 1
+    gpu_slots: Annotated[
+        int, Field(ge=0, description="Stages that use the GPUs at once; 0: no limit")
+    ] = Field(default_factory=lambda: int(Path("/dev/nvidia0").exists()))
+    form_profile: Annotated[str, Field(description="Whose values the stage forms begin with")] = (
+        "tiny"
+    )
+    webhook: Annotated[
+        SecretStr, Field(description="URL that is told of every failed run; empty: none")
+    ] = SecretStr("")
+    zombie_minutes: Annotated[
+        float,
+        Field(
+            ge=1,
+            description="A run without a sign of life for this long has crashed; "
+            "a Prefect server that is away for longer makes a live run look like one",
+        ),
+    ] = 30.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _an_address_is_shared(cls, known: Any) -> Any:
+        """KLEAR_STORE may be an address: results go there, and `<home>/store` keeps a copy.
+
+        A variable that is set to nothing is not set.
+        """
+        if not isinstance(known, dict):
+            return known
+        known = {n: v for n, v in known.items() if v != "" or n not in _NOTHING_IS_UNSET}
+        if "://" not in str(known.get("store", "")):
+            return known
+        if known.setdefault("shared", known["store"]) != known["store"]:
+            raise ValueError("KLEAR_STORE and KLEAR_SHARED name two addresses; one can be shared")
+        return {n: v for n, v in known.items() if n != "store"}
 
     @field_validator("home", "store", mode="after")
     @classmethod
     def _absolute(cls, path: Path) -> Path:
-        if "://" in str(path) or ":/" in str(path):
-            raise ValueError(f"{path} is no local folder")
-        return path.expanduser().absolute()
+        return local_folder(path)
+
+    @field_validator("shared", mode="after")
+    @classmethod
+    def _an_address(cls, url: str) -> str:
+        return store_address(url)
+
+    @field_validator("prefect_url", "mlflow_url", mode="after")
+    @classmethod
+    def _plain_address(cls, url: str) -> str:
+        return server_address(url)
 
     @field_validator("host", mode="after")
     @classmethod
-    def _loopback_only(cls, host: str) -> str:
-        """The servers know no passwords: whoever reaches them can run code here."""
-        try:
-            local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            local = False
-        if not local:
-            raise ValueError(
-                f"{host!r} would open servers without passwords to the network; "
-                "use 127.0.0.1 and reach it through an ssh tunnel"
-            )
+    def _loopback_without_password(cls, host: str, info: ValidationInfo) -> str:
+        if "password" in info.data:  # else it is wrong itself
+            may_listen(host, info.data["password"].get_secret_value())
         return host
+
+    @field_validator("password", "webhook", "database", mode="after")
+    @classmethod
+    def _usable(cls, secret: SecretStr, info: ValidationInfo) -> SecretStr:
+        rules = {"password": long_enough, "webhook": web_hook, "database": parse_postgres}
+        if secret.get_secret_value():
+            rules[str(info.field_name)](secret.get_secret_value())
+        return secret
 
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:
@@ -78,8 +166,13 @@ class Machine(BaseSettings):
         return self
 
     @property
-    def prefect_url(self) -> str:
-        return f"http://{self._netloc}:{self.prefect_port}"
+    def prefect_is_here(self) -> bool:
+        """Whether `klear up` starts it; else somebody else does, at `prefect_url`."""
+        return "prefect_url" not in self.model_fields_set
+
+    @property
+    def mlflow_is_here(self) -> bool:
+        return "mlflow_url" not in self.model_fields_set
 
     @property
     def prefect_api_url(self) -> str:
@@ -88,12 +181,34 @@ class Machine(BaseSettings):
     @property
     def mlflow_uri(self) -> str:
         """The tracking server; children of a run log to it over HTTP."""
-        return f"http://{self._netloc}:{self.mlflow_port}"
+        return self.mlflow_url
+
+    @property
+    def server_hosts(self) -> set[str]:
+        """Host names of both servers."""
+        return {urlsplit(url).hostname or "" for url in (self.prefect_url, self.mlflow_url)}
+
+    @cached_property
+    def postgres(self) -> Postgres | None:
+        """Where the servers keep their data; None: in SQLite files below the home folder."""
+        address = self.database.get_secret_value()
+        if not address:
+            return None
+        found = parse_postgres(address)
+        secret = self.database_password.get_secret_value()
+        return found._replace(password=secret) if secret else found
 
     @property
     def mlflow_database(self) -> str:
-        """The same tracking data without a server: absolute, whatever the current folder is."""
+        """MLflow's data, for its server: absolute, whatever the current folder is; no password."""
+        if self.postgres:
+            return self.postgres.url("psycopg2", self.postgres.database("mlflow"))
         return f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
+
+    @property
+    def mlflow_auth(self) -> Path:
+        """How MLflow checks passwords (see flows.server_commands)."""
+        return self.home / "mlflow" / "auth.ini"
 
     @property
     def mlflow_artifacts(self) -> Path:
@@ -112,55 +227,41 @@ class Machine(BaseSettings):
         """What `klear up` started (see flows.servers)."""
         return self.home / "servers.json"
 
-    @property
-    def _netloc(self) -> str:
-        return f"[{self.host}]" if ":" in self.host else self.host
-
     def environment(self) -> dict[str, str]:
         """Variables for Prefect, MLflow and every child process; set them before importing either.
 
-        PREFECT_HOME alone is not enough: result storage and the memo store stay in the user's
-        home folder, and leases stay in memory (a server restart would lose a held slot).
+        They hold the password of the servers where there is one: never print them.
         """
-        prefect = self.prefect_home
-        no_proxy = {h for h in os.environ.get("NO_PROXY", "").split(",") if h}
-        no_proxy |= {"127.0.0.1", "localhost", self.host}
-        return {
-            "KLEAR_HOME": str(self.home),
-            "KLEAR_STORE": str(self.store),
-            "KLEAR_HOST": self.host,
-            "KLEAR_PREFECT_PORT": str(self.prefect_port),
-            "KLEAR_MLFLOW_PORT": str(self.mlflow_port),
-            "KLEAR_WORKER_LIMIT": str(self.worker_limit),
-            "PREFECT_HOME": str(prefect),
-            "PREFECT_PROFILES_PATH": str(prefect / "profiles.toml"),
-            "PREFECT_API_URL": self.prefect_api_url,
-            "PREFECT_UI_API_URL": self.prefect_api_url,
-            "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(prefect / "storage"),
-            "PREFECT_SERVER_MEMO_STORE_PATH": str(prefect / "memo_store.toml"),
-            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
-                "prefect.server.concurrency.lease_storage.filesystem"
-            ),
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-            "PREFECT_WORKER_QUERY_SECONDS": "2",
-            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
-            "DO_NOT_TRACK": "1",
-            "MLFLOW_TRACKING_URI": self.mlflow_uri,
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-            "NO_PROXY": ",".join(sorted(no_proxy)),
-            "no_proxy": ",".join(sorted(no_proxy)),
-        }
+        return client_environment(self)
 
 
 def load_machine() -> Machine:
-    """The machine as `KLEAR_*` describes it; ConfigError has one line per wrong variable."""
+    """The machine as `KLEAR_*` describes it; ConfigError has one line per wrong variable.
+
+    A secret may be a file called `klear_<field>` in the folder that KLEAR_SECRETS names; default:
+    where systemd and containers put them.
+    """
     try:
-        return Machine()
+        return Machine(_secrets_dir=_secrets())  # pyright: ignore[reportCallIssue]
     except ValidationError as error:
-        raise ConfigError(_as_variable(problem) for problem in explain(error, Machine)) from error
+        lines = (_as_variable(problem) for problem in explain(error, Machine))
+        raise ConfigError(line for line in lines if _FOLLOWS not in line) from error
+
+
+_FOLLOWS = "default factory"  # pydantic could not make a default because another value is wrong
+
+
+def _secrets() -> Path | None:
+    named = os.environ.get("KLEAR_SECRETS", "")
+    if named and not _is_readable(named):
+        raise ConfigError([f"KLEAR_SECRETS: {named} is no folder that you may read"])
+    places = (named, os.environ.get("CREDENTIALS_DIRECTORY", ""), "/run/secrets")
+    return next((Path(p) for p in places if p and _is_readable(p)), None)
+
+
+def _is_readable(folder: str) -> bool:
+    """Of some systems /run/secrets is there for root alone."""
+    return os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
 
 
 def _as_variable(problem: str) -> str:

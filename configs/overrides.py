@@ -8,6 +8,10 @@ import yaml
 from configs.explain import ConfigError, dotted, nearest
 
 _KINDS = {dict: "a group of settings", list: "a list"}
+MOST_CHARACTERS = 1 << 20
+MOST_VALUES = 20_000
+"""What a profile may hold, each alias counted with all that it stands for. The shipped ones hold
+some hundreds."""
 
 
 MERGE = "tag:yaml.org,2002:merge"
@@ -22,7 +26,8 @@ class _NoDuplicateKeys(yaml.SafeLoader):
             for key, _ in node.value
             if key.tag != MERGE  # `<<: *anchor` may repeat; keys beside it win
         ]
-        twice = [key for i, key in enumerate(keys) if key in keys[:i]]
+        seen: set[str] = set()
+        twice = [key for key in keys if repr(key) in seen or seen.add(repr(key))]
         if twice:
             raise yaml.MarkedYAMLError(
                 problem=f"the key {twice[0]!r} stands here twice", problem_mark=node.start_mark
@@ -30,10 +35,45 @@ class _NoDuplicateKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
+def _plain(text: str) -> Any:
+    """The value of a YAML text. Raises yaml.YAMLError, whatever is wrong with it."""
+    if len(text) > MOST_CHARACTERS:
+        raise yaml.YAMLError(f"{len(text):,} characters; settings have {MOST_CHARACTERS:,} at most")
+    try:
+        loader = _NoDuplicateKeys(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _values_in(node, {}) > MOST_VALUES:
+            raise yaml.MarkedYAMLError(
+                problem=f"over {MOST_VALUES:,} values, with all that its aliases stand for",
+                problem_mark=node.start_mark,
+            )
+        return loader.construct_document(node)
+    except RecursionError as error:
+        raise yaml.YAMLError("too deeply nested") from error
+    except (ValueError, TypeError, AttributeError) as error:  # PyYAML on 2024-99-99, `!!int x`
+        raise yaml.YAMLError(f"a value cannot be read: {error}") from error
+
+
+def _values_in(node: yaml.Node, known: dict[yaml.Node, float]) -> float:
+    """How many values a node stands for; infinitely many if it holds itself."""
+    if node not in known:
+        known[node] = float("inf")
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        elif isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        known[node] = 1 + sum(_values_in(part, known) for part in inner)
+    return known[node]
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; raises ConfigError with file and line."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_NoDuplicateKeys)
+        with path.open(encoding="utf-8") as file:
+            data = _plain(file.read(MOST_CHARACTERS + 1))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: {error}"]) from error
     except yaml.YAMLError as error:
@@ -60,7 +100,7 @@ def layered(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 def apply_override(data: dict[str, Any], text: str) -> None:
     """Change `data` in place as `a.b.0.c=value` says; raises ConfigError with one line.
 
-    A list entry is named by its index or by its `name` (`collect.sources.deepscaler.limit=5`).
+    A list entry is named by its index, `name` or `use` (`collect.sources.deepscaler.limit=5`).
     The value is YAML: `[a, b]`, `true`, `1e-6`, `null`.
     """
     path, equals, value_text = text.partition("=")
@@ -68,10 +108,10 @@ def apply_override(data: dict[str, Any], text: str) -> None:
     if not equals or not all(keys):
         raise ConfigError([f"--set {text}: write --set key.key=value"])
     try:
-        value = yaml.load(value_text, Loader=_NoDuplicateKeys)
+        value = _plain(value_text)
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or error
-        raise ConfigError([f"{dotted(keys)}: {value_text!r} is no YAML: {problem}"]) from error
+        raise ConfigError([f"{dotted(keys)}: {value_text[:60]!r} is no YAML: {problem}"]) from error
     _assign(data, keys, value)
 
 
@@ -81,7 +121,7 @@ def _assign(data: dict[str, Any], keys: list[str], value: Any) -> None:
         last = depth == len(keys) - 1
         if isinstance(node, list):
             place: Any = _index(node, key, keys[:depth])
-        elif isinstance(node, dict) and key.isdigit():  # no setting has such a name
+        elif isinstance(node, dict) and key.isdecimal():  # no setting has such a name
             place = _index([], key, keys[:depth])
         elif isinstance(node, dict):
             place = key
@@ -97,10 +137,10 @@ def _assign(data: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def _index(entries: list[Any], key: str, parents: list[str]) -> int:
-    names = [str(e.get("name", "")) if isinstance(e, dict) else "" for e in entries]
+    names = [str(e.get("name") or e.get("use", "")) if isinstance(e, dict) else "" for e in entries]
     if key in names:
         return names.index(key)
-    if key.isdigit() and int(key) < len(entries):
+    if key.isdecimal() and len(key) < 10 and int(key) < len(entries):
         return int(key)
     here = f"{dotted(parents)}.{key}: no such entry"
     if not entries:

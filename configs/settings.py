@@ -1,12 +1,11 @@
 """The whole pipeline as one frozen tree; a profile (configs/*.yaml) says only what differs."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat, model_validator
 
-from configs.base import Settings
+from configs.base import HOW, Settings
 from configs.data_stages import (
-    CollectSettings,
     DecontaminateSettings,
     DedupSettings,
     DifficultySettings,
@@ -16,49 +15,106 @@ from configs.data_stages import (
     SampleSettings,
     SelectSettings,
 )
-from configs.training_stages import (
-    BaseModelSettings,
-    EvaluateSettings,
-    ReportSettings,
-    RLSettings,
-    SFTSettings,
-)
+from configs.evaluate_stage import EvaluateSettings, ReportSettings
+from configs.explain import nearest
+from configs.sources import CollectSettings
+from configs.topology import Topology
+from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings
+
+FOR_SFT = {"distill", "judge", "rate", "judge_rate", "difficulty", "select", "sft", "evaluate_sft"}
+LEFT_OUT_BEFORE = {  # stages that a start from a model of this kind does not run
+    "base": set[str](),
+    "sft": FOR_SFT,
+    "rl_math": FOR_SFT | {"rl_math", "evaluate_rl_math"},
+}
 
 
 class Pipeline(Settings):
-    """Base model to reasoning model. Every default is the paper's value, where it gives one."""
+    """Base model to reasoning model. Every default is the paper's value, where it gives one.
 
-    profile: Annotated[str, Field(title="Profile")]
-    seed: Annotated[int, Field(ge=0, description="Of every random stage of this run")] = 0
-    collect: CollectSettings
-    benchmarks: CollectSettings
-    dedup: DedupSettings = DedupSettings()
-    decontaminate: DecontaminateSettings = DecontaminateSettings()
-    distill: SampleSettings
-    judge: JudgeStageSettings = JudgeStageSettings()
-    rate: SampleSettings | None = None
-    difficulty: DifficultySettings = DifficultySettings()
-    select: SelectSettings = SelectSettings()
-    filter_tests: FilterTestsSettings = FilterTestsSettings()
-    sample: SampleSettings
-    judge_rl: JudgeStageSettings = JudgeStageSettings()
-    filter_rl: FilterRLSettings = FilterRLSettings()
-    base: BaseModelSettings = BaseModelSettings()
+    The order is that of the form: what people change most comes first.
+    """
+
+    profile: Annotated[str, Field(title="Profile", description="Names the experiment in MLflow")]
+    seed: Annotated[
+        int, Field(ge=0, lt=2**32, title="Seed", description="Of every random stage of this run")
+    ] = 0
     sft: SFTSettings = SFTSettings()
     rl_math: RLSettings = RLSettings()
     rl_code: RLSettings = RLSettings(
         domain="code", mini_batch_prompts=32, learning_rate=5e-7
     )  # §4.1
     evaluate: EvaluateSettings = EvaluateSettings()
+    base: BaseModelSettings = BaseModelSettings()
+    distill: SampleSettings
+    rate: SampleSettings | None = None
+    sample: SampleSettings
+    judge: JudgeStageSettings = JudgeStageSettings()
+    judge_rl: JudgeStageSettings = JudgeStageSettings()
+    difficulty: DifficultySettings = DifficultySettings()
+    select: SelectSettings = SelectSettings()
+    filter_tests: FilterTestsSettings = FilterTestsSettings()
+    filter_rl: FilterRLSettings = FilterRLSettings()
+    decontaminate: DecontaminateSettings = DecontaminateSettings()
+    dedup: DedupSettings = DedupSettings()
+    collect: CollectSettings
+    benchmarks: CollectSettings
     agreement: Annotated[
         SampleSettings | None,
         Field(description="Recorded answers with published grades, to check the judge against"),
     ] = None
     report: ReportSettings = ReportSettings()
+    topology: Annotated[
+        Topology,
+        HOW,
+        Field(title="Machines", description="What plans count on; checked before a launch"),
+    ] = Topology()
+    stall_minutes: Annotated[
+        PositiveFloat,
+        HOW,
+        Field(
+            title="Watchdog, minutes without progress",
+            description="Any stage that shows none for this long fails, with the end of its log. "
+            "Training stages have a stricter limit of their own if their runtime sets one",
+        ),
+    ] = 120.0
+
+    @model_validator(mode="after")
+    def top_k_needs_a_ranking(self) -> Self:
+        mixture = self.mixture
+        if mixture.top_k_sources and not (mixture.math_sources or mixture.code_sources):
+            raise ValueError(
+                "select.top_k_sources needs a ranking: set select.math_sources and code_sources, "
+                "best first, or the rank of the sources"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def stages_name_sources_that_are_collected(self) -> Self:
+        known = [source.name for source in self.collect.sources]
+        for stage in ("distill", "rate", "sample", "filter_tests"):
+            wanted = getattr(self, stage)
+            for name in wanted.sources if wanted else ():
+                if name not in known:
+                    meant = nearest(name, known)
+                    raise ValueError(f"{stage}.sources: {name!r} is not collected{meant}")
+        return self
+
+    @property
+    def mixture(self) -> SelectSettings:
+        """`select`, its rankings filled from the sources' ranks where only a K is given."""
+        if self.select.top_k_sources is None or (
+            self.select.math_sources or self.select.code_sources
+        ):
+            return self.select
+        ranked = sorted((s for s in self.collect.sources if s.rank), key=lambda s: s.rank or 0)
+        names = {d: tuple(s.name for s in ranked if s.domain == d) for d in ("math", "code")}
+        ranking = {"math_sources": names["math"], "code_sources": names["code"]}
+        return self.select.model_copy(update=ranking)
 
     @property
     def stages_left_out(self) -> set[str]:
         """Stages that these settings do not run."""
         rating = set() if self.difficulty.rater == "model" else {"rate", "judge_rate"}
         checking = set() if self.agreement else {"agreement", "judge_agreement"}
-        return rating | checking
+        return rating | checking | LEFT_OUT_BEFORE[self.base.stands_for]

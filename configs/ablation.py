@@ -1,0 +1,139 @@
+"""The paper's tables and figures as experiments: arms that differ in a setting, and a claim.
+
+A file of `configs/ablations/` says what the paper claims, which arms show it, which score decides,
+and what each profile can say about it. Every arm of a seed shares the stages that its settings do
+not touch, for the store is keyed by content.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveInt, ValidationError, model_validator
+
+from configs.base import Settings
+from configs.explain import ConfigError, explain, nearest
+from configs.load import load_profile
+from configs.overrides import read_yaml
+from configs.settings import Pipeline
+
+FOLDER = Path(__file__).parent / "ablations"
+Scored = Literal["sft", "rl_math", "rl_code"]
+
+
+class Arm(Settings):
+    """One line of a table: a name and the settings that make it, as `a.b: value`."""
+
+    name: str
+    set: dict[str, Any] = Field(default_factory=dict)
+
+
+class Contrast(Settings):
+    """`better` scores higher than each of `than`: what the paper says, as one can test it."""
+
+    better: str
+    than: Annotated[tuple[str, ...], Field(min_length=1)]
+    says: Annotated[str, Field(description="The sentence of the paper that it stands for")]
+
+
+class Scale(Settings):
+    """One profile's version of the experiment."""
+
+    benchmarks: Annotated[
+        tuple[str, ...], Field(min_length=1, description="The first one decides the verdict")
+    ]
+    set: Annotated[
+        dict[str, Any],
+        Field(default_factory=dict, description="Settings of every arm, as `a.b: value`"),
+    ]
+    arms: Annotated[
+        dict[str, dict[str, Any]],
+        Field(default_factory=dict, description="More settings of single arms"),
+    ]
+    evidence: Annotated[
+        str, Field(description="Why this is, or is not, evidence about a model of 8B parameters")
+    ]
+
+
+class Ablation(Settings):
+    """One table or figure of the paper."""
+
+    name: str
+    shows: Annotated[str, Field(description="`Table 6`")]
+    title: str
+    claim: Annotated[str, Field(description="What the paper concludes, in one sentence")]
+    scored: Annotated[Scored, Field(description="The checkpoint whose scores count")]
+    arms: Annotated[tuple[Arm, ...], Field(min_length=2)]
+    contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)]
+    curves: Annotated[
+        tuple[str, ...], Field(description="Training metrics to draw, with a band over seeds")
+    ] = ()
+    seeds: PositiveInt = 5
+    scales: dict[str, Scale]
+    paper: Annotated[
+        dict[str, dict[str, float]],
+        Field(
+            default_factory=dict,
+            description="The paper's figures in percent: benchmark → arm → score",
+        ),
+    ]
+    source: Annotated[str, Field(description="Where in the paper its figures stand")] = ""
+
+    @model_validator(mode="after")
+    def every_name_is_an_arm(self) -> Self:
+        arms = {a.name for a in self.arms}
+        if len(arms) < len(self.arms):
+            raise ValueError("two arms have one name")
+        named = {n for c in self.contrasts for n in (c.better, *c.than)}
+        named |= {n for s in self.scales.values() for n in s.arms}
+        named |= {n for row in self.paper.values() for n in row}
+        if unknown := sorted(named - arms):
+            raise ValueError(f"no arm is called {unknown[0]!r} (arms: {', '.join(sorted(arms))})")
+        return self
+
+    def scale(self, profile: str) -> Scale:
+        """Raises ConfigError for a profile that this experiment does not describe."""
+        if profile not in self.scales:
+            known = ", ".join(self.scales)
+            raise ConfigError([f"{self.name} is not described for {profile!r} (profiles: {known})"])
+        return self.scales[profile]
+
+    def settings(self, profile: str, arm: str, seed: int) -> Pipeline:
+        """The whole pipeline of one arm and seed; raises ConfigError."""
+        scale = self.scale(profile)
+        own = next(a.set for a in self.arms if a.name == arm)
+        layers = (scale.set, own, scale.arms.get(arm, {}), {"seed": seed})
+        return load_profile(profile, [text for layer in layers for text in _texts(layer)])
+
+
+def ablations() -> list[str]:
+    """Names of the experiments that ship."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_ablation(name: str) -> Ablation:
+    """One of `ablations()`, or a file `….yaml` of one's own.
+
+    Raises ConfigError with every problem of the file, or with the names there are.
+    """
+    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
+    if name.endswith(".yaml") and not path.is_file():
+        raise ConfigError([f"{name}: no such file"])
+    if not path.is_file():
+        known = ablations()
+        meant = nearest(name, known)
+        raise ConfigError([f"no ablation is called {name!r}{meant} (known: {', '.join(known)})"])
+    if not re.fullmatch(r"[\w.-]{1,100}", path.stem, re.ASCII):  # it names the last stage
+        words = "at most 100 of the letters a to z, digits, _, . and -"
+        raise ConfigError([f"{path.name}: give the file a name of {words}"])
+    try:
+        return Ablation.model_validate({"name": path.stem, **read_yaml(path)})
+    except ValidationError as error:
+        raise ConfigError(f"{path.name}: {p}" for p in explain(error, Ablation)) from error
+
+
+def _texts(values: Mapping[str, Any]) -> list[str]:
+    """`a.b=value` for each; JSON is YAML on one line."""
+    return [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
