@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
-_BOX_TOKEN = re.compile(r"(\\(?:boxed|fbox)\s*\{)|\\.|([{}])", re.DOTALL)
+_BOX_TOKEN = re.compile(r"(\\(?:boxed|fbox)\s*\{)|\\boxed\s++([-+]?[\w./]++)|\\.|([{}])", re.DOTALL)
 _BOX_COMMAND = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
 # Possessive quantifiers (*+) keep hostile texts linear.
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$", re.MULTILINE)
@@ -29,6 +29,11 @@ class Extracted:
 
     answer: str | None
     reason: str = ""
+
+
+def writable(text: str) -> str:
+    """The text with a `?` for what no file can hold: half a surrogate pair, from a JSON escape."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def has_closed_think(text: str) -> bool:
@@ -79,9 +84,11 @@ def _last_box(text: str) -> Extracted:
     for token in _BOX_TOKEN.finditer(text):
         if token[1]:
             open_braces.append(token.end())
-        elif token[2] == "{":
+        elif token[2]:  # as in plain TeX: \boxed 7
+            start, end = token.span(2)
+        elif token[3] == "{":
             open_braces.append(-1)
-        elif token[2] == "}" and open_braces:
+        elif token[3] == "}" and open_braces:
             opened = open_braces.pop()
             if opened >= 0:
                 start, end = opened, token.start()

@@ -1,44 +1,47 @@
 """Which problems a benchmark is, and the statement every score travels with.
 
-Date windows are half-open, [date_from, date_to): the paper's LiveCodeBench ranges (v5: 2024-08-01
-to 2025-02-01, v6: 2025-02-01 to 2025-05-01) share 2025-02-01, a contest day with 12 problems, and
-a problem may count once only. Counted to v6, release_v6 has the 131 problems others report there.
+Date windows are half-open, [date_from, date_to). LiveCodeBench's are named by months: v5 is August
+2024 to February 2025 (374 problems of release_v6), v6 February to April 2025 (131). So the 51
+problems of February are in both, which every result says in `shared`. The caption of the paper's
+Fig. 1 ends v5 at 2025/02/01: to that day release_v6 has 335 problems, without it 323.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
-from jinja2 import nodes
-from jinja2.exceptions import TemplateError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import Field
 
-from configs.training_stages import BenchmarkProtocol
+from configs.evaluate_stage import BenchmarkProtocol
+from eval.errata import errata_of
+from eval.lcb_parity import side_by_side
 from eval.metrics import majority_at_k, summarise
+from eval.questions import question
 from eval.records import Problem, Record, Sample, Score
 
-GRADER_VERSION = 1
-"""Raised when the judge changes its mind about any answer; two versions do not compare."""
-PROBE = [{"role": "user", "content": "What is 1 + 1?"}]
-NO_TEMPLATE = "none"
+GRADER_VERSION = 4
+"""Raised when the judge changes its mind about any answer; two versions do not compare.
+
+It is the version of the stage `judge`, and part of that of `evaluate`.
+"""
 
 
 class Statement(Record):
     """How the answers of one evaluation were made and judged: the same for all its benchmarks."""
 
+    model: str = ""
+    """Stage, folder name, hub id, or the model's name at an endpoint."""
     checkpoint: str
-    """Content digest of the checkpoint, 16 hex digits."""
+    """Content digest of the checkpoint, 16 hex digits; a revision of the hub; or the endpoint."""
     engine: str
     """Engine and version, e.g. `vllm 0.31.0`."""
     temperature: float
     top_p: float
+    top_k: int | None = None
+    repetition_penalty: float | None = None
     max_tokens: int
     yarn_factor: float | None
     template: str
-    """`template_hash` of the checkpoint."""
+    """`template_hash` of the checkpoint; an endpoint applies its own and does not say which."""
     grader_version: int
     sandbox: str
     seed: int
@@ -58,6 +61,10 @@ class BenchmarkResult(Record):
     k: int
     date_from: str
     date_to: str
+    questions: str = ""
+    """`questions_hash` of what was asked."""
+    shared: dict[str, int] = Field(default_factory=dict)
+    """Problems that are also in another benchmark of this evaluation: where, and how many."""
     problems: int
     """Problems behind the means."""
     problems_unscored: int
@@ -71,9 +78,40 @@ class BenchmarkResult(Record):
     ci_low: float | None
     ci_high: float | None
     """95 % bootstrap interval over problems."""
+    sample_low: float | None = None
+    sample_high: float | None = None
+    """95 % bootstrap interval over the samples of each problem."""
     pass_at_k: float | None
     majority_at_k: float | None
+    official: float | None = None
+    """Share of right answers by LiveCodeBench's own runner, where it was asked too."""
+    disagreements: int = 0
+    """Answers that only one of the two calls right."""
+    errata: int = 0
+    """Problems whose published tests are known to be wrong (eval/errata.jsonl); they count."""
     statement: Statement
+
+    @property
+    def truncation_rate(self) -> float:
+        """Share of the answers that were cut at max_tokens."""
+        return self.truncated / max(1, self.samples + self.samples_unscored)
+
+
+def questions_hash(questions: Iterable[str]) -> str:
+    """16 hex digits over the questions in order: equal hashes, equal problems in equal words."""
+    digest = hashlib.sha256()
+    for text in questions:
+        digest.update(hashlib.sha256(text.encode("utf-8", "replace")).digest())
+    return digest.hexdigest()[:16]
+
+
+def overlaps(problems: Mapping[str, Sequence[Problem]]) -> dict[str, dict[str, int]]:
+    """Benchmark → other benchmark → how many problems they share, where there are any."""
+    ids = {name: {p.id for p in chosen} for name, chosen in problems.items()}
+    return {
+        name: {o: n for o, theirs in ids.items() if o != name and (n := len(mine & theirs))}
+        for name, mine in ids.items()
+    }
 
 
 def in_window(protocol: BenchmarkProtocol, date: str) -> bool:
@@ -120,63 +158,19 @@ def problems_of(protocol: BenchmarkProtocol, problems: Iterable[Problem]) -> lis
     return inside
 
 
-class _PlainGeneration(Extension):
-    """`{% generation %}` of training templates marks assistant tokens; it prints its body."""
-
-    tags = {"generation"}  # noqa: RUF012 (declared so by jinja2)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _template_text(checkpoint: Path) -> str | None:
-    if (checkpoint / "chat_template.jinja").exists():
-        return (checkpoint / "chat_template.jinja").read_text()
-    config = checkpoint / "tokenizer_config.json"
-    template = json.loads(config.read_text()).get("chat_template") if config.exists() else None
-    if isinstance(template, list):  # several named templates
-        template = next((t["template"] for t in template if t["name"] == "default"), None)
-    return template
-
-
-def template_hash(checkpoint: Path) -> str:
-    """16 hex digits of the SHA-256 of the chat template applied to `PROBE`.
-
-    Two checkpoints with equal hashes were asked in the same words, however their templates are
-    written; "none" when the folder has no chat template. A template that cannot be rendered
-    outside of its tokenizer is hashed as text.
-    """
-    template = _template_text(checkpoint)
-    if template is None:
-        return NO_TEMPLATE
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _PlainGeneration]
-    )
-    environment.filters["tojson"] = lambda x, **_: json.dumps(x, ensure_ascii=False)
-    try:
-        text = environment.from_string(template).render(
-            messages=PROBE,
-            add_generation_prompt=True,
-            tools=None,
-            bos_token="<s>",
-            eos_token="</s>",
-        )
-    except TemplateError:
-        text = template
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def score_benchmark(
     protocol: BenchmarkProtocol,
     problems: Sequence[Problem],
     samples: Mapping[tuple[str, int], Sample],
     scores: Mapping[tuple[str, int], Score],
     statement: Statement,
+    shared: Mapping[str, int] | None = None,
+    official: Mapping[tuple[str, int], Score] | None = None,
 ) -> BenchmarkResult:
     """Put one benchmark together from answers and verdicts keyed by (problem id, index).
 
-    An answer that is missing counts as unscored, like one whose judging failed.
+    An answer that is missing counts as unscored, like one whose judging failed. `shared` is this
+    benchmark's row of `overlaps`; `official` holds the verdicts of LiveCodeBench's rules.
     """
     keys = {p.id: [(p.id, i) for i in range(protocol.k)] for p in problems}
     rows = {p: [scores.get(key) for key in row] for p, row in keys.items()}
@@ -186,6 +180,8 @@ def score_benchmark(
     summary = summarise(outcomes, protocol.k, statement.resamples, statement.seed)
     scored = summary.problems > 0
     # A vote needs answers that agree when they are right: not programs, not free expressions.
+    mine = [score for row in rows.values() for score in row if score]
+    parity = side_by_side(mine, official.values()) if official is not None else None
     one_answer = all(p.domain == "math" and p.numbers is None for p in problems)
     return BenchmarkResult(
         name=protocol.name,
@@ -193,6 +189,8 @@ def score_benchmark(
         k=protocol.k,
         date_from=protocol.date_from,
         date_to=protocol.date_to,
+        questions=questions_hash(question(protocol, p) for p in problems),
+        shared=dict(shared or {}),
         problems=summary.problems,
         problems_unscored=summary.problems_unscored,
         samples=summary.samples,
@@ -202,7 +200,12 @@ def score_benchmark(
         avg=summary.avg if scored else None,
         ci_low=summary.ci_low if scored else None,
         ci_high=summary.ci_high if scored else None,
+        sample_low=summary.sample_low if scored else None,
+        sample_high=summary.sample_high if scored else None,
         pass_at_k=summary.pass_at_k if scored else None,
         majority_at_k=majority_at_k(answers, outcomes) if scored and one_answer else None,
+        official=parity.official if parity else None,
+        disagreements=parity.disagreements if parity else 0,
+        errata=len(errata_of(problems)),
         statement=statement,
     )

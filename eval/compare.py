@@ -6,12 +6,15 @@ Text is compared line by line and token by token, as contest checkers do:
 - where the *expected* number is written as a real (`0.3`), 1e-6 absolute or relative is allowed;
   an expected integer never has a tolerance.
 Returned values are compared as JSON: tuples count as lists, and the same rule holds for reals.
+
+Two other rules can be chosen: `same_tokens`, where line breaks are spaces like any other, and
+LiveCodeBench's own in `eval.lcb_runner`. Where tests say `==`, `equal_json` is Python's equality.
 """
 
 import json
 import math
 import re
-from decimal import Decimal, InvalidOperation, localcontext
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, InvalidOperation, localcontext
 from typing import Any
 
 TOLERANCE = 1e-6
@@ -26,6 +29,11 @@ def same_text(actual: str, expected: str) -> bool:
         return True
     ours, theirs = actual.split("\n"), expected.split("\n")
     return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+
+
+def same_tokens(actual: str, expected: str) -> bool:
+    """Like `same_text`, wherever the lines break."""
+    return _same_line(" ".join(actual.split()), " ".join(expected.split()))
 
 
 def _same_line(actual: str, expected: str) -> bool:
@@ -52,7 +60,7 @@ def _same_token(actual: str, expected: str) -> bool:
 
 def _close(ours: Decimal, theirs: Decimal) -> bool:
     with localcontext() as context:
-        context.prec = 50
+        context.prec, context.Emax, context.Emin = 50, MAX_EMAX, MIN_EMIN  # 99e999999 has a place
         difference = abs(ours - theirs)
         return difference <= Decimal(TOLERANCE) * max(Decimal(1), abs(theirs))
 
@@ -85,5 +93,13 @@ def same_json(actual: bytes, expected: Any) -> bool:
     """`same_value` of untrusted JSON text; text that is no JSON is not the expected value."""
     try:
         return same_value(json.loads(actual), expected)
+    except (ValueError, RecursionError):
+        return False
+
+
+def equal_json(actual: bytes, expected: Any) -> bool:
+    """Whether untrusted JSON text is a value equal to the expected one, without a tolerance."""
+    try:
+        return bool(json.loads(actual) == expected)
     except (ValueError, RecursionError):
         return False

@@ -11,7 +11,6 @@ think block it is `unclosed_think` or `code_unclosed_think`. What could not be j
 """
 
 import hashlib
-import os
 import pickle
 import time
 from collections import OrderedDict, deque
@@ -20,15 +19,18 @@ from concurrent.futures import Future
 from typing import Any, Self
 
 from configs.judging import JudgeSettings
-from eval.answers import extract_boxed, extract_program, has_closed_think
-from eval.judge_pool import PoolDied, WorkerPool
+from eval.answers import after_think, extract_boxed, extract_program, has_closed_think, writable
+from eval.judge_pool import Pool, PoolDied, open_pools
 from eval.records import Problem, Score, Verdict
-from eval.sandbox_errors import SandboxUnavailable
-from eval.verify_code import CodeVerdict, longest_seconds
+from eval.sandbox_errors import MachineUnfit
+from eval.verify_code import CodeVerdict, chosen_suite, longest_seconds
 from eval.verify_countdown import verify_countdown
 from eval.verify_math import MathVerdict, quick_verdict
 
 _LOOK_AHEAD_PER_WORKER = 8
+
+NO_GOLD = "not judgeable: its source gives no answer and no tests"
+"""Why every answer to a prompt without gold is unscored."""
 
 Pending = Callable[[], Score]
 
@@ -43,10 +45,8 @@ class Judge:
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
         self.settings = settings or JudgeSettings()
-        workers = self.settings.runtime.workers or os.cpu_count() or 1
-        self._math = WorkerPool("math", workers)
-        self._code = WorkerPool("code", workers)
-        self.look_ahead = _LOOK_AHEAD_PER_WORKER * workers
+        self._math, self._code = open_pools(self.settings.runtime.workers)
+        self.look_ahead = _LOOK_AHEAD_PER_WORKER * self._code.workers
         self._recent: OrderedDict[bytes, Future[Any]] = OrderedDict()
 
     def __enter__(self) -> Self:
@@ -68,20 +68,23 @@ class Judge:
         """The Score of one answer."""
         return self.begin(problem, text, index)()
 
-    def judge_many(self, items: Iterable[tuple[Problem, str, int]]) -> Iterator[Score]:
+    def judge_many(
+        self, items: Iterable[tuple[Problem, str, int]], draw: int = 0
+    ) -> Iterator[Score]:
         """The Scores of (problem, text, index) items, in order, in constant memory.
 
-        Identical programs for one problem that are close together are run once.
+        Identical programs for one problem that are close together are run once. With `max_tests`,
+        a problem's tests are sampled anew for every `draw`: RL passes its step.
         """
         pending: deque[Pending] = deque()
         for problem, text, index in items:
-            pending.append(self.begin(problem, text, index))
+            pending.append(self.begin(problem, text, index, draw))
             if len(pending) >= self.look_ahead:
                 yield pending.popleft()()
         while pending:
             yield pending.popleft()()
 
-    def begin(self, problem: Problem, text: str, index: int) -> Pending:
+    def begin(self, problem: Problem, text: str, index: int, draw: int = 0) -> Pending:
         """Extract and hand out the work now; the returned function waits for the Score."""
         started = time.perf_counter()
         find = extract_boxed if problem.domain == "math" else extract_program
@@ -102,12 +105,18 @@ class Judge:
                 self.settings,
             )
 
+        if not problem.judgeable:
+            unscored = score("IE", reason=NO_GOLD)
+            return lambda: unscored
+        by_peer = problem.domain == "math" and self.settings.math_rules == "math-verify"
+        if by_peer and problem.numbers is None:  # it knows no rule about the numbers to use
+            return self._wait_math(score, problem.answer or "", after_think(text) or "", True)
         if extracted.answer is None:
             no_answer = score("WA", reason=extracted.reason)
             return lambda: no_answer
         if problem.domain == "math":
             return self._begin_math(problem, extracted.answer, score)
-        return self._begin_code(problem, extracted.answer, score)
+        return self._begin_code(problem, extracted.answer, score, draw)
 
     def _begin_math(self, problem: Problem, answer: str, score: Callable[..., Score]) -> Pending:
         gold = problem.answer or ""
@@ -118,27 +127,35 @@ class Judge:
         if verdict is not None:
             known = score(verdict.verdict, float(verdict.verdict == "AC"), verdict.reason)
             return lambda: known
-        limit = self.settings.math_timeout_s
-        result = self._submit(self._math, limit, gold, answer)
+        return self._wait_math(score, gold, answer)
+
+    def _wait_math(self, score: Callable[..., Score], *task: Any) -> Pending:
+        """Hand `task`, the arguments of `eval.math_task.run`, to a worker."""
+        result = self._submit(self._math, self.settings.math_timeout_s, *task)
 
         def wait() -> Score:
             try:
                 found: MathVerdict = result()
+            except MachineUnfit:
+                raise
             except Exception as error:
                 return score("IE", reason=_one_line(error))
             return score(found.verdict, float(found.verdict == "AC"), found.reason, found.seconds)
 
         return wait
 
-    def _begin_code(self, problem: Problem, program: str, score: Callable[..., Score]) -> Pending:
+    def _begin_code(
+        self, problem: Problem, program: str, score: Callable[..., Score], draw: int
+    ) -> Pending:
         assert problem.tests is not None
         limit = longest_seconds(problem.tests, self.settings)
-        result = self._submit(self._code, limit, problem.tests, problem.id, program, self.settings)
+        suite = chosen_suite(problem.tests, problem.id, self.settings.max_tests, draw)
+        result = self._submit(self._code, limit, suite, problem.id, program, self.settings)
 
         def wait() -> Score:
             try:
                 found: CodeVerdict = result()
-            except SandboxUnavailable:
+            except MachineUnfit:
                 raise
             except Exception as error:
                 return score("IE", reason=self._marked(_one_line(error)))
@@ -152,7 +169,7 @@ class Judge:
             return reason
         return f"unsandboxed; {reason}" if reason else "unsandboxed"
 
-    def _submit(self, pool: WorkerPool, limit: float, *arguments: Any) -> Callable[[], Any]:
+    def _submit(self, pool: Pool, limit: float, *arguments: Any) -> Callable[[], Any]:
         """Hand out the work, once per window; once more if the pool itself is killed."""
         payload = pickle.dumps(arguments)
         key = hashlib.blake2b(payload, digest_size=16).digest()
@@ -185,26 +202,22 @@ def make_score(
     seconds: float,
     settings: JudgeSettings,
 ) -> Score:
-    """The reward mapping of §3.2.4: math ±1, code soft or hard, and the think block for both."""
+    """The reward mapping of §3.2.4: math ±1, code by its tests, and the think block for both."""
     correct = verdict == "AC"
-    reward: float | None
-    if verdict == "IE":
-        reward = None
-    elif problem.domain == "math":
-        paid = settings.reward.math_correct if correct else settings.reward.math_wrong
-        reward = paid if closed_think else settings.reward.unclosed_think
-    else:
-        paid = pass_rate if settings.reward.code == "soft" else float(correct)
-        reward = paid if closed_think else settings.reward.code_unclosed_think
+    reward: float | None = None
+    if verdict != "IE" and problem.domain == "math":
+        reward = settings.reward.of_math(correct, closed_think)
+    elif verdict != "IE":
+        reward = settings.reward.of_code(correct, pass_rate, closed_think)
     return Score(
-        problem_id=problem.id,
+        problem_id=writable(problem.id),
         index=index,
         reward=reward,
         correct=None if verdict == "IE" else correct,
         pass_rate=None if verdict == "IE" else pass_rate,
         verdict=verdict,
-        answer=answer,
-        reason=reason,
+        answer=None if answer is None else writable(answer),
+        reason=writable(reason),
         seconds=seconds,
     )
 

@@ -1,4 +1,7 @@
-"""The judge's end of its workers: send a task, get a future."""
+"""The judge's end of its workers: send a task, get a future.
+
+The workers are processes of this machine, or with `KLEAR_RAY_ADDRESS` actors on a Ray cluster.
+"""
 
 import itertools
 import os
@@ -9,9 +12,12 @@ import threading
 from concurrent.futures import Future
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+from configs.machine import load_machine
 
 _CLOSE_S = 5.0
+Kind = Literal["math", "code"]
 
 
 class PoolDied(RuntimeError):
@@ -22,12 +28,35 @@ class NoVerdict(RuntimeError):
     """The work was not finished: a deadline passed twice, or workers died. Unscored."""
 
 
+class Pool(Protocol):
+    """Workers of one kind."""
+
+    @property
+    def workers(self) -> int:
+        """How many there are, or will be."""
+        ...
+
+    def submit(self, deadline_s: float, payload: bytes) -> "Future[Any]": ...
+
+    def close(self) -> None: ...
+
+
+def open_pools(workers: int) -> tuple[Pool, Pool]:
+    """Those for math and for code; `workers` 0: one per core, of this machine or of the cluster."""
+    address = load_machine().ray_address
+    if address:
+        from eval.ray_judge import RayWorkers
+
+        return RayWorkers(address, workers).pools()
+    return WorkerPool("math", workers), WorkerPool("code", workers)
+
+
 class WorkerPool:
     """Workers of one kind, started at the first task. Thread-safe."""
 
-    def __init__(self, kind: Literal["math", "code"], workers: int) -> None:
+    def __init__(self, kind: Kind, workers: int) -> None:
         self.kind = kind
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = workers or len(os.sched_getaffinity(0))
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}
@@ -38,7 +67,11 @@ class WorkerPool:
         """The future of `run(*pickle.loads(payload))`; killed after `deadline_s`, retried once."""
         future: Future[Any] = Future()
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
+            if (
+                self._connection is None
+                or self._process is None
+                or self._process.poll() is not None
+            ):
                 self._start()
             assert self._connection is not None
             number = next(self._numbers)
@@ -46,11 +79,15 @@ class WorkerPool:
             try:
                 self._connection.send_bytes(pickle.dumps((number, payload, deadline_s)))
             except OSError as error:
+                self._connection = None
                 self._waiting.pop(number)
                 future.set_exception(PoolDied(f"the {self.kind} workers are gone: {error}"))
         return future
 
     def _start(self) -> None:
+        if self._process is not None:  # its connection has ended, and it may be about to
+            self._process.kill()
+            self._process.wait()
         ours, theirs = Pipe()
         root = str(Path(__file__).resolve().parents[1])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
@@ -81,6 +118,8 @@ class WorkerPool:
                     future.set_exception(value)
         except Exception as error:  # EOFError: the pool has ended
             with self._lock:
+                if self._connection is connection:
+                    self._connection = None
                 lost = list(waiting.values())
                 waiting.clear()
             reason = f"the {self.kind} workers ended: {error!r}"
@@ -90,7 +129,7 @@ class WorkerPool:
     def close(self) -> None:
         """End the workers, whatever they are doing."""
         with self._lock:
-            if self._connection is not None and self._process is not None:
+            if self._process is not None:
                 self._process.stdin.close()  # type: ignore[union-attr]
                 try:
                     self._process.wait(_CLOSE_S)

@@ -24,6 +24,7 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
+from eval.held_folders import hold, sweep
 from eval.judge_pool import NoVerdict
 from eval.sandbox_policy import die_with_parent
 
@@ -31,6 +32,7 @@ TASKS = {"math": "eval.math_task", "code": "eval.code_task"}
 _MATH_BYTES = 4 << 30
 _ATTEMPTS = 2
 _STOP_S = 4.0
+_PREFIX = "klear-judge-"
 
 
 def start_worker(kind: str, parent: int) -> None:
@@ -89,8 +91,10 @@ def main(kind: str, fd: int, workers: int, parent: int) -> None:
     poll.register(fd, select.POLLIN)
     poll.register(watched, select.POLLIN)
     poll.register(sys.stdin, 0)  # the judge closes it to end the pool
-    with tempfile.TemporaryDirectory(prefix="klear-judge-", ignore_cleanup_errors=True) as folder:
+    sweep(tempfile.gettempdir(), _PREFIX)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o711)
+        hold(folder)  # until the last worker ends
         os.environ["TMPDIR"] = folder
         with contextlib.suppress(EOFError, ConnectionError):
             while os.getppid() == parent and {ready for ready, _ in poll.poll()} == {fd}:

@@ -4,6 +4,7 @@ Shapes decide more than sympy can: (1,2) is not \{1,2\}, `7 or 8` is two answers
 value. Text in, text out; the pieces go to sympy one at a time.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -11,12 +12,14 @@ from typing import Literal
 Kind = Literal["scalar", "list", "tuple", "set", "brackets", "half_open", "matrix"]
 
 _AND_OR = re.compile(
-    r"(?:,\s*)?(?:\\text\s*\{[\s,]*(?:and|or|and also)[\s,]*\}|\b(?:and|or)\b|\\lor\b|\\land\b)"
+    r"(?:,\s*)?(?:\\text\s*\{[\s,]*(?i:and|or|and also)[\s,]*\}|\b(?:and|or)\b|\\lor\b|\\land\b)"
     r"(?:\s*,)?"
 )
 _OPENERS, _CLOSERS = ("(", "[", "{", r"\{", r"\langle"), (")", "]", "}", r"\}", r"\rangle")
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
-_MATRIX = re.compile(r"\\begin\{([bpvBV]?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_MATRIX = re.compile(
+    r"\\begin\{([bpB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}", re.DOTALL
+)
 _KINDS: dict[tuple[str, str], Kind] = {
     ("(", ")"): "tuple",
     (r"\langle", r"\rangle"): "tuple",
@@ -26,6 +29,16 @@ _KINDS: dict[tuple[str, str], Kind] = {
     ("(", "]"): "half_open",
 }
 _NAME = re.compile(r"(?:\\[A-Za-z]++|[A-Za-z_{}'^\s|])++(?:\([A-Za-z, _0-9\\]*\))?")
+_LETTER = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+|(?<!_)(?<!_\{)[A-Za-z](?!\s*[_'])")
+_DECIMAL = re.compile(r"(\d*)\.(\d+)")
+_MIXED = re.compile(r"(?<![\d.}^_])(\d+)\s*\\frac\s*\{(\d+)\}\s*\{(\d+)\}")
+_SCIENTIFIC = re.compile(r"(?<![A-Za-z_\\])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})(?![A-Za-z\d])")
+_DIVISORS = re.compile(r"\\?(gcd|lcm)\s*\(\s*(\d{1,99})\s*,\s*(\d{1,99})\s*\)")
+_FRACTION_OF_D = re.compile(r"\\frac\s*\{\s*d\s*\}\s*\{(?!\s*d)([^{}]*)\}")  # no derivative
+_NO_DIFFERENTIAL = re.compile(
+    r"(?<![A-Za-z\\])d\s*(?=\\(?:sqrt|pi|frac|sin|cos|tan|theta)(?![a-z]))"
+)
+_REMAINDER = re.compile(r"(?<![\d!)}])(\d{1,99})\s*\\(?:bmod|mod)\s*(\d{1,99})(?![\d!^])")
 _NAMED_TUPLE = re.compile(r"^\s*\([A-Za-z_0-9, ]+\)\s*=\s*(?=\()")
 
 
@@ -67,6 +80,9 @@ def enclosing(text: str) -> tuple[str, str, str] | None:
 def form_of(text: str) -> Form:
     """The outermost shape. `a and b`, `a or b` and ± count as lists."""
     text = _NAMED_TUPLE.sub("", text).strip()
+    around = enclosing(text)
+    if around and _MATRIX.fullmatch(around[1]) and around[0] in "([":
+        text = around[1]
     if match := _MATRIX.fullmatch(text):
         rows = [row for row in re.split(r"\\\\", match[2]) if row.strip()]
         cells = tuple(cell.strip() for row in rows for cell in row.split("&"))
@@ -86,7 +102,8 @@ def form_of(text: str) -> Form:
 
 
 def _plus_minus(piece: str) -> list[str]:
-    if r"\pm" not in piece and r"\mp" not in piece:
+    signs = len(re.findall(r"\\[pm]{2}(?![a-z])", piece))
+    if not 0 < signs < 4:
         return [piece]
     upper = piece.replace(r"\pm", "+").replace(r"\mp", "-")
     lower = piece.replace(r"\pm", "-").replace(r"\mp", "+")
@@ -105,3 +122,45 @@ def is_name(text: str) -> bool:
     return (
         len(text) <= 60 and bool(_NAME.fullmatch(text)) and not re.search(r"\\(?:frac|sqrt)", text)
     )
+
+
+def parsable(text: str) -> str:
+    """The formula in the LaTeX that latex2sympy reads as it is meant."""
+    text = _MIXED.sub(_mixed_number, text)
+    text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", text)
+    text = _FRACTION_OF_D.sub(r"(\\frac{1}{\1}\\cdot d)", text)
+    text = _NO_DIFFERENTIAL.sub("(d)", text)
+    text = re.sub(r"\\lg(?![a-z])", r"\\log_{10}", text)
+    text = _DIVISORS.sub(_divisors, text)
+    text = _REMAINDER.sub(lambda m: str(int(m[1]) % (int(m[2]) or 1)), text)
+    text = _DECIMAL.sub(lambda m: f"\\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", text)
+    text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?", r"\\cdot\\frac{\\pi}{180}", text)
+    text = re.sub(r"\\text\s*\{[^{}]*\}", "", text).replace(r"\%", r"\cdot\frac{1}{100}")
+    text = re.sub(r"\\operatorname\s*\{([a-z]+)\}", r"\\\1", text)
+    return text
+
+
+def _mixed_number(match: re.Match[str]) -> str:
+    whole, numerator, denominator = map(int, match.groups())
+    if numerator >= denominator:
+        return match[0]
+    return f"\\frac{{{whole * denominator + numerator}}}{{{denominator}}}"
+
+
+def _divisors(match: re.Match[str]) -> str:
+    function = math.gcd if match[1] == "gcd" else math.lcm
+    return str(function(int(match[2]), int(match[3])))
+
+
+def distinct_capitals(gold: str, answer: str) -> tuple[str, str]:
+    """Where a letter occurs in both cases, the capital gets an index: latex2sympy reads N as n."""
+    letters = set(_LETTER.findall(gold) + _LETTER.findall(answer))
+    both = {a for a in letters if len(a) == 1 and a.isupper() and a.lower() in letters}
+    if not both:
+        return gold, answer
+
+    def indexed(match: re.Match[str]) -> str:
+        letter = match[0]
+        return f"{letter.lower()}_{{{ord(letter)}}}" if letter in both else letter
+
+    return _LETTER.sub(indexed, gold), _LETTER.sub(indexed, answer)

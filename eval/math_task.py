@@ -4,30 +4,52 @@ math-verify's own time limits are off: they are alarms that the main loop of C c
 worker has a memory limit and is killed from outside.
 """
 
+import logging
 import re
+import string
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import math_verify
 import sympy
 
-from eval.math_forms import Form, enclosing, equation_sides, form_of, is_name, split_top
-from eval.math_values import TooCostly, Unreadable, parse, same_equation, same_value
-from eval.verify_math import MathVerdict, Spelled, quick_verdict, rounding_error, spell
+from eval.math_forms import Form, distinct_capitals, equation_sides, form_of, is_name
+from eval.math_regions import RELATION, same_region
+from eval.math_spelling import Spelled, spell
+from eval.math_values import (
+    TooCostly,
+    Unreadable,
+    parse,
+    refuse_unknowable,
+    same_equation,
+    same_value,
+)
+from eval.math_words import says_otherwise
+from eval.verify_math import MathVerdict, quick_verdict, rounding_error
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 
 _MOST_PIECES = 60
-_RELATION = re.compile(r"<|>|\\(?:l[et]|g[et]|ne|in)(?![a-z])|\\cup|\\cap|\\setminus|\\mathbb")
-_BASE = re.compile(r"([0-9A-Fa-f]+)\s*_\s*\{?\s*(\d+|\\text\{[a-z]+\})\s*\}?")
+_BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*(\d+|\\text\{[a-z]+\})\s*\}?")
+_BASE_NAME = re.compile(r"\\text\s*\{\s*([a-z]+)\s*\}")
+_BASES = "two three four five six seven eight nine ten eleven twelve"  # from 2 on
 _CONDITION = re.compile(  # 2k\pi, k \in \mathbb{Z}
     r"[,;(]?\s*(?:\\text\s*\{\s*(?:where|for)\s*\}|where|for)?\s*"
     r"(?<![A-Za-z\\])[A-Za-z]\s*\\in\s*\\mathbb\s*\{?[ZNQ]\}?\)?$"
+    r"|(?:\\text\s*\{\s*for (?:all|any|every|each)\s*\}|\\forall)\s*[A-Za-z]\s*$"
 )
 _RATIO = re.compile(r"[^:]+(?::[^:]+)+")
 
 
-def run(gold: str, answer: str) -> MathVerdict:
-    """The verdict on one answer; IE when the gold cannot be read."""
+def run(gold: str, answer: str, plain: bool = False) -> MathVerdict:
+    """The verdict on one answer; IE when the gold cannot be read.
+
+    With `plain`, that of math-verify's plain call, where `answer` is a whole text.
+    """
     started = time.perf_counter()
+    if plain:
+        return _plain_call(gold, answer, started)
     try:
         same = _same_spelled(spell(gold), spell(answer))
         verdict = MathVerdict("AC" if same else "WA", "" if same else "not equal to the gold")
@@ -42,7 +64,7 @@ def _is_costly(gold: str) -> bool:
     """Whether it is the gold that cannot be evaluated: a data error, nobody's wrong answer."""
     try:
         for piece in form_of(spell(gold).body).pieces:
-            parse((equation_sides(piece) or [piece])[-1])
+            refuse_unknowable(parse((equation_sides(piece) or [piece])[-1]))
     except TooCostly:
         return True
     except Unreadable:
@@ -53,13 +75,21 @@ def _is_costly(gold: str) -> bool:
 def _second_opinion(gold: str, answer: str) -> MathVerdict:
     """math-verify on a gold that we cannot read; unscored when it cannot either."""
     try:
-        same = _math_verify(spell(gold).body, spell(answer).body)
+        expected, given = spell(gold).body, spell(answer).body
+        same = _math_verify(expected, given) and not says_otherwise(given, expected)
     except Unreadable:
         return MathVerdict("IE", f"the gold answer cannot be read: {gold[:80]}")
     return MathVerdict("AC" if same else "WA", "by math-verify")
 
 
 def _same_spelled(gold: Spelled, answer: Spelled) -> bool:
+    """Words come last: a gold that cannot be read must show, whatever the answer says."""
+    return _same_bodies(gold, answer) and not says_otherwise(answer.body, gold.body)
+
+
+def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
+    if answer.listed and form_of(gold.body).kind != "scalar":
+        return _same(gold.body, answer.listed)
     if _same(gold.body, answer.body):
         return True
     if gold.percent != answer.percent:
@@ -79,7 +109,7 @@ def _same(gold: str, answer: str) -> bool:
     bases = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
     if any(bases):
         return _same_numeral(gold, answer)
-    if _RELATION.search(gold) or _RELATION.search(answer):
+    if RELATION.search(gold) or RELATION.search(answer):
         return _same_region(gold, answer)
     expected, given = form_of(gold), form_of(answer)
     if expected.kind == given.kind == "scalar":
@@ -89,17 +119,27 @@ def _same(gold: str, answer: str) -> bool:
 
 def _same_numeral(gold: str, answer: str) -> bool:
     """1011_2 has these digits in this base; an answer may leave the base out."""
+    gold, answer = (_BASE_NAME.sub(_base_digits, side) for side in (gold, answer))
     digits, _, base = gold.partition("_")
     other, _, other_base = answer.partition("_")
-    strip = str.maketrans("", "", "{} ")
+    strip = str.maketrans("", "", "{}() ")
     same_base = base.translate(strip) == other_base.translate(strip) or not other_base
-    return bool(base) and digits.strip().upper() == other.strip().upper() and same_base
+    same_digits = digits.translate(strip).upper() == other.translate(strip).upper()
+    return bool(base) and same_digits and same_base
+
+
+def _base_digits(match: re.Match[str]) -> str:
+    name = match[1].replace("sixteen", "16")
+    names = _BASES.split()
+    return str(names.index(name) + 2) if name in names else name
 
 
 def _same_collection(gold: Form, answer: Form) -> bool:
     if max(len(gold.pieces), len(answer.pieces)) > _MOST_PIECES:
         return gold.pieces == answer.pieces
     kinds = {gold.kind, answer.kind}
+    if kinds == {"matrix", "scalar"} and r"\begin" in (gold.pieces + answer.pieces)[0]:
+        raise Unreadable("a matrix in a formula")
     if "matrix" in kinds:
         vector = gold.brackets[0] == "1" or gold.brackets[0] == gold.brackets[1]
         if kinds != {"matrix"} and not (kinds == {"matrix", "tuple"} and vector):
@@ -107,6 +147,8 @@ def _same_collection(gold: Form, answer: Form) -> bool:
         if kinds == {"matrix"} and gold.brackets != answer.brackets:
             return False
         return _all_same(gold, answer)
+    if kinds == {"set", "scalar"} and r"\emptyset" in (*gold.pieces, *answer.pieces):
+        return False  # the set that holds the empty set is not empty
     if kinds <= {"list", "set", "scalar"}:
         if kinds == {"list"} and _assigns(gold) and _assigns(answer):
             return _same_assignments(gold, answer)
@@ -117,9 +159,25 @@ def _same_collection(gold: Form, answer: Form) -> bool:
 
 
 def _all_same(gold: Form, answer: Form) -> bool:
+    named = _assigns(gold) and _assigns(answer) and _names(gold) == _names(answer)
+    gold, answer = (_in_order(form, named) for form in (gold, answer))
     return len(gold.pieces) == len(answer.pieces) and all(
         map(_same, map(_value, gold.pieces), map(_value, answer.pieces))
     )
+
+
+def _in_order(form: Form, named: bool) -> Form:
+    """Values of x, y, z in the order of their names, whichever was written first.
+
+    Other letters (m and b of a line) have no order, unless both sides have `named` the same ones.
+    """
+    if not _assigns(form) or not (named or "".join(_names(form)) in string.ascii_lowercase):
+        return form
+    return replace(form, pieces=tuple(sorted(form.pieces)))
+
+
+def _names(form: Form) -> list[str]:
+    return sorted(equation_sides(piece)[0] for piece in form.pieces)
 
 
 def _value(piece: str) -> str:
@@ -155,6 +213,7 @@ def _same_scalar(gold: str, answer: str) -> bool:
     quick = quick_verdict(gold, answer) if gold and answer else None
     if quick is not None and quick.verdict != "IE":
         return quick.verdict == "AC"
+    gold, answer = distinct_capitals(gold, answer)
     if _RATIO.fullmatch(gold) and _RATIO.fullmatch(answer):
         return _same_ratio(gold.split(":"), answer.split(":"))
     theirs, ours = equation_sides(gold), equation_sides(answer)
@@ -165,9 +224,9 @@ def _same_scalar(gold: str, answer: str) -> bool:
         rounded = sympy.Rational(error) if error is not None else None
         return _consistent(ours) and same_value(theirs[0], ours[-1], rounded)
     if len(ours) == 1:
-        return is_name(theirs[0]) and same_value(theirs[-1], ours[0])
+        return is_name(theirs[0]) and _same(theirs[-1], ours[0])
     if theirs[0] == ours[0] and is_name(ours[0]):
-        return _consistent(ours) and same_value(theirs[-1], ours[-1])
+        return _consistent(ours) and _same(theirs[-1], ours[-1])
     return same_equation((theirs[0], theirs[-1]), (ours[0], ours[-1]))
 
 
@@ -204,71 +263,19 @@ def _same_ratio(gold: list[str], answer: list[str]) -> bool:
 
 
 def _same_region(gold: str, answer: str) -> bool:
-    """Intervals, unions and inequalities as sets of reals; math-verify for what is neither."""
     try:
-        expected, given = _region(gold), _region(answer)
-    except (Unreadable, ValueError, TypeError, NotImplementedError):
+        return same_region(gold, answer)
+    except Unreadable:
         return _math_verify(gold, answer)
-    return bool(expected == given or sympy.SymmetricDifference(expected, given).is_empty)
 
 
-def _region(text: str) -> sympy.Set:
-    text = re.sub(r"^\s*[a-zA-Z]\s*\\in\s*", "", text.strip())
-    for separators, combine in (
-        ((r"\cup",), sympy.Union),
-        ((r"\cap",), sympy.Intersection),
-    ):
-        pieces = split_top(text, separators)
-        if len(pieces) > 1:
-            return combine(*map(_region, pieces))
-    pieces = re.split(r"\\text\s*\{\s*or\s*\}|\bor\b|\\lor\b", text)
-    pieces = pieces if len(pieces) > 1 else split_top(text)
-    if len(pieces) > 1:
-        return sympy.Union(*map(_region, pieces))
-    pieces = re.split(r"\\text\s*\{\s*and\s*\}|\band\b|\\land\b", text)
-    if len(pieces) > 1:
-        return sympy.Intersection(*map(_region, pieces))
-    return _simple_region(text)
-
-
-def _simple_region(text: str) -> sympy.Set:
-    if re.fullmatch(r"\\mathbb\s*\{?R\}?", text):
-        return sympy.Reals
-    if match := re.fullmatch(r"(.*)\\setminus(.*)", text):
-        return _region(match[1]) - _region(match[2])
-    around = enclosing(text)
-    if around:
-        opener, inside, closer = around
-        ends = split_top(inside)
-        if opener == r"\{":
-            return sympy.FiniteSet(*(parse(end).doit() for end in ends))
-        if len(ends) == 2 and opener in "([" and closer in ")]":
-            low, high = (parse(end).doit() for end in ends)
-            return sympy.Interval(low, high, opener == "(", closer == ")")
-    parts = re.split(r"(<|>|\\l[et](?![a-z])|\\g[et](?![a-z])|\\ne(?![a-z]))", text)
-    return _inequality([part.strip() for part in parts])
-
-
-def _inequality(parts: list[str]) -> sympy.Set:
-    """`a < x \\le b` as an interval; every second part is a relation."""
-    sides, relations = parts[::2], parts[1::2]
-    names = [i for i, side in enumerate(sides) if is_name(side)]
-    if len(names) != 1 or not relations:
-        raise Unreadable("not an interval")
-    region: sympy.Set = sympy.Reals
-    for i, relation in enumerate(relations):
-        if names[0] not in (i, i + 1):
-            raise Unreadable("not an interval")
-        bound = parse(sides[i + 1] if names[0] == i else sides[i]).doit()
-        below = (relation in ("<", r"\le", r"\lt")) == (names[0] == i)
-        strict = relation in ("<", ">", r"\lt", r"\gt")
-        if relation == r"\ne":
-            region -= sympy.FiniteSet(bound)
-        elif below:
-            region &= sympy.Interval(-sympy.oo, bound, True, strict)
-        else:
-            region &= sympy.Interval(bound, sympy.oo, strict, True)
-    return region
+def _plain_call(gold: str, text: str, started: float) -> MathVerdict:
+    """What `verify(parse(gold), parse(text))` says, with the alarms of its defaults."""
+    expected = math_verify.parse(gold) or math_verify.parse(f"${gold}$")
+    if not expected:
+        return MathVerdict("IE", f"math-verify cannot read the gold answer: {gold[:80]}")
+    same = math_verify.verify(expected, math_verify.parse(text))
+    return MathVerdict("AC" if same else "WA", "by math-verify", time.perf_counter() - started)
 
 
 def _math_verify(gold: str, answer: str) -> bool:

@@ -17,13 +17,18 @@ import sympy
 from latex2sympy2_extended import latex2sympy
 from sympy import Add, Expr, Integer, Mul, Pow, Rational, Symbol, factorial
 
-_DIGITS = 1200
+from eval.math_forms import parsable
+
+_DIGITS, _DIGITS_AT_A_POINT = 1200, 120
+_MOST_DIGITS, _MOST_EXACT_DIGITS, _MOST_INTEGER_DIGITS = 20_000, 100_000, 1_000_000
+_POWERS = (Pow, factorial, sympy.exp)
 _POINTS = 4
+_LOG10_AT_A_POINT = 0.55  # 0.3 to 2.9
 _MAX_NESTING, _MAX_POWERS_DEEP, _MAX_LOG10 = 40, 2, 1e7
+_MAX_ARGUMENT_LOG10 = 1000  # sin(10^n) needs n digits of pi
 _LONGEST_SUM = 10_000
+_MOST_OPERATIONS = 60  # of an equation whose denominators are cleared
 _UNDONE = (sympy.Integral, sympy.Limit, sympy.Derivative)
-_DECIMAL = re.compile(r"(\d*)\.(\d+)")
-_MIXED = re.compile(r"(?<![\d.}^_])(\d+)\s*\\frac\s*\{(\d+)\}\s*\{(\d+)\}")
 _EAGER = re.compile(r"\\(?:binom|choose|lfloor|lceil|gcd|lcm|mod|bmod|pmod)")
 
 warnings.filterwarnings("ignore")
@@ -63,6 +68,15 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
     symbols = expected.free_symbols | given.free_symbols
     if not symbols or expected.free_symbols != given.free_symbols:
         return False
+    if _proportional(expected, given, symbols):
+        return True
+    if max(expected.count_ops(), given.count_ops()) > _MOST_OPERATIONS:
+        return False
+    one, other = (sympy.fraction(sympy.together(side))[0] for side in (expected, given))
+    return _proportional(one, other, symbols)
+
+
+def _proportional(expected: Any, given: Any, symbols: set[Any]) -> bool:
     ratios = []
     for point in _points(symbols):
         a, b = _number(expected, point), _number(given, point)
@@ -77,13 +91,8 @@ def parse(text: str) -> Expr:
     """The unevaluated formula. Raises Unreadable and TooCostly."""
     text = text.strip()
     _refuse_nesting(text)
-    text = _MIXED.sub(_mixed_number, text)
-    text = _DECIMAL.sub(lambda m: f"\\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", text)
-    text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?", r"\\cdot\\frac{\\pi}{180}", text)
-    text = re.sub(r"\\text\s*\{[^{}]*\}", "", text).replace(r"\%", r"\cdot\frac{1}{100}")
-    text = re.sub(r"\\operatorname\s*\{([a-z]+)\}", r"\\\1", text)
     try:
-        formula = latex2sympy(text)
+        formula = latex2sympy(parsable(text))
     except RecursionError as error:
         raise TooCostly("too deeply nested") from error
     except Exception as error:
@@ -98,13 +107,6 @@ def parse(text: str) -> Expr:
     constants = {Symbol("i"): sympy.I, Symbol("e"): sympy.E}
     used = {s: value for s, value in constants.items() if s in formula.free_symbols}
     return _replace(formula, used)
-
-
-def _mixed_number(match: re.Match[str]) -> str:
-    whole, numerator, denominator = map(int, match.groups())
-    if numerator >= denominator:
-        return match[0]
-    return f"\\frac{{{whole * denominator + numerator}}}{{{denominator}}}"
 
 
 def _replace(formula: Any, values: dict[Any, Any]) -> Any:
@@ -122,6 +124,8 @@ def _refuse_nesting(text: str) -> None:
     """Refuse by the text what the parser itself would evaluate or choke on."""
     if re.search(r"(?<!\\)[A-Za-z]{40}", text):
         raise TooCostly("a long run of letters is no formula")
+    if re.search(r"_\s*\w\s*_", text):
+        raise Unreadable("a double subscript is no formula")
     depth = deepest = powers = 0
     open_powers: list[bool] = []
     for match in re.finditer(r"(\^\s*)?([{(\[])|[)}\]]", text):
@@ -153,6 +157,10 @@ def _refuse_cost(formula: Expr) -> None:
             for _, low, high in part.limits:
                 if not (low.is_Integer and high.is_Integer and high - low <= _LONGEST_SUM):
                     raise TooCostly("a long sum or product is no final answer")
+        function = isinstance(part, sympy.Function) and not isinstance(part, factorial | sympy.log)
+        constants = [arg for arg in part.args if function and not arg.free_symbols]
+        if any(_log10(arg) > _MAX_ARGUMENT_LOG10 for arg in constants):
+            raise TooCostly("too large to evaluate")
         if (
             isinstance(part, Pow | factorial)
             and not part.free_symbols
@@ -170,19 +178,24 @@ def _log10(formula: Any) -> float:
         if formula.base.is_Rational and isinstance(formula.base, Rational):
             base = max(base, math.log10(formula.base.q))
         return math.inf if exponent > 18 else base * 10**exponent
+    if isinstance(formula, sympy.exp):
+        exponent = _log10(formula.args[0])
+        return math.inf if exponent > 18 else math.log10(math.e) * 10**exponent
     if isinstance(formula, factorial):
         n = _log10(formula.args[0])
         return math.inf if n > 12 else n * 10**n
     if formula.args:
         sizes = [_log10(arg) for arg in formula.args]
         return sum(max(size, 0) for size in sizes) + math.log10(len(sizes) + 1)
-    return 1.0  # a named constant
+    return _LOG10_AT_A_POINT if isinstance(formula, Symbol) else 1.0  # a named constant
 
 
 def _same(expected: Expr, given: Expr) -> bool:
     infinite = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
     if expected.has(*infinite) or given.has(*infinite):
         return bool(expected.doit() == given.doit())
+    if expected == given:
+        return True
     symbols = expected.free_symbols | given.free_symbols
     difference = Add(expected, Mul(-1, given, evaluate=False), evaluate=False)
     if not symbols:
@@ -204,8 +217,14 @@ def _points(symbols: set[Any]) -> list[dict[Any, Any]]:
 
 
 def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
-    """Whether no digit tells the value from zero; None where it has none (a pole)."""
-    digits = _DIGITS if not point else 120
+    """Whether no digit tells the value from zero; None where it has none (a pole).
+
+    Raises TooCostly where it would take too many digits.
+    """
+    larger = _digits_of_large_numbers(formula)
+    if larger and not point and (exact := _rational(formula)) is not None:
+        return exact == 0
+    digits = (_DIGITS_AT_A_POINT if point else _DIGITS) + int(min(larger, _MOST_DIGITS))
     try:
         value = formula.evalf(15, subs=point, maxn=digits)
     except (ArithmeticError, ValueError, TypeError, NotImplementedError, AttributeError):
@@ -214,7 +233,43 @@ def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
         value = _doit(formula, point)
         if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo):
             return None
-    return all(part == 0 or getattr(part, "_prec", 53) == 1 for part in value.as_real_imag())
+    zero = all(part == 0 or getattr(part, "_prec", 53) == 1 for part in value.as_real_imag())
+    if zero and larger > _MOST_DIGITS:
+        raise TooCostly("too many digits to tell it from zero")
+    return zero
+
+
+def _digits_of_large_numbers(formula: Any) -> float:
+    """How many digits more it takes to tell 10^{2000} from 10^{2000}+1, or 1 from 1+10^{-2000}."""
+    inside = [_digits_of_large_numbers(arg) for arg in formula.args]
+    if isinstance(formula, Add):
+        return max(inside)
+    size = _log10(formula) if isinstance(formula, _POWERS) else 0
+    return max(sum(inside), size if size > 50 else 0)
+
+
+def refuse_unknowable(formula: Expr) -> None:
+    """Raise TooCostly for a number with too many digits to tell whether another is equal."""
+    if _digits_of_large_numbers(formula) > _MOST_DIGITS and _rational(formula) is None:
+        raise TooCostly("too many digits to compare it")
+
+
+def _rational(formula: Expr) -> Expr | None:
+    """The exact value of a formula of rational numbers, their powers and factorials.
+
+    None where it has so many digits that it takes seconds; fractions, with their gcd, have less.
+    """
+    functions = formula.atoms(sympy.Function) - formula.atoms(factorial)
+    if functions or not all(atom.is_Rational for atom in formula.atoms()):
+        return None
+    powers = [p for p in sympy.preorder_traversal(formula) if isinstance(p, _POWERS)]
+    whole = formula.atoms() == formula.atoms(Integer) and all(
+        isinstance(p, factorial) or (p.exp.is_Integer and p.exp.is_positive) for p in powers
+    )
+    if sum(map(_log10, powers)) > (_MOST_INTEGER_DIGITS if whole else _MOST_EXACT_DIGITS):
+        return None
+    value = formula.doit()
+    return value if value.is_Rational else None
 
 
 def _doit(formula: Expr, point: dict[Any, Any]) -> Expr:

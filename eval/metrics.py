@@ -30,6 +30,8 @@ class Summary:
     avg: float
     ci_low: float
     ci_high: float
+    sample_low: float
+    sample_high: float
     pass_at_k: float
 
 
@@ -127,6 +129,27 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
+def sample_interval(
+    outcomes: Outcomes, resamples: int, seed: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of avg@k, resampling the samples of every problem.
+
+    What another draw of answers to the same problems would change: it says whether k is large
+    enough, and two runs of one checkpoint should agree within it. A problem with c of n right
+    draws Binomial(n, c/n) right ones. NaN without problems.
+    """
+    rows = [row for _, row in sorted(scored(outcomes).items())]
+    if not rows:
+        return float("nan"), float("nan")
+    n = np.array([len(row) for row in rows])
+    share = np.array([np.mean(row) for row in rows], dtype=float)
+    rng = np.random.default_rng(seed)
+    draws = np.array([(rng.binomial(n, share) / n).mean() for _ in range(resamples)])
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(draws, [tail, 100 - tail])
+    return float(low), float(high)
+
+
 def upper_bound_of_zero(problems: int, confidence: float = 0.95) -> float:
     """Largest share of solvable problems that n problems without one solved do not rule out.
 
@@ -153,6 +176,7 @@ def summarise(outcomes: Outcomes, k: int, resamples: int, seed: int) -> Summary:
     """Everything a results table says about one benchmark."""
     means = problem_means(outcomes)
     low, high = bootstrap_interval(means, resamples, seed)
+    sample_low, sample_high = sample_interval(outcomes, resamples, seed)
     samples = sum(len(row) for row in outcomes.values())
     unscored = sum(o is None for row in outcomes.values() for o in row)
     return Summary(
@@ -163,5 +187,7 @@ def summarise(outcomes: Outcomes, k: int, resamples: int, seed: int) -> Summary:
         avg=avg_at_k(outcomes),
         ci_low=low,
         ci_high=high,
+        sample_low=sample_low,
+        sample_high=sample_high,
         pass_at_k=mean_pass_at_k(outcomes, k),
     )

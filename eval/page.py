@@ -13,12 +13,20 @@ Tone = Literal["", "good", "bad", "quiet"]
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell: `text`, with `detail` smaller beside it and `change` coloured by `tone`."""
+    """A table cell: `text`, with `detail` smaller beside it and `change` coloured by `tone`.
+
+    `link` is the http(s) address that the text leads to.
+    """
 
     text: str
     detail: str = ""
     change: str = ""
     tone: Tone = ""
+    link: str = ""
+
+    def __post_init__(self) -> None:
+        if self.link and not self.link.startswith(("http://", "https://")):
+            raise ValueError(f"{self.link!r} is no http address")
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class Table:
     """Indices of the rows to set in bold."""
     prose: frozenset[int] = frozenset()
     """Indices of the columns that hold text: aligned left, wrapped."""
+    stacked: bool = False
+    """Details stand below their figures, not beside them."""
 
     def __post_init__(self) -> None:
         for row in self.rows:

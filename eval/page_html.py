@@ -22,6 +22,7 @@ from eval.page import (
     as_cell,
 )
 
+MANY_COLUMNS = 10  # more of them are set smaller on paper
 STYLE = Path(__file__).with_name("page.css")
 # Nothing may run or load, whatever a model wrote: a second lock behind the escaping.
 _POLICY = (
@@ -85,7 +86,10 @@ def _notice(block: Notice) -> str:
 
 def _cell(value: str | Cell) -> str:
     cell = as_cell(value)
-    parts = [escape(cell.text)]
+    text = escape(cell.text)
+    if cell.link:
+        text = text.replace("_", "_<wbr>")
+    parts = [f'<a href="{escape(cell.link)}">{text}</a>' if cell.link else text]
     if cell.detail:
         parts.append(f'<span class="detail">{escape(cell.detail)}</span>')
     if cell.change:
@@ -108,8 +112,10 @@ def _table(block: Table) -> str:
     )
     body = "".join(_row(row, i in block.emphasis, block) for i, row in enumerate(block.rows))
     caption = f'<p class="caption">{escape(block.caption)}</p>' if block.caption else ""
+    kinds = ("wide" * (len(block.columns) > MANY_COLUMNS), "stacked" * block.stacked)
+    kind = f' class="{" ".join(filter(None, kinds))}"' if any(kinds) else ""
     return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f'<div class="scroll" tabindex="0"><table{kind}><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{caption}"
     )
 

@@ -36,7 +36,9 @@ def with_inline_plots(markdown: str, folder: Path) -> str:
     """The text of `folder/report.md` with its plots as data URIs: it needs no folder any more."""
 
     def inline(match: re.Match[str]) -> str:
-        svg = base64.b64encode((folder / match[2]).read_bytes()).decode()
+        text = (folder / match[2]).read_text(encoding="utf-8")
+        on_paper = text.replace("<svg ", '<svg style="background:#fff" ', 1)  # pages may be dark
+        svg = base64.b64encode(on_paper.encode()).decode()
         return f"![{match[1]}](data:image/svg+xml;base64,{svg})"
 
     return _IMAGE.sub(inline, markdown)
@@ -66,12 +68,18 @@ def _blocks(blocks: Sequence[Block]) -> str:
 
 def _cell(value: str | Cell) -> str:
     cell = as_cell(value)
-    parts = [escape(cell.text)]
+    text = escape(cell.text)
+    parts = [f"[{text}](<{_address(cell.link)}>)" if cell.link else text]
     if cell.detail:
         parts.append(escape(cell.detail))
     if cell.change:
         parts.append(f"({escape(cell.change)})")
     return " ".join(parts)
+
+
+def _address(link: str) -> str:
+    """A link's target in angle brackets: nothing in it may end it or the table's cell."""
+    return link.replace("<", "%3C").replace(">", "%3E").replace("|", "%7C").replace(" ", "%20")
 
 
 def _notice(block: Notice) -> str:

@@ -60,10 +60,28 @@ class Bar:
     rejected: int
 
 
+@dataclass(frozen=True)
+class Histogram:
+    """Counts in bins of equal width."""
+
+    label: str
+    counts: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A share in [0, 1] and its interval."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+
+
 def scores_plot(checkpoints: Sequence[str], series: Sequence[Series]) -> str:
     """avg@k in percent per checkpoint with its interval, one line a benchmark."""
     with matplotlib.rc_context(_STYLE):
-        figure, axes = _canvas(7.6, 3.4)
+        figure, axes = _canvas(5.2, 2.9)
         for i, line in enumerate(series):
             shift = 0.06 * (i - (len(series) - 1) / 2)  # intervals side by side, not on top
             x, y = np.array(line.x) + shift, np.array(line.y)
@@ -82,7 +100,7 @@ def scores_plot(checkpoints: Sequence[str], series: Sequence[Series]) -> str:
 def funnel_plot(bars: Sequence[Bar]) -> str:
     """Rows kept and rejected by every filter, in the order of the pipeline."""
     with matplotlib.rc_context(_STYLE):
-        figure, axes = _canvas(7.6, 0.75 + 0.36 * len(bars))
+        figure, axes = _canvas(5.8, 0.7 + 0.31 * len(bars))
         y = range(len(bars))
         kept = [b.kept for b in bars]
         axes.barh(y, kept, color=KEPT, height=0.62, label="kept")
@@ -113,12 +131,54 @@ def curve_plot(title: str, series: Sequence[Series], x_label: str = "step") -> s
             axes.plot(
                 line.x, line.y, label=line.label, marker=dots, color=COLOURS[i % len(COLOURS)]
             )
+            if line.low:
+                colour = COLOURS[i % len(COLOURS)]
+                axes.fill_between(
+                    line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0
+                )
         axes.set_title(title)
         axes.set_xlabel(x_label)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         if len(series) > 1:
-            _legend(axes, len(series))
+            low, high = axes.get_ylim()
+            axes.set_ylim(low, high + 0.14 * len(series) * (high - low))  # room for the legend
+            axes.legend(loc="upper left", fontsize=8.5)
+        return _svg(figure)
+
+
+def histogram_plot(title: str, rows: Sequence[Histogram], low: float, high: float) -> str:
+    """Shares of a few populations over one quantity; the outermost bins hold what lies outside."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _canvas(4.8, 2.7)
+        for i, row in enumerate(rows):
+            counts = np.array(row.counts)
+            edges = np.linspace(low, high, len(counts) + 1)
+            colour = COLOURS[i % len(COLOURS)]
+            share = counts / max(counts.sum(), 1)
+            axes.stairs(share, edges, label=row.label, color=colour, fill=True, alpha=0.35)
+            axes.stairs(share, edges, color=colour, linewidth=1.4)
+        axes.set_title(title)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:g} %"))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        _legend(axes, len(rows))
+        return _svg(figure)
+
+
+def intervals_plot(rows: Sequence[Interval]) -> str:
+    """One dot with its interval a row, in percent."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _canvas(5.8, 0.8 + 0.36 * len(rows))
+        for y, row in enumerate(rows):
+            axes.plot([100 * row.low, 100 * row.high], [y, y], color=KEPT, linewidth=2)
+            axes.plot(100 * row.value, y, "o", color=KEPT, markersize=6)
+            text = f"{100 * row.value:.1f}  [{100 * row.low:.1f}, {100 * row.high:.1f}]"
+            axes.text(101, y, text, va="center", fontsize=8.5, color="#5b6675")
+        axes.set_yticks(range(len(rows)), [r.label for r in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlim(0, 100)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g} %"))
+        axes.grid(axis="y", visible=False)
         return _svg(figure)
 
 

@@ -15,6 +15,10 @@ FinishReason = Literal["stop", "length", "empty", "refused", "error"]
 Verdict = Literal["AC", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE"]
 
 
+HIGHEST_LIMIT = 1_000_000
+"""Seconds or megabytes of one test: no suite asks for more, and no kernel has a place for 1e300."""
+
+
 class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -70,8 +74,8 @@ class TestSuite(Record):
         | tuple[AssertCase, ...]
         | tuple[CheckerCase, ...]
     )
-    time_limit_s: Annotated[float, Field(gt=0)] = 6.0
-    memory_mb: Annotated[int, Field(ge=16)] = 1024
+    time_limit_s: Annotated[float, Field(gt=0, le=HIGHEST_LIMIT)] = 6.0
+    memory_mb: Annotated[int, Field(ge=16, le=HIGHEST_LIMIT)] = 1024
 
     @model_validator(mode="after")
     def cases_match_the_kind(self) -> Self:
@@ -104,6 +108,8 @@ class Problem(Record):
     source: str = ""
     date: str | None = None
     """ISO date the problem was published: benchmarks are cut by date window."""
+    judgeable: bool = True
+    """False: its source gives neither answer nor tests. Answers to it are for SFT, never scored."""
 
     @model_validator(mode="before")
     @classmethod
@@ -114,6 +120,10 @@ class Problem(Record):
 
     @model_validator(mode="after")
     def can_be_judged(self) -> Self:
+        if not self.judgeable:
+            if self.answer is not None or self.tests is not None or self.numbers is not None:
+                raise ValueError("judgeable is false, yet there is an answer or tests")
+            return self
         if self.domain == "math" and (self.answer is None or not self.answer.strip()):
             raise ValueError("a math problem needs an answer")
         if self.domain == "code" and self.tests is None:

@@ -1,11 +1,15 @@
 """The page a run ends with: what came out, how sure it is, and what it was made of."""
 
+from eval.leaderboard import leaderboard_section
 from eval.page import Block, Notice, Page, Paragraph
 from eval.report_data import agreement_section, contamination_section, funnel_section
 from eval.report_protocol import protocol_section
-from eval.report_scores import headline, paper_section, score_section
+from eval.report_rejected import rejected_section
+from eval.report_run import run_section
+from eval.report_scores import headline, score_section
 from eval.report_training import cost_section, reading_section, training_section
 from eval.run_facts import RunFacts
+from eval.run_story import RunStory
 
 PAPER_PROFILE = "paper"
 SUBTITLE = (
@@ -21,23 +25,26 @@ _WHY = {
     "figures.",
 }
 _OTHER = (
-    "Another base model, data or budget than the paper's stands behind these figures; the paper's "
-    "own numbers are in a table of their own."
+    "Another base model, data or budget than the paper's stands behind these figures; in the "
+    "leaderboard each row of ours names its profile."
 )
 
 
-def build_page(facts: RunFacts, profile: str, to_read: int) -> Page:
+def build_page(facts: RunFacts, profile: str, to_read: int, story: RunStory | None = None) -> Page:
     """Everything the run has to say; absent stages leave their sections out.
 
+    `story` is what the run planned and did, where one is known.
     `to_read` is the number of rollouts per RL stage, and of benchmark answers, shown in full.
     """
     blocks: list[Block] = [
         *_label(profile),
         *headline(facts),
         *score_section(facts),
-        *paper_section(),
+        *leaderboard_section(facts, profile),
+        *run_section(story),
         *training_section(facts),
         *funnel_section(facts),
+        *rejected_section(facts),
         *contamination_section(facts),
         *agreement_section(facts),
         *reading_section(facts, to_read),

@@ -1,4 +1,4 @@
-"""The report's scores: ours, and the paper's in a table of their own."""
+"""The report's scores: every checkpoint on every benchmark, and what the figures mean."""
 
 from eval import paper_table
 from eval.benchmarks import BenchmarkResult
@@ -65,7 +65,8 @@ def _score_table(evaluations: list[Evaluation], names: list[str]) -> Table:
         columns=("Checkpoint", *(_column_title(n, evaluations) for n in names)),
         rows=tuple(rows),
         caption="Ours, in percent: avg@k [95 % bootstrap interval over problems] and the change "
-        "in points from the checkpoint above.",
+        "in points from the checkpoint above. The protocol below also has the interval over "
+        "samples.",
     )
 
 
@@ -162,22 +163,4 @@ def _unsafe(evaluations: list[Evaluation]) -> list[Block]:
             "The sandbox was off: a program of the model could have changed its own verdict. Do "
             "not publish these scores; set evaluate.judge.sandbox and evaluate again.",
         )
-    ]
-
-
-def paper_section() -> list[Block]:
-    """The paper's Table 1 by itself: never in one table with ours."""
-    rows = []
-    for row in paper_table.ROWS:
-        marks = zip(row.scores, row.by_the_authors, strict=True)
-        rows.append((row.model, *(f"{s:.1f}{'†' if m else ''}" for s, m in marks)))
-    ours = frozenset(i for i, r in enumerate(paper_table.ROWS) if r.ours)
-    columns = tuple(f"{c.title} avg@{c.k}" for c in paper_table.COLUMNS)
-    return [
-        Heading("The paper's results, for orientation"),
-        Paragraph(
-            "These numbers are the paper's own, for models of 4 to 8 billion parameters. They were "
-            "not measured by this run."
-        ),
-        Table(("Model", *columns), tuple(rows), paper_table.CAPTION, emphasis=ours),
     ]

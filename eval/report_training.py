@@ -3,12 +3,15 @@
 import re
 from collections.abc import Sequence
 
-from eval.page import Block, Figure, Figures, Fold, Heading, Paragraph, Table, Verbatim
+from eval.off_policy import read_off_policy
+from eval.off_policy_page import off_policy_blocks
+from eval.page import Block, Cell, Figure, Figures, Fold, Heading, Paragraph, Table, Verbatim
 from eval.plots import Series, curve_plot
-from eval.run_facts import RunFacts
+from eval.run_facts import COST_METRICS, TOKEN_METRICS, RunFacts, first
 from eval.run_readings import Reading, answers, rollouts
 
 MAX_LINES = 4
+LONGEST_VALUE = 160
 # (title, pattern of the metrics' names); a panel without a matching metric is left out.
 SFT_PANELS = (
     ("Loss", r"(eval_)?loss"),
@@ -33,18 +36,23 @@ STAGES = (("sft", "SFT", SFT_PANELS), ("rl_math", "RL, math", RL_PANELS),
 def training_section(facts: RunFacts) -> list[Block]:
     """Curves of every training stage that left some."""
     blocks: list[Block] = []
-    for stage, title, panels in STAGES:
-        figures = _panels(stage, title, facts.curves(stage), panels)
+    for stage, title, wanted in STAGES:
+        figures = panels(stage, title, facts.curves(stage), wanted)
         if figures:
             blocks += [Heading(title, level=3), Figures(tuple(figures))]
+        if output := facts.get(stage):
+            diagnosed = off_policy_blocks(read_off_policy(output.folder), f"{stage}_off_policy")
+            if diagnosed:
+                blocks.append(Fold(f"{title}: tokens outside the clip range", tuple(diagnosed)))
     return [Heading("Training"), *blocks] if blocks else []
 
 
-def _panels(
-    stage: str, title: str, curves: dict[str, Series], panels: Sequence[tuple[str, str]]
+def panels(
+    stage: str, title: str, curves: dict[str, Series], wanted: Sequence[tuple[str, str]]
 ) -> list[Figure]:
+    """One figure for each of `wanted` (title, pattern of the metrics' names) that has a metric."""
     figures, shown = [], set()
-    for name, pattern in panels:
+    for name, pattern in wanted:
         lines = [s for n, s in curves.items() if n not in shown and re.fullmatch(pattern, n)]
         lines = lines[:MAX_LINES]
         shown.update(line.label for line in lines)
@@ -74,17 +82,32 @@ def reading_section(facts: RunFacts, count: int) -> list[Block]:
 
 
 def _fold(reading: Reading) -> Fold:
-    return Fold(
-        reading.title, (Verbatim("Question", reading.question), Verbatim("Answer", reading.answer))
+    texts = (Verbatim("Question", reading.question), Verbatim("Answer", reading.answer))
+    if not reading.checks:
+        return Fold(reading.title, texts)
+    more = reading.checks_in_all - len(reading.checks)
+    table = Table(
+        ("Test", "Verdict", "Input", "Expected"),
+        tuple(
+            (c.name, Cell(c.verdict, c.reason), _value(c.input), _value(c.expected))
+            for c in reading.checks
+        ),
+        caption=f"The first {len(reading.checks)} tests; {more} more." if more > 0 else "",
+        prose=frozenset({1, 2, 3}),
     )
+    return Fold(reading.title, (*texts, table))
+
+
+def _value(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_VALUE else f"{line[: LONGEST_VALUE - 1]}…"
 
 
 def cost_section(facts: RunFacts) -> list[Block]:
     """Seconds of every stage when it was computed; a reused stage cost nothing this time."""
     rows = []
     for o in facts.outputs:
-        tokens = next((v for n, v in o.metrics.items() if n in TOKEN_METRICS), None)
-        money = next((v for n, v in o.metrics.items() if n in COST_METRICS), None)
+        tokens, money = first(o.metrics, TOKEN_METRICS), first(o.metrics, COST_METRICS)
         rows.append(
             (
                 o.stage,
@@ -103,10 +126,6 @@ def cost_section(facts: RunFacts) -> list[Block]:
             emphasis=frozenset({len(rows)}),
         ),
     ]
-
-
-TOKEN_METRICS = ("completion_tokens", "tokens")
-COST_METRICS = ("cost", "cost_usd")
 
 
 def duration(seconds: float) -> str:

@@ -2,14 +2,15 @@
 
 Rows are streamed with their place, so that a bad one can be named. A bad row is a `Row` with an
 `error`; a missing or damaged file is an exception, for nothing after the damage can be trusted.
-A JSON array is the one format that is held in memory whole.
+Memory holds a batch of rows, never a file. A row longer than `LARGEST_ROW` is a bad row.
 """
 
+import codecs
 import glob
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -17,8 +18,19 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from configs.explain import ConfigError
+from eval.json_array import array_values
+from eval.parquet_pages import rows_of_longest
+
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
+LARGEST_ROW = 128 << 20
+"""Bytes of one row. The test suites of the longest public rows are of some tens of megabytes."""
+MOST_UNPACKED = 500
+"""Times the size of its file. Text packs to a tenth, repeated text to a fiftieth."""
+FREE_UNPACKED = 1 << 30
+"""Bytes that a file may unpack to whatever its own size."""
 ROWS_PER_BATCH = 256
+BYTES_PER_BATCH = 16 << 20
 
 
 class Row(NamedTuple):
@@ -32,40 +44,105 @@ class Row(NamedTuple):
     """The unreadable text, when `value` is None."""
 
 
-def find_files(patterns: Iterable[str], root: Path, setting: str) -> list[Path]:
+def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = "") -> list[Path]:
     """The files that `patterns` name below `root`, in order, each once.
 
-    Raises FileNotFoundError with the pattern and the name of the `setting` that holds it.
+    Raises FileNotFoundError with the pattern, the name of the `setting` that holds it and `advice`,
+    and ConfigError for a file of a format that is not read.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        matches = sorted(glob.glob(str(root / Path(pattern).expanduser()), recursive=True))
+        path = Path(pattern).expanduser()
+        full = str(path) if path.is_absolute() else f"{glob.escape(str(root))}/{path}"
+        matches = sorted(glob.glob(full, recursive=True))
         files = [Path(m) for m in matches if Path(m).is_file()]
         if not files:
-            raise FileNotFoundError(f"{setting}: no file {pattern} below {root.absolute()}")
+            absent = f"{setting}: no file {pattern} below {root.absolute()}"
+            raise FileNotFoundError(f"{absent}{f'; {advice}' if advice else ''}")
         for file in files:
             if not file.name.endswith(SUFFIXES):
-                raise ValueError(f"{setting}: {file.name} is none of {', '.join(SUFFIXES)}")
+                raise ConfigError([f"{setting}: {file.name} is none of {', '.join(SUFFIXES)}"])
             found[file] = None
     return list(found)
 
 
-def read_rows(path: Path, root: Path | None = None) -> Iterator[Row]:
-    """Stream the rows of one file, which are named by its path below `root`."""
-    name = str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
-    return _parquet_rows(path, name) if path.suffix == ".parquet" else _json_rows(path, name)
+def name_below(root: Path | None, path: Path) -> str:
+    """What the rows of a file are named by: its path below `root`, or its name elsewhere."""
+    return str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
 
 
-def _parquet_rows(path: Path, name: str) -> Iterator[Row]:
+def read_rows(
+    path: Path, root: Path | None = None, columns: Collection[str] = (), name: str = ""
+) -> Iterator[Row]:
+    """Stream the rows of one file, named by `name` or else by its path below `root`.
+
+    Only `columns` are read of a parquet file that has them all; any other file is read whole, so
+    that a message can say which fields there are.
+    """
+    name = name or name_below(root, path)
+    if path.suffix == ".parquet":
+        return _parquet_rows(path, name, columns)
+    return _json_rows(path, name)
+
+
+def _parquet_rows(path: Path, name: str, columns: Collection[str]) -> Iterator[Row]:
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=ROWS_PER_BATCH):
-                for value in batch.to_pylist():
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+            known = file.schema_arrow.names
+            all_there = columns and set(columns) <= set(known)
+            chosen = [c for c in known if c in columns] if all_there else None
+            _refuse_bomb(sum(_bytes_of_groups(file.metadata)), path)
+            rows = min(_batch_rows(file.metadata), rows_of_longest(path, file.metadata))
+            batches = file.iter_batches(batch_size=rows, columns=chosen)
+            unpacked = 0
+            for batch in batches:
+                unpacked += batch.nbytes
+                _refuse_bomb(unpacked, path)
+                for value, error in _batch_values(batch):
                     number += 1
-                    yield Row(name, number, value)
-    except pa.ArrowException as error:
+                    yield Row(name, number, value, error)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:  # not Arrow's word for a damaged page
+            raise
         raise _damaged(path, number, error) from error
+
+
+def _bytes_of_groups(metadata: pq.FileMetaData) -> Iterator[int]:
+    return (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+
+
+def _refuse_bomb(unpacked: int, path: Path) -> None:
+    """Raises ValueError for a file that is made to fill memory or disk."""
+    if unpacked > FREE_UNPACKED and unpacked > MOST_UNPACKED * path.stat().st_size:
+        raise ValueError(f"it unpacks to over {MOST_UNPACKED} times its size")
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """Rows that take about `BYTES_PER_BATCH` in the row group with the longest."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    longest = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=1)
+    return max(1, min(ROWS_PER_BATCH, BYTES_PER_BATCH // max(longest, 1)))
+
+
+def _batch_values(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | None, str]]:
+    if batch.nbytes <= LARGEST_ROW:
+        try:
+            yield from [(value, "") for value in batch.to_pylist()]
+            return
+        except (ValueError, OverflowError):  # text that is not UTF-8, a date beyond the calendar
+            pass
+    for i in range(len(batch)):
+        row = batch.slice(i, 1)
+        if row.nbytes > LARGEST_ROW:
+            yield None, _too_long()
+            continue
+        try:
+            value = row.to_pylist()[0]
+        except (ValueError, OverflowError) as error:
+            yield None, f"cannot be read: {error}"
+        else:
+            yield value, ""
 
 
 def _json_rows(path: Path, name: str) -> Iterator[Row]:
@@ -74,13 +151,40 @@ def _json_rows(path: Path, name: str) -> Iterator[Row]:
         with _open(path) as stream:
             first = _first_byte(stream)
             if first == b"[" and not path.name.endswith((".jsonl", ".jsonl.gz")):
-                yield from _array_rows(path, name, stream)
+                for number, value in enumerate(array_values(stream, LARGEST_ROW), 1):
+                    if path.suffix == ".gz":
+                        _refuse_bomb(stream.tell(), path)
+                    yield _checked(name, number, value)
                 return
-            for number, line in enumerate(stream, 1):
-                if line.strip():
+            for number, (line, whole) in enumerate(_lines(stream, path), 1):
+                if not whole:
+                    raw = line.decode("utf-8", "replace")
+                    yield Row(name, number, None, _too_long(), raw)
+                elif line.strip():
                     yield _parse(name, number, line)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, RecursionError) as error:
         raise _damaged(path, number, error) from error
+
+
+def _lines(stream: IO[bytes], path: Path) -> Iterator[tuple[bytes, bool]]:
+    """(line, whole). Of a line longer than `LARGEST_ROW` only the start is kept."""
+    mark = codecs.BOM_UTF8
+    packed, read = path.suffix == ".gz", 0
+    while line := stream.readline(LARGEST_ROW + 1):
+        read += len(line)
+        if packed:
+            _refuse_bomb(read, path)
+        if len(line) <= LARGEST_ROW or line.endswith(b"\n"):
+            yield line.removeprefix(mark), True
+        else:
+            start = line[:1000]
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(1 << 20)
+                read += len(line)
+                if packed:
+                    _refuse_bomb(read, path)
+            yield start, False
+        mark = b""
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -88,20 +192,13 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _first_byte(stream: IO[bytes]) -> bytes:
-    """The first byte that is no white space; the stream stays at its start."""
+    """The first byte that is neither mark nor white space; the stream stays at its start."""
+    if stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        stream.seek(0)
     while (byte := stream.read(1)).isspace():
         pass
     stream.seek(0)
     return byte
-
-
-def _array_rows(path: Path, name: str, stream: IO[bytes]) -> Iterator[Row]:
-    try:
-        values = json.loads(stream.read())
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, 0, error) from error
-    for number, value in enumerate(values, 1):
-        yield _checked(name, number, value)
 
 
 def _parse(file: str, number: int, line: bytes) -> Row:
@@ -120,6 +217,10 @@ def _checked(file: str, number: int, value: Any) -> Row:
         return Row(file, number, value)
     kind = type(value).__name__
     return Row(file, number, None, f"a row must be a JSON object, this is a {kind}", str(value))
+
+
+def _too_long() -> str:
+    return f"longer than {LARGEST_ROW >> 20} MiB, the most a row may have"
 
 
 def _damaged(path: Path, number: int, error: Exception) -> ValueError:

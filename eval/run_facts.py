@@ -7,11 +7,10 @@ Wide tables are read by column, so that the answers of a full-size run never ent
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from configs.stage_names import STAGES
@@ -19,7 +18,7 @@ from eval.agreement import Agreement, Grade, compare
 from eval.benchmarks import BenchmarkResult
 from eval.plots import Series
 from eval.records import Problem, Sample, Score
-from eval.tables import count_rows, read_table
+from eval.tables import column, count_rows, read_table
 
 CHECKPOINTS = {"base": "base", "sft": "SFT", "rl_math": "math RL", "rl_code": "code RL"}
 RESULTS = TypeAdapter(tuple[BenchmarkResult, ...])
@@ -29,6 +28,8 @@ JUDGED = (
     ("rate", "judge_rate", "decontaminate"),
     ("sample", "judge_rl", "filter_tests"),
 )
+TOKEN_METRICS = ("completion_tokens", "tokens")
+COST_METRICS = ("cost", "cost_usd")
 _DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|\b(?=\w*\d)[0-9a-f]{8,}\b|\b\d+(?:\.\d+)?\b(?![\w-])")
 
 
@@ -115,7 +116,7 @@ class RunFacts:
     def curves(self, stage: str) -> dict[str, Series]:
         """Every metric that `stage` logged, by name."""
         path = self.path(stage, "logs/metrics.jsonl")
-        return _curves(path) if path else {}
+        return curves_of(path) if path else {}
 
     def agreements(self) -> list[tuple[str, Agreement]]:
         """Judge against published grades, for every stage whose answers carry some."""
@@ -137,17 +138,14 @@ class RunFacts:
         return found
 
 
+def first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
+    """The first of the metrics `names` that there is."""
+    return next((v for n, v in metrics.items() if n in names), None)
+
+
 def reason_kind(reason: str) -> str:
     """A reject's reason without the row's own details: quoted text, hashes and numbers."""
     return " ".join(_DETAIL.sub("…", reason).split())
-
-
-def column(path: Path, name: str) -> Iterator[object]:
-    """The values of one column, streamed."""
-    file = pq.ParquetFile(path)
-    for batch in file.iter_batches(columns=[name]):
-        yield from batch.column(0).to_pylist()
-    file.close()
 
 
 def _filtered(output: StageOutput) -> Filtered | None:
@@ -175,7 +173,7 @@ def _verdicts(stage: str, path: Path) -> Verdicts:
     )
 
 
-def _curves(path: Path) -> dict[str, Series]:
+def curves_of(path: Path) -> dict[str, Series]:
     """Metrics by name from lines {"step", "time", "metrics"}; a later line of a step replaces."""
     points: dict[str, dict[float, float]] = {}
     for line in path.read_text().splitlines():

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from eval.graded import FILE as GRADED
+from eval.graded import Check, Graded, read_graded
 from eval.records import Score
-from eval.run_facts import RunFacts, column
-from eval.tables import read_table
+from eval.run_facts import RunFacts
+from eval.tables import column, read_table
 
 TEXT_CHARS = 6_000
 REASON_CHARS = 120
@@ -44,6 +46,8 @@ class Reading:
     title: str
     question: str
     answer: str
+    checks: tuple[Check, ...] = ()
+    checks_in_all: int = 0
 
 
 def overlaps(facts: RunFacts, levels: Sequence[float] = (0.25, 0.5, 0.8)) -> OverlapCounts | None:
@@ -63,7 +67,7 @@ def overlaps(facts: RunFacts, levels: Sequence[float] = (0.25, 0.5, 0.8)) -> Ove
         by_coverage=tuple((level, sum(c >= level for c, _ in ranked)) for level in levels),
         examples=tuple(
             Overlap(*(row[n] for n in ("benchmark", "ngram", "coverage", "row", "item")))
-            for row in _rows(path, list(numbers))
+            for row in rows_at(path, list(numbers))
         ),
     )
 
@@ -78,11 +82,13 @@ def rollouts(facts: RunFacts, count: int) -> list[Reading]:
             continue
         steps = [int(str(s)) for s in column(path, "step")] if _has(path, "step") else []
         rewards = list(column(path, "reward")) if _has(path, "reward") else []
-        for row in _rows(path, _first_and_last(steps, rewards, count)):
+        graded = _graded(facts, stage)
+        for row in rows_at(path, first_and_last(steps, rewards, count)):
             known = [n for n in ROLLOUT_FACTS if row.get(n) is not None]
             question = str(row.get("prompt") or prompts.get(row["problem_id"], row["problem_id"]))
             title = f"{stage}: {', '.join(f'{n} {_number(row[n])}' for n in known)}"
-            found.append(Reading(title, _cut(question), _cut(row["text"])))
+            known_checks = graded.get((row.get("step"), row["problem_id"], row.get("index")))
+            found.append(_reading(title, question, row["text"], known_checks))
     return found
 
 
@@ -99,29 +105,42 @@ def answers(facts: RunFacts, count: int) -> list[Reading]:
     if not scores_at or not samples_at:
         return []
     scores = {(s.problem_id, s.index): s for s in _first_samples(scores_at)}
-    chosen = _right_and_wrong(list(scores.values()), count)
+    chosen = right_and_wrong(list(scores.values()), count)
     keys = list(zip(column(samples_at, "problem_id"), column(samples_at, "index"), strict=True))
     wanted = {(s.problem_id, s.index) for s in chosen}
     numbers = [i for i, key in enumerate(keys) if key in wanted]
     prompts = _prompts(facts.path(stage, "problems.parquet"))
-    texts = {(r["problem_id"], r["index"]): r for r in _rows(samples_at, numbers)}
+    texts = {(r["problem_id"], r["index"]): r for r in rows_at(samples_at, numbers)}
+    graded = _graded(facts, stage)
     return [
-        Reading(
+        _reading(
             f"{checkpoint}: {score.verdict}, reward {_number(score.reward)}"
             + (f", {score.reason[:REASON_CHARS]}" if score.reason else ""),
-            _cut(prompts.get(score.problem_id, score.problem_id)),
-            _cut(texts[score.problem_id, score.index]["text"]),
+            prompts.get(score.problem_id, score.problem_id),
+            texts[score.problem_id, score.index]["text"],
+            graded.get((None, score.problem_id, score.index)),
         )
         for score in chosen
         if (score.problem_id, score.index) in texts
     ]
 
 
+def _graded(facts: RunFacts, stage: str) -> dict[tuple[object, ...], Graded]:
+    path = facts.path(stage, GRADED)
+    return {(g.step, g.problem_id, g.index): g for g in read_graded(path)} if path else {}
+
+
+def _reading(title: str, question: str, answer: str, graded: Graded | None) -> Reading:
+    checks = graded.checks if graded and graded.checks_in_all > 1 else ()
+    in_all = graded.checks_in_all if graded else 0
+    return Reading(title, _cut(question), _cut(answer), checks, in_all)
+
+
 def _first_samples(path: Path) -> Iterable[Score]:
     return (s for s in read_table(path, Score) if s.index == 0)
 
 
-def _right_and_wrong(scores: list[Score], count: int) -> list[Score]:
+def right_and_wrong(scores: list[Score], count: int) -> list[Score]:
     right = [s for s in scores if s.correct]
     wrong = [s for s in scores if s.correct is False]
     half = min(len(right), max(count // 2, count - len(wrong)))
@@ -129,7 +148,7 @@ def _right_and_wrong(scores: list[Score], count: int) -> list[Score]:
     return picked + [wrong[i] for i in _spread(len(wrong), count - len(picked))]
 
 
-def _first_and_last(steps: list[int], rewards: list[object], count: int) -> list[int]:
+def first_and_last(steps: list[int], rewards: list[object], count: int) -> list[int]:
     """Row numbers: of the first and of the last step, the lowest and the highest rewards."""
     if not steps:
         return list(range(count))
@@ -151,7 +170,7 @@ def _spread(size: int, count: int) -> list[int]:
     return sorted({round(i * (size - 1) / (count - 1)) for i in range(count)})
 
 
-def _rows(path: Path, numbers: list[int]) -> list[dict]:
+def rows_at(path: Path, numbers: list[int]) -> list[dict]:
     """The rows at `numbers`, in that order; reads one batch at a time."""
     found, start = {}, 0
     wanted = set(numbers)

@@ -21,11 +21,21 @@ from typing import Any, Self
 
 from eval import sandbox_backends
 from eval.sandbox_errors import SandboxDied, SandboxUnavailable
-from eval.zygote import Spawn
+from eval.zygote import Ended, Spawn
 from eval.zygote_isolation import Limits
 
-_ZYGOTE = ("zygote_isolation", "zygote_roles", "zygote_asserts", "zygote")  # in import order
-_START_S, _GRACE_S = 20.0, 10.0
+_ZYGOTE = [
+    "zygote_isolation",
+    "zygote_roles",
+    "zygote_nodes",
+    "zygote_values",
+    "zygote_asserts",
+    "zygote_warmup",
+    "zygote",
+]  # in import order
+_START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
+_STARTS = 3
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
 _STACK_BYTES = 512 << 20
 _STDERR_TAIL = 2000
 
@@ -75,6 +85,15 @@ class Sandbox:
         self.close()
 
     def start(self) -> None:
+        """Start the interpreter; again if it is killed meanwhile."""
+        for attempt in range(_STARTS):
+            try:
+                return self._start()
+            except SandboxDied as error:
+                if attempt + 1 == _STARTS:
+                    raise SandboxUnavailable(f"{self.backend} was killed: {error}") from None
+
+    def _start(self) -> None:
         folder = None
         if self.backend in sandbox_backends.WITH_FOLDER:
             self._folder = tempfile.TemporaryDirectory(
@@ -94,9 +113,14 @@ class Sandbox:
             self._control.send(json.dumps(launch.isolation).encode())
             self._receive(_START_S)
         except (SandboxDied, OSError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_DYING_S)
+            status = self._process.poll()
             self._process.kill()
             errors = self._process.communicate()[1]
             self.close()
+            if status in _KILLED:
+                raise SandboxDied("while it started") from None
             raise SandboxUnavailable(
                 sandbox_backends.explain_failure(self.backend, errors)
             ) from None
@@ -123,7 +147,8 @@ class Sandbox:
         return self._run("run", [_Plan("stdin", None, stdin)], limits)[0]
 
     def call(self, function: str, arguments: bytes, limits: Limits) -> Outcome:
-        """Call `function` with a JSON list of arguments; `result` is the JSON it returned."""
+        """Call `function` with a JSON list of arguments, or {"args", "names"} where the last ones
+        have names; `result` is the JSON it returned."""
         return self._run("run", [_Plan("call", function, arguments, b"")], limits)[0]
 
     def asserts(self, tests: str, function: str | None, limits: Limits) -> tuple[Outcome, Outcome]:
@@ -151,8 +176,8 @@ class Sandbox:
         try:
             reply = self._ask({"op": op, "processes": spawns}, fds, limits["wall_s"] + _GRACE_S)
             return [
-                _outcome(ended, [fds[k] for k in spawn["fds"]])
-                for ended, spawn in zip(reply["ended"], spawns, strict=True)
+                _outcome(Ended(*ended), [fds[k] for k in spawn["fds"]])
+                for ended, spawn in zip(reply, spawns, strict=True)
             ]
         finally:
             for fd in fds:
@@ -200,18 +225,18 @@ def _memory_file(data: bytes = b"") -> int:
     return fd
 
 
-def _outcome(ended: Any, fds: list[int]) -> Outcome:
-    if not ended["isolated"]:
+def _outcome(ended: Ended, fds: list[int]) -> Outcome:
+    if not ended.isolated:
         message = os.pread(fds[2], _STDERR_TAIL, 0).decode("utf-8", "replace").strip()
         raise SandboxDied(f"a test could not be isolated: {message[-300:]}")
     contents = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds[1:]]
     stdout, stderr, result = (*contents, b"")[:3]
     return Outcome(
-        status=ended["status"],
-        timed_out=ended["timed_out"],
-        cpu_s=ended["cpu_s"],
-        wall_s=ended["wall_s"],
-        peak_kb=ended["peak_kb"],
+        status=ended.status,
+        timed_out=bool(ended.timed_out),
+        cpu_s=ended.cpu_s,
+        wall_s=ended.wall_s,
+        peak_kb=ended.peak_kb,
         stdout=stdout,
         stderr=stderr,
         result=result,

@@ -24,7 +24,11 @@ from eval.sandbox_errors import SandboxUnavailable
 from eval.sandbox_policy import seccomp_program
 from eval.zygote_isolation import Isolation, landlock_version
 
+# Before any import: `threading` and `random` would renew themselves in every forked child, which
+# costs a third of a test and is for processes with threads.
 _BOOTSTRAP = """
+import os
+os.register_at_fork = lambda **_: None
 import json, socket, sys, types
 control = socket.socket(fileno=0)
 sys.modules["eval"] = types.ModuleType("eval")
@@ -37,6 +41,7 @@ module.main(control)
 """
 _FLAGS = ("-s", "-S", "-P", "-c", _BOOTSTRAP)
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_PACKAGES = ("numpy", "sortedcontainers")
 _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin")
 _CAPABILITIES = ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL")
 _FIREJAIL = """
@@ -79,22 +84,25 @@ def _environment(packages: str, library: str = "") -> dict[str, str]:
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"}
     environment |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment |= {"LD_BIND_NOW": "1"}  # or each child resolves the same symbols again
     environment["PYTHONPATH"] = packages
     return environment | ({"LD_LIBRARY_PATH": library} if library else {})
 
 
-def _numpy_folders() -> list[Path]:
-    """numpy and the libraries beside it; solutions may import it, nothing preloads it."""
-    spec = importlib.util.find_spec("numpy")
-    if spec is None or spec.origin is None:
-        return []
-    package = Path(spec.origin).parent
-    return [f for f in (package, package.with_name("numpy.libs")) if f.is_dir()]
+def _package_folders() -> list[Path]:
+    """What solutions may import beside the standard library, with the libraries it needs."""
+    found: list[Path] = []
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            package = Path(spec.origin).parent
+            found += [f for f in (package, package.with_name(f"{name}.libs")) if f.is_dir()]
+    return found
 
 
 def _bubblewrap() -> Launch:
-    _require("bwrap", "bubblewrap")
-    command = ["bwrap", "--die-with-parent", "--new-session", "--clearenv", "--unshare-pid"]
+    bwrap = _require("bwrap", "bubblewrap")
+    command = [bwrap, "--die-with-parent", "--new-session", "--clearenv", "--unshare-pid"]
     command += ["--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid() != 0:
         command += ["--unshare-user"]
@@ -110,8 +118,9 @@ def _bubblewrap() -> Launch:
         executable = Path("/python") / executable.relative_to(prefix)
         library = "/python/lib"
     command += ["--perms", "0755", "--dir", "/packages"]
-    for package in _numpy_folders():
+    for package in _package_folders():
         command += ["--ro-bind", str(package), f"/packages/{package.name}"]
+    command += ["--perms", "0755", "--dir", "/dev"]  # closed to other users otherwise
     for device in _DEVICES:
         command += ["--dev-bind", device, device]
     command += ["--dir", "/tmp", "--remount-ro", "/", "--chdir", "/tmp", "--cap-drop", "ALL"]
@@ -126,7 +135,7 @@ def _bubblewrap() -> Launch:
 
 
 def _firejail() -> Launch:
-    _require("firejail", "firejail")
+    firejail = _require("firejail", "firejail")
     if os.geteuid() != 0:
         raise SandboxUnavailable(
             "firejail keeps no capabilities for a normal user: run as root, "
@@ -141,7 +150,7 @@ def _firejail() -> Launch:
         seccomp=seccomp_program().hex(),
         scratch="",
     )
-    command = ["firejail", *_FIREJAIL.split(), "--", executable, *_FLAGS]
+    command = [firejail, *_FIREJAIL.split(), "--", executable, *_FLAGS]
     return Launch(command, _environment(""), isolation)
 
 
@@ -153,9 +162,9 @@ def _unprivileged(folder: Path) -> Launch:
         )
     uid = _own_uid()
     executable = sys.executable if uid is None else _public_interpreter()
-    scratch, packages, numpy = _folders(folder, uid)
+    scratch, packages, places = _folders(folder, uid)
     prefix = str(Path(executable).resolve().parents[1])
-    readable = [*_SYSTEM, prefix, str(packages), *numpy, *_DEVICES, "/etc/ld.so.cache"]
+    readable = [*_SYSTEM, prefix, str(packages), *places, *_DEVICES, "/etc/ld.so.cache"]
     isolation = Isolation(
         namespaces=False,
         uid=uid,
@@ -181,17 +190,17 @@ def _existing(paths: list[str]) -> list[str]:
 
 
 def _folders(folder: Path, uid: int | None) -> tuple[Path, Path, list[str]]:
-    """A writable scratch folder of `uid`, a package path with numpy only, its real place."""
+    """A writable scratch folder of `uid`, a path with the packages only, their real places."""
     folder.chmod(0o711)
     scratch, packages = folder / "scratch", folder / "packages"
     for created in (scratch, packages):
         created.mkdir()
     if uid is not None:
         os.chown(scratch, uid, uid)
-    numpy = _numpy_folders()
-    for package in numpy:
+    places = _package_folders()
+    for package in places:
         (packages / package.name).symlink_to(package)
-    return scratch, packages, list(map(str, numpy))
+    return scratch, packages, list(map(str, places))
 
 
 def _public_interpreter(outside: tuple[str, ...] = ()) -> str:
@@ -216,12 +225,15 @@ def _is_public(path: Path) -> bool:
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
 
 
-def _require(program: str, package: str) -> None:
-    if shutil.which(program) is None:
+def _require(program: str, package: str) -> str:
+    """The path of `program`, which runs without our environment."""
+    path = shutil.which(program)
+    if path is None:
         raise SandboxUnavailable(
             f"{package} is not installed: apt-get install {package}, "
             "or choose judge.sandbox=unprivileged"
         )
+    return path
 
 
 def explain_failure(backend: str, errors: bytes) -> str:
@@ -237,7 +249,8 @@ def explain_failure(backend: str, errors: bytes) -> str:
 def start(launch: Launch, control_fd: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         launch.command,
-        env=launch.environment | ({"PATH": os.environ.get("PATH", "/usr/bin:/bin")}),
+        env=launch.environment,
+        cwd="/",  # firejail tells programs where it was started
         stdin=control_fd,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -1,7 +1,11 @@
 """What can be wrong with a sandbox, as opposed to with the program in it."""
 
 
-class SandboxUnavailable(RuntimeError):
+class MachineUnfit(RuntimeError):
+    """Nothing can be computed or judged here, whatever the input is; the message has the fix."""
+
+
+class SandboxUnavailable(MachineUnfit):
     """No isolation on this machine; the message names what is missing and the fix."""
 
 

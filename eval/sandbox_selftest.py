@@ -41,6 +41,7 @@ attempt("read a file outside", lambda: open(readable).read())
 attempt("read /etc/passwd", lambda: open("/etc/passwd").read())
 attempt("list a folder outside", lambda: os.listdir(os.path.dirname(readable)))
 attempt("write a file outside", lambda: open(writable, "w").write("x"))
+attempt("change a file outside", lambda: os.chmod(readable, 0o666))
 attempt("start a process", fork)
 attempt("run a program", execute)
 attempt("mount a filesystem", mount)
@@ -48,18 +49,26 @@ print("done", flush=True)
 attempt("signal the judge", lambda: os.kill(int(judge), 0))
 attempt("signal every process", lambda: os.kill(-1, 0))
 """
+_ATTEMPTS = 3
 _RIGHT, _WRONG = "print(int(input()) + 1)", "print(int(input()) + 2)"
 _SLOW = "while True: pass"
 
 
 def assert_isolated(sandbox: Sandbox) -> None:
-    """Raises SandboxUnavailable with what a program could do, or with what was misjudged."""
-    try:
-        if sandbox.backend != "none":
-            _assert_harmless(sandbox)
-        _assert_judges(sandbox)
-    except SandboxDied as error:
-        raise SandboxUnavailable(_advice(sandbox, str(error))) from error
+    """Raises SandboxUnavailable with what a program could do, or with what was misjudged.
+
+    A sandbox that dies meanwhile is started again: something else may have killed it.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            if sandbox.backend != "none":
+                _assert_harmless(sandbox)
+            return _assert_judges(sandbox)
+        except SandboxDied as error:
+            if attempt + 1 == _ATTEMPTS:
+                raise SandboxUnavailable(_advice(sandbox, str(error))) from error
+            sandbox.close()
+            sandbox.start()
 
 
 def _advice(sandbox: Sandbox, problem: str) -> str:

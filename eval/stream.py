@@ -13,6 +13,7 @@ from typing import TextIO
 from pydantic import ValidationError
 
 from configs.judging import JudgeSettings
+from eval.answers import writable
 from eval.judge import Judge
 from eval.records import Problem, Score
 
@@ -81,12 +82,12 @@ def _explain(error: Exception) -> str:
 
 def _unreadable(line: str, number: int, why: str) -> Score:
     return Score(
-        problem_id=_problem_id(line),
+        problem_id=writable(_problem_id(line)),
         reward=None,
         correct=None,
         pass_rate=None,
         verdict="IE",
-        reason=f"line {number + 1} is not judged: {why}"[:500],
+        reason=writable(f"line {number + 1} is not judged: {why}"[:500]),
     )
 
 

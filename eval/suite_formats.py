@@ -3,48 +3,50 @@
 | seen in | form |
 |---|---|
 | this project | the suite itself: `{"kind": …, "cases": […]}` |
-| Codeforces, DeepCoder | `[{"input": …, "output": …}]`, optionally `type` or `testtype` |
-| APPS, TACO, Skywork-OR1 | `{"inputs": […], "outputs": […], "fn_name": …}` |
+| Codeforces, DeepCoder, Kodsport | `[{"input": …, "output": …}]`, optionally `type` or `testtype` |
+| APPS, TACO, Skywork-OR1, PRIME | `{"inputs": […], "outputs": […], "fn_name": …}` |
 | CodeContests | `{"input": […], "output": […]}` |
-| LiveCodeBench | the list above as JSON, or base64 of a zlib-packed pickle of that JSON |
-| LeetCodeDataset, HumanEval | `def check(candidate): assert candidate(…) == …` |
-| MBPP | `["assert f(1) == 2", …]` |
+| LiveCodeBench | the list above as JSON, or packed (`suite_packed`) |
+| LeetCodeDataset, HumanEval | `def check(candidate): assert candidate(…) == …` (`suite_asserts`) |
+| Skywork-OR1, LeetCode part | `{"test_code": the above, "entry_point": …}` |
+| MBPP | `["assert f(1) == 2", …]`; Skywork-OR1 calls it `assert_case`, KlearReasoner `functional` |
+| MBPP+, HumanEval+ | `{"base_input", "plus_input", "canonical_solution"}` (`suite_reference`) |
 
-Every form may also come as a JSON string.
+Every form may also come as a JSON string, and fields that hold null count as absent.
 """
 
 import ast
-import base64
-import binascii
-import builtins
-import io
-import itertools
 import json
-import pickle
-import re
-import textwrap
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from io import StringIO
 from typing import Any
 
 from pydantic import ValidationError
 
-from eval.records import TestSuite
+from eval.records import CheckerCase, StdinCase, TestSuite
+from eval.suite_asserts import listed_asserts, python_tests
+from eval.suite_packed import unpack_tests
+from eval.suite_reference import REFERENCE_FIELDS, reference_tests
 
-LARGEST_UNPACKED = 1 << 30
 CALLS = ("functional", "function_call", "call")
 
 
 def parse_suite(
-    value: Any, *, fn_name: str = "", time_limit_s: float = 6.0, memory_mb: int = 1024
+    value: Any,
+    *,
+    fn_name: str = "",
+    setup: str = "",
+    time_limit_s: float = 6.0,
+    memory_mb: int = 1024,
 ) -> TestSuite:
     """The suite in `value`; limits and function name count where the value names none.
 
-    Raises ValueError that says what is wrong with the value.
+    `setup` is Python code that the assertions of a list need before them. Raises ValueError that
+    says what is wrong with the value.
     """
     if isinstance(value, str):
         value = _decode(value)
-    suite = _suite_dict(value, fn_name)
+    suite = _suite_dict(value, fn_name, setup)
     limits = {"time_limit_s": time_limit_s, "memory_mb": memory_mb}
     try:
         return TestSuite.model_validate({**limits, **suite})
@@ -54,28 +56,79 @@ def parse_suite(
         raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
 
 
-def _suite_dict(value: Any, fn_name: str) -> dict[str, Any]:
+def joined(suites: Sequence[TestSuite]) -> TestSuite:
+    """One suite of the cases of all, in order. Raises ValueError when they are of two kinds."""
+    first = suites[0]
+    for other in suites[1:]:
+        if (other.kind, other.fn_name) != (first.kind, first.fn_name):
+            raise ValueError(f"{first.kind} tests and {other.kind} tests cannot be one suite")
+    return first.model_copy(update={"cases": tuple(c for s in suites for c in s.cases)})
+
+
+def with_checker(suite: TestSuite, program: str) -> TestSuite:
+    """A stdin suite whose outputs the Python `program` judges.
+
+    The program is called as open-r1 calls its checkers, `checker.py input answer output`; a
+    CheckerCase names the output second, so the names are exchanged first. Raises ValueError.
+    """
+    if suite.kind != "stdin":
+        raise ValueError(f"a checker cannot judge {suite.kind} tests")
+    try:
+        body = ast.parse(program).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the checker is no Python program: {error}") from error
+    first = next((n.lineno for n in body if not _stays_first(n)), 1)
+    lines = [line.rstrip("\n") for line in _lines(program)]
+    exchange = "import sys; sys.argv[2:4] = sys.argv[3:1:-1]"
+    checker = "\n".join([*lines[: first - 1], exchange, *lines[first - 1 :]])
+    cases = tuple(
+        CheckerCase(input=c.input, output=c.output, checker=checker)
+        for c in suite.cases
+        if isinstance(c, StdinCase)
+    )
+    return suite.model_copy(update={"kind": "checker", "cases": cases})
+
+
+def _stays_first(node: ast.stmt) -> bool:
+    """The docstring and `from __future__` must come before any other statement."""
+    match node:
+        case ast.Expr(ast.Constant(str())) | ast.ImportFrom(module="__future__"):
+            return True
+    return False
+
+
+def _suite_dict(value: Any, fn_name: str, setup: str) -> dict[str, Any]:
     if isinstance(value, str):
-        return {"kind": "assert", "fn_name": fn_name or None, "cases": _check_function(value)}
+        return python_tests(value, fn_name)
     if isinstance(value, dict):
-        if "kind" in value:
-            return value if value.get("fn_name") or not fn_name else {**value, "fn_name": fn_name}
-        if "inputs" in value and "outputs" in value:
-            return _paired(value["inputs"], value["outputs"], value.get("fn_name") or fn_name)
-        if "input" in value and "output" in value:
-            return _paired(value["input"], value["output"], value.get("fn_name") or fn_name)
-        raise ValueError(f"an object with {sorted(value)[:6]} is no known form of tests")
+        return _from_object({k: v for k, v in value.items() if v is not None}, fn_name, setup)
     if isinstance(value, Sequence):
-        return _listed(value, fn_name)
+        return _listed(value, fn_name, setup)
     raise ValueError(f"tests cannot be a {type(value).__name__}")
 
 
-def _listed(cases: Sequence[Any], fn_name: str) -> dict[str, Any]:
+def _from_object(value: dict[str, Any], fn_name: str, setup: str) -> dict[str, Any]:
+    fn_name = str(value.get("fn_name") or value.get("entry_point") or fn_name)
+    if "kind" in value:
+        return value if value.get("fn_name") or not fn_name else {**value, "fn_name": fn_name}
+    if value.keys() >= REFERENCE_FIELDS:
+        return reference_tests(value)
+    for inputs, outputs in (("inputs", "outputs"), ("input", "output")):
+        if inputs in value and outputs in value:
+            return _paired(value[inputs], value[outputs], fn_name)
+    for name in ("assert_case", "functional", "test_code", "test_cases"):
+        if name in value:
+            return _suite_dict(value[name], fn_name, setup)
+    if "pytest" in value:
+        raise ValueError("tests for pytest cannot be run one by one")
+    raise ValueError(f"an object with {sorted(value)[:6]} is no known form of tests")
+
+
+def _listed(cases: Sequence[Any], fn_name: str, setup: str) -> dict[str, Any]:
     if not cases:
         raise ValueError("there are no tests")
     if all(isinstance(c, str) for c in cases):
-        asserts = [{"code": c} for c in cases]
-        return {"kind": "assert", "fn_name": fn_name or None, "cases": asserts}
+        return listed_asserts(cases, fn_name, setup)
     for i, case in enumerate(cases):
         if not isinstance(case, dict):
             raise ValueError(f"test {i + 1} is no object but a {type(case).__name__}")
@@ -83,20 +136,33 @@ def _listed(cases: Sequence[Any], fn_name: str) -> dict[str, Any]:
     if "args" in first or "code" in first:
         kind = "call" if "args" in first else "assert"
         return {"kind": kind, "fn_name": fn_name or None, "cases": list(cases)}
-    fn_name = str(first.get("fn_name") or fn_name)
     missing = next((i for i, c in enumerate(cases) if not {"input", "output"} <= set(c)), None)
     if missing is not None:
         raise ValueError(f"test {missing + 1} needs input and output")
     inputs = [c["input"] for c in cases]
     outputs = [c["output"] for c in cases]
-    if str(first.get("testtype") or first.get("type") or "") not in CALLS:
+    kind = str(first.get("testtype") or first.get("type") or "")
+    if kind not in CALLS:
+        if fn_name and not kind:  # LeetCodeDataset's input_output, which mixes notations
+            raise ValueError(
+                f"tests of {fn_name} without testtype are ambiguous; name the field that holds "
+                "`def check(candidate)`"
+            )
         return _paired(inputs, outputs, "")
+    fn_name = str(first.get("fn_name") or _func_name(first.get("metadata")) or fn_name)
     if isinstance(inputs[0], str):  # LiveCodeBench: one JSON value a line
-        inputs = [[_json(line) for line in text.splitlines()] for text in inputs]
+        if others := {type(t).__name__ for t in (*inputs, *outputs)} - {"str"}:
+            raise ValueError(f"a test of JSON texts holds a {min(others)}")
+        inputs = [[_json(line) for line in _lines(text)] for text in inputs]
         outputs = [_json(text) for text in outputs]
         calls = [{"args": a, "output": o} for a, o in zip(inputs, outputs, strict=True)]
         return {"kind": "call", "fn_name": fn_name or None, "cases": calls}
     return _paired(inputs, outputs, fn_name)
+
+
+def _func_name(metadata: Any) -> str:
+    """DeepCoder keeps LiveCodeBench's metadata beside each test."""
+    return str(metadata.get("func_name") or "") if isinstance(metadata, Mapping) else ""
 
 
 def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
@@ -124,62 +190,9 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _check_function(source: str) -> list[dict[str, str]]:
-    """One case for each assert of `def check(candidate)`; one for all when it holds other code."""
-    try:
-        module = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"tests are neither JSON nor Python: {error}") from error
-    check = next(
-        (n for n in module.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None
-    )
-    body: Sequence[ast.stmt] = check.body if check else module.body
-    if not any(isinstance(n, ast.Assert) for b in body for n in ast.walk(b)):
-        raise ValueError("the Python tests hold no assert")
-    setup: list[ast.stmt] = []
-    if check:
-        setup = [n for n in module.body if n is not check and not isinstance(n, ast.Expr)]
-        setup = setup if _names(setup)[1] & _names(body)[0] else []
-        _refuse_undefined_names([*setup, *body])
-    lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them
-    return [{"code": _code(lines, [*setup, *part])} for part in _parts(body)]
-
-
-def _parts(body: Sequence[ast.stmt]) -> list[Sequence[ast.stmt]]:
-    """Each assert by itself where every statement is one, on lines of its own."""
-    apart = all((a.end_lineno or a.lineno) < b.lineno for a, b in itertools.pairwise(body))
-    if apart and all(isinstance(n, ast.Assert) for n in body):
-        return [[n] for n in body]
-    return [body]
-
-
-def _code(lines: list[str], nodes: Sequence[ast.stmt]) -> str:
-    spans = dict.fromkeys((n.lineno - 1, n.end_lineno) for n in nodes)  # `a; b` is one line
-    texts = ("\n".join(lines[start:end]) for start, end in spans)
-    return "\n".join(textwrap.dedent(text).strip() for text in texts)
-
-
-def _names(nodes: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
-    """The names that the statements read, and the names that they bind."""
-    read: set[str] = set()
-    bound: set[str] = set()
-    for node in (inner for outer in nodes for inner in ast.walk(outer)):
-        match node:
-            case ast.Name(id=name, ctx=ast.Load()):
-                read.add(name)
-            case ast.Name(id=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
-                bound.add(name)
-            case ast.alias(name=name, asname=alias):
-                bound.add(alias or name.partition(".")[0])
-    return read, bound
-
-
-def _refuse_undefined_names(nodes: Sequence[ast.stmt]) -> None:
-    """LeetCodeDataset builds trees and lists with functions that only its own harness defines."""
-    read, bound = _names(nodes)
-    unknown = read - bound - {"candidate", *dir(builtins)}
-    if unknown:
-        raise ValueError(f"they use {sorted(unknown)[0]}, which they do not define")
+def _lines(text: str) -> StringIO:
+    """The lines as Python and JSON know them; `splitlines` would cut at U+2028 and others too."""
+    return StringIO(text, newline=None)
 
 
 def _json(text: str) -> Any:
@@ -195,30 +208,10 @@ def _decode(text: str) -> Any:
         raise ValueError("there are no tests")
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):
-        return _unpack(text) or text
+    except json.JSONDecodeError:
+        return unpack_tests(text) or text
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits
+        raise ValueError(f"tests cannot be read: {error}") from error
     if isinstance(value, str):
         raise ValueError("tests are a JSON text, not an object or a list")
     return value
-
-
-def _unpack(text: str) -> Any:
-    """LiveCodeBench's private tests; None when `text` is something else."""
-    try:
-        packed = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    try:
-        unpacker = zlib.decompressobj()
-        data = unpacker.decompress(packed, LARGEST_UNPACKED)
-        value = _TextOnly(io.BytesIO(data)).load()
-        return json.loads(value)
-    except (zlib.error, pickle.UnpicklingError, ValueError, EOFError, TypeError) as error:
-        raise ValueError(f"packed tests cannot be read: {error}") from error
-
-
-class _TextOnly(pickle.Unpickler):
-    """Unpickles plain values only: a pickle that names any class or function is refused."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"the pickle asks for {module}.{name}; only text is accepted")

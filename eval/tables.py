@@ -1,19 +1,27 @@
-"""Records as parquet: typed columns, streamed both ways, in constant memory."""
+"""Records as parquet: typed columns, streamed both ways, in bounded memory.
+
+A row group closes at 1,024 rows or at 64 MB of text, whichever comes first, so that a table of
+test suites of many megabytes is read and written in the same memory as any other.
+"""
 
 import types
 import typing
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eval.records import Record
 
 ROWS_PER_GROUP = 1024
+BYTES_PER_GROUP = 64 << 20
 R = TypeVar("R", bound=Record)
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
@@ -41,14 +49,80 @@ def arrow_schema(record: type[Record]) -> tuple[pa.Schema, frozenset[str]]:
     return pa.schema(fields), frozenset(n for n, t in plain.items() if t is None)
 
 
+class ArrowWriter:
+    """Append Arrow tables to one parquet file; the row groups depend on the rows alone.
+
+    A row group is compressed and written by a thread while the next one is gathered.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.rows = 0
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows, self._waiting_bytes = 0, 0
+
+    def write(self, table: pa.Table) -> None:
+        for start, stop, full in self._cuts(table):
+            self._waiting.append(table.slice(start, stop - start))
+            self.rows += stop - start
+            if full:
+                self._flush()
+
+    def _cuts(self, table: pa.Table) -> Iterator[tuple[int, int, bool]]:
+        """Ranges of rows, and whether each fills the row group it ends in."""
+        until = np.concatenate([[0], np.cumsum(_text_bytes(table))])  # bytes of text before a row
+        start = 0
+        while start < len(table):
+            room = BYTES_PER_GROUP - self._waiting_bytes
+            by_bytes = int(np.searchsorted(until, until[start] + room))
+            stop = min(start + ROWS_PER_GROUP - self._waiting_rows, by_bytes)
+            full = stop <= len(table)
+            stop = min(stop, len(table))
+            self._waiting_rows += stop - start
+            self._waiting_bytes += int(until[stop] - until[start])
+            yield start, stop, full
+            start = stop
+
+    def _flush(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+        if self._waiting:
+            together = pa.concat_tables(self._waiting)
+            write, size = self._writer.write_table, max(len(together), 1)
+            self._writing = self._thread.submit(write, together, row_group_size=size)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._thread:
+            self._flush()
+        if self._writing is not None:
+            self._writing.result()
+        self._writer.close()
+
+
+def _text_bytes(table: pa.Table) -> np.ndarray:
+    """Bytes of text in every row."""
+    total = np.zeros(len(table), np.int64)
+    for column, field in zip(table.columns, table.schema, strict=True):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            total += pc.fill_null(pc.call_function("binary_length", [column]), 0).to_numpy()
+    return total
+
+
 class TableWriter:
     """Append records to one parquet file; `rows` counts them. Use as a context manager."""
 
     def __init__(self, path: Path, record: type[Record]) -> None:
         self.rows = 0
         self._schema, self._json = arrow_schema(record)
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._writer = ArrowWriter(path, self._schema)
         self._buffer: list[dict[str, Any]] = []
+        self._buffered = 0
 
     def write(self, row: Record) -> None:
         values = row.model_dump(mode="json")
@@ -56,21 +130,22 @@ class TableWriter:
             if values[name] is not None:
                 values[name] = orjson.dumps(values[name]).decode()
         self._buffer.append(values)
+        self._buffered += sum(len(v) for v in values.values() if isinstance(v, str))
         self.rows += 1
-        if len(self._buffer) >= ROWS_PER_GROUP:
+        if len(self._buffer) >= ROWS_PER_GROUP or self._buffered >= BYTES_PER_GROUP:
             self._flush()
 
     def _flush(self) -> None:
         if self._buffer:
-            self._writer.write_table(pa.Table.from_pylist(self._buffer, schema=self._schema))
-            self._buffer = []
+            self._writer.write(pa.Table.from_pylist(self._buffer, schema=self._schema))
+            self._buffer, self._buffered = [], 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._flush()
-        self._writer.close()
+        self._writer.__exit__()
 
 
 def write_table(path: Path, record: type[R], rows: Iterable[R]) -> int:
@@ -81,17 +156,33 @@ def write_table(path: Path, record: type[R], rows: Iterable[R]) -> int:
     return writer.rows
 
 
+def row_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """The row groups of one parquet file, one after the other."""
+    with pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns=columns)
+
+
+def column(path: Path, name: str) -> Iterator[Any]:
+    """The values of one column, streamed."""
+    for table in row_groups(path, [name]):
+        yield from table.column(0).to_pylist()
+
+
+def to_records(table: pa.Table, record: type[R]) -> Iterator[R]:
+    """The rows of an Arrow table as records."""
+    _, json_columns = arrow_schema(record)
+    for values in table.to_pylist():
+        for name in json_columns:
+            if values.get(name) is not None:
+                values[name] = orjson.loads(values[name])
+        yield record.model_validate(values)
+
+
 def read_table(path: Path, record: type[R]) -> Iterator[R]:
     """Stream the records of one parquet file."""
-    _, json_columns = arrow_schema(record)
-    file = pq.ParquetFile(path)
-    for batch in file.iter_batches(batch_size=ROWS_PER_GROUP):
-        for values in batch.to_pylist():
-            for name in json_columns:
-                if values.get(name) is not None:
-                    values[name] = orjson.loads(values[name])
-            yield record.model_validate(values)
-    file.close()
+    for table in row_groups(path):
+        yield from to_records(table, record)
 
 
 def count_rows(path: Path) -> int:

@@ -1,9 +1,12 @@
 """A program's verdict: run it on every test in the sandbox, compare outside of it.
 
 The verdict is that of the first test that fails: AC, WA, TLE (CPU or wall time), MLE, OLE, RE, CE.
-The wall limit is twice the CPU limit plus 4 s, so that a busy machine fails nobody. After three
-time-outs in a row the remaining tests count as timed out without being run: otherwise looping
-programs would cost more than everything else together.
+The wall limit is twice the CPU limit plus 4 s, so that a busy machine fails nobody. After
+`stop_after_timeouts` time-outs in a row the remaining tests count as timed out without being run:
+otherwise looping programs would cost more than everything else together.
+
+An assertion that is one call with its result is judged as a call (`eval.assert_calls`), unless the
+result has no JSON form.
 
 A checker test (many right answers) runs `checker` in the sandbox too, as
 `checker.py input.txt output.txt answer.txt` with the program's output also on standard input. The
@@ -14,22 +17,30 @@ wrong, …) on its last line. Status 3 is the checker's own failure (testlib): u
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from configs.judging import JudgeSettings
-from eval.compare import same_json, same_text
+from eval import compare, lcb_runner
+from eval.assert_calls import NamedCall, as_calls
 from eval.records import AssertCase, CallCase, CheckerCase, StdinCase, TestSuite, Verdict
 from eval.sandbox import Outcome, Sandbox
-from eval.zygote_asserts import PROGRAM_RAISED
+from eval.zygote_asserts import CANNOT_CROSS, PROGRAM_RAISED
 from eval.zygote_isolation import Limits
+from eval.zygote_roles import NOT_JSON
 
 _MIB = 1 << 20
 _INTERPRETER_BYTES = 64 * _MIB  # address space of the interpreter itself, on top of the limit
 _COMPILE_CPU_S = 10.0
-_CONSECUTIVE_TIMEOUTS = 3
 _CHECKER_FAILED = 3
 _NO = frozenset({"0", "0.0", "false", "no", "wa", "wrong", "wrong answer", "reject", "rejected"})
+
+_SAME_TEXT = {
+    "lines": compare.same_text,
+    "tokens": compare.same_tokens,
+    "livecodebench": lcb_runner.same_text,
+}
 
 Case = StdinCase | CallCase | AssertCase | CheckerCase
 
@@ -58,12 +69,24 @@ class CodeVerdict:
     seconds: float
 
 
-def chosen_tests(suite: TestSuite, problem_id: str, max_tests: int | None) -> list[Case]:
-    """The tests every answer of this problem is judged on: all, or a sample fixed by its id."""
+def chosen_tests(
+    suite: TestSuite, problem_id: str, max_tests: int | None, draw: int = 0
+) -> list[Case]:
+    """The tests every answer of this problem is judged on: all, or a sample fixed by id and draw.
+
+    Answers to one prompt in one step of RL are compared with each other, so they share a draw.
+    """
     if max_tests is None or len(suite.cases) <= max_tests:
         return list(suite.cases)
-    chosen = random.Random(problem_id).sample(range(len(suite.cases)), max_tests)
+    seed = f"{problem_id}/{draw}" if draw else problem_id
+    chosen = random.Random(seed).sample(range(len(suite.cases)), max_tests)
     return [suite.cases[i] for i in sorted(chosen)]
+
+
+def chosen_suite(suite: TestSuite, problem_id: str, max_tests: int | None, draw: int) -> TestSuite:
+    """The suite with its chosen tests only."""
+    cases = tuple(chosen_tests(suite, problem_id, max_tests, draw))
+    return suite if len(cases) == len(suite.cases) else suite.model_copy(update={"cases": cases})
 
 
 def limits_of(suite: TestSuite, settings: JudgeSettings) -> Limits:
@@ -97,7 +120,9 @@ def judge_program(
     limits = limits_of(suite, settings)
     results: list[TestResult] = []
     error = _compile_error(sandbox, program, limits)
-    for result in [error] if error else _results(sandbox, suite, cases, limits):
+    if settings.comparator == "livecodebench" and not error:
+        error = _compile_error(sandbox, _official(suite, program), limits)
+    for result in [error] if error else _results(sandbox, suite, cases, limits, settings):
         results.append(result)
         if result.verdict == "CE" or _hopeless(results, settings):
             break
@@ -115,9 +140,18 @@ def judge_program(
 
 def _hopeless(results: list[TestResult], settings: JudgeSettings) -> bool:
     """Whether the remaining tests count as failed without being run."""
-    last = results[-_CONSECUTIVE_TIMEOUTS:]
-    timeouts = len(last) == _CONSECUTIVE_TIMEOUTS and all(r.verdict == "TLE" for r in last)
+    limit = settings.stop_after_timeouts or len(results) + 1
+    timeouts = len(results) >= limit and all(r.verdict == "TLE" for r in results[-limit:])
     return timeouts or (settings.stop_at_first_failure and results[-1].verdict != "AC")
+
+
+def _official(suite: TestSuite, program: str) -> str:
+    """What runs in place of the program under LiveCodeBench's rules; it has no other kinds."""
+    if suite.kind == "stdin":
+        return lcb_runner.stdin_program(program)
+    return (
+        lcb_runner.call_program(program, suite.fn_name or "") if suite.kind == "call" else program
+    )
 
 
 def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> TestResult | None:
@@ -138,18 +172,32 @@ def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> TestResult
 
 
 def _results(
-    sandbox: Sandbox, suite: TestSuite, cases: list[Case], limits: Limits
+    sandbox: Sandbox, suite: TestSuite, cases: list[Case], limits: Limits, settings: JudgeSettings
 ) -> Iterator[TestResult]:
+    official = settings.comparator == "livecodebench"
+    same_json = compare.equal_json if official else compare.same_json
+    function = lcb_runner.CALL if official else suite.fn_name or ""
+    asserts = [case for case in cases if isinstance(case, AssertCase)]
+    calls = iter(as_calls(asserts, suite.fn_name))
     for case in cases:
         if isinstance(case, CallCase):
-            yield _judge_call(sandbox, suite.fn_name or "", case, limits)
-        elif isinstance(case, AssertCase):
-            yield _judge_assert(sandbox, suite.fn_name, case, limits)
+            yield _judge_call(sandbox, NamedCall(function, case), limits, same_json)
+        elif not isinstance(case, AssertCase):
+            yield _judge_stdin(sandbox, case, limits, _SAME_TEXT[settings.comparator])
+        elif call := next(calls):
+            result = _judge_call(sandbox, call, limits, compare.equal_json)
+            other_type = result.verdict == "RE" and result.reason.endswith(NOT_JSON)
+            yield _judge_assert(sandbox, suite.fn_name, case, limits) if other_type else result
         else:
-            yield _judge_stdin(sandbox, case, limits)
+            yield _judge_assert(sandbox, suite.fn_name, case, limits)
 
 
-def _judge_stdin(sandbox: Sandbox, case: StdinCase | CheckerCase, limits: Limits) -> TestResult:
+def _judge_stdin(
+    sandbox: Sandbox,
+    case: StdinCase | CheckerCase,
+    limits: Limits,
+    same_text: Callable[[str, str], bool],
+) -> TestResult:
     room = 2 * len(case.output) + 65_536
     limits = Limits(**{**limits, "output": max(limits["output"], room)})
     outcome = sandbox.run(case.input.encode("utf-8", "surrogatepass"), limits)
@@ -164,21 +212,37 @@ def _judge_stdin(sandbox: Sandbox, case: StdinCase | CheckerCase, limits: Limits
 
 
 def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> TestResult:
-    texts = {"input.txt": case.input, "output.txt": "", "answer.txt": case.output}
-    files = {name: text.encode("utf-8", "surrogatepass") for name, text in texts.items()}
-    room = max(map(len, (*files.values(), output))) + _MIB
-    limits = Limits(**{**limits, "output": max(limits["output"], room)})
-    said = sandbox.check(case.checker, files | {"output.txt": output}, limits)
-    if said.timed_out or said.exit_code == _CHECKER_FAILED:
-        raise TestsBroken(f"the checker failed: {said.last_error_line or 'no message'}")
+    expected = case.output.encode("utf-8", "surrogatepass")
+    said = _checked(sandbox, case, output, limits)
+    if _has_failed(said):
+        # Whose fault? A checker that fails on the expected output too cannot judge anybody.
+        if output == expected or _has_failed(_checked(sandbox, case, expected, limits)):
+            raise TestsBroken(f"the checker failed: {said.last_error_line or 'no message'}")
+        return TestResult("WA", "the checker fails on this output, and not on the expected one")
     last = said.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
     if said.exit_code == 0 and last not in _NO:
         return TestResult("AC")
     return TestResult("WA", f"the checker says: {last[:200] or said.last_error_line or 'no'}")
 
 
-def _judge_call(sandbox: Sandbox, function: str, case: CallCase, limits: Limits) -> TestResult:
-    outcome = sandbox.call(function, json.dumps(list(case.args)).encode(), limits)
+def _checked(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Outcome:
+    given, answer = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
+    files = {"input.txt": given, "output.txt": output, "answer.txt": answer}  # in argv's order
+    room = max(map(len, files.values())) + _MIB
+    limits = Limits(**{**limits, "output": max(limits["output"], room)})
+    return sandbox.check(case.checker, files, limits)
+
+
+def _has_failed(said: Outcome) -> bool:
+    return said.timed_out or said.exit_code == _CHECKER_FAILED
+
+
+def _judge_call(
+    sandbox: Sandbox, call: NamedCall, limits: Limits, same_json: Callable[[bytes, Any], bool]
+) -> TestResult:
+    function, case, names = call
+    given = {"args": case.args, "names": names} if names else case.args
+    outcome = sandbox.call(function, json.dumps(given).encode(), limits)
     failure = _failure(outcome, limits)
     if failure:
         return failure
@@ -196,6 +260,8 @@ def _judge_assert(
     if tests.timed_out or program.cpu_s > limits["cpu_s"]:
         return TestResult("TLE", f"{program.cpu_s:.2f} s CPU, {tests.wall_s:.2f} s wall")
     error = tests.last_error_line
+    if tests.exit_code == CANNOT_CROSS:
+        raise TestsBroken(error)
     if tests.exit_code == PROGRAM_RAISED:
         # The program's own end says more, unless it was ended because the tests were over.
         own = _failure(program, limits) if program.exit_code > 0 else None

@@ -6,17 +6,19 @@ worker that can be killed.
 
 Policies, where graders differ:
 - a unit, a percent sign or a degree sign that only one side has does not matter; known units that
-  differ do (5 m is not 5 cm), and 25\% is 0.25 but 0.25 is not 25;
+  differ do (5 m is not 5 cm but 500 cm), and 25\% is 0.25 but 0.25 is not 25;
 - words are compared without case; a choice may repeat its value: `(B) 12` answers B;
 - a rounded decimal does not answer an exact gold, an exact answer does answer a rounded gold;
 - a numeral with a base (1011_2) is not the decimal number with the same digits.
 """
 
+import math
 import re
-import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
+from eval.math_spelling import NUMBER, Spelled, size_of_count, spell, unit_ratio
+from eval.math_words import TEXT
 from eval.records import Verdict
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
@@ -31,160 +33,36 @@ class MathVerdict:
     seconds: float = 0.0
 
 
-_GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
-_FONTS = r"text|textrm|textbf|textit|textnormal|mathrm|mathbf|mathsf|mbox|hbox|operatorname"
-_TEXT = rf"\\(?:{_FONTS})\*?\s*{_GROUP}"
-_UNICODE = str.maketrans(
-    {
-        "\N{MINUS SIGN}": "-",
-        "\N{EN DASH}": "-",
-        "\N{EM DASH}": "-",
-        "\N{MULTIPLICATION SIGN}": r"\times ",
-        "\N{MIDDLE DOT}": r"\cdot ",
-        "\N{DOT OPERATOR}": r"\cdot ",
-        "\N{DIVISION SIGN}": r"\div ",
-        "\N{GREEK SMALL LETTER PI}": r"\pi ",
-        "\N{GREEK SMALL LETTER ALPHA}": r"\alpha ",
-        "\N{GREEK SMALL LETTER BETA}": r"\beta ",
-        "\N{GREEK SMALL LETTER THETA}": r"\theta ",
-        "\N{INFINITY}": r"\infty ",
-        "\N{SQUARE ROOT}": r"\sqrt ",
-        "\N{DEGREE SIGN}": r"^\circ ",
-        "\N{LESS-THAN OR EQUAL TO}": r"\le ",
-        "\N{GREATER-THAN OR EQUAL TO}": r"\ge ",
-        "\N{NOT EQUAL TO}": r"\ne ",
-        "\N{ALMOST EQUAL TO}": r"\approx ",
-        "\N{PLUS-MINUS SIGN}": r"\pm ",
-        "\N{UNION}": r"\cup ",
-        "\N{INTERSECTION}": r"\cap ",
-        "\N{ELEMENT OF}": r"\in ",
-        "\N{EMPTY SET}": r"\emptyset ",
-        "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R}",
-        "\N{HORIZONTAL ELLIPSIS}": r"\ldots ",
-        "\N{SUPERSCRIPT TWO}": "^{2}",
-        "\N{SUPERSCRIPT THREE}": "^{3}",
-        "\N{VULGAR FRACTION ONE HALF}": r"\frac{1}{2}",
-        "\N{VULGAR FRACTION ONE QUARTER}": r"\frac{1}{4}",
-        "\N{VULGAR FRACTION THREE QUARTERS}": r"\frac{3}{4}",
-        "\N{NO-BREAK SPACE}": " ",
-        "\N{PRIME}": "'",
-    }
+_SIMPLE = re.compile(rf"^({NUMBER}(?:[eE][-+]?\d{{1,3}})?)(?:\s*/\s*({NUMBER}))?$", re.ASCII)
+_FRACTION = re.compile(rf"^([-+]?)\\frac\s*\{{\s*({NUMBER})\s*\}}\s*\{{\s*({NUMBER})\s*\}}$")
+_CHOICE = re.compile(r"^[(\[]?\s*([A-J])\s*(?:[)\].:]+(?:\s+(.*))?)?$")
+_LINK = r"(?:(?i:\b(?:or|and|maybe|perhaps|possibly|otherwise|else)\b)|[,;/&])"
+_MARKED = r"(?:[(\[]\s*[A-J]\s*[)\]]|(?<![A-Za-z(])[A-J](?:[)\]]|[.:](?=\s|$)))"
+_OTHER_CHOICE = re.compile(  # what stands behind a letter names another one, too
+    rf"^\W*(?:{_LINK}\W*)+[A-HJ](?=\s*(?:$|[)\].:,;/&]|(?:or|and|is)\b))"  # or C
+    rf"|^(?:[^A-Za-z\\]|\\[A-Za-z]+)*\bor\W*[A-HJ]\W*$"  # 5 or C
+    rf"|(?:{_LINK}|[\d}}$])\s*{_MARKED}"  # 5 or C) 6
+    rf"|^{_MARKED}(?:\s*{_MARKED})*\s*[A-J]?\W*$"  # B. C. D.
 )
-_REWRITES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (
-            r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|bigl?|bigr|Bigl?|Bigr)(?![a-zA-Z])",
-            "",
-        ),
-        (r"(?<=\d)\s*(?:\\[,;:! ]|~|\{,\}|\\thinspace)\s*(?=\d{3}(?!\d))", ""),  # 1\,000\,000
-        (r"(?<=\d)(?<!\d\d\d\d)\s(?=\d{3}(?!\d))(?=[\d\s]*$)", ""),  # 1 000 000
-        (r"\\(?:[,;:! >]|quad|qquad|thinspace|enspace)(?![a-zA-Z])|~", " "),
-        (r"\\\$|\\[()\[\]]|\$", ""),
-        (r"\\[dtc]frac", r"\\frac"),
-        (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
-        (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
-        (r"(\\frac\s*\{[^{}]*\})\s*(\d)", r"\1{\2}"),
-        (r"\\sqrt\s*(\d)", r"\\sqrt{\1}"),
-        (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
-        (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
-        (r"\\neq(?![a-zA-Z])", r"\\ne "),
-        (r"\\(?:dots|cdots|dotsc|dotsb)(?![a-zA-Z])", r"\\ldots "),
-        (r"\\(?:lbrace|rbrace)(?![a-zA-Z])", lambda m: r"\{" if "lb" in m[0] else r"\}"),
-        (r"\\(?:varnothing)(?![a-zA-Z])", r"\\emptyset "),
-        (r"\\text\s*\{\s*degrees?\s*\}", r"^\\circ "),
-        (r"\^\s*\{?\s*(?:\\circ|\\degree)\s*\}?|\\degree|\bdegrees?\b", r"^\\circ "),
-        (r"\\(?:boldsymbol|mathbf|mathit|underline|pmb|bm)\s*(?=\{)", ""),
-        (r"^\*\*|\*\*$", ""),
-        (r"\s+", " "),
-    )
-]
-_UNIT_NAMES = {
-    "m": "m meter meters metre metres",
-    "cm": "cm centimeter centimeters centimetre centimetres",
-    "mm": "mm millimeter millimeters",
-    "km": "km kilometer kilometers kilometre kilometres",
-    "in": "inch inches",
-    "ft": "ft foot feet",
-    "yd": "yd yard yards",
-    "mi": "mile miles",
-    "g": "g gram grams",
-    "kg": "kg kilogram kilograms",
-    "s": "s sec second seconds",
-    "min": "min minute minutes",
-    "h": "h hr hour hours hrs",
-    "d": "day days",
-    "L": "l liter liters litre litres",
-    "$": "dollar dollars usd",
-    "c": "cent cents",
+_OF_CHOICES = re.compile(r"(?i:\W*(?:none|all|both|neither|any|each|only|not)\b)")
+_BRACKETED = re.compile(r"\((?!\s*[A-J]\s*\))[^()]*\)")  # an interval (A, B)
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?", re.ASCII)
+_TIME = re.compile(r"0?(\d{1,2}):([0-5]\d)")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_ANNOUNCED = re.compile(r"^(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?\s*:?\s*", re.I)
+_SYNONYMS = {
+    "empty set": "no solution",
+    "no solutions": "no solution",
+    "no real solution": "no solution",
+    "no real solutions": "no solution",
+    "dne": "does not exist",
 }
-_UNITS = {name: unit for unit, names in _UNIT_NAMES.items() for name in names.split()}
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
-_TRAILING_UNIT = re.compile(
-    rf"^(.*[\d)}}])\s*(?:{_TEXT}|([a-zA-Z]+\.?(?:\s[a-zA-Z]+\.?){{0,3}}))(?:\s*\^\s*\{{?([23])\}}?)?\s*$"
-)
-_THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?$")
-_SIMPLE = re.compile(rf"^({_NUMBER}(?:[eE][-+]?\d{{1,3}})?)(?:\s*/\s*({_NUMBER}))?$", re.ASCII)
-_FRACTION = re.compile(rf"^([-+]?)\\frac\s*\{{\s*({_NUMBER})\s*\}}\s*\{{\s*({_NUMBER})\s*\}}$")
-_CHOICE = re.compile(r"^[(\[]?\s*([A-J])\s*(?:[)\].:]+(?:\s.*)?)?$")
 _WORDS = re.compile(r"^(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z' .-]*$")  # not a product like xy
-
-
-@dataclass(frozen=True)
-class Spelled:
-    """One side of the comparison in one spelling: `body`, with what stood around it apart."""
-
-    body: str
-    unit: str = ""
-    percent: bool = False
-    degrees: bool = False
-
-
-def spell(text: str) -> Spelled:
-    """Undo typesetting: spaces, dollars, fraction variants, digit groups, units, percent."""
-    text = unicodedata.normalize("NFC", text).translate(_UNICODE)
-    for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
-    text = text.strip().rstrip(".;,").strip()
-    text = _unwrap(text)
-    unit = ""
-    match = _TRAILING_UNIT.match(text)
-    if match and (words := (match[2] or match[3] or "").strip().strip(".").lower()):
-        known = _UNITS.get(words, "")
-        if known or (match[2] is not None and _is_unit(words)):
-            text, unit = match[1].strip(), known + (match[4] or "")
-    percent = bool(re.search(r"\\?%$|\\?percent$|\bpercent$", text))
-    text = re.sub(r"\s*(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$", "", text).strip()
-    degrees = text.endswith(r"^\circ") and text.count(r"\circ") == 1
-    degrees = degrees and bool(re.match(rf"^{_NUMBER}\s*\^\\circ$", text))
-    if degrees:
-        text = text[: -len(r"^\circ")].strip()
-    if _THOUSANDS.match(text):
-        text = re.sub(r",\s?", "", text)
-    return Spelled(_unwrap(text), unit, percent, degrees)
-
-
-def _is_unit(words: str) -> bool:
-    connects = {"and", "or", "if", "when", "where", "for", "mod", "base"}
-    return bool(re.match(r"^[a-z .²³/^-]+$", words)) and not connects & set(words.split())
-
-
-def _unwrap(text: str) -> str:
-    r"""Without braces or \text{…} around all of it, or words in front of a formula."""
-    before = None
-    while before != text:
-        before = text
-        if match := re.fullmatch(_GROUP, text) or re.fullmatch(_TEXT, text):
-            text = match[1].strip()
-        elif (match := re.match(_TEXT, text)) and len(match[1].split()) > 1:
-            rest = text[match.end() :].strip()
-            text = rest if re.search(r"\d|\\", rest) else text
-    return text.rstrip(".").strip()
 
 
 def _rational(text: str) -> Fraction | None:
     text = _packed(text)
-    if len(text) > 400:
+    if len(text) > MAX_CHARACTERS:
         return None
     try:
         if match := _SIMPLE.match(text):
@@ -202,15 +80,33 @@ def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
         return MathVerdict("IE", "the gold answer is empty")
     if gold.strip() == answer.strip():
         return MathVerdict("AC", "equal text")
-    if len(answer) > MAX_CHARACTERS:
+    if max(len(gold), len(answer)) > MAX_CHARACTERS:
         return _quick_long(gold, answer)
     ours, theirs = spell(answer), spell(gold)
     if ours.unit and theirs.unit and ours.unit != theirs.unit:
-        return MathVerdict("WA", f"{ours.unit} is not {theirs.unit}")
-    same_text = _packed(ours.body) == _packed(theirs.body)
+        return _quick_units(ours, theirs)
+    same_text = _packed(theirs.body) in (_packed(ours.body), _without_groups(ours.body))
     if same_text and not (ours.percent and not theirs.percent and "." in theirs.body):
         return MathVerdict("AC", "equal after normalisation")
-    return _quick_choice(ours.body, theirs.body) or _quick_number(ours, theirs)
+    by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours.body, theirs.body)
+    return by_text or _quick_number(ours, theirs)
+
+
+def _without_groups(text: str) -> str:
+    """1234 of `1, 234`, which is a list as well: the gold decides."""
+    return re.sub(r",\s?", "", text) if _GROUPED.fullmatch(text) else text
+
+
+def _quick_units(ours: Spelled, theirs: Spelled) -> MathVerdict:
+    """Two units: equal when both values are numbers and the conversion is exact."""
+    ratio = unit_ratio(ours.unit, theirs.unit)
+    count, other = size_of_count(ours.unit), size_of_count(theirs.unit)
+    if (count is None) != (other is None):  # 5 million are 5000000 dollars
+        ratio = (count or Fraction(1)) / (other or Fraction(1))
+    a, b = _rational(ours.body), _rational(theirs.body)
+    if ratio is not None and a is not None and b is not None and a * ratio == b:
+        return MathVerdict("AC", "the same in another unit")
+    return MathVerdict("WA", f"{ours.unit} is not {theirs.unit}")
 
 
 def _packed(text: str) -> str:
@@ -219,20 +115,50 @@ def _packed(text: str) -> str:
 
 
 def _quick_long(gold: str, answer: str) -> MathVerdict:
-    """An answer too long for a formula: equal as text or as a plain integer, or wrong."""
-    same = "".join(gold.split()) == "".join(answer.split())
-    return MathVerdict("AC" if same else "WA", "" if same else "the answer is too long to be read")
+    """Too long for a formula: equal as text or as a plain integer, or not; see `MathVerdict`."""
+    if "".join(gold.split()) == "".join(answer.split()):
+        return MathVerdict("AC")
+    if len(gold) > MAX_CHARACTERS:
+        return MathVerdict("IE", "the gold answer is too long to be read")
+    return MathVerdict("WA", "the answer is too long to be read")
 
 
 def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:
     choice = re.fullmatch(r"\(?([A-J])\)?", theirs)
-    if choice and (match := _CHOICE.match(re.sub(_TEXT, r"\1", ours))):
-        same = match[1] == choice[1]
+    ours = ours.upper() if re.fullmatch(r"\(?[a-j]\)?", ours) else ours
+    if choice and (match := _CHOICE.match(_ANNOUNCED.sub("", re.sub(TEXT, r"\1", ours)))):
+        same = match[1] == choice[1] and not _names_another(match[2] or "")
         return MathVerdict("AC" if same else "WA", "choice")
-    if _WORDS.match(theirs) and _WORDS.match(ours):
-        same = ours.casefold().split() == theirs.casefold().split()
-        return MathVerdict("AC" if same else "WA", "words")
+    a, b = _said(ours), _said(theirs)
+    if a and b and not ({*a.split()} & {*b.split()} & {"and", "or"}):  # those are lists
+        return MathVerdict("AC" if a == b else "WA", "words")
     return None
+
+
+def _names_another(text: str) -> bool:
+    """Whether the text behind a choice hedges; `D) both A and B` is what choice D says."""
+    return not _OF_CHOICES.match(text) and bool(_OTHER_CHOICE.search(_BRACKETED.sub("", text)))
+
+
+def _quick_time(ours: str, theirs: str) -> MathVerdict | None:
+    """10:40 is a time, for nobody leaves the ratio 1:4 so; 2023-05-06 is no difference."""
+    gold, answer = _TIME.fullmatch(theirs), _TIME.fullmatch(ours)
+    if gold and math.gcd(int(gold[1]), int(gold[2])) > 1:
+        same = answer is not None and answer.groups() == gold.groups()
+    elif _DATE.fullmatch(theirs):
+        same = ours == theirs
+    else:
+        return None
+    return MathVerdict("AC" if same else "WA", "time")
+
+
+def _said(text: str) -> str:
+    """Words without case and article, one wording for those that mean the same; else empty."""
+    if text == r"\emptyset":
+        return "no solution"
+    words = " ".join(text.casefold().split()) if _WORDS.match(text) else ""
+    words = re.sub(r"^(?:a|an|the) (?=.)", "", words)
+    return _SYNONYMS.get(words, words)
 
 
 def _quick_number(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
@@ -242,6 +168,8 @@ def _quick_number(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
     if a is None or b is None:
         return None
     same = a == b
+    if not same and (ours.unit == "") != (theirs.unit == ""):  # `5 million` may be 5 or 5000000
+        same = a * (size_of_count(ours.unit) or 1) == b * (size_of_count(theirs.unit) or 1)
     if not same and ours.percent != theirs.percent:
         a, b = (a / 100, b) if ours.percent else (a, b / 100)
         same = a == b

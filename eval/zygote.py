@@ -4,31 +4,49 @@ It starts once per worker, imports what programs use, and then answers requests 
 socket: one JSON message with descriptors in, one JSON message out. It never sees an expected
 output, and it never runs or compiles untrusted code itself: both happen in processes it forks.
 
-    {"op": "compile", ...}   compile the program in a process, keep the code   -> {"ended": [...]}
-    {"op": "run", ...}       one or two processes that end together            -> {"ended": [...]}
+    {"op": "compile", ...}   compile the program in a process, keep the code   -> [Ended]
+    {"op": "run", ...}       one or two processes that end together            -> [Ended, ...]
 
 What it reports about a process is the kernel's word: wait status, CPU time and peak memory.
+
+Half of what a test costs is page faults: a child copies every page that it writes to, and so does
+this process after each fork. So everything is made, warmed up and looked up before the fork, and
+the loop here touches little.
 """
 
-import array
 import gc
+import itertools
 import json
 import marshal
 import mmap
 import os
+import random
 import select
 import socket
 import sys
 import threading
 import time
 import types
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
-from eval import zygote_asserts, zygote_roles
-from eval.zygote_isolation import Isolation, Limits, fork, isolate, seccomp_filter
+from eval import zygote_asserts, zygote_roles, zygote_warmup
+from eval.zygote_isolation import (
+    Isolation,
+    Limits,
+    Step,
+    fork,
+    isolation_steps,
+    libc,
+    seccomp_filter,
+    take_steps,
+)
 from eval.zygote_roles import Process
 
 _MAX_MESSAGE = 1 << 17
+_ANCILLARY = socket.CMSG_SPACE(16 * 4)
+_CONTROL_FD, _FIRST_FD = 200, 100  # above the descriptors of a test; where those wait for it
+_MOST_KEPT_STEPS = 64
+_LARGE_CODE = 1 << 16  # bytes; more is unpacked in each child: here it would leave memory behind
 
 
 class Spawn(TypedDict):
@@ -40,52 +58,58 @@ class Spawn(TypedDict):
     limits: Limits
 
 
-class Ended(TypedDict):
-    """The kernel's word on one process. `isolated` is false when isolation itself failed."""
+class Ended(NamedTuple):
+    """The kernel's word on one process. `isolated` is 0 when isolation itself failed."""
 
     status: int
-    timed_out: bool
+    timed_out: int
     cpu_s: float
     wall_s: float
     peak_kb: int
-    isolated: bool
+    isolated: int
+
+
+_ENDED = "[%d, %d, %.6f, %.6f, %d, %d]"
 
 
 class Zygote:
     def __init__(self, control: socket.socket, isolation: Isolation) -> None:
         self.control = control
         self.isolation = isolation
-        self.names = zygote_roles.prelude()
-        self.main = zygote_roles.module_named("__main__", self.names)
-        self.solution = zygote_roles.module_named("solution", self.names)
         self.seccomp = seccomp_filter(bytes.fromhex(isolation["seccomp"]))
-        self.code: types.CodeType | None = None
+        self.steps: dict[tuple[Any, ...], list[Step]] = {}
+        self.code: types.CodeType | bytes = b""
         self.isolated = mmap.mmap(-1, mmap.PAGESIZE)  # each child sets its byte, then unmaps it
         sys.setrecursionlimit(50_000)
         sys.set_int_max_str_digits(50_000)
         threading.stack_size(8 << 20)  # the main thread's limit is larger, threads' need not be
+        names = zygote_roles.prelude()
+        zygote_warmup.warm_up(names)
+        modules = [zygote_roles.module_named(name, names) for name in ("__main__", "solution")]
+        sys.modules.update((module.__name__, module) for module in modules)
+        sys.argv = ["solution.py"]
+        random.seed(0)  # the same program gets the same verdict
+        self.script, self.solution = (Process(module, names) for module in modules)
         gc.collect()
+        libc.malloc_trim(0)
         gc.freeze()
 
     def serve_requests(self) -> None:
         """Until the judge's end of the socket closes."""
         self.control.send(b'{"ready": true}')
-        while message := self.control.recvmsg(_MAX_MESSAGE, socket.CMSG_SPACE(16 * 4)):
+        while message := self.control.recvmsg(_MAX_MESSAGE, _ANCILLARY):
             data, ancillary = message[0], message[1]
             if not data:
                 return
-            fds = array.array("i")
-            for _, _, payload in ancillary:
-                fds.frombytes(payload)
+            fds = [fd for _, _, payload in ancillary for fd in memoryview(payload).cast("i")]
             request = json.loads(data)
-            ended = self.run(request["processes"], list(fds))
-            if request["op"] == "compile" and ended[0]["status"] == 0:
-                with os.fdopen(os.dup(fds[3]), "rb") as compiled:
-                    compiled.seek(0)
-                    self.code = marshal.load(compiled)
+            ended = self.run(request["processes"], fds[:])
+            if request["op"] == "compile" and ended[0].status == 0:
+                data = _all_of(fds[3])
+                self.code = data if len(data) > _LARGE_CODE else marshal.loads(data)
             for fd in fds:
                 os.close(fd)
-            self.control.send(json.dumps({"ended": ended}).encode())
+            self.control.send(f"[{', '.join([_ENDED % one for one in ended])}]".encode())
 
     def run(self, spawns: list[Spawn], fds: list[int]) -> list[Ended]:
         """Fork all processes, wait for the last of them, end the others."""
@@ -99,42 +123,35 @@ class Zygote:
         if len(spawns) == 2:
             os.close(fds.pop())
             os.close(fds.pop())
-        timed_out = self._wait(pids, [spawn["limits"] for spawn in spawns], started)
+        timed_out = self._wait(pids, spawns, started)
         ended: list[Ended] = []
         for i, pid in enumerate(pids):
             _, status, usage = os.wait4(pid, 0)
-            ended.append(
-                Ended(
-                    status=status,
-                    timed_out=timed_out,
-                    cpu_s=usage.ru_utime + usage.ru_stime,
-                    wall_s=time.monotonic() - started,
-                    peak_kb=usage.ru_maxrss,
-                    isolated=self.isolated[i] == 1,
-                )
-            )
+            cpu_s, wall_s = usage.ru_utime + usage.ru_stime, time.monotonic() - started
+            peak, isolated = usage.ru_maxrss, self.isolated[i]
+            ended.append(Ended(status, timed_out, cpu_s, wall_s, peak, isolated))
         if not self.isolation["namespaces"]:
-            _empty(self.isolation["scratch"])
+            _empty(os.fsencode(self.isolation["scratch"]))
         return ended
 
-    def _wait(self, pids: list[int], limits: list[Limits], started: float) -> bool:
-        """Wait for the last process and kill the others; true when a time limit ended it."""
+    def _wait(self, pids: list[int], spawns: list[Spawn], started: float) -> int:
+        """Wait for the last process and kill the others; 1 when a time limit ended it."""
         pidfds = [os.pidfd_open(pid) for pid in pids]
         poll = select.poll()
         poll.register(pidfds[-1], select.POLLIN)
-        poll.register(self.control, 0)  # reports the hang-up only
-        timed_out = False
+        poll.register(_CONTROL_FD, 0)  # reports the hang-up only
+        timed_out = 0
         while True:
-            left = min(
-                *(one["cpu_s"] - _cpu_seconds(pid) for pid, one in zip(pids, limits, strict=True)),
-                limits[-1]["wall_s"] - (time.monotonic() - started),
-            )
+            left = spawns[-1]["limits"]["wall_s"] - (time.monotonic() - started)
+            for pid, spawn in zip(pids, spawns, strict=True):
+                left = min(left, spawn["limits"]["cpu_s"] - _cpu_seconds(pid))
             if left <= 0:
-                timed_out = True
+                timed_out = 1
                 break
             events = poll.poll(max(1.0, left * 1000))
-            if any(fd == self.control.fileno() for fd, _ in events):
-                os._exit(0)  # the judge is gone; the PID namespace takes the tests along
+            for fd, _ in events:
+                if fd == _CONTROL_FD:
+                    os._exit(0)  # the judge is gone; the PID namespace takes the tests along
             if events:
                 break
         for pid, pidfd in zip(pids, pidfds, strict=True):
@@ -144,28 +161,38 @@ class Zygote:
         return timed_out
 
     def _start(self, index: int, spawn: Spawn, fds: list[int]) -> int:
+        mine = tuple([fds[k] for k in spawn["fds"]])
+        key = (mine, *spawn["limits"].values())
+        steps = self.steps.get(key)
+        if steps is None:
+            if len(self.steps) >= _MOST_KEPT_STEPS:
+                self.steps.clear()
+            steps = self.steps[key] = self._steps(mine, spawn["limits"])
         self.isolated[index] = 0
         pid = fork(self.isolation["namespaces"])
         if pid:
             return pid
         try:
-            self._become(index, spawn, fds)
+            self._become(index, spawn, steps)
         finally:
             os._exit(1)
 
-    def _become(self, index: int, spawn: Spawn, fds: list[int]) -> None:
+    def _steps(self, fds: tuple[int, ...], limits: Limits) -> list[Step]:
+        """What a child does before its role: its own descriptors only, then isolation."""
+        high = range(_FIRST_FD, _FIRST_FD + len(fds))
+        steps: list[Step] = [("dup2", os.dup2, pair) for pair in zip(fds, high, strict=True)]
+        steps += [("dup2", os.dup2, (fd, fd - _FIRST_FD)) for fd in high]
+        steps.append(("close", os.closerange, (len(fds), 1 << 20)))
+        return steps + isolation_steps(self.isolation, limits, self.seccomp)
+
+    def _become(self, index: int, spawn: Spawn, steps: list[Step]) -> None:
         """In the child: descriptors, isolation, role. Never returns normally."""
-        high = [os.dup2(fds[k], 100 + i) for i, k in enumerate(spawn["fds"])]
-        for i, fd in enumerate(high):
-            os.dup2(fd, i)
-        os.closerange(len(high), 1 << 20)
-        isolate(self.isolation, spawn["limits"], self.seccomp)
+        take_steps(steps)
         self.isolated[index] = 1
         self.isolated.close()
         role, argument = spawn["role"], spawn["argument"]
-        is_script = role in ("stdin", "checker")
-        process = Process(self.main if is_script else self.solution, self.names)
-        process.run(lambda: self._play(process, role, argument))
+        process = self.script if role in ("stdin", "checker") else self.solution
+        os._exit(process.run(lambda: self._play(process, role, argument)))
 
     def _play(self, process: Process, role: str, argument: str | None) -> None:
         if role == "compile":
@@ -174,12 +201,12 @@ class Zygote:
             return zygote_roles.check(process, json.loads(_all_of(3)))
         if role == "asserts":
             return zygote_asserts.run_tests(process, _all_of(0).decode(), argument)
-        assert self.code is not None
+        code = marshal.loads(self.code) if isinstance(self.code, bytes) else self.code
         if role == "serve":
-            return zygote_asserts.serve(process, self.code, argument)
+            return zygote_asserts.serve(process, code, argument)
         if role == "call":
-            return zygote_roles.call(process, self.code, str(argument), _all_of(0))
-        exec(self.code, process.globals)
+            return zygote_roles.call(process, code, str(argument), _all_of(0))
+        exec(code, process.globals)
 
 
 def _all_of(fd: int) -> bytes:
@@ -194,17 +221,30 @@ def _cpu_seconds(pid: int) -> float:
         return 0.0  # it has ended
 
 
-def _empty(folder: str) -> None:
-    import shutil  # not needed with namespaces, and every import makes forks dearer
+def _empty(folder: bytes) -> None:
+    """Remove everything in `folder`, however deep: folders in folders are moved up first.
 
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            os.unlink(entry)
+    A recursive removal ends at the limit of descriptors or of a path's length.
+    """
+    token, numbers = os.urandom(8).hex().encode(), itertools.count()
+    while entries := list(os.scandir(folder)):
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+                continue
+            os.chmod(entry.path, 0o700)
+            for inner in os.scandir(entry.path):
+                if inner.is_dir(follow_symlinks=False):
+                    os.chmod(inner.path, 0o700)  # or it could not change its parent
+                    os.rename(inner.path, b"%s/%s%d" % (folder, token, next(numbers)))
+                else:
+                    os.unlink(inner.path)
+            os.rmdir(entry.path)
 
 
 def main(control: socket.socket) -> None:
     """Entry point of the bootstrap: the first message says how to isolate."""
     isolation: Any = json.loads(control.recv(_MAX_MESSAGE))
-    Zygote(control, isolation).serve_requests()
+    os.dup2(control.fileno(), _CONTROL_FD)
+    control.detach()  # descriptor 0 becomes the standard input
+    Zygote(socket.socket(fileno=_CONTROL_FD), isolation).serve_requests()

@@ -3,15 +3,17 @@
 Runs inside the sandbox. The program's process serves calls (`serve`), the tests' process makes them
 (`run_tests`) through proxies, and only plain data crosses. So an assertion is evaluated where the
 program has no code: `sys.exit(0)`, an always-true `__eq__` or a patched builtin decide nothing.
+What the tests compare with stays where they are: an object of the program is read (its length, an
+item, its elements, its text), but an operator never puts it and plain data together.
 """
 
+import ast
 import builtins
-import collections
 import importlib
 import itertools
-import json
+import math
+import operator
 import socket
-import struct
 import symtable
 import sys
 import traceback
@@ -19,112 +21,79 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from eval.zygote_roles import Process, function_of
+from eval import zygote_nodes
+from eval.zygote_roles import Process, call_with, function_of
+from eval.zygote_values import LONGEST_ITERATOR, pack, receive, send, unpack
 
 PROGRAM_RAISED = 3  # exit status of the tests' process when the program, not an assertion, failed
-_KINDS = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
-_TRUSTED_MODULES = frozenset({"collections", "itertools", "json", "math", "random", "re", "string"})
-_LONGEST_ITERATOR = 1 << 20
+CANNOT_CROSS = 4  # … when the tests hand over what only exists in their own process
+_READY = "ready"  # the program's process is isolated and about to run the program
+_TRUSTED_MODULES = frozenset(
+    ["collections", "itertools", "json", "math", "random", "re", "string", "sys"]
+)
+PROVIDED = _TRUSTED_MODULES | {*zygote_nodes.FOR_TESTS, *zygote_nodes.FOR_PROGRAMS, "inf"}
+"""Names that test code may use without defining them."""
+
+
+_OPERATIONS: dict[str, Callable[..., Any]]
+_OPERATIONS = {"__len__": len, "__bool__": bool, "__str__": str, "__repr__": repr}
+_OPERATIONS["__setattr__"] = setattr
+_OPERATIONS["__iter__"] = lambda value: list(itertools.islice(value, LONGEST_ITERATOR))
+_OF_ONE = "getitem setitem delitem neg abs"
+_OF_TWO = "contains eq lt le gt ge add sub mul truediv mod"
+_OPERATIONS |= {f"__{n}__": getattr(operator, n) for n in f"{_OF_ONE} {_OF_TWO}".split()}
 
 
 class ProgramFailed(Exception):
     """The program under test raised something that no test can name, or went away."""
 
 
-def pack(value: Any, kept: list[Any]) -> Any:
-    """Plain data as JSON with its types; any other object is kept and becomes a number."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int.__int__(value)  # of a subclass only the number
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    if isinstance(value, bytes | bytearray):
-        return {"bytes": bytes(value).hex()}
-    if isinstance(value, list | range | map | filter | zip | types.GeneratorType):
-        return [pack(v, kept) for v in itertools.islice(value, _LONGEST_ITERATOR)]
-    for name, kind in _KINDS.items():
-        if isinstance(value, kind):
-            return {name: [pack(v, kept) for v in value]}
-    if isinstance(value, dict):
-        return {"dict": [[pack(k, kept), pack(v, kept)] for k, v in value.items()]}
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return pack(value.tolist(), kept)
-    kept.append(value)
-    return {"object": len(kept) - 1}
-
-
-def unpack(value: Any, object_of: Callable[[int], Any]) -> Any:
-    """The inverse of `pack`; a kept object becomes `object_of(number)`."""
-    if isinstance(value, list):
-        return [unpack(v, object_of) for v in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "object":
-        return object_of(content)
-    if kind == "bytes":
-        return bytes.fromhex(content)
-    if kind == "complex":
-        return complex(*content)
-    if kind == "dict":
-        return {unpack(k, object_of): unpack(v, object_of) for k, v in content}
-    return _KINDS[kind](unpack(v, object_of) for v in content)
-
-
-def _send(channel: socket.socket, message: Any) -> None:
-    data = json.dumps(message).encode()
-    channel.sendall(struct.pack("<Q", len(data)) + data)
-
-
-def _receive(channel: socket.socket) -> Any:
-    (length,) = struct.unpack("<Q", _read(channel, 8))
-    return json.loads(_read(channel, length))
-
-
-def _read(channel: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        part = channel.recv(min(length - len(data), 1 << 20))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
+class CannotCross(Exception):
+    """The tests pass on an object of their own, such as a function."""
 
 
 def serve(process: Process, code: types.CodeType, candidate: str | None) -> None:
     """Role `serve`: run the program, then answer calls on descriptor 3 until the tests end."""
     channel = socket.socket(fileno=3)
+    send(channel, _READY)
+    process.globals.update(zygote_nodes.FOR_PROGRAMS)
     exec(code, process.globals)
     kept: list[Any] = []
+
+    def keep(value: Any) -> int:
+        kept.append(value)
+        return len(kept) - 1
+
+    def object_of(name: Any) -> Any:
+        if isinstance(name, int):
+            return kept[name]
+        if name == "candidate":
+            name = candidate or _candidate(process.globals)
+        return function_of(process, name)
+
     while True:
         try:
-            request = _receive(channel)
+            request = receive(channel)
         except EOFError:
             return
         try:
-            target, attribute = request["target"], request["attribute"]
-            if isinstance(target, str):
-                if target == "candidate":
-                    target = candidate or _candidate(process.globals)
-                target = function_of(process, target)
-            else:
-                target = kept[target]
-            result = getattr(target, attribute) if attribute else target
-            arguments = [unpack(a, kept.__getitem__) for a in request["args"]]
-            keywords = {k: unpack(v, kept.__getitem__) for k, v in request["keywords"].items()}
-            if request["call"]:
-                result = result(*arguments, **keywords)
-            reply = {"result": pack(result, kept), "args": [pack(a, kept) for a in arguments]}
+            given = unpack(request["args"], object_of, process.globals)
+            result = _do(object_of(request["target"]), request, given)
+            reply = pack([result, *given], keep, request["nodes"])
         except Exception as error:
             traceback.print_exc(limit=-3)
             known = type(error) if type(error).__module__ == "builtins" else RuntimeError
             reply = {"error": known.__name__, "message": str(error)[:500]}
-        _send(channel, reply)
+        send(channel, reply)
+
+
+def _do(target: Any, request: dict[str, Any], given: list[Any]) -> Any:
+    """Call the target or an attribute of it, or read the attribute where nothing is called."""
+    attribute, names = request["attribute"], request["names"]
+    if attribute in _OPERATIONS:
+        return _OPERATIONS[attribute](target, *given)
+    result = getattr(target, attribute) if attribute else target
+    return result if names is None else call_with(result, given, names)
 
 
 def _candidate(names: dict[str, Any]) -> str:
@@ -139,57 +108,113 @@ def _candidate(names: dict[str, Any]) -> str:
 
 
 class Remote:
-    """A name or an object of the program, used from the tests' process."""
+    """A name or an object of the program, used from the tests' process.
 
-    def __init__(self, channel: socket.socket, target: str | int) -> None:
-        self.__dict__["_remote"] = (channel, target)
+    What two of the program's objects are to each other, it may say. With plain data there is no
+    such thing: it would learn what the tests expect, and its own methods would say yes. So that
+    raises AssertionError (a wrong value was returned), except that no object equals None.
+    """
+
+    def __init__(self, asserts: "Asserts", name: str | int) -> None:
+        self.__dict__["_remote"] = (asserts, name)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return self._request(None, True, args, keywords)
+        asserts, name = self.__dict__["_remote"]
+        return asserts.request(name, None, [*args, *keywords.values()], list(keywords))
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._request(name, False, (), {})
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        asserts, name = self.__dict__["_remote"]
+        return asserts.request(name, attribute, [], None)
 
-    def _request(self, attribute: str | None, is_call: bool, args: Any, keywords: Any) -> Any:
-        channel, target = self.__dict__["_remote"]
-        message = {"target": target, "attribute": attribute, "call": is_call}
-        message["args"] = [_pack_argument(a) for a in args]
-        message["keywords"] = {k: _pack_argument(v) for k, v in keywords.items()}
+    def __eq__(self, other: Any) -> bool:
+        return other is not None and bool(_between("__eq__")(self, other))
+
+    def __contains__(self, item: Any) -> bool:
+        if isinstance(item, Remote):
+            return bool(_operation("__contains__")(self, item))
+        return item in _operation("__iter__")(self)
+
+    __hash__ = object.__hash__
+
+
+def _operation(attribute: str) -> Callable[..., Any]:
+    def ask(remote: Remote, *args: Any) -> Any:
+        asserts, name = remote.__dict__["_remote"]
+        result = asserts.request(name, attribute, list(args), [])
+        return iter(result) if attribute == "__iter__" else result
+
+    return ask
+
+
+def _between(attribute: str) -> Callable[..., Any]:
+    def ask(remote: Remote, other: Any) -> Any:
+        if not isinstance(other, Remote):
+            raise AssertionError("the program returned an object where the tests need plain data")
+        return _operation(attribute)(remote, other)
+
+    return ask
+
+
+for _name in _OPERATIONS.keys() - vars(Remote).keys():
+    _made = _between if _name.strip("_") in _OF_TWO.split() else _operation
+    setattr(Remote, _name, _made(_name))
+
+
+class Asserts:
+    """The tests' end of the channel. With `nodes`, LeetCode's lists and trees cross as values."""
+
+    def __init__(self, channel: socket.socket, nodes: bool) -> None:
+        self.channel = channel
+        self.nodes = nodes
+
+    def request(
+        self, target: str | int, attribute: str | None, given: list[Any], names: list[str] | None
+    ) -> Any:
+        """Call the target, or its attribute; the last of `given` are keywords called `names`."""
+        args = pack(given, self._name, self.nodes)
+        request = {"target": target, "attribute": attribute, "args": args, "names": names}
         try:
-            _send(channel, message)
-            reply = _receive(channel)
+            send(self.channel, {**request, "nodes": self.nodes})
+            reply = receive(self.channel)
         except (EOFError, OSError) as gone:
             raise ProgramFailed("the program ended before it answered the test") from gone
-        if "error" in reply:
+        if isinstance(reply, dict):
             raise _exception(reply["error"])(reply["message"]) from ProgramFailed()
-        for argument, after in zip(args, reply["args"], strict=False):
-            _update(argument, unpack(after, lambda number: Remote(channel, number)))
-        return unpack(reply["result"], lambda number: Remote(channel, number))
+        result, *after = unpack(reply, lambda name: Remote(self, name))
+        for argument, changed in zip(given, after, strict=False):
+            _update(argument, changed)
+        return result
+
+    def _name(self, value: Any) -> int | str:
+        if isinstance(value, Remote):
+            return value.__dict__["_remote"][1]
+        raise CannotCross(f"a {type(value).__name__} of the tests cannot reach the program")
 
 
 def _exception(name: str) -> type[Exception]:
-    """The built-in exception that the program raised: tests may expect it."""
+    """The built-in exception that the program raised: tests may expect it.
+
+    Not one that means something else where it arrives: StopIteration ends `all(map(…))` early.
+    """
     kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception) and kind is not AssertionError:
-        return kind
-    return ProgramFailed
-
-
-def _pack_argument(value: Any) -> Any:
-    if isinstance(value, Remote):
-        return {"object": value.__dict__["_remote"][1]}
-    return pack(value, [])
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return ProgramFailed
+    return ProgramFailed if issubclass(kind, AssertionError | StopIteration) else kind
 
 
 def _update(argument: Any, after: Any) -> None:
-    """Programs may change a list or a dict in place; the tests see it."""
-    if isinstance(argument, list) and isinstance(after, list):
+    """Programs may change a list, a dict, a set or nodes in place; the tests see it."""
+    if type(argument) is not type(after):
+        return
+    if isinstance(argument, list):
         argument[:] = after
-    elif isinstance(argument, dict) and isinstance(after, dict):
+    elif isinstance(argument, dict | set):
         argument.clear()
         argument.update(after)
+    elif isinstance(argument, tuple(zygote_nodes.FOR_PROGRAMS.values())):
+        vars(argument).update(vars(after))
 
 
 def run_tests(process: Process, source: str, function: str | None) -> None:
@@ -199,25 +224,47 @@ def run_tests(process: Process, source: str, function: str | None) -> None:
     tests expect.
     """
     channel = socket.socket(fileno=3)
+    receive(channel)  # or tests that call nothing could end before the program is isolated
     free, functions = _names(source)
     if "check" in functions:
         source += "\ncheck(candidate)\n"
         free.add("candidate")
+    function = function or _shadowed_builtin(source, free)
+    nodes = bool(free & set(zygote_nodes.FOR_TESTS))
+    given: dict[str, Any] = {"inf": math.inf}
+    given |= {**zygote_nodes.FOR_TESTS, **zygote_nodes.FOR_PROGRAMS} if nodes else {}
+    asserts = Asserts(channel, nodes)
     names: dict[str, Any] = {}
     for name in free:
-        if name == function or not (hasattr(builtins, name) or name in _TRUSTED_MODULES):
-            names[name] = Remote(channel, name)
+        if name == function:
+            names[name] = Remote(asserts, name)
+        elif name in given:
+            names[name] = given[name]
         elif name in _TRUSTED_MODULES:
             names[name] = importlib.import_module(name)
+        elif not hasattr(builtins, name):
+            names[name] = Remote(asserts, name)
     names.update(__name__="tests", __builtins__=builtins)
     try:
         exec(compile(source, "tests.py", "exec", dont_inherit=True), names)
+    except CannotCross as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(CANNOT_CROSS) from None
     except Exception as error:
         if not isinstance(error, ProgramFailed) and not isinstance(error.__cause__, ProgramFailed):
             raise
         kind = "" if isinstance(error, ProgramFailed) else f"{type(error).__name__}: "
         sys.stderr.write(f"{kind}{error}".replace("\n", " ") + "\n")
         raise SystemExit(PROGRAM_RAISED) from None
+
+
+def _shadowed_builtin(source: str, free: set[str]) -> str | None:
+    """The function under test when it is named like a builtin: tests then name nothing else."""
+    if not all(hasattr(builtins, name) for name in free):
+        return None
+    calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
+    inner = [c for c in calls if not any(isinstance(n, ast.Call) for n in list(ast.walk(c))[1:])]
+    return next((c.func.id for c in inner if isinstance(c.func, ast.Name)), None)
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:

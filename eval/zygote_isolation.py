@@ -8,25 +8,34 @@ judge takes a process that reaches the program for an isolated one.
 import contextlib
 import ctypes
 import os
-import platform
 import resource
 import signal
-from typing import TypedDict
+from collections.abc import Callable
+from typing import Any, TypedDict
 
 CLONE_NEWNS, CLONE_NEWPID = 0x0002_0000, 0x2000_0000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # same on every architecture
-_MS_NOSUID, _MS_NODEV = 2, 4
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
+_MOUNT_FLAGS = 2 | 4  # MS_NOSUID | MS_NODEV
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
+_WRITE = 1 << 1  # LANDLOCK_ACCESS_FS_WRITE_FILE
 _READ = 1 << 2 | 1 << 3  # LANDLOCK_ACCESS_FS_READ_FILE | READ_DIR
+_LANDLOCK_NET, _LANDLOCK_SCOPES = 3, 3  # bind and connect; abstract sockets and signals
 _RIGHTS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15}  # how many filesystem rights each version knows
 
 _THIS_THREAD = (ctypes.c_uint32 * 2)(0x2008_0522, 0)  # _LINUX_CAPABILITY_VERSION_3
 _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 
-libc = ctypes.PyDLL(None, use_errno=True)  # PyDLL keeps the GIL, which fork needs
-for _function in (libc.mount, libc.capset, libc.prctl, libc.syscall):
+libc = ctypes.PyDLL(None)  # PyDLL keeps the GIL, which fork needs
+for _function in (libc.mount, libc.capset, libc.prctl, libc.setrlimit, libc.syscall):
     _function.restype = ctypes.c_long  # looked up once, before the first fork
+libc.__errno_location.restype = ctypes.POINTER(ctypes.c_int)
+
+_FORK_FLAGS = signal.SIGCHLD | CLONE_NEWPID | CLONE_NEWNS
+_FORK = [_SYS_CLONE.get(os.uname().machine, -1), _FORK_FLAGS, 0, 0, 0, 0]
+_fork_arguments = tuple(map(ctypes.c_long, _FORK))
+
+Step = tuple[str, Callable[..., Any], tuple[Any, ...]]  # a name, a call, its arguments
 
 
 class Limits(TypedDict):
@@ -63,65 +72,80 @@ def seccomp_filter(program: bytes) -> SeccompFilter | None:
 
 
 def checked(result: int, what: str) -> int:
+    """`result` of a C function; raises OSError when it says that the kernel refused."""
     if result < 0:
-        error = ctypes.get_errno()
+        error = libc.__errno_location().contents.value
         raise OSError(error, f"{what}: {os.strerror(error)}")
     return result
 
 
 def fork(namespaces: bool) -> int:
-    """`os.fork`, in a new PID and mount namespace when `namespaces`."""
+    """`os.fork`, in a new PID and mount namespace when `namespaces`.
+
+    Without Python's fork hooks: they renew the locks that other threads may have held, and this
+    process has one thread.
+    """
     if not namespaces:
         return os.fork()
-    flags = signal.SIGCHLD | CLONE_NEWPID | CLONE_NEWNS
-    ctypes.pythonapi.PyOS_BeforeFork()
-    number = _SYS_CLONE[platform.machine()]
-    pid = libc.syscall(*map(ctypes.c_long, (number, flags, 0, 0, 0, 0)))
-    if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
-    else:
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
-    return checked(pid, "clone")
+    return checked(libc.syscall(*_fork_arguments), "clone")
 
 
-def isolate(how: Isolation, limits: Limits, seccomp: SeccompFilter | None) -> None:
-    """Give up everything a solution does not need, in the order the kernel demands."""
-    os.setsid()  # kill(0, …) must not reach the process group outside
+def isolation_steps(how: Isolation, limits: Limits, seccomp: SeccompFilter | None) -> list[Step]:
+    """Give up everything a solution does not need, in the order the kernel demands.
+
+    The calls are made ready before the fork, because a child copies every page that it touches.
+    """
+    steps: list[Step] = [("setsid", os.setsid, ())]  # kill(0, …) must not reach the group outside
+    folder = how["scratch"]
     if how["namespaces"]:
+        folder = "/tmp"
         options = b"size=64m,nr_inodes=4k,mode=1777"
-        mounted = libc.mount(b"none", b"/tmp", b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
-        checked(mounted, "mount /tmp")
-        os.chdir("/tmp")
-    else:
-        os.chdir(how["scratch"])
-    _limit(limits, threads=how["uid"] is not None or how["namespaces"])
+        steps.append(("mount", libc.mount, (b"none", b"/tmp", b"tmpfs", _MOUNT_FLAGS, options)))
+    steps.append(("chdir", os.chdir, (folder,)))
+    steps += _limit(limits, threads=how["uid"] is not None or how["namespaces"])
     if how["landlock"] is not None:
-        _restrict_files(how["landlock"], os.getcwd())
-    _drop_privileges(how["uid"])
-    if seccomp is not None:
-        loaded = libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(seccomp), 0, 0)
-        checked(loaded, "seccomp")
-
-
-def _limit(limits: Limits, threads: bool) -> None:
-    # Hard CPU limit: SIGKILL, because process 1 of a PID namespace ignores SIGXCPU.
-    cpu = int(limits["cpu_s"]) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-    resource.setrlimit(resource.RLIMIT_AS, (limits["memory"], limits["memory"]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limits["output"], limits["output"]))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if threads:  # the limit counts every process of the user, so it needs a user of its own
-        resource.setrlimit(resource.RLIMIT_NPROC, (64, 64))
-
-
-def _drop_privileges(uid: int | None) -> None:
+        steps.append(("landlock", _restrict_files, (how["landlock"], folder)))
+    uid = how["uid"]
     if uid is not None:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    checked(libc.capset(_THIS_THREAD, _NO_CAPABILITIES), "capset")
-    checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+        steps.append(("setgroups", os.setgroups, ([],)))
+        steps.append(("setresgid", os.setresgid, (uid, uid, uid)))
+        steps.append(("setresuid", os.setresuid, (uid, uid, uid)))
+    steps.append(("capset", libc.capset, (_THIS_THREAD, _NO_CAPABILITIES)))
+    steps.append(("no_new_privs", libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
+    # Not every sandbox ends with the zygote. A change of user forgets this, so it comes after.
+    steps.append(("die with parent", libc.prctl, (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)))
+    if not how["namespaces"]:
+        steps.append(("parent", _is_orphan, (os.getpid(),)))
+    if seccomp is not None:
+        mode = (_PR_SET_SECCOMP, 2, ctypes.byref(seccomp), 0, 0)
+        steps.append(("seccomp", libc.prctl, mode))
+    return steps
+
+
+def take_steps(steps: list[Step]) -> None:
+    """Make every call, or raise OSError."""
+    for name, call, arguments in steps:
+        if call(*arguments) == -1:
+            checked(-1, name)
+
+
+def _is_orphan(parent: int) -> int:
+    return 0 if os.getppid() == parent else -1
+
+
+def _limit(limits: Limits, threads: bool) -> list[Step]:
+    values = {
+        # Hard CPU limit: SIGKILL, because process 1 of a PID namespace ignores SIGXCPU.
+        resource.RLIMIT_CPU: int(limits["cpu_s"]) + 1,
+        resource.RLIMIT_AS: limits["memory"],
+        resource.RLIMIT_FSIZE: limits["output"],
+        resource.RLIMIT_NOFILE: 64,
+        resource.RLIMIT_CORE: 0,
+    }
+    if threads:  # the limit counts every process of the user, so it needs a user of its own
+        values[resource.RLIMIT_NPROC] = 64
+    pairs = {which: (ctypes.c_uint64 * 2)(value, value) for which, value in values.items()}
+    return [("setrlimit", libc.setrlimit, (which, pair)) for which, pair in pairs.items()]
 
 
 def landlock_version() -> int:
@@ -138,10 +162,14 @@ def _restrict_files(readable: list[str], scratch: str) -> None:
 
     version = checked(landlock_version() or -1, "landlock")
     every_right = (1 << _RIGHTS_OF_ABI[min(version, 4)]) - 1
-    handled = ctypes.c_uint64(every_right)
-    ruleset = libc.syscall(_LANDLOCK_CREATE, ctypes.byref(handled), ctypes.c_size_t(8), 0)
+    handled = (ctypes.c_uint64 * 3)(every_right, _LANDLOCK_NET, _LANDLOCK_SCOPES)
+    known = 8 if version < 4 else 16 if version < 6 else 24  # bytes of it that the kernel knows
+    ruleset = libc.syscall(_LANDLOCK_CREATE, ctypes.byref(handled), ctypes.c_size_t(known), 0)
     checked(ruleset, "landlock_create_ruleset")
-    for path, rights in [*((path, _READ) for path in readable), (scratch, every_right & ~1)]:
+    rights_of = dict.fromkeys(readable, _READ) | {scratch: every_right & ~1}
+    if "/dev/null" in rights_of:
+        rights_of["/dev/null"] |= _WRITE
+    for path, rights in rights_of.items():
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             if not os.path.isdir(path):

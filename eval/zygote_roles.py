@@ -20,6 +20,8 @@ import enum
 import fractions
 import functools
 import heapq
+import importlib
+import inspect
 import io
 import itertools
 import json
@@ -44,16 +46,33 @@ _STAR = (string, re, datetime, collections, heapq, bisect, copy, math, random, s
 _STAR += (itertools, functools, operator, io, sys, json, builtins, typing)
 _PRELOADED = (ast, contextlib, dataclasses, decimal, enum, fractions, queue)
 _STDERR_BYTES = 1 << 16
+_STREAMS = {f"{place}{fd}": fd for place in ("/dev/fd/", "/proc/self/fd/") for fd in range(3)}
+_STREAMS |= {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+NOT_JSON = "is not JSON"
+"""How the error of role `call` ends when the result only lacks a JSON form."""
+
+
+def open_file(file: Any, *args: Any, _open: Callable[..., Any] = io.open, **keywords: Any) -> Any:
+    """`open`, which also knows the standard streams by path: there is no /proc to link them to."""
+    path = os.fspath(file) if isinstance(file, os.PathLike) else file
+    fd = _STREAMS.get(path) if isinstance(path, str) else None
+    if fd is not None:  # by an opener: a bad mode, which is refused first, leaves no copy behind
+        keywords["opener"] = lambda *_: os.dup(fd)
+    return _open(file, *args, **keywords)
 
 
 def prelude() -> dict[str, Any]:
     """The names every program starts with: the star imports first, then the modules."""
     names: dict[str, Any] = {}
+    builtins.open = io.open = open_file
     for module in _STAR:
         public = getattr(module, "__all__", None)
         public = public or [name for name in vars(module) if not name.startswith("_")]
         names.update({name: getattr(module, name) for name in public})
     names.update({module.__name__: module for module in _STAR if module is not builtins})
+    with contextlib.suppress(ImportError):  # LeetCode's environment has it without an import
+        sorted_ = importlib.import_module("sortedcontainers")
+        names.update({name: getattr(sorted_, name) for name in sorted_.__all__})
     quitter = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")
     builtins.exit = builtins.quit = names["exit"] = names["quit"] = quitter
     return names
@@ -87,31 +106,32 @@ def module_named(name: str, names: dict[str, Any]) -> types.ModuleType:
     return module
 
 
+def open_streams() -> None:
+    """Standard streams on descriptors 0 to 2, which must be files at their start, as in a test."""
+    stdin = io.BufferedReader(io.FileIO(0, closefd=False))
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(stdin, "utf-8", "surrogateescape")
+    stdout = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(stdout, "utf-8", "surrogateescape")
+    for name, mode in (("stdin", "r"), ("stdout", "w")):  # as the interpreter's own
+        stream = getattr(sys, name)
+        stream.mode, stream.buffer.raw.name = mode, f"<{name}>"
+    stderr = typing.cast(typing.BinaryIO, _FirstBytes())
+    sys.stderr = sys.__stderr__ = io.TextIOWrapper(
+        stderr, "utf-8", "backslashreplace", write_through=True
+    )
+
+
 class Process:
-    """One role in one process. `run` never returns."""
+    """One role, set up before the fork: what a child writes to, it must copy."""
 
     def __init__(self, module: types.ModuleType, given: dict[str, Any]) -> None:
         self.globals = vars(module)
         self.given = given
-        sys.modules[module.__name__] = module
-        sys.argv = ["solution.py"]
-        random.seed(0)  # the same program gets the same verdict
-        stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), "utf-8", "surrogateescape")
-        sys.stdin = sys.__stdin__ = stdin
-        raw = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
-        sys.stdout = sys.__stdout__ = io.TextIOWrapper(raw, "utf-8", "surrogateescape")
-        stderr = io.TextIOWrapper(
-            typing.cast(typing.BinaryIO, _FirstBytes()),
-            "utf-8",
-            "backslashreplace",
-            write_through=True,
-        )
-        sys.stderr = sys.__stderr__ = stderr
         self.streams = (sys.stdout, sys.stderr)
         self.globals.update(stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
 
-    def run(self, body: Callable[[], None]) -> typing.NoReturn:
-        """Run `body`, then leave as the interpreter would: threads, atexit, flush, exit status."""
+    def run(self, body: Callable[[], None]) -> int:
+        """Run `body`, then end as the interpreter would: threads, atexit, flush, exit status."""
         status = 0
         try:
             body()
@@ -123,7 +143,7 @@ class Process:
             with contextlib.suppress(BaseException):
                 traceback.print_exc(limit=-3)
         with contextlib.suppress(BaseException):
-            threading._shutdown()  # type: ignore[attr-defined]
+            _end_threads()
             atexit._run_exitfuncs()
         try:
             for stream in (sys.stdout, *self.streams):
@@ -132,7 +152,14 @@ class Process:
             pass  # closed by the program
         except BaseException:
             status = status or 1
-        os._exit(status)
+        return status
+
+
+def _end_threads() -> None:
+    """Wait for the program's threads. The main thread's lock is always there, and costly to end."""
+    module: Any = threading
+    if len(module._shutdown_locks) > 1 or module._threading_atexits:
+        module._shutdown()
 
 
 def function_of(process: Process, name: str) -> Any:
@@ -149,23 +176,51 @@ def function_of(process: Process, name: str) -> Any:
     raise NameError(f"the program defines no {name!r}")
 
 
+def call_with(function: Callable[..., Any], arguments: list[Any], names: list[str]) -> Any:
+    """`function` of `arguments`, the last of which have these names.
+
+    They are passed by name where it has parameters of these names, else by position: solutions to
+    LeetCode's problems rename their parameters.
+    """
+    count = len(arguments) - len(names)
+    named = dict(zip(names, arguments[count:], strict=True))
+    if named and not _accepts(function, arguments[:count], named):
+        return function(*arguments)
+    return function(*arguments[:count], **named)
+
+
+def _accepts(function: Callable[..., Any], first: list[Any], named: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*first, **named)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # a builtin that does not tell
+    return True
+
+
 def plain(value: Any) -> Any:
     """JSON for what solutions return beside JSON types: deques, arrays and their scalars."""
     if isinstance(value, collections.deque | range):
         return list(value)
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"a result of type {type(value).__name__} is not JSON")
+    raise TypeError(f"a result of type {type(value).__name__} {NOT_JSON}")
 
 
-_encode = json.JSONEncoder(default=plain).encode
+encode = json.JSONEncoder(default=plain).encode
 
 
 def call(process: Process, code: types.CodeType, function: str, arguments: bytes) -> None:
-    """Role `call`: write the JSON of `function(*arguments)` to descriptor 3."""
+    """Role `call`: write the JSON of what the function returns to descriptor 3.
+
+    `arguments` is a JSON list, or {"args": list, "names": names of its last ones}.
+    """
     exec(code, process.globals)
-    result = function_of(process, function)(*json.loads(arguments))
-    _write(_encode(result).encode())
+    given = json.loads(arguments)
+    given = given if isinstance(given, dict) else {"args": given, "names": []}
+    result = call_with(function_of(process, function), given["args"], given["names"])
+    _write(encode(result).encode())
 
 
 def compile_program(source: bytes) -> None:

@@ -1,0 +1,103 @@
+"""What an ablation found, as plain data: the file `results.json` beside its page."""
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from configs.ablation import Ablation
+from eval.ablation_page import effects_of
+from eval.ablation_results import Cell
+from eval.off_policy import summed
+from eval.records import Record
+
+
+class Finding(Record):
+    """One contrast on one benchmark; differences in points of avg@k."""
+
+    better: str
+    than: str
+    says: str
+    benchmark: str
+    points: float
+    low: float
+    high: float
+    size: float | None
+    """Cohen's d of pairs; None where all differences are equal."""
+    wins: int
+    seeds: int
+    verdict: str
+
+
+class ArmScore(Record):
+    """avg@k of one arm in percent, over its seeds."""
+
+    arm: str
+    benchmark: str
+    mean: float
+    lowest: float
+    highest: float
+    seeds: int
+
+
+class Outcome(Record):
+    """One experiment at one scale."""
+
+    name: str
+    profile: str
+    seeds: int
+    findings: tuple[Finding, ...]
+    scores: tuple[ArmScore, ...]
+    clipped: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Arm → share of `tokens` and of the policy `gradient` that clipping cuts off; RL alone."""
+
+
+def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
+    """The figures of the experiment's page."""
+    benchmarks = spec.scale(profile).benchmarks
+    findings = tuple(
+        Finding(
+            better=contrast.better,
+            than=other,
+            says=contrast.says,
+            benchmark=benchmark,
+            points=100 * e.mean,
+            low=100 * e.low,
+            high=100 * e.high,
+            size=None if e.size != e.size else e.size,
+            wins=e.wins,
+            seeds=e.seeds,
+            verdict=e.verdict,
+        )
+        for contrast, other, benchmark, e in effects_of(spec, benchmarks, cells)
+    )
+    scores = [_score(arm.name, b, cells) for arm in spec.arms for b in benchmarks]
+    return Outcome(
+        name=spec.name,
+        profile=profile,
+        seeds=len({c.seed for c in cells}),
+        findings=findings,
+        scores=tuple(s for s in scores if s is not None),
+        clipped={a.name: shares for a in spec.arms if (shares := _clipped(a.name, cells))},
+    )
+
+
+def _score(arm: str, benchmark: str, cells: Sequence[Cell]) -> ArmScore | None:
+    values = [100 * c.score(benchmark) for c in cells if c.arm == arm and c.scores.get(benchmark)]
+    if not values:
+        return None
+    return ArmScore(
+        arm=arm,
+        benchmark=benchmark,
+        mean=sum(values) / len(values),
+        lowest=min(values),
+        highest=max(values),
+        seeds=len(values),
+    )
+
+
+def _clipped(arm: str, cells: Sequence[Cell]) -> dict[str, float]:
+    counts = [row.counts for c in cells if c.arm == arm for row in c.off_policy]
+    if not counts:
+        return {}
+    whole = summed(counts)
+    return {"tokens": whole.clipped, "gradient": whole.clipped_gradient}

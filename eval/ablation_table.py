@@ -1,0 +1,157 @@
+"""One page about all experiments: the paper's claims with its figures, ours, and verdicts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from configs.ablation import Ablation
+from eval.ablation_outcome import Finding, Outcome
+from eval.page import Block, Cell, Heading, Notice, Page, Paragraph, Table, Tone
+from eval.paper_table import titles
+from eval.report_training import duration
+
+NOT_RUN = "not run yet"
+_TONES: dict[str, Tone] = {"confirmed": "good", "reversed": "bad", "not seen": "quiet"}
+_HOW = (
+    "Points are differences of avg@k between two arms, paired by seed, with an interval (95 %) "
+    "from a two-way bootstrap over seeds and problems. Confirmed: the interval lies above zero; "
+    "reversed: below; not seen: neither. The number of claims is not corrected for. The paper's "
+    "figures are single runs of a model of 8B parameters on other benchmarks."
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What computing some stages took; a stage that several experiments share counts once."""
+
+    stages: int
+    seconds: float
+    """Sum of the stages' own times, by the clock."""
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment and what is known of it at one scale."""
+
+    spec: Ablation
+    outcome: Outcome | None = None
+    cost: Cost | None = None
+
+
+def results_page(profile: str, experiments: Sequence[Experiment], cost: Cost) -> Page:
+    """The table of claims, then every experiment with its command, scores and effects."""
+    done = [e for e in experiments if e.outcome]
+    blocks: list[Block] = [
+        Notice(
+            f"{profile} profile",
+            "Each experiment says below what it is evidence for. Nothing here was typed by hand: "
+            "klear ablate --results reads the store, and the file of lines beside this page for "
+            "what another store held.",
+        ),
+        Heading("The claims"),
+        _claims(profile, experiments),
+        Paragraph(_HOW),
+        Paragraph(
+            f"{len(done)} of {len(experiments)} experiments have run: {cost.stages:,} stages, "
+            f"{duration(cost.seconds)} of stage time and {cost.cpu_seconds / 3600:.1f} CPU-core "
+            "hours in all, shared stages counted once."
+        ),
+        *(block for e in experiments for block in _experiment(profile, e)),
+    ]
+    return Page(
+        title="Results of the ablations",
+        subtitle="Tables 2 to 6 and Figures 2 to 5 of Klear-Reasoner (arXiv 2508.07629), repeated",
+        label=f"{profile} profile",
+        blocks=tuple(blocks),
+    )
+
+
+def _claims(profile: str, experiments: Sequence[Experiment]) -> Table:
+    rows: list[tuple[str | Cell, ...]] = []
+    for e in experiments:
+        benchmark = e.spec.scale(profile).benchmarks[0]
+        for contrast in e.spec.contrasts:
+            for other in contrast.than:
+                name = f"{contrast.better} over {other}"
+                paper = _papers(e.spec, contrast.better, other)
+                found = _finding(e.outcome, contrast.better, other, benchmark)
+                rows.append((e.spec.shows, contrast.says, name, paper, *_ours(found)))
+    columns = ("", "the paper says", "contrast", "paper, points", "ours, points", "interval",
+               "seeds", "verdict")  # fmt: skip
+    return Table(columns, tuple(rows), prose=frozenset({1, 2, 3}))
+
+
+def _ours(found: Finding | None) -> tuple[str | Cell, ...]:
+    if found is None:
+        return "–", "–", "–", Cell(NOT_RUN, tone="quiet")
+    return (
+        f"{found.points:+.1f}",
+        f"{found.low:+.1f} to {found.high:+.1f}",
+        str(found.seeds),
+        Cell(found.verdict, tone=_TONES[found.verdict]),
+    )
+
+
+def _papers(spec: Ablation, better: str, other: str) -> str:
+    """`AIME 2024 +1.2, AIME 2025 +2.4`, where the paper prints figures."""
+    known = [
+        f"{titles().get(benchmark, benchmark)} {row[better] - row[other]:+.1f}"
+        for benchmark, row in spec.paper.items()
+        if better in row and other in row
+    ]
+    return ", ".join(known) or "curves only"
+
+
+def _finding(outcome: Outcome | None, better: str, other: str, benchmark: str) -> Finding | None:
+    wanted = (better, other, benchmark)
+    findings = outcome.findings if outcome else ()
+    return next((f for f in findings if (f.better, f.than, f.benchmark) == wanted), None)
+
+
+def _experiment(profile: str, e: Experiment) -> list[Block]:
+    scale, outcome = e.spec.scale(profile), e.outcome
+    seeds = outcome.seeds if outcome else e.spec.seeds
+    command = f"klear ablate {e.spec.name} --profile {profile} --seeds {seeds}"
+    blocks: list[Block] = [Heading(f"{e.spec.shows}: {e.spec.title}")]
+    if outcome is None:
+        return [*blocks, Paragraph(f"{NOT_RUN.capitalize()}: {command}. {scale.evidence}")]
+    took = ""
+    if e.cost:
+        took = (f" {e.cost.stages} stages, {duration(e.cost.seconds)} of stage time, "
+                f"{duration(e.cost.cpu_seconds)} of CPU time.")  # fmt: skip
+    return [
+        *blocks,
+        Paragraph(f"{command}.{took} {scale.evidence}"),
+        _scores(e.spec, scale.benchmarks, outcome),
+        *_others(scale.benchmarks[1:], outcome),
+    ]
+
+
+def _scores(spec: Ablation, benchmarks: Sequence[str], outcome: Outcome) -> Table:
+    by = {(s.arm, s.benchmark): s for s in outcome.scores}
+    clipped = outcome.clipped
+    rows: list[tuple[str | Cell, ...]] = []
+    for arm in spec.arms:
+        row: list[str | Cell] = [arm.name]
+        for benchmark in benchmarks:
+            s = by.get((arm.name, benchmark))
+            spread = f"({s.lowest:.1f} to {s.highest:.1f})" if s else ""
+            row.append(Cell(f"{s.mean:.1f}", spread) if s else "–")
+        if clipped:
+            shares = clipped.get(arm.name)
+            row.append(f"{100 * shares['tokens']:.2f}" if shares else "–")
+            row.append(f"{100 * shares['gradient']:.1f}" if shares else "–")
+        rows.append(tuple(row))
+    more = ("tokens clipped, %", "their gradient, %") if clipped else ()
+    return Table(("arm", *(f"{b}, %" for b in benchmarks), *more), tuple(rows))
+
+
+def _others(benchmarks: Sequence[str], outcome: Outcome) -> list[Block]:
+    """Effects on the benchmarks that do not decide."""
+    rows = tuple(
+        (f"{f.better} over {f.than}", f.benchmark, *_ours(f))
+        for f in outcome.findings
+        if f.benchmark in benchmarks
+    )
+    columns = ("contrast", "benchmark", "points", "interval", "seeds", "verdict")
+    return [Table(columns, rows, prose=frozenset({1}))] if rows else []
