@@ -15,18 +15,34 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from tasks.gpu_slot import gpu_slot
 from tasks.progress import report
+from tasks.supervise import supervised
 
 ROOT = Path(__file__).resolve().parents[1]
-SUPERVISOR = Path(__file__).with_name("supervise.py")
 POLL_S = 0.2
-GRACE_S = 10.0
+GRACE_S = 4.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
 SUPERVISOR_TIMEOUT_S = 60.0
 TAIL_LINES = 20
 
 
 class ChildFailed(RuntimeError):
     """The job ended with an error, or made no progress for too long."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        """Its exit code, 128 + n for signal n; None where it was ended here."""
+
+
+Command = Callable[[Path], Sequence[str]]
+"""What to run for the job in a file."""
+
+
+def alone(job_file: Path) -> list[str]:
+    """One process of its own for the job."""
+    # -P: the current folder may hold modules that shadow the standard library's
+    return [sys.executable, "-P", "-m", "training.child", str(job_file)]
 
 
 def run_child(
@@ -35,6 +51,7 @@ def run_child(
     *,
     on_poll: Callable[[], None] | None = None,
     stall_minutes: float | None = None,
+    command: Command = alone,
 ) -> None:
     """Run `training.child` on `job` and wait for it.
 
@@ -43,6 +60,7 @@ def run_child(
         out: the stage's work folder; the output goes to `<out>/logs/child.log`.
         on_poll: called about five times a second, and once more when the job has ended.
         stall_minutes: fail if `<out>/.resume/progress.json` stays unchanged for this long.
+        command: starts the job's processes, if it is not one.
 
     Raises:
         ChildFailed: with the end of the log and its path.
@@ -52,9 +70,7 @@ def run_child(
     partial = job_file.with_suffix(".partial")
     partial.write_text(job.model_dump_json(indent=2), encoding="utf-8")
     os.replace(partial, job_file)
-    # -P: the current folder may hold modules that shadow the standard library's
-    command = [sys.executable, "-P", "-m", "training.child", str(job_file)]
-    run_command(command, out, on_poll=on_poll, stall_minutes=stall_minutes)
+    run_command(command(job_file), out, on_poll=on_poll, stall_minutes=stall_minutes)
 
 
 def run_command(
@@ -66,11 +82,23 @@ def run_command(
     grace_s: float = GRACE_S,
 ) -> None:
     """Run any command as `run_child` does; call it from the main thread (cancel needs that)."""
+    with gpu_slot() as held:
+        _run_and_watch(command, out, held, on_poll, stall_minutes, grace_s)
+
+
+def _run_and_watch(
+    command: Sequence[str],
+    out: Path,
+    held: Sequence[int],
+    on_poll: Callable[[], None] | None,
+    stall_minutes: float | None,
+    grace_s: float,
+) -> None:
     log = out / "logs" / "child.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log_start = log.stat().st_size if log.exists() else 0
     watch = _Progress(out / ".resume" / "progress.json")
-    process = _launch(command, log, grace_s)
+    process = _launch(command, log, grace_s, held)
     try:
         while process.poll() is None:
             time.sleep(POLL_S)
@@ -89,11 +117,13 @@ def run_command(
     if on_poll:
         on_poll()
     if process.returncode:
-        raise ChildFailed(f"{_how_it_ended(process.returncode)}{_log_tail(log, log_start)}")
+        said = f"{_how_it_ended(process.returncode)}{_log_tail(log, log_start)}"
+        raise ChildFailed(said, process.returncode)
 
 
-def _launch(command: Sequence[str], log: Path, grace_s: float) -> "subprocess.Popen[bytes]":
-    supervisor = [sys.executable, "-I", str(SUPERVISOR), str(os.getpid()), str(grace_s), "--"]
+def _launch(
+    command: Sequence[str], log: Path, grace_s: float, held: Sequence[int]
+) -> "subprocess.Popen[bytes]":
     scratch = log.parent.parent / ".resume"
     scratch.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file, (scratch / "child.lock").open("w") as lock:
@@ -101,17 +131,18 @@ def _launch(command: Sequence[str], log: Path, grace_s: float) -> "subprocess.Po
         # write the same files. Its open lock file goes when it goes.
         fcntl.flock(lock, fcntl.LOCK_EX)
         return subprocess.Popen(
-            [*supervisor, *command],
+            [*supervised(grace_s), *command],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=[lock.fileno()],
-            env=_environment(os.environ),
+            pass_fds=[lock.fileno(), *held],
+            env=environment(os.environ),
         )
 
 
-def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a process that imports this code wherever it starts."""
     paths = [str(ROOT), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
     return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 

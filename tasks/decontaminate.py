@@ -1,57 +1,61 @@
 """Decontaminate: no training prompt shares a word 9-gram with a benchmark item (§3.1, §3.2.1)."""
 
-from collections import Counter
-from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from configs.data_stages import DecontaminateSettings
-from eval.records import Problem, Rejected
-from eval.tables import TableWriter, count_rows, read_table
-from tasks.ngrams import Item, NgramIndex
-from tasks.overlaps import Hit, Overlaps
-from tasks.progress import report
+from eval.tables import ArrowWriter, row_groups
+from tasks.decontaminate_part import benchmark_index, cut, decide_part, decided
+from tasks.decontamination_page import Decided, write_page
+from tasks.overlaps import HITS
+from tasks.parts import computed_parts
+from tasks.split_rows import RowSplit
 from tasks.stage import Metrics, stage
-from tasks.store import Artifact
+from tasks.store import SCRATCH, Artifact
 
 
-def benchmark_items(path: Path) -> Iterator[Item]:
-    """The problems of a benchmarks artifact as items to keep out of training."""
-    for problem in read_table(path, Problem):
-        yield Item(benchmark=problem.source, id=problem.id, text=problem.prompt)
-
-
-@stage(version=1)
+@stage(version=3)
 def decontaminate(
     out: Path, problems: Artifact, benchmarks: Artifact, *, settings: DecontaminateSettings
 ) -> Metrics:
     """Remove every problem that shares an n-gram with a benchmark item, and list what matched.
 
     The published rule (any shared n-gram) removes mostly common wording; `hits.parquet` holds
-    every pair with its coverage, and the metrics count both readings side by side.
+    every pair with its coverage, `decontamination.html` and the metrics count both readings.
     """
-    items = benchmark_items(benchmarks.file("kept.parquet"))
-    index = NgramIndex(items, settings.n, settings.normalize)
-    source = problems.file("kept.parquet")
-    total = count_rows(source)
-    removed: Counter[str] = Counter()
+    source, against = problems.file("kept.parquet"), benchmarks.file("kept.parquet")
+    runtime = settings.runtime
+    compute = partial(
+        decide_part, source=source, items=against, digest=benchmarks.digest, rule=settings
+    )
+    scratch = out / SCRATCH / f"rows-{runtime.rows_per_part}"
+    parts = cut(source, runtime.rows_per_part)
+    removed = unlisted = 0
     with (
-        TableWriter(out / "hits.parquet", Hit) as hits,
-        TableWriter(out / "kept.parquet", Problem) as kept,
-        TableWriter(out / "rejected.parquet", Rejected) as rejected,
+        closing(computed_parts(scratch, parts, compute, runtime.workers)) as folders,
+        ArrowWriter(out / "hits.parquet", HITS) as hits,
+        RowSplit(source, out) as split,
     ):
-        overlaps = Overlaps(index, settings.min_coverage, hits)
-        for done, row in enumerate(read_table(source, Problem), 1):
-            reason = overlaps.reason(row.id, row.source, row.prompt)
-            if reason is None:
-                kept.write(row)
-            else:
-                removed[row.source] += 1
-                original = row.model_dump_json()
-                rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
-            report(done, total)
+        for part, folder in zip(parts, folders, strict=True):  # while the workers go on
+            reasons, not_listed = decided(folder)
+            removed, unlisted = removed + len(reasons), unlisted + not_listed
+            for table in row_groups(folder / "hits.parquet"):
+                hits.write(table)
+            for group in range(part.first, part.last):
+                split.take(group, reasons)
+    counts = split.counts
+    index = benchmark_index(against, benchmarks.digest, settings.n, settings.normalize)
+    facts = Decided(
+        rows=counts.kept + counts.rejected,
+        removed=removed,
+        min_coverage=settings.min_coverage,
+        normalise=settings.normalize,
+        unlisted=unlisted,
+    )
     return {
-        "kept": float(kept.rows),
-        "rejected": float(rejected.rows),
-        **overlaps.metrics(),
-        **{f"rejected/{name}": float(n) for name, n in sorted(removed.items())},
+        **counts.metrics(),
+        **write_page(out, index, facts).metrics(),
+        "hits_unlisted": float(unlisted),
+        **index.metrics(),
     }

@@ -15,7 +15,9 @@ Label = Literal["easy", "hard", "unrated"]
 
 
 class Difficulty(Record):
-    """One problem and how the rater fared; unrated when none of its answers was scored."""
+    """One problem and how the rater fared; unrated when none of its answers was scored, as with a
+    problem that is not judgeable.
+    """
 
     problem_id: str
     source: str
@@ -48,6 +50,7 @@ def difficulty(
         raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
     tallies = tally(read_table(scores.file("scores.parquet"), Score))
     labels: Counter[str] = Counter()
+    not_judgeable = 0
     rates: list[tuple[str, float]] = []
     with TableWriter(out / "difficulty.parquet", Difficulty) as writer:
         for problem in read_table(problems.file("kept.parquet"), Problem):
@@ -61,12 +64,14 @@ def difficulty(
                 label=label_of(counted.pass_rate, settings.easy_above),
             )
             labels[row.label] += 1
+            not_judgeable += not problem.judgeable
             if row.pass_rate is not None:
                 rates.append((row.domain, row.pass_rate))
             writer.write(row)
     rated = labels["easy"] + labels["hard"]
     return {
         **{name: float(labels[name]) for name in ("easy", "hard", "unrated")},
+        "not_judgeable": float(not_judgeable),
         "hard_share": labels["hard"] / rated if rated else 0.0,
         **pass_rate_histogram(rates),
     }

@@ -36,7 +36,8 @@ class Plain:
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
     ) -> None:
         figures = ", ".join(f"{n}={v:g}" for n, v in list(metrics.items())[:6])
-        self._logger.info("%s: %s in %.1f s  %s", stage, outcome, seconds, figures)
+        took = "(computed in %.1f s)" if outcome == "cached" else "in %.1f s"
+        self._logger.info(f"%s: %s {took}  %s", stage, outcome, seconds, figures)
 
 
 class Both:

@@ -4,8 +4,8 @@ Each finished answer is on disk before the next is taken, so a killed stage asks
 missing. Answers that never came are named in rejected.parquet, not forgotten.
 """
 
-import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from configs.data_stages import SampleSettings
@@ -13,33 +13,28 @@ from configs.engines import EngineSettings
 from eval.agreement import Grade
 from eval.records import Problem, Rejected, Sample
 from eval.tables import TableWriter, read_table, write_table
-from tasks.child import run_child
-from tasks.progress import report
+from tasks.asking import Plan, ask
+from tasks.budget import within_budget
+from tasks.early_stop import ask_in_rounds, rounds_of
+from tasks.early_verdicts import keep_verdicts, meaning_of
 from tasks.sources import recorded_files
 from tasks.stage import Metrics, stage
-from tasks.store import SCRATCH, Artifact
-from training.engines.interface import Request, request_seed
+from tasks.store import Artifact
+from training.engines.figures import cost_of
 from training.engines.journal import Journal, Key
 from training.engines.local import journal_path
-from training.engines.make import is_local, make_engine
 from training.engines.recorded import recorded_grades, recordings
-from training.jobs import GenerateJob
 
-SECONDS_PER_REPORT = 0.2
-
-
-def requests_for(problems: Sequence[Problem], per_prompt: int, seed: int) -> Iterator[Request]:
-    """`per_prompt` requests a problem, each with a seed of its own."""
-    for p in problems:
-        for i in range(per_prompt):
-            seed_of_sample = request_seed(seed, p.id, i)
-            yield Request(problem_id=p.id, index=i, prompt=p.prompt, seed=seed_of_sample)
+KINDS = {"length": "truncated", "empty": "empty", "refused": "refused", "error": "errors"}
 
 
 def chosen_problems(problems: Artifact, sources: Sequence[str]) -> list[Problem]:
     """The problems of the named sources (empty: all), each id once; without their tests."""
     rows = read_table(problems.file("kept.parquet"), Problem)
-    chosen = {p.id: p for p in rows if not sources or p.source in sources}
+    chosen: dict[str, Problem] = {}
+    for p in rows:
+        if p.id not in chosen and (not sources or p.source in sources):
+            chosen[p.id] = p.model_copy(update={"tests": None})
     missing = set(sources) - {p.source for p in chosen.values()}
     if missing:
         raise ValueError(
@@ -49,76 +44,69 @@ def chosen_problems(problems: Artifact, sources: Sequence[str]) -> list[Problem]
     return list(chosen.values())
 
 
-def ask_in_process(out: Path, requests: Sequence[Request], settings: SampleSettings) -> None:
-    """Answer what the journal lacks with a scripted, recorded or endpoint engine."""
-    with Journal(journal_path(out)) as journal:
-        missing = [r for r in requests if (r.problem_id, r.index) not in journal]
-        if not missing:
-            return
-        began = last = time.monotonic()
-        tokens = 0
-        with make_engine(settings.engine, settings.sampling) as engine:
-            for sample in engine.answer(missing):
-                journal.append(sample)
-                tokens += sample.completion_tokens
-                now = time.monotonic()
-                if now - last > SECONDS_PER_REPORT:
-                    last = now
-                    report(len(journal), len(requests), f"{tokens / (now - began):.0f} tok/s")
+class Counts:
+    """What the answers of a stage were and cost, in all and by source."""
 
+    def __init__(self, problems: Iterable[Problem], engine: EngineSettings) -> None:
+        self._source = {p.id: p.source for p in problems}
+        self._runtime = engine.runtime
+        self.totals: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._prompt_tokens: Counter[str] = Counter()
 
-def ask_in_child(
-    out: Path, requests: Sequence[Request], settings: SampleSettings, seed: int
-) -> None:
-    """Answer what the journal lacks with a local model, in a supervised process of its own."""
-    with Journal(journal_path(out)) as journal:
-        if all((r.problem_id, r.index) in journal for r in requests):
-            return
-    file = out / SCRATCH / "requests.jsonl"
-    with file.open("w", encoding="utf-8") as lines:
-        lines.writelines(r.model_dump_json() + "\n" for r in requests)
-    job = GenerateJob(
-        out=out, engine=settings.engine, sampling=settings.sampling, requests=file, seed=seed
-    )
-    run_child(job, out)
+    def add(self, sample: Sample) -> None:
+        source = self._source[sample.problem_id]
+        self.totals["samples"] += 1
+        self._tokens[source] += sample.completion_tokens
+        self._prompt_tokens[source] += sample.prompt_tokens
+        if sample.finish_reason in KINDS:
+            self.totals[KINDS[sample.finish_reason]] += 1
+
+    def metrics(self) -> dict[str, float]:
+        """Counts in the order in which people look at them; cost where there are prices."""
+        found = {n: float(self.totals[n]) for n in ("samples", *KINDS.values())}
+        found["tokens"] = float(self._tokens.total())
+        found["prompt_tokens"] = float(self._prompt_tokens.total())
+        cost = cost_of(self._runtime, self._prompt_tokens.total(), self._tokens.total())
+        if cost is not None:
+            found["cost"] = cost
+        for source in sorted(self._tokens):
+            found[f"tokens/{source}"] = float(self._tokens[source])
+            if cost is not None:
+                spent = cost_of(self._runtime, self._prompt_tokens[source], self._tokens[source])
+                found[f"cost/{source}"] = spent or 0.0
+        return found
 
 
 def write_outputs(
-    out: Path, problems: Sequence[Problem], requests: Sequence[Request], engine: EngineSettings
+    out: Path, problems: Sequence[Problem], keys: Iterable[Key], engine: EngineSettings
 ) -> dict[str, float]:
-    """Write samples, grades and rejects in the order of the requests; returns the counts."""
-    names = ("samples", "truncated", "empty", "refused", "errors", "tokens")
-    counts: dict[str, float] = dict.fromkeys(names, 0.0)
-    prompt_tokens = 0
-    answered: set[Key] = set()
-    kinds = {"length": "truncated", "empty": "empty", "refused": "refused", "error": "errors"}
+    """Write samples, grades and rejects in the order of `keys`; returns the counts."""
+    counts, answered = Counts(problems, engine), set[Key]()
     with (
         Journal(journal_path(out)) as journal,
         TableWriter(out / "samples.parquet", Sample) as rows,
     ):
-        for sample in journal.samples((r.problem_id, r.index) for r in requests):
+        for sample in journal.samples(keys):
             rows.write(sample)
             answered.add((sample.problem_id, sample.index))
-            counts["samples"] += 1
-            counts["tokens"] += sample.completion_tokens
-            prompt_tokens += sample.prompt_tokens
-            if sample.finish_reason in kinds:
-                counts[kinds[sample.finish_reason]] += 1
+            counts.add(sample)
+    found = counts.metrics()
     with_answer = {problem for problem, _ in answered}
     without = [p for p in problems if p.id not in with_answer]
-    counts["problems_without_answer"] = len(without)
+    found["problems_without_answer"] = float(len(without))
     with TableWriter(out / "rejected.parquet", Rejected) as rejected:
         for p in without:
             rejected.write(_unanswered(p, engine))
         if engine.kind == "recorded":
-            for found in recordings(engine):
-                if isinstance(found, Rejected):
-                    rejected.write(found)
+            for recording in recordings(engine):
+                if isinstance(recording, Rejected):
+                    rejected.write(recording)
     if engine.kind == "recorded" and engine.grade_field:
-        counts["grades"] = write_table(
+        found["grades"] = write_table(
             out / "grades.parquet", Grade, recorded_grades(engine, answered)
         )
-    return counts | _cost(engine, prompt_tokens, counts["tokens"])
+    return found
 
 
 def _unanswered(problem: Problem, engine: EngineSettings) -> Rejected:
@@ -127,24 +115,30 @@ def _unanswered(problem: Problem, engine: EngineSettings) -> Rejected:
     return Rejected(id=problem.id, source=problem.source, reason=reason, row=row)
 
 
-def _cost(engine: EngineSettings, prompt_tokens: float, tokens: float) -> dict[str, float]:
-    """Money at the prices of the settings; absent when there are none."""
-    prices = engine.runtime.input_price, engine.runtime.output_price
-    if prices == (None, None):
-        return {}
-    return {"cost": (prompt_tokens * (prices[0] or 0) + tokens * (prices[1] or 0)) / 1e6}
-
-
 @stage(version=1, reads=recorded_files)
 def distill(out: Path, problems: Artifact, *, settings: SampleSettings, seed: int) -> Metrics:
     """Up to 16 answers a prompt (§3.1: R1-0528 teaches; §3.2.1: R1-0120 curates)."""
     chosen = chosen_problems(problems, settings.sources)
-    requests = list(requests_for(chosen, settings.samples_per_prompt, seed))
-    began = time.monotonic()
-    if is_local(settings.engine):
-        ask_in_child(out, requests, settings, seed)
-    else:
-        ask_in_process(out, requests, settings)
-    seconds = time.monotonic() - began
-    counts = write_outputs(out, chosen, requests, settings.engine)
-    return {**counts, "tokens_per_second": counts["tokens"] / max(seconds, 1e-9)}
+    plan = Plan(chosen, range(settings.samples_per_prompt), seed)
+    stopped = 0
+
+    def ask_some(some: Plan, limit: float | None) -> float:
+        return ask(out, some, settings, seed, limit)
+
+    def ask_everything(limit: float | None) -> float:
+        nonlocal stopped
+        if settings.early_stop is None:
+            return ask_some(plan, limit)
+        speed, stopped = ask_in_rounds(
+            out, plan, problems.file("kept.parquet"), settings.early_stop,
+            lambda some: ask_some(some, limit),
+        )  # fmt: skip
+        return speed
+
+    speed = within_budget(out, plan, settings, ask_some, ask_everything)
+    counts = write_outputs(out, chosen, plan.sample_keys(), settings.engine)
+    if settings.early_stop:
+        counts["stopped_early"] = float(stopped)
+        meaning = meaning_of(problems, settings.early_stop.judge)
+        keep_verdicts(out, rounds_of(out), meaning)
+    return {**counts, "tokens_per_second": speed}

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from configs.data_stages import FilterRLSettings
+from eval.judge import NO_GOLD
 from eval.records import Domain, Problem, Rejected, Score
 from eval.tables import TableWriter, count_rows, read_table
 from tasks.pass_rates import Tally, pass_rate_histogram, tally
@@ -55,6 +56,8 @@ def filter_rl(
         for done, row in enumerate(read_table(source, Problem), 1):
             counted = tallies.get(row.id, Tally())
             kind, reason = verdict(row.domain, counted, settings)
+            if not row.judgeable:
+                kind, reason = "not_judgeable", NO_GOLD
             if not reason:
                 counts[f"kept_{row.domain}"] += 1
                 kept_rates.append((row.domain, counted.pass_rate or 0.0))

@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from configs.data_stages import FilterTestsSettings
+from eval.judge import NO_GOLD
 from eval.records import AssertCase, CallCase, Problem, Rejected, TestSuite
 from eval.tables import TableWriter, count_rows, read_table
 from tasks.progress import report
@@ -50,7 +51,8 @@ def with_distinct_tests(problem: Problem) -> tuple[Problem, int]:
 def filter_tests(out: Path, problems: Artifact, *, settings: FilterTestsSettings) -> Metrics:
     """Keep math problems and code problems with at least `min_tests` distinct tests.
 
-    Repeated tests are removed from the problems kept. Rows of sources that `settings.sources`
+    Repeated tests are removed from the problems kept. What has neither answer nor tests is
+    rejected, for RL cannot reward it. Rows of sources that `settings.sources`
     leaves out belong to another branch: they are counted, neither kept nor rejected.
     """
     source = problems.file("kept.parquet")
@@ -68,14 +70,17 @@ def filter_tests(out: Path, problems: Artifact, *, settings: FilterTestsSettings
             problem, repeated = with_distinct_tests(row)
             counts["repeated_tests"] += repeated
             tests = len(problem.tests.cases) if problem.tests else 0
-            if problem.domain == "math" or tests >= settings.min_tests:
+            enough = problem.domain == "math" or tests >= settings.min_tests
+            if problem.judgeable and enough:
                 counts[f"kept_{problem.domain}"] += 1
                 kept.write(problem)
                 continue
-            reason = f"{tests} distinct tests, fewer than {settings.min_tests}"
+            counts["not_judgeable"] += not problem.judgeable
+            few = f"{tests} distinct tests, fewer than {settings.min_tests}"
+            reason = few if problem.judgeable else NO_GOLD
             original = row.model_dump_json()
             rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
-    names = ("kept_math", "kept_code", "repeated_tests", "other_sources")
+    names = ("kept_math", "kept_code", "not_judgeable", "repeated_tests", "other_sources")
     return {
         "kept": float(kept.rows),
         "rejected": float(rejected.rows),

@@ -7,10 +7,10 @@ spacing at times, and contaminated rows are problems of the benchmark itself.
 import random
 from collections.abc import Iterator
 
-from configs.data_stages import Source
+from configs.sources import Source
 from eval.families import by_example, countdown
 from eval.families.split import Side
-from eval.records import Problem
+from eval.records import Problem, StdinCase
 
 
 def generated_problems(source: Source, seed: int) -> Iterator[Problem]:
@@ -27,8 +27,27 @@ def generated_problems(source: Source, seed: int) -> Iterator[Problem]:
     problems += _family(source, leaked, contaminated, "test")
     if contaminated:
         rng.shuffle(problems)
+    if source.flawed_tests_share:
+        chance = random.Random(f"flaws {source.name} {seed}")
+        problems = [_flawed(p, source.flawed_tests_share, chance) for p in problems]
     for problem in _with_duplicates(problems, duplicates, rng):
         yield problem.model_copy(update={"source": source.name})
+
+
+def _flawed(problem: Problem, share: float, rng: random.Random) -> Problem:
+    """With the probability `share`: half of the expected outputs one too large."""
+    if problem.tests is None or rng.random() >= share:
+        return problem
+    cases = problem.tests.cases
+    wrong = set(rng.sample(range(len(cases)), max(1, len(cases) // 2)))
+    told = tuple(_one_too_large(case) if i in wrong else case for i, case in enumerate(cases))
+    tests = problem.tests.model_copy(update={"cases": told})
+    return problem.model_copy(update={"tests": tests})
+
+
+def _one_too_large(case: object) -> StdinCase:
+    assert isinstance(case, StdinCase), "the families are tested by stdin and stdout"
+    return case.model_copy(update={"output": f"{int(case.output) + 1}\n"})
 
 
 def _family(source: Source, stream: str, size: int, side: Side) -> Iterator[Problem]:

@@ -3,17 +3,24 @@
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from configs.data_stages import JudgeStageSettings
-from eval.judge import Judge
+from eval.benchmarks import GRADER_VERSION
+from eval.judge import NO_GOLD, Judge
 from eval.records import Problem, Sample, Score
+from eval.table_lookup import Lookup
 from eval.tables import TableWriter, count_rows, read_table
+from tasks.early_verdicts import EarlyVerdicts, meaning_of
 from tasks.progress import report
 from tasks.stage import Metrics, stage
 from tasks.store import SCRATCH, Artifact
+from training.engines.journal import Key
+
+SAMPLES_A_BLOCK = 4096
+"""Scores that may wait for one before them, when most are known already."""
 
 
 class ScoreJournal:
@@ -52,38 +59,53 @@ class ScoreJournal:
 
 
 def judged(
-    judge: Judge, problems: dict[str, Problem], samples: Iterator[Sample]
+    judge: Judge,
+    problems: Lookup[Problem],
+    samples: Iterator[Sample],
+    known: Callable[[Key], Score | None] = lambda _: None,
 ) -> Iterator[Score]:
-    """Scores in the order of `samples`. An answer that the engine failed to give is unscored.
+    """Scores in the order of `samples`. An answer that the engine failed to give is unscored; one
+    whose score is `known` is not judged again.
 
     Samples stay in memory only while the judge holds them.
     """
+    for first in samples:
+        block = chain([first], islice(samples, SAMPLES_A_BLOCK - 1))
+        yield from _judged_block(judge, problems, block, known)
 
+
+def _judged_block(
+    judge: Judge,
+    problems: Lookup[Problem],
+    samples: Iterator[Sample],
+    known: Callable[[Key], Score | None],
+) -> Iterator[Score]:
     def problem_of(sample: Sample) -> Problem:
         problem = problems.get(sample.problem_id)
         if problem is None:
             raise ValueError(f"a sample answers {sample.problem_id}, which is no problem here")
         return problem
 
-    waiting: deque[Sample | None] = deque()  # a failed sample keeps its place among the judged
+    waiting: deque[Score | None] = deque()  # None: it is with the judge, who keeps the order
 
     def to_judge() -> Iterator[tuple[Problem, str, int]]:
         for sample in samples:
             failed = sample.finish_reason == "error"
-            waiting.append(sample if failed else None)
-            if not failed:
+            key = sample.problem_id, sample.index
+            waiting.append(_not_answered(sample) if failed else known(key))
+            if waiting[-1] is None:
                 yield problem_of(sample), sample.text, sample.index
 
-    def failed_next() -> Iterator[Score]:
-        while waiting and (sample := waiting[0]) is not None:
+    def ready_next() -> Iterator[Score]:
+        while waiting and (score := waiting[0]) is not None:
             waiting.popleft()
-            yield _not_answered(sample)
+            yield score
 
     for score in judge.judge_many(to_judge()):
-        yield from failed_next()
+        yield from ready_next()
         waiting.popleft()
         yield score
-    yield from failed_next()
+    yield from ready_next()
 
 
 def _not_answered(sample: Sample) -> Score:
@@ -98,7 +120,7 @@ def _not_answered(sample: Sample) -> Score:
     )
 
 
-@stage(version=1)
+@stage(version=GRADER_VERSION)
 def judge(
     out: Path, problems: Artifact, samples: Artifact, *, settings: JudgeStageSettings
 ) -> Metrics:
@@ -110,22 +132,25 @@ def judge(
     source = samples.file("samples.parquet")
     total = count_rows(source)
     journal = ScoreJournal(out / SCRATCH / "scores.jsonl")
-    by_id = {p.id: p for p in read_table(problems.file("kept.parquet"), Problem)}
+    by_id = Lookup(problems.file("kept.parquet"), Problem)
     left = islice(read_table(source, Sample), journal.done, None)
+    early = EarlyVerdicts(samples, meaning_of(problems, settings.judge))
     if journal.done < total:
         with Judge(settings.judge) as judge:
-            for score in journal.append(judged(judge, by_id, left)):
+            for score in journal.append(judged(judge, by_id, left, early.get)):
                 report(journal.done, total, score.verdict)
-    return {**_publish(out, journal), "wall_seconds": time.monotonic() - began}
+    known = {"judged_by_early_stop": float(len(early))} if len(early) else {}
+    return {**_publish(out, journal), **known, "wall_seconds": time.monotonic() - began}
 
 
 def _publish(out: Path, journal: ScoreJournal) -> dict[str, float]:
     verdicts: Counter[str] = Counter()
-    correct, seconds, slowest = 0, 0.0, 0.0
+    correct, without_gold, seconds, slowest = 0, 0, 0.0, 0.0
     with TableWriter(out / "scores.parquet", Score) as writer:
         for score in journal:
             verdicts[score.verdict] += 1
             correct += bool(score.correct)
+            without_gold += score.reason == NO_GOLD
             seconds += score.seconds
             slowest = max(slowest, score.seconds)
             writer.write(score.model_copy(update={"seconds": 0.0}))
@@ -133,6 +158,7 @@ def _publish(out: Path, journal: ScoreJournal) -> dict[str, float]:
     return {
         "scores": float(writer.rows),
         "unscored": float(verdicts["IE"]),
+        "not_judgeable": float(without_gold),
         "correct_share": correct / scored if scored else 0.0,
         **{f"verdict/{name}": float(n) for name, n in sorted(verdicts.items())},
         "judge_seconds": seconds,

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from configs.training_stages import ReportSettings
+from configs.evaluate_stage import ReportSettings
 from eval.page import figures_of
 from eval.page_html import to_html
 from eval.page_markdown import PLOTS, to_markdown
 from eval.run_facts import RunFacts, StageOutput
 from tasks.stage import Metrics, stage
 from tasks.store import Artifact
+from tasks.story import story_of_this_run
 
 
 @stage(version=1)
@@ -18,7 +19,7 @@ def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
 
     outputs = [StageOutput(a.stage, a.folder, a.metrics, a.seconds) for a in inputs]
     facts = RunFacts(outputs)
-    page = build_page(facts, settings.profile, settings.rollouts_to_read)
+    page = build_page(facts, settings.profile, settings.rollouts_to_read, story_of_this_run())
     (out / "report.md").write_text(to_markdown(page), encoding="utf-8")
     (out / "report.html").write_text(to_html(page), encoding="utf-8")
     figures = figures_of(page.blocks)

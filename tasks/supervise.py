@@ -25,6 +25,11 @@ POLL_S = 0.1
 UNKILLABLE_S = 30.0  # a process stuck in the kernel must not keep us for ever
 
 
+def supervised(grace_s: float) -> list[str]:
+    """Words before a command that is to end with this process, however this one ends."""
+    return [sys.executable, "-I", os.path.abspath(__file__), str(os.getpid()), f"{grace_s:g}", "--"]
+
+
 class ProcessState(NamedTuple):
     parent: int
     session: int

@@ -1,187 +1,296 @@
-"""The only MLflow code: experiment = profile, parent run = pipeline, child run = stage.
+"""The only MLflow code: every call to the tracking server, plain data in and ids out."""
 
-A run that was killed is continued, never doubled: the pipeline's run is found again by its id in
-the run ledger, a stage's run by (parent, stage, key), and metric steps that are already there are
-not logged twice.
-"""
-
+import base64
+import hashlib
 import json
-import time
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
-from mlflow import MlflowClient
-from mlflow.entities import Metric, RunTag
+from mlflow import MlflowClient, entities
+from mlflow.entities.span import Span
 from mlflow.exceptions import MlflowException
+from mlflow.tracing.client import TracingClient
 
-from tasks.store import Artifact
+from tasks.out_of_reach import may_pass
+from tasks.tracked import Dataset, Model, Point, Trace
+from tasks.tracked import Span as PlainSpan
 
-STEP_METRIC = "step"  # logged with every line of metrics.jsonl; its history says what is there
 METRICS_A_BATCH = 900  # the server takes at most 1,000 a request
-SECONDS_BETWEEN_POLLS = 2.0
+PARAMS_A_BATCH = 90
+LONGEST_PARAM = 500
+MODEL_TYPE = "checkpoint"
+MODEL_TAG = "klear.model"
+ARTIFACT_TAG = "klear.artifact"
+PREVIEW = 1_000  # characters of a trace in lists
+CONTEXT = "mlflow.data.context"
 
 
-class Tracker:
-    """One pipeline's view of an MLflow server (or an absolute sqlite URI)."""
+class Mlflow:
+    """One tracking server (http URL) or database (absolute sqlite URI)."""
 
-    def __init__(self, uri: str, experiment: str) -> None:
+    def __init__(self, uri: str) -> None:
         self.uri = uri
-        self._client = MlflowClient(tracking_uri=uri)
-        found = self._client.get_experiment_by_name(experiment)
+        self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+    def experiment(self, name: str) -> str:
+        """The id of an experiment, created if it is new."""
+        found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
-                self.experiment = self._client.create_experiment(experiment)
+                return self._client.create_experiment(name)
             except MlflowException:  # another run created it in the meantime
-                found = self._client.get_experiment_by_name(experiment)
+                found = self._client.get_experiment_by_name(name)
                 if found is None:
                     raise
-                self.experiment = found.experiment_id
+        return found.experiment_id
+
+    def create_run(self, experiment: str, name: str, tags: Mapping[str, str]) -> str:
+        return self._client.create_run(experiment, run_name=name, tags=dict(tags)).info.run_id
+
+    def find_run(self, experiment: str, tags: Mapping[str, str]) -> str:
+        """The id of a run that has all of `tags`; '' if there is none."""
+        query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+        runs = self._client.search_runs([experiment], query, max_results=1)
+        return runs[0].info.run_id if runs else ""
+
+    def is_there(self, run_id: str) -> bool:
+        """False: deleted by hand, or never made."""
+        try:
+            return self._client.get_run(run_id).info.lifecycle_stage == "active"
+        except MlflowException as error:
+            if may_pass(error):
+                raise
+            return False
+
+    def is_finished(self, run_id: str) -> bool:
+        return self._client.get_run(run_id).info.status == "FINISHED"
+
+    def set_status(self, run_id: str, status: str) -> None:
+        """RUNNING, FINISHED, FAILED, KILLED or SCHEDULED."""
+        if status == "RUNNING":
+            self._client.update_run(run_id, status=status)
         else:
-            self.experiment = found.experiment_id
+            self._client.set_terminated(run_id, status)
 
-    def start_pipeline(self, name: str, tags: Mapping[str, str], resume: str = "") -> str:
-        """The parent run: `resume` continued if it still exists, else a new one."""
-        if resume:
-            try:
-                run = self._client.get_run(resume)
-                if run.info.lifecycle_stage == "active":
-                    self._client.update_run(resume, status="RUNNING")
-                    self._tag(resume, tags)
-                    return resume
-            except MlflowException:
-                pass  # deleted by hand: a new run is what the user expects
-        run = self._client.create_run(self.experiment, run_name=name, tags=dict(tags))
-        return run.info.run_id
+    def bury(self, run_id: str) -> None:
+        """A run that died, and the stages below it: what still runs or waits is KILLED."""
+        experiment = self.experiment_of(run_id)
+        its = (f"attributes.run_id = '{run_id}'", f"tags.`mlflow.parentRunId` = '{run_id}'")
+        for query in its if experiment else ():
+            for status in ("RUNNING", "SCHEDULED"):
+                living = f"attributes.status = '{status}' and {query}"
+                for run in self._client.search_runs([experiment], living):
+                    self._client.set_terminated(run.info.run_id, "KILLED")
 
-    def start_stage(self, parent: str, stage: str, key: str, params: Mapping[str, str]) -> str:
-        """The child run of (parent, stage, key), reopened if an earlier attempt left it."""
-        runs = self._client.search_runs(
-            [self.experiment],
-            f"tags.`mlflow.parentRunId` = '{parent}' and tags.`klear.stage` = '{stage}' "
-            f"and tags.`klear.key` = '{key}'",
-            max_results=1,
-        )
-        if runs:
-            run_id = runs[0].info.run_id
-            self._client.update_run(run_id, status="RUNNING")
-            return run_id
-        tags = {"mlflow.parentRunId": parent, "klear.stage": stage, "klear.key": key}
-        run_id = self._client.create_run(self.experiment, run_name=stage, tags=tags).info.run_id
-        for name, value in params.items():
-            self._client.log_param(run_id, name[:250], value[:500])
-        return run_id
+    def experiment_of(self, run_id: str) -> str:
+        """'' for a run that was deleted, or that another server has."""
+        try:
+            return self._client.get_run(run_id).info.experiment_id
+        except MlflowException as error:
+            if may_pass(error):
+                raise
+            return ""
 
-    def reused(self, parent: str, artifact: Artifact) -> None:
-        """Say on the parent which run made a result that was not computed again."""
-        self._client.set_tag(parent, f"klear.reused.{artifact.stage}", artifact.mlflow_run or "-")
+    def tags_of(self, run_id: str) -> dict[str, str]:
+        """Empty for a run that was deleted for good, or that another server has."""
+        try:
+            return self._client.get_run(run_id).data.tags
+        except MlflowException as error:
+            if may_pass(error):
+                raise
+            return {}
 
-    def log(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
-        batch = [Metric(_legal(n), float(v), now, 0) for n, v in metrics.items()]
-        for i in range(0, len(batch), METRICS_A_BATCH):
-            self._client.log_batch(run_id, metrics=batch[i : i + METRICS_A_BATCH])
+    def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
+        self._client.log_batch(run_id, tags=[entities.RunTag(k, v) for k, v in tags.items()])
 
-    def log_files(self, run_id: str, *paths: Path) -> None:
-        for path in paths:
-            if path.exists():
-                self._client.log_artifact(run_id, str(path))
+    def params(self, run_id: str, params: Mapping[str, str]) -> None:
+        """Those that the run has not yet: it may have been killed between two batches."""
+        there = self._client.get_run(run_id).data.params
+        given = {n[:250]: v[:LONGEST_PARAM] for n, v in params.items()}
+        every = [entities.Param(n, v) for n, v in given.items() if n not in there]
+        for i in range(0, len(every), PARAMS_A_BATCH):
+            self._client.log_batch(run_id, params=every[i : i + PARAMS_A_BATCH])
 
-    def log_text(self, run_id: str, text: str, name: str) -> None:
-        self._client.log_text(run_id, text, name)
+    def points(
+        self, run_id: str, points: Sequence[Point], model: str = "", data: Dataset | None = None
+    ) -> None:
+        """Metrics, tied to the model and the dataset that they are about, if they are."""
+        every = [
+            entities.Metric(
+                legal(p.name), p.value, int(p.time * 1000), p.step, model_id=model or None,
+                dataset_name=data.name if data else None,
+                dataset_digest=data.digest if data else None,
+            )
+            for p in points
+        ]  # fmt: skip
+        for i in range(0, len(every), METRICS_A_BATCH):
+            self._client.log_batch(run_id, metrics=every[i : i + METRICS_A_BATCH])
 
-    def note(self, run_id: str, markdown: str) -> None:
-        """The text on top of the run's page."""
-        self._client.set_tag(run_id, "mlflow.note.content", markdown)
-
-    def run_url(self, run_id: str) -> str:
-        """The run's page in the MLflow UI."""
-        return f"{self.uri}/#/experiments/{self.experiment}/runs/{run_id}"
-
-    def finish(self, run_id: str, status: str) -> None:
-        """FINISHED, FAILED or KILLED."""
-        self._client.set_terminated(run_id, status)
-
-    def last_step(self, run_id: str) -> int:
-        """The last step of metrics.jsonl that the run has; -1 if none."""
-        history = self._client.get_metric_history(run_id, STEP_METRIC)
+    def last_step(self, run_id: str, metric: str) -> int:
+        """The last step that a metric has; -1 if none."""
+        history = self._client.get_metric_history(run_id, legal(metric))
         return max((m.step for m in history), default=-1)
 
-    def log_steps(self, run_id: str, lines: list[dict]) -> None:
-        """Curves: each line is {"step": int, "time": seconds, "metrics": {name: value}}."""
-        batch: list[Metric] = []
-        for line in lines:
-            when, step = int(line["time"] * 1000), int(line["step"])
-            values = {**line["metrics"], STEP_METRIC: step}
-            row = [Metric(_legal(n), float(v), when, step) for n, v in values.items()]
-            if len(batch) + len(row) > METRICS_A_BATCH:
-                self._client.log_batch(run_id, metrics=batch)
-                batch = []
-            batch += row
-        if batch:
-            self._client.log_batch(run_id, metrics=batch)
+    def file(self, run_id: str, path: Path, folder: str = "") -> None:
+        self._client.log_artifact(run_id, str(path), folder or None)
 
-    def _tag(self, run_id: str, tags: Mapping[str, str]) -> None:
-        self._client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
+    def text(self, run_id: str, text: str, name: str) -> None:
+        self._client.log_text(run_id, text, name)
+
+    def inputs(
+        self, run_id: str, data: Iterable[tuple[Dataset, str]], models: Iterable[str]
+    ) -> None:
+        """Datasets with their context, and models, that a run read or made; twice is once."""
+        there = self._client.get_run(run_id).inputs
+        known = {m.model_id for m in there.model_inputs} if there else set()
+        new = [entities.LoggedModelInput(m) for m in dict.fromkeys(models) if m not in known]
+        tagged = [
+            entities.DatasetInput(_dataset(d), [entities.InputTag(CONTEXT, context)])
+            for d, context in data
+        ]
+        self._client.log_inputs(run_id, tagged, new)
+
+    def output(self, run_id: str, model: str, step: int) -> None:
+        """Say that a run made a model; twice is once."""
+        there = self._client.get_run(run_id).outputs
+        if there is None or model not in {m.model_id for m in there.model_outputs}:
+            self._client.log_outputs(run_id, [entities.LoggedModelOutput(model, step)])
+
+    def model(self, experiment: str, run_id: str, model: Model, same: Sequence[str]) -> str:
+        """The id of the model with the tags named by `same`, recorded if it is new."""
+        query = " and ".join(f"tags.`{name}` = '{model.tags[name]}'" for name in same)
+        found = self._client.search_logged_models([experiment], query, max_results=1)
+        if found:
+            made = found[0]
+        else:
+            made = self._client.create_logged_model(
+                experiment, model.name, run_id, dict(model.tags), dict(model.params), MODEL_TYPE
+            )
+        if made.status != entities.LoggedModelStatus.READY:
+            with tempfile.TemporaryDirectory() as folder:
+                for name, text in model.files.items():
+                    Path(folder, name).write_text(text, encoding="utf-8")
+                self._client.log_model_artifacts(made.model_id, folder)
+            self._client.finalize_logged_model(made.model_id, "READY")
+        return made.model_id
+
+    def version(
+        self, name: str, model: str, run_id: str, tags: Mapping[str, str], about: str
+    ) -> str:
+        """The version of a registered model that is `model`, registered if it is new."""
+        for version, known in self.version_tags(name).items():
+            if known.get(MODEL_TAG) == model:
+                return version
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        source = self._client.get_logged_model(model).artifact_location
+        made = self._client.create_model_version(
+            name,
+            source,
+            run_id,
+            {**tags, MODEL_TAG: model},
+            description=about,
+            await_creation_for=0,
+            model_id=model,
+        )
+        return str(made.version)
+
+    def artifact_of(self, model: str) -> str:
+        """stage/key behind `m-…` or `models:/NAME@ALIAS` or `models:/NAME/VERSION`; '' if none."""
+        try:
+            if model.startswith("models:/"):
+                name, at, alias = model.removeprefix("models:/").partition("@")
+                name, _, version = (name, "", alias) if at else name.partition("/")
+                found = (
+                    self._client.get_model_version_by_alias(name, alias)
+                    if at
+                    else self._client.get_model_version(name, version)
+                )
+                return found.tags.get(ARTIFACT_TAG, "")
+            return self._client.get_logged_model(model).tags.get(ARTIFACT_TAG, "")
+        except MlflowException as error:
+            if may_pass(error):
+                raise
+            return ""
+
+    def version_tags(self, name: str) -> dict[str, dict[str, str]]:
+        """The tags of every version of a registered model; `MODEL_TAG` is the model's id."""
+        found = self._client.search_model_versions(f"name='{name}'")
+        return {str(v.version): dict(v.tags) for v in found}
+
+    def tag_version(self, name: str, version: str, tags: Mapping[str, str]) -> None:
+        for tag, value in tags.items():
+            self._client.set_model_version_tag(name, version, tag, value)
+
+    def alias(self, name: str, alias: str, version: str) -> None:
+        self._client.set_registered_model_alias(name, alias, version)
+
+    def trace(self, experiment: str, run_id: str, trace: Trace, model: str = "") -> None:
+        """One graded answer; its id is made of its key, so that twice is once."""
+        seed = hashlib.sha256(f"{run_id}/{trace.key}".encode()).digest()
+        trace_id = f"tr-{seed[:16].hex()}"
+        about = {"mlflow.sourceRun": run_id, **({"mlflow.modelId": model} if model else {})}
+        client = TracingClient(self.uri)
+        client.start_trace(
+            entities.TraceInfo(
+                trace_id,
+                entities.TraceLocation.from_experiment_id(experiment),
+                int(trace.time * 1000),
+                entities.TraceState.OK,
+                request_preview=trace.request[:PREVIEW],
+                response_preview=trace.response[:PREVIEW],
+                execution_duration=0,
+                trace_metadata=about,
+                tags=dict(trace.tags),
+            )
+        )
+        spans = [_span(s, i, seed, trace_id, trace.time) for i, s in enumerate(trace.spans)]
+        client.log_spans(experiment, spans)
 
 
-class CurveTail:
-    """Follows a metrics.jsonl that another process writes, and logs each step exactly once."""
-
-    def __init__(self, tracker: Tracker, run_id: str, path: Path) -> None:
-        self._tracker, self._run_id, self._path = tracker, run_id, path
-        self._last = tracker.last_step(run_id)
-        self._offset = 0
-        self._next = 0.0
-
-    def poll_now_and_then(self) -> None:
-        """`poll`, but at most every other second: callers report progress far more often."""
-        if time.monotonic() >= self._next:
-            self.poll()
-            self._next = time.monotonic() + SECONDS_BETWEEN_POLLS
-
-    def poll(self) -> None:
-        """Log the lines that came since the last poll; a torn last line waits for its end."""
-        if not self._path.exists():
-            return
-        if self._path.stat().st_size < self._offset:
-            self._offset = 0  # a resumed child cut the lines after its checkpoint
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            text = file.read()
-        complete = text[: text.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        lines = [json.loads(line) for line in complete.splitlines() if line.strip()]
-        fresh = [line for line in lines if line["step"] > self._last]
-        if fresh:
-            self._tracker.log_steps(self._run_id, fresh)
-            self._last = max(line["step"] for line in fresh)
+def _dataset(data: Dataset) -> entities.Dataset:
+    columns = [{"name": n, "type": t, "required": False} for n, t in data.columns]
+    return entities.Dataset(
+        name=data.name,
+        digest=data.digest,
+        source_type="local",
+        source=json.dumps(dict(data.source)),
+        schema=json.dumps({"mlflow_colspec": columns}) if columns else None,
+        profile=json.dumps(dict(data.profile)),
+    )
 
 
-def _legal(name: str) -> str:
+def _span(span: PlainSpan, number: int, seed: bytes, trace_id: str, time: float) -> Span:
+    def ident(of: int) -> str:
+        return base64.b64encode(hashlib.sha256(seed + of.to_bytes(4)).digest()[:8]).decode()
+
+    start = int(time * 1e9) + number
+    attributes: dict[str, Any] = {
+        "mlflow.traceRequestId": trace_id,
+        "mlflow.spanType": span.kind,
+        "mlflow.spanInputs": dict(span.inputs),
+        "mlflow.spanOutputs": dict(span.outputs),
+    }
+    return Span.from_dict(
+        {
+            "trace_id": base64.b64encode(seed[:16]).decode(),
+            "span_id": ident(number),
+            "parent_span_id": ident(0) if number else None,
+            "name": span.name,
+            "start_time_unix_nano": start,
+            "end_time_unix_nano": start + 1,
+            "status": {"code": f"STATUS_CODE_{'ERROR' if span.is_error else 'OK'}", "message": ""},
+            "attributes": {name: json.dumps(value) for name, value in attributes.items()},
+            "events": [],
+        }
+    )
+
+
+def legal(name: str) -> str:
     """MLflow allows letters, digits, _ - . space : and / in metric names."""
     return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)
-
-
-class _Nobody:
-    """Answers every client call with None."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
-class Untracked(Tracker):
-    """The same calls without a server: unit tests and stages called from plain Python."""
-
-    def __init__(self) -> None:
-        self.uri, self.experiment = "", ""
-        self._client = cast(MlflowClient, _Nobody())
-
-    def start_pipeline(self, name: str, tags: Mapping[str, str], resume: str = "") -> str:
-        return resume or f"untracked-{time.time_ns()}"
-
-    def start_stage(self, parent: str, stage: str, key: str, params: Mapping[str, str]) -> str:
-        return ""
-
-    def last_step(self, run_id: str) -> int:
-        return -1

@@ -4,23 +4,37 @@ A killed stage leaves its checkpoints in `.resume/`; the same key finds them and
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
-from configs.base import Settings
+from configs.placing import launch_for
 from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings
+from eval.benchmarks import GRADER_VERSION
 from eval.records import Problem
 from eval.tables import read_table, write_table
 from tasks.child import run_child
+from tasks.launch import run_launched
 from tasks.stage import Metrics, stage
 from tasks.store import SCRATCH, Artifact
 from training.jobs import BaseJob, RLJob, SFTJob
 
 
-@stage(version=1)
-def base(out: Path, examples: Artifact, *, settings: BaseModelSettings, seed: int) -> Metrics:
+def local_model(settings: BaseModelSettings) -> Iterable[Path]:
+    """The files of a model that is a local folder: another content is another start."""
+    folder = Path(settings.model)
+    if settings.kind == "random" or not folder.is_dir():
+        return ()
+    return sorted(f for f in folder.rglob("*") if f.is_file())
+
+
+@stage(version=1, reads=local_model)
+def base(
+    out: Path, examples: Artifact | None = None, *, settings: BaseModelSettings, seed: int
+) -> Metrics:
     """The model training starts from: pretrained (§4.1), or a small Qwen3 made from the seed."""
-    job = BaseJob(out=out, examples=examples.file("kept.parquet"), settings=settings, seed=seed)
-    return _run(job, out)
+    corpus = examples.file("kept.parquet") if examples else None
+    run_child(BaseJob(out=out, examples=corpus, settings=settings, seed=seed), out)
+    return _result(out)
 
 
 @stage(version=1)
@@ -35,10 +49,10 @@ def sft(
         settings=settings,
         seed=seed,
     )
-    return _run(job, out, settings.runtime.stall_minutes)
+    return _trained(job, out)
 
 
-@stage(version=1)
+@stage(version=1 + GRADER_VERSION)  # rewards are the judge's verdicts
 def rl(
     out: Path, checkpoint: Artifact, problems: Artifact, *, settings: RLSettings, seed: int
 ) -> Metrics:
@@ -59,10 +73,17 @@ def rl(
         settings=settings,
         seed=seed,
     )
-    return {"problems": count, **_run(job, out, settings.runtime.stall_minutes)}
+    return {"problems": count, **_trained(job, out)}
 
 
-def _run(job: Settings, out: Path, stall_minutes: float | None = None) -> Metrics:
-    """Run the job in a child process; its result.json holds the metrics it returned."""
-    run_child(job, out, stall_minutes=stall_minutes)
+def _trained(job: SFTJob | RLJob, out: Path) -> Metrics:
+    """Run the job in child processes, as many as its launch says."""
+    launch = launch_for(job.settings)
+    minutes = job.settings.runtime.stall_minutes
+    restarts = run_launched(job, out, launch, stall_minutes=minutes)
+    return {**_result(out), **({"restarts": float(restarts)} if launch.several else {})}
+
+
+def _result(out: Path) -> Metrics:
+    """The metrics that the child returned."""
     return json.loads((out / SCRATCH / "result.json").read_text())

@@ -1,0 +1,90 @@
+"""Deciding about one part of a table: what a worker process of the decontaminate stage does.
+
+It imports no Prefect, so that workers start in a second.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.data_stages import DecontaminateSettings
+from eval.tables import ArrowWriter, row_groups
+from tasks.ngrams import Item, NgramIndex
+from tasks.overlaps import HITS, Overlaps, Rows
+from tasks.text_batches import text_batches
+from tasks.words import Normalisation
+
+_DECIDED = "decided.json"
+
+
+class Part(NamedTuple):
+    """Row groups first … last−1 of a table of problems, and the rows before them."""
+
+    first: int
+    last: int
+    before: int
+
+
+def cut(source: Path, rows: int) -> list[Part]:
+    """Parts of at least `rows` rows (the last may have fewer), along the row groups."""
+    parts: list[Part] = []
+    meta = pq.read_metadata(source)
+    first, before, size = 0, 0, 0
+    for number in range(meta.num_row_groups):
+        size += meta.row_group(number).num_rows
+        if size >= rows or number == meta.num_row_groups - 1:
+            parts.append(Part(first, number + 1, before))
+            first, before, size = number + 1, before + size, 0
+    return parts
+
+
+def benchmark_items(path: Path) -> Iterator[Item]:
+    """The problems of a benchmarks artifact as items to keep out of training."""
+    for table in row_groups(path, ["source", "id", "prompt"]):
+        columns = (table.column(name).to_pylist() for name in ("source", "id", "prompt"))
+        yield from map(Item, *columns)
+
+
+@lru_cache(maxsize=1)
+def benchmark_index(path: Path, digest: str, n: int, normalise: Normalisation) -> NgramIndex:
+    """The index of a benchmarks file of this digest: one in every process, whatever its parts."""
+    return NgramIndex(benchmark_items(path), n, normalise)
+
+
+def decide_part(
+    part: Part, folder: Path, *, source: Path, items: Path, digest: str, rule: DecontaminateSettings
+) -> None:
+    """Write the hits of a part and, by number of the row in the table, why rows must go.
+
+    Raises ValueError for a prompt that is no text.
+    """
+    index = benchmark_index(items, digest, rule.n, rule.normalize)
+    reasons: list[tuple[int, str]] = []
+    unlisted, before = 0, part.before
+    with ArrowWriter(folder / "hits.parquet", HITS) as hits, pq.ParquetFile(source) as file:
+        overlaps = Overlaps(index, rule.min_coverage, hits)
+        groups = range(part.first, part.last)
+        for batch in text_batches(file, ["id", "source", "prompt"], groups):
+            numbers = pa.array(range(before + 1, before + len(batch) + 1), pa.int64())
+            columns = (batch.column(name) for name in ("id", "source", "prompt"))
+            rows = Rows(numbers, *columns)
+            decision = overlaps.decide(rows)
+            if rows.texts.null_count or decision.unreadable:
+                raise ValueError(
+                    f"{source}, rows {before + 1} to {numbers[-1]}: a prompt is no text"
+                )
+            reasons += [(before + row, reason) for row, reason in decision.reasons.items()]
+            unlisted += decision.unlisted
+            before += len(batch)
+    (folder / _DECIDED).write_bytes(orjson.dumps([reasons, unlisted]))
+
+
+def decided(folder: Path) -> tuple[dict[int, str], int]:
+    """What `decide_part` left: the reasons, and how many hits it did not list."""
+    reasons, unlisted = orjson.loads((folder / _DECIDED).read_bytes())
+    return dict(reasons), unlisted

@@ -1,0 +1,123 @@
+"""Work in parts: each is computed once, whatever is killed in between.
+
+A finished part is a folder below the stage's scratch, renamed into place when all of it is
+written; the same stage started again uses it. What a stage publishes is made from its parts in
+order, so that neither their size nor who computed them shows in the result: this process, worker
+processes, or the nodes of a Ray cluster.
+"""
+
+import os
+import select
+import shutil
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from functools import partial
+from multiprocessing import connection, get_context
+from pathlib import Path
+from typing import TypeVar
+
+from configs.machine import load_machine
+from tasks.progress import report
+
+GRACE_S = 2.0  # for a worker to go after TERM
+P = TypeVar("P")
+Compute = Callable[[P, Path], None]
+"""(part, empty folder to fill). With more than one worker it travels to them by pickle."""
+
+
+def computed_parts(
+    scratch: Path, parts: Sequence[P], compute: Compute[P], workers: int = 1
+) -> Generator[Path, None, None]:
+    """The folder of each part in order, computed now unless an earlier run finished it.
+
+    With `KLEAR_RAY_ADDRESS` set, several parts go to that cluster: one on each of its CPUs, or
+    `workers` at once if there are to be more than one. A single part is computed here.
+
+    Name `scratch` after everything that decides what a part is (its number of rows, say).
+    Raises what `compute` raises, and RuntimeError when a worker dies (on a cluster: repeatedly).
+    An error ends what is still computed, whatever it does; so does closing the generator.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    address = load_machine().ray_address
+    if address and len(parts) > 1:
+        from tasks.ray_parts import RayParts
+
+        at_once = workers if workers > 1 else 0
+        over = RayParts(address, scratch, parts, compute, at_once)
+        with closing(over.folders()) as folders:
+            yield from _reported(folders, len(parts))
+        return
+    run = partial(_computed, scratch, compute)
+    if workers <= 1 or len(parts) <= 1:
+        yield from _reported(map(run, range(len(parts)), parts), len(parts))
+        return
+    pool = ProcessPoolExecutor(
+        min(workers, len(parts)),
+        mp_context=get_context("spawn"),
+        initializer=_end_with,
+        initargs=(os.getpid(),),
+    )
+    try:
+        yield from _reported(pool.map(run, range(len(parts)), parts), len(parts))
+    except BaseException as error:
+        _end(pool)
+        if isinstance(error, BrokenProcessPool):
+            raise RuntimeError(
+                "a worker died, perhaps out of memory: fewer workers or smaller parts need less; "
+                "finished parts are kept"
+            ) from error
+        raise
+    pool.shutdown()
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """End the workers: one that hangs would never let `shutdown` return."""
+    workers = list((pool._processes or {}).values())  # Python 3.14 has `kill_workers` for this
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.terminate()
+    deadline = time.monotonic() + GRACE_S
+    living = {worker.sentinel for worker in workers}
+    try:
+        while living and time.monotonic() < deadline:
+            living -= set(connection.wait(living, deadline - time.monotonic()))
+    finally:  # also when somebody cannot wait
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.join()
+
+
+def _computed(scratch: Path, compute: Compute[P], number: int, part: P) -> Path:
+    folder = scratch / f"{number:05d}"
+    if not folder.exists():
+        work = folder.with_suffix(".partial")
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        compute(part, work)
+        os.rename(work, folder)
+    return folder
+
+
+def _reported(folders: Iterator[Path], total: int) -> Iterator[Path]:
+    for done, folder in enumerate(folders, 1):
+        yield folder
+        report(done, total, "parts")
+
+
+def _end_with(parent: int) -> None:
+    """A worker's start: it must not outlive the process that wants its results."""
+
+    def watch() -> None:
+        try:
+            ended = os.pidfd_open(parent)
+        except ProcessLookupError:
+            os._exit(1)
+        select.select([ended], [], [])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
