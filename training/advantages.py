@@ -24,11 +24,11 @@ def group_advantages(
 ) -> Advantages:
     """Ã = (R − μ)/σ within each group (Eq. 4; the authors' code uses the unbiased σ).
 
-    `rewards` [N, G]; NaN is an unscored answer, which leaves its group: it has no advantage and no
-    part in μ and σ. A group with fewer than two scored answers is dropped. Groups of equal
-    rewards have zero advantage and are not `live` (§5.2.5).
+    `rewards` [N, G]; NaN (or infinity) is an unscored answer, which leaves its group: it has no
+    advantage and no part in μ and σ. A group with fewer than two scored answers is dropped.
+    Groups of equal rewards have zero advantage and are not `live` (§5.2.5).
     """
-    known = ~rewards.isnan()
+    known = rewards.isfinite()
     count = known.sum(1, keepdim=True)
     scored = known & (count >= 2)
     value = torch.where(scored, rewards, 0.0)

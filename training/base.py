@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
@@ -21,14 +23,17 @@ from eval.records import Example
 from eval.tables import read_table
 from training.checkpoints import save_model
 from training.jobs import BaseJob
+from training.lineage import TrainingStep, public_name, read_lineage, step_of
 from training.render import (
     CHAT_TEMPLATE,
     THINK_CLOSE,
     THINK_OPEN,
     TURN_END,
     TURN_START,
+    check_tokenizer,
     end_of_turn,
 )
+from training.untrusted import NO_CODE, WEIGHTS
 
 PAD, END_OF_TEXT = "<|pad|>", "<|endoftext|>"
 THINK_TAGS = [THINK_OPEN, THINK_CLOSE]
@@ -38,17 +43,58 @@ _PIECES = Regex(r"\d{1,2}|[+*/%()=<>-]|, |\n|[^\d+*/%()=<>\n,-]+|,")  # numbers 
 
 def create_base(job: BaseJob) -> dict[str, float]:
     """Write `job.out/checkpoint`: weights, tokenizer with chat template, generation config."""
-    s = job.settings
+    s, commit = job.settings, None
     if s.kind == "random":
+        if job.examples is None:
+            raise ValueError("base.kind=random builds its tokenizer from examples: none were given")
         examples = read_table(job.examples, Example)
         tokenizer = small_tokenizer(corpus(examples, job.seed), s.vocabulary)
         model = small_model(s, tokenizer, job.seed)
     else:
-        tokenizer = AutoTokenizer.from_pretrained(s.model, revision=s.revision)
-        model = AutoModelForCausalLM.from_pretrained(s.model, revision=s.revision, dtype="auto")
+        commit = commit_of(s)
+        tokenizer = AutoTokenizer.from_pretrained(s.model, revision=commit, **NO_CODE)
+        model = AutoModelForCausalLM.from_pretrained(
+            s.model, revision=commit, dtype="auto", **WEIGHTS
+        )
         prepare_for_chat(model, tokenizer)
-    save_model(model, tokenizer, job.out / "checkpoint")
+        widen(model, s.positions)
+    check_tokenizer(tokenizer)
+    save_model(model, tokenizer, job.out / "checkpoint", lineage_of(job, commit))
     return {"parameters": float(model.num_parameters()), "vocabulary": float(len(tokenizer))}
+
+
+def commit_of(s: BaseModelSettings) -> str:
+    """The commit that the revision of a hub model means now; of a local folder its revision."""
+    config = AutoConfig.from_pretrained(s.model, revision=s.revision, **NO_CODE)
+    return getattr(config, "_commit_hash", None) or s.revision
+
+
+def widen(model: PreTrainedModel, positions: int | None) -> None:
+    """Let the model place `positions` tokens; None leaves it as it is.
+
+    Raises ValueError for fewer than it was published with.
+    """
+    own = getattr(model.config, "max_position_embeddings", None)
+    if positions is None or positions == own:
+        return
+    if own is not None and positions < own:
+        raise ValueError(
+            f"base.positions={positions:,}: {model.name_or_path} has {own:,} already; leave it out"
+        )
+    model.config.max_position_embeddings = positions
+
+
+def lineage_of(job: BaseJob, commit: str | None = None) -> list[TrainingStep]:
+    """A model of ours that is taken up again keeps its history.
+
+    `commit` is what the revision of a hub model was when it was loaded.
+    """
+    s = job.settings
+    if s.kind == "random":
+        return [step_of("base", f"random weights, seed {job.seed}", job.seed, s)]
+    if Path(s.model).is_dir():
+        return [*read_lineage(s.model), step_of("base", public_name(s.model), job.seed, s)]
+    return [step_of("base", f"{s.model}@{commit or s.revision}", job.seed, s)]
 
 
 def corpus(examples: Iterable[Example], seed: int) -> list[str]:

@@ -28,8 +28,8 @@ def epoch_batches(
     """All batches of a whole training run: a pure function of its arguments.
 
     Every epoch visits every sequence once, in an order of its own; the last epoch may be a part.
-    The number of batches is a multiple of `multiple` (processes × accumulation): the first
-    batches are repeated at the end if it must be.
+    The number of batches is a multiple of `multiple`: the first batches are repeated at the end
+    if it must be.
     """
     batches: list[list[int]] = []
     epoch = 0
@@ -52,14 +52,67 @@ def epoch_batches(
     return batches + [batches[i % len(batches)] for i in range(missing)]
 
 
-class PlannedBatches(Sampler[list[int]]):
-    """A batch sampler over a fixed plan, so that resuming is skipping."""
+def optimizer_steps(
+    lengths: Sequence[int], batch_tokens: int, longest: int, epochs: float, seed: int
+) -> list[list[int]]:
+    """The sequences of every optimizer step, about `batch_tokens` of them padded.
 
-    def __init__(self, plan: Sequence[list[int]]) -> None:
-        self.plan = plan
+    A step takes whole cells of at most `longest` tokens, each of like lengths, drawn in any order:
+    steps mix short and long, and what is in them depends on no machine.
+    """
+    cell = min(batch_tokens, longest)
+    cells = max(1, round(batch_tokens / cell))
+    batches = epoch_batches(lengths, cell, epochs, seed, multiple=cells)
+    starts = range(0, len(batches), cells)
+    return [[i for batch in batches[s : s + cells] for i in batch] for s in starts]
+
+
+def cut_steps(
+    steps: Sequence[list[int]], lengths: Sequence[int], budget: int, processes: int
+) -> tuple[list[list[int]], int]:
+    """(micro-batches of at most `budget` tokens, how many of them each process takes a step).
+
+    All steps have the same number of micro-batches; an empty one has nothing to train on.
+    """
+    cut = [_like_lengths(step, lengths, budget) for step in steps]
+    each = max(-(-len(batches) // processes) for batches in cut)
+    for batches in cut:
+        _split_until(each * processes, batches, lengths)
+    return [batch for batches in cut for batch in batches], each
+
+
+def _like_lengths(step: list[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
+    groups = length_groups([lengths[i] for i in step], budget)
+    return [[step[j] for j in group] for group in groups]
+
+
+def _split_until(count: int, batches: list[list[int]], lengths: Sequence[int]) -> None:
+    """Halve the largest batches until there are `count`; single sequences leave empty ones."""
+
+    def size(batch: list[int]) -> int:
+        return len(batch) * max(lengths[i] for i in batch) if len(batch) > 1 else 0
+
+    while len(batches) < count:
+        largest = max(batches, key=size)
+        if len(largest) < 2:
+            batches += [[] for _ in range(count - len(batches))]
+            return
+        batches.remove(largest)
+        half = len(largest) // 2
+        batches += [largest[:half], largest[half:]]
+
+
+class PlannedBatches(Sampler[list[int]]):
+    """A batch sampler over a fixed plan, so that resuming is skipping.
+
+    `filler` is the row that stands in for an empty batch.
+    """
+
+    def __init__(self, plan: Sequence[list[int]], filler: int) -> None:
+        self.plan, self.filler = plan, filler
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.plan)
+        return (batch or [self.filler] for batch in self.plan)
 
     def __len__(self) -> int:
         return len(self.plan)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import (
@@ -16,57 +17,86 @@ from transformers import (
     TrainingArguments,
 )
 
-STABLE = "STABLE"
+from training.adapters import has_adapters, merged
+from training.lineage import TrainingStep, write_lineage
+from training.stable import STABLE, step_of_checkpoint
+from training.untrusted import NO_CODE, WEIGHTS
+from training.whole_model import first_process_copy, is_spread
+
 KEEP = 2
 
 
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a Hugging Face folder (safetensors, tokenizer, generation config), all or nothing."""
+def save_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    lineage: Sequence[TrainingStep] = (),
+) -> None:
+    """Write a Hugging Face folder, all or nothing: safetensors, tokenizer with chat template,
+    generation config, and with a `lineage` its model card."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial, safe_serialization=True)
+    _finish(partial, tokenizer, folder, lineage)
+
+
+def _finish(
+    partial: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    lineage: Sequence[TrainingStep],
+) -> None:
     tokenizer.save_pretrained(partial)
+    if lineage:
+        write_lineage(partial, lineage)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
 
 
-def save_trained(trainer: Trainer, folder: Path, *, bf16: bool) -> None:
-    """`save_model` of what `trainer` trained, from all its processes; in bf16 if asked."""
+def save_trained(
+    trainer: Trainer, folder: Path, *, bf16: bool, lineage: Sequence[TrainingStep] = ()
+) -> None:
+    """`save_model` of what `trainer` trained, from all its processes; in bf16 if asked.
+
+    Adapters are merged into the weights.
+    """
     tokenizer = trainer.processing_class
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
-    if trainer.args.world_size == 1:
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        save_model(model.bfloat16() if bf16 else model, tokenizer, folder)
-        return
-    partial = folder.with_name(folder.name + ".partial")
-    trainer.save_model(str(partial))  # gathers what FSDP has sharded
-    if trainer.is_world_process_zero():
-        (partial / "training_args.bin").unlink(missing_ok=True)  # it names local paths
-        tokenizer.save_pretrained(partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(partial, folder)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if is_spread(trainer) and not has_adapters(model):
+        whole = first_process_copy(trainer)
+    else:
+        whole = merged(model) if trainer.is_world_process_zero() else None
+    if whole is not None:
+        save_model(whole.bfloat16() if bf16 else whole, tokenizer, folder, lineage)
     trainer.accelerator.wait_for_everyone()
 
 
-def load_model(folder: Path, *, attention: str = "sdpa", dtype: str = "auto") -> PreTrainedModel:
-    """The causal language model in `folder`; `dtype` is `auto`, `float32` or `bfloat16`."""
+def check_layout(trainer: Trainer, checkpoint: Path | None) -> None:
+    """Raise ValueError where `trainer` cannot go on from `checkpoint`: weights in shards are for
+    processes that share them, whole ones for those that do not."""
+    if checkpoint is None:
+        return
+    shards = [*checkpoint.glob("pytorch_model_fsdp*"), *checkpoint.glob("global_step*")]
+    if bool(shards) != is_spread(trainer):
+        raise ValueError(
+            f"{checkpoint} holds {'shards' if shards else 'whole weights'}, and these processes "
+            "would read the other: set topology.sharding and the number of processes back to what "
+            f"they were, or remove {checkpoint.parent} to begin this stage again"
+        )
+
+
+def load_model(
+    folder: Path | str, *, attention: str = "sdpa", dtype: str = "auto"
+) -> PreTrainedModel:
+    """The causal language model in `folder` (or of a hub id), in `auto`, `float32`, `bfloat16`."""
     return AutoModelForCausalLM.from_pretrained(
-        str(folder), attn_implementation=attention, dtype=dtype
+        str(folder), attn_implementation=attention, dtype=dtype, **WEIGHTS
     )
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(str(folder))
-
-
-def latest(folder: Path) -> Path | None:
-    """The newest complete training checkpoint below `folder`, or None."""
-    found = [p.parent for p in folder.glob(f"checkpoint-*/{STABLE}")]
-    return max(found, key=_step, default=None)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(str(folder), **NO_CODE)
 
 
 class StableCheckpoints(TrainerCallback):
@@ -91,7 +121,9 @@ class StableCheckpoints(TrainerCallback):
         checkpoint = self.folder / f"checkpoint-{state.global_step}"
         _flush(checkpoint)
         (checkpoint / STABLE).touch()
-        complete = sorted((p.parent for p in self.folder.glob(f"*/{STABLE}")), key=_step)
+        complete = sorted(
+            (p.parent for p in self.folder.glob(f"*/{STABLE}")), key=step_of_checkpoint
+        )
         for old in complete[:-KEEP]:
             (old / STABLE).unlink()
             shutil.rmtree(old)

@@ -2,19 +2,20 @@
 
 The parent reads `out/.resume/progress.json` and `out/logs/metrics.jsonl` while it runs, and
 `out/.resume/result.json` (name → number) once it ended. Exit code 0: done; 1: failed, with the
-traceback on stderr; 2: no or a wrong job file. Running the same job again resumes it.
+traceback on stderr; 2: no or a wrong job file. Running the same job again resumes it. Of several
+processes of one run (`training.node` starts them) the first writes these files.
 """
 
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from training.jobs import BaseJob, GenerateJob, RLJob, SFTJob, read_job
+from training.rank import join_the_run, processes_here, rank, tell_failure
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -37,11 +38,14 @@ def main(arguments: list[str]) -> int:
         return 2
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    join_the_run(job.out)
     try:
         result = run(job)
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        tell_failure(error)
         return 1
+    if rank():  # the first process tells for all
+        return 0
     path = job.out / ".resume" / "result.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result))
@@ -75,10 +79,16 @@ def _runner(job: BaseJob | SFTJob | RLJob | GenerateJob) -> Callable[[], dict[st
 
 
 def _limit_threads(threads: int) -> None:
-    """`threads` CPU threads for torch; 0 is one a core."""
+    """`threads` CPU threads for torch; 0: OMP_NUM_THREADS, or a core each, as many as this process
+    and those beside it may use (a Slurm job or a container has its own).
+
+    For several processes the launcher sets OMP_NUM_THREADS to 1 where nobody has: no wish of ours.
+    """
     import torch
 
-    torch.set_num_threads(threads or os.cpu_count() or 1)
+    beside = processes_here()
+    if threads or beside > 1 or not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // beside))
 
 
 if __name__ == "__main__":

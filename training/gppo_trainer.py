@@ -5,51 +5,35 @@
 What differs from the parent, besides the loss: unscored answers and groups of equal rewards leave
 before any forward pass; mini-batches are whole groups, cut into micro-batches of like length
 without padding; the normalisers are those of the whole mini-batch over all processes, so the loss
-does not depend on micro-batches or devices; a non-finite gradient skips its update.
+does not depend on micro-batches or devices; a non-finite gradient skips its update; a checkpoint
+between two updates of a rollout keeps the rest of it.
 
-TRL has no hook for a policy loss; its way is subclassing. `TRL_SIGNATURES` lists the private
+TRL has no hook for a policy loss; its way is subclassing. `training.trl_pins` lists the private
 methods this file replaces or calls, and a test holds them to the pinned version.
 """
 
 import math
-import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Sampler
-from trl.trainer.grpo_trainer import GRPOTrainer
 
-from training.advantages import group_advantages
-from training.batching import PromptOrder
-from training.gppo_config import GPPOConfig
-from training.losses import policy_weight, token_weight, weighted_nll
-from training.rollout import MicroBatch, Rollout, Update, plan_updates
-from training.rollout_metrics import RolloutRecord, TokenStatistics
+from eval.off_policy import OffPolicy
+from training.gppo_rollouts import GPPORollouts
+from training.losses import mismatch_weight, policy_weight, token_weight, weighted_nll
+from training.off_policy import headline, tables_of
+from training.rollout import MicroBatch, Update
+from training.rollout_buffer import Buffer, buffer_path, load_buffer, save_buffer
 
-TRL_SIGNATURES = {  # name: parameters, trl 1.16
-    "training_step": "(self, model, inputs, num_items_in_batch)",
-    "_prepare_inputs": "(self, generation_batch)",
-    "_get_train_sampler": "(self, dataset=None)",
-    "_calculate_rewards": "(self, inputs, prompts, completions, completion_ids_list)",
-    "_generate_and_score_completions": "(self, inputs)",
-    "_get_per_token_logps_and_entropies": (
-        "(self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, "
-        "compute_entropy=False, compute_aux_loss=False, pixel_values=None, image_grid_thw=None, "
-        "num_images=None, pixel_attention_mask=None, spatial_shapes=None, num_tiles=None, "
-        "image_sizes=None, token_type_ids=None, mm_token_type_ids=None, image_position_ids=None)"
-    ),
-}
+COUNTS = ("non_finite_updates", "empty_rollouts", "_unscored_in_a_row")
 
 
-class GPPOTrainer(GRPOTrainer):
+class GPPOTrainer(GPPORollouts):
     """GRPOTrainer with GPPO's loss, filters and mini-batches; see the module's text."""
 
-    args: GPPOConfig
-    model: nn.Module
-    num_generations: int
     _name = "GPPO"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -58,111 +42,23 @@ class GPPOTrainer(GRPOTrainer):
             raise ValueError("GPPOTrainer accumulates gradients itself: use FSDP2 or DDP")
         self.non_finite_updates = 0
         """Updates skipped so far because their gradient was not finite."""
-        self.on_rollout: Callable[[RolloutRecord], None] | None = None
-        """Called with every rollout once its advantages are known."""
-        self._statistics = TokenStatistics()
-        self._defer_old_logps = False
-        self._updates: list[Update] = []
-        self._rewards = torch.empty(0)
+        self.on_histograms: Callable[[dict[str, list[float]]], None] | None = None
+        """Called at every log line with the counts of `rollout_metrics.BINS`."""
+        self.on_off_policy: Callable[[int, list[OffPolicy]], None] | None = None
+        """Called at every log line with the rollout step and a table for each of its updates."""
+        self._losses: list[Tensor | float] = []
         self._grad_norms: list[float] = []
 
-    # ---------------------------------------------------------------- which prompts, in what order
-
-    def _get_train_sampler(self, dataset: Any = None) -> Sampler:
-        units = self.args
-        updates = units.steps_per_generation
-        assert updates is not None
-        assert units.generation_batch_size is not None
-        prompts = self.train_dataset if dataset is None else dataset
-        return PromptOrder(
-            len(prompts),  # type: ignore[arg-type]
-            prompts_per_step=units.generation_batch_size // self.num_generations,
-            rollouts=self.num_generations,
-            updates=updates,
-            steps=-(-units.max_steps // updates),
-            seed=units.seed,
-        )
-
-    # ------------------------------------------------------------------------------- one rollout
-
-    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> Tensor:
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        unscored = rewards.isnan().all(1)
-        total = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
-        self._rewards = total.masked_fill(unscored, torch.nan)  # of all processes
-        return rewards
-
-    def _get_per_token_logps_and_entropies(self, model, input_ids, *args, **kwargs):
-        if self._defer_old_logps:  # they wait until dead groups are gone and the rows are sorted
-            return None, None, None
-        return super()._get_per_token_logps_and_entropies(model, input_ids, *args, **kwargs)
-
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        if not self.model.training:
-            return super()._prepare_inputs(generation_batch)
-        slot = self._step % (self.args.steps_per_generation or 1)
-        if slot == 0:
-            self._updates = self._rollout(generation_batch)
-        return self._updates[slot] if slot < len(self._updates) else None
-
-    def _rollout(self, inputs: Any) -> list[Update]:
-        """Generate, score, drop what has nothing to teach, and plan the updates."""
-        started = time.perf_counter()
-        self._defer_old_logps = True
-        try:
-            batch = self._generate_and_score_completions(inputs)
-        finally:
-            self._defer_old_logps = False
-        generated = time.perf_counter()
-        rewards = self._rewards.view(-1, self.num_generations)
-        found = group_advantages(rewards, self.args.advantage_std)  # type: ignore[arg-type]
-        keep = found.live if self.args.drop_zero_advantage else found.scored
-        rollout = Rollout.of_padded(
-            batch["prompt_ids"],
-            batch["prompt_mask"],
-            batch["completion_ids"],
-            batch["completion_mask"],
-            self._local(found.advantage),
-            self._local(rewards >= self.args.positive_reward),
-            self._local(keep),
-        )
-        record = RolloutRecord(
-            step=self.state.global_step // (self.args.steps_per_generation or 1),
-            inputs=inputs,
-            tokens=rollout,
-            reward=self._local(rewards),
-        )
-        if self.on_rollout is not None:
-            self.on_rollout(record)
-        self._log_rollout(rewards, found, rollout, generated - started)
-        updates = self._plan(rollout)
-        for update in updates[1:]:  # the first update is made by the policy that sampled
-            self._remember_old_logps(update)
-        self._metrics["train"]["seconds/rollout"].append(time.perf_counter() - started)
-        return updates
-
-    def _plan(self, rollout: Rollout) -> list[Update]:
-        units = self.args
-        rng = random.Random(f"{units.seed}:{self.state.global_step}")
-        per_update = units.per_device_train_batch_size * self.accelerator.num_processes
-        pad_id = self._tokenizer.pad_token_id
-        assert isinstance(pad_id, int)
-        return plan_updates(
-            rollout,
-            group_size=self.num_generations,
-            mini_batch_groups=per_update / self.num_generations,
-            most_updates=units.steps_per_generation or 1,
-            budget=units.micro_batch_tokens,
-            pad_id=pad_id,
-            rng=rng,
-            total=self._total,
-            largest=self._largest,
-        )
-
     @torch.no_grad()
-    def _remember_old_logps(self, update: Update) -> None:
-        for micro in update.micro_batches:
-            micro.old_logp, _ = self._logp(self.model, micro, entropy=False)
+    def _remember_old_logps(self, updates: list[Update]) -> None:
+        for update in updates[1:]:  # the first update is made by the policy that sampled
+            for micro in update.micro_batches:
+                micro.old_logp, _ = self._logp(self.model, micro)
+
+    @property
+    def _slot(self) -> int:
+        """Updates of the present rollout that are done."""
+        return self._step % (self.args.steps_per_generation or 1)
 
     # ------------------------------------------------------------------------ one optimizer update
 
@@ -179,6 +75,7 @@ class GPPOTrainer(GRPOTrainer):
                 for micro in others:
                     loss += self._backward(model, micro, update)
             loss += self._backward(model, last, update)
+            self._losses.append(loss)
         self._step += 1
         self._metrics["train"]["seconds/step"].append(time.perf_counter() - started)
         return loss
@@ -192,19 +89,16 @@ class GPPOTrainer(GRPOTrainer):
 
     def _micro_loss(self, model: nn.Module, micro: MicroBatch, update: Update) -> Tensor:
         """The share of `micro` in Eq. 14, a scalar that sums to the loss over micro-batches."""
-        logp, entropy = self._logp(model, micro, entropy=True)
+        logp, entropy = self._logp(model, micro)
         old_logp = logp.detach() if micro.old_logp is None else micro.old_logp
         weight = policy_weight(
             self.args.policy_loss, logp, old_logp, micro.advantage, self.args.clip
         )
-        self._statistics.add(
-            logp=logp,
-            old_logp=old_logp,
-            entropy=entropy,
-            weight=weight,
-            advantage=micro.advantage,
-            mask=micro.mask,
-            clip=self.args.clip,
+        self._statistics.add(logp, old_logp, entropy, weight, micro, self.args.clip)
+        if micro.sampling_logp is not None:
+            weight = self._corrected(weight, old_logp, micro.sampling_logp, micro.mask)
+        self._statistics.updates.add(
+            self._slot, logp, old_logp, entropy, weight, micro.advantage, micro.mask, self.args.clip
         )
         tokens = token_weight(
             weight,
@@ -217,24 +111,32 @@ class GPPOTrainer(GRPOTrainer):
         )
         return weighted_nll(logp, tokens)
 
-    def _logp(
-        self, model: nn.Module, micro: MicroBatch, *, entropy: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities (and entropies) [b, answers] of the last columns of a micro-batch.
+    def _corrected(
+        self, weight: Tensor, old_logp: Tensor, sampling_logp: Tensor, mask: Tensor
+    ) -> Tensor:
+        """`weight` times the correction for the sampler, if it is on; its mismatch is counted."""
+        cap = self.args.importance_cap
+        correction = None if cap is None else mismatch_weight(old_logp, sampling_logp, cap)
+        self._statistics.add_mismatch(old_logp, sampling_logp, correction, mask)
+        return weight if correction is None else weight * correction
 
-        The rows are right-padded, so causal attention never looks at padding and needs no mask.
+    def _logp(self, model: nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies [b, answers] of the answer tokens, in one head pass.
+
+        Rows are right-padded, so causal attention never looks at padding and needs no mask; in a
+        packed row the positions that start over keep the sequences apart.
         """
-        logp, entropies, _ = super()._get_per_token_logps_and_entropies(
-            model,
-            micro.input_ids,
-            torch.ones_like(micro.input_ids),
-            micro.answers,
-            compute_entropy=entropy,
-        )
-        return logp, entropies
+        with self.accelerator.autocast():
+            output = model(
+                input_ids=micro.input_ids,
+                position_ids=micro.position_ids,
+                labels=micro.labels,
+                fused_lm_head=True,
+            )
+        return output.log_probs[:, -micro.answers :], output.entropy[:, -micro.answers :]
 
-    def _clip_grad_norm(self, model: nn.Module) -> Any:
-        norm: Any = super()._clip_grad_norm(model)
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        norm: Any = super()._get_grad_norm(model, grad_norm)
         if any(p.grad is not None for p in model.parameters()):
             self._grad_norms.append(float(norm))
         if not math.isfinite(float(norm)):
@@ -243,43 +145,68 @@ class GPPOTrainer(GRPOTrainer):
                 parameter.grad = None
         return norm
 
-    # --------------------------------------------------------------------------------- log and sums
-
-    def _log_rollout(self, rewards: Tensor, found: Any, rollout: Rollout, seconds: float) -> None:
-        lengths = [rollout.answer_length(i) for i in range(len(rollout.tokens))]
-        live_groups = found.live.any(1).float().mean().item()
-        (tokens,) = self._total([float(sum(lengths))])
-        self._metrics["train"]["zero_advantage_share"].append(1 - live_groups)
-        self._metrics["train"]["unscored"].append(float(rewards.isnan().sum()))
-        self._metrics["train"]["positive_share"].append(
-            (rewards >= self.args.positive_reward).float().mean().item()
-        )
-        self._metrics["train"]["seconds/generate_and_score"].append(seconds)
-        self._metrics["train"]["tokens_per_second"].append(tokens / max(seconds, 1e-9))
+    # ------------------------------------------------------------------------ logs and checkpoints
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
+            logs["loss"] = self._mean_loss()
             norms, self._grad_norms = self._grad_norms, []
             finite = [n for n in norms if math.isfinite(n)]
             logs["grad_norm"] = sum(finite) / max(1, len(finite))
             logs["skipped_updates"] = float(len(norms) - len(finite))
             logs["updates"] = float(len(norms))
-            logs.update(self._statistics.means(self._total, self._largest))
+            logs.update(self._statistics.means(self.processes.total, self.processes.largest))
+            counts = self._statistics.histograms(self.processes.total)
+            if self.on_histograms is not None:
+                self.on_histograms(counts)
+            logs.update(self._log_off_policy())
         super().log(logs, start_time)
 
-    def _total(self, values: list[float]) -> list[float]:
-        """Element-wise sum over processes."""
-        tensor = torch.tensor(values, device=self.accelerator.device)
-        return self.accelerator.reduce(tensor, reduction="sum").tolist()  # type: ignore[union-attr]
+    def _log_off_policy(self) -> dict[str, float]:
+        updates = self.args.steps_per_generation or 1
+        tables = tables_of(self.processes.total(self._statistics.updates.flat(updates)))
+        if self.on_off_policy is not None:
+            self.on_off_policy(self.state.global_step // updates, tables)
+        return headline(tables)
 
-    def _largest(self, value: float) -> float:
-        """The largest value over processes."""
-        tensor = torch.tensor([value], device=self.accelerator.device)
-        return self.accelerator.gather(tensor).max().item()  # type: ignore[union-attr]
+    def _mean_loss(self) -> float:
+        """The mean of Eq. 14 over the updates since the last log line that had a finite one.
 
-    def _local(self, grouped: Tensor) -> Tensor:
-        """This process's part of a tensor [N, G] over all processes, as [B]."""
-        flat = grouped.reshape(-1)
-        size = flat.numel() // self.accelerator.num_processes
-        start = self.accelerator.process_index * size
-        return flat[start : start + size]
+        transformers' own figure is the mean over processes of their shares, counts updates that
+        were not made, and after a resume forgets those before it.
+        """
+        losses, self._losses = self._losses, []
+        shares = [float(loss) for loss in losses]
+        finite = [x for x in self.processes.total(shares) if math.isfinite(x)] if shares else []
+        return sum(finite) / max(1, len(finite))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        slot = self._slot
+        buffer = Buffer(
+            slot=slot,
+            updates=self._updates if slot else [],
+            metrics={name: list(values) for name, values in self._metrics["train"].items()},
+            statistics=self._statistics.state(),
+            losses=[float(loss) for loss in self._losses],
+            grad_norms=self._grad_norms,
+            counts={name: getattr(self, name) for name in COUNTS},
+        )
+        folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
+        save_buffer(buffer_path(folder, self.processes.rank), buffer)
+        self.accelerator.wait_for_everyone()  # then the first process marks it as whole
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        slot = self.state.global_step % (self.args.steps_per_generation or 1)
+        rank, world = self.processes.rank, self.processes.size
+        buffer = load_buffer(Path(checkpoint), rank, world, self.accelerator.device, slot=slot)
+        if buffer is not None:
+            self._step, self._updates = buffer.slot, buffer.updates
+            self._metrics["train"].update(buffer.metrics)
+            self._statistics.restore(buffer.statistics)
+            self._losses, self._grad_norms = [*buffer.losses], buffer.grad_norms
+            for name, count in buffer.counts.items():
+                setattr(self, name, count)

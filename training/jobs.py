@@ -22,7 +22,9 @@ class BaseJob(_Job):
     """Write the base model to `out/checkpoint`."""
 
     kind: Literal["base"] = "base"
-    examples: Annotated[Path, Field(description="parquet[Example]: the small tokenizer's corpus")]
+    examples: Annotated[
+        Path | None, Field(description="parquet[Example]: corpus of the small tokenizer (random)")
+    ] = None
     settings: BaseModelSettings
 
 
@@ -30,7 +32,7 @@ class SFTJob(_Job):
     """Fine-tune `base` on `examples`; writes `out/checkpoint`."""
 
     kind: Literal["sft"] = "sft"
-    base: Path
+    base: Annotated[Path, Field(description="Checkpoint folder, or a hub id")]
     examples: Annotated[Path, Field(description="parquet[Example]")]
     settings: SFTSettings
 
@@ -39,7 +41,7 @@ class RLJob(_Job):
     """One GPPO stage on `problems`; writes `out/checkpoint` and `out/rollouts.parquet`."""
 
     kind: Literal["rl"] = "rl"
-    checkpoint: Path
+    checkpoint: Annotated[Path, Field(description="Checkpoint folder, or a hub id")]
     problems: Annotated[Path, Field(description="parquet[Problem]")]
     settings: RLSettings
 
@@ -51,6 +53,9 @@ class GenerateJob(_Job):
     engine: EngineSettings
     sampling: Sampling
     requests: Path
+    replica: Annotated[int, Field(ge=0, description="Which share of the requests is ours")] = 0
+    replicas: Annotated[int, Field(ge=1, description="Into how many shares they are cut")] = 1
+    done: Annotated[Path | None, Field(description="Journal whose answers are not needed")] = None
 
 
 Job = Annotated[BaseJob | SFTJob | RLJob | GenerateJob, Field(discriminator="kind")]

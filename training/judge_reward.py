@@ -4,17 +4,25 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from transformers import TrainerState
+
 from eval.records import Problem, Score
 
 
 class ManyJudge(Protocol):
     """What `eval.judge.Judge` offers."""
 
-    def judge_many(self, items: Iterable[tuple[Problem, str, int]], /) -> Iterable[Score]: ...
+    def judge_many(
+        self, items: Iterable[tuple[Problem, str, int]], /, draw: int
+    ) -> Iterable[Score]: ...
 
 
 class JudgeReward:
-    """A TRL reward function. None is unscored: the answer leaves its group, it is never a 0."""
+    """A TRL reward function. None is unscored: the answer leaves its group, it is never a 0.
+
+    Where a problem is judged on a part of its tests, all answers of a step share that part, and
+    the next step draws another.
+    """
 
     __name__ = "judge"
 
@@ -29,6 +37,7 @@ class JudgeReward:
         *,
         completions: list[Any],
         problem_id: list[str],
+        trainer_state: TrainerState,
         log_metric: Any = None,
         **_: Any,
     ) -> list[float | None]:
@@ -38,7 +47,7 @@ class JudgeReward:
         for pid, text in zip(problem_id, texts, strict=True):
             seen[pid] = seen.get(pid, -1) + 1
             items.append((self.problems[pid], text, seen[pid]))
-        self.scores = list(self.judge.judge_many(items))
+        self.scores = list(self.judge.judge_many(items, draw=trainer_state.global_step))
         if log_metric is not None:
             for name, value in components(self.scores).items():
                 log_metric(name, value)

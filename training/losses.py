@@ -12,6 +12,7 @@ Shapes: all tensors are [B, T] (sequences × answer tokens) unless said otherwis
 be [B, 1]. Signs: `weighted_nll` is minimised; a positive advantage makes its tokens likelier.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,13 +24,18 @@ MAX_LOG_RATIO = 20.0  # e^20 is far outside any clip range, and its square still
 
 @dataclass(frozen=True)
 class Clip:
-    """Clip range [1 − ε_low, 1 + ε_high] (Eq. 5), β1 and β2 (Eq. 17), optional dual clip c."""
+    """Clip range [1 − ε_low, 1 + ε_high] (Eq. 5), β1 and β2 (Eq. 17), optional dual clip c.
+
+    `max_log_ratio` bounds |log δ| before it is exponentiated. It acts on tokens that no clip range
+    bounds: Ã < 0 with a large δ.
+    """
 
     eps_low: float = 0.2
     eps_high: float = 0.28
     beta1: float = 1.0
     beta2: float = 1.0
     dual_clip: float | None = None
+    max_log_ratio: float = MAX_LOG_RATIO
 
     def above(self, ratio: Tensor, advantage: Tensor) -> Tensor:
         """Tokens that clipping would cut off on the high side: Ã > 0, δ > 1 + ε_high."""
@@ -70,9 +76,24 @@ POLICY_LOSSES: dict[str, Callable[[Tensor, Tensor, Clip], Tensor]] = {
 }
 
 
-def importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
-    """δ = π/π_old, detached; the log-ratio is clamped to ±20."""
-    return (logp - old_logp).detach().float().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+def importance_ratio(
+    logp: Tensor, old_logp: Tensor, max_log_ratio: float = MAX_LOG_RATIO
+) -> Tensor:
+    """δ = π/π_old, detached, in float32 or better; |log δ| is at most `max_log_ratio`."""
+    log_ratio = (logp - old_logp).detach()
+    if log_ratio.dtype != torch.float64:
+        log_ratio = log_ratio.float()
+    return log_ratio.clamp(-max_log_ratio, max_log_ratio).exp()
+
+
+def mismatch_weight(old_logp: Tensor, sampling_logp: Tensor, cap: float) -> Tensor:
+    """min(π_old/π_sampler, cap) per token, detached: truncated importance sampling.
+
+    Corrects for a sampler (vLLM) whose probabilities differ from the trainer's. A token whose
+    sampling log-probability is unknown (NaN) counts as 1.
+    """
+    log_ratio = torch.nan_to_num((old_logp - sampling_logp).detach().float(), nan=0.0)
+    return log_ratio.clamp(max=math.log(cap)).exp()
 
 
 def policy_weight(
@@ -84,7 +105,7 @@ def policy_weight(
     """
     if loss not in POLICY_LOSSES:
         raise ValueError(f"unknown policy loss {loss!r}; choose one of {sorted(POLICY_LOSSES)}")
-    ratio = importance_ratio(logp, old_logp)
+    ratio = importance_ratio(logp, old_logp, clip.max_log_ratio)
     weight = POLICY_LOSSES[loss](ratio, advantage, clip)
     if clip.dual_clip is not None:
         weight = weight.masked_fill((advantage < 0) & (ratio > clip.dual_clip), 0.0)
@@ -103,13 +124,14 @@ def token_weight(
 ) -> Tensor:
     """w = F·Ã/Z_pg + α·1[positive]/Z_pos on answer tokens, 0 elsewhere (Eq. 12, 13, 14).
 
-    `positive` [B] or [B, 1] marks correct answers (Φ of Eq. 13). `policy_tokens` and
+    `positive` [B], [B, 1] or [B, T] marks correct answers (Φ of Eq. 13). `policy_tokens` and
     `positive_tokens` are the answer tokens, and those of correct answers, of the *whole* optimizer
     step, so the sum over micro-batches and processes is the loss of the step however it is cut.
     Eq. 13 prints π; the gradient of a likelihood needs log π, which is what the authors' code has.
     """
     policy = policy_weight * advantage / _at_least_one(policy_tokens)
-    lm = lm_weight * positive.reshape(-1, 1).to(policy) / _at_least_one(positive_tokens)
+    correct = positive[:, None] if positive.ndim == 1 else positive
+    lm = lm_weight * correct.to(policy) / _at_least_one(positive_tokens)
     return torch.where(mask.bool(), policy + lm, 0.0).detach()
 
 

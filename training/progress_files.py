@@ -11,15 +11,16 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 PROGRESS_INTERVAL_S = 0.5
 
 
-class MetricsFile:
-    """Appends to `out/logs/metrics.jsonl`; a resumed run first drops what came after its start."""
+class StepLines:
+    """JSON lines with a step each; a resumed run first drops what came after its start."""
 
-    def __init__(self, out: Path, *, after_step: int = 0) -> None:
-        self.path = out / "logs" / "metrics.jsonl"
+    def __init__(self, path: Path, *, after_step: int) -> None:
+        self.path = path
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for line in self._lines() if json.loads(line)["step"] <= after_step]
         partial = self.path.with_suffix(".partial")
@@ -33,12 +34,22 @@ class MetricsFile:
         text = self.path.read_text()
         return [line for line in text[: text.rfind("\n") + 1].splitlines() if line]
 
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append one line."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class MetricsFile(StepLines):
+    """`out/logs/metrics.jsonl`."""
+
+    def __init__(self, out: Path, *, after_step: int = 0) -> None:
+        super().__init__(out / "logs" / "metrics.jsonl", after_step=after_step)
+
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one line; what is not finite is left out, for JSON has no name for it."""
         finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
-        line = json.dumps({"step": step, "time": time.time(), "metrics": finite})
-        with self.path.open("a") as file:
-            file.write(line + "\n")
+        self.write({"step": step, "time": time.time(), "metrics": finite})
 
 
 class ProgressFile:

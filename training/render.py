@@ -46,6 +46,29 @@ def response_ids(tokenizer: PreTrainedTokenizerBase, responses: Sequence[str]) -
     return [[*ids, end] for ids in encoded]  # type: ignore[misc]
 
 
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError, with the cure, if answers could not be trained on or judged."""
+    name = tokenizer.name_or_path or "this model"
+    if tokenizer.chat_template is None:
+        raise ValueError(f"the tokenizer of {name} has no chat template; set one, or let klear's "
+                         "base stage prepare the model")  # fmt: skip
+    if tokenizer.pad_token_id is None:
+        raise ValueError(f"the tokenizer of {name} has no pad token; set tokenizer.pad_token")
+    if tokenizer.pad_token_id == end_of_turn(tokenizer):
+        raise ValueError(
+            f"the tokenizer of {name} pads with its end-of-turn token {tokenizer.pad_token!r}: a "
+            "finished answer would look like padding; set another pad_token"
+        )
+    answer = f"{THINK_OPEN}\n1\n{THINK_CLOSE}\n2"
+    (found,) = response_texts(tokenizer, response_ids(tokenizer, [answer]))
+    if THINK_OPEN not in found or THINK_CLOSE not in found:
+        raise ValueError(
+            f"the tokenizer of {name} does not keep {THINK_OPEN} and {THINK_CLOSE} (they are "
+            "special tokens, dropped when decoding): every answer would break the think format; "
+            "add them as ordinary tokens"
+        )
+
+
 def response_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[Sequence[int]]) -> list[str]:
     """The answers as the judge sees them: without end-of-turn and padding, with think tags."""
     return tokenizer.batch_decode([list(i) for i in ids], skip_special_tokens=True)

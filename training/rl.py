@@ -1,5 +1,6 @@
 """One GPPO stage (§3.2, §4.1): problems in, a better checkpoint and a table of rollouts out."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,41 +14,63 @@ from eval.judge import Judge
 from eval.records import Problem
 from eval.tables import read_table
 from training import render
+from training.adapters import lora_config
 from training.callbacks import WriteMetrics
-from training.checkpoints import StableCheckpoints, latest, load_model, load_tokenizer, save_trained
+from training.checkpoints import (
+    StableCheckpoints,
+    check_layout,
+    load_model,
+    load_tokenizer,
+    save_trained,
+)
 from training.gppo_config import GPPOConfig
 from training.gppo_trainer import GPPOTrainer
 from training.jobs import RLJob
 from training.judge_reward import JudgeReward
+from training.lineage import read_lineage, step_of
+from training.off_policy import OffPolicyJournal
+from training.own_vllm import own_server
+from training.ports import free_port
 from training.progress_files import MetricsFile, ProgressFile
+from training.rank import rank, share_of_judge
 from training.rollout_audit import RolloutAudit
+from training.rollout_pictures import RolloutPictures
+from training.room import check_room, positions_of
 from training.sampler import sample
 from training.schedule import RLSchedule, rl_schedule, world_size
+from training.stable import CHECKPOINTS, latest
+from training.whole_model import copy_on_each, is_spread
 
 
 def run_rl(job: RLJob) -> dict[str, float]:
     """Train `job.checkpoint` on `job.problems` into `job.out/checkpoint`; resumes in `job.out`."""
     s, scratch = job.settings, job.out / ".resume"
     tokenizer = load_tokenizer(job.checkpoint)
+    render.check_tokenizer(tokenizer)
     model = load_model(
         job.checkpoint,
         attention=s.runtime.attention,
-        dtype="float32",  # the weights stay fp32: an update of 1e-6 is lost in bf16
+        # trained weights stay fp32: an update of 1e-6 is lost in bf16; frozen ones need it not
+        dtype="bfloat16" if s.lora and s.runtime.bf16 else "float32",
     )
-    problems, too_long = fitting(
+    problems, too_long, longest = fitting(
         list(read_table(job.problems, Problem)), tokenizer, s.max_prompt_tokens
     )
+    check_room(positions_of(model.config), longest, s.max_tokens)
     units = rl_schedule(s, world_size())
-    checkpoints = scratch / "checkpoints"
+    checkpoints = scratch / CHECKPOINTS
     start = latest(checkpoints)
     done = int(start.name.rpartition("-")[2]) // units.updates_per_rollout if start else 0
-    with Judge(s.judge) as judge:
+    with Judge(share_of_judge(s.judge)) as judge:
         reward = JudgeReward(judge, problems)
         trainer = build_trainer(job, model, tokenizer, problems, reward, units, checkpoints)
+        check_layout(trainer, start)
         audit = None
         if trainer.is_world_process_zero():
             audit = RolloutAudit(job.out, tokenizer, reward, keep=s.audit_rollouts, after_step=done)
             trainer.on_rollout = audit.add
+            trainer.on_histograms = RolloutPictures(job.out, s.max_tokens, after_step=done).add
+            trainer.on_off_policy = OffPolicyJournal(job.out, after_step=done).add
             trainer.add_callback(
                 WriteMetrics(
                     MetricsFile(job.out, after_step=done),
@@ -58,27 +81,36 @@ def run_rl(job: RLJob) -> dict[str, float]:
         trainer.train(resume_from_checkpoint=str(start) if start else None)
     if audit is not None:
         audit.write(job.out / "rollouts.parquet")
-    save_trained(trainer, job.out / "checkpoint", bf16=s.runtime.bf16)
+    commit = getattr(model.config, "_commit_hash", None)
+    step = step_of(f"rl {s.domain}", "the step before", job.seed, s)
+    save_trained(
+        trainer,
+        job.out / "checkpoint",
+        bf16=s.runtime.bf16,
+        lineage=[*read_lineage(job.checkpoint, commit), step],
+    )
     return {
         "rollout_steps": float(s.steps),
         "prompts": float(len(problems)),
         "prompts_too_long": float(too_long),
         "non_finite_updates": float(trainer.non_finite_updates),
+        "rollouts_without_update": float(trainer.empty_rollouts),
     }
 
 
 def fitting(
     problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, longest: int
-) -> tuple[list[Problem], int]:
-    """The problems whose rendered prompt has at most `longest` tokens, and how many have more."""
-    ids = render.prompt_ids(tokenizer, [p.prompt for p in problems])
-    kept = [p for p, i in zip(problems, ids, strict=True) if len(i) <= longest]
+) -> tuple[list[Problem], int, int]:
+    """(the problems whose rendered prompt has at most `longest` tokens, how many have more, the
+    tokens of the longest kept)."""
+    lengths = list(map(len, render.prompt_ids(tokenizer, [p.prompt for p in problems])))
+    kept = [p for p, n in zip(problems, lengths, strict=True) if n <= longest]
     if not kept:
         raise ValueError(
             f"none of {len(problems)} prompts has {longest} tokens or fewer; "
             "raise max_prompt_tokens or check the problems file"
         )
-    return kept, len(problems) - len(kept)
+    return kept, len(problems) - len(kept), max(n for n in lengths if n <= longest)
 
 
 def build_trainer(
@@ -96,12 +128,18 @@ def build_trainer(
         model=model,
         reward_funcs=reward,
         args=gppo_config(
-            job.settings, job.seed, units, checkpoints, positive_reward(job, problems)
+            job.settings,
+            job.seed,
+            units,
+            checkpoints,
+            positive_reward(job, problems),
+            positions_of(model.config),
         ),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,  # type: ignore[arg-type]
         callbacks=[StableCheckpoints(checkpoints)],
         rollout_func=rollout_function(job.settings),
+        peft_config=lora_config(job.settings.lora),
     )
 
 
@@ -115,9 +153,14 @@ def positive_reward(job: RLJob, problems: Sequence[Problem]) -> float:
 
 
 def gppo_config(
-    s: RLSettings, seed: int, units: RLSchedule, checkpoints: Path, positive: float
+    s: RLSettings,
+    seed: int,
+    units: RLSchedule,
+    checkpoints: Path,
+    positive: float,
+    positions: int | None = None,
 ) -> GPPOConfig:
-    """Settings and schedule in TRL's words."""
+    """Settings and schedule in TRL's words; `positions` are those of the model."""
     cuda = torch.cuda.is_available()
     return GPPOConfig(
         output_dir=str(checkpoints),
@@ -127,10 +170,13 @@ def gppo_config(
         beta1=s.beta1,
         beta2=s.beta2,
         dual_clip=s.dual_clip,
+        max_log_ratio=s.max_log_ratio,
         lm_weight=s.lm_weight,
         positive_reward=positive,
         advantage_std=s.advantage_std,
         drop_zero_advantage=s.drop_zero_advantage,
+        oversampling=s.oversampling,
+        overlong_filter=s.overlong_filter,
         micro_batch_tokens=s.runtime.micro_batch_tokens,
         per_device_train_batch_size=units.per_device_train_batch_size,
         gradient_accumulation_steps=1,
@@ -150,7 +196,7 @@ def gppo_config(
         bf16=s.runtime.bf16,
         use_cpu=not cuda,
         gradient_checkpointing=s.runtime.gradient_checkpointing,
-        **vllm_arguments(s),
+        **vllm_arguments(s, positions),
         dataloader_pin_memory=cuda,
         logging_steps=units.updates_per_rollout,
         save_strategy="steps",
@@ -163,21 +209,42 @@ def gppo_config(
     )
 
 
-def vllm_arguments(s: RLSettings) -> dict[str, Any]:
+def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any]:
     """Where vLLM samples: in the training processes (colocate) or on a server."""
     if s.engine == "transformers":
         return {"use_vllm": False}
     arguments: dict[str, Any] = {
         "use_vllm": True,
         "vllm_mode": s.engine.removeprefix("vllm_"),
-        "vllm_importance_sampling_correction": False,
-        "vllm_max_model_length": s.max_prompt_tokens + s.max_tokens,
+        "vllm_importance_sampling_correction": s.importance_cap is not None,
+        "vllm_max_model_length": min(s.max_prompt_tokens + s.max_tokens, positions or sys.maxsize),
     }
+    if s.importance_cap is not None:
+        arguments["vllm_importance_sampling_clip_max"] = s.importance_cap
+    if s.engine == "vllm_server":
+        arguments |= where_vllm_serves(s)
     if s.engine == "vllm_colocate":
         arguments["vllm_gpu_memory_utilization"] = s.engine_runtime.gpu_memory_utilization
         arguments["vllm_tensor_parallel_size"] = s.engine_runtime.tensor_parallel
-        arguments["vllm_enable_sleep_mode"] = True
+        arguments["vllm_enable_sleep_mode"] = torch.cuda.is_available()  # it frees GPU memory
     return arguments
+
+
+def where_vllm_serves(s: RLSettings) -> dict[str, Any]:
+    """The server of RL; only the first process asks it, and only that one is told of the stage's
+    own server. Two stages on one machine must not meet at the port for the weights."""
+    if rank():
+        return {"vllm_server_base_url": s.runtime.vllm_server_url or "http://unused"}
+    url = own_server(s.runtime.vllm_server_url)
+    port = {} if s.runtime.vllm_server_url else {"vllm_group_port": free_port()}
+    return {"vllm_server_base_url": url, **port}
+
+
+def policy_to_sample(trainer: GPPOTrainer) -> Any:
+    """The policy as a plain model: processes that sample do not wait for each other's answers."""
+    if is_spread(trainer):
+        return copy_on_each(trainer)
+    return trainer.accelerator.unwrap_model(trainer.model)
 
 
 def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[str, Any]] | None:
@@ -191,7 +258,7 @@ def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[s
         assert isinstance(pad_id, int)
         ids = render.prompt_ids(tokenizer, [turns[-1]["content"] for turns in prompts])
         answers = sample(
-            trainer.accelerator.unwrap_model(trainer.model),
+            policy_to_sample(trainer),
             ids,
             max_tokens=units.max_completion_length or 1,
             stop_ids=trainer.eos_token_ids,

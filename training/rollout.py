@@ -1,13 +1,9 @@
-"""A rollout on its way into optimizer updates: no padding, no dead group is ever forwarded."""
+"""A rollout, and the optimizer updates it becomes: no padding kept, dead groups left out."""
 
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from training.batching import length_groups
 
 
 @dataclass
@@ -23,6 +19,8 @@ class Rollout:
     """[B] bool: correct answers, Φ of Eq. 13."""
     keep: Tensor
     """[B] bool: forwarded and counted; the others left before any compute."""
+    sampling_logp: list[Tensor] | None = None
+    """The sampler's log-probabilities of the answer tokens, where it reported them."""
 
     def answer_length(self, i: int) -> int:
         return len(self.tokens[i]) - self.prompt_length[i]
@@ -36,6 +34,7 @@ class Rollout:
         advantage: Tensor,
         positive: Tensor,
         keep: Tensor,
+        sampling_logp: Tensor | None = None,
     ) -> "Rollout":
         """From TRL's padded tensors: prompts [B, P] (left), completions [B, C] (right)."""
         rows = zip(prompt_ids, prompt_mask.bool(), completion_ids, completion_mask.bool(),
@@ -44,12 +43,17 @@ class Rollout:
         for prompt, prompt_kept, answer, answer_kept in rows:
             tokens.append(torch.cat([prompt[prompt_kept], answer[answer_kept]]))
             lengths.append(int(prompt_kept.sum()))
-        return Rollout(tokens, lengths, advantage, positive, keep)
+        sampled = None
+        if sampling_logp is not None:
+            kept = completion_mask.bool()
+            sampled = [row[k] for row, k in zip(sampling_logp, kept, strict=True)]
+        return Rollout(tokens, lengths, advantage, positive, keep, sampled)
 
 
 @dataclass
 class MicroBatch:
-    """Sequences of like length, right-padded to the longest; [b, T] unless said otherwise."""
+    """One forward pass. Padded: b sequences of like length [b, T], right-padded to the longest.
+    Packed: b = 1, the sequences one after another, told apart by `position_ids`."""
 
     input_ids: Tensor
     answers: int
@@ -57,13 +61,25 @@ class MicroBatch:
     mask: Tensor
     """[b, answers] bool: answer tokens."""
     advantage: Tensor
-    """[b, 1]"""
+    """[b, 1]; packed: [1, answers]"""
     positive: Tensor
-    """[b]"""
+    """[b]; packed: [1, answers]"""
     share: float = 1.0
     """0 for a batch that only keeps this process in step with the others."""
     old_logp: Tensor | None = None
     """[b, answers]; None while the policy has not moved since the rollout."""
+    position_ids: Tensor | None = None
+    """[1, T] of a packed batch, from 0 in every sequence."""
+    sampling_logp: Tensor | None = None
+    """[b, answers]"""
+
+    @property
+    def labels(self) -> Tensor:
+        """[b, T]: the tokens to score, −100 on prompts and padding."""
+        labels = torch.full_like(self.input_ids, -100)
+        answers = slice(self.input_ids.shape[1] - self.answers, None)
+        labels[:, answers] = torch.where(self.mask, self.input_ids[:, answers], -100)
+        return labels
 
 
 @dataclass
@@ -73,75 +89,3 @@ class Update:
     micro_batches: list[MicroBatch]
     policy_tokens: float
     positive_tokens: float
-
-
-def plan_updates(
-    rollout: Rollout,
-    *,
-    group_size: int,
-    mini_batch_groups: float,
-    most_updates: int,
-    budget: int,
-    pad_id: int,
-    rng: random.Random,
-    total: Callable[[list[float]], list[float]],
-    largest: Callable[[float], float],
-) -> list[Update]:
-    """Whole groups, shuffled, into mini-batches of about `mini_batch_groups` groups.
-
-    When groups were dropped there are fewer updates, not smaller ones, as in the authors' code.
-    `total` and `largest` reduce over processes; every process plans the same number of updates
-    and of micro-batches.
-    """
-    starts = range(0, len(rollout.tokens), group_size)
-    groups = [[i for i in range(s, s + group_size) if rollout.keep[i]] for s in starts]
-    groups = [g for g in groups if g]
-    rng.shuffle(groups)
-    (survivors,) = total([float(len(groups))])
-    if not survivors:
-        return []
-    updates = min(most_updates, max(1, round(survivors / mini_batch_groups)))
-    planned = []
-    for u in range(updates):
-        rows = [i for group in groups[u::updates] for i in group]
-        planned.append(_update(rollout, rows, budget, pad_id, total, largest))
-    return planned
-
-
-def _update(
-    rollout: Rollout,
-    rows: list[int],
-    budget: int,
-    pad_id: int,
-    total: Callable[[list[float]], list[float]],
-    largest: Callable[[float], float],
-) -> Update:
-    lengths = [len(rollout.tokens[i]) for i in rows]
-    cut = [[rows[j] for j in group] for group in length_groups(lengths, budget)]
-    batches = [_micro_batch(rollout, group, pad_id) for group in cut]
-    for _ in range(int(largest(len(batches))) - len(batches)):
-        shortest = min(range(len(rollout.tokens)), key=lambda i: len(rollout.tokens[i]))
-        batches.append(_micro_batch(rollout, [shortest], pad_id, share=0.0))
-    tokens = [float(rollout.answer_length(i)) for i in rows]
-    positive = [t for t, i in zip(tokens, rows, strict=True) if rollout.positive[i]]
-    policy_tokens, positive_tokens = total([sum(tokens), sum(positive)])
-    return Update(batches, policy_tokens, positive_tokens)
-
-
-def _micro_batch(rollout: Rollout, rows: list[int], pad_id: int, share: float = 1.0) -> MicroBatch:
-    tokens = [rollout.tokens[i] for i in rows]
-    ids = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=pad_id)
-    first = min(rollout.prompt_length[i] for i in rows)
-    position = torch.arange(first, ids.shape[1], device=ids.device)
-    prompt = torch.tensor([rollout.prompt_length[i] for i in rows], device=ids.device)
-    end = torch.tensor([len(t) for t in tokens], device=ids.device)
-    mask = (position >= prompt[:, None]) & (position < end[:, None])
-    index = torch.tensor(rows, device=rollout.advantage.device)
-    return MicroBatch(
-        input_ids=ids,
-        answers=ids.shape[1] - first,
-        mask=mask & (share > 0),
-        advantage=rollout.advantage[index, None],
-        positive=rollout.positive[index],
-        share=share,
-    )

@@ -46,6 +46,8 @@ class RolloutAudit:
         after_step: int = 0,
     ) -> None:
         self.tokenizer, self.reward, self.keep = tokenizer, reward, keep
+        self.shown = out / "logs" / "shown" / "rollouts"
+        self.shown.mkdir(parents=True, exist_ok=True)
         self.journal = out / ".resume" / "rollouts.jsonl"
         self.journal.parent.mkdir(parents=True, exist_ok=True)
         rows = [row for row in self._rows() if row.step <= after_step]
@@ -56,9 +58,9 @@ class RolloutAudit:
     def _rows(self) -> list[RolloutRow]:
         if not self.journal.exists():
             return []
-        text = self.journal.read_text()
-        whole = text[: text.rfind("\n") + 1].splitlines()
-        return [RolloutRow.model_validate(json.loads(line)) for line in whole]
+        # not splitlines of a text: it cuts at U+2028 and others too, which an answer may hold
+        with self.journal.open("rb") as file:
+            return [RolloutRow.model_validate_json(x) for x in file if x.endswith(b"\n")]
 
     def add(self, record: RolloutRecord) -> None:
         """Keep a slice of one rollout."""
@@ -66,6 +68,7 @@ class RolloutAudit:
         rollout = record.tokens
         answers = [rollout.tokens[i][rollout.prompt_length[i] :].tolist() for i in chosen]
         texts = response_texts(self.tokenizer, answers)
+        rows = []
         with self.journal.open("a") as file:
             for i, text in zip(chosen, texts, strict=True):
                 score = self.reward.scores[i]
@@ -84,6 +87,17 @@ class RolloutAudit:
                     trained=bool(rollout.keep[i]),
                 )
                 file.write(row.model_dump_json() + "\n")
+                rows.append(row)
+        self._show(record.step + 1, rows)
+
+    def _show(self, step: int, rows: list[RolloutRow]) -> None:
+        """The step's rows as a table that a tracker can display (columns and data)."""
+        names = [n for n in RolloutRow.model_fields if n != "step"]
+        data = [[getattr(row, n) for n in names] for row in rows]
+        path = self.shown / f"step_{step:05d}.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps({"columns": names, "data": data}))
+        os.replace(partial, path)
 
     def write(self, path: Path) -> int:
         """All kept rows as parquet, in the order of the steps."""

@@ -56,7 +56,7 @@ def sample(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     *,
-    max_tokens: int,
+    max_tokens: int | Sequence[int],
     stop_ids: Sequence[int],
     pad_id: int,
     temperature: float = 1.0,
@@ -66,8 +66,10 @@ def sample(
 ) -> list[list[int]]:
     """One answer (token ids, end token included) to each prompt, in order.
 
-    Prompts of like length share a batch. Draws from `generator`, or torch's global one.
+    `max_tokens` holds for all prompts, or is one number for each. Prompts of like length share a
+    batch. Draws from `generator`, or torch's global one.
     """
+    most = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     answers: list[list[int]] = [[] for _ in prompts]
     training = model.training
@@ -76,7 +78,7 @@ def sample(
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             batch = _sample_batch(
-                model, [prompts[i] for i in rows], max_tokens, stop_ids, pad_id,
+                model, [prompts[i] for i in rows], [most[i] for i in rows], stop_ids, pad_id,
                 temperature, top_p, generator,
             )  # fmt: skip
             for i, answer in zip(rows, batch, strict=True):
@@ -89,21 +91,21 @@ def sample(
 def _sample_batch(
     model: PreTrainedModel,
     prompts: list[Sequence[int]],
-    max_tokens: int,
+    most: list[int],
     stop_ids: Sequence[int],
     pad_id: int,
     temperature: float,
     top_p: float,
     generator: torch.Generator | None,
 ) -> list[list[int]]:
-    device, width = model.device, max(map(len, prompts))
+    device, width, max_tokens = model.device, max(map(len, prompts)), max(most)
     ids = torch.tensor([[pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
     offset = torch.tensor([width - len(p) for p in prompts], device=device)
     stops = torch.tensor(list(stop_ids), device=device)
     layers = model.config.get_text_config().num_hidden_layers
     cache = Cache(layers=[RoomyLayer(width + max_tokens) for _ in range(layers)])
     written = ids.new_full((len(prompts), max_tokens), pad_id)
-    length = torch.full((len(prompts),), max_tokens, device=device)
+    length = torch.tensor(most, device=device)
     rows = torch.arange(len(prompts), device=device)  # which prompt each row of the batch is
     running = torch.ones_like(rows, dtype=torch.bool)
     padded = bool(offset.any())
@@ -120,7 +122,7 @@ def _sample_batch(
         ).logits[:, -1]
         chosen = draw(logits.float(), temperature, top_p, generator)
         written[rows, t] = chosen
-        ended = running & torch.isin(chosen, stops)
+        ended = running & (torch.isin(chosen, stops) | (length[rows] <= t + 1))
         length[rows[ended]] = t + 1
         running &= ~ended
         alive = int(running.sum())

@@ -7,7 +7,7 @@ updates. A combination that does not divide is refused, with the arithmetic show
 import os
 from dataclasses import dataclass
 
-from configs.training_stages import RLSettings, SFTSettings
+from configs.training_stages import RLSettings
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,12 @@ class RLSchedule:
     """One RL stage in TRL's units (GRPOConfig's names)."""
 
     per_device_train_batch_size: int
-    """Sequences of one optimizer update on one device."""
+    """Sequences of one optimizer update on one device, times `oversampling`."""
     gradient_accumulation_steps: int
     steps_per_generation: int
     """Calls of the trainer (not optimizer updates) between two rollouts."""
     generation_batch_size: int
-    """Sequences of one rollout, over all devices."""
+    """Sequences generated for one rollout, over all devices: `oversampling` times those trained."""
     num_generations: int
     updates_per_rollout: int
     max_steps: int
@@ -29,15 +29,15 @@ class RLSchedule:
     """Optimizer updates; the authors warm up over rollouts (80 and 40 updates, §4.1)."""
 
 
-@dataclass(frozen=True)
-class SFTSchedule:
-    micro_batch_tokens: int
-    accumulation: int
-
-
 def world_size() -> int:
     """Training processes of this launch (torchrun and accelerate set WORLD_SIZE)."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_sharded() -> bool:
+    """Whether accelerate was told to spread the weights over the processes (FSDP or DeepSpeed)."""
+    names = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    return any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
 
 
 def rl_schedule(s: RLSettings, world: int, sequences_per_device: int | None = None) -> RLSchedule:
@@ -56,27 +56,15 @@ def rl_schedule(s: RLSettings, world: int, sequences_per_device: int | None = No
     micro = sequences_per_device or device
     accumulation = _divide(device, micro, f"{mini_batch} sequences / {world}", "micro-batch")
     return RLSchedule(
-        per_device_train_batch_size=micro,
+        per_device_train_batch_size=micro * s.oversampling,
         gradient_accumulation_steps=accumulation,
         steps_per_generation=updates * accumulation,
-        generation_batch_size=rollout,
+        generation_batch_size=rollout * s.oversampling,
         num_generations=s.rollouts_per_prompt,
         updates_per_rollout=updates,
         max_steps=s.steps * updates,
         warmup_steps=s.warmup_steps * updates,
     )
-
-
-def sft_schedule(s: SFTSettings, world: int) -> SFTSchedule:
-    """Micro-batches of tokens: `batch_tokens` = micro-batch × accumulation × `world`, nearly.
-
-    Lengths vary, so a batch of tokens is a budget and no exact count; accumulation is rounded.
-    """
-    per_device = s.batch_tokens / world
-    micro = min(s.max_length if s.packing else s.runtime.micro_batch_tokens, round(per_device))
-    if micro < 1:
-        raise ValueError(f"batch_tokens={s.batch_tokens} over {world} processes leaves no token")
-    return SFTSchedule(micro_batch_tokens=micro, accumulation=max(1, round(per_device / micro)))
 
 
 def _divide(number: int, by: int, what: str, unit: str) -> int:

@@ -1,5 +1,6 @@
 """What the local engines share: where an answer stops, what its text is, how long it may be."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -9,7 +10,10 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrained
 from configs.engines import EngineSettings
 from eval.records import FinishReason, Sample
 from training.engines.interface import EngineError, Request
-from training.render import end_of_turn, response_texts
+from training.render import conversation, end_of_turn, response_texts
+from training.untrusted import NO_CODE
+
+_PREFILL = re.compile(r"<think>\s*(</think>\s*)?\Z")
 
 
 def load_tokenizer_and_config(
@@ -18,8 +22,8 @@ def load_tokenizer_and_config(
     """Tokenizer, model configuration and the ids that end an answer."""
     where = {"revision": settings.revision}
     try:
-        config = AutoConfig.from_pretrained(settings.model, **where)
-        tokenizer = AutoTokenizer.from_pretrained(settings.model, **where)
+        config = AutoConfig.from_pretrained(settings.model, **where, **NO_CODE)
+        tokenizer = AutoTokenizer.from_pretrained(settings.model, **where, **NO_CODE)
     except (OSError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise EngineError(f"engine model={settings.model} cannot be loaded: {first}") from error
@@ -35,6 +39,21 @@ def stop_ids(settings: EngineSettings, tokenizer: PreTrainedTokenizerBase) -> tu
         own = GenerationConfig.from_pretrained(settings.model, revision=settings.revision)
         found += own.eos_token_id if isinstance(own.eos_token_id, list) else [own.eos_token_id]
     return tuple(sorted({i for i in found if isinstance(i, int)}))
+
+
+def think_prefill(settings: EngineSettings, tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the chat template writes of the answer itself: `<think>`, or an empty think block.
+
+    Templates of DeepSeek-R1 and its distillations open the block, so the model's own text begins
+    in the middle of it. The setting `think_prefill` goes before what the template shows.
+    """
+    if settings.think_prefill:
+        return settings.think_prefill
+    text = tokenizer.apply_chat_template(
+        conversation("?"), add_generation_prompt=True, tokenize=False
+    )
+    found = _PREFILL.search(str(text))
+    return found[0] if found else ""
 
 
 def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:
@@ -55,8 +74,12 @@ def make_sample(
     prompt_tokens: int,
     ids: Sequence[int],
     ends: Sequence[int],
+    prefill: str = "",
 ) -> Sample:
-    """A Sample from generated ids. Ids that hold no end token were cut: finish_reason `length`."""
+    """A Sample from generated ids. Ids that hold no end token were cut: finish_reason `length`.
+
+    `prefill` is `think_prefill`'s: judged with the answer.
+    """
     stop = next((i for i, token in enumerate(ids) if token in ends), None)
     kept = list(ids) if stop is None else list(ids[:stop])
     text = response_texts(tokenizer, [kept])[0]
@@ -65,8 +88,20 @@ def make_sample(
         problem_id=request.problem_id,
         index=request.index,
         model=settings.model,
-        text=settings.think_prefill + text,
+        text=prefill + text,
         finish_reason=finish,
         prompt_tokens=prompt_tokens,
         completion_tokens=len(ids),
+    )
+
+
+def too_long(request: Request, settings: EngineSettings, prompt_tokens: int) -> Sample:
+    """What stands for an answer where the prompt alone fills the model's context."""
+    return Sample(
+        problem_id=request.problem_id,
+        index=request.index,
+        model=settings.model,
+        text="",
+        finish_reason="error",
+        prompt_tokens=prompt_tokens,
     )

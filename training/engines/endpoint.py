@@ -1,61 +1,54 @@
 """Any OpenAI-compatible endpoint: many requests in flight, patient with it, honest about failure.
 
-What can pass (rate limits, server errors, time-outs, cut connections) is tried again with
-exponential back-off. A request that still fails is left out and reported at the end, so that the
-next run asks for it again. One that the endpoint calls wrong (too long, say) is handed over last,
-with finish_reason `error`. `failures_in_a_row` failures with no success in between end the stage.
+What can pass (rate limits, server errors, time-outs, cut streams, garbled replies) is tried again
+with exponential back-off. A request that still fails is left out and reported at the end, so that
+the next run asks for it again. One that the endpoint calls wrong (too long, say) is handed over
+last, with finish_reason `error`. `failures_in_a_row` failures with no success in between end the
+stage. A slot is free for the next request only when the consumer has taken the last answer.
 """
 
 import asyncio
-import email.utils
 import os
 import queue
-import random
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Self
 
 import openai
-from openai.types.chat import ChatCompletion
 
 from configs.engines import EngineSettings, Sampling
-from eval.records import FinishReason, Sample
+from eval.records import Sample
+from training.engines import endpoint_errors as errors
+from training.engines.breaker import Breaker
+from training.engines.endpoint_errors import Failed, Fatal, Unanswerable, backoff, reason_of
+from training.engines.endpoint_reply import Reply, answer_text, read_reply
 from training.engines.interface import EngineError, Request
+from training.engines.pace import Pace, Slot
+from training.engines.served_names import ServedNames
 
-FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_ASKED_DELAY_S = 0.5, 60.0, 900.0
-FATAL_STATUS = {401: "the key is refused", 403: "access is refused", 404: "no such model or URL"}
-TRANSIENT_STATUS = (408, 409, 425, 429)
-
-
-class Fatal(Exception):
-    """No request of this run can succeed."""
-
-
-class Failed(Exception):
-    """One request was given up; another run may ask again."""
-
-
-class Unanswerable(Exception):
-    """The endpoint says that this very request is wrong: asking again is useless."""
+WORKERS_PER_SLOT = 2
+"""A request that waits for its next attempt leaves its slot to another."""
+CONNECT_TIMEOUT_S = 30.0
+LIST_TIMEOUT_S = 5.0
+NO_KEY = "none"
 
 
 class EndpointEngine:
-    """Answers over HTTP. The key comes from the environment and is never written anywhere."""
+    """Answers over HTTP. The key comes from `key` or the environment; it is written nowhere."""
 
-    def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
+    def __init__(
+        self, settings: EngineSettings, sampling: Sampling, key: str | None = None
+    ) -> None:
         self.settings, self.sampling = settings, sampling
-        self.failures: Counter[str] = Counter()
-        self.retries = 0
-        self._failed_in_a_row = 0
+        self.breaker = Breaker(settings)
         self._unanswerable: list[Request] = []
-        self._key = os.environ.get(settings.api_key_env, "")
-        if not self._key:
-            raise EngineError(
-                f"{settings.base_url} needs a key: set the environment variable "
-                f"{settings.api_key_env} (any text for a local server without keys)"
-            )
+        self._streams_usage = True
+        self._key = key or _key_from_environment(settings)
+
+    @property
+    def retries(self) -> int:
+        return self.breaker.troubles.total()
 
     def __enter__(self) -> Self:
         return self
@@ -65,9 +58,9 @@ class EndpointEngine:
 
     def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
-        self.failures.clear()
+        self.breaker = Breaker(self.settings)
         self._unanswerable.clear()
-        results: queue.SimpleQueue[Sample | BaseException | None] = queue.SimpleQueue()
+        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         loop = asyncio.new_event_loop()
         work = loop.create_task(self._ask_all(iter(requests), results))
         thread = threading.Thread(
@@ -78,100 +71,138 @@ class EndpointEngine:
             while (result := results.get()) is not None:
                 if isinstance(result, BaseException):
                     raise result
-                yield result
+                sample, taken = result
+                yield sample
+                with suppress(RuntimeError):  # the loop may have ended with an error meanwhile
+                    loop.call_soon_threadsafe(taken.set)
         finally:
             if thread.is_alive():
-                loop.call_soon_threadsafe(work.cancel)
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(work.cancel)
             thread.join()
         yield from map(self._error_sample, self._unanswerable)
-        if self.failures:
-            raise EngineError(self._summary())
+        if self.breaker.failures:
+            raise EngineError(self.breaker.summary())
 
-    async def _ask_all(
-        self, requests: Iterator[Request], results: "queue.SimpleQueue[Any]"
-    ) -> None:
+    async def _ask_all(self, requests: Iterator[Request], results: Any) -> None:
         runtime = self.settings.runtime
-        async with openai.AsyncOpenAI(
+        self._pace = Pace(runtime.concurrency)
+        self._names = ServedNames(self.settings.served_model or self.settings.model)
+        silence = runtime.silence_timeout_s if runtime.stream else runtime.request_timeout_s
+        client = openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.settings.base_url,
             max_retries=0,  # ours count, wait and report
-            timeout=runtime.request_timeout_s,
-        ) as client:
+            timeout=openai.Timeout(silence, connect=CONNECT_TIMEOUT_S, pool=None),
+            http_client=openai.DefaultAsyncHttpxClient(limits=_connections(runtime.concurrency)),
+        )
+        async with client, asyncio.TaskGroup() as group:
+            for _ in range(WORKERS_PER_SLOT * runtime.concurrency):
+                group.create_task(self._work(client, requests, results))
 
-            async def worker() -> None:
-                for request in requests:
-                    try:
-                        results.put(await self._ask(client, request))
-                        self._failed_in_a_row = 0
-                    except Failed as error:
-                        self.failures[str(error)] += 1
-                        self._count_in_a_row(str(error))
-                    except Unanswerable as error:
-                        self._unanswerable.append(request)
-                        self._count_in_a_row(str(error))
+    async def _work(
+        self, client: openai.AsyncOpenAI, requests: Iterator[Request], results: Any
+    ) -> None:
+        slot = Slot(self._pace)
+        while True:
+            await slot.take()
+            request = next(requests, None)
+            if request is None:
+                slot.free()
+                return
+            try:
+                sample = await self._ask(client, request, slot)
+                taken = asyncio.Event()
+                results.put((sample, taken))
+                await taken.wait()
+            except Failed as error:
+                self.breaker.failures[str(error)] += 1
+                self.breaker.given_up(str(error))
+            except Unanswerable as error:
+                self._unanswerable.append(request)
+                self.breaker.given_up(str(error))
+            finally:
+                slot.free()
 
-            async with asyncio.TaskGroup() as group:
-                for _ in range(runtime.concurrency):
-                    group.create_task(worker())
+    async def _ask(self, client: openai.AsyncOpenAI, request: Request, slot: Slot) -> Sample:
+        """One sample. Raises Failed, Unanswerable or Fatal; `slot` is held at return.
 
-    def _count_in_a_row(self, reason: str) -> None:
-        self._failed_in_a_row += 1
-        if self._failed_in_a_row >= self.settings.runtime.failures_in_a_row:
-            failed = f"{self._failed_in_a_row} requests in a row failed, the last with {reason}"
-            raise Fatal(f"{self.settings.base_url}: {failed}; finished answers are kept")
-
-    async def _ask(self, client: openai.AsyncOpenAI, request: Request) -> Sample:
-        """One sample, with retries; raises Failed, Unanswerable or Fatal."""
-        attempts = self.settings.runtime.max_retries + 1
-        for attempt in range(attempts):
+        A refusal for lack of room costs no attempt as long as other requests are answered.
+        """
+        failed, answered_before = 0, -1
+        while True:
             try:
                 return self._sample(request, await self._send(client, request))
-            except openai.APIStatusError as error:
-                status = error.status_code
-                if status in FATAL_STATUS:
-                    why = f"{FATAL_STATUS[status]} (HTTP {status}) by {self.settings.base_url}"
-                    raise Fatal(f"{why} for model {self.settings.model}") from None
-                if status < 500 and status not in TRANSIENT_STATUS:
-                    raise Unanswerable(f"HTTP {status} ({self._message(error)})") from None
-                reason, asked = f"HTTP {status}", retry_after(error.response.headers)
-            except openai.APITimeoutError:
-                reason, asked = "time-out", None
-            except (openai.APIError, ValueError) as error:  # connection, cut or garbled body
-                reason, asked = type(error).__name__, None
-            if attempt + 1 < attempts:
-                self.retries += 1
-                await asyncio.sleep(backoff(attempt, asked))
-        raise Failed(reason)
+            except errors.CAUGHT as error:
+                await self._consider(client, error)
+                reason, asked = reason_of(error), errors.asked_wait(error)
+            others_go_on = reason == "HTTP 429" and self.breaker.answered > answered_before >= 0
+            answered_before = self.breaker.answered
+            failed += not others_go_on
+            if failed > self.settings.runtime.max_retries:
+                raise Failed(reason)
+            self.breaker.troubles[reason] += 1
+            slot.free()
+            await asyncio.sleep(backoff(max(failed - 1, 0), asked))
+            await slot.take()
 
-    async def _send(self, client: openai.AsyncOpenAI, request: Request) -> ChatCompletion:
-        return await client.chat.completions.create(
-            model=self.settings.model,
-            messages=[{"role": "user", "content": request.prompt}],
-            temperature=self.sampling.temperature,
-            top_p=self.sampling.top_p,
-            max_tokens=self.sampling.max_tokens,
-            seed=request.seed,
-        )
+    async def _send(self, client: openai.AsyncOpenAI, request: Request) -> Reply:
+        s, runtime = self.sampling, self.settings.runtime
+        more: dict[str, Any] = {}
+        if runtime.stream and self._streams_usage:
+            more["stream_options"] = {"include_usage": True}
+        extra = {"top_k": s.top_k, "repetition_penalty": s.repetition_penalty}
+        async with (
+            asyncio.timeout(runtime.request_timeout_s),
+            client.chat.completions.with_streaming_response.create(
+                model=self.settings.model,
+                messages=[{"role": "user", "content": request.prompt}],
+                temperature=s.temperature,
+                top_p=s.top_p,
+                max_tokens=s.max_tokens,
+                seed=request.seed,
+                stream=runtime.stream,
+                extra_body={n: v for n, v in extra.items() if v is not None},
+                **more,
+            ) as response,
+        ):
+            return await read_reply(response)
 
-    def _sample(self, request: Request, reply: ChatCompletion) -> Sample:
-        if not isinstance(reply, ChatCompletion) or not reply.choices:
-            raise ValueError("the reply holds no choice")
-        choice = reply.choices[0]
-        text = answer_text(choice.message, self.settings.think_prefill)
-        reasons: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
-        finish = reasons.get(choice.finish_reason or "stop", "stop")
-        if finish == "stop" and not (choice.message.content or "").strip():
-            finish = "empty"
-        usage = reply.usage
-        return Sample(
+    async def _consider(self, client: openai.AsyncOpenAI, error: Exception) -> None:
+        """What a failed attempt means for the run; raises Fatal or Unanswerable."""
+        if isinstance(error, openai.APITimeoutError):
+            return
+        if isinstance(error, openai.APIConnectionError):
+            self.breaker.no_connection(reason_of(error))
+        if not isinstance(error, openai.APIStatusError):
+            return
+        status, said = error.status_code, self._words(error)
+        self.breaker.last_words = said
+        if status in errors.HOPELESS:
+            if self.breaker.hopeless():
+                raise self.breaker.refusal(status, await _served(client) if status == 404 else None)
+        elif status in errors.OVERLOADED:
+            self._pace.refused(errors.retry_after(error.response.headers))
+        elif status in (400, 422) and "stream_options" in said and self._streams_usage:
+            self._streams_usage = False
+        elif status < 500 and status not in errors.TRANSIENT:
+            raise Unanswerable(f"HTTP {status} ({said})")
+
+    def _sample(self, request: Request, reply: Reply) -> Sample:
+        finish = reply.finish()
+        self._names.check(reply.model)
+        sample = Sample(
             problem_id=request.problem_id,
             index=request.index,
             model=self.settings.model,
-            text=text,
+            text=answer_text(reply, self.settings.think_prefill),
             finish_reason=finish,
-            prompt_tokens=usage.prompt_tokens if usage else 0,
-            completion_tokens=usage.completion_tokens if usage else 0,
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.tokens,
         )
+        self.breaker.success()
+        self._pace.served()
+        return sample
 
     def _error_sample(self, request: Request) -> Sample:
         return Sample(
@@ -182,31 +213,46 @@ class EndpointEngine:
             finish_reason="error",
         )
 
-    def _message(self, error: openai.APIStatusError) -> str:
+    def _words(self, error: openai.APIStatusError) -> str:
         """The first words of what the server says, without the key."""
         return str(error.message).replace(self._key, "***").partition("\n")[0][:200]
 
-    def _summary(self) -> str:
-        reasons = ", ".join(f"{n} x {reason}" for reason, n in self.failures.most_common(5))
-        return (
-            f"{self.settings.base_url}: {self.failures.total()} requests failed after "
-            f"{self.settings.runtime.max_retries} retries each ({reasons}); finished answers are "
-            "kept, run again for the rest"
+
+def _connections(most: int) -> Any:
+    """Room for every request in flight: the package's own limit is 1,000."""
+    return type(openai.DEFAULT_CONNECTION_LIMITS)(
+        max_connections=None, max_keepalive_connections=most
+    )
+
+
+async def _served(client: openai.AsyncOpenAI) -> list[str] | None:
+    """The models that the endpoint names, or None when it does not say."""
+    try:
+        return [m.id for m in (await client.models.list(timeout=LIST_TIMEOUT_S)).data]
+    except Exception:  # whatever is wrong here, the 404 is what there is to report
+        return None
+
+
+def _key_from_environment(settings: EngineSettings) -> str:
+    if not settings.api_key_env:
+        return NO_KEY
+    key = os.environ.get(settings.api_key_env, "")
+    if not key:
+        raise EngineError(
+            f"{settings.base_url} needs a key: set the environment variable "
+            f"{settings.api_key_env} (any text for a local server without keys)"
         )
+    return key
 
 
-def _run(
-    loop: asyncio.AbstractEventLoop,
-    work: "asyncio.Task[None]",
-    results: "queue.SimpleQueue[Any]",
-) -> None:
+def _run(loop: asyncio.AbstractEventLoop, work: "asyncio.Task[None]", results: Any) -> None:
     """Body of the thread: the loop until `work` ends, its error handed over, then the end mark."""
     try:
         loop.run_until_complete(work)
     except asyncio.CancelledError:
         pass
-    except BaseExceptionGroup as errors:
-        results.put(_first(errors))
+    except BaseExceptionGroup as group:
+        results.put(_first(group))
     except Exception as error:
         results.put(error)
     finally:
@@ -215,47 +261,7 @@ def _run(
         results.put(None)
 
 
-def _first(errors: BaseException) -> BaseException:
-    while isinstance(errors, BaseExceptionGroup):
-        errors = errors.exceptions[0]
-    return EngineError(str(errors)) if isinstance(errors, Fatal) else errors
-
-
-def answer_text(message: Any, think_prefill: str) -> str:
-    """The text the judge sees: reasoning that the endpoint reports apart is put into think tags.
-
-    Reasoning that was cut before any answer stays unclosed.
-    """
-    content = (message.content or "").encode("utf-8", "replace").decode()
-    extra = message.model_extra or {}
-    reasoning = extra.get("reasoning_content") or extra.get("reasoning") or ""
-    if reasoning:
-        closed = "\n</think>\n\n" if content.strip() else ""
-        return f"<think>\n{reasoning.strip()}{closed}{content}"
-    if content and think_prefill and not content.startswith(think_prefill.strip()):
-        return think_prefill + content
-    return content
-
-
-def backoff(attempt: int, asked: float | None, jitter: float | None = None) -> float:
-    """Seconds to wait: what the server asked for, else 0.5 s doubled each time, ± 50 %."""
-    if asked is not None:
-        return min(asked, LONGEST_ASKED_DELAY_S)
-    spread = random.random() if jitter is None else jitter
-    return min(FIRST_DELAY_S * 2**attempt, LONGEST_DELAY_S) * (0.5 + spread)
-
-
-def retry_after(headers: Any) -> float | None:
-    """The Retry-After header as seconds from now; None when absent or unreadable."""
-    text = headers.get("retry-after")
-    if not text:
-        return None
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        when = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return max(0.0, when.timestamp() - time.time())
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return EngineError(str(error)) if isinstance(error, Fatal) else error

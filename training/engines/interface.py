@@ -25,6 +25,8 @@ class Request(Record):
     index: int
     prompt: str
     seed: int = 0
+    part: str = ""
+    """What its tokens and cost are booked under: the source of its problem."""
 
 
 class Engine(Protocol):

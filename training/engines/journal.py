@@ -1,7 +1,7 @@
 """Finished samples on disk, one JSON line each: a kill loses at most the line being written.
 
 Lines are handed to the kernel one by one (a killed process loses none) and forced to disk once a
-second (a power cut loses that second).
+second, or one by one where each answer is paid for (a power cut loses none).
 """
 
 import os
@@ -13,34 +13,31 @@ from typing import Self
 import orjson
 
 from eval.records import Sample
+from training.engines.interface import EngineError
 
 SECONDS_PER_SYNC = 1.0
 Key = tuple[str, int]
 
 
 class Journal:
-    """Append-only samples keyed by (problem_id, index). Use as a context manager."""
+    """Append-only samples keyed by (problem_id, index). Use as a context manager.
 
-    def __init__(self, path: Path) -> None:
+    `sync_each` forces every sample to disk before `append` returns.
+    """
+
+    def __init__(self, path: Path, *, sync_each: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._seconds_per_sync = 0.0 if sync_each else SECONDS_PER_SYNC
         self._offsets: dict[Key, int] = {}
-        self._file = path.open("a+b")
-        self._end = self._recover()
+        self._out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._in = path.open("rb")
+        self._end = 0
+        for key, end in _whole_lines(self._in):
+            self._offsets[key] = self._end
+            self._end = end
+        os.ftruncate(self._out, self._end)
         self._synced = time.monotonic()
-
-    def _recover(self) -> int:
-        """Index the whole lines and cut off what a kill or a power cut left torn."""
-        end = 0
-        self._file.seek(0)
-        for line in self._file:
-            try:
-                row = orjson.loads(line if line.endswith(b"\n") else b"")
-            except orjson.JSONDecodeError:
-                break
-            self._offsets[row["problem_id"], row["index"]] = end
-            end += len(line)
-        self._file.truncate(end)
-        return end
 
     def __contains__(self, key: Key) -> bool:
         return key in self._offsets
@@ -49,29 +46,68 @@ class Journal:
         return len(self._offsets)
 
     def append(self, sample: Sample) -> None:
-        """Keep `sample`; a key that is already there is left alone."""
+        """Keep `sample`; a key that is already there is left alone.
+
+        Raises EngineError when the disk takes no more: what was appended before is kept.
+        """
         key = (sample.problem_id, sample.index)
         if key in self._offsets:
             return
         line = orjson.dumps(sample.model_dump()) + b"\n"
-        self._file.write(line)
-        self._file.flush()
+        try:
+            self._write(line)
+        except OSError as error:
+            os.ftruncate(self._out, self._end)
+            raise EngineError(
+                f"{self._path}: {error.strerror}, so no answer can be kept: make room and run "
+                f"again; the {len(self):,} answers on file are kept"
+            ) from error
         self._offsets[key] = self._end
         self._end += len(line)
-        if time.monotonic() - self._synced > SECONDS_PER_SYNC:
-            os.fsync(self._file.fileno())
+
+    def _write(self, line: bytes) -> None:
+        written = 0
+        while written < len(line):
+            written += os.write(self._out, line[written:])
+        if time.monotonic() - self._synced > self._seconds_per_sync:
+            os.fsync(self._out)
             self._synced = time.monotonic()
 
     def samples(self, keys: Iterable[Key]) -> Iterator[Sample]:
         """The samples of those `keys` that are there, in the order of `keys`."""
         for key in keys:
             if key in self._offsets:
-                self._file.seek(self._offsets[key])
-                yield Sample.model_validate(orjson.loads(self._file.readline()))
+                self._in.seek(self._offsets[key])
+                yield Sample.model_validate(orjson.loads(self._in.readline()))
+
+    def everything(self) -> Iterator[Sample]:
+        """All samples, in the order in which they came."""
+        return self.samples(list(self._offsets))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.fsync(self._file.fileno())
-        self._file.close()
+        os.fsync(self._out)
+        os.close(self._out)
+        self._in.close()
+
+
+def _whole_lines(lines: Iterable[bytes]) -> Iterator[tuple[Key, int]]:
+    """Key and end offset of every line up to the first that a kill or a power cut left torn."""
+    end = 0
+    for line in lines:
+        try:
+            row = orjson.loads(line if line.endswith(b"\n") else b"")
+        except orjson.JSONDecodeError:
+            return
+        end += len(line)
+        yield (row["problem_id"], row["index"]), end
+
+
+def finished_keys(path: Path) -> set[Key]:
+    """The keys of a journal that another process may be writing; empty when there is none."""
+    if not path.exists():
+        return set()
+    with path.open("rb") as lines:
+        return {key for key, _ in _whole_lines(lines)}

@@ -13,8 +13,11 @@ def is_local(settings: EngineSettings) -> bool:
     return settings.kind in LOCAL
 
 
-def make_engine(settings: EngineSettings, sampling: Sampling) -> Engine:
-    """The engine of `settings`; raises EngineError with the cure when it cannot start."""
+def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = None) -> Engine:
+    """The engine of `settings`; raises EngineError with the cure when it cannot start.
+
+    `key` is that of an endpoint; None: from the environment variable that the settings name.
+    """
     if settings.kind == "scripted":
         return ScriptedEngine(settings)
     if settings.kind == "recorded":
@@ -22,7 +25,7 @@ def make_engine(settings: EngineSettings, sampling: Sampling) -> Engine:
     if settings.kind == "openai":
         from training.engines.endpoint import EndpointEngine
 
-        return EndpointEngine(settings, sampling)
+        return EndpointEngine(settings, sampling, key)
     return make_local_engine(settings, sampling)
 
 

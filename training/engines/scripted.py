@@ -36,7 +36,8 @@ class ScriptedEngine:
                     f"the scripted teacher cannot read {request.prompt[:60]!r}: "
                     "use another engine for problems that are not generated"
                 )
-            text = family.teach(random.Random(request.seed), request.prompt, self.settings)
+            teacher = self._on(request.part)
+            text = family.teach(random.Random(request.seed), request.prompt, teacher)
             yield Sample(
                 problem_id=request.problem_id,
                 index=request.index,
@@ -45,3 +46,8 @@ class ScriptedEngine:
                 prompt_tokens=len(request.prompt.split()),
                 completion_tokens=len(text.split()),
             )
+
+    def _on(self, source: str) -> EngineSettings:
+        """The teacher as it is on the problems of one source."""
+        slips = self.settings.source_error_rates.get(source, self.settings.error_rate)
+        return self.settings.model_copy(update={"error_rate": slips})
