@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from configs.settings import Pipeline
+from flows.approval import with_approval
 from tasks.collect import collect
 from tasks.decontaminate import decontaminate
 from tasks.dedup import dedup
@@ -24,7 +25,8 @@ agreement, judge_agreement = distill.named("agreement"), judge.named("judge_agre
 class Data:
     """What training and evaluation need; `steps` are all stages, for the report."""
 
-    examples: Artifact
+    examples: Artifact | None
+    """None: training starts from a model that has seen SFT."""
     rl_problems: Artifact
     benchmarks: Artifact
     steps: tuple[Artifact, ...]
@@ -36,33 +38,38 @@ def build_data(s: Pipeline) -> Data:
     held_out = benchmarks(settings=s.benchmarks)
     unique = dedup(collected, settings=s.dedup)
     clean = decontaminate(unique, held_out, settings=s.decontaminate)
-
-    answers = distill(clean, settings=s.distill)
-    scores = judge(clean, answers, settings=s.judge)
-    rated, rated_scores = answers, scores
-    rating: tuple[Artifact, ...] = ()
-    if s.difficulty.rater == "model":
-        rated = rate(clean, settings=s.rate or s.distill)
-        rated_scores = judge_rate(clean, rated, settings=s.judge)
-        rating = (rated, rated_scores)
-    strata = difficulty(clean, rated, rated_scores, settings=s.difficulty)
-    examples = select(clean, answers, scores, strata, settings=s.select)
+    for_sft = () if s.base.stands_for != "base" else sft_data(clean, s)
 
     tested = filter_tests(clean, settings=s.filter_tests)
-    curated = sample(tested, settings=s.sample)
+    curated = with_approval(sample, tested, settings=s.sample)
     curated_scores = judge_rl(tested, curated, settings=s.judge_rl)
     rl_problems = filter_rl(tested, curated_scores, settings=s.filter_rl)
 
     return Data(
-        examples=examples,
+        examples=for_sft[-1] if for_sft else None,
         rl_problems=rl_problems,
         benchmarks=held_out,
         steps=(
             *(collected, held_out, unique, clean),
-            *(answers, scores, *rating, strata, examples),
+            *for_sft,
             *(tested, curated, curated_scores, rl_problems),
         ),
     )
+
+
+def sft_data(clean: Artifact, s: Pipeline) -> tuple[Artifact, ...]:
+    """distill → judge → rate → select: the branch that ends in SFT; the last is its examples."""
+    answers = with_approval(distill, clean, settings=s.distill)
+    scores = judge(clean, answers, settings=s.judge)
+    rated, rated_scores = answers, scores
+    rating: tuple[Artifact, ...] = ()
+    if s.difficulty.rater == "model":
+        rated = with_approval(rate, clean, settings=s.rate or s.distill)
+        rated_scores = judge_rate(clean, rated, settings=s.judge)
+        rating = (rated, rated_scores)
+    strata = difficulty(clean, rated, rated_scores, settings=s.difficulty)
+    examples = select(clean, answers, scores, strata, settings=s.mixture)
+    return answers, scores, *rating, strata, examples
 
 
 def check_the_judge(held_out: Artifact, s: Pipeline) -> tuple[Artifact, ...]:

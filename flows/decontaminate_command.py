@@ -2,7 +2,8 @@
 
 kept.jsonl or kept.parquet           rows that share nothing, as they were
 rejected.jsonl or rejected.parquet   the others, with one more column `reason`
-hits.parquet                         every (row, benchmark item) pair that shares an n-gram
+hits.parquet                         (row, benchmark item) pairs that share an n-gram
+decontamination.html                 what they mean: common wording, real leaks, both texts
 """
 
 import argparse
@@ -17,17 +18,20 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from configs.data_stages import DecontaminateSettings
-from eval.row_files import SUFFIXES, read_rows
-from eval.tables import TableWriter
+from eval.row_files import SUFFIXES, Row, read_rows
+from eval.tables import ArrowWriter
+from tasks.decontamination_page import PAGE, Decided, write_page
+from tasks.jsonl_filter import filter_jsonl, printable
 from tasks.ngrams import Item, NgramIndex
-from tasks.overlaps import Hit, Overlaps
-from tasks.row_filter import NoSuchField, filter_rows, row_id
+from tasks.overlaps import HITS, Overlaps
+from tasks.parquet_filter import filter_parquet
+from tasks.row_filter import NoSuchField, row_id
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
 SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval", "data"})
 INPUTS = (".jsonl", ".jsonl.gz", ".parquet")
-OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.jsonl", "rejected.parquet", "hits.parquet")
+OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.jsonl", "rejected.parquet", "hits.parquet", PAGE)
 
 
 class WrongUsage(Exception):
@@ -62,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             n=args.n, normalize=args.normalize, min_coverage=args.min_coverage
         )
         _check_paths(args)
-        items = list(_items(list(dict.fromkeys(args.against)), args.text_field))
+        items = _items(list(dict.fromkeys(args.against)), args.text_field)
         index = NgramIndex(items, settings.n, settings.normalize)
         with _finished_folder(args.out) as work:
             counts = _filter(args, settings, index, work)
@@ -76,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         return _complain(str(error), WRONG_USAGE)
     except (OSError, ValueError) as error:
         return _complain(str(error), FAILED)
-    _print_summary(counts, args, len(items))
+    _print_summary(counts, args)
     return DONE
 
 
@@ -109,26 +113,33 @@ def benchmark_names(paths: list[Path]) -> list[str]:
 
 def _items(paths: list[Path], text_field: str) -> Iterator[Item]:
     for path, name in zip(paths, benchmark_names(paths), strict=True):
-        empty = True
-        for row in read_rows(path):
-            empty = False
-            if row.value is None:
-                raise ValueError(f"{path} line {row.number}: {row.error}")
-            fields = dict.fromkeys((text_field, *ITEM_FIELDS))
-            text = next((t for f in fields if isinstance(t := row.value.get(f), str)), None)
-            if text is None:
-                raise WrongUsage(
-                    f"{path} row {row.number} has no text in {', '.join(fields)}; "
-                    f"it has: {', '.join(row.value)}"
-                )
-            yield Item(name, row_id(row.value.get("id"), row.number), _printable(text))
-        if empty:
+        ids: set[str] = set()
+        number = 0
+        try:
+            for row in read_rows(path):
+                number = row.number
+                yield _item(row, path, name, text_field, ids)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} after row {number}: text that is no UTF-8") from error
+        if not number:
             raise WrongUsage(f"{path} holds no rows: nothing would be protected")
 
 
-def _printable(text: str) -> str:
-    """Lone surrogates, which JSON may hold and UTF-8 may not, become question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+def _item(row: Row, path: Path, benchmark: str, text_field: str, ids: set[str]) -> Item:
+    if row.value is None:
+        raise ValueError(f"{path} line {row.number}: {row.error}")
+    fields = dict.fromkeys((text_field, *ITEM_FIELDS))
+    text = next((t for f in fields if isinstance(t := row.value.get(f), str)), None)
+    if text is None:
+        raise WrongUsage(
+            f"{path} row {row.number} has no text in {', '.join(fields)}; "
+            f"it has: {', '.join(row.value)}"
+        )
+    id_ = printable(row_id(row.value.get("id"), row.number))
+    if id_ in ids:
+        id_ = f"{id_} (row {row.number})"
+    ids.add(id_)
+    return Item(benchmark, id_, printable(text))
 
 
 @contextmanager
@@ -153,29 +164,47 @@ def _finished_folder(out: Path) -> Iterator[Path]:
 def _filter(
     args: argparse.Namespace, settings: DecontaminateSettings, index: NgramIndex, work: Path
 ) -> dict[str, float]:
-    with TableWriter(work / "hits.parquet", Hit) as hits:
+    filter_rows = filter_parquet if args.input.suffix == ".parquet" else filter_jsonl
+    with ArrowWriter(work / "hits.parquet", HITS) as hits:
         overlaps = Overlaps(index, settings.min_coverage, hits)
+        counts = filter_rows(args.input, args.text_field, overlaps.decide, work)
+    decided = Decided(
+        rows={args.input.name: counts["kept"] + counts["rejected"]},
+        removed=counts["rejected"] - counts["malformed"],
+        min_coverage=settings.min_coverage,
+        normalise=settings.normalize,
+        unlisted=counts["unlisted"],
+        malformed=counts["malformed"],
+    )
+    names = ("kept", "rejected", "malformed", "unlisted", "repeated_ids")
+    return {
+        **{name: float(counts[name]) for name in names},
+        **write_page(work, index, decided).metrics(),
+        **index.metrics(),
+    }
 
-        def decide(row_id: str, text: str) -> str | None:
-            return overlaps.reason(row_id, args.input.name, _printable(text))
 
-        counts = filter_rows(args.input, args.text_field, decide, work)
-        return {"kept": 0.0, "rejected": 0.0, "malformed": 0.0} | counts | overlaps.metrics()
-
-
-def _print_summary(counts: dict[str, float], args: argparse.Namespace, items: int) -> None:
+def _print_summary(counts: dict[str, float], args: argparse.Namespace) -> None:
     def number(name: str) -> str:
         return f"{int(counts[name]):,}"
 
     print(f"{number('kept')} kept, {number('rejected')} rejected → {args.out}")
+    if not counts["kept"] + counts["rejected"]:
+        print(f"{args.input} holds no rows")
     if counts["malformed"]:
-        print(f"{number('malformed')} of the rejected are malformed")
+        print(f"{number('malformed')} of the rejected are malformed: their reasons name the place")
+    if counts["repeated_ids"]:
+        print(f"{number('repeated_ids')} rows repeat an id: hits.parquet has row_number as well")
     print(
         f"{number('rows_any_ngram')} rows share a {args.n}-gram or a whole short item with "
-        f"{items:,} benchmark items; {number('rows_coverage_50')} share half of an item or more"
+        f"{number('items')} benchmark items (strict rule): {number('rows_coverage_50')} real leaks "
+        f"that share half of an item or more, {number('rows_boilerplate')} with common wording only"
     )
-    for name, rows in counts.items():
-        if name.startswith("rows_hit/"):
-            print(f"  {name.removeprefix('rows_hit/')}: {int(rows):,} rows")
+    for name in (n.removeprefix("rows_hit/") for n in counts if n.startswith("rows_hit/")):
+        hit, leaked = number(f"rows_hit/{name}"), number(f"rows_leaked/{name}")
+        print(f"  {name}: {hit} rows, {leaked} real leaks")
     if counts["items_without_words"]:
         print(f"{number('items_without_words')} items hold no words and can match nothing")
+    if counts["unlisted"]:
+        print(f"{number('unlisted')} further hits of rows with very many are counted, not listed")
+    print(f"page: {args.out / PAGE}")

@@ -1,4 +1,4 @@
-"""The progress display of `klear run`: one line a stage, a live bar for the one that computes."""
+"""The progress display of `klear run`: one line a stage, a live bar for each that computes."""
 
 import time
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ class Terminal:
             transient=True,
             disable=not self.console.is_terminal,
         )
-        self._bar: TaskID | None = None
-        self._next_line = 0.0
+        self._running: dict[str, TaskID] = {}
+        self._next_line: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -45,25 +45,25 @@ class Terminal:
         self._bars.stop()
 
     def started(self, stage: str, why: str) -> None:
-        self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+        self._next_line[stage] = time.monotonic() + SECONDS_BETWEEN_LINES
         if not self.console.is_terminal or why not in ("new", "forced"):
             self._print(f"  {stage:18} [dim]{escape(why)}[/]")
-        self._clear()
-        self._bar = self._bars.add_task(stage, total=None, note=why)
+        self._clear(stage)
+        self._running[stage] = self._bars.add_task(stage, total=None, note=why)
 
     def progress(self, stage: str, done: float, total: float, note: str) -> None:
         count = f"{done:g}/{total:g} {note}" if total else note
-        if self._bar is not None:
-            self._bars.update(self._bar, completed=done, total=total or None, note=count)
+        if stage in self._running:
+            self._bars.update(self._running[stage], completed=done, total=total or None, note=count)
         now = time.monotonic()
-        if not self.console.is_terminal and now >= self._next_line:
-            self._next_line = now + SECONDS_BETWEEN_LINES
+        if not self.console.is_terminal and now >= self._next_line.get(stage, 0.0):
+            self._next_line[stage] = now + SECONDS_BETWEEN_LINES
             self._print(f"  {stage:18} [dim]{escape(count)}[/]")
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
     ) -> None:
-        self._clear()
+        self._clear(stage)
         self.counts[outcome] += 1
         took = "cached" if outcome == "cached" else f"{seconds:6.1f} s"
         self._print(f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures(metrics)}")
@@ -71,10 +71,9 @@ class Terminal:
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)
 
-    def _clear(self) -> None:
-        if self._bar is not None:
-            self._bars.remove_task(self._bar)
-            self._bar = None
+    def _clear(self, stage: str) -> None:
+        if stage in self._running:
+            self._bars.remove_task(self._running.pop(stage))
 
 
 def figures(metrics: Mapping[str, float]) -> str:

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from configs.judging import JudgeRuntime, JudgeSettings
 from configs.machine import Machine
+from flows.database import database_trouble
+from flows.prefect_api import refusal
 from flows.registration import ROOT
 from flows.server_process import port_holder, port_is_taken
-from flows.servers import alive
+from flows.servers import alive, servers_here
 
 MIN_FREE_GB = 5.0
 MIN_MEMORY_GB = 4.0
@@ -44,6 +46,9 @@ def checks(machine: Machine) -> Iterator[Check]:
     yield check_versions(lock_file(), version)
     yield check_sandbox()
     yield from check_ports(machine)
+    yield from check_servers_elsewhere(machine)
+    yield check_access(machine)
+    yield from check_database(machine)
     yield check_disk(machine.store)
     yield check_memory()
     yield check_gpu()
@@ -110,7 +115,9 @@ def check_sandbox() -> Check:
 
 def check_ports(machine: Machine) -> Iterator[Check]:
     running = alive(machine)
-    for name, port in (("prefect", machine.prefect_port), ("mlflow", machine.mlflow_port)):
+    ports = {"prefect": machine.prefect_port, "mlflow": machine.mlflow_port}
+    for name in servers_here(machine):
+        port = ports[name]
         if name in running and running[name].port == port:
             yield Check(f"{name}", True, f"port {port}, running (pid {running[name].pid})")
         elif port_is_taken(machine.host, port):
@@ -118,6 +125,36 @@ def check_ports(machine: Machine) -> Iterator[Check]:
             yield Check(f"{name}", False, f"port {port} is in use by {port_holder(port)}; {fix}")
         else:
             yield Check(f"{name}", True, f"port {port} is free")
+
+
+def check_servers_elsewhere(machine: Machine) -> Iterator[Check]:
+    """Those that KLEAR_PREFECT_URL and KLEAR_MLFLOW_URL name: they answer, and let us in."""
+    urls = {"prefect": machine.prefect_url, "mlflow": machine.mlflow_url}
+    for name in urls.keys() - set(servers_here(machine)):
+        wrong = refusal(machine, name)
+        yield Check(name, not wrong, wrong or f"{urls[name]} lets us in")
+
+
+def check_access(machine: Machine) -> Check:
+    """Nothing that listens beyond loopback gets here without a password: the settings refuse it."""
+    if not machine.password.get_secret_value():
+        return Check("access", True, f"{machine.host} only, no password")
+    wrong = [refusal(machine, name) for name in servers_here(machine) if name in alive(machine)]
+    said = "; ".join(filter(None, wrong))
+    return Check("access", not said, said or f"{machine.host}, password of {machine.user}")
+
+
+def check_database(machine: Machine) -> Iterator[Check]:
+    """The Postgres of the servers that `klear up` starts here, if it is one."""
+    if machine.postgres is None:
+        return
+    for name in servers_here(machine):
+        wrong = database_trouble(machine, name)
+        where = f"{machine.postgres.database(name)} at {machine.postgres}"
+        new = f'"{machine.postgres.database(name)}" does not exist' in wrong
+        later = f"{where}; `klear up` makes it"
+        said = later if new else f"{where}: {wrong}" if wrong else where
+        yield Check("database", new or not wrong, said)
 
 
 def check_disk(store: Path) -> Check:

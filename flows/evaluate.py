@@ -11,10 +11,5 @@ def evaluate_all(models: Checkpoints, data: Data, s: Pipeline) -> tuple[Artifact
     """One evaluation a checkpoint, in training order, all under the same protocol."""
     return tuple(
         evaluate.named(f"evaluate_{name}")(model, data.benchmarks, settings=s.evaluate)
-        for name, model in (
-            ("base", models.base),
-            ("sft", models.sft),
-            ("rl_math", models.rl_math),
-            ("rl_code", models.rl_code),
-        )
+        for name, model in models.named
     )

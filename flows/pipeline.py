@@ -1,65 +1,126 @@
 """The whole way from a base model to a reasoning model, as one Prefect flow."""
 
-from typing import Annotated
+from collections.abc import Callable, Mapping
 
-from prefect import flow
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
-from pydantic import Field
+from prefect import flow, get_run_logger
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
+from prefect.runtime import flow_run
 
+from configs.base import key_of
+from configs.differences import run_name
 from configs.settings import Pipeline
 from configs.stage_names import STAGES, StageName
 from eval.page_markdown import with_inline_plots
-from flows.data import Data, build_data, check_the_judge
-from flows.evaluate import evaluate_all
-from flows.train import Checkpoints, train
-from tasks.opening import opened
-from tasks.report import report
+from flows.plan import plan, rows, summary
+from flows.refused import name_refused
+from flows.shown import shown
+from flows.stages import run_stages
+from tasks.opening import Wanted, opened, way_back
+from tasks.plan import PlannedStage
 from tasks.run import Run, StoppedEarly
 from tasks.store import Artifact
+from tasks.story import expect, head_of
 
+HEADLINES = ("/avg", "/ci_low", "/ci_high")  # the runs of the stages have the other figures
 NOTE_CHARACTERS = 5_000  # of the report on top of the run's page in MLflow
 
 
-@flow(name="klear", flow_run_name="{settings.profile}-seed{settings.seed}")
+def name_of_this_run() -> str:
+    """Profile, seed and what differs: `tiny-seed0 · sft.learning_rate=1e-4`."""
+    return run_name(Pipeline.model_validate(flow_run.parameters["settings"]))
+
+
+@flow(name="klear", flow_run_name=name_of_this_run, on_failure=[name_refused])
 def pipeline(
+    until: StageName = "report",
+    force: list[StageName] = [],  # noqa: B006
+    verify: bool = False,
+    *,
     settings: Pipeline,
-    force: Annotated[list[StageName], Field(description="Recompute these stages")] = [],  # noqa: B006
-    until: Annotated[StageName, Field(description="Stop after this stage")] = "report",
 ) -> str:
-    """Data, SFT, math RL, code RL, evaluation, report. Returns the folder of the last result."""
-    with opened(settings, force, "" if until == STAGES[-1] else until) as run:
+    """Data, SFT, math RL, code RL, evaluation, report. Returns the folder of the last result.
+
+    Args:
+        until: Stop after this stage.
+        force: Compute these stages even if the store has their results.
+        verify: Reuse a result only if every byte is what was published.
+        settings: What is computed; prefilled with the whole profile.
+    """
+    wanted = Wanted(
+        kind="pipeline",
+        profile=settings.profile,
+        seed=settings.seed,
+        meaning=key_of(settings),
+        resolved=settings.model_dump(mode="json"),
+        stall_minutes=settings.stall_minutes,
+        force=frozenset(force),
+        until="" if until == STAGES[-1] else until,
+        verify=verify,
+    )
+    with opened(wanted) as run:
+        tell_plan(lambda: plan(settings, run.store, force, until), run)
         try:
-            data = build_data(settings)
-            agreement = check_the_judge(data.benchmarks, settings)
-            models = train(data, settings)
-            scores = evaluate_all(models, data, settings)
-            labelled = settings.report.model_copy(update={"profile": settings.profile})
-            page = report(*_everything(data, models, (*agreement, *scores)), settings=labelled)
+            page, scores = run_stages(settings)
         except StoppedEarly as stopped:
             return f"stopped after {stopped}"
-        publish(page, scores, run)
+        publish(page, _headlines(scores), run, head_of(run))
         return str(page.folder)
 
 
-def _everything(
-    data: Data, models: Checkpoints, judged: tuple[Artifact, ...]
-) -> tuple[Artifact, ...]:
-    return (*data.steps, models.base, models.sft, models.rl_math, models.rl_code, *judged)
+def tell_plan(make: Callable[[], list[PlannedStage]], run: Run) -> None:
+    """The first artifact of a run: what it will reuse, resume and compute.
+
+    An estimate that goes wrong is no reason to end the run: the log says so.
+    """
+    try:
+        stages = make()
+        table, about = rows(stages), summary(stages)
+        expect(run, stages)
+    except Exception as error:
+        get_run_logger().warning("no plan is shown: %s", error, exc_info=True)
+        return
+    shown(create_table_artifact, key="klear-plan", table=table, description=about)
 
 
-def publish(page: Artifact, scores: tuple[Artifact, ...], run: Run) -> None:
-    """Put the report where people look: on the flow run in Prefect, on the parent run in MLflow."""
-    for evaluation in scores:
-        checkpoint = evaluation.stage.removeprefix("evaluate_")
-        run.tracker.log(run.run_id, {f"{checkpoint}/{n}": v for n, v in evaluation.metrics.items()})
-    text = page.file("report.md").read_text()
-    run.tracker.note(run.run_id, text[:NOTE_CHARACTERS])
+def _headlines(scores: tuple[Artifact, ...]) -> dict[str, float]:
+    """What runs are compared by: `rl_math/aime24/avg` and its interval, of every checkpoint."""
+    return {
+        f"{evaluation.stage.removeprefix('evaluate_')}/{name}": value
+        for evaluation in scores
+        for name, value in evaluation.metrics.items()
+        if name.endswith(HEADLINES)
+    }
+
+
+def publish(page: Artifact, figures: Mapping[str, float], run: Run, head: str = "") -> None:
+    """Put a report where people look: on the flow run in Prefect, on the parent run in MLflow.
+
+    `figures` become metrics of the run in MLflow; `head` goes before the report's own text.
+    """
+    run.store.fetch(page)
+    run.tracker.log(run.run_id, figures)
+    text = head + page.file("report.md").read_text()
+    run.tracker.note(run.run_id, (way_back() + text)[:NOTE_CHARACTERS])
     run.tracker.log_files(run.run_id, page.file("report.html"), page.file("report.md"))
-    create_markdown_artifact(
+    shown(
+        create_markdown_artifact,
         key="klear-report",
         markdown=with_inline_plots(text, page.folder),
         description="Report of this run",
     )
-    create_link_artifact(
-        key="klear-mlflow", link=run.tracker.run_url(run.run_id), link_text="This run in MLflow"
+    show_mlflow(run)
+
+
+def show_mlflow(run: Run) -> None:
+    """A link from Prefect's page of a run to MLflow's."""
+    shown(
+        create_link_artifact,
+        key="klear-mlflow",
+        link=run.tracker.run_url(run.run_id),
+        link_text="This run in MLflow",
+        description="This run in MLflow: curves, data, checkpoints, scores",
     )

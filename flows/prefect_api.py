@@ -1,6 +1,8 @@
 """The few calls to our servers that must not wait for `import prefect` (seconds)."""
 
+import base64
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -10,6 +12,11 @@ from typing import Any
 from configs.machine import Machine
 
 POOL = "klear-local"
+_WORKER = "klear-"
+_UNDER_WAY = {
+    "state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}},
+    "deployment_id": {"is_null_": False},  # from a form, so in the hands of a worker
+}
 
 
 class ServerError(RuntimeError):
@@ -23,6 +30,34 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
             return response.status == 200
     except OSError:  # refused, timed out, or an HTTP error: all are OSErrors
         return False
+
+
+def refusal(machine: Machine, server: str) -> str:
+    """Why `prefect` or `mlflow` does not let us in, and what to do; nothing if it does."""
+    path = {
+        "prefect": f"{machine.prefect_api_url}/admin/version",
+        "mlflow": f"{machine.mlflow_uri}/api/2.0/mlflow/experiments/search?max_results=1",
+    }[server]
+    try:
+        with _open(urllib.request.Request(path, headers=_credentials(machine)), 30.0):
+            return ""
+    except urllib.error.HTTPError as error:
+        if error.code not in (401, 403):
+            return ""  # it let us in, and stumbled
+    except OSError as error:
+        return f"{server} gives no answer at {path} ({error})"
+    if not machine.password.get_secret_value():
+        return f"{server} asks for a password: set KLEAR_PASSWORD (and KLEAR_USER, if not klear)"
+    first = "; MLflow keeps the one it was first started with" if server == "mlflow" else ""
+    return f"{server} refuses {machine.user} with the password in KLEAR_PASSWORD{first}"
+
+
+def _credentials(machine: Machine) -> dict[str, str]:
+    secret = machine.password.get_secret_value()
+    if not secret:
+        return {}
+    token = base64.b64encode(f"{machine.user}:{secret}".encode()).decode()
+    return {"Authorization": f"Basic {token}"}
 
 
 def create_pool(machine: Machine) -> None:
@@ -41,22 +76,35 @@ def last_heartbeat(machine: Machine) -> datetime | None:
     return max(beats, default=None)
 
 
+def worker_name() -> str:
+    """Of the worker on this machine."""
+    return f"{_WORKER}{socket.gethostname()}"
+
+
 def bury_orphans(machine: Machine) -> list[str]:
-    """Mark runs of the web form as crashed; call it only while no worker runs. Returns their names.
+    """Mark this machine's runs of the web form as crashed; call it only while no worker runs here.
 
     A run whose worker is gone would stay Running for ever, and hold the one slot of its profile.
+    Returns the names of the runs.
     """
-    unfinished = {"state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}}}
-    of_the_form = {"deployment_id": {"is_null_": False}}
-    runs = post(machine, "flow_runs/filter", {"flow_runs": {**unfinished, **of_the_form}})
+    workers = post(machine, f"work_pools/{POOL}/workers/filter", {})
+    alone = not any(w["status"] == "ONLINE" and w["name"] != worker_name() for w in workers)
+    runs = post(machine, "flow_runs/filter", {"flow_runs": _UNDER_WAY})
+    takers = [(run, run["labels"].get("prefect.worker.name", "")) for run in runs]
+    ours = [
+        run
+        for run, taker in takers
+        # Nobody has taken it, or a worker did that an earlier klear had left without a name.
+        if taker == worker_name() or (alone and not taker.startswith(_WORKER))
+    ]
     message = "its worker ended; a retry continues from here"
     crashed = {"type": "CRASHED", "name": "Crashed", "message": message}
-    for run in runs:
+    for run in ours:
         post(machine, f"flow_runs/{run['id']}/set_state", {"state": crashed, "force": True})
-    return [run["name"] for run in runs]
+    return [run["name"] for run in ours]
 
 
-def post(machine: Machine, path: str, body: object) -> Any:
+def post(machine: Machine, path: str, body: object, tries: int = 5) -> Any:
     """The JSON answer of Prefect's API; raises ServerError.
 
     Server errors are tried again: SQLite answers 503 while another request holds the database.
@@ -64,9 +112,9 @@ def post(machine: Machine, path: str, body: object) -> Any:
     request = urllib.request.Request(
         f"{machine.prefect_api_url}/{path}",
         data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json", **_credentials(machine)},
     )
-    for pause_s in (0.2, 0.5, 1.0, 2.0, None):
+    for pause_s in (*(0.2, 0.5, 1.0, 2.0)[: tries - 1], None):
         try:
             with _open(request, timeout_s=30.0) as response:
                 return json.load(response)
@@ -78,6 +126,6 @@ def post(machine: Machine, path: str, body: object) -> Any:
 
 
 def _open(request: str | urllib.request.Request, timeout_s: float) -> Any:
-    """Loopback is never reached through a proxy."""
+    """Our own servers are never reached through a proxy."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     return opener.open(request, timeout=timeout_s)

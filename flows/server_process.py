@@ -29,6 +29,8 @@ class ServerProcess(BaseModel):
     started: str
     log: Path
     port: int | None = None
+    settings: str = ""
+    """What it was started with, as a digest; '' if nobody cares."""
 
     def alive(self) -> bool:
         return start_mark(self.pid) == self.started
@@ -39,6 +41,24 @@ class ServerProcess(BaseModel):
             return ""
         text = self.log.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def runs_of(worker: ServerProcess) -> int:
+    """Runs that a worker executes now, one process each: its server may be elsewhere by now."""
+    children = [pid for pid in descendants(worker.pid) if _parent(pid) == worker.pid]
+    return sum("prefect" in _command(pid) for pid in children)
+
+
+def _parent(pid: int) -> int | None:
+    found = process_state(pid)
+    return found.parent if found else None
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def start_mark(pid: int) -> str | None:
@@ -61,8 +81,13 @@ def launch(
     log: Path,
     cwd: Path,
     port: int | None = None,
+    settings: str = "",
+    inherit: bool = True,
 ) -> ServerProcess:
-    """Start a process in its own session, output appended to `log`."""
+    """Start a process in its own session, output appended to `log`.
+
+    Without `inherit`, `environment` is all that it sees.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -72,11 +97,13 @@ def launch(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd=cwd,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment} if inherit else dict(environment),
         )
     mark = start_mark(process.pid)
     process.returncode = 0  # it outlives us on purpose: no "still running" warning
-    return ServerProcess(name=name, pid=process.pid, started=mark or "gone", log=log, port=port)
+    return ServerProcess(
+        name=name, pid=process.pid, started=mark or "gone", log=log, port=port, settings=settings
+    )
 
 
 def stop(processes: Sequence[ServerProcess]) -> None:

@@ -1,32 +1,45 @@
 """`klear up` and `klear down`: a Prefect server, an MLflow server and a worker on this machine.
 
-Everything they own lies below the home folder (databases, results, logs), `servers.json` there says
-which processes are ours. `up` starts what is missing and leaves nothing of a failed start behind.
+Everything they own lies below the home folder (databases unless they are in Postgres, results,
+logs), `servers.json` there says which processes are ours. `up` starts what is missing, starts anew
+what has other settings now, and leaves nothing of a failed start behind. A server whose address is
+set (KLEAR_PREFECT_URL, KLEAR_MLFLOW_URL) is somebody else's to start.
 """
 
 import fcntl
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from configs.machine import Machine
+from flows.database import DatabaseError
 from flows.prefect_api import (
-    POOL,
     ServerError,
     answers,
     bury_orphans,
     create_pool,
     last_heartbeat,
+    refusal,
 )
-from flows.registration import registration_command, registration_is_current
-from flows.server_process import ServerProcess, launch, port_holder, port_is_taken, reap, stop
+from flows.registration import registration_is_current
+from flows.server_commands import prepare, process_environment, server_command, settings_digest
+from flows.server_process import (
+    ServerProcess,
+    launch,
+    port_holder,
+    port_is_taken,
+    reap,
+    runs_of,
+    stop,
+)
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
+DATABASE_WAIT_S = 15.0
+ANSWER_WITHIN_S = 30.0  # a busy machine is slow; a server that is gone refuses at once
 Say = Callable[[str], None]
 
 
@@ -53,9 +66,31 @@ def alive(machine: Machine) -> dict[str, ServerProcess]:
 
 
 def are_up(machine: Machine) -> bool:
-    """Whether both servers are ours and answer (another project's may sit on the same ports)."""
-    running = alive(machine)
-    return all(n in running and answers(url) for n, url in health_urls(machine).items())
+    """Whether both servers answer, and are ours (another project's may sit on the same ports).
+
+    Raises ServersError about a server that is not `klear up`'s to start, and about a password.
+    """
+    running, here = alive(machine), servers_here(machine)
+    for name, url in health_urls(machine).items():
+        if not answers(url, ANSWER_WITHIN_S):
+            if name in here:
+                return False
+            raise ServersError(f"{name} does not answer at {url} (KLEAR_{name.upper()}_URL)")
+        if name in here and name not in running:
+            return False
+    _check_access(machine)
+    return True
+
+
+def _check_access(machine: Machine) -> None:
+    if refused := "\n".join(filter(None, (refusal(machine, n) for n in health_urls(machine)))):
+        raise ServersError(refused)
+
+
+def servers_here(machine: Machine) -> list[str]:
+    """Those that `klear up` starts."""
+    here = {"prefect": machine.prefect_is_here, "mlflow": machine.mlflow_is_here}
+    return [name for name, is_here in here.items() if is_here]
 
 
 def health_urls(machine: Machine) -> dict[str, str]:
@@ -67,10 +102,10 @@ def health_urls(machine: Machine) -> dict[str, str]:
 
 def up(machine: Machine, say: Say = print) -> None:
     """Start what is missing; raises ServersError after ending all that this call started."""
-    for folder in (machine.home, machine.prefect_home, machine.mlflow_artifacts, machine.logs):
-        folder.mkdir(parents=True, exist_ok=True)
+    machine.home.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(machine):
-        running = alive(machine)
+        outdated = _outdated(machine, say)
+        running = {n: p for n, p in alive(machine).items() if n not in outdated}
         stop([p for p in read_state(machine) if p.name not in running])  # what they left behind
         begun: list[ServerProcess] = []
         since = time.monotonic()
@@ -79,12 +114,30 @@ def up(machine: Machine, say: Say = print) -> None:
         except BaseException as error:
             stop(begun)
             _write_state(machine, running.values())
-            if isinstance(error, ServerError):
+            if isinstance(error, (ServerError, DatabaseError)):
                 raise ServersError(str(error)) from error
             raise
         names = ", ".join(p.name for p in begun)
         say(f"started {names} in {time.monotonic() - since:.0f} s" if names else "already up")
         say(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_uri}")
+
+
+def _outdated(machine: Machine, say: Say) -> set[str]:
+    """What runs with other settings than those of now, and can be started anew."""
+    here = alive(machine)
+    others = {
+        name
+        for name, process in here.items()
+        if process.settings not in ("", settings_digest(machine, name))
+    }
+    busy = runs_of(here["worker"]) if others and "worker" in here else 0
+    if not busy:
+        return others
+    runs = "1 run is" if busy == 1 else f"{busy} runs are"
+    keep = "keeps its" if len(others) == 1 else "keep their"
+    names = " and ".join(sorted(others))
+    say(f"{names} {keep} old settings while {runs} under way; later: klear up")
+    return set()
 
 
 def down(machine: Machine, say: Say = print) -> None:
@@ -96,7 +149,7 @@ def down(machine: Machine, say: Say = print) -> None:
         recorded = read_state(machine)
         running = [p for p in recorded if p.alive()]
         stop([p for p in recorded if p.name == "worker"])  # it needs the server to sign off
-        if any(p.name == "prefect" for p in running):
+        if any(p.name == "prefect" for p in running):  # else its runs may be other machines'
             _bury(machine, say)
         stop([p for p in recorded if p.name != "worker"])
         _write_state(machine, [])
@@ -119,33 +172,42 @@ def _start_missing(
     machine: Machine, running: dict[str, ServerProcess], begun: list[ServerProcess], say: Say
 ) -> None:
     _refuse_taken_ports(machine, running)
+    for name in servers_here(machine):
+        if name not in running:
+            prepare(machine, name, DATABASE_WAIT_S)
 
     def start(name: str) -> ServerProcess:
         process = launch(
             name,
-            _COMMANDS[name](machine),
-            environment=machine.environment(),
+            server_command(machine, name),
+            environment=process_environment(machine, name),
             log=machine.logs / f"{name}.log",
             cwd=machine.home,
             port=_ports(machine).get(name),
+            settings=settings_digest(machine, name),
+            inherit=False,
         )
         begun.append(process)
         _write_state(machine, [*running.values(), *begun])
         return process
 
-    servers = {n: running.get(n) or start(n) for n in ("prefect", "mlflow")}
+    servers = {n: running.get(n) or start(n) for n in servers_here(machine)}
     registering = None
     if not registration_is_current(machine):
         registering = start("registration")
     if begun:
         say("starting the servers (their logs: " + str(machine.logs) + ")")
-    _await_answer(machine, servers["prefect"])
+    prepare(machine, "worker", DATABASE_WAIT_S)
+    _await_answer(machine, "prefect", servers.get("prefect"))
+    if refused := refusal(machine, "prefect"):
+        raise ServersError(refused)
     create_pool(machine)
     since = datetime.now(UTC)
-    if "worker" not in running:
+    if "worker" not in running and "prefect" in servers:
         bury_orphans(machine)
     worker = running.get("worker") or start("worker")
-    _await_answer(machine, servers["mlflow"])
+    _await_answer(machine, "mlflow", servers.get("mlflow"))
+    _check_access(machine)
     if registering:
         _await_success(registering)
         begun.remove(registering)
@@ -155,7 +217,8 @@ def _start_missing(
 
 
 def _refuse_taken_ports(machine: Machine, running: dict[str, ServerProcess]) -> None:
-    for name, port in _ports(machine).items():
+    for name in servers_here(machine):
+        port = _ports(machine)[name]
         if name not in running and port_is_taken(machine.host, port):
             variable = f"KLEAR_{name.upper()}_PORT"
             raise ServersError(
@@ -174,18 +237,18 @@ def _ports(machine: Machine) -> dict[str, int]:
     return {"prefect": machine.prefect_port, "mlflow": machine.mlflow_port}
 
 
-def _await_answer(machine: Machine, server: ServerProcess) -> None:
-    url = health_urls(machine)[server.name]
-    deadline = time.monotonic() + START_TIMEOUT_S
+def _await_answer(machine: Machine, name: str, server: ServerProcess | None) -> None:
+    """`server` is None for one that somebody else started: it must be there already."""
+    url = health_urls(machine)[name]
+    deadline = time.monotonic() + (START_TIMEOUT_S if server else 0.0)
     while not answers(url):
-        reap([server.pid])
-        if not server.alive():
-            raise ServersError(_ended(server.name, server))
+        if server:
+            reap([server.pid])
+            if not server.alive():
+                raise ServersError(_ended(name, server))
         if time.monotonic() > deadline:
-            raise ServersError(
-                f"{server.name} gave no answer at {url} in {START_TIMEOUT_S:.0f} s; "
-                f"see {server.log}"
-            )
+            where = f"see {server.log}" if server else f"KLEAR_{name.upper()}_URL names it"
+            raise ServersError(f"{name} gave no answer at {url}; {where}")
         time.sleep(0.1)
 
 
@@ -218,35 +281,10 @@ def _ended(name: str, process: ServerProcess) -> str:
     return f"{name} ended while starting; {process.log} says:\n{process.log_tail()}"
 
 
-def _prefect(machine: Machine) -> list[str]:
-    """What `prefect server start --background` runs, without the command line around it."""
-    app = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
-    return [sys.executable, "-P", *app, "--host", machine.host, "--port", str(machine.prefect_port)]
-
-
-def _mlflow(machine: Machine) -> list[str]:
-    server = [sys.executable, "-P", "-m", "mlflow", "server", "--workers", "1"]
-    server += ["--host", machine.host, "--port", str(machine.mlflow_port)]
-    server += ["--backend-store-uri", machine.mlflow_database]
-    return [*server, "--artifacts-destination", str(machine.mlflow_artifacts)]
-
-
-def _worker(machine: Machine) -> list[str]:
-    worker = [sys.executable, "-P", "-m", "prefect", "worker", "start", "--pool", POOL]
-    return [*worker, "--type", "process", "--limit", str(machine.worker_limit)]
-
-
-_COMMANDS: dict[str, Callable[[Machine], Sequence[str]]] = {
-    "prefect": _prefect,
-    "mlflow": _mlflow,
-    "worker": _worker,
-    "registration": lambda machine: registration_command(wait_s=START_TIMEOUT_S),
-}
-
-
 def _write_state(machine: Machine, processes: Iterable[ServerProcess]) -> None:
     entries = [p.model_dump(mode="json") for p in processes]
     partial = machine.state_file.with_suffix(".partial")
+    partial.touch(mode=0o600)  # digests of settings with passwords are nobody else's business
     partial.write_text(json.dumps(entries, indent=2), encoding="utf-8")
     os.replace(partial, machine.state_file)
 

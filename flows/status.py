@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from configs.machine import Machine
 from configs.stage_names import STAGES
+from flows.database import database_trouble
 from flows.prefect_api import ServerError, answers, post
-from flows.servers import alive, health_urls
+from flows.quantities import size
+from flows.servers import alive, health_urls, servers_here
 
 LATEST_RUNS = 5
 
@@ -36,10 +38,18 @@ def server_lines(machine: Machine) -> Iterator[str]:
             hung = f" (pid {running[name].pid} runs but gives no answer)" if name in running else ""
             yield f"✗ {name:8} down{hung}"
         else:
-            whose = f"pid {running[name].pid}" if name in running else "not started by `klear up`"
+            ours = "not started by `klear up`" if name in servers_here(machine) else "elsewhere"
+            whose = f"pid {running[name].pid}" if name in running else ours
             yield f"✓ {name:8} {urls[name]} ({whose})"
     worker = running.get("worker")
     yield f"✓ worker   pid {worker.pid}" if worker else "✗ worker   down"
+    if machine.password.get_secret_value():
+        yield f"✓ access   {machine.host}, password of {machine.user}"
+    if machine.postgres:
+        wrong = next(
+            filter(None, (database_trouble(machine, n) for n in servers_here(machine))), ""
+        )
+        yield f"{'✗' if wrong else '✓'} database Postgres at {machine.postgres}  {wrong}".rstrip()
 
 
 def run_lines(machine: Machine) -> Iterator[str]:
@@ -61,7 +71,7 @@ def store_lines(store: Path) -> Iterator[str]:
     yield f"store {store}:" if stages else f"store {store}: empty"
     for s in stages:
         count = f"{s.results} result{'s' if s.results > 1 else ''}"
-        yield f"  {s.stage:18} {count:11} {_size(s.bytes):>9}   latest {_local(s.latest)}"
+        yield f"  {s.stage:18} {count:11} {size(s.bytes):>9}   latest {_local(s.latest)}"
 
 
 def stage_results(store: Path) -> list[StageResults]:
@@ -83,12 +93,3 @@ def stage_results(store: Path) -> list[StageResults]:
 
 def _local(moment: datetime) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M")
-
-
-def _size(count: int) -> str:
-    size, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
