@@ -1,132 +1,173 @@
-"""Decontamination throughput, one core, against open-r1's core loop.
+"""Decontamination, one core, parquet in → verdicts out, against open-r1.
 
     python tests/bench/bench_decontaminate.py [--rows N]
 
-Rows: the DeepScaleR prompts; benchmarks: AIME24, AIME25, HMMT Feb 25 and MATH-500; n = 9, words
-split at white space. The peer is a reimplementation of the loop of open-r1's
-scripts/decontaminate.py (there inside `datasets.map`, whose cost is left out): for each
-benchmark, normalise every row, build the set of its n-grams as strings, and test them all. Our
-rows are asked for every item at once, short items included, and must give the same flags.
+Two corpora below ../shared/data: the prompts of DeepScaleR, MATH and AIME 1983-2023 (~48k rows),
+and every text of three words or more (prompts, solutions, code, chains of thought: >= 150k).
+Benchmarks: AIME24, AIME25, HMMT Feb 25, MATH-500, LiveCodeBench v5 (2024-08 to 2025-02); n = 9,
+words split at white space. A verdict is the best covered item with its n-gram and coverage, or
+none. The flags must be the peer's on items of nine words or more; rows flagged by shorter items,
+which the peer cannot find, are counted apart. Each ratio is of CPU seconds of one run.
 """
 
 import argparse
 import gzip
 import json
-import random
+import os
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from tasks.ngrams import Item, NgramIndex, Normalisation  # noqa: E402
+from open_r1_peer import Benchmarks, N, as_shipped, core_loop  # noqa: E402
+
+from tasks.ngrams import Item, NgramIndex  # noqa: E402
+from tasks.text_batches import text_batches  # noqa: E402
+from tasks.words import Normalisation  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
-BENCHMARKS = ("aime24", "aime25", "hmmt_feb_2025", "math500")
-N = 9
+UNION = ("deepscaler", "math_train", "aime_1983_2023")
+MATH = ("aime24", "aime25", "hmmt_feb_2025", "math500")
+V5 = ("2024-08", "2025-02")
+FEWEST_WORDS = 3
 REPEATS = 3
-
-Benchmarks = dict[str, list[str]]
-
-
-def real_texts() -> tuple[list[str], Benchmarks]:
-    def problems(path: Path) -> list[str]:
-        with gzip.open(path, "rt") as lines:
-            return [json.loads(line)["problem"] for line in lines]
-
-    rows = problems(DATA / "deepscaler" / "train.jsonl.gz")
-    return rows, {name: problems(DATA / name / "test.jsonl.gz") for name in BENCHMARKS}
+T = TypeVar("T")
 
 
-def synthetic_texts() -> tuple[list[str], Benchmarks]:
-    """Zipf-like text of the same shape, for machines without the data; one row in 40 leaks."""
-    chance = random.Random(0)
-    vocabulary = [f"w{i}" for i in range(20_000)]
-    weights = [1 / (i + 1) for i in range(len(vocabulary))]
+class Verdicts(NamedTuple):
+    """By row: benchmark, item, n-gram, coverage; and the rows that only short items flag."""
 
-    def text() -> str:
-        return " ".join(chance.choices(vocabulary, weights, k=chance.randint(5, 75)))
-
-    benchmarks = {name: [text() for _ in range(150)] for name in BENCHMARKS}
-    leaks = [item for items in benchmarks.values() for item in items]
-    return [chance.choice(leaks) if i % 40 == 0 else text() for i in range(40_000)], benchmarks
+    best: dict[int, tuple[str, str, str, float]]
+    by_ngram: set[int]
 
 
-def open_r1_loop(rows: list[str], benchmarks: Benchmarks) -> list[bool]:
-    def grams(text: str) -> list[str]:
-        normal = " ".join(text.lower().strip().split())
-        words = normal.split()
-        return [" ".join(words[i : i + N]) for i in range(len(words) - N + 1)]
-
-    flags = [False] * len(rows)
-    for items in benchmarks.values():
-        lookup: dict[str, set[int]] = defaultdict(set)
-        for number, item in enumerate(items):
-            for gram in grams(item):
-                lookup[gram].add(number)
-        for i, row in enumerate(rows):
-            if any({gram in lookup for gram in set(grams(row))}):  # noqa: C419 (as the peer)
-                flags[i] = True
-    return flags
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt") as lines:
+        yield from map(json.loads, lines)
 
 
-def one_lookup_loop(rows: list[str], benchmarks: Benchmarks) -> list[bool]:
-    """The same loop with the benchmarks merged: what a careful user would write."""
-    return open_r1_loop(rows, {"all": [item for items in benchmarks.values() for item in items]})
+def texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inside in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(inside)
 
 
-def our_index(rows: list[str], benchmarks: Benchmarks, rule: Normalisation) -> list[bool]:
-    items = (Item(name, str(i), t) for name, ts in benchmarks.items() for i, t in enumerate(ts))
+def write(path: Path, texts: list[str], source: str) -> None:
+    """As the pipeline's tables are written: row groups of 1,024, zstd."""
+    ids = [f"{i:016x}" for i in range(len(texts))]
+    table = pa.table({"id": ids, "source": [source] * len(texts), "prompt": texts})
+    pq.write_table(table, path, row_group_size=1024, compression="zstd")
+
+
+def benchmarks() -> Benchmarks:
+    found = {n: [r["problem"] for r in rows_of(DATA / n / "test.jsonl.gz")] for n in MATH}
+    problems = rows_of(DATA / "livecodebench" / "problems_v6.jsonl.gz")
+    window = (r for r in problems if V5[0] <= r["contest_date"][:7] <= V5[1])
+    return found | {"livecodebench_v5": [r["question_content"] for r in window]}
+
+
+def ours(path: Path, against: Benchmarks, rule: Normalisation) -> Verdicts:
+    items = (Item(name, str(i), t) for name, ts in against.items() for i, t in enumerate(ts))
     index = NgramIndex(items, N, rule)
-    return [any(not o.whole_item for o in index.overlaps(row)) for row in rows]
+    verdicts = Verdicts({}, set())
+    before = 0
+    with pq.ParquetFile(path) as file:
+        for batch in text_batches(file, ["id", "source", "prompt"]):
+            found = index.search(batch.column("prompt"))
+            best = found.best()
+            columns = (found.rows, found.items, found.entries, found.coverage)
+            for row, number, entry, coverage in zip(
+                *(c[best].tolist() for c in columns), strict=True
+            ):
+                item = index.items[number]
+                ngram = index.ngram(entry)
+                verdicts.best[before + row] = (item.benchmark, item.id, ngram, coverage)
+            long = ~index.is_whole(found.entries)
+            verdicts.by_ngram.update((before + found.rows[long]).tolist())
+            before += len(batch)
+    return verdicts
 
 
-def cpu_seconds(work: Callable[[], list[bool]]) -> tuple[float, list[bool]]:
-    """Best of REPEATS, in CPU seconds, index building included; and what it returned."""
-    best, flags = float("inf"), []
-    for _ in range(REPEATS):
+def cpu_seconds(work: Callable[[], T], repeats: int = 1) -> tuple[float, T]:
+    """Median CPU seconds (user + system, all threads) of the repeats, and the last result."""
+    seconds, results = [], []
+    for _ in range(repeats):
         began = time.process_time()
-        flags = work()
-        best = min(best, time.process_time() - began)
-    return best, flags
+        results = [work()]
+        seconds.append(time.process_time() - began)
+    return statistics.median(seconds), results[0]
+
+
+def compare(name: str, path: Path, against: Benchmarks, place: Path) -> dict[str, Any]:
+    rows = pq.read_metadata(path).num_rows
+    mine, verdicts = cpu_seconds(lambda: ours(path, against, "whitespace"), REPEATS)
+    alnum, by_alnum = cpu_seconds(lambda: ours(path, against, "alnum"), REPEATS)
+    core, flags = cpu_seconds(lambda: core_loop(path, against))
+    shipped, shipped_flags = cpu_seconds(lambda: as_shipped(path, against, place / name))
+    if verdicts.by_ngram != {i for i, f in enumerate(flags) if f} or flags != shipped_flags:
+        raise SystemExit(f"{name}: flags differ from open-r1's")
+    print(
+        f"{name}: {rows:,} rows, {len(verdicts.by_ngram):,} flagged as by open-r1; short items "
+        f"flag {len(verdicts.best) - len(verdicts.by_ngram):,} more; alnum {len(by_alnum.best):,}"
+    )
+    print(f"  CPU s: ours {mine:.3f} (alnum {alnum:.3f}), core loop {core:.2f}, as shipped "
+          f"{shipped:.2f}: {core / mine:.1f}x and {shipped / mine:.1f}x")  # fmt: skip
+    return {
+        "bench": "decontaminate",
+        "ours": rows / mine,
+        "peer": {"open-r1 core loop": rows / core, "open-r1 as shipped": rows / shipped},
+        "unit": "rows/s",
+        "ratio": core / mine,
+        "setup": f"{rows} texts ({name}) x {sum(map(len, against.values()))} items of "
+        f"{len(against)} benchmarks, n=9, whitespace, identical flags, parquet in, verdicts out, "
+        f"index building included, CPU seconds, one core; as shipped {shipped / mine:.0f}x",
+    }
+
+
+def compile_seconds(cache: Path) -> tuple[float, float]:
+    """CPU seconds to import the compiled loops the first time and later."""
+    program = "import time; import tasks.ngram_texts; print(time.process_time())"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    first, later = (
+        float(subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=environment))
+        for _ in range(2)
+    )
+    return first, later
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=None, help="first N rows only")
+    parser.add_argument("--rows", type=int, default=None, help="first N rows of each corpus only")
     wanted = parser.parse_args().rows
-    real = (DATA / "deepscaler" / "train.jsonl.gz").exists()
-    rows, benchmarks = real_texts() if real else synthetic_texts()
-    rows = rows[:wanted]
-    ours, our_flags = cpu_seconds(lambda: our_index(rows, benchmarks, "whitespace"))
-    alnum, alnum_flags = cpu_seconds(lambda: our_index(rows, benchmarks, "alnum"))
-    peer, peer_flags = cpu_seconds(lambda: open_r1_loop(rows, benchmarks))
-    merged, merged_flags = cpu_seconds(lambda: one_lookup_loop(rows, benchmarks))
-    if not our_flags == peer_flags == merged_flags:
-        differing = sum(a != b for a, b in zip(our_flags, peer_flags, strict=True))
-        raise SystemExit(f"flags differ from open-r1's on {differing} rows")
-    print(f"whitespace flags {sum(our_flags)} rows, as open-r1; alnum {sum(alnum_flags)} rows")
-    print(f"alnum: {len(rows) / alnum:,.0f} rows/s")
-    setup = (
-        f"{len(rows)} {'DeepScaleR' if real else 'synthetic'} prompts x "
-        f"{sum(map(len, benchmarks.values()))} items of {len(benchmarks)} benchmarks, n=9, "
-        "whitespace, identical flags, CPU seconds, one core, index building included"
-    )
-    result = {
-        "bench": "decontaminate",
-        "ours": len(rows) / ours,
-        "peer": {
-            "open-r1 core loop": len(rows) / peer,
-            "open-r1 core loop, benchmarks merged": len(rows) / merged,
-        },
-        "unit": "rows/s",
-        "ratio": peer / ours,
-        "setup": setup,
-    }
-    print(json.dumps(result))
+    if not DATA.exists():
+        raise SystemExit("needs ../shared/data")
+    datasets.disable_progress_bars()
+    against = benchmarks()
+    union = [r["problem"] for n in UNION for r in rows_of(DATA / n / "train.jsonl.gz")]
+    files = sorted(DATA.glob("*/*.jsonl.gz"))
+    every = (text for file in files for row in rows_of(file) for text in texts_in(row))
+    documents = [text for text in every if len(text.split(None, FEWEST_WORDS)) >= FEWEST_WORDS]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        first, later = compile_seconds(place / "numba")
+        print(f"compiled loops: {first:.1f} CPU s to import the first time, {later:.1f} later")
+        for name, texts in (("all documents", documents), ("prompts", union)):
+            path = place / f"{name}.parquet"
+            write(path, texts[:wanted], name)
+            print(json.dumps(compare(name, path, against, place)), flush=True)
 
 
 if __name__ == "__main__":

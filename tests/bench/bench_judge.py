@@ -1,10 +1,22 @@
-"""CPU time of judging a test in full isolation, against a sandbox started for every test.
+"""CPU time of judging a test in full isolation, beside the runners that others train with.
 
-    python tests/bench/bench_judge.py [--programs 20] [--tests 16]
+    python tests/bench/bench_judge.py [--corpus FILE] [--rounds 4] [--started 8]
 
-Each side runs the same programs on the same tests. CPU time is that of all descendants (children
-that ended or live), because wall time on a shared machine says little. The last line is JSON:
-milliseconds of CPU per test, and `ratio` = firejail's over ours.
+Every side judges the same right programs on the same 16 tests each, one program after the other.
+CPU time is that of a process and all its descendants, because wall time on a shared machine says
+little. Sides take turns for `--rounds` rounds and the least of each side counts, for what else
+runs on the machine only adds to it. Peers that start a process for every test run `--started`
+programs only.
+
+- livecodebench, prime_code: the published runners in a process of their own (`judge_peers.py`);
+  no isolation, and a line instead of a figure when the wheel cannot be fetched;
+- firejail: Klear's arguments without the two that do not work (`--kill-at-exit` is not an option,
+  `--timeout` waits 2 s), with its profile `pip` (of the package firejail-profiles, which is fetched
+  where it is not installed; without it the default profile, and the setup says so);
+- firejail_lean: the fewest arguments that keep network and home away; bwrap, subprocess likewise.
+
+The last line is JSON in milliseconds of CPU per test. `ours` includes the start of the sandbox and
+its self-test, spread over all tests of the run; `ratio` is firejail's over ours.
 """
 
 import argparse
@@ -17,109 +29,204 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 
-from configs.judging import JudgeSettings
-from eval.compare import same_text
-from eval.records import StdinCase, TestSuite
-from eval.sandbox import Sandbox
-from eval.verify_code import judge_program
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
 
-FIREJAIL = """
-firejail --quiet --noprofile --net=none --private --private-dev --caps.drop=all
---rlimit-as=1g --rlimit-nproc=64 --seccomp=socket --
-"""
-BUBBLEWRAP = """
-bwrap --unshare-all --die-with-parent --ro-bind /usr /usr --symlink usr/lib /lib
---symlink usr/lib64 /lib64 --dev /dev --tmpfs /tmp --
-"""
+from configs.judging import JudgeRuntime, JudgeSettings  # noqa: E402
+from eval.compare import same_text  # noqa: E402
+from eval.judge import Judge  # noqa: E402
+from eval.records import Problem, TestSuite  # noqa: E402
+from eval.sandbox import Sandbox  # noqa: E402
+from eval.sandbox_selftest import assert_isolated  # noqa: E402
+from eval.verify_code import judge_program  # noqa: E402
+from tests.bench.judge_peers import firejail_profiles  # noqa: E402
 
-PROGRAMS = [
-    "a, b = map(int, input().split())\nprint(a + b)\n",
-    "from math import gcd\na, b = map(int, input().split())\nprint(a + b * gcd(1, 7))\n",
-    "import sys\nprint(sum(map(int, sys.stdin.read().split())))\n",
-    "from collections import Counter\nprint(sum(Counter(map(int, input().split())).elements()))\n",
-]
+Entry = dict[str, Any]
+STEP_TESTS = 128 * 8 * 16
+PROFILES = firejail_profiles()
+PIP = f"--profile={PROFILES}/pip.profile" if PROFILES else ""
+COMMANDS = {
+    "firejail": f"firejail --private --quiet --seccomp=socket {PIP} --rlimit-nproc=32 "
+    "--rlimit-nofile=32 --rlimit-fsize=8m --rlimit-as=1024m --",
+    "firejail_lean": "firejail --quiet --noprofile --net=none --private --private-dev "
+    "--caps.drop=all --rlimit-as=1g --rlimit-nproc=64 --seccomp=socket --",
+    "bwrap": "bwrap --unshare-all --die-with-parent --ro-bind /usr /usr --symlink usr/lib /lib "
+    "--symlink usr/lib64 /lib64 --dev /dev --tmpfs /tmp --",
+    "subprocess": "",
+}
+CALL = (
+    "\nimport json, sys\nprint(json.dumps({call}(*map(json.loads, sys.stdin.read().split('\\n')))))"
+)
+PRELUDE = "from typing import *\nfrom collections import *\nimport math, heapq, bisect\n"
 
 
-def own_seconds() -> float:
+def built_in_corpus() -> list[Entry]:
+    """Four ways to add two numbers, for a checkout without the shared cases."""
+    programs = [
+        "a, b = map(int, input().split())\nprint(a + b)\n",
+        "import sys\nprint(sum(map(int, sys.stdin.read().split())))\n",
+        "import math\na, b = map(int, input().split())\nprint(math.fsum([a, b]).__int__())\n",
+        "class Solution:\n    def add(self, a, b): return a + b\n",
+    ]
+    corpus: list[Entry] = []
+    for k, program in enumerate(programs * 5):
+        is_call = program.startswith("class")
+        lines = [(f"{i}\n{i * k}" if is_call else f"{i} {i * k}\n") for i in range(16)]
+        sums = [f"{i + i * k}" for i in range(16)]
+        function = "add" if is_call else None
+        corpus.append({"src": program, "fn": function, "inputs": lines, "outputs": sums})
+    return corpus
+
+
+def suite_of(entry: Entry) -> TestSuite:
+    pairs = list(zip(entry["inputs"], entry["outputs"], strict=True))
+    if entry["fn"] is None:
+        cases = [{"input": given, "output": expected} for given, expected in pairs]
+        return TestSuite.model_validate({"kind": "stdin", "cases": cases})
+    loaded = [([json.loads(x) for x in given.split("\n")], json.loads(out)) for given, out in pairs]
+    cases = [{"args": given, "output": expected} for given, expected in loaded]
+    return TestSuite.model_validate({"kind": "call", "fn_name": entry["fn"], "cases": cases})
+
+
+def seconds() -> float:
+    """CPU time so far of this process, of all that live below it and of all that ended."""
     times = os.times()
-    return times.user + times.system
+    total = times.user + times.system + times.children_user + times.children_system
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one = process.cpu_times()
+            total += one.user + one.system + one.children_user + one.children_system
+    return total
 
 
-def ended_seconds() -> float:
-    """CPU time of every descendant that has ended; orphans come to us, their subreaper."""
-    time.sleep(0.1)
-    with contextlib.suppress(ChildProcessError):
+def ours(corpus: list[Entry]) -> tuple[float, float]:
+    """CPU milliseconds per test, without the start; CPU seconds of the start."""
+    suites = [suite_of(entry) for entry in corpus]
+    before = seconds()
+    with Sandbox("bubblewrap") as sandbox:
+        assert_isolated(sandbox)
+        started = seconds()
+        for entry, suite in zip(corpus, suites, strict=True):
+            found = judge_program(sandbox, suite, "bench", entry["src"], JudgeSettings())
+            assert found.verdict == "AC", (found, entry["src"])
+        ended = seconds()  # while they live: a PID namespace that is killed reports nothing
+    tests = sum(len(suite.cases) for suite in suites)
+    return (ended - started) * 1e3 / tests, started - before
+
+
+def throughput(corpus: list[Entry], workers: int) -> float:
+    """Tests per wall second of the whole judge with this many workers."""
+    prompts = [f"bench {i}" for i in range(len(corpus))]
+    problems = [
+        Problem.model_validate({"domain": "code", "prompt": prompt, "tests": suite_of(entry)})
+        for prompt, entry in zip(prompts, corpus, strict=True)
+    ]
+    answers = [
+        (problem, f"<think></think>```python\n{entry['src']}\n# {k}\n```", k)
+        for k in range(4)
+        for problem, entry in zip(problems, corpus, strict=True)
+    ]
+    with Judge(JudgeSettings(runtime=JudgeRuntime(workers=workers))) as judge:
+        assert all(score.correct for score in judge.judge_many(answers[: 8 * workers]))
+        wall = time.monotonic()
+        assert all(score.correct for score in judge.judge_many(answers))
+        wall = time.monotonic() - wall
+    return 4 * sum(len(entry["inputs"]) for entry in corpus) / wall
+
+
+def per_test(prefix: list[str], corpus: list[Entry]) -> float:
+    """CPU milliseconds per test with a process for every test."""
+    before, tests = seconds(), 0
+    with tempfile.TemporaryDirectory() as folder:  # firejail looks for included profiles there
+        for entry in corpus:
+            program = entry["src"]
+            if entry["fn"]:
+                call = f"Solution().{entry['fn']}" if "class Solution" in program else entry["fn"]
+                program = PRELUDE + program + CALL.replace("{call}", call)
+            command = [*prefix, "/usr/bin/python3", "-I", "-S", "-c", program]
+            for given, expected in zip(entry["inputs"], entry["outputs"], strict=True):
+                done = subprocess.run(
+                    command, input=given, capture_output=True, text=True, cwd=PROFILES or folder
+                )
+                is_right = same_text(done.stdout.replace(" ", ""), expected.replace(" ", ""))
+                assert is_right, (done.stdout, expected, done.stderr)
+                tests += 1
+    time.sleep(0.2)
+    with contextlib.suppress(ChildProcessError):  # orphans come to us, their subreaper
         while True:
             os.waitpid(-1, 0)
-    times = os.times()
-    return times.children_user + times.children_system
+    return (seconds() - before) * 1e3 / tests
 
 
-def measured(work: Callable[[], tuple[int, float]]) -> tuple[float, float]:
-    """(CPU, wall) milliseconds per test; `work` returns tests passed and its children's CPU."""
-    cpu, wall = own_seconds(), time.monotonic()
-    tests, children = work()
-    wall = time.monotonic() - wall
-    return (own_seconds() - cpu + children) * 1e3 / tests, wall * 1e3 / tests
+def in_process(name: str, corpus: list[Entry]) -> float | None:
+    """CPU milliseconds per test of a published runner; None when it cannot be fetched."""
+    script = Path(__file__).with_name("judge_peers.py")
+    command = [sys.executable, str(script), name]
+    done = subprocess.run(command, input=json.dumps(corpus), capture_output=True, text=True)
+    if done.returncode:
+        print(f"{name}: not measured: {done.stderr.strip()[-300:]}", file=sys.stderr)
+        return None
+    found = json.loads(done.stdout.splitlines()[-1])
+    if found["passed"] < found["tests"]:
+        print(f"{name}: passes {found['passed']} of {found['tests']}", file=sys.stderr)
+    return found["cpu_s"] * 1e3 / found["tests"]
 
 
-def ours(programs: list[str], suite: TestSuite) -> tuple[int, float]:
-    passed = 0
-    with Sandbox("bubblewrap") as sandbox:
-        for program in programs:
-            verdict = judge_program(sandbox, suite, "bench", program, JudgeSettings())
-            assert verdict.verdict == "AC", verdict
-            passed += verdict.passed
-        # A PID namespace that is killed reports no CPU time, so ask while it lives.
-        times = [p.cpu_times() for p in psutil.Process().children(recursive=True)]
-        living = [t.user + t.system + t.children_user + t.children_system for t in times]
-    return passed, sum(living)
-
-
-def per_test(
-    prefix: list[str], programs: list[str], cases: list[tuple[str, str]]
-) -> tuple[int, float]:
-    before = ended_seconds()
-    with tempfile.TemporaryDirectory() as folder:
-        for program in programs:
-            for given, expected in cases:
-                command = [*prefix, "/usr/bin/python3", "-I", "-S", "-c", program]
-                done = subprocess.run(
-                    command, input=given, capture_output=True, text=True, cwd=folder
-                )
-                assert same_text(done.stdout, expected), done.stderr
-    return len(programs) * len(cases), ended_seconds() - before
+def peers(corpus: list[Entry], few: list[Entry]) -> Iterator[tuple[str, float]]:
+    for name in ("livecodebench", "prime_code"):
+        if (cost := in_process(name, corpus)) is not None:
+            yield name, cost
+    for name, prefix in COMMANDS.items():
+        if not prefix or shutil.which(prefix.split()[0]):
+            yield name, per_test(prefix.split(), few)
 
 
 def main() -> None:
+    shared = ROOT.parent / "shared/cases/code_corpus.json"
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=20)
-    parser.add_argument("--tests", type=int, default=16)
+    parser.add_argument("--corpus", type=Path, default=shared)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--started", type=int, default=4, help="programs a started peer runs")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    programs = [PROGRAMS[i % len(PROGRAMS)] for i in range(options.programs)]
-    cases = [(f"{i} {i * i}\n", f"{i + i * i}\n") for i in range(options.tests)]
-    records = tuple(StdinCase(input=given, output=expected) for given, expected in cases)
-    suite = TestSuite(kind="stdin", cases=records)
-    cpu, wall = measured(lambda: ours(programs, suite))
-    print(f"klear: {cpu:.2f} ms CPU, {wall:.2f} ms wall per test", file=sys.stderr)
-    peers: dict[str, float] = {}
-    few = programs[: max(1, options.programs // 5)]
-    for name, prefix in (("firejail", FIREJAIL), ("bwrap", BUBBLEWRAP), ("subprocess", "")):
-        if not prefix or shutil.which(prefix.split()[0]):
-            peers[name], peer_wall = measured(lambda p=prefix: per_test(p.split(), few, cases))
-            print(f"{name}: {peers[name]:.2f} CPU, {peer_wall:.2f} wall", file=sys.stderr)
+    given: Path = options.corpus
+    corpus = json.loads(given.read_text()) if given.exists() else built_in_corpus()
+    stdin = [entry for entry in corpus if not entry["fn"]]
+    call = [entry for entry in corpus if entry["fn"]]
+    few = stdin[: options.started // 2] + call[: options.started // 2]
+    tests = sum(len(entry["inputs"]) for entry in corpus)
+    every: dict[str, list[float]] = {}
+    starts: list[float] = []
+    for number in range(options.rounds):
+        per, start_s = ours(corpus)
+        starts.append(start_s)
+        for name, value in [("klear", per), *peers(corpus, few)]:
+            every.setdefault(name, []).append(value)
+            print(f"round {number + 1}: {name}: {value:.2f} ms per test", file=sys.stderr)
+    found = {name: round(min(values), 3) for name, values in every.items()}
+    cost = found.pop("klear") + min(starts) * 1e3 / (options.rounds * tests)
+    one, two = throughput(corpus, 1), throughput(corpus, 2)
+    steps = {"klear": cost, **found}
     result = {
         "bench": "judge",
-        "ours": round(cpu, 3),
-        "peer": {name: round(value, 3) for name, value in peers.items()},
+        "ours": round(cost, 3),
+        "peer": found,
         "unit": "ms CPU per test",
-        "ratio": round(peers["firejail"] / cpu, 2) if "firejail" in peers else None,
-        "setup": f"{options.programs} programs x {options.tests} stdin tests, one core, isolated",
+        "ratio": round(found["firejail"] / cost, 2) if "firejail" in found else None,
+        "setup": f"{len(corpus)} programs x 16 tests, full isolation, one core; of "
+        f"{options.rounds} rounds the least of each side; firejail "
+        f"{'with the profile pip' if PIP else 'with its default profile'}",
+        "rounds": {name: [round(value, 2) for value in values] for name, values in every.items()},
+        "start_cpu_s": round(min(starts), 3),
+        "ratio_lean": round(found["firejail_lean"] / cost, 2) if "firejail" in found else None,
+        "tests_per_second": {"1 worker": round(one), "2 workers": round(two)},
+        "step_cpu_s": {name: round(value * STEP_TESTS / 1e3, 1) for name, value in steps.items()},
     }
     print(json.dumps(result))
 

@@ -1,218 +1,224 @@
-"""Seconds of one rollout and its updates: GPPOTrainer against TRL's GRPOTrainer.
+"""Live tokens a second of the updates of a rollout: GPPOTrainer against TRL's GRPOTrainer.
 
-    python tests/bench/bench_rl_step.py [--steps 4] [--dead 0.4] [--threads 1]
+    python tests/bench/bench_rl_step.py [--steps 2] [--dead 0.4] [--threads 1] [--longest 384]
+    python tests/bench/bench_rl_step.py --model 0.6b --context 8192 --device cuda
 
-Both trainers run on the same small model, prompts and rewards, each in a process of its own with
-the same mini-batches (4 prompts × 8 rollouts, 8 updates a rollout). A share of the groups is paid
-equally, as happens in every RL run. The first step is left out. Prints one JSON line.
+Both trainers get the same recorded rollouts (`rl_trainers.py`), model and mini-batches, each in a
+process of its own: 20 prompts × 8 answers, 4 updates a rollout. A live token is an answer token of
+a group that is not paid equally. Time is that of the process's CPU, on a GPU that of the wall. Peak
+memory is the highest resident size (on a GPU: memory in tensors) over that before training. A
+second pair of processes computes, in float32, the gradient of one off-policy update of the
+objective both trainers share (clip-higher, no LM loss). The first step is left out of the times.
+Prints one JSON line.
 """
 
 import argparse
 import json
+import math
 import os
-import random
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+
+from rl_trainers import MODELS, PROMPTS, ROLLOUTS, build, make_checkpoint, token_counts  # noqa: E402
 
 PEER = "trl GRPOTrainer (dapo)"
-PROMPTS, ROLLOUTS, MINI_BATCH, MAX_TOKENS = 32, 8, 4, 192
-SFT_EXAMPLES = 3_000
+UPDATES = 4
 
 
-def make_checkpoint(folder: Path, threads: int) -> Path:
-    """A model that answers in the teacher's format, so that lengths vary as they do in a run."""
-    from configs.engines import EngineSettings
-    from configs.training_stages import BaseModelSettings, SFTSettings, TrainRuntime
-    from eval.families import countdown
-    from eval.records import Example
-    from eval.tables import write_table
-    from training.base import create_base
-    from training.jobs import BaseJob, SFTJob
-    from training.sft import run_sft
-
-    rng, teacher = random.Random(0), EngineSettings(kind="scripted")
-    examples = [
-        Example(
-            problem_id=p.id,
-            index=0,
-            domain="math",
-            source=p.source,
-            prompt=p.prompt,
-            response=countdown.teach(rng, p.prompt, teacher),
-        )
-        for p in countdown.generate(rng, SFT_EXAMPLES, "train", largest=8)
-    ]
-    path = folder / "examples.parquet"
-    write_table(path, Example, examples)
-    base = BaseJob(
-        out=folder / "base", examples=path, settings=BaseModelSettings(kind="random"), seed=0
-    )
-    create_base(base)
-    settings = SFTSettings(
-        epochs=1,
-        learning_rate=3e-3,
-        min_learning_rate=3e-4,
-        optimizer="muon",
-        batch_tokens=1_024,
-        max_length=512,
-        runtime=TrainRuntime(bf16=False, gradient_checkpointing=False, threads=threads),
-    )
-    run_sft(
-        SFTJob(
-            out=folder / "sft",
-            base=folder / "base/checkpoint",
-            examples=path,
-            settings=settings,
-        )
-    )
-    return folder / "sft/checkpoint"
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
-def reward_with_dead_groups(share: float) -> Any:
-    """Pays by length, except that a share of the prompts pays every answer the same."""
+def memory_mb(device: str) -> tuple[float, float]:
+    """(now, highest since the start of the process), in MB."""
+    if device == "cuda":
+        import torch
 
-    def pay(prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
-        rewards = []
-        for prompt, completion in zip(prompts, completions, strict=True):
-            dead = zlib.crc32(prompt[-1]["content"].encode()) % 1000 < 1000 * share
-            rewards.append(1.0 if dead else float(len(completion[-1]["content"]) % 2))
-        return rewards
-
-    return pay
+        return torch.cuda.memory_allocated() / 2**20, torch.cuda.max_memory_allocated() / 2**20
+    return resident_mb(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def arguments(checkpoint: Path, steps: int) -> dict[str, Any]:
-    """What both trainers are told alike."""
-    updates = PROMPTS // MINI_BATCH
-    return {
-        "output_dir": str(checkpoint.parent / "trainer"),
-        "per_device_train_batch_size": MINI_BATCH * ROLLOUTS,
-        "steps_per_generation": updates,
-        "num_generations": ROLLOUTS,
-        "max_steps": (steps + 1) * updates,
-        "max_completion_length": MAX_TOKENS,
-        "learning_rate": 1e-5,
-        "epsilon": 0.2,
-        "epsilon_high": 0.28,
-        "temperature": 1.0,
-        "bf16": False,
-        "use_cpu": True,
-        "gradient_checkpointing": False,
-        "logging_steps": updates,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "seed": 0,
-    }
+def seconds(device: str) -> float:
+    """CPU time of this process, or the wall once the GPU has done what it was given."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
 
 
-def measure(kind: str, checkpoint: Path, steps: int, dead: float, threads: int) -> dict[str, float]:
-    """Wall and CPU seconds of a step, in this process."""
-    import torch
-    from datasets import Dataset
+def measure(kind: str, options: argparse.Namespace) -> dict[str, float]:
+    """Seconds a rollout's updates and peak memory, in this process."""
     from transformers import TrainerCallback
-    from trl.trainer.grpo_config import GRPOConfig
-    from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from configs.training_stages import RLSettings
-    from eval.families import countdown
-    from training import render
-    from training.checkpoints import load_model, load_tokenizer
-    from training.gppo_config import GPPOConfig
-    from training.gppo_trainer import GPPOTrainer
-    from training.rl import rollout_function
-
-    torch.set_num_threads(threads)
-    problems = countdown.generate(random.Random(1), 400, "train", largest=8)
-    common: dict[str, Any] = {
-        "model": load_model(checkpoint, dtype="float32"),
-        "processing_class": load_tokenizer(checkpoint),
-        "reward_funcs": reward_with_dead_groups(dead),
-        "train_dataset": Dataset.from_list(
-            [{"prompt": render.conversation(p.prompt)} for p in problems]
-        ),
-    }
-    told = arguments(checkpoint, steps)
-    if kind == "ours":
-        trainer: GRPOTrainer = GPPOTrainer(
-            args=GPPOConfig(micro_batch_tokens=8_192, **told),
-            rollout_func=rollout_function(RLSettings(engine="transformers")),
-            **common,
-        )
-    else:
-        trainer = GRPOTrainer(args=GRPOConfig(loss_type="dapo", beta=0.0, **told), **common)
-    marks: list[tuple[float, float]] = []
+    cuda = options.device == "cuda"
+    trainer = build(kind, options, updates=UPDATES, steps=options.steps + 1, bf16=cuda)
+    marks: list[float] = []
 
     class Clock(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
-            if state.global_step % (PROMPTS // MINI_BATCH) == 0:
-                marks.append((time.perf_counter(), time.process_time()))
+            if state.global_step % UPDATES == 0:
+                marks.append(seconds(options.device))
 
     trainer.add_callback(Clock())
+    before, _ = memory_mb(options.device)
     trainer.train()
-    (wall_0, cpu_0), (wall_1, cpu_1) = marks[0], marks[-1]
-    return {"wall_s": (wall_1 - wall_0) / steps, "cpu_s": (cpu_1 - cpu_0) / steps}
+    _, peak = memory_mb(options.device)
+    return {"seconds": (marks[-1] - marks[0]) / options.steps, "peak_mb": peak - before}
 
 
-def in_a_process(kind: str, checkpoint: Path, options: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, __file__, "--measure", kind, "--checkpoint", str(checkpoint),
-               "--steps", str(options.steps), "--dead", str(options.dead),
-               "--threads", str(options.threads)]  # fmt: skip
-    quiet = {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "TRL_EXPERIMENTAL_SILENCE": "1",
-    }
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **quiet}
-    )
+def disturbed(logp: Any, ids: Any, place: Any) -> Any:
+    """The old policy of the gradient: the model, off by a fixed amount at every token."""
+    return logp + 0.5 * (37.0 * ids + place).sin()
+
+
+def disturb_ours(trainer: Any) -> None:
+    import torch
+
+    plan = trainer._plan
+
+    @torch.no_grad()
+    def with_old_logps(rollout: Any) -> Any:
+        updates = plan(rollout)
+        for micro in (m for u in updates for m in u.micro_batches):
+            logp, _ = trainer._logp(trainer.model, micro)
+            ids = micro.input_ids[:, -micro.answers :]
+            micro.old_logp = disturbed(logp, ids, micro.mask.cumsum(1))
+        return updates
+
+    trainer._plan = with_old_logps
+
+
+def disturb_peer(trainer: Any) -> None:
+    import torch
+
+    generate = trainer._generate_and_score_completions
+
+    @torch.no_grad()
+    def with_old_logps(inputs: Any) -> Any:
+        batch = generate(inputs)
+        answers, kept = batch["completion_ids"], batch["completion_mask"]
+        ids = torch.cat([batch["prompt_ids"], answers], 1)
+        mask = torch.cat([batch["prompt_mask"], kept], 1)
+        logp, _, _ = trainer._get_per_token_logps_and_entropies(
+            trainer.model, ids, mask, answers.shape[1],
+            batch_size=trainer.args.per_device_train_batch_size,
+        )  # fmt: skip
+        batch["old_per_token_logps"] = disturbed(logp, answers, kept.cumsum(1))
+        return batch
+
+    trainer._generate_and_score_completions = with_old_logps
+
+
+def gradient(kind: str, options: argparse.Namespace) -> dict[str, float]:
+    """Write the gradient of one off-policy update, in float32."""
+    from safetensors.torch import save_file
+    from transformers import TrainerCallback
+
+    trainer = build(kind, options, updates=1, steps=1)
+    (disturb_ours if kind == "ours" else disturb_peer)(trainer)
+    kept: dict[str, Any] = {}
+
+    class Keep(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **_):
+            kept.update({n: p.grad.cpu().clone() for n, p in trainer.model.named_parameters()})
+
+    trainer.args.max_grad_norm = 0.0
+    trainer.add_callback(Keep())
+    trainer.train()
+    save_file(kept, options.checkpoint.parent / f"{kind}.safetensors")
+    return {}
+
+
+def difference(folder: Path, live_share: float) -> float:
+    """‖g_ours·share − g_peer‖ / ‖g_peer‖: the peer also divides by the tokens of dead groups."""
+    from safetensors.torch import load_file
+
+    ours, peer = (load_file(folder / f"{kind}.safetensors") for kind in ("ours", "peer"))
+    gap = sum(float((ours[n] * live_share - g).double().square().sum()) for n, g in peer.items())
+    return math.sqrt(gap / sum(float(g.double().square().sum()) for g in peer.values()))
+
+
+def in_a_process(job: str, kind: str, options: argparse.Namespace) -> dict[str, float]:
+    command = [sys.executable, __file__, "--job", job, "--kind", kind]
+    for name, value in vars(options).items():
+        if name not in ("job", "kind") and value is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    quiet = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    environment = {**os.environ, **quiet, "OMP_NUM_THREADS": str(options.threads)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main() -> None:
+def parsed(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=4, help="rollout steps to average over")
+    parser.add_argument("--steps", type=int, default=2, help="rollouts to average over")
     parser.add_argument("--dead", type=float, default=0.4, help="share of groups paid equally")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--longest", "--context", type=int, default=384, help="answer tokens")
+    parser.add_argument("--model", choices=MODELS, default="tiny", help="random-weight Qwen3")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--attention", default="sdpa", help="flash_attention_2: ours is packed")
+    parser.add_argument("--peer-sequences", type=int, help="of a pass; default 8, on a GPU 2")
+    parser.add_argument("--budget", type=int, help="tokens of a pass of ours; default 2048, on a "
+                        "GPU as many as the peer's longest pass")  # fmt: skip
     parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--measure", choices=("ours", "peer"))
-    options = parser.parse_args()
-    if options.measure:
-        found = measure(
-            options.measure, options.checkpoint, options.steps, options.dead, options.threads
-        )
-        print(json.dumps(found))
-        return
+    parser.add_argument("--job", choices=("measure", "gradient"))
+    parser.add_argument("--kind", choices=("ours", "peer"))
+    options = parser.parse_args(words)
+    cuda = options.device == "cuda"
+    options.peer_sequences = options.peer_sequences or (2 if cuda else 8)
+    most = options.peer_sequences * (options.longest + 64)
+    options.budget = options.budget or (most if cuda else 2_048)
+    return options
+
+
+def compare(options: argparse.Namespace) -> dict[str, Any]:
+    """Run both trainers for speed and memory, then for the gradient."""
     with tempfile.TemporaryDirectory() as scratch:
-        checkpoint = options.checkpoint or make_checkpoint(Path(scratch), options.threads)
-        ours = in_a_process("ours", checkpoint, options)
-        peer = in_a_process("peer", checkpoint, options)
+        options.checkpoint = make_checkpoint(Path(scratch), options)
+        ours, peer = (in_a_process("measure", kind, options) for kind in ("ours", "peer"))
+        for kind in ("ours", "peer"):
+            in_a_process("gradient", kind, options)
+        live, tokens = token_counts(options, 0)
+        gap = difference(Path(scratch), live / tokens)
+    live = sum(token_counts(options, s)[0] for s in range(1, options.steps + 1)) / options.steps
+    speed = {kind: live / found["seconds"] for kind, found in (("ours", ours), ("peer", peer))}
     setup = (
-        f"{PROMPTS} prompts x {ROLLOUTS}, {PROMPTS // MINI_BATCH} updates, "
-        f"{options.dead:.0%} of groups dead, {options.threads} thread(s), mean of {options.steps} "
-        f"steps; CPU seconds {ours['cpu_s']:.2f} against {peer['cpu_s']:.2f}"
+        f"{PROMPTS} prompts x {ROLLOUTS}, {UPDATES} updates, answers to {options.longest} tokens, "
+        f"{round(options.dead * PROMPTS)} of {PROMPTS} groups dead, model {options.model} on "
+        f"{options.device}, {options.threads} thread(s), mean of {options.steps} rollouts; "
+        f"{options.budget} tokens a pass against {options.peer_sequences} sequences; peak memory "
+        f"{ours['peak_mb']:.0f} MB against {peer['peak_mb']:.0f} MB; relative difference of the "
+        f"shared gradient {gap:.1e}"
     )
-    print(
-        json.dumps(
-            {
-                "bench": "rl_step",
-                "ours": round(ours["wall_s"], 3),
-                "peer": {PEER: round(peer["wall_s"], 3)},
-                "unit": "s per rollout step",
-                "ratio": round(peer["wall_s"] / ours["wall_s"], 2),
-                "setup": setup,
-            }
-        )
-    )
+    return {
+        "bench": "rl_step",
+        "ours": round(speed["ours"], 1),
+        "peer": {PEER: round(speed["peer"], 1)},
+        "unit": f"live tokens per {'CPU ' if options.device == 'cpu' else ''}second",
+        "ratio": round(speed["ours"] / speed["peer"], 2),
+        "setup": setup,
+    }
+
+
+def main(words: list[str]) -> None:
+    options = parsed(words)
+    if options.job:
+        job = measure if options.job == "measure" else gradient
+        print(json.dumps(job(options.kind, options)))
+        return
+    print(json.dumps(compare(options)))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from configs.judging import JudgeSettings
-from configs.load import FOLDER, ConfigError, load_group, load_profile, profiles
+from configs.load import ConfigError, load_group, load_profile, profiles
 
 MINIMAL = """
 collect:
@@ -196,10 +196,8 @@ def test_the_three_profiles_ship() -> None:
     assert {"tiny", "single_gpu", "paper"} <= set(profiles())
 
 
-def test_every_shipped_file_loads() -> None:
-    names = [str(p.relative_to(FOLDER).with_suffix("")) for p in FOLDER.rglob("*.yaml")]
-    assert set(profiles()) <= set(names)
-    for name in names:
+def test_every_shipped_profile_loads() -> None:
+    for name in profiles():
         assert load_profile(name).profile
 
 

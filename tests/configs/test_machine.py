@@ -44,6 +44,23 @@ def test_relative_folders_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert machine.mlflow_database == f"sqlite:///{tmp_path}/here/mlflow/mlflow.db"
 
 
+@pytest.mark.parametrize("variable", ["KLEAR_HOME", "KLEAR_STORE"])
+def test_a_file_is_no_folder(
+    variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(variable, str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=rf"{variable}: .*/file is a file; name a folder"):
+        load_machine()
+
+
+@pytest.mark.parametrize("address", ["bucket/folder", "s3://", "://bucket"])
+def test_a_shared_store_has_an_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KLEAR_SHARED", address)
+    with pytest.raises(ConfigError, match=r"KLEAR_SHARED: .* is no address; write s3://"):
+        load_machine()
+
+
 def test_urls_follow_the_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KLEAR_PREFECT_PORT", "1234")
     monkeypatch.setenv("KLEAR_MLFLOW_PORT", "2345")
@@ -86,7 +103,9 @@ def test_every_folder_in_the_environment_lies_in_home(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "h"))
-    folders = {n: v for n, v in load_machine().environment().items() if v.startswith("/")}
+    found = load_machine().environment()
+    assert found.pop("PREFECT_UI_API_URL") == "/api"  # below the page, not a folder
+    folders = {n: v for n, v in found.items() if v.startswith("/")}
     assert {"PREFECT_HOME", "PREFECT_RESULTS_LOCAL_STORAGE_PATH", "KLEAR_STORE"} <= set(folders)
     assert all(Path(folder).is_relative_to(tmp_path / "h") for folder in folders.values())
 
@@ -107,3 +126,17 @@ def test_proxies_are_kept_but_never_used_for_loopback(monkeypatch: pytest.Monkey
     monkeypatch.setenv("NO_PROXY", "intranet.example")
     skipped = load_machine().environment()["NO_PROXY"].split(",")
     assert {"intranet.example", "127.0.0.1", "localhost"} <= set(skipped)
+
+
+def test_a_store_address_is_shared_and_copies_lie_in_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
+    monkeypatch.setenv("KLEAR_STORE", "s3://bucket/results")
+    machine = load_machine()
+    assert machine.shared == "s3://bucket/results"
+    assert machine.store == tmp_path / "store"
+    for name, value in machine.environment().items():
+        monkeypatch.setenv(name, value)
+    again = load_machine()
+    assert (again.shared, again.store) == (machine.shared, machine.store)

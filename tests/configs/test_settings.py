@@ -6,6 +6,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from configs.base import Runtime, key_of
+from configs.engines import EngineSettings
+from configs.explain import ConfigError
 from configs.judging import JudgeSettings, RewardSettings
 from configs.load import load_profile
 from configs.settings import Pipeline
@@ -90,3 +92,18 @@ def test_a_profile_knows_which_stages_it_leaves_out() -> None:
     }
     assert load_profile("replay").stages_left_out == {"rate", "judge_rate"}
     assert load_profile("paper").stages_left_out == {"agreement", "judge_agreement"}
+
+
+def test_where_an_endpoint_is_and_who_pays_changes_no_key() -> None:
+    here = EngineSettings(kind="openai", model="r1", base_url="http://127.0.0.1:1/v1")
+    there = EngineSettings(
+        kind="openai", model="r1", base_url="http://127.0.0.1:2/v1", served_model="x",
+        api_key_env="MINE", api_key_block="ours",
+    )  # fmt: skip
+    assert key_of(here) == key_of(there)
+    assert key_of(here) != key_of(there.model_copy(update={"model": "r2"}))
+
+
+def test_a_stage_cannot_name_a_source_that_nobody_collects():
+    with pytest.raises(ConfigError, match=r"'countdwn' is not collected; did you mean countdown\?"):
+        load_profile("tiny", ["distill.sources=[countdwn]"])

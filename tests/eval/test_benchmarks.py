@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.training_stages import PAPER_PROTOCOLS, BenchmarkProtocol
+from configs.evaluate_stage import PAPER_PROTOCOLS, BenchmarkProtocol
 from eval.benchmarks import (
-    NO_TEMPLATE,
     BenchmarkResult,
     Statement,
     in_window,
+    overlaps,
     problems_of,
+    questions_hash,
     score_benchmark,
-    template_hash,
 )
 from eval.records import FinishReason, Problem, Sample, Score, StdinCase, TestSuite
 
@@ -43,14 +43,15 @@ def sample(problem: Problem, index: int, tokens: int, finish: FinishReason = "st
                   finish_reason=finish, completion_tokens=tokens)  # fmt: skip
 
 
-def test_the_shared_day_of_the_two_livecodebench_windows_belongs_to_v6_only():
+def test_the_windows_of_livecodebench_share_february_2025():
     v5, v6 = PAPER_PROTOCOLS[3:]
-    assert [in_window(v5, d) for d in ("2024-08-01", "2025-01-31", "2025-02-01")] == [1, 1, 0]
-    assert [in_window(v6, d) for d in ("2025-02-01", "2025-04-30", "2025-05-01")] == [1, 1, 0]
+    days = ("2024-07-31", "2024-08-01", "2025-02-01", "2025-02-28", "2025-03-01", "2025-05-01")
+    assert [in_window(v5, d) for d in days] == [0, 1, 1, 1, 0, 0]
+    assert [in_window(v6, d) for d in days] == [0, 0, 1, 1, 1, 0]
     assert in_window(v6, "2025-02-01T10:30:00")
 
 
-def test_the_v6_window_holds_the_131_problems_of_livecodebench():
+def test_the_windows_of_livecodebench_hold_374_and_131_problems_51_of_them_in_both():
     if not LCB.exists():
         pytest.skip("needs ../shared/data/livecodebench")
     with gzip.open(LCB, "rt") as file:
@@ -58,9 +59,21 @@ def test_the_v6_window_holds_the_131_problems_of_livecodebench():
             math_problem(r["question_id"], "livecodebench", r["contest_date"])
             for r in map(json.loads, file)
         ]
-    v5, v6 = (problems_of(p, problems) for p in PAPER_PROTOCOLS[3:])
-    assert len(v6) == 131
-    assert not {p.id for p in v5} & {p.id for p in v6}
+    found = {p.name: problems_of(p, problems) for p in PAPER_PROTOCOLS[3:]}
+    assert {name: len(chosen) for name, chosen in found.items()} == {"lcb_v5": 374, "lcb_v6": 131}
+    february = sum((p.date or "").startswith("2025-02") for p in problems)
+    assert overlaps(found) == {"lcb_v5": {"lcb_v6": february}, "lcb_v6": {"lcb_v5": february}}
+    assert february == 51
+
+
+def test_the_hash_of_the_questions_sees_every_word_and_their_order():
+    assert questions_hash(["ab", "c"]) != questions_hash(["a", "bc"])
+    assert questions_hash(["a", "b"]) != questions_hash(["b", "a"])
+    p = math_problem("p")
+    plain = score_benchmark(BenchmarkProtocol(name="aime24"), [p], {}, {}, STATEMENT)
+    boxed = BenchmarkProtocol(name="aime24", question="{prompt}\n{format}")
+    assert plain.questions == questions_hash(["p"])
+    assert score_benchmark(boxed, [p], {}, {}, STATEMENT).questions != plain.questions
 
 
 def test_a_problem_listed_twice_is_asked_once_and_order_is_kept():
@@ -91,46 +104,6 @@ def test_an_empty_window_says_which_days_there_are():
 def test_a_window_that_ends_before_it_begins_is_refused():
     with pytest.raises(ValueError, match="first day after"):
         BenchmarkProtocol(name="x", date_from="2025-02-01", date_to="2025-02-01")
-
-
-TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-
-
-def folder(tmp_path: Path, name: str, template: str) -> Path:
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "chat_template.jinja").write_text(template)
-    return tmp_path / name
-
-
-def test_the_template_hash_sees_the_prompt_and_not_how_the_template_is_written(tmp_path):
-    plain = folder(tmp_path, "plain", TEMPLATE)
-    commented = folder(tmp_path, "commented", "{# a note #}" + TEMPLATE)
-    training = folder(
-        tmp_path,
-        "training",
-        TEMPLATE + "{% if false %}{% generation %}x{% endgeneration %}{% endif %}",
-    )
-    other = folder(tmp_path, "other", TEMPLATE.replace("<assistant>", "<assistant><think>"))
-    assert template_hash(plain) == template_hash(commented) == template_hash(training)
-    assert template_hash(plain) != template_hash(other)
-
-
-def test_the_template_is_also_found_in_the_tokenizer_config(tmp_path):
-    plain = folder(tmp_path, "plain", TEMPLATE)
-    old, named, bare = tmp_path / "old", tmp_path / "named", tmp_path / "bare"
-    for path in (old, named, bare):
-        path.mkdir()
-    (old / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    templates = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": TEMPLATE}]
-    (named / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
-    assert template_hash(old) == template_hash(named) == template_hash(plain)
-    assert template_hash(bare) == NO_TEMPLATE
-
-
-def test_a_template_that_refuses_the_probe_is_hashed_as_text(tmp_path):
-    a = folder(tmp_path, "a", "{{ raise_exception('tools only') }}")
-    b = folder(tmp_path, "b", "{{ raise_exception('vision only') }}")
-    assert template_hash(a) != template_hash(b)
 
 
 def test_a_result_counts_what_was_cut_lost_and_scored():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from eval.compare import same_json, same_text, same_value
+from eval.compare import equal_json, same_json, same_text, same_tokens, same_value
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,14 @@ def test_other_values_are_other_answers(actual, expected):
     assert not same_text(actual, expected)
 
 
+def test_tokens_are_compared_wherever_the_lines_break():
+    assert same_tokens("1 2\n3", "1\n2 3.0\n")
+    assert same_tokens("0.3000001", "0.3")
+    assert not same_tokens("12 3", "1 2 3")
+    assert not same_tokens("7.0000001", "7")
+    assert not same_tokens("", "0")
+
+
 @pytest.mark.parametrize(
     ("actual", "expected"),
     [([3, 4], [3, 4]), (0.1 + 0.2, 0.3), ([[1.0]], [[1]]), (True, 1), ({"a": [1]}, {"a": [1]})],
@@ -82,3 +90,11 @@ def test_other_shapes_and_types_are_wrong(actual, expected):
 @pytest.mark.parametrize("garbage", [b"", b"[1", b"\xff", b"[" * 100_000, b"9" * 100_000])
 def test_garbage_is_wrong_and_no_crash(garbage):
     assert not same_json(garbage, [1])
+    assert not equal_json(garbage, [1])
+
+
+def test_equal_json_is_pythons_equality():
+    assert equal_json(b"[1.0, true]", [1, 1])
+    assert not equal_json(b"0.30000000000000004", 0.3)
+    assert not equal_json(b"NaN", float("nan"))
+    assert not equal_json(b"2", [2])

@@ -1,6 +1,5 @@
 """One judge: verdicts become rewards, infrastructure failures become nothing at all."""
 
-import os
 import pickle
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import time
 
 import psutil
 import pytest
+from processes import at_least, below, left
 
 from configs.judging import JudgeRuntime, JudgeSettings, RewardSettings
 from eval.judge import Judge, judge, make_score
@@ -153,6 +153,23 @@ def test_an_unreadable_gold_is_unscored(running):
     assert running.judge(gold, "no box").verdict == "WA"
 
 
+def test_math_verifys_plain_call_reads_the_whole_answer():
+    plain = SETTINGS.model_copy(update={"math_rules": "math-verify"})
+    no_box = "<think>hm</think> The final answer is $42$. I hope it is correct."
+    with Judge(plain) as other, Judge(SETTINGS) as ours:
+        assert other.judge(INTEGER, no_box).correct
+        assert not ours.judge(INTEGER, no_box).correct
+        assert other.judge(MATH, boxed(r"2\sqrt{2}")).correct
+        assert not other.judge(MATH, "<think>hm").correct
+
+
+def test_math_verify_does_not_judge_which_numbers_were_used():
+    plain = SETTINGS.model_copy(update={"math_rules": "math-verify"})
+    with Judge(plain) as other:
+        assert not other.judge(TARGET, boxed("24")).correct
+        assert other.judge(TARGET, boxed("3 * (9 - 7) * 4")).correct
+
+
 def test_integers_and_words_start_no_process():
     with Judge(SETTINGS) as fresh:
         list(fresh.judge_many((INTEGER, boxed(str(i)), i) for i in range(100)))
@@ -192,23 +209,14 @@ def test_a_deadline_that_passes_twice_is_unscored(running):
         pool.close()
 
 
-def processes_below(pid: int) -> list[psutil.Process]:
-    return psutil.Process(pid).children(recursive=True)
-
-
-def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=10)
-    return not [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-
-
 def test_closing_leaves_no_process(running):
-    before = {p.pid for p in processes_below(os.getpid())}
+    before = set(below())
     with Judge(SETTINGS) as fresh:
         fresh.judge(CODE, fenced(ADD))
         fresh.judge(MATH, boxed(r"2\sqrt2"))
-        started = [p for p in processes_below(os.getpid()) if p.pid not in before]
+        started = set(below()) - before
         assert len(started) > 6
-    assert gone(started)
+    assert left(started) == []
 
 
 CALLER = """
@@ -232,20 +240,19 @@ def test_sigkill_anywhere_leaves_no_process(victim):
     caller = subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True)
     assert caller.stdout
     assert caller.stdout.readline() == "AC\n"
-    time.sleep(0.5)
-    below = processes_below(caller.pid)
-    pools = [p for p in below if p.ppid() == caller.pid]
+    # Two pools, their workers, the sandboxes, the looping program.
+    ending = at_least(9, lambda: below(caller.pid))
+    pools = psutil.Process(caller.pid).children()
     assert len(pools) == 2
-    assert len(below) > 8  # two pools, their workers, the sandboxes, the looping program
     if victim == "caller":
         caller.kill()
     else:
-        code = max(pools, key=lambda p: len(p.children(recursive=True)))
-        below = code.children(recursive=True)
+        code = max(pools, key=lambda p: len(below(p.pid)))
+        ending = below(code.pid)
         code.send_signal(signal.SIGKILL)
         time.sleep(0.2)
     try:
-        assert gone(below)
+        assert left(ending) == []
     finally:
         caller.kill()
         caller.wait()
@@ -261,12 +268,10 @@ def test_a_killed_pool_is_replaced():
         assert fresh.judge(CODE, fenced(ADD + "\n")).correct
 
 
-def test_importing_the_judge_is_quick_and_loads_no_sympy():
+def test_importing_the_judge_loads_neither_sympy_nor_torch():
     code = "import sys, eval.judge; print('sympy' in sys.modules, 'torch' in sys.modules)"
-    started = time.process_time()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
-    assert time.process_time() - started < 1
 
 
 def test_a_one_off_judgement_needs_no_set_up():

@@ -14,6 +14,8 @@ from eval.metrics import (
     majority_at_k,
     mean_pass_at_k,
     pass_at_k,
+    problem_means,
+    sample_interval,
     summarise,
     upper_bound_of_zero,
     wilson_interval,
@@ -108,9 +110,34 @@ def test_bootstrap_interval_covers_the_true_mean_about_as_often_as_it_says():
     assert 0.88 <= hits / 200 <= 0.99
 
 
+def test_the_interval_over_samples_matches_every_redraw_of_the_samples():
+    """Two problems with 2 samples each: all 4 x 4 redraws, each as likely."""
+    rows = {"a": [True, False], "b": [True, True]}
+    exact = [np.mean([np.mean(a), np.mean(b)]) for a in product(rows["a"], repeat=2)
+             for b in product(rows["b"], repeat=2)]  # fmt: skip
+    low, high = sample_interval(rows, resamples=20_000, seed=0)
+    assert (low, high) == (np.percentile(exact, 2.5), np.percentile(exact, 97.5))
+    assert sample_interval({"a": [True, True], "b": [False]}, 100, 0) == (0.5, 0.5)
+
+
+def test_the_interval_over_samples_narrows_with_k_and_the_one_over_problems_does_not():
+    few = {str(i): [i % 2 == 0, True] for i in range(30)}
+    many = {p: row * 32 for p, row in few.items()}
+
+    def width(interval: tuple[float, float]) -> float:
+        return interval[1] - interval[0]
+
+    over_samples = [width(sample_interval(rows, 500, 1)) for rows in (few, many)]
+    assert over_samples[1] == pytest.approx(over_samples[0] / 32**0.5, rel=0.2)
+    over_problems = [width(bootstrap_interval(problem_means(r), 500, 1)) for r in (few, many)]
+    assert over_problems[1] == pytest.approx(over_problems[0])
+
+
 def test_nothing_scored_is_nan_not_zero():
     summary = summarise({"a": [None]}, k=1, resamples=10, seed=0)
-    assert all(math.isnan(v) for v in (summary.avg, summary.ci_low, summary.pass_at_k))
+    assert all(
+        math.isnan(v) for v in (summary.avg, summary.ci_low, summary.pass_at_k, summary.sample_high)
+    )
 
 
 def test_zero_of_thirty_does_not_rule_out_one_in_eleven():

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CUSTOMERS = {
     "pass@16 filter": "tasks/judge.py",
     "RL reward": "training/rl.py",
-    "benchmark": "tasks/evaluate.py",
+    "benchmark": "tasks/benchmarking.py",
 }
 
 

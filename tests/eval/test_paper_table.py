@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.training_stages import PAPER_PROTOCOLS
+from configs.evaluate_stage import PAPER_PROTOCOLS
 from eval.paper_table import COLUMNS, ROWS
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "paper.txt"

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.training_stages import BenchmarkProtocol
-from eval import paper_table
+from configs.evaluate_stage import BenchmarkProtocol
 from eval.agreement import Grade
 from eval.benchmarks import BenchmarkResult, Statement, score_benchmark
 from eval.page import Block, Cell, Fold, Notice, Page, Paragraph, Table, figures_of
@@ -92,14 +91,6 @@ def test_figures_of_any_profile_but_the_papers_say_that_they_are_not_comparable(
 
 def test_the_paper_profile_carries_no_such_notice():
     assert not [b for b in page_of(profile="paper").blocks if isinstance(b, Notice)]
-
-
-def test_our_numbers_and_the_papers_never_share_a_table(tmp_path):
-    page = page_of(evaluation(tmp_path, "sft", 4))
-    models = {r.model for r in paper_table.ROWS}
-    for table in (b for b in page.blocks if isinstance(b, Table)):
-        names = {row[0] for row in table.rows}
-        assert names == models or not names & models
 
 
 def score_rows(page: Page) -> list[tuple[str | Cell, ...]]:

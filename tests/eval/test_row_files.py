@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from configs.explain import ConfigError
 from eval.row_files import find_files, read_rows
 
 ROWS = [{"a": 1}, {"a": "zwei"}, {"a": [3]}]
@@ -93,5 +94,12 @@ def test_a_missing_file_is_named_with_its_setting(tmp_path):
 
 def test_an_unknown_file_type_is_refused(tmp_path):
     (tmp_path / "table.csv").write_text("a,b\n")
-    with pytest.raises(ValueError, match=r"table\.csv is none of \.jsonl"):
+    with pytest.raises(ConfigError, match=r"table\.csv is none of \.jsonl"):
         find_files(["table.csv"], tmp_path, "files")
+
+
+def test_a_folder_may_have_brackets_in_its_name(tmp_path):
+    folder = tmp_path / "data [v2]"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text("{}")
+    assert find_files(["*.jsonl"], folder, "files") == [folder / "rows.jsonl"]

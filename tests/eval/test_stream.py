@@ -64,6 +64,16 @@ def test_a_malformed_line_is_answered_and_the_next_ones_judged(bad, reason):
     assert second.correct
 
 
+def test_half_a_surrogate_pair_is_written_as_a_question_mark():
+    broken = {**MATH, "id": "\ud800"}
+    first, second, third = scores_of(
+        line(broken, "\\boxed{\ud800}"), line(broken, 7), line(CODE, "```python\nx = '\udfff'\n```")
+    )
+    assert (first.problem_id, first.answer, first.verdict) == ("?", "?", "WA")
+    assert (second.problem_id, second.verdict) == ("?", "IE")
+    assert third.verdict == "CE"
+
+
 def test_the_id_of_a_malformed_problem_is_kept():
     assert scores_of(line({"id": "p1", "domain": "math"}, "t"))[0].problem_id == "p1"
 

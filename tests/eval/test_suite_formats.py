@@ -9,9 +9,10 @@ import zlib
 import pytest
 
 from eval.records import AssertCase, CallCase, StdinCase, TestSuite
-from eval.suite_formats import parse_suite
+from eval.suite_formats import parse_suite, with_checker
 
 STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))
+META = {"func_name": "f"}
 CALLS = (CallCase(args=(1, [2]), output=3), CallCase(args=(4, [5]), output=[6, 7]))
 
 
@@ -132,7 +133,7 @@ class Evil:
         ('"text"', "JSON text"),
         ("not python !", "neither JSON nor Python"),
         ("def check(candidate):\n    pass", "no assert"),
-        ("def check(candidate):\n    assert candidate(tree_node([1])) == 1", "they use tree_node"),
+        ("def check(candidate):\n    assert candidate(node_tree([1])) == 1", "they use node_tree"),
         ([{"input": "1"}], "test 1 needs input and output"),
         ([{"input": "1", "output": "2"}, 3], "test 2 is no object"),
         ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
@@ -141,7 +142,10 @@ class Evil:
         ({"kind": "stdin", "cases": [{"input": "1"}]}, "cases"),
         ([{"args": [1], "output": 1}], "fn_name"),
         ([{"input": "1\nx", "output": "2", "testtype": "functional"}], "'x' is no JSON value"),
-        (base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode(), "only text is accepted"),
+        (
+            base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode(),
+            "only one text is accepted",
+        ),
         (base64.b64encode(b"whatever").decode(), "cannot be read"),
     ],
 )
@@ -150,3 +154,74 @@ def test_unusable_tests_are_refused_with_a_reason(value, reason, tmp_path, monke
     with pytest.raises(ValueError, match=reason):
         parse_suite(value)
     assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"fn_name": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [3, [6, 7]], "pytest": None},
+        [  # DeepCoder keeps LiveCodeBench's metadata beside each test
+            {"input": "1\n[2]", "output": "3", "testtype": "functional", "metadata": META},
+            {"input": "4\n[5]", "output": "[6, 7]", "testtype": "functional", "metadata": META},
+        ],
+        {"entry_point": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [3, [6, 7]]},
+        {"language": "python", "test_cases": [
+            {"type": "function_call", "fn_name": "f", "input": [1, [2]], "output": [3]},
+            {"type": "function_call", "fn_name": "f", "input": [4, [5]], "output": [[6, 7]]},
+        ]},
+    ],
+)  # fmt: skip
+def test_the_function_is_found_where_the_dataset_names_it(value):
+    suite = parse_suite(value)
+    assert (suite.kind, suite.fn_name, suite.cases) == ("call", "f", CALLS)
+
+
+def test_the_setup_of_mbpp_stands_before_every_assertion():
+    suite = parse_suite(["assert f(root)", "assert not f(0)"], setup="root = 1\r\n")
+    codes = [c.model_dump()["code"] for c in suite.cases]
+    assert codes == ["root = 1\nassert f(root)", "root = 1\nassert not f(0)"]
+
+
+@pytest.mark.parametrize(
+    ("value", "fn_name", "reason"),
+    [
+        ({"pytest": "def test_f(): ..."}, "", "pytest cannot be run one by one"),
+        ([{"input": "a = 1", "output": "2"}], "Solution().f", "without testtype are ambiguous"),
+        ('{"inputs": [' + "7" * 5000 + '], "outputs": [1]}', "", "tests cannot be read: Exceeds"),
+    ],
+)
+def test_tests_that_would_be_misread_are_refused(value, fn_name, reason):
+    with pytest.raises(ValueError, match=reason):
+        parse_suite(value, fn_name=fn_name)
+
+
+def test_only_a_line_break_of_json_separates_the_arguments_of_a_call():
+    text = "a\u2028b\x85c"
+    case = {"input": f'"{text}"\r\n[2]\n', "output": "3", "testtype": "functional"}
+    suite = parse_suite([case], fn_name="f")
+    assert suite.cases == (CallCase(args=(text, [2]), output=3),)
+
+
+def test_the_exchange_of_names_comes_after_the_docstring_of_a_checker():
+    """Python counts no U+2028, NEL or form feed as a line; `splitlines` does."""
+    suite = parse_suite(AS_LIST)
+    docstring = '"""a\u2028b\x85c"""'
+    head = ["# \x0c", docstring, "from __future__ import annotations"]
+    program = "\r\n".join([*head, "print(1)"])
+    (checker, *_) = [c.model_dump()["checker"] for c in with_checker(suite, program).cases]
+    *before, exchange, last = checker.split("\n")
+    assert (before, last) == (head, "print(1)")
+    assert exchange.startswith("import sys")
+
+
+def test_a_checker_judges_programs_and_nothing_else():
+    suite = parse_suite(AS_LIST)
+    checked = with_checker(suite, "print(1)")
+    assert checked.kind == "checker"
+    assert [(c.model_dump()["input"], c.model_dump()["output"]) for c in checked.cases] == [
+        (case.input, case.output) for case in STDIN
+    ]
+    with pytest.raises(ValueError, match="the checker is no Python program"):
+        with_checker(suite, "int main() {}")
+    with pytest.raises(ValueError, match="a checker cannot judge call tests"):
+        with_checker(parse_suite({"fn_name": "f", "inputs": [[1]], "outputs": [2]}), "print(1)")

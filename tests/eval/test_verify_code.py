@@ -69,10 +69,39 @@ def test_cpu_time_is_limited_and_sleeping_is_not_cpu_time(verdict):
     assert verdict("import time; time.sleep(0.6)", **stdin(("", ""), time_limit_s=0.3)).passed
 
 
-def test_three_time_outs_in_a_row_end_the_judgement(verdict):
-    result = verdict("while True: pass", **stdin(*[("", "")] * 50, time_limit_s=0.1))
+def test_a_program_that_waits_is_ended_by_the_wall_limit(verdict):
+    waiting = verdict("import time; time.sleep(60)", **stdin(("", ""), time_limit_s=0.1))
+    assert waiting.verdict == "TLE"
+    assert 2 * 0.1 + 4 <= waiting.seconds < 30
+
+
+def test_memory_is_limited_by_the_problem(verdict):
+    program = "x = bytearray(300 << 20)\nprint(7)"
+    assert verdict(program, **stdin(("", "7"), memory_mb=100)).verdict == "MLE"
+    assert verdict(program, **stdin(("", "7"), memory_mb=500)).verdict == "AC"
+
+
+def test_three_time_outs_in_a_row_can_end_the_judgement(verdict):
+    tests = stdin(*[("", "")] * 50, time_limit_s=0.1)
+    result = verdict("while True: pass", JudgeSettings(stop_after_timeouts=3), **tests)
     assert (result.verdict, result.passed, result.total) == ("TLE", 0, 50)
     assert "47 tests not run" in result.reason
+
+
+def test_every_test_runs_unless_told_otherwise(verdict):
+    slow_four_times = "import sys\nif int(input()) < 4:\n    while True: pass\nprint('ok')"
+    tests = stdin(*[(str(i), "ok") for i in range(8)], time_limit_s=0.1)
+    everything = verdict(slow_four_times, **tests)
+    assert (everything.verdict, everything.passed, everything.total) == ("TLE", 4, 8)
+    assert verdict(slow_four_times, JudgeSettings(stop_after_timeouts=3), **tests).passed == 0
+
+
+def test_line_breaks_can_count_as_spaces(verdict):
+    tests = stdin(("", "1 2\n3\n"))
+    assert verdict("print(1, 2, 3)", **tests).verdict == "WA"
+    tokens = JudgeSettings(comparator="tokens")
+    assert verdict("print(1, 2, 3)", tokens, **tests).verdict == "AC"
+    assert verdict("print(1, 2, 3, 4)", tokens, **tests).verdict == "WA"
 
 
 def test_the_first_failure_can_end_the_judgement(verdict):
@@ -133,9 +162,13 @@ def test_a_call_is_judged_by_the_value_it_returns(verdict, program, expected):
         ("class Solution:\n    def f(self, x): return x", "assert Solution().f(1) == 1", "AC"),
         ("class Solution:\n    def f(self, x): return x", "assert candidate(x=1) == 1", "AC"),
         ("class P:\n    def __init__(self, a): self.a = a", "assert P(3).a == 3", "AC"),
-        ("import os; os._exit(0)", "assert f(1) == 2", "RE"),
-        ("import sys; sys.exit(0)", "assert f(1) == 2", "RE"),
-        ("class E:\n  __eq__ = lambda s, o: True\nf = lambda x: E()", "assert f(1) == 2", "WA"),
+        ("import os; os._exit(0)", "x = f(1)\nassert x == 2", "RE"),
+        ("import sys; sys.exit(0)", "x = f(1)\nassert x == 2", "RE"),
+        (
+            "class E:\n  __eq__ = lambda s, o: True\nf = lambda x: E()",
+            "x = f(1)\nassert x == 2",
+            "WA",
+        ),
         ("def f(x): assert False", "try: f(1)\nexcept AssertionError: pass", "RE"),
         ("import builtins; builtins.AssertionError = Exception\nf = int", "assert f(1) == 2", "WA"),
         ("import sys; sys.stdout.write('AC')\nf = int", "assert f(1) == 2", "WA"),
@@ -177,6 +210,15 @@ sys.exit(0 if int(output[0]) ** 2 == int(given[0]) else 1)
 def test_a_checker_accepts_any_right_answer(verdict, program, checker, expected):
     case = {"input": "9\n", "output": "3\n", "checker": checker}
     assert verdict(program, kind="checker", cases=[case]).verdict == expected
+
+
+@pytest.mark.parametrize("failure", ["sys.exit(3)", "exec('while True: pass')"])
+def test_an_output_that_breaks_the_checker_is_wrong(verdict, failure):
+    checker = f"import sys\nif open('output.txt').read() != '3\\n': {failure}"
+    case = {"input": "9\n", "output": "3\n", "checker": checker}
+    assert verdict("print(3)", kind="checker", cases=[case]).verdict == "AC"
+    suite = {"kind": "checker", "cases": [case], "time_limit_s": 0.5}
+    assert verdict("print('x')", **suite).verdict == "WA"
 
 
 def test_a_checker_that_fails_by_itself_is_not_the_programs_fault(verdict):
@@ -246,3 +288,9 @@ def test_known_solutions_pass_and_their_corruptions_fail(verdict, case):
 def test_ordinary_programs_run_as_in_an_ordinary_interpreter(verdict, program):
     result = verdict(program, **SUMS)
     assert result.verdict == "AC", result.reason
+
+
+@pytest.mark.parametrize("opening", ["from sortedcontainers import SortedList", ""])
+def test_sorted_lists_are_there_as_on_leetcode(verdict, opening):
+    program = f"{opening}\nprint(*SortedList(map(int, input().split())))"
+    assert verdict(program, **stdin(("3 1 2", "1 2 3"))).verdict == "AC"

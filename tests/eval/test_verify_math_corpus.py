@@ -2,13 +2,13 @@
 
 import gzip
 import json
-import time
 from pathlib import Path
 
 import pytest
 
 from eval.answers import extract_boxed
 from eval.math_task import run
+from eval.math_values import parse
 from eval.verify_math import quick_verdict
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -27,10 +27,12 @@ def cases() -> list[dict]:
 
 @pytest.mark.skipif(not cases(), reason="needs ../shared/cases/math_cases.json")
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case["id"])
-def test_collected_cases_are_judged_as_a_mathematician_would(case):
-    started = time.process_time()
-    assert (verdict_of_text(case["gold"], case["answer"]) == "AC") is case["expected"]
-    assert time.process_time() - started < 2.5
+def test_collected_cases_are_judged_as_a_mathematician_would(case, quickest):
+    def judge():
+        parse.cache_clear()
+        assert (verdict_of_text(case["gold"], case["answer"]) == "AC") is case["expected"]
+
+    assert quickest(judge, below=2.5) < 2.5
 
 
 def test_published_grades_are_reproduced():
@@ -48,4 +50,4 @@ def test_published_grades_are_reproduced():
                 text = text.replace(theirs, ours)
             agree += (verdict_of_text(row["gt"], text) == "AC") is bool(row["correct"])
             total += 1
-    assert agree / total >= 0.97
+    assert agree / total >= 0.99  # two truncated answers without a box were graded right

@@ -48,6 +48,7 @@ def test_rows_keep_every_field_and_the_rejected_ones_say_why(tmp_path: Path, ben
     (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
     assert (hit.row_id, hit.benchmark, hit.item_id, hit.coverage) == ("b", "bench", "1", 1.0)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "decontamination.html",
         "hits.parquet",
         "kept.jsonl",
         "rejected.jsonl",
@@ -159,6 +160,7 @@ def test_results_replace_those_of_an_earlier_run_on_another_format(tmp_path: Pat
     source = written(tmp_path / "in.jsonl", {"prompt": "x"})
     assert command(source, "--against", bench, "--out", out) == 0
     assert sorted(p.name for p in out.iterdir()) == [
+        "decontamination.html",
         "hits.parquet",
         "kept.jsonl",
         "rejected.jsonl",

@@ -43,3 +43,20 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch) -> None
 
 def test_a_line_shows_the_first_figures_only() -> None:
     assert figures(dict.fromkeys("abcdef", 1 / 3)) == "a=0.3333  b=0.3333  c=0.3333  d=0.3333"
+
+
+def test_stages_beside_each_other_have_a_bar_and_a_line_each(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    screen, out = shown()
+    screen.started("a sft", "new")
+    screen.started("b sft", "new")
+    now[0] = display.SECONDS_BETWEEN_LINES
+    screen.progress("a sft", 1, 4, "")
+    screen.progress("b sft", 3, 4, "")
+    screen.finished("a sft", "computed", 1.0, {})
+    screen.progress("b sft", 4, 4, "")  # too soon for another line
+    assert [task.description for task in screen._bars.tasks] == ["b sft"]
+    assert screen._bars.tasks[0].completed == 4
+    counts = [line.split() for line in out.getvalue().splitlines() if "/4" in line]
+    assert counts == [["a", "sft", "1/4"], ["b", "sft", "3/4"]]

@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from pydantic import SecretStr
 
 from configs.machine import Machine
 from flows import doctor
-from flows.doctor import check_disk, check_gpu, check_ports, check_versions, pins
+from flows.doctor import (
+    check_access,
+    check_database,
+    check_disk,
+    check_gpu,
+    check_ports,
+    check_servers_elsewhere,
+    check_versions,
+    pins,
+)
 
 
 @pytest.fixture
@@ -138,3 +148,24 @@ def test_one_bad_check_fails_the_whole(
     assert doctor.doctor(Machine(home=tmp_path)) == (1 if bad else 0)
     marks = [line[0] for line in capsys.readouterr().out.splitlines()]
     assert marks == ["✓", "✗" if bad else "✓"]
+
+
+def test_a_database_that_is_away_is_bad_and_its_password_stays_out(tmp_path: Path) -> None:
+    address = SecretStr(f"postgresql://me:word-of-the-database@127.0.0.1:{free_port()}")
+    found = list(check_database(Machine(home=tmp_path, database=address)))
+    assert [check.ok for check in found] == [False, False]
+    assert all("refused" in check.detail for check in found)
+    assert not any("word-of-the-database" in str(check) for check in found)
+
+
+def test_a_server_elsewhere_that_is_away_is_bad(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    (check,) = check_servers_elsewhere(Machine(home=tmp_path, prefect_url=url))
+    assert not check.ok
+    assert url in check.detail
+
+
+def test_who_may_reach_the_servers_is_said(tmp_path: Path) -> None:
+    assert "127.0.0.1 only, no password" in check_access(Machine(home=tmp_path)).detail
+    exposed = Machine(home=tmp_path, host="0.0.0.0", password=SecretStr("a-word-of-letters"))
+    assert "password of klear" in check_access(exposed).detail

@@ -1,36 +1,31 @@
-import gzip
 import json
 import tracemalloc
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.data_stages import DecontaminateSettings
+from configs.base import key_of
+from configs.data_stages import DecontaminateSettings, PartsRuntime
 from eval.records import Problem, Rejected
 from eval.tables import read_table, write_table
+from tasks import decontaminate as module
 from tasks.decontaminate import decontaminate
-from tasks.ngrams import Item, NgramIndex, ngrams
 from tasks.overlaps import Hit
-from tasks.store import Artifact
+from tasks.store import SCRATCH, Artifact, content_digest, scan
+from tasks.words import RULES, ngrams
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
 
 
-def texts(name: str, field: str = "problem") -> list[str]:
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"needs ../shared/data/{name}")
-    with gzip.open(path, "rt") as lines:
-        return [json.loads(line)[field] for line in lines]
-
-
-def folder(path: Path, source: str, *prompts: str) -> Artifact:
-    path.mkdir()
+def folder(path: Path, source: str, *prompts: str, group: int = 1024) -> Artifact:
+    path.mkdir(parents=True)
     rows = (Problem(domain="math", prompt=p, answer="1", source=source) for p in prompts)
     write_table(path / "kept.parquet", Problem, rows)
+    table = pq.read_table(path / "kept.parquet")
+    pq.write_table(table, path / "kept.parquet", row_group_size=group)
     return Artifact.of_folder(path)
 
 
@@ -47,10 +42,6 @@ def run(tmp_path: Path, rows: list[str], items: list[str], **chosen):
     return metrics, kept, rejected, list(read_table(out / "hits.parquet", Hit))
 
 
-def index_of(items: list[str], normalise="alnum", n=9) -> NgramIndex:
-    return NgramIndex([Item("bench", str(i), t) for i, t in enumerate(items)], n, normalise)
-
-
 def test_a_benchmark_problem_inside_a_longer_prompt_is_removed_and_explained(tmp_path: Path):
     leaked = f"Please solve this. {ITEM} Explain."
     metrics, kept, rejected, hits = run(tmp_path, ["What is 2+2?", leaked], [ITEM])
@@ -58,8 +49,10 @@ def test_a_benchmark_problem_inside_a_longer_prompt_is_removed_and_explained(tmp
     assert "9-gram of bench item" in rejected[0].reason
     assert json.loads(rejected[0].row)["prompt"] == leaked
     assert (hits[0].row, hits[0].item, hits[0].coverage) == (leaked, ITEM, 1.0)
+    assert (hits[0].row_number, hits[0].row_id) == (2, rejected[0].id)
     assert hits[0].ngram == "how many ways are there to place nine rooks"
     assert metrics["kept"] == metrics["rejected"] == metrics["rejected/train"] == 1.0
+    assert metrics["rows_hit/bench"] == metrics["rows_leaked/bench"] == 1.0
 
 
 def test_min_coverage_keeps_common_wording_but_still_reports_it(tmp_path: Path):
@@ -70,7 +63,7 @@ def test_min_coverage_keeps_common_wording_but_still_reports_it(tmp_path: Path):
     assert kept == [one_shared]
     assert sorted(h.coverage for h in hits) == [pytest.approx(share), 1.0]
     assert metrics["rows_any_ngram"] == 2.0
-    assert metrics["rows_coverage_50"] == metrics["rejected"] == 1.0
+    assert metrics["rows_coverage_50"] == metrics["rows_boilerplate"] == metrics["rejected"] == 1.0
 
 
 def test_a_short_item_is_found_whole(tmp_path: Path):
@@ -80,23 +73,96 @@ def test_a_short_item_is_found_whole(tmp_path: Path):
     assert "'compute sin 60 circ' is all of" in rejected[0].reason
 
 
-@given(st.data())
-@settings(max_examples=60, deadline=None)
-def test_no_kept_row_shares_an_ngram(data: st.DataObject):
-    vocabulary = st.lists(st.sampled_from(["a", "B", "c.", "$d$"]), min_size=4, max_size=25)
-    rows = data.draw(st.lists(vocabulary.map(" ".join), max_size=8))
-    items = data.draw(st.lists(vocabulary.map(" ".join), min_size=1, max_size=4))
-    index = index_of(items, n=4)
-    banned = {g for item in items for g in ngrams(index.words(item), 4)}
-    for row in rows:
-        clean = banned.isdisjoint(ngrams(index.words(row), 4))
-        assert clean == (index.overlaps(row) == [])
+VOCABULARY = st.lists(st.sampled_from(["a", "B", "c.", "$d$", "é"]), min_size=4, max_size=25)
+
+
+@given(
+    rows=st.lists(VOCABULARY.map(" ".join), max_size=8),
+    items=st.lists(VOCABULARY.map(" ".join), min_size=1, max_size=4),
+    normalise=st.sampled_from(["alnum", "whitespace"]),
+)
+@settings(max_examples=40)
+def test_nothing_kept_shares_an_ngram_and_the_order_stays(
+    tmp_path_factory: pytest.TempPathFactory, rows, items, normalise
+):
+    place = tmp_path_factory.mktemp("property")
+    rule = RULES[normalise]
+    _, kept, rejected, _ = run(place, rows, items, n=4, normalize=normalise)
+    banned = {gram for item in items for gram in ngrams(rule(item), 4)}
+    shares = [not banned.isdisjoint(ngrams(rule(row), 4)) for row in rows]
+    assert kept == [row for row, shared in zip(rows, shares, strict=True) if not shared]
+    gone = [json.loads(r.row)["prompt"] for r in rejected]
+    assert gone == [row for row, shared in zip(rows, shares, strict=True) if shared]
+
+
+def many_rows() -> list[str]:
+    return [f"{ITEM} {i}" if i % 7 == 0 else f"problem {i} of its own" for i in range(120)]
+
+
+def digest_of(place: Path, group: int, **runtime: int) -> str:
+    problems = folder(place / "problems", "train", *many_rows(), group=group)
+    benchmarks = folder(place / "benchmarks", "bench", ITEM, "Compute $1+1$.")
+    (place / "out").mkdir()
+    chosen = DecontaminateSettings(runtime=PartsRuntime(**runtime))
+    decontaminate.body(place / "out", problems, benchmarks, settings=chosen)
+    return content_digest(scan(place / "out"))
+
+
+def test_neither_parts_nor_workers_nor_row_groups_show_in_the_result(tmp_path: Path):
+    digests = [
+        digest_of(tmp_path / "whole", 1024),
+        digest_of(tmp_path / "parts", 10, rows_per_part=30),
+        digest_of(tmp_path / "rows", 1, rows_per_part=1),
+        digest_of(tmp_path / "workers", 20, rows_per_part=60, workers=2),
+    ]
+    assert len(set(digests)) == 1
+    chosen = DecontaminateSettings(runtime=PartsRuntime(rows_per_part=1, workers=2))
+    assert key_of(chosen) == key_of(DecontaminateSettings())
+
+
+def test_a_killed_run_resumes_at_its_finished_parts(tmp_path: Path, monkeypatch):
+    problems = folder(tmp_path / "problems", "train", *many_rows(), group=40)
+    benchmarks = folder(tmp_path / "benchmarks", "bench", ITEM)
+    chosen = DecontaminateSettings(runtime=PartsRuntime(rows_per_part=40))
+    computed: list[int] = []
+    decide = module.decide_part
+
+    def killed_once(part, folder, **rest):
+        computed.append(part.before)
+        if computed == [0, 40]:
+            raise KeyboardInterrupt
+        decide(part, folder, **rest)
+
+    monkeypatch.setattr(module, "decide_part", killed_once)
+    out, undisturbed = tmp_path / "out", tmp_path / "undisturbed"
+    out.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        decontaminate.body(out, problems, benchmarks, settings=chosen)
+    decontaminate.body(out, problems, benchmarks, settings=chosen)
+    assert computed == [0, 40, 40, 80]
+    undisturbed.mkdir()
+    decontaminate.body(undisturbed, problems, benchmarks, settings=chosen)
+    assert content_digest(scan(out)) == content_digest(scan(undisturbed))
+    assert (out / SCRATCH).exists()
+
+
+def test_benchmarks_that_changed_under_the_same_path_are_read_again(tmp_path: Path):
+    problems = folder(tmp_path / "problems", "train", ITEM, "another problem altogether")
+    for number, (item, kept) in enumerate([(ITEM, 1.0), ("nothing in common", 2.0)]):
+        (tmp_path / "benchmarks").exists() and (tmp_path / "benchmarks").rename(
+            tmp_path / f"old{number}"
+        )
+        benchmarks = folder(tmp_path / "benchmarks", "bench", item)
+        (tmp_path / f"out{number}").mkdir()
+        metrics = decontaminate.body(
+            tmp_path / f"out{number}", problems, benchmarks, settings=DecontaminateSettings()
+        )
+        assert metrics["kept"] == kept
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path):
     def peak(rows: int) -> int:
         place = tmp_path / str(rows)
-        place.mkdir()
         problems = folder(place / "p", "train", *(f"problem {i} {'x' * 400}" for i in range(rows)))
         benchmarks = folder(place / "b", "bench", ITEM)
         (place / "out").mkdir()
@@ -109,41 +175,6 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path):
     assert peak(9_000) < 1.5 * peak(3_000)
 
 
-def pairs(items: list[str], rows: list[str], normalise, coverage: float) -> set[tuple[int, str]]:
-    index = index_of(items, normalise)
-    overlaps = ((i, o) for i, row in enumerate(rows) for o in index.overlaps(row))
-    return {(i, o.item.id) for i, o in overlaps if o.coverage >= coverage}
-
-
-def test_alnum_finds_every_copy_of_aime24_in_other_typesetting():
-    items = texts("aime24/test.jsonl.gz")
-    rows = texts("aimo_validation_aime/train.jsonl.gz", "question")
-    by_alnum = pairs(items, rows, "alnum", 0.25)
-    by_whitespace = pairs(items, rows, "whitespace", 0.25)
-    assert {item for _, item in by_alnum} == {str(i) for i in range(len(items))}
-    assert len({item for _, item in by_whitespace}) < len(items)
-
-
-def test_alnum_loses_no_real_copy_that_the_published_rule_finds():
-    # Not a superset hit by hit: "= a + b + c + d = 9" has nine words only if signs are words.
-    items = texts("math500/test.jsonl.gz") + texts("aime24/test.jsonl.gz")
-    rows = texts("deepscaler/train.jsonl.gz")
-    real = pairs(items, rows, "whitespace", 0.8)
-    assert real
-    assert real <= pairs(items, rows, "alnum", 0.5)
-
-
-def test_common_wording_is_most_of_what_the_strict_rule_removes():
-    names = ("aime24", "aime25", "hmmt_feb_2025", "math500")
-    items = [t for name in names for t in texts(f"{name}/test.jsonl.gz")]
-    index = index_of(items)
-    best = [o[0].coverage for t in texts("deepscaler/train.jsonl.gz") if (o := index.overlaps(t))]
-    same_problem = sum(c >= 0.5 for c in best)
-    assert 0 < same_problem < 0.1 * len(best)
-
-
-def test_most_of_leetcode_after_july_2024_is_in_livecodebench():
-    index = index_of(texts("livecodebench/problems_v6.jsonl.gz", "question_content"))
-    rows = texts("leetcode/v0.3.1_test.jsonl.gz", "problem_description")
-    leaked = [o for r in rows if (o := index.overlaps(r)) and o[0].coverage >= 0.5]
-    assert len(leaked) > 0.5 * len(rows)
+def test_tables_without_rows_are_no_error(tmp_path: Path):
+    metrics, kept, _, hits = run(tmp_path, [], [ITEM])
+    assert (metrics["kept"], kept, hits) == (0.0, [], [])

@@ -2,6 +2,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,10 +11,11 @@ from hypothesis import strategies as st
 from configs.data_stages import DedupSettings
 from eval.records import Problem, Rejected, normalise_prompt
 from eval.tables import read_table, write_table
-from tasks.dedup import NearDuplicates, dedup, exact_duplicates
+from tasks.dedup import dedup
 from tasks.store import Artifact
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
+LONG = " ".join(f"word{i}" for i in range(40))
 
 
 def problem(prompt: str, source: str = "a", **fields) -> Problem:
@@ -30,6 +33,10 @@ def run(place: Path, rows: list[Problem], **chosen):
     return metrics, kept, list(read_table(out / "rejected.parquet", Rejected))
 
 
+def duplicates(place: Path) -> list[dict]:
+    return pq.read_table(place / "out" / "duplicates.parquet").to_pylist()
+
+
 def test_the_first_problem_of_a_query_stays_and_the_others_name_it(tmp_path: Path):
     rows = [problem("Find x.", "a"), problem("Find y."), problem("FIND  x.", "b", id="other")]
     metrics, kept, rejected = run(tmp_path, rows)
@@ -38,39 +45,97 @@ def test_the_first_problem_of_a_query_stays_and_the_others_name_it(tmp_path: Pat
     assert Problem.model_validate_json(rejected[0].row) == rows[2]
     assert metrics["kept/a"] == 2.0
     assert metrics["rejected/b"] == metrics["rejected_exact"] == metrics["rejected"] == 1.0
+    assert duplicates(tmp_path) == [
+        {
+            "row": 2,
+            "id": "other",
+            "source": "b",
+            "kind": "exact",
+            "duplicate_of": rows[0].id,
+            "duplicate_of_row": 0,
+            "duplicate_of_source": "a",
+        }
+    ]
 
 
-def test_typesetting_of_unicode_does_not_make_another_query():
-    assert exact_duplicates(["ﬁnd x", "find\u00a0x", "find y"]) == {1: 0}
+@pytest.mark.parametrize("same", ["ﬁnd x", "find\u00a0x", " Find\tX\x1f", "\uff26ind x"])
+def test_typesetting_of_unicode_does_not_make_another_query(tmp_path: Path, same: str):
+    metrics, kept, _ = run(tmp_path, [problem("find x"), problem(same), problem("find y")])
+    assert [p.prompt for p in kept] == ["find x", "find y"]
+    assert metrics["rejected_exact"] == 1.0
 
 
 def test_an_id_used_twice_for_other_queries_is_rejected_with_that_reason(tmp_path: Path):
     rows = [problem("Find x.", id="7"), problem("Find y.", id="7")]
-    _, kept, rejected = run(tmp_path, rows)
+    metrics, kept, rejected = run(tmp_path, rows)
     assert kept == rows[:1]
     assert rejected[0].reason == "id 7 already names another query"
+    assert metrics["rejected_id"] == 1.0
+    assert duplicates(tmp_path) == []
+
+
+def test_a_query_rejected_for_its_id_is_kept_where_it_comes_again_under_another(tmp_path: Path):
+    rows = [
+        problem("Find x.", id="7"),
+        problem("Find y.", id="7"),
+        problem("find y.", id="8"),
+        problem("Find z.", id="8"),
+        problem("FIND Y.", id="9"),
+    ]
+    _, kept, rejected = run(tmp_path, rows)
+    assert [p.id for p in kept] == ["7", "8"]
+    assert [r.reason for r in rejected] == [
+        "id 7 already names another query",
+        "id 8 already names another query",
+        "same query as 8",
+    ]
 
 
 def test_near_duplicates_go_only_when_asked_for(tmp_path: Path):
-    words = [f"word{i}" for i in range(40)]
-    rows = [problem(" ".join(words)), problem("another"), problem(" ".join([*words, "more"]))]
+    rows = [problem(LONG), problem("another"), problem(LONG + " more")]
     _, kept, _ = run(tmp_path / "exact", rows)
     assert kept == rows
     metrics, kept, rejected = run(tmp_path / "near", rows, near=True)
     assert kept == rows[:2]
     assert rejected[0].reason == f"near-duplicate of {rows[0].id}"
     assert metrics["rejected_near"] == 1.0
-    pairs = list(read_table(tmp_path / "near" / "out" / "near_pairs.parquet", NearDuplicates))
     # 36 shingles of five words against 37, all 36 shared.
-    assert pairs == [NearDuplicates(id=rows[0].id, duplicate_id=rows[2].id, jaccard=36 / 37)]
+    pairs = pq.read_table(tmp_path / "near" / "out" / "near_pairs.parquet").to_pylist()
+    assert pairs == [{"id": rows[0].id, "duplicate_id": rows[2].id, "jaccard": 36 / 37}]
 
 
-WORDS = st.lists(st.sampled_from(["a", "B", "b", "c "]), min_size=1, max_size=12).map(" ".join)
+def test_a_repeat_of_a_near_duplicate_names_the_problem_that_is_kept(tmp_path: Path):
+    rows = [problem(LONG), problem(LONG + " more", "b"), problem(LONG.upper() + " MORE", "c")]
+    _, kept, rejected = run(tmp_path, rows, near=True)
+    assert kept == rows[:1]
+    assert rejected[1].reason == f"same query as {rows[1].id}, near-duplicate of {rows[0].id}"
+    named = [(d["kind"], d["source"], d["duplicate_of"]) for d in duplicates(tmp_path)]
+    assert named == [("near", "b", rows[0].id), ("exact", "c", rows[0].id)]
 
 
-@given(st.lists(WORDS, max_size=12), st.booleans())
+def test_a_table_without_rows_stays_one(tmp_path: Path):
+    metrics, kept, rejected = run(tmp_path, [], near=True)
+    assert (metrics["kept"], kept, rejected, duplicates(tmp_path)) == (0.0, [], [], [])
+
+
+def test_a_row_without_a_prompt_is_an_error_that_says_where(tmp_path: Path):
+    rows = [problem("a"), problem("b")]
+    write_table(tmp_path / "kept.parquet", Problem, rows)
+    table = pq.read_table(tmp_path / "kept.parquet")
+    prompts = pa.array(["a", None], pa.string())
+    broken = table.set_column(table.schema.get_field_index("prompt"), "prompt", prompts)
+    pq.write_table(broken, tmp_path / "kept.parquet")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match=r"kept\.parquet, row group 0, prompt: text 1 is missing"):
+        dedup.body(tmp_path / "out", Artifact.of_folder(tmp_path), settings=DedupSettings())
+
+
+WORDS = st.lists(st.sampled_from(["a", "B", "b", "c ", "ç"]), min_size=1, max_size=12)
+
+
+@given(st.lists(WORDS.map(" ".join), max_size=12), st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_dedup_is_idempotent_and_loses_no_row(
+def test_dedup_is_idempotent_keeps_the_order_and_loses_no_row(
     tmp_path_factory: pytest.TempPathFactory, prompts: list[str], near: bool
 ):
     place = tmp_path_factory.mktemp("dedup")
@@ -83,16 +148,25 @@ def test_dedup_is_idempotent_and_loses_no_row(
     firsts: dict[str, str] = {}
     for prompt in prompts:
         firsts.setdefault(normalise_prompt(prompt), prompt)
+    order = list(firsts.values())
+    assert [k.prompt for k in kept] == [p for p in order if p in {k.prompt for k in kept}]
     if not near:
-        assert [k.prompt for k in kept] == list(firsts.values())
+        assert len(kept) == len(order)
+    standing = {d["row"]: d["duplicate_of"] for d in duplicates(place / "once")}
+    gone = [row for row, p in enumerate(prompts) if p not in {k.prompt for k in kept}]
+    assert set(gone) <= standing.keys()
+    assert set(standing.values()) <= {k.id for k in kept}
 
 
-def test_deepscaler_repeats_are_counted():
+def test_deepscaler_repeats_are_counted(tmp_path: Path):
     path = DATA / "deepscaler" / "train.jsonl.gz"
     if not path.exists():
         pytest.skip("needs ../shared/data/deepscaler/train.jsonl.gz")
     with gzip.open(path, "rt") as lines:
-        prompts = [json.loads(line)["problem"] for line in lines]
-    repeats = exact_duplicates(prompts)
-    assert len(repeats) == len(prompts) - len({normalise_prompt(p) for p in prompts})
-    assert all(first not in repeats and first < row for row, first in repeats.items())
+        prompts = [p for line in lines if (p := json.loads(line)["problem"])]
+    metrics, kept, _ = run(tmp_path, [problem(prompt) for prompt in prompts])
+    firsts: dict[str, str] = {}
+    for prompt in prompts:
+        firsts.setdefault(normalise_prompt(prompt), prompt)
+    assert [k.prompt for k in kept] == list(firsts.values())
+    assert metrics["rejected_exact"] == len(prompts) - len(firsts) > 900

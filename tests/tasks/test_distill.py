@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from configs.data_stages import CollectSettings, SampleSettings, Source
+from configs.data_stages import SampleSettings
 from configs.engines import EngineRuntime, EngineSettings
+from configs.sources import CollectSettings, Source
 from eval.agreement import Grade
 from eval.records import Problem, Rejected, Sample
 from eval.tables import read_table, write_table
-from tasks import distill as module
+from tasks import asking as module
 from tasks.collect import collect
 from tasks.distill import distill
 from tasks.store import Artifact
@@ -96,10 +97,10 @@ def test_a_killed_stage_asks_only_for_what_is_missing_and_ends_with_the_same_byt
     tmp_path, problems, monkeypatch
 ):
     run(tmp_path / "whole", problems)
-    monkeypatch.setattr(module, "make_engine", lambda s, p: Dying(s, p, after=50))
+    monkeypatch.setattr(module, "make_engine", lambda s, p, _: Dying(s, p, after=50))
     with pytest.raises(EngineError):
         run(tmp_path / "o", problems)
-    monkeypatch.setattr(module, "make_engine", lambda s, p: Dying(s, p, after=1000))
+    monkeypatch.setattr(module, "make_engine", lambda s, p, _: Dying(s, p, after=1000))
     run(tmp_path / "o", problems)
     assert len(Dying.asked) == 3 * 38 - 50
     whole = (tmp_path / "whole" / "samples.parquet").read_bytes()
@@ -139,7 +140,7 @@ def test_truncated_empty_refused_and_failed_answers_are_counted_and_paid(
     tmp_path, problems, monkeypatch
 ):
     """38 problems x 5 samples: each way to end comes 38 times."""
-    monkeypatch.setattr(module, "make_engine", lambda s, p: Marked(s, p, after=0))
+    monkeypatch.setattr(module, "make_engine", lambda s, p, _: Marked(s, p, after=0))
     runtime = EngineRuntime(input_price=1.0, output_price=2.0)
     engine = EngineSettings(kind="scripted", runtime=runtime)
     metrics = run(tmp_path / "o", problems, SampleSettings(samples_per_prompt=5, engine=engine))
@@ -206,3 +207,12 @@ def test_local_engines_get_a_job_and_only_what_the_journal_lacks_is_left_to_do(
     (job,) = jobs
     assert job.engine.model == "somewhere"
     assert len(samples(tmp_path / "o")) == 2 * 38
+
+
+def test_a_local_engine_that_ends_without_all_answers_fails_the_stage(
+    tmp_path, problems, monkeypatch
+):
+    monkeypatch.setattr(module, "run_child", lambda job, out: None)
+    engine = EngineSettings(kind="transformers", model="somewhere")
+    with pytest.raises(EngineError, match=r"without 38 of 38 answers.*child\.log"):
+        run(tmp_path / "o", problems, SampleSettings(samples_per_prompt=1, engine=engine))

@@ -1,20 +1,23 @@
 """The evaluate stage, with a scripted engine in place of the child process."""
 
 import json
+import runpy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from configs.engines import Sampling
-from configs.training_stages import BenchmarkProtocol, EvaluateSettings
-from eval import judge
+from configs.evaluate_stage import BenchmarkProtocol, EvaluateSettings
+from eval import benchmarks, judge
 from eval.benchmarks import BenchmarkResult
 from eval.records import Problem, Sample, Score
 from eval.tables import read_table, write_table
-from tasks import distill
-from tasks import evaluate as module
-from tasks.evaluate import RESULTS, evaluate, metrics_of, requests_for
+from tasks import asking
+from tasks import benchmarking as module
+from tasks import evaluate as evaluate_module
+from tasks.benchmarking import RESULTS, metrics_of, requests_for
+from tasks.evaluate import evaluate
 from tasks.store import Artifact
 from training.engines.interface import Request
 from training.engines.journal import Journal
@@ -85,7 +88,7 @@ class FakeJudge:
 def engine(monkeypatch) -> Engine:
     engine = Engine()
     FakeJudge.asked = 0
-    monkeypatch.setattr(distill, "run_child", engine)
+    monkeypatch.setattr(asking, "run_child", engine)
     monkeypatch.setattr(module, "Judge", FakeJudge)
     return engine
 
@@ -242,10 +245,18 @@ def test_no_protocol_at_all_is_an_error(engine, tmp_path):
 def test_what_could_not_be_computed_is_absent_from_the_metrics(engine, tmp_path):
     out, _ = run(tmp_path)
     row = json.loads((out / "results.json").read_text())[0]
-    row |= dict.fromkeys(("avg", "ci_low", "ci_high", "pass_at_k", "majority_at_k"))
+    row |= dict.fromkeys(
+        ("avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k", "majority_at_k")
+    )
     metrics = metrics_of([BenchmarkResult.model_validate(row)])
     assert set(metrics) == {f"alpha/{n}" for n in ("truncated", "mean_tokens", "unscored")}
 
 
 def test_one_evaluation_a_checkpoint_has_its_own_name():
     assert evaluate.named("evaluate_sft").name == "evaluate_sft"
+
+
+def test_another_judge_is_another_version_of_the_stage(monkeypatch):
+    monkeypatch.setattr(benchmarks, "GRADER_VERSION", benchmarks.GRADER_VERSION + 1)
+    later = runpy.run_path(str(Path(evaluate_module.__file__)))["evaluate"]
+    assert later.version == evaluate.version + 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.data_stages import CollectSettings, Source
+from configs.sources import CollectSettings, Source
 from eval.records import Problem, normalise_prompt
 from eval.tables import read_table
 from tasks.collect import collect
@@ -78,3 +78,19 @@ def test_the_same_settings_give_the_same_bytes(tmp_path):
     collected(tmp_path / "b", source)
     for name in ("kept.parquet", "rejected.parquet"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_flawed_tests_fail_a_right_program_and_leave_the_other_problems_alone(tmp_path):
+    shared = {"name": "ex", "kind": "generated", "family": "by_example", "domain": "code"}
+    sound = collected(tmp_path / "a", Source(**shared, size=400))
+    flawed = collected(tmp_path / "b", Source(**shared, size=400, flawed_tests_share=0.25))
+    assert [p.prompt for p in flawed] == [p.prompt for p in sound]
+    wrong = []
+    for before, after in zip(sound, flawed, strict=True):
+        assert before.tests is not None
+        assert after.tests is not None
+        pairs = list(zip(before.tests.cases, after.tests.cases, strict=True))
+        wrong.append(sum(a != b for a, b in pairs))
+        assert wrong[-1] in (0, len(pairs) // 2)
+        assert all(int(b.output) == int(a.output) + 1 for a, b in pairs if a != b)
+    assert 60 < sum(map(bool, wrong)) < 140  # 100 expected, standard deviation 8.7

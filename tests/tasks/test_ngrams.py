@@ -1,55 +1,80 @@
+import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.ngrams import Item, NgramIndex, alnum_words, ngrams, whitespace_words
+from tasks import ngrams as ngrams_module
+from tasks.ngrams import Item, NgramIndex, Overlap
+from tasks.words import RULES, Normalisation, ngrams
 
 WORDS = st.lists(st.sampled_from("abc"), max_size=30)
+# Few words, so that texts share some; and what the table and the loops could get wrong.
+HARD = (
+    "a", "B", "c.", "ab", "Σ", "ΑΣ", "ς", "İ", "ß", "ẞ", "é", "e\u0301", "\u0301", "ﬁ", "½", "x²",
+    "₁", "⁺", "10⁵", "\u00a0", "\u2003", "\u0085", "\x1c", "\x1f", "\x00", "\u200b", "\u3000", "Å",
+    "K", "Ⱥ", "가", "\u1100", "\u1161", "\uac00", "\u11a8", "中文", "。", "\U0001d431", "🎉",
+    "_", "\\frac", "…", "—", "٣", "ª", "ﾞ", "か", "\u3099", "ǅ", "𐐀", "\ufeff",
+)  # fmt: skip
+PIECES = st.lists(
+    st.one_of(st.sampled_from(HARD), st.sampled_from([" ", "", "\n", "-"])), max_size=40
+)
+TEXT = st.one_of(PIECES.map("".join), PIECES.map(" ".join), st.text(max_size=30))
 
 
-def index_of(*texts: str, n: int = 3, normalise="whitespace") -> NgramIndex:
+def index_of(*texts: str, n: int = 3, normalise: Normalisation = "whitespace") -> NgramIndex:
     return NgramIndex([Item("bench", str(i), t) for i, t in enumerate(texts)], n, normalise)
 
 
-def test_latex_becomes_its_letters_and_digits():
-    words = alnum_words(r"Let $\frac{1}{2}x_1 \le \sqrt3$.")
-    assert words == ["let", "frac", "1", "2", "x", "1", "le", "sqrt3"]
+def by_definition(text: str, items: list[Item], n: int, normalise: Normalisation) -> list[Overlap]:
+    """The rule in plain Python, one item after the other."""
+    words = RULES[normalise](text)
+    of_text = list(ngrams(words, n))
+    found = []
+    for item in items:
+        of_item = RULES[normalise](item.text)
+        shared = [gram for gram in of_text if gram in set(ngrams(of_item, n))]
+        size = len(of_item)
+        if shared:
+            coverage = len(set(shared)) / len(set(ngrams(of_item, n)))
+            found.append(Overlap(item, " ".join(shared[0]), coverage, False))
+        elif 0 < size < n and of_item in [words[i : i + size] for i in range(len(words))]:
+            found.append(Overlap(item, " ".join(of_item), 1.0, True))
+    return sorted(found, key=lambda o: (-o.coverage, o.whole_item))
 
 
-def test_the_same_problem_in_other_typesetting_has_the_same_words():
-    assert alnum_words("base $b$  is\n9b+7.") == alnum_words("base b is $9b + 7$")
+def found_in(index: NgramIndex, texts: list[str]) -> list[list[Overlap]]:
+    """What one search over a whole column finds, by text."""
+    found = index.search(pa.array(texts, pa.string()))
+    assert found.rows.tolist() == sorted(found.rows.tolist())
+    by_text: list[list[Overlap]] = [[] for _ in texts]
+    for row, item, coverage, entry in zip(*map(np.ndarray.tolist, found[:4]), strict=True):
+        overlap = Overlap(index.items[item], index.ngram(entry), coverage, index.is_whole(entry))
+        by_text[row].append(overlap)
+    return by_text
 
 
-def test_a_raised_digit_is_a_word_of_its_own():
-    assert alnum_words("x² + y₁") == alnum_words("x^2 + y_1")
-
-
-def test_letters_of_any_script_are_words_and_their_signs_are_not():
-    assert alnum_words("Ünïcode “ΣΑΣ”—число") == ["ünïcode", "σας", "число"]
-
-
-def test_both_routes_of_alnum_agree_on_ascii():
-    text = "".join(chr(c) for c in range(128))
-    beyond = alnum_words(text + " é")
-    assert alnum_words(text) == beyond[:-1]
-
-
-def test_whitespace_rule_keeps_punctuation():
-    assert whitespace_words("A b,\u00a0C.\n") == ["a", "b,", "c."]
+@pytest.mark.parametrize("normalise", ["alnum", "whitespace"])
+@given(st.data())
+@settings(max_examples=400)
+def test_the_compiled_search_agrees_with_the_definition_on_any_text(
+    normalise: Normalisation, data: st.DataObject
+):
+    n = data.draw(st.integers(1, 32) | st.integers(1, 4))
+    items = [Item("b", str(i), t) for i, t in enumerate(data.draw(st.lists(TEXT, max_size=5)))]
+    texts = data.draw(st.lists(TEXT, max_size=6))
+    quoted = st.sampled_from([item.text for item in items] or [""])
+    texts += [data.draw(TEXT) + data.draw(quoted) + data.draw(TEXT) for _ in range(3)]
+    for found, text in zip(found_in(NgramIndex(items, n, normalise), texts), texts, strict=True):
+        assert found == by_definition(text, items, n, normalise)
 
 
 @given(WORDS, WORDS, st.integers(1, 12))
-@settings(deadline=None)
-def test_overlaps_agree_with_the_definition(text: list[str], item: list[str], n: int):
-    found = index_of(" ".join(item), n=n).overlaps(" ".join(text))
-    of_item, of_text = set(ngrams(item, n)), set(ngrams(text, n))
-    if 0 < len(item) < n:
-        whole = any(text[i : i + len(item)] == item for i in range(len(text)))
-        assert [o.coverage for o in found] == ([1.0] if whole else [])
-    elif of_item & of_text:
-        assert [o.coverage for o in found] == [len(of_item & of_text) / len(of_item)]
-        assert tuple(found[0].ngram.split()) in of_item & of_text
-    else:
-        assert found == []
+def test_overlaps_agree_with_the_definition_on_words(text: list[str], item: list[str], n: int):
+    index = index_of(" ".join(item), n=n)
+    assert index.overlaps(" ".join(text)) == by_definition(
+        " ".join(text), index.items, n, "whitespace"
+    )
 
 
 def test_a_text_without_a_whole_ngram_shares_nothing():
@@ -84,3 +109,54 @@ def test_an_item_of_symbols_only_is_reported_not_lost():
     index = index_of("∀ ∃ !", normalise="alnum")
     assert [i.id for i in index.wordless] == ["0"]
     assert index.overlaps("∀ ∃ !") == []
+
+
+def test_a_hash_that_lies_flags_nothing():
+    index = index_of("a b c d", "e f", n=3)
+    blob = index._blob.copy()
+    blob[blob != ord(" ")] = ord("z")  # the hashes still say a b c, the words now say z z z
+    index._blob = blob
+    assert index.overlaps("a b c d e f") == []
+
+
+def test_the_same_texts_are_found_again_by_a_second_search():
+    index = index_of("a b c", n=3)
+    assert index.overlaps("a b c") == index.overlaps("a b c") != []
+
+
+def test_more_hits_than_fit_at_once_are_all_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ngrams_module, "HITS_AT_ONCE", 1)
+    monkeypatch.setattr(ngrams_module, "PAIRS_AT_ONCE", 3)
+    items = ["a b c d", "b c d e", "c d"]
+    texts = ["a b c d e", "x", "c d e b c d", "b c d"] * 5
+    found = found_in(index_of(*items, n=3), texts)
+    of_definition = [by_definition(t, index_of(*items).items, 3, "whitespace") for t in texts]
+    assert found == of_definition
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_text_columns_of_every_type_and_cut_are_read(kind: pa.DataType):
+    column = pa.array(["é x", None, "a b c", "x é a b c", None], pa.string())
+    column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
+    index = index_of("a b c", n=3)
+    assert index.search(column).rows.tolist() == [2, 3]
+    assert index.search(column.slice(2)).rows.tolist() == [0, 1]
+    assert index.search(column.slice(0, 0)).rows.tolist() == []
+
+
+def test_a_column_of_numbers_is_an_error():
+    with pytest.raises(TypeError, match="int64 holds no text"):
+        index_of("a").search(pa.array([1]))
+
+
+@given(st.binary(max_size=12) | st.text(max_size=4).map(str.encode))
+def test_exactly_what_python_cannot_decode_is_unreadable(data: bytes):
+    try:
+        data.decode()
+        unreadable = []
+    except UnicodeDecodeError:
+        unreadable = [0]
+    column = pa.array([data, b"a"], pa.binary())
+    assert index_of("a", n=1).search(column).unreadable == unreadable

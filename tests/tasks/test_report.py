@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from configs.training_stages import BenchmarkProtocol, ReportSettings
+from configs.evaluate_stage import BenchmarkProtocol, ReportSettings
 from eval.benchmarks import Statement, score_benchmark
 from eval.records import Problem, Rejected, Score
 from eval.tables import write_table

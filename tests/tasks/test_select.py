@@ -151,11 +151,6 @@ def test_top_k_takes_the_best_ranked_sources_of_each_domain(tmp_path: Path):
     assert set(rejected.values()) == {"source not in the mixture"}
 
 
-def test_top_k_without_a_ranking_is_a_wrong_configuration():
-    with pytest.raises(ValueError, match="needs math_sources or code_sources"):
-        SelectSettings(top_k_sources=1)
-
-
 def topics(data: Data, domain: str = "math", copies: int = 1) -> Data:
     for topic in ("circle area radius", "prime divisor remainder", "graph vertex edge"):
         for n in ("one", "two", "three"):
@@ -192,6 +187,19 @@ def test_balanced_takes_equal_shares_of_the_domains(tmp_path: Path):
     metrics, kept, _ = data.run(tmp_path / "sized", balanced=True, size=7)
     assert metrics["kept_math"] == metrics["kept_code"] == 3.0
     assert len(kept) == 6
+
+
+@pytest.mark.parametrize("balance_by", ["label", "source"])
+def test_balanced_takes_equal_shares_of_whatever_is_named(tmp_path: Path, balance_by: str):
+    data = Data()
+    for number in range(12):
+        rare = number % 4 == 0
+        label, source = ("easy", "b") if rare else ("hard", "a")
+        data.problem(str(number), f"topic {number}", source=source, label=label).answer(str(number))
+    _, kept, rejected = data.run(tmp_path, balanced=True, balance_by=balance_by, size=6)
+    rare = [int(e.problem_id) % 4 == 0 for e in kept]
+    assert (rare.count(True), rare.count(False)) == (3, 3)
+    assert len(rejected) == 6
 
 
 def test_the_seed_decides_the_subset(tmp_path: Path):

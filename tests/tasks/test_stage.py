@@ -91,6 +91,20 @@ def test_a_forced_stage_is_redone_once_in_a_run_however_often_it_is_retried(tmp_
     assert len(CALLS) == 2
 
 
+def test_a_forced_stage_that_another_run_has_redone_meanwhile_is_not_redone(tmp_path: Path) -> None:
+    CALLS.clear()
+    with active(Run(store=Store(tmp_path))):
+        write_text(settings=Knobs())
+    both = [Run(store=Store(tmp_path), force=frozenset({"write_text"})) for _ in range(2)]
+    for run in both:  # the second one waited for the first
+        with active(run):
+            write_text(settings=Knobs())
+    assert len(CALLS) == 2
+    with active(Run(store=Store(tmp_path), force=frozenset({"write_text"}))):
+        write_text(settings=Knobs())
+    assert len(CALLS) == 3
+
+
 @pytest.mark.parametrize("damage", ["delete", "truncate", "manifest"])
 def test_a_damaged_result_is_recomputed_and_the_reason_names_the_file(
     run: Run, damage: str

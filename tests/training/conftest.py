@@ -66,7 +66,10 @@ def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
 
 @pytest.fixture
 def make_trainer(files, tmp_path):
-    """GPPOTrainer on the small model: `make(reward, prompts=4, rollouts=4, mini_batch=2, ...)`."""
+    """GPPOTrainer on the small model: `make(reward, prompts=4, rollouts=4, mini_batch=2, ...)`.
+
+    `rollout_func` replaces sampling; other keywords are GPPOConfig's.
+    """
     from training import render
     from training.checkpoints import load_model, load_tokenizer
     from training.gppo_config import GPPOConfig
@@ -81,6 +84,7 @@ def make_trainer(files, tmp_path):
         mini_batch: int = 2,
         steps: int = 1,
         dataset: int = 8,
+        rollout_func: Any = None,
         **config: Any,
     ) -> GPPOTrainer:
         updates = prompts // mini_batch
@@ -110,7 +114,27 @@ def make_trainer(files, tmp_path):
             args=GPPOConfig(**(defaults | config)),
             train_dataset=Dataset.from_list(rows),
             processing_class=load_tokenizer(files["checkpoint"]),  # type: ignore[arg-type]
-            rollout_func=rollout_function(RLSettings(engine="transformers")),
+            rollout_func=rollout_func or rollout_function(RLSettings(engine="transformers")),
         )
 
     return make
+
+
+@pytest.fixture
+def gradients():
+    """`gradients(trainer)`: trains, and returns the gradients of every update, by parameter."""
+    from transformers import TrainerCallback
+
+    def run(trainer: Any) -> list[dict[str, torch.Tensor]]:
+        found: list[dict[str, torch.Tensor]] = []
+
+        class Keep(TrainerCallback):
+            def on_pre_optimizer_step(self, args, state, control, **_):
+                named = trainer.model.named_parameters()
+                found.append({n: p.grad.clone() for n, p in named if p.grad is not None})
+
+        trainer.add_callback(Keep())
+        trainer.train()
+        return found
+
+    return run

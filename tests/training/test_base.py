@@ -1,5 +1,11 @@
 """The small base model: made from a seed, with a tokenizer that knows every text."""
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,11 +13,14 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from configs.training_stages import BaseModelSettings
-from training.base import corpus, create_base, prepare_for_chat, small_tokenizer
+from training.base import corpus, create_base, prepare_for_chat, small_tokenizer, widen
 from training.checkpoints import load_model, load_tokenizer
-from training.jobs import BaseJob
+from training.jobs import BaseJob, write_job
+from training.lineage import read_lineage
 from training.render import response_ids, response_texts
 
+ROOT = Path(__file__).parents[2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SMALL = BaseModelSettings(kind="random", hidden=32, layers=1, heads=2, kv_heads=1, head_dim=16,
                           mlp=32, vocabulary=320)  # fmt: skip
 
@@ -99,3 +108,52 @@ def _tokenizer():
         numbers = [f"{i}+{j}={i + j}" for i in range(100) for j in range(0, 100, 7)]
         _CACHE.append(small_tokenizer(numbers, 400))
     return _CACHE[0]
+
+
+def test_training_starts_from_any_local_checkpoint(files, tmp_path):
+    """RL, say, from a released SFT model: the same weights, prepared for chat, with its history."""
+    settings = BaseModelSettings(model=str(files["checkpoint"]), stands_for="sft")
+    create_base(BaseJob(out=tmp_path, settings=settings))
+    before, after = load_model(files["checkpoint"]), load_model(tmp_path / "checkpoint")
+    for name, weight in before.state_dict().items():
+        assert torch.equal(weight, after.state_dict()[name])
+    assert load_tokenizer(tmp_path / "checkpoint").chat_template
+    assert [s.stage for s in read_lineage(tmp_path / "checkpoint")] == ["base", "base"]
+
+
+def test_random_weights_need_examples_and_have_seen_no_stage(tmp_path):
+    with pytest.raises(ValueError, match="builds its tokenizer from examples"):
+        create_base(BaseJob(out=tmp_path, settings=SMALL))
+    with pytest.raises(ValueError, match="stands_for=sft needs kind=pretrained"):
+        BaseModelSettings(kind="random", stands_for="sft")
+
+
+def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
+    """The model lies in the cache of the hub as a download leaves it; the stage is a process."""
+    cached = tmp_path / "home/hub/models--org--tiny"
+    shutil.copytree(files["checkpoint"], cached / "snapshots" / COMMIT)
+    (cached / "snapshots" / COMMIT / "lineage.json").unlink()
+    (cached / "refs").mkdir()
+    (cached / "refs/main").write_text(COMMIT)
+    settings = BaseModelSettings(model="org/tiny", positions=1_024)
+    write_job(tmp_path / "job.json", BaseJob(out=tmp_path / "out", settings=settings))
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "HUGGINGFACE"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "training.child", str(tmp_path / "job.json")],
+        cwd=ROOT, env={**environment, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    (step,) = read_lineage(tmp_path / "out/checkpoint")
+    assert (step.start, step.settings["revision"]) == (f"org/tiny@{COMMIT}", "main")
+    card = (tmp_path / "out/checkpoint/README.md").read_text()
+    assert "base_model: org/tiny\n" in card
+    assert load_model(tmp_path / "out/checkpoint").config.max_position_embeddings == 1_024
+
+
+def test_a_model_is_never_given_fewer_positions_than_it_has(files):
+    model = load_model(files["checkpoint"])
+    widen(model, None)
+    assert model.config.max_position_embeddings == 512
+    with pytest.raises(ValueError, match="has 512 already"):
+        widen(model, 256)

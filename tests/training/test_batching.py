@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.batching import PromptOrder, epoch_batches, length_groups
+from training.batching import (
+    PlannedBatches,
+    PromptOrder,
+    cut_steps,
+    epoch_batches,
+    length_groups,
+    optimizer_steps,
+)
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=80)
 
@@ -65,3 +72,40 @@ def test_prompts_run_on_over_epochs_without_a_break():
     stream = [p for s in range(5) for p in prompts[s * 4 : s * 4 + 2]]
     assert sorted(stream[:5]) == sorted(stream[5:]) == list(range(5))
     assert stream[:5] != stream[5:]
+
+
+@given(LENGTHS, st.integers(1, 60), st.integers(1, 4), st.integers(1, 3))
+def test_a_step_is_cut_into_as_many_micro_batches_as_every_other(
+    lengths, budget, processes, epochs
+):
+    steps = optimizer_steps(lengths, 120, 50, epochs, seed=0)
+    plan, each = cut_steps(steps, lengths, budget, processes)
+    width = each * processes
+    assert len(plan) == len(steps) * width
+    for n, step in enumerate(steps):
+        cut = plan[n * width : (n + 1) * width]
+        assert sorted(i for batch in cut for i in batch) == sorted(step)
+        for batch in cut:
+            assert len(batch) < 2 or len(batch) * max(lengths[i] for i in batch) <= budget
+
+
+def test_what_is_in_a_step_depends_on_no_machine():
+    lengths = [1 + 7 * i % 50 for i in range(90)]
+    steps = optimizer_steps(lengths, 200, 50, 2, seed=0)
+    for budget, processes in ((10, 1), (1_000, 1), (60, 4)):
+        plan, each = cut_steps(steps, lengths, budget, processes)
+        width = each * processes
+        again = [
+            sorted(i for b in plan[k : k + width] for i in b) for k in range(0, len(plan), width)
+        ]
+        assert again == [sorted(step) for step in steps]
+
+
+def test_a_step_mixes_lengths_when_it_holds_several_cells():
+    lengths = [10] * 50 + [50] * 50
+    steps = optimizer_steps(lengths, 400, 50, 1, seed=1)
+    assert any({lengths[i] for i in step} == {10, 50} for step in steps)
+
+
+def test_an_empty_micro_batch_is_the_filler():
+    assert list(PlannedBatches([[1, 2], []], filler=9)) == [[1, 2], [9]]

@@ -1,17 +1,22 @@
 """Checkpoints: only whole ones count."""
 
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 
+from training import whole_model
 from training.checkpoints import (
     STABLE,
     StableCheckpoints,
-    latest,
+    check_layout,
     load_model,
     load_tokenizer,
     save_model,
+    save_trained,
 )
+from training.stable import latest
 
 
 def checkpoint(folder, step, *, stable=True):
@@ -66,3 +71,47 @@ def test_a_saved_model_comes_back_whole_and_replaces_the_old_one(files, tmp_path
     again = load_model(tmp_path / "checkpoint")
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name])
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_weights_gathered_from_shards_are_saved_in_the_type_that_was_asked_for(
+    files, tmp_path, monkeypatch, bf16
+):
+    model = load_model(files["checkpoint"], dtype="float32")
+    gathered = {n: w + 1 for n, w in model.state_dict().items()}  # not what this process holds
+    monkeypatch.setattr(whole_model, "gathered", lambda _: gathered.items())
+    trainer: Any = SimpleNamespace(
+        model=model,
+        processing_class=load_tokenizer(files["checkpoint"]),
+        is_fsdp_enabled=True,
+        is_deepspeed_enabled=False,
+        is_world_process_zero=lambda: True,
+        args=SimpleNamespace(world_size=2),
+        accelerator=SimpleNamespace(
+            unwrap_model=lambda m: m,
+            wait_for_everyone=lambda: None,
+        ),
+    )
+    save_trained(trainer, tmp_path / "checkpoint", bf16=bf16)
+    again = load_model(tmp_path / "checkpoint")  # the type that the folder names
+    wanted = torch.bfloat16 if bf16 else torch.float32
+    for name, weight in again.state_dict().items():
+        assert weight.dtype == wanted
+        assert torch.equal(weight, gathered[name].to(wanted))
+    assert {w.dtype for w in model.state_dict().values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("written", ["pytorch_model_fsdp_0", "global_step4", "model.safetensors"])
+def test_a_checkpoint_of_another_layout_is_refused_with_the_fix(tmp_path, written):
+    folder = tmp_path / "checkpoint-4"
+    (folder / written).mkdir(parents=True)
+    apart, spread = (
+        SimpleNamespace(is_fsdp_enabled=fsdp, is_deepspeed_enabled=False) for fsdp in (False, True)
+    )
+    whole = written == "model.safetensors"
+    same: Any = apart if whole else spread
+    other: Any = spread if whole else apart
+    check_layout(same, folder)
+    check_layout(other, None)
+    with pytest.raises(ValueError, match=r"set topology\.sharding .* remove .* begin this stage"):
+        check_layout(other, folder)

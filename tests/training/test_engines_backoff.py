@@ -5,19 +5,19 @@ import time
 import pytest
 
 from configs.engines import EngineSettings, Sampling
-from training.engines import endpoint
-from training.engines.endpoint import backoff, retry_after
+from training.engines import endpoint_errors
+from training.engines.endpoint_errors import backoff, retry_after
 from training.engines.interface import EngineError
 from training.engines.make import make_engine
 
 
 def test_waits_double_up_to_a_minute_with_jitter(monkeypatch):
-    monkeypatch.setattr(endpoint, "FIRST_DELAY_S", 0.5)
+    monkeypatch.setattr(endpoint_errors, "FIRST_DELAY_S", 0.5)
     assert [backoff(n, None, jitter=0.5) for n in (0, 1, 2, 20)] == [0.5, 1.0, 2.0, 60.0]
     assert backoff(3, None, jitter=0.0) == 2.0
     assert backoff(3, None, jitter=1.0) == 6.0
     assert backoff(9, asked=7.0) == 7.0
-    assert backoff(0, asked=1e9) == endpoint.LONGEST_ASKED_DELAY_S
+    assert backoff(0, asked=1e9) == endpoint_errors.LONGEST_ASKED_DELAY_S
 
 
 def test_retry_after_is_seconds_or_a_date():

@@ -1,7 +1,18 @@
 """The journal of finished samples survives kills at any byte."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from eval.records import Sample
-from training.engines.journal import Journal
+from training.engines import journal as module
+from training.engines.interface import EngineError
+from training.engines.journal import Journal, finished_keys
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def sample(i: int, text: str = "text") -> Sample:
@@ -52,3 +63,78 @@ def test_a_sample_is_readable_by_others_as_soon_as_it_is_appended(tmp_path):
     with Journal(tmp_path / "j.jsonl") as journal:
         journal.append(sample(1))
         assert (tmp_path / "j.jsonl").read_bytes().endswith(b"\n")
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from eval.records import Sample
+from training.engines.interface import EngineError
+from training.engines.journal import Journal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+with Journal(Path(sys.argv[1]), sync_each=True) as journal:
+    try:
+        for i in range(100):
+            journal.append(Sample(problem_id=f"p{i}", index=0, model="m", text="x" * 900))
+    except EngineError as error:
+        print(len(journal), error)
+"""
+
+
+def test_a_disk_that_takes_no_more_is_one_line_and_what_was_written_is_kept(tmp_path):
+    """The kernel refuses to let the file grow beyond 10,000 bytes, in the middle of a line."""
+    path = tmp_path / "j.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.strip().splitlines()
+    kept = int(line.split()[0])
+    assert 5 < kept < 12
+    assert f"{path}: File too large, so no answer can be kept: make room and run again" in line
+    assert f"the {kept} answers on file are kept" in line
+    with Journal(path) as journal:
+        assert len(journal) == kept
+        journal.append(sample(1))
+        assert len(journal) == kept + 1
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_each_sample_is_forced_to_disk_before_the_call_returns_where_it_is_paid_for(
+    tmp_path, monkeypatch
+):
+    forced: list[int] = []
+    real = os.fsync
+    monkeypatch.setattr(module.os, "fsync", lambda fd: (forced.append(fd), real(fd))[1])
+    with Journal(tmp_path / "j.jsonl", sync_each=True) as journal:
+        for i in range(5):
+            journal.append(sample(i))
+            assert len(forced) == i + 1
+
+
+def test_the_keys_of_a_journal_that_is_being_written_leave_out_its_torn_line(tmp_path):
+    path = tmp_path / "j.jsonl"
+    assert finished_keys(path) == set()
+    with Journal(path) as journal:
+        journal.append(sample(1))
+        with path.open("ab") as other:
+            other.write(b'{"problem_id": "half')
+        assert finished_keys(path) == {("p1", 1)}
+
+
+def test_a_full_disk_leaves_a_journal_that_takes_samples_again(tmp_path, monkeypatch):
+    with Journal(tmp_path / "j.jsonl") as journal:
+        journal.append(sample(0))
+        real = os.write
+
+        def half(fd: int, data: bytes) -> int:
+            real(fd, data[: len(data) // 2])
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(module.os, "write", half)
+        with pytest.raises(EngineError, match="No space left on device"):
+            journal.append(sample(1))
+        monkeypatch.setattr(module.os, "write", real)
+        journal.append(sample(2))
+        assert list(journal.everything()) == [sample(0), sample(2)]

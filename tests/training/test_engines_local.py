@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,25 +142,49 @@ class Letters:
 )
 def test_how_an_answer_ended_follows_from_its_tokens(ids, text, finish):
     request = Request(problem_id="p", index=3, prompt="?")
-    s = EngineSettings(kind="transformers", model="m", think_prefill="<think>\n")
-    sample = make_sample(request, s, Letters(), 5, ids, (0,))  # type: ignore[arg-type]
+    s = EngineSettings(kind="transformers", model="m")
+    sample = make_sample(request, s, Letters(), 5, ids, (0,), "<think>\n")  # type: ignore[arg-type]
     assert (sample.text, sample.finish_reason) == ("<think>\n" + text, finish)
     assert (sample.index, sample.prompt_tokens, sample.completion_tokens) == (3, 5, len(ids))
 
 
-def test_answers_never_run_past_the_positions_of_the_model(checkpoint):
-    with make_local_engine(settings(checkpoint), Sampling(max_tokens=10_000)) as engine:
-        got = list(engine.answer(requests(4)))
-    assert max(s.prompt_tokens + s.completion_tokens for s in got) <= 128
+@pytest.mark.parametrize("options", [{}, {"top_k": 100}])
+def test_answers_end_at_the_models_positions_and_the_log_says_so(checkpoint, capsys, options):
+    """Of prompts in one batch each has the room that its own length leaves, with either loop."""
+    prompts = [Request(problem_id=str(n), index=0, prompt="7 " * n) for n in (1, 40)]
+    greedy = Sampling(max_tokens=200, temperature=0.0, **options)
+    engine: Any
+    with make_local_engine(settings(checkpoint), greedy) as engine:
+        engine.ends = (engine.config.vocab_size - 1,)  # never the likeliest: only positions end it
+        got = list(engine.answer(prompts))
+    assert [s.prompt_tokens + s.completion_tokens for s in got] == [128, 128]
+    assert len({s.prompt_tokens for s in got}) == 2
+    assert {s.finish_reason for s in got} == {"length"}
+    assert capsys.readouterr().err.count("has 128 positions") == 1
 
 
-def test_a_prompt_without_room_for_an_answer_is_an_error(checkpoint):
-    long = [Request(problem_id="p", index=0, prompt="12 " * 200)]
-    with (
-        make_local_engine(settings(checkpoint), Sampling()) as engine,
-        pytest.raises(EngineError, match="leaves no room in the 128 positions"),
-    ):
-        list(engine.answer(long))
+def test_a_prompt_without_room_for_an_answer_is_marked_and_costs_the_others_nothing(
+    checkpoint, tmp_path
+):
+    whole, with_long = job(checkpoint, tmp_path / "whole"), job(checkpoint, tmp_path / "long")
+    long = Request(problem_id="long", index=0, prompt="12 " * 200)
+    with with_long.requests.open("a") as lines:
+        lines.write(long.model_dump_json() + "\n")
+    generate_job(whole)
+    generate_job(with_long)
+    with Journal(journal_path(with_long.out)) as journal:
+        (marked,) = journal.samples([("long", 0)])
+        assert (marked.finish_reason, marked.text) == ("error", "")
+        assert marked.prompt_tokens >= 128
+        assert len(journal) == 1 + len(results(tmp_path / "whole"))
+
+
+def test_when_no_prompt_fits_the_run_fails_in_one_line(checkpoint, tmp_path):
+    only_long = job(checkpoint, tmp_path / "o")
+    long = Request(problem_id="long", index=0, prompt="12 " * 200)
+    only_long.requests.write_text(long.model_dump_json() + "\n")
+    with pytest.raises(EngineError, match="has no room for an answer: the shortest of 1 prompts"):
+        generate_job(only_long)
 
 
 def test_yarn_stretches_the_context_by_its_factor(checkpoint):

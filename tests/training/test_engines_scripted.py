@@ -67,3 +67,20 @@ def test_the_interface_and_the_factory_import_no_torch():
         "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_teacher_slips_more_on_a_source_that_says_so():
+    """A slip in every line against none: the same question, asked under two names of a source."""
+    settings = EngineSettings(
+        kind="scripted", error_rate=0.0, source_error_rates={"bad": 1.0}, brief_rate=0.0
+    )
+    prompt = next(iter(countdown.generate(random.Random(0), 1, "train"))).prompt
+
+    def texts(part: str) -> list[str]:
+        asked = [
+            Request(problem_id="p", index=i, prompt=prompt, seed=i, part=part) for i in range(20)
+        ]
+        with make_engine(settings, Sampling()) as engine:
+            return [s.text for s in engine.answer(asked)]
+
+    assert texts("good") == texts("") != texts("bad")

@@ -1,7 +1,16 @@
 """What is trained is what is sampled: one rendering for SFT, RL and evaluation."""
 
+import pytest
+
 from training.checkpoints import load_tokenizer
-from training.render import conversation, end_of_turn, prompt_ids, response_ids, response_texts
+from training.render import (
+    check_tokenizer,
+    conversation,
+    end_of_turn,
+    prompt_ids,
+    response_ids,
+    response_texts,
+)
 
 
 def test_a_prompt_ends_where_the_answer_begins(files):
@@ -38,3 +47,34 @@ def test_the_trainer_renders_prompts_as_we_do(files):
 def test_nothing_renders_to_nothing(files):
     tokenizer = load_tokenizer(files["checkpoint"])
     assert prompt_ids(tokenizer, []) == response_ids(tokenizer, []) == []
+
+
+def altered(files, **changes):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    for name, value in changes.items():
+        setattr(tokenizer, name, value)
+    return tokenizer
+
+
+def test_a_tokenizer_that_can_be_trained_and_judged_is_accepted(files):
+    check_tokenizer(altered(files))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pad_token": None}, "has no pad token"),
+        ({"pad_token": "<|im_end|>"}, "a finished answer would look like padding"),
+        ({"chat_template": None}, "no chat template"),
+    ],
+)
+def test_a_tokenizer_that_cannot_is_refused_with_the_cure(files, changes, message):
+    with pytest.raises(ValueError, match=message):
+        check_tokenizer(altered(files, **changes))
+
+
+def test_think_tags_that_decoding_drops_are_refused(files):
+    tokenizer = altered(files)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    with pytest.raises(ValueError, match="does not keep <think>"):
+        check_tokenizer(tokenizer)

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import torch
+from transformers import TrainerState
 
 from configs.training_stages import RLSettings, TrainRuntime
 from eval.records import Problem, Score
@@ -11,6 +13,9 @@ from training import rl
 from training.checkpoints import load_model, load_tokenizer
 from training.jobs import RLJob
 from training.judge_reward import JudgeReward, components
+from training.own_vllm import URL
+from training.ports import PORTS
+from training.render import prompt_ids
 from training.rollout_audit import RolloutRow
 from training.schedule import rl_schedule
 
@@ -50,7 +55,7 @@ class LengthJudge:
     def __exit__(self, *_):
         pass
 
-    def judge_many(self, items):
+    def judge_many(self, items, draw=0):
         for problem, text, index in items:
             good = len(text) % 2 == 0
             yield Score(
@@ -96,6 +101,11 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
     assert all(r.reward == -1.0 and r.advantage == 0.0 for r in rows)
     logged = numbers(tmp_path)
     assert [step for step, _ in logged] == [1, 2]
+    assert result["rollouts_without_update"] == 0
+    table = json.loads((tmp_path / "logs/shown/rollouts/step_00001.json").read_text())
+    assert len(table["data"]) == 3
+    assert all(len(row) == len(table["columns"]) for row in table["data"])
+    assert (tmp_path / "logs/shown/histograms.html").exists()
     expected = {"reward/mean", "reward/correct", "reward/unscored", "clip/high", "clip/low",
                 "policy_weight", "entropy", "ratio/log_min", "ratio/log_max", "grad_norm",
                 "completions/mean_length", "completions/clipped_ratio", "zero_advantage_share",
@@ -137,32 +147,42 @@ def test_a_killed_stage_continues_to_the_same_bits(files, tmp_path, monkeypatch)
 def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
     tokenizer = load_tokenizer(files["checkpoint"])
     long = Problem(domain="math", prompt="Make 5 from " + "9, " * 200, answer="5")
-    kept, too_long = rl.fitting([*problems, long], tokenizer, 64)
+    kept, too_long, longest = rl.fitting([*problems, long], tokenizer, 64)
     assert too_long == 1
+    assert longest == max(map(len, prompt_ids(tokenizer, [p.prompt for p in problems])))
     assert kept == problems
     with pytest.raises(ValueError, match="max_prompt_tokens"):
         rl.fitting([long], tokenizer, 64)
+
+
+def test_a_model_that_would_end_answers_early_is_refused_before_any_rollout(files, tmp_path):
+    """The small model has 512 positions."""
+    job = job_for(files, tmp_path)
+    job = job.model_copy(update={"settings": settings(max_tokens=512)})
+    with pytest.raises(ValueError, match=r"the model has 512: lower max_tokens to"):
+        rl.run_rl(job)
 
 
 def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(problems):
     seen = []
 
     class Judge(LengthJudge):
-        def judge_many(self, items):
+        def judge_many(self, items, draw=0):
             items = list(items)
-            seen.append([(p.id, i) for p, _, i in items])
+            seen.append((draw, [(p.id, i) for p, _, i in items]))
             return super().judge_many(items)
 
     a, b = problems[0].id, problems[1].id
     reward = JudgeReward(Judge(), problems)
-    paid = reward(completions=["ab", "abc", "ab"], problem_id=[a, a, b])
+    state = TrainerState(global_step=12)
+    paid = reward(completions=["ab", "abc", "ab"], problem_id=[a, a, b], trainer_state=state)
     assert paid == [1.0, -1.0, 1.0]
-    assert seen == [[(a, 0), (a, 1), (b, 0)]]
+    assert seen == [(12, [(a, 0), (a, 1), (b, 0)])]  # the step draws the tests of all siblings
 
 
 def test_an_unscored_answer_is_none_and_not_zero(problems):
     class Broken(LengthJudge):
-        def judge_many(self, items):
+        def judge_many(self, items, draw=0):
             for problem, _, index in items:
                 yield Score(
                     problem_id=problem.id, index=index, reward=None, correct=None,
@@ -170,7 +190,8 @@ def test_an_unscored_answer_is_none_and_not_zero(problems):
                 )  # fmt: skip
 
     reward = JudgeReward(Broken(), problems)
-    assert reward(completions=["x"], problem_id=[problems[0].id]) == [None]
+    asked = {"completions": ["x"], "problem_id": [problems[0].id]}
+    assert reward(**asked, trainer_state=TrainerState()) == [None]
     assert components(reward.scores) == {"reward/unscored": 1.0}
 
 
@@ -178,7 +199,8 @@ def test_an_unscored_answer_is_none_and_not_zero(problems):
     ("engine", "mode"), [("vllm_colocate", "colocate"), ("vllm_server", "server")]
 )
 def test_vllm_gets_the_papers_lengths_and_no_importance_correction(tmp_path, engine, mode):
-    s = RLSettings(engine=engine)
+    named = TrainRuntime(vllm_server_url="http://gpu-9:8000")
+    s = RLSettings(engine=engine, runtime=named)
     arguments = rl.vllm_arguments(s)
     assert arguments["vllm_mode"] == mode
     assert arguments["vllm_max_model_length"] == 4_096 + 32_768
@@ -192,6 +214,49 @@ def test_vllm_gets_the_papers_lengths_and_no_importance_correction(tmp_path, eng
     assert config.vllm_importance_sampling_correction is False
     assert (config.max_steps, config.warmup_steps, config.save_steps) == (800, 80, 40)
     assert (config.epsilon, config.epsilon_high, config.beta) == (0.2, 0.28, 0.0)
+
+
+def test_vllm_server_and_correction_are_settings():
+    s = RLSettings(
+        engine="vllm_server",
+        importance_cap=2.0,
+        runtime=TrainRuntime(vllm_server_url="http://127.0.0.1:9"),
+    )
+    arguments = rl.vllm_arguments(s)
+    assert arguments["vllm_server_base_url"] == "http://127.0.0.1:9"
+    assert arguments["vllm_importance_sampling_correction"] is True
+    assert arguments["vllm_importance_sampling_clip_max"] == 2.0
+    assert rl.vllm_arguments(RLSettings())["vllm_importance_sampling_correction"] is False
+    colocated = rl.vllm_arguments(RLSettings())
+    assert colocated["vllm_tensor_parallel_size"] == 1
+    assert colocated["vllm_enable_sleep_mode"] is torch.cuda.is_available()
+    short = rl.vllm_arguments(RLSettings(), positions=8_192)
+    assert short["vllm_max_model_length"] == 8_192
+
+
+def test_the_first_process_is_told_of_the_stages_own_server_and_no_other_asks_one(monkeypatch):
+    s = RLSettings(engine="vllm_server")
+    monkeypatch.setenv(URL, "http://127.0.0.1:9")
+    first = rl.vllm_arguments(s)
+    assert first["vllm_server_base_url"] == "http://127.0.0.1:9"
+    assert first["vllm_group_port"] in PORTS  # two stages of one machine do not share TRL's default
+    monkeypatch.delenv(URL)
+    with pytest.raises(ValueError, match="a stage starts its own server"):
+        rl.vllm_arguments(s)
+    monkeypatch.setenv("RANK", "1")
+    assert "vllm_group_port" not in rl.vllm_arguments(s)
+
+
+def test_the_options_of_the_authors_code_reach_the_trainer(tmp_path):
+    s = settings(
+        oversampling=2, overlong_filter=True, dual_clip=10.0, max_log_ratio=15.0,
+        advantage_std="unbiased",
+    )  # fmt: skip
+    config = rl.gppo_config(s, 0, rl_schedule(s, 1), tmp_path, 1.0)
+    assert (config.oversampling, config.overlong_filter) == (2, True)
+    assert (config.clip.dual_clip, config.clip.max_log_ratio) == (10.0, 15.0)
+    assert config.generation_batch_size == 2 * s.prompts_per_step * s.rollouts_per_prompt
+    assert config.plan_units(0, packed=False).most_groups == s.prompts_per_step
 
 
 def test_mixed_domains_need_one_reward_for_a_correct_answer(files, problems, tmp_path):

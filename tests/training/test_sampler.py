@@ -70,3 +70,11 @@ def test_top_p_never_draws_from_the_tail():
     generator = torch.Generator().manual_seed(0)
     assert set(draw(logits, 1.0, 0.75, generator).tolist()) == {0, 1}
     assert set(draw(logits, 1.0, 1.0, generator).tolist()) == {0, 1, 2, 3}
+
+
+def test_every_answer_may_have_a_length_of_its_own(files):
+    model, prompts = small(files)
+    whole = greedy(model, prompts, [-1], 12, 256)
+    most = [1 + i % 5 for i in range(len(prompts))]
+    found = greedy(model, prompts, [-1], most, 4)
+    assert found == [answer[:n] for answer, n in zip(whole, most, strict=True)]

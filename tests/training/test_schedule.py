@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs.training_stages import RLSettings, SFTSettings, TrainRuntime
-from training.schedule import rl_schedule, sft_schedule
+from configs.training_stages import RLSettings
+from training.schedule import rl_schedule
 
 MATH = RLSettings()
 CODE = RLSettings(mini_batch_prompts=32, learning_rate=5e-7)
@@ -47,13 +47,16 @@ def test_a_micro_batch_that_does_not_divide_is_refused_with_what_would():
         rl_schedule(MATH, 1, sequences_per_device=3)
 
 
-@pytest.mark.parametrize("world", [1, 8, 64])
-def test_sft_steps_hold_the_same_tokens_on_any_number_of_devices(world):
-    settings = SFTSettings(runtime=TrainRuntime(micro_batch_tokens=32_768))
-    units = sft_schedule(settings, world)
-    assert units.micro_batch_tokens * units.accumulation * world == settings.batch_tokens
-
-
-def test_a_small_sft_batch_is_one_micro_batch():
-    units = sft_schedule(SFTSettings(batch_tokens=1_024), 1)
-    assert (units.micro_batch_tokens, units.accumulation) == (1_024, 1)
+@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("settings", [MATH, CODE], ids=["math", "code"])
+@pytest.mark.parametrize("oversampling", [1, 2])
+def test_the_papers_batch_fits_every_number_of_processes(settings, world, oversampling):
+    settings = settings.model_copy(update={"oversampling": oversampling})
+    units = rl_schedule(settings, world)
+    trained = units.per_device_train_batch_size * world // oversampling
+    assert trained == settings.mini_batch_prompts * 8
+    assert trained * units.updates_per_rollout == 128 * 8
+    assert units.generation_batch_size == 128 * 8 * oversampling
+    assert units.generation_batch_size == (
+        units.per_device_train_batch_size * world * units.steps_per_generation
+    )

@@ -7,12 +7,12 @@ import torch
 from transformers import TrainerCallback
 
 from configs.training_stages import SFTSettings, TrainRuntime
-from eval.records import Example
-from eval.tables import write_table
+from eval.tables import count_rows
 from training import sft
-from training.checkpoints import load_model, load_tokenizer
+from training.checkpoints import STABLE, load_model, load_tokenizer
 from training.jobs import SFTJob
-from training.render import prompt_ids, response_ids
+from training.render import prompt_ids
+from training.sft_rows import IGNORED, tokenized
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
 
@@ -22,7 +22,7 @@ def settings(**changes) -> SFTSettings:
         "epochs": 2,
         "learning_rate": 3e-3,
         "min_learning_rate": 3e-4,
-        "batch_tokens": 512,
+        "batch_tokens": 256,
         "max_length": 256,
         "checkpoint_steps": 4,
         "runtime": RUNTIME,
@@ -54,28 +54,15 @@ class KillAt(TrainerCallback):
 
 def test_the_loss_is_on_the_answer_only(files, tmp_path):
     tokenizer = load_tokenizer(files["checkpoint"])
-    data = sft.tokenized(files["examples"], tokenizer, 256, tmp_path)
+    data = tokenized(files["examples"], tokenizer, 256, tmp_path)
     example = data[0]
     prompt = prompt_ids(tokenizer, [tokenizer.decode(example["input_ids"])])
     assert prompt  # the template renders
-    answer = [t for t in example["labels"] if t != sft.IGNORED]
-    assert example["labels"] == [sft.IGNORED] * (len(example["labels"]) - len(answer)) + answer
+    answer = [t for t in example["labels"] if t != IGNORED]
+    assert example["labels"] == [IGNORED] * (len(example["labels"]) - len(answer)) + answer
     assert example["input_ids"][-len(answer) :] == answer
     assert tokenizer.decode(answer).startswith("<think>")
     assert answer[-1] == tokenizer.eos_token_id
-
-
-def test_an_answer_longer_than_the_limit_is_cut_and_counted(files, tmp_path):
-    tokenizer = load_tokenizer(files["checkpoint"])
-    long = Example(
-        problem_id="x", index=0, domain="math", source="s", prompt="p", response="1 " * 300
-    )
-    write_table(tmp_path / "long.parquet", Example, [long])
-    data = sft.tokenized(tmp_path / "long.parquet", tokenizer, 64, tmp_path / "cache")
-    whole = len(prompt_ids(tokenizer, ["p"])[0]) + len(response_ids(tokenizer, ["1 " * 300])[0])
-    assert whole > 64
-    assert len(data[0]["input_ids"]) == 64
-    assert data[0]["truncated"]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -99,6 +86,49 @@ def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, o
     assert load_tokenizer(tmp_path / "checkpoint").chat_template
     progress = json.loads((tmp_path / ".resume/progress.json").read_text())
     assert progress["done"] == progress["total"] == result["steps"]
+
+
+def test_the_parent_sees_progress_before_the_first_step(files, tmp_path, monkeypatch):
+    """At paper size the rows are tokenised for longer than a watchdog waits."""
+
+    class Tokenised(Exception):
+        pass
+
+    def stop(*_):
+        raise Tokenised
+
+    monkeypatch.setattr(sft, "build_trainer", stop)
+    examples = files["examples"]
+    with pytest.raises(Tokenised):
+        sft.run_sft(
+            SFTJob(out=tmp_path, base=files["checkpoint"], examples=examples, settings=settings())
+        )
+    said = json.loads((tmp_path / ".resume/progress.json").read_text())
+    count = count_rows(examples)
+    assert said == {"done": 0, "total": count, "note": f"tokenised 0 of {count:,} examples"}
+
+
+def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(
+    files, tmp_path, monkeypatch
+):
+    last = tmp_path / ".resume/checkpoints/checkpoint-1"
+    waits, original = [], sft.build_trainer
+
+    def watched(*args):
+        trainer = original(*args)
+
+        def wait():
+            waits.append([(last / n).exists() for n in ("rng_state.pth", STABLE)])
+
+        monkeypatch.setattr(trainer.accelerator, "wait_for_everyone", wait)
+        return trainer
+
+    monkeypatch.setattr(sft, "build_trainer", watched)
+    few = settings(epochs=1, batch_tokens=100_000)  # everything in one step
+    base, examples = files["checkpoint"], files["examples"]
+    sft.run_sft(SFTJob(out=tmp_path, base=base, examples=examples, settings=few))
+    assert (last / STABLE).exists()
+    assert [True, False] in waits
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -1,0 +1,188 @@
+"""Data stages and judge on one core and on two.
+
+    python tests/bench/bench_scaling.py [--rows 1000000] [--answers 600] [--rounds 1]
+
+Collect (from JSONL files), dedup, decontaminate and the judge, each with one worker on one core
+and with two workers on two cores: the process and all below it may run nowhere else. The results of
+both ways must agree.
+
+Wall time says that only on a machine that does nothing else. So what counts is CPU time: on one
+core all of it, one after the other; on two cores that of the main thread, which no worker shortens,
+and after it half of the workers'. The least of some rounds each; wall times stand beside it.
+
+The last line is JSON: `ours` is how many times less that is on two cores, `ratio` that over the 1.7
+that are asked for, `setup` has the seconds of each stage.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from bench_judge import built_in_corpus, suite_of  # noqa: E402
+from bench_judge import seconds as below_and_own  # noqa: E402
+from real_documents import documents, write_problems  # noqa: E402
+
+from configs.data_stages import DecontaminateSettings, DedupSettings, PartsRuntime  # noqa: E402
+from configs.judging import JudgeRuntime, JudgeSettings  # noqa: E402
+from configs.sources import CollectRuntime, CollectSettings, Source  # noqa: E402
+from eval.judge import Judge  # noqa: E402
+from eval.records import Problem  # noqa: E402
+from tasks.collect import collect  # noqa: E402
+from tasks.decontaminate import decontaminate  # noqa: E402
+from tasks.dedup import dedup  # noqa: E402
+from tasks.store import Artifact, content_digest, scan  # noqa: E402
+
+ASKED = 1.7
+FILES = 8
+Work = Callable[[Path, int, "Clock"], Any]
+"""(empty folder, workers, clock to stop at the end) → what must not depend on the workers."""
+
+
+class Clock:
+    """Seconds since it was made: of wall time, and of CPU as the cores would need them."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._began = self._now()
+
+    def _now(self) -> tuple[float, float, float, float]:
+        return time.monotonic(), time.thread_time(), time.process_time(), below_and_own()
+
+    def stop(self) -> None:
+        """While processes live: those of a PID namespace that is killed report nothing."""
+        passed = [now - then for now, then in zip(self._now(), self._began, strict=True)]
+        self.wall, main, own, everything = passed
+        below = everything - own
+        self.cpu = own + below if self._workers == 1 else main + below / self._workers
+
+
+def stages(inputs: Path, texts: list[str], answers: int) -> Iterator[tuple[str, Work]]:
+    """The work of each stage; a stage is given what the one before it made."""
+    lines = [json.dumps({"question": text, "answer": "1"}) for text in texts]
+    for number in range(FILES):
+        (inputs / f"{number}.jsonl").write_text("\n".join(lines[number::FILES]) + "\n")
+    for name, some in (("problems", texts), ("benchmarks", texts[:1000])):
+        (inputs / name).mkdir()
+        write_problems(inputs / name / "kept.parquet", some)
+    problems = Artifact.of_folder(inputs / "problems")
+    benchmarks = Artifact.of_folder(inputs / "benchmarks")
+    source = Source(
+        name="documents", files=("*.jsonl",), prompt_field="question", answer_field="answer"
+    )
+
+    def parts(workers: int) -> PartsRuntime:
+        return PartsRuntime(workers=workers, rows_per_part=max(1, len(texts) // 16))
+
+    def collected(out: Path, workers: int, clock: Clock) -> str:
+        runtime = CollectRuntime(workers=workers)
+        chosen = CollectSettings(root=str(inputs), sources=(source,), runtime=runtime)
+        collect.body(out, settings=chosen, seed=0)
+        clock.stop()
+        return content_digest(scan(out))
+
+    def unique(out: Path, workers: int, clock: Clock) -> str:
+        dedup.body(out, problems, settings=DedupSettings(runtime=parts(workers)))
+        clock.stop()
+        return content_digest(scan(out))
+
+    def clean(out: Path, workers: int, clock: Clock) -> str:
+        chosen = DecontaminateSettings(min_coverage=0.5, runtime=parts(workers))
+        decontaminate.body(out, problems, benchmarks, settings=chosen)
+        clock.stop()
+        return content_digest(scan(out))
+
+    yield "collect", collected
+    yield "dedup", unique
+    yield "decontaminate", clean
+    yield "judge", judging(answers)
+
+
+def judging(answers: int) -> Work:
+    corpus = built_in_corpus()
+    problems = [
+        Problem.model_validate({"domain": "code", "prompt": f"{i}", "tests": suite_of(entry)})
+        for i, entry in enumerate(corpus)
+    ]
+
+    def work(_: Path, workers: int, clock: Clock) -> list[str]:
+        items = []
+        for k in range(answers):
+            program = corpus[k % len(corpus)]["src"]
+            text = f"<think></think>```python\n{program}\n# {k}\n```"
+            items.append((problems[k % len(corpus)], text, k))
+        with Judge(JudgeSettings(runtime=JudgeRuntime(workers=workers))) as judge:
+            verdicts = [score.verdict for score in judge.judge_many(items)]
+            clock.stop()
+        return verdicts
+
+    return work
+
+
+def timed(work: Work, workers: int) -> tuple[Clock, Any]:
+    """The time on as many cores as workers, and what was made."""
+    every = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, sorted(every)[:workers])
+        with tempfile.TemporaryDirectory() as out:
+            clock = Clock(workers)
+            made = work(Path(out), workers, clock)
+            return clock, made
+    finally:
+        os.sched_setaffinity(0, every)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--answers", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        sys.exit("two cores are needed")
+    del sys.modules["__main__"].__file__  # workers need nothing of what this file imports
+    texts, kind = documents(options.rows)
+    cpu: dict[str, list[float]] = {}
+    walls: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, work in stages(Path(folder), texts, options.answers):
+            clocks: list[tuple[Clock, Clock]] = []
+            for _ in range(options.rounds):
+                (one, made), (two, again) = timed(work, 1), timed(work, 2)
+                assert made == again, f"{name}: two workers made something else"
+                clocks.append((one, two))
+            cpu[name] = [min(pair[i].cpu for pair in clocks) for i in (0, 1)]
+            wall = [min(pair[i].wall for pair in clocks) for i in (0, 1)]
+            walls.append(f"{name} {wall[0]:.1f} → {wall[1]:.1f}")
+            print(
+                f"{name}: {cpu[name][0]:.2f} → {cpu[name][1]:.2f} s; wall {walls[-1]}", flush=True
+            )
+    one, two = (sum(times[i] for times in cpu.values()) for i in (0, 1))
+    each = ", ".join(f"{n} {a:.1f} → {b:.1f} ({a / b:.2f} ×)" for n, (a, b) in cpu.items())
+    where = "Ray" if os.environ.get("KLEAR_RAY_ADDRESS") else "local processes"
+    print(
+        json.dumps(
+            {
+                "bench": "scaling",
+                "ours": round(one / two, 3),
+                "peer": {"asked": ASKED},
+                "unit": "times less time on 2 cores than on 1",
+                "ratio": round(one / two / ASKED, 3),
+                "setup": f"{options.rows} rows ({kind}), {options.answers} programs of 16 tests; "
+                f"{where}; CPU seconds: {each}; wall seconds: {', '.join(walls)}",
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

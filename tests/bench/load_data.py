@@ -1,0 +1,144 @@
+"""Load on files: distillation's bookkeeping, dedup of a million rows, a store of 5,000 results.
+
+    python tests/bench/load_data.py [--part distill|dedup|store …]
+
+Each part at a quarter of its size and at its size; what is measured says `load_measured`.
+"""
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sized
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+import pyarrow as pa  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+from load_measured import run as run_load  # noqa: E402
+
+from configs.base import Settings  # noqa: E402
+from configs.data_stages import DedupSettings  # noqa: E402
+from configs.engines import EngineSettings  # noqa: E402
+from configs.load import load_profile  # noqa: E402
+from configs.stage_names import STAGES  # noqa: E402
+from eval.records import Problem, Sample  # noqa: E402
+from eval.tables import arrow_schema  # noqa: E402
+from flows.plan import plan  # noqa: E402
+from flows.status import stage_results  # noqa: E402
+from tasks.asking import Plan  # noqa: E402
+from tasks.dedup import dedup  # noqa: E402
+from tasks.distill import write_outputs  # noqa: E402
+from tasks.run import Run, active  # noqa: E402
+from tasks.stage import Metrics, stage  # noqa: E402
+from tasks.store import Artifact, Store  # noqa: E402
+from tasks.store_care import damaged, published, waste  # noqa: E402
+from training.engines.journal import Journal  # noqa: E402
+from training.engines.local import journal_path  # noqa: E402
+
+SAMPLES, WORDS, HITS = 16, 120, 200
+
+
+class Knobs(Settings):
+    number: int = 0
+
+
+def distill(prompts: int) -> dict[str, float]:
+    """16 answers to each prompt kept one by one, the journal read again as after a kill, and the
+    tables written; `resume_s` is what the second opening takes."""
+    problems = [
+        Problem(domain="math", prompt=f"What is {i} + 1?", answer="1", source=f"s{i % 4}")
+        for i in range(prompts)
+    ]
+    plan = Plan(problems, range(SAMPLES), 0)
+    text = "<think>\n" + "step " * WORDS + "\n</think>\n\\boxed{1}"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        with Journal(journal_path(out)) as journal:
+            for request in plan:
+                journal.append(
+                    Sample(problem_id=request.problem_id, index=request.index, model="m", text=text,
+                           prompt_tokens=9, completion_tokens=WORDS)
+                )  # fmt: skip
+        began = time.monotonic()
+        with Journal(journal_path(out)) as journal:
+            missing = sum((r.problem_id, r.index) not in journal for r in plan)
+        resumed = time.monotonic() - began
+        assert not missing
+        counts = write_outputs(out, problems, plan.sample_keys(), EngineSettings(kind="scripted"))
+    assert counts["samples"] == prompts * SAMPLES
+    return {"resume_s": resumed, "samples": counts["samples"]}
+
+
+def dedup_rows(rows: int) -> dict[str, float]:
+    """The whole dedup stage, parquet in and parquet out; a tenth of the rows are repeats."""
+    chosen = random.Random(0)
+    schema = arrow_schema(Problem)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        problems, out = Path(folder) / "in", Path(folder) / "out"
+        problems.mkdir()
+        out.mkdir()
+        with pq.ParquetWriter(problems / "kept.parquet", schema) as writer:
+            for start in range(0, rows, 10_000):
+                numbers = [
+                    chosen.randrange(max(i, 1)) if i % 10 == 9 else i
+                    for i in range(start, min(start + 10_000, rows))
+                ]
+                writer.write_table(pa.Table.from_pylist([_row(n) for n in numbers], schema))
+        began = time.process_time()
+        metrics = dict(dedup.body(out, Artifact.of_folder(problems), settings=DedupSettings()))
+        took = time.process_time() - began
+    return {"dedup_cpu_s": took, "kept": metrics["kept"]}
+
+
+def _row(number: int) -> dict[str, object]:
+    prompt = f"Problem {number}: find the sum of {number} and {number % 97}, " + "please " * 20
+    return {"id": f"{number:016x}", "domain": "math", "prompt": prompt, "answer": str(number),
+            "source": f"s{number % 5}", "judgeable": True}  # fmt: skip
+
+
+@stage(version=1)
+def small(out: Path, *, settings: Knobs) -> Metrics:
+    (out / "rows").write_text(str(settings.number))
+    return {"rows": 1.0}
+
+
+def store(results: int) -> dict[str, float]:
+    """Publish results of every stage one by one; then cache hits, what the store commands read,
+    and the plan of a run; in CPU seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        here, stages = Store(Path(folder)), [small.named(name) for name in STAGES]
+
+        def run_some(count: int) -> float:
+            began = time.process_time()
+            for number in range(count):
+                stages[number % len(stages)](settings=Knobs(number=number))
+            return time.process_time() - began
+
+        with active(Run(store=here)):
+            publish, hits = run_some(results), run_some(min(results, HITS))
+        found, times = {}, {}
+        looks: dict[str, Callable[[], Sized]] = {
+            "list": lambda: published(here),
+            "verify": lambda: list(damaged(here)),
+            "gc": lambda: waste(here, 7.0),
+            "status": lambda: stage_results(here.root),
+            "plan": lambda: plan(load_profile("tiny"), here),
+        }
+        for name, look in looks.items():
+            began = time.process_time()
+            found[name] = len(look())
+            times[f"{name}_cpu_s"] = time.process_time() - began
+    assert found["list"] == found["verify"] == results
+    assert found["status"] == min(results, len(STAGES))
+    return {"publish_cpu_ms": 1000 * publish / max(results, 1),
+            "hit_cpu_ms": 1000 * hits / max(min(results, HITS), 1), **times}  # fmt: skip
+
+
+if __name__ == "__main__":
+    run_load(
+        "files",
+        {"distill": (distill, 10_000), "dedup": (dedup_rows, 1_000_000), "store": (store, 5_000)},
+    )

@@ -1,0 +1,158 @@
+"""Load on servers and workers: 1,024 judge requests at once, 200,000 metric points in MLflow.
+
+    python tests/bench/load_servers.py [--part judge|mlflow …]
+
+The MLflow server is a real one of its own (SQLite, loopback). Each part at a quarter of its size
+and at its size; what is measured says `load_measured`.
+"""
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+import psutil  # noqa: E402
+from load_measured import run as run_load  # noqa: E402
+
+from eval.judge import Judge  # noqa: E402
+from eval.records import Problem  # noqa: E402
+
+METRICS_A_STEP, LINES_AT_ONCE = 20, 50
+CODE = {"kind": "stdin", "cases": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in range(4)]}
+
+
+def judge(requests: int) -> dict[str, float]:
+    """As many threads ask at once: half programs of four tests, half formulas for sympy."""
+    latencies: list[float] = []
+    wrong: list[str] = []
+    with Judge() as one:
+        one.check_sandbox()
+        gate = threading.Event()
+
+        def ask(number: int) -> None:
+            if number % 2:
+                problem = Problem.model_validate(
+                    {"domain": "code", "prompt": f"p{number}", "tests": CODE}
+                )
+                text = f"```python\n# {number}\nprint(int(input()) + 1)\n```"
+            else:
+                problem = Problem(
+                    domain="math", prompt=f"p{number}", answer=rf"\sqrt{{{number}}}+x"
+                )
+                text = rf"\boxed{{x+\sqrt{{{number}}}}}"
+            gate.wait()
+            began = time.monotonic()
+            score = one.judge(problem, text)
+            latencies.append(time.monotonic() - began)
+            if score.verdict != "AC":
+                wrong.append(f"{score.verdict} {score.reason}")
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(requests)]
+        for thread in threads:
+            thread.start()
+        began = time.monotonic()
+        gate.set()
+        for thread in threads:
+            thread.join()
+        took = time.monotonic() - began
+        below = sum(_memory(p) for p in psutil.Process().children(recursive=True))
+    assert not wrong, wrong[:3]
+    cuts = statistics.quantiles(latencies, n=100) if len(latencies) > 1 else [0.0] * 99
+    return {"all_s": took, "p50_s": cuts[49], "p99_s": cuts[98], "workers_mb": below / (1 << 20)}
+
+
+def _memory(process: psutil.Process) -> int:
+    try:
+        return process.memory_info().rss
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def mlflow(points: int) -> dict[str, float]:
+    """Curves through the tracker, as a stage writes them; then the run opened again (a resume)."""
+    from tasks.tracker import Tracker
+
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (uri, server):
+        tracker = Tracker(uri, "load")
+        parent = tracker.start_pipeline("load", {})
+        work = Path(folder)
+        log = tracker.stage(parent, "rl", "k", {}, work, work)
+        assert tracker.flush(600)
+        lines = [
+            {"step": s, "time": 1e9 + s, "metrics": {f"m{i}": s / 7 for i in range(METRICS_A_STEP)}}
+            for s in range(points // METRICS_A_STEP)
+        ]
+        began = time.monotonic()
+        waits = []
+        for start in range(0, len(lines), LINES_AT_ONCE):
+            put = time.monotonic()
+            log.steps(lines[start : start + LINES_AT_ONCE])
+            waits.append(time.monotonic() - put)
+        told = time.monotonic() - began
+        assert tracker.flush(3600)
+        arrived = time.monotonic() - began
+        again = tracker.stage(parent, "rl", "k", {}, work, work)
+        began = time.monotonic()
+        again.steps(lines[-1:])
+        assert tracker.flush(600)
+        reopened = time.monotonic() - began
+        memory = _memory(psutil.Process(server.pid)) + sum(
+            _memory(p) for p in psutil.Process(server.pid).children(recursive=True)
+        )
+    return {"told_s": told, "longest_wait_s": max(waits, default=0.0), "arrived_s": arrived,
+            "reopened_s": reopened, "server_mb": memory / (1 << 20)}  # fmt: skip
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """A MLflow server on a free port; it ends with the block."""
+    import requests
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    uri = f"http://127.0.0.1:{port}"
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1",
+             "--port", str(port), "--backend-store-uri", f"sqlite:///{folder}/m.db",
+             "--artifacts-destination", str(folder / "artifacts")],
+            stdout=log, stderr=log,
+            env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "DO_NOT_TRACK": "1"},
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 300
+        while True:
+            try:
+                requests.get(f"{uri}/health", timeout=5).raise_for_status()
+                break
+            except requests.RequestException:
+                assert server.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.3)
+        yield uri, server
+    finally:
+        below = psutil.Process(server.pid).children(recursive=True)
+        server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+        for process in below:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+if __name__ == "__main__":
+    run_load("servers", {"judge": (judge, 1_024), "mlflow": (mlflow, 200_000)})

@@ -1,0 +1,90 @@
+"""Real documents for the benches of dedup: every prompt, solution and program of ../shared/data.
+
+Beyond those there are, the documents come again with a third of their words drawn from the whole
+corpus: as long as the real ones, yet no near-duplicates of them.
+"""
+
+import gzip
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eval.records import Problem
+from eval.tables import ROWS_PER_GROUP, arrow_schema
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+FIELDS = (
+    *("problem", "question", "prompt", "query", "text", "question_content", "problem_description"),
+    *("solution", "reference_solution", "completion", "response", "canonical_solution", "code"),
+    *("test", "answer"),
+)
+LONG_ANSWER = 100  # characters; a shorter answer is a number, not a document
+T = TypeVar("T")
+
+
+def documents(count: int) -> tuple[list[str], str]:
+    """`count` documents in a fixed random order, and in words what they are."""
+    real = _real()
+    kind = "real"
+    chance = random.Random(0)
+    if not real:
+        kind, words = "synthetic", [f"w{chance.randrange(50_000)}" for _ in range(100_000)]
+        real = [" ".join(chance.choices(words, k=60)) for _ in range(min(count, 100_000))]
+        real = [chance.choice(real) + " end" if i % 10 == 9 else t for i, t in enumerate(real)]
+    chance.shuffle(real)
+    if count > len(real):
+        kind = f"{len(real)} {kind}, the rest with a third of the words exchanged"
+        words = [word for text in chance.sample(real, 2000) for word in text.split()]
+        while len(real) < count:
+            real += [_variant(text, words, chance) for text in real[: count - len(real)]]
+    return real[:count], kind
+
+
+def _variant(text: str, words: list[str], chance: random.Random) -> str:
+    # A random start and step through the words costs less than a draw for each of them.
+    kept = text.split(" ")
+    start = chance.randrange(len(words))
+    for place in range(chance.randrange(3), len(kept), 3):
+        kept[place] = words[(start + 7 * place) % len(words)]
+    return " ".join(kept)
+
+
+def _real() -> list[str]:
+    texts: list[str] = []
+    for path in sorted(DATA.glob("*/*.jsonl.gz")):
+        with gzip.open(path, "rt") as lines:
+            for row in map(json.loads, lines):
+                if "skythought" in path.parent.name:  # long answers: a paragraph is a document
+                    texts += [p for p in row["response"].split("\n\n") if len(p) > 300][:27]
+                    continue
+                found = (row[name] for name in FIELDS if isinstance(row.get(name), str))
+                texts += {t: None for t in found if t != row.get("answer") or len(t) > LONG_ANSWER}
+    return [text for text in texts if text.strip()]
+
+
+def write_problems(path: Path, texts: list[str]) -> None:
+    """A table of problems as `collect` publishes it, with numbers for ids."""
+    schema, _ = arrow_schema(Problem)
+    one = Problem(domain="math", prompt="x", answer="1", source="documents").model_dump()
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for start in range(0, len(texts), ROWS_PER_GROUP):
+            some = texts[start : start + ROWS_PER_GROUP]
+            columns = {name: [value] * len(some) for name, value in one.items()}
+            columns |= {"id": [f"{start + i:016x}" for i in range(len(some))], "prompt": some}
+            writer.write_table(pa.table(columns, schema=schema))
+
+
+def cpu_seconds(work: Callable[[], T], repeats: int = 1) -> tuple[float, T]:
+    """The least CPU time (user + system, all threads) of `repeats` runs, and the last result."""
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.process_time()
+        result = work()
+        best = min(best, time.process_time() - began)
+    return best, result  # type: ignore[possibly-undefined]

@@ -1,0 +1,148 @@
+"""The pages of the Prefect UI (3.7, its first design) that a person who runs klear goes through."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from playwright.sync_api import Locator, Page, Response, expect
+from playwright.sync_api import TimeoutError as NotInTime
+
+Schema = Mapping[str, Any]
+MESSAGE_MS = 15_000  # longer than Prefect shows one
+_PROPERTY = "div[contains(concat(' ', @class, ' '), ' schema-form-property ')]"
+_LABEL = "span[contains(@class, 'schema-form-property__label')]"
+
+
+def open_form(page: Page, url: str, name: str, schema: Schema) -> "Form":
+    """Deployments → the one called `name` → Run → Custom run."""
+    page.goto(f"{url}/deployments")
+    page.get_by_placeholder("Search deployments").fill(name)
+    page.get_by_role("link", name=name, exact=True).first.click()
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_text("Custom run").click()
+    return Form(page, schema)
+
+
+class Form:
+    """The form of a deployment. A field is found by its path in the settings, whatever its label:
+    the label is what the deployment's own schema says."""
+
+    def __init__(self, page: Page, schema: Schema) -> None:
+        self._page, self._schema = page, schema
+        self._submit = page.get_by_role("button", name="Submit", exact=True)
+        expect(self._submit).to_be_visible()
+
+    def field(self, path: str) -> Locator:
+        """The box of `settings.sft.epochs`: its label, its description and its input."""
+        box = self._page.locator("body")
+        for depth, title in enumerate(titles(self._schema, path.split("."))):
+            texts = " or ".join(f"normalize-space(.)={_quoted(t)}" for t in _spellings(title))
+            box = box.locator(
+                f"xpath=.//{_PROPERTY}[count(ancestor::{_PROPERTY})={depth}]"
+                f"[./div[contains(@class, 'p-label__header')]//{_LABEL}[{texts}]]"
+            )
+        return box
+
+    def number(self, path: str) -> Locator:
+        return self.field(path).locator("input[type=number]")
+
+    def refusal(self) -> str:
+        """Submit, and what the message on the page says against it."""
+        answer = self._submitted()
+        assert not answer.ok, "the form was accepted"
+        message = self._page.get_by_text("Error creating flow run").last
+        said = message.inner_text()  # at once: it goes by itself
+        self._page.wait_for_timeout(1_000)  # it slides in, and is to be seen on the screenshot
+        return said
+
+    def start(self) -> "RunPage":
+        """Submit, and follow the message's link to the run."""
+        answer = self._submitted()
+        assert answer.ok, answer.text()
+        place, run = answer.url.partition("/api/")[0], answer.json()["id"]
+        try:  # it is there twice, the last is on top
+            self._page.get_by_text("View run").last.click(timeout=MESSAGE_MS)
+        except NotInTime:  # it goes by itself, on a busy machine before one can click it
+            self._page.goto(f"{place}/runs/flow-run/{run}")
+        self._page.wait_for_url(f"**/runs/flow-run/{run}*")
+        return RunPage(self._page)
+
+    def _submitted(self) -> Response:
+        """The server's answer. A person whose form meets a busy SQLite (503) presses again."""
+        while True:
+            with self._page.expect_response("**/create_flow_run") as answer:
+                self._submit.click()
+            if answer.value.status != 503:
+                return answer.value
+
+
+class RunPage:
+    """The page of one flow run."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self.flow_run = page.url.partition("/flow-run/")[2].partition("?")[0]
+
+    def shows(self, state: str) -> None:
+        """Until the badge beside the run's name says so."""
+        expect(self._page.locator(".state-badge").first).to_have_text(state)
+
+    def tab(self, name: str) -> None:
+        """`logs`, `task-runs`, `artifacts`, `parameters`, …"""
+        self._page.locator(f"li.p-tab#{name}").click()
+
+    def cancel(self) -> float:
+        """Returns when it was confirmed, by the monotonic clock."""
+        self._page.get_by_role("button", name="Cancel", exact=True).click()
+        confirm = self._page.get_by_role("button", name="Confirm", exact=True)
+        expect(confirm).to_be_visible()
+        since = time.monotonic()
+        confirm.click()
+        return since
+
+    def retry(self) -> None:
+        self._page.get_by_role("button", name="Retry", exact=True).click()
+        dialog = self._page.locator(".p-modal")
+        dialog.get_by_role("button", name="Retry", exact=True).click()
+        expect(dialog).to_have_count(0)
+
+    def copy(self, schema: Schema) -> Form:
+        """The form again, with the parameters of this run."""
+        self._page.locator(".p-icon-button-menu button").first.click()
+        self._page.locator(".p-overflow-menu-item", has_text="Copy to new run").click()
+        return Form(self._page, schema)
+
+    def open_artifact(self, key: str) -> None:
+        """Artifacts → the card called `key`."""
+        self.tab("artifacts")
+        self._page.get_by_role("link", name=key).or_(
+            self._page.get_by_text(key, exact=True)
+        ).last.click()
+        self._page.wait_for_url("**/artifacts/artifact/*")
+
+
+def titles(schema: Schema, path: Sequence[str]) -> list[str]:
+    """What the form writes above each property on the way to `path`."""
+    found = []
+    node = schema
+    for name in path:
+        node = _resolved(schema, node)["properties"][name]
+        found.append(node.get("title") or name.replace("_", " ").title())
+    return found
+
+
+def _resolved(schema: Schema, node: Schema) -> Schema:
+    """The definition that a property refers to, directly or as the only member of a union."""
+    for inner in (node, *node.get("allOf", ()), *node.get("anyOf", ())):
+        if "$ref" in inner:
+            return schema["definitions"][inner["$ref"].rpartition("/")[2]]
+    return node
+
+
+def _spellings(title: str) -> tuple[str, str]:
+    return title, f"{title} (Optional)"
+
+
+def _quoted(text: str) -> str:
+    """An XPath literal."""
+    return f'"{text}"' if '"' not in text else f"'{text}'"

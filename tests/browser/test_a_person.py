@@ -1,0 +1,292 @@
+"""What a person does in the browser, with real servers, a real worker and Chromium."""
+
+import re
+import signal
+import time
+from dataclasses import dataclass
+
+import psutil
+import pytest
+from cockpit import Cockpit, eventually
+from mlflow_pages import RunsPage, close_assistant
+from overhead import overhead_of
+from playwright.sync_api import Page, expect
+from prefect_pages import RunPage, open_form
+from processes import commanded
+from secret_places import files_with, pages_of
+from teacher import MODEL, Teacher, teaching
+
+RATE = "settings.sft.learning_rate"
+TO_THE_MIDDLE = "box => box.scrollIntoView({block: 'center'})"
+pytestmark = pytest.mark.timeout(1_800)  # whole runs, on a machine that may do other things too
+
+
+CANCELLED_WITHIN_S = 10.0
+TRIES = 3  # of what is to be quick: a stalled machine makes one slow, only slow code all
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A flow run and what was seen while it ran."""
+
+    flow_run: str
+    seconds: float = 0.0
+    """Since the click on Cancel, until no process was left."""
+
+
+def form_schema(place: Cockpit, name: str = "tiny") -> dict:
+    return place.deployment(name)["parameter_openapi_schema"]
+
+
+def tiny_form(page: Page, place: Cockpit):
+    return open_form(page, place.prefect, "tiny", form_schema(place))
+
+
+def visit(page: Page, place: Cockpit, flow_run: str) -> RunPage:
+    page.goto(f"{place.prefect}/runs/flow-run/{flow_run}")
+    return RunPage(page)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "limit"),
+    [(RATE, "-0.002", "0"), ("settings.rl_math.eps_low", "1.5", "1")],
+)
+def test_a_value_out_of_bounds_is_refused_with_the_name_of_its_field(
+    place: Cockpit, page: Page, shot, path: str, value: str, limit: str
+) -> None:
+    form = tiny_form(page, place)
+    form.number(path).fill(value)
+    refusal = form.refusal()
+    assert path in refusal
+    assert value in refusal
+    shot(f"refused_{path.rpartition('.')[2]}")
+    assert place.runs() == []
+
+
+def test_values_that_do_not_fit_together_fail_with_both_names_before_any_stage(
+    place: Cockpit, page: Page
+) -> None:
+    form = tiny_form(page, place)
+    form.number("settings.rl_math.mini_batch_prompts").fill("3")
+    run = form.start().flow_run
+    assert place.ends(run) == "Failed"
+    assert place.api(f"flow_runs/{run}")["name"] == "tiny-seed0 · refused: settings.rl_math"
+    message = place.api(f"flow_runs/{run}")["state"]["message"]
+    assert "mini_batch_prompts=3" in message
+    assert "prompts_per_step=8" in message
+    assert place.stages_of(run) == []
+
+
+@pytest.fixture(scope="module")
+def cancelled(place: Cockpit, page: Page, shot) -> Ended:
+    """Started from the form with one value changed, cancelled in the middle of SFT."""
+    form = tiny_form(page, place)
+    form.number(RATE).fill("0.002")
+    form.number(RATE).evaluate(TO_THE_MIDDLE)
+    shot("form")
+    ended = cancel_in_sft(page, place, form.start().flow_run)
+    for _ in range(1, TRIES):
+        if ended.seconds <= CANCELLED_WITHIN_S:
+            break
+        form = visit(page, place, ended.flow_run).copy(form_schema(place))
+        ended = cancel_in_sft(page, place, form.start().flow_run)
+    return ended
+
+
+def cancel_in_sft(page: Page, place: Cockpit, flow_run: str) -> Ended:
+    away_until(page, place, flow_run, "sft")
+    run = visit(page, place, flow_run)
+    running = place.processes_of_runs()
+    assert commanded("training.child", running)
+    since = run.cancel()
+    _, left = psutil.wait_procs(running, timeout=120)
+    seconds = time.monotonic() - since
+    assert not left, "processes of the cancelled run live on"
+    run.shows("Cancelled")
+    return Ended(flow_run, seconds)
+
+
+def away_until(page: Page, place: Cockpit, flow_run: str, stage: str) -> None:
+    """Until the stage has a checkpoint of this run. The window is elsewhere: without a graphics
+    card the moving timeline would take the processor from the run that it shows."""
+    page.goto("about:blank")
+    before = place.checkpoints(stage)
+    place.meanwhile(flow_run, lambda: place.checkpoints(stage) - before)
+
+
+def test_cancel_in_sft_ends_every_process_within_ten_seconds(
+    place: Cockpit, cancelled: Ended, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        print(f"\nprocess tree gone {cancelled.seconds:.1f} s after Cancel")
+    assert cancelled.seconds <= CANCELLED_WITHIN_S
+    assert place.state(cancelled.flow_run) == "Cancelled"
+    assert not place.processes_of_runs()
+    assert place.checkpoints("sft"), "the work that was done is gone"
+
+
+@pytest.fixture(scope="module")
+def finished(place: Cockpit, page: Page, cancelled: Ended, shot) -> Ended:
+    """The cancelled run, copied to a new one and watched until its end."""
+    form = visit(page, place, cancelled.flow_run).copy(form_schema(place))
+    expect(form.number(RATE)).to_have_value("0.002")
+    flow_run = form.start().flow_run
+    away_until(page, place, flow_run, "rl_math")
+    visit(page, place, flow_run)
+    zoomed_out(page)
+    shot("running")
+    completes(page, place, flow_run)
+    zoomed_out(page)
+    shot("finished")
+    return Ended(flow_run)
+
+
+def completes(page: Page, place: Cockpit, flow_run: str) -> None:
+    page.goto("about:blank")
+    assert place.ends(flow_run) == "Completed", place.logs_of(flow_run)
+    visit(page, place, flow_run).shows("Completed")
+
+
+def zoomed_out(page: Page) -> None:
+    """The timeline shows the whole run some seconds after its page is there; nothing says when."""
+    page.get_by_text("Beginning flow run").first.wait_for()
+    time.sleep(4)
+
+
+def test_the_next_run_continues_the_cancelled_sft_and_finishes(
+    place: Cockpit, finished: Ended
+) -> None:
+    assert "sft: computing (resuming)" in place.logs_of(finished.flow_run)
+    (sft,) = place.tracked("klear.stage", "sft")
+    steps = [m.step for m in place.tracking.get_metric_history(sft, "step")]
+    assert len(steps) == len(set(steps)), "a step was logged twice"
+
+
+def test_the_report_opens_from_the_run_and_leads_to_mlflow(
+    place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    run = visit(page, place, finished.flow_run)
+    run.open_artifact("klear-report")
+    expect(page.get_by_text("not comparable to the paper").first).to_be_visible()
+    pictures = page.locator("main img, .markdown-renderer img")
+    expect(pictures.first).to_be_visible()
+    assert all(
+        pictures.nth(i).evaluate("i => i.complete && i.naturalWidth > 0")
+        for i in range(pictures.count())
+    )
+    shot("report")
+    visit(page, place, finished.flow_run).open_artifact("klear-mlflow")
+    link = page.get_by_role("link", name=re.compile("MLflow"))
+    (mlflow_run,) = place.tracked("prefect.flow_run_id", finished.flow_run)
+    assert mlflow_run in (link.first.get_attribute("href") or "")
+    page.goto(link.first.get_attribute("href") or "")
+    close_assistant(page)
+    expect(page.get_by_text("Completed").or_(page.get_by_text("Finished")).first).to_be_visible()
+    shot("mlflow_run")
+
+
+@pytest.fixture(scope="module")
+def retried(place: Cockpit, page: Page, finished: Ended, shot) -> Ended:
+    """A run with another learning rate, killed in code RL and retried in the UI."""
+    form = visit(page, place, finished.flow_run).copy(form_schema(place))
+    form.number("settings.rl_code.learning_rate").fill("0.001")
+    flow_run = form.start().flow_run
+    away_until(page, place, flow_run, "rl_code")
+    (engine,) = commanded("prefect", place.processes_of_runs())
+    engine.send_signal(signal.SIGKILL)
+    eventually(lambda: not place.processes_of_runs(), 60)
+    run = visit(page, place, flow_run)
+    run.shows("Crashed")
+    zoomed_out(page)
+    shot("crashed")
+    run.retry()
+    eventually(lambda: place.state(flow_run) != "Crashed")
+    completes(page, place, flow_run)
+    zoomed_out(page)
+    shot("retried")
+    return Ended(flow_run)
+
+
+def test_retry_continues_a_killed_run_where_it_was(place: Cockpit, retried: Ended) -> None:
+    assert "rl_code: computing (resuming)" in place.logs_of(retried.flow_run)
+    tasks = place.tasks_of(retried.flow_run)
+    assert not [t["name"] for t in tasks if t["state_type"] == "RUNNING"]
+
+
+def test_two_runs_compare_in_mlflow_and_what_differs_is_there(
+    place: Cockpit, page: Page, finished: Ended, retried: Ended, shot
+) -> None:
+    (first,) = place.tracked("prefect.flow_run_id", finished.flow_run)
+    (second,) = place.tracked("prefect.flow_run_id", retried.flow_run)
+    table = RunsPage(page, place.mlflow, place.experiment)
+    table.select(first)
+    table.select(second)
+    shot("mlflow_runs")
+    compared = table.compare()
+    expect(compared.row("Run Name:")).to_contain_text("rl_code.learning_rate=1e-3")
+    compared.only_different_parameters()
+    expect(compared.row("sft.learning_rate")).to_have_count(0)
+    changed = compared.row("rl_code.learning_rate")
+    for run in (first, second):
+        params = place.tracking.get_run(run).data.params
+        expect(changed).to_contain_text(params["rl_code.learning_rate"])
+    changed.scroll_into_view_if_needed()
+    shot("mlflow_compare")
+    compared.scroll_to_metric("rl_code/countdown_test/avg")
+
+
+def test_one_stage_runs_again_from_its_own_form(
+    place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    before = place.results()
+    name = "tiny-evaluate_sft"
+    form = open_form(page, place.prefect, name, form_schema(place, name))
+    form.number("settings.sampling.temperature").fill("1")
+    form.number("settings.sampling.temperature").evaluate(TO_THE_MIDDLE)
+    shot("stage_form")
+    flow_run = form.start().flow_run
+    completes(page, place, flow_run)
+    assert place.stages_of(flow_run) == ["evaluate_sft"]
+    (new,) = place.results() - before
+    assert new.parent.name == "evaluate_sft"
+
+
+def test_a_run_of_cached_stages_takes_seconds(
+    place: Cockpit, finished: Ended, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A miniature of the tiny profile with the same stages."""
+    change = f"{RATE.removeprefix('settings.')}=0.002"
+    found = overhead_of(place, "tiny", "--set", change, seconds=6, a_stage=0.06)
+    with capsys.disabled():
+        print(f"\n{found}")
+    assert found.stages == 21
+    assert found.cpu <= 6
+    assert found.a_stage <= 0.06
+
+
+def test_a_secret_is_in_no_page_no_log_and_no_manifest(
+    place: Cockpit, page: Page, keys: dict[str, str], finished: Ended
+) -> None:
+    place.save_secret("teacher-key", keys["block"])
+    with teaching() as teacher:
+        teacher.refused.add(keys["block"])
+        accepted = ask(place, teacher, 1, api_key_env="OPENAI_API_KEY")
+        refused = ask(place, teacher, 2, api_key_block="teacher-key")
+        assert place.ends(accepted) == "Completed"
+        assert place.ends(refused) == "Failed"
+        assert teacher.keys_seen == set(keys.values())
+    for key in keys.values():
+        for run in (accepted, refused):
+            shown = pages_of(page, place, run)
+            assert any(teacher.url in text for text in shown.values())
+            assert not [name for name, text in shown.items() if key in text]
+        assert not files_with(key, place.home)
+
+
+def ask(place: Cockpit, teacher: Teacher, samples: int, **key: str) -> str:
+    """A run of the profile up to its distillation, by this teacher."""
+    settings = place.deployment("tiny")["parameters"]["settings"]
+    engine = {"kind": "openai", "model": MODEL, "base_url": teacher.url, **key}
+    distill = {**settings["distill"], "samples_per_prompt": samples, "engine": engine}
+    wanted = {"settings": {**settings, "distill": distill}, "until": "distill"}
+    return place.start("tiny", wanted)

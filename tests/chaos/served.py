@@ -1,0 +1,242 @@
+"""SIGKILL of a `vllm serve` that a stage asks, at moments drawn from a seed.
+
+    python tests/chaos/served.py [--kills 4] [--seed N]      (a part of `make chaos`)
+
+The stage is asked once undisturbed. Then, in a fresh store, the server, its engine or both are
+killed in the middle. Half of the times it is started again at once, and the stage waits for it; in
+the others only when the stage has given up, in one line that names the endpoint, and the same
+command follows. In the end every request has been answered once, with the undisturbed answer.
+Prints the seed first and one JSON line last; exit code 1 on any broken promise.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import asking_stage
+from processes import free_ports
+from vllm_server import VLLMServer
+
+from configs.training_stages import BaseModelSettings
+from eval.families import countdown
+from eval.records import Problem, Sample
+from eval.tables import read_table, write_table
+
+KILLS = 4
+PROBLEMS = 60
+REQUESTS = PROBLEMS * asking_stage.SAMPLES
+PATIENT, IMPATIENT = 40, 2  # attempts after the first: about half an hour, and seconds
+PATIENCE_S = 1_800.0
+VICTIMS = ("server", "engine", "all")
+OPTIONS = ("--served-model-name", "tiny-teacher", "--generation-config", "vllm",
+           "--no-enable-chunked-prefill")  # fmt: skip
+TINY = BaseModelSettings(
+    kind="random", hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=280,
+    max_positions=256,
+)  # fmt: skip
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Blow:
+    """One SIGKILL, when `share` of the answers are there."""
+
+    victim: str
+    share: float
+    late: bool
+    """The server is started again only when the stage has given up."""
+
+
+@dataclass
+class Found:
+    """What happened, and what did not hold."""
+
+    killed: list[str] = field(default_factory=list)
+    starts: int = 0
+    """Of the stage."""
+    broken: list[str] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    """Answers on file after each kill."""
+    missed: list[str] = field(default_factory=list)
+    """Who was not killed, for the stage was over before its moment."""
+
+
+def draw(chance: random.Random, kills: int) -> list[Blow]:
+    """In the order of their moments; every victim in turn, waited for and given up in turn."""
+    shares = sorted(chance.uniform(0.05, 0.9) for _ in range(kills))
+    order = chance.sample(VICTIMS, len(VICTIMS))
+    first = chance.random() < 0.5
+    return [
+        Blow(order[i % len(order)], share, (i % 2 == 0) == first) for i, share in enumerate(shares)
+    ]
+
+
+class Asking:
+    """The stage as a process, which may be started several times on one store."""
+
+    def __init__(self, folder: Path, name: str, url: str) -> None:
+        self.store, self.log, self.url = folder / name, folder / f"{name}.log", url
+        self._problems = folder / "problems"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+
+    def start(self, retries: int) -> None:
+        words = [self._problems, self.store, self.url, retries]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, asking_stage.__file__, *map(str, words)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env={**os.environ, "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+        self.starts += 1
+
+    def answered(self) -> int:
+        """Whole lines of the journal, while the stage is under way."""
+        found = self.store.glob(".work/distill/*/.resume/**/*.jsonl")
+        return sum(file.read_bytes().count(b"\n") for file in found)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        if self._process is not None and self.is_running:
+            self._process.kill()
+            self._process.wait()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace").strip()
+
+    def samples(self) -> list[Sample]:
+        (table,) = self.store.glob("distill/*/samples.parquet")
+        return list(read_table(table, Sample))
+
+    def digest(self) -> str:
+        (manifest,) = self.store.glob("distill/*/manifest.json")
+        return json.loads(manifest.read_text())["digest"]
+
+
+def prepare(folder: Path) -> Path:
+    """The problems to ask, and the checkpoint to serve."""
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
+
+    (folder / "problems").mkdir()
+    rows = countdown.generate(random.Random(0), PROBLEMS, "train")
+    write_table(folder / "problems" / "kept.parquet", Problem, rows)
+    tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
+    save_model(small_model(TINY, tokenizer, 0), tokenizer, folder / "checkpoint")
+    return folder / "checkpoint"
+
+
+def strike(blow: Blow, server: VLLMServer, asking: Asking, found: Found) -> None:
+    """Wait for the moment, kill, look around, and start again what has to be."""
+    if blow.late or not asking.is_running:
+        asking.end()  # the same command, with another patience
+        asking.start(IMPATIENT if blow.late else PATIENT)
+    deadline = time.monotonic() + PATIENCE_S
+    while asking.is_running and asking.answered() < blow.share * REQUESTS:
+        assert time.monotonic() < deadline, asking.said()[-2000:]
+        time.sleep(0.02)
+    before = asking.answered()
+    if not asking.is_running:
+        found.missed.append(blow.victim)
+        return
+    tree = server.kill(blow.victim)
+    found.killed.append(blow.victim)
+    server.bury(tree)
+    if blow.late:
+        given_up(asking, found)
+    server.start()
+    server.wait()
+    if asking.is_running and asking.answered() < before:
+        found.broken.append(f"{before} answers were on file, {asking.answered()} are left")
+    found.kept.append(before)
+
+
+def given_up(asking: Asking, found: Found) -> None:
+    """The stage ends by itself, with exit code 1 and one line that helps."""
+    code, said = asking.wait(), asking.said()
+    wanted = (asking.url, "finished answers are kept")
+    if code != 1 or "\n" in said or not all(word in said for word in wanted):
+        found.broken.append(f"the stage gave up with exit code {code} and said: {said[-500:]}")
+
+
+def kill_served(server: VLLMServer, folder: Path, blows: list[Blow], say: Say = print) -> Found:
+    """Kill a running server by a schedule; `folder` is one that `prepare` filled."""
+    found = Found()
+    whole, asking = (Asking(folder, name, server.url) for name in ("whole", "struck"))
+    try:
+        whole.start(PATIENT)
+        assert whole.wait() == 0, whole.said()[-2000:]
+        for blow in blows:
+            strike(blow, server, asking, found)
+            say(f"{blow.victim:7} after {found.kept[-1:]} of {REQUESTS} answers, "
+                f"{'given up' if blow.late else 'waited for'}")  # fmt: skip
+        if not asking.is_running:
+            asking.start(PATIENT)
+        if asking.wait():
+            found.broken.append(f"the stage did not end well: {asking.said()[-500:]}")
+    finally:
+        asking.end()
+        whole.end()
+    found.starts = asking.starts
+    if not found.broken:
+        found.broken += differences(whole, asking)
+    return found
+
+
+def differences(whole: Asking, struck: Asking) -> list[str]:
+    """Every request answered once, and as if nobody had disturbed anybody."""
+    keys = [(s.problem_id, s.index) for s in struck.samples()]
+    wrong = [] if len(set(keys)) == len(keys) == REQUESTS else [f"{len(keys)} samples"]
+    differ = sum(a != b for a, b in zip(whole.samples(), struck.samples(), strict=False))
+    wrong += [f"{differ} answers are not the undisturbed ones"] if differ else []
+    if whole.digest() != struck.digest():
+        wrong.append("the digest is not the undisturbed one")
+    return wrong
+
+
+def run(folder: Path, blows: list[Blow], say: Say = print) -> Found:
+    """Everything in an empty folder, with a server of its own."""
+    checkpoint = prepare(folder)
+    with VLLMServer(checkpoint, folder / "vllm.log", free_ports(1)[0], *OPTIONS) as server:
+        return kill_served(server, folder, blows, say)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="SIGKILL a vLLM server that a stage asks.")
+    seed = os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32)
+    parser.add_argument("--seed", type=int, default=int(seed), help="default: CHAOS_SEED, or new")
+    parser.add_argument("--kills", type=int, default=KILLS)
+    wanted = parser.parse_args()
+    print(f"seed {wanted.seed}", flush=True)
+    blows = draw(random.Random(wanted.seed), wanted.kills)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="klear-served-") as folder:
+        found = run(Path(folder), blows, lambda text: print(text, flush=True))
+    for wrong in found.broken:
+        print(f"BROKEN (seed {wanted.seed}): {wrong}")
+    said = {"bench": "served", "seed": wanted.seed, "kills": found.killed, "kept": found.kept,
+            "starts": found.starts, "seconds": round(time.monotonic() - began),
+            "broken": len(found.broken)}  # fmt: skip
+    print(json.dumps(said))
+    return 1 if found.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

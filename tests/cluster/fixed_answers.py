@@ -1,0 +1,85 @@
+"""Training whose rollouts depend on no generator: so one process and two can be compared.
+
+`python fixed_answers.py NODE-ARGUMENTS` is `training.node` whose processes are those of
+`python -m fixed_answers JOB.json`: `training.child`, with answers that follow from the prompt and
+the place in its group, and a judge that pays for an even length.
+"""
+
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+from unittest import mock
+
+from eval.records import Problem, Score
+
+GROUP = 4
+
+
+class LengthJudge:
+    """In the place of the judge, which would start a sandbox on every node."""
+
+    def __init__(self, settings: Any) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def judge_many(
+        self, items: Iterable[tuple[Problem, str, int]], draw: int = 0
+    ) -> Iterator[Score]:
+        for problem, text, index in items:
+            good = len(text) % 2 == 0
+            yield Score(
+                problem_id=problem.id, index=index, reward=float(good), correct=good,
+                pass_rate=float(good), verdict="AC" if good else "WA",
+            )  # fmt: skip
+
+
+def roll_out(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    """TRL's hook: 2 to 10 tokens of text for each prompt."""
+    from training import render
+
+    texts = [turns[-1]["content"] for turns in prompts]
+    answers = [
+        [65 + _number(text, i % GROUP, j) % 60 for j in range(2 + _number(text, i % GROUP) % 9)]
+        for i, text in enumerate(texts)
+    ]
+    ids = render.prompt_ids(trainer._tokenizer, texts)
+    return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
+
+
+def _number(*parts: object) -> int:
+    return zlib.crc32(repr(parts).encode())
+
+
+def train(arguments: list[str]) -> int:
+    """`training.child`; SFT is as ever."""
+    from training import child, rl
+
+    with (
+        mock.patch.object(rl, "Judge", LengthJudge),
+        mock.patch.object(rl, "rollout_function", return_value=roll_out),
+    ):
+        return child.main(arguments)
+
+
+def launch(arguments: list[str]) -> int:
+    """`training.node` with processes of this module."""
+    from training import node
+
+    original = node.launch
+
+    def other(given: list[str], sharding: str) -> int:
+        return original(["fixed_answers" if g == "training.child" else g for g in given], sharding)
+
+    with mock.patch.object(node, "launch", other):
+        return node.main(arguments)
+
+
+if __name__ == "__main__":
+    alone = len(sys.argv) == 2
+    sys.exit((train if alone else launch)(sys.argv[1:]))

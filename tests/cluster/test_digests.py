@@ -1,0 +1,93 @@
+"""The data stages and the judge of the tiny profile: the same bytes on one machine and on two
+nodes, whatever happens to a node."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from configs.load import load_profile
+from configs.settings import Pipeline
+from flows.data import build_data
+from tasks.run import Run, active
+from tasks.store import Artifact, Store
+
+LAST = slice(-1, None)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Pipeline:
+    """All problems of the profile in small parts, and enough answers to keep two nodes judging."""
+    parts = [f"{s}.runtime.rows_per_part=500" for s in ("dedup", "decontaminate")]
+    math = ["distill.sources=[countdown]", "distill.samples_per_prompt=1"]
+    code = ["sample.sources=[by_example_rl]", "sample.samples_per_prompt=1"]
+    return load_profile("tiny", [*parts, *math, *code])
+
+
+@pytest.fixture(scope="module")
+def local(tiny: Pipeline, hidden: Path) -> dict[str, str]:
+    """Digest of every stage's result as this machine alone computes it."""
+    with active(Run(store=Store(hidden / "local"))):
+        return digests(build_data(tiny).steps)
+
+
+def digests(steps: tuple[Artifact, ...]) -> dict[str, str]:
+    return {artifact.stage: artifact.digest for artifact in steps}
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+class Watching:
+    """Calls `act(stage, done)` whenever a stage starts (-1) or gets on."""
+
+    def __init__(self, act: Callable[[str, float], None]) -> None:
+        self.act = act
+
+    def started(self, stage: str, why: str) -> None:
+        self.act(stage, -1)
+
+    def progress(self, stage: str, done: float, total: float, note: str) -> None:
+        self.act(stage, done)
+
+    def finished(
+        self, stage: str, outcome: str, seconds: float, metrics: Mapping[str, float]
+    ) -> None: ...
+
+
+def test_two_nodes_give_the_digests_of_one_machine(cluster, place, tiny, local):
+    with active(Run(store=Store(place / "store"))):
+        assert digests(build_data(tiny).steps) == local
+
+
+def test_nodes_killed_in_the_middle_change_no_digest(cluster, place, tiny, local, caplog):
+    killed: list[str] = []
+
+    def is_in_the_middle(stage: str, done: float) -> bool:
+        if stage == "judge_rl" and done == 1:
+            wait_for(lambda: cluster.processes("_Worker", LAST))
+        judging = stage == "judge_rl" and cluster.processes("eval.judge_workers code", LAST)
+        return bool(done >= 1 and (stage == "collect" or judging))
+
+    def act(stage: str, done: float) -> None:
+        if stage in ("dedup", "judge_rl") and done == -1:
+            cluster.second()
+        if stage not in killed and is_in_the_middle(stage, done):
+            killed.append(stage)
+            cluster.kill(cluster.nodes[-1])
+
+    with (
+        caplog.at_level(logging.WARNING),
+        active(Run(store=Store(place / "store"), display=Watching(act))),
+    ):
+        assert digests(build_data(tiny).steps) == local
+
+    assert killed == ["collect", "judge_rl"]
+    assert "was lost" in caplog.text
+    assert "a judge worker was lost" in caplog.text

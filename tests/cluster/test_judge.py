@@ -1,0 +1,95 @@
+"""The judge on a cluster: what its workers share, and what their deaths may not change."""
+
+import threading
+from contextlib import suppress
+
+import psutil
+import pytest
+from processes import below, left
+
+from configs.judging import JudgeRuntime, JudgeSettings
+from eval import ray_judge
+from eval.judge import Judge
+from eval.ray_cluster import OtherCode
+from eval.ray_judge import RayPool
+from eval.records import Problem
+
+SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
+RIGHT = "print(sum(map(int, input().split())))"
+SLOW = f"import time; time.sleep(1)\n{RIGHT}"
+
+
+def adding(size: int = 1) -> Problem:
+    """Add two numbers, or `size` of them in one of the tests."""
+    cases = [
+        {"input": "1 2\n", "output": "3\n"},
+        {"input": "1 " * size, "output": str(size)},
+        *({"input": f"{i} 1\n", "output": f"{i + 1}\n"} for i in range(4)),
+    ]
+    tests = {"kind": "stdin", "cases": cases, "time_limit_s": 60}
+    return Problem.model_validate({"domain": "code", "prompt": f"Add {size}.", "tests": tests})
+
+
+def answer(problem: Problem, program: str, index: int = 0) -> tuple[Problem, str, int]:
+    return problem, f"<think></think>\n```python\n{program}\n# {index}\n```", index
+
+
+def test_a_large_suite_is_sent_once_for_all_answers_to_its_problem(cluster):
+    problem = adding(200_000)
+    programs = [RIGHT, "print(3)"]
+    with Judge(SETTINGS) as judge:
+        items = [answer(problem, programs[i % 2], i) for i in range(8)]
+        scores = list(judge.judge_many(items))
+        assert isinstance(judge._code, RayPool)
+        suites = judge._code.shared.suites
+        assert len(suites.kept) == 1
+    assert [score.index for score in scores] == list(range(8))
+    assert [score.verdict for score in scores] == ["AC", "WA"] * 4
+
+
+def test_math_and_code_share_the_workers(cluster):
+    surd = Problem(domain="math", prompt="The root of 8?", answer=r"2\sqrt{2}")
+    with Judge(SETTINGS) as judge:
+        wait = judge.begin(*answer(adding(), RIGHT))
+        math = judge.judge(surd, r"<think></think>\boxed{\sqrt{8}}")
+        assert (math.verdict, wait().verdict) == ("AC", "AC")
+        assert judge._math.workers == judge._code.workers == 1
+
+
+def test_work_whose_worker_dies_every_time_is_unscored_and_the_next_is_judged(cluster):
+    done = threading.Event()
+
+    def keep_killing() -> None:
+        while not done.wait(0.1):
+            for process in cluster.processes("_Worker.run"):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    with Judge(SETTINGS) as judge:
+        judge.check_sandbox()
+        killer = threading.Thread(target=keep_killing)
+        killer.start()
+        score = judge.judge(*answer(adding(), SLOW))
+        done.set()
+        killer.join()
+        assert (score.verdict, score.reward, score.correct) == ("IE", None, None)
+        assert "lost with its worker 3 times" in score.reason
+        assert judge.judge(*answer(adding(), RIGHT)).verdict == "AC"
+
+
+def test_a_node_with_other_code_judges_nothing(cluster, monkeypatch):
+    monkeypatch.setattr(ray_judge, "code_digest", lambda: "another commit")
+    with (
+        Judge(SETTINGS) as judge,
+        pytest.raises(OtherCode, match="install the same commit"),
+    ):
+        judge.judge(*answer(adding(), RIGHT))
+
+
+def test_no_process_of_the_judge_outlives_it(cluster):
+    with Judge(SETTINGS) as judge:
+        judge.check_sandbox()
+        workers = cluster.processes("eval.judge_workers")
+        tree = [q for p in workers for q in (p, *below(p.pid))]
+        assert tree
+    assert left(tree) == []

@@ -1,0 +1,131 @@
+"""SFT and RL over both nodes of a cluster: the loss of one process, whatever happens to a node."""
+
+import json
+import random
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from configs.engines import EngineSettings
+from configs.launching import Launch
+from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
+from eval.families import countdown
+from eval.records import Example, Problem
+from eval.tables import write_table
+from tasks import launch
+from tasks.child import ChildFailed
+from training.base import create_base
+from training.jobs import BaseJob, RLJob, SFTJob
+from training.stable import CHECKPOINTS, latest
+
+HERE = Path(__file__).parent
+SMALL = BaseModelSettings(
+    kind="random", hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=64, vocabulary=320
+)
+RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
+SFT = SFTSettings(
+    epochs=40, batch_tokens=800, max_length=256, learning_rate=2e-4, min_learning_rate=1e-4,
+    checkpoint_steps=8, runtime=RUNTIME,
+)  # fmt: skip
+# one update a rollout: of several, which prompts share one depends on the processes
+RL = RLSettings(
+    steps=12, prompts_per_step=8, rollouts_per_prompt=4, mini_batch_prompts=8, learning_rate=1e-3,
+    warmup_steps=1, max_tokens=16, engine="transformers", checkpoint_steps=2, audit_rollouts=2,
+    runtime=RUNTIME,
+)  # fmt: skip
+TWO_NODES = Launch(nodes=2, launcher="ray")
+MODULE = ("-P", "-m", "the name of a module")
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that both nodes see, with examples and a base model of a few thousand weights."""
+    folder = tmp_path_factory.mktemp("shared")
+    teacher, rng = EngineSettings(kind="scripted", max_lines=3), random.Random(2)
+    problems = list(countdown.generate(random.Random(1), 16, "train", largest=8))
+    rows = [
+        Example(problem_id=p.id, index=0, domain=p.domain, source=p.source, prompt=p.prompt,
+                response=countdown.teach(rng, p.prompt, teacher))
+        for p in problems
+    ]  # fmt: skip
+    write_table(folder / "problems.parquet", Problem, problems)
+    write_table(folder / "examples.parquet", Example, rows)
+    create_base(BaseJob(out=folder, examples=folder / "examples.parquet", settings=SMALL))
+    return folder
+
+
+@pytest.fixture
+def train(start: Path, monkeypatch: pytest.MonkeyPatch):
+    """`train(kind, out, launch)`: how often it was started again."""
+    original, scripts = launch.command_of, dict[str, str]()
+
+    def command_of(job_file: Path, launch: Launch, launcher: str) -> list[str]:
+        command = original(job_file, launch, launcher)
+        if launcher not in scripts:
+            return command
+        at = command.index("-P")
+        return [*command[:at], str(HERE / scripts[launcher]), *command[at + len(MODULE) :]]
+
+    monkeypatch.setattr(launch, "command_of", command_of)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(kind: str, out: Path, how: Launch) -> int:
+        out.mkdir(parents=True)
+        model, examples = start / "checkpoint", start / "examples.parquet"
+        scripts.update(ray="loopback_launch.py")
+        job = SFTJob(out=out, base=model, examples=examples, settings=SFT)
+        if kind == "rl":
+            scripts.update(ray="loopback_fixed_launch.py", alone="fixed_answers.py")
+            problems = start / "problems.parquet"
+            job = RLJob(out=out, checkpoint=model, problems=problems, settings=RL)
+        return launch.run_launched(job, out, how, stall_minutes=8)
+
+    return run
+
+
+def losses(out: Path) -> dict[int, float]:
+    lines = map(json.loads, (out / "logs" / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["metrics"]["loss"] for line in lines if "loss" in line["metrics"]}
+
+
+@pytest.mark.parametrize("kind", ["sft", "rl"])
+def test_a_node_that_dies_costs_a_restart_and_changes_no_loss(cluster, tmp_path, train, kind):
+    def die_after_a_checkpoint() -> None:
+        while latest(tmp_path / "two" / ".resume" / CHECKPOINTS) is None:
+            if over.wait(0.01):
+                return
+        cluster.kill(cluster.nodes[-1])
+        cluster.second()
+        over.wait()  # the node ends with the thread that started it
+
+    over = threading.Event()
+    killer = threading.Thread(target=die_after_a_checkpoint)
+    killer.start()
+    try:
+        assert train(kind, tmp_path / "one", Launch()) == 0
+        restarts = train(kind, tmp_path / "two", TWO_NODES)
+    finally:
+        over.set()
+        killer.join()
+        cluster.kill(cluster.nodes[-1])  # it dies with its thread: let it be dead, not dying
+
+    assert restarts == 1
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert len(one) > 5
+    assert two == pytest.approx(one, rel=1e-3)
+    assert min(one.values()) < max(one.values())
+    alone = load_file(tmp_path / "one" / "checkpoint" / "model.safetensors")
+    for name, weight in load_file(tmp_path / "two" / "checkpoint" / "model.safetensors").items():
+        torch.testing.assert_close(weight, alone[name], rtol=1e-2, atol=1e-3)
+    logs = {path.name for path in (tmp_path / "two" / "logs").iterdir()}
+    assert {"child.log", "node-0.log", "node-1.log", "rank-1.log", launch.RESTARTS} <= logs
+
+
+def test_a_node_that_does_not_see_the_folder_is_refused_by_name(cluster, place, train):
+    cluster.second()
+    with pytest.raises(ChildFailed, match=r"node 127\.0\.0\.1 does not see .* a file system that"):
+        train("sft", place / "out", TWO_NODES)
+    assert not (place / "out" / "logs" / launch.RESTARTS).exists()

@@ -1,0 +1,162 @@
+"""The catalogue: every source of the design is there, pinned, and usable by name."""
+
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from configs.base import key_of
+from configs.catalogue import catalogue
+from configs.load import ConfigError, load_profile
+from configs.sources import CollectSettings, Source
+
+DESIGN = {
+    "open-thoughts/OpenThoughts3-1.2M",
+    "AI-MO/NuminaMath-1.5",
+    "nvidia/AceReason-1.1-SFT",
+    "nvidia/AceReason-Math",
+    "nvidia/OpenCodeReasoning",
+    "BAAI/TACO",
+    "codeparrot/apps",
+    "open-r1/codeforces",
+    "Skywork/Skywork-OR1-RL-Data",
+    "agentica-org/DeepScaleR-Preview-Dataset",
+    "open-r1/OpenR1-Math-220k",
+    "Kwai-Klear/KlearReasoner-MathSub-30K",
+    "Kwai-Klear/KlearReasoner-CodeSub-15K",
+    "HuggingFaceH4/aime_2024",
+    "math-ai/aime25",
+    "MathArena/hmmt_feb_2025",
+    "HuggingFaceH4/MATH-500",
+    "livecodebench/code_generation_lite",
+}
+NO_COMMIT_KNOWN = {"acereason_sft_math", "acereason_sft_code"}
+NO_LICENCE_STATED = {"skywork_math", "skywork_code", "aime24", "aime25", "math500"}
+
+
+def test_every_dataset_of_the_design_has_an_entry() -> None:
+    assert {Source(use=name).dataset for name in catalogue()} == DESIGN
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_entry_is_complete_and_pinned(name: str) -> None:
+    source = Source(use=name)
+    tables = [source, *(source.lookup.tables.values() if source.lookup else ())]
+    pinned = all(re.fullmatch("[0-9a-f]{40}", table.revision) for table in tables)
+    assert pinned == (name not in NO_COMMIT_KNOWN)
+    assert bool(source.licence) == (name not in NO_LICENCE_STATED)
+    has_gold = bool(source.answer_field if source.domain == "math" else source.tests_field)
+    assert has_gold or source.gold_optional
+
+
+def test_keys_beside_use_win_and_the_rest_stays() -> None:
+    source = Source.model_validate(
+        {"use": "apps", "name": "mine", "limit": 5, "revision": "main", "time_limit_s": 2}
+    )
+    assert (source.name, source.limit, source.revision) == ("mine", 5, "main")
+    assert (source.dataset, source.domain) == ("codeparrot/apps", "code")
+
+
+def test_files_of_ones_own_replace_the_hub_and_keep_the_meaning_of_the_fields() -> None:
+    source = Source(use="taco", files=("mirror/*.parquet",))
+    assert (source.kind, source.licence) == ("files", "apache-2.0")
+    assert source.prompt_parts == Source(use="taco").prompt_parts
+
+
+def test_a_source_is_read_from_one_place() -> None:
+    with pytest.raises(ValidationError, match="from the hub or from files, not from both"):
+        Source(use="taco", kind="hub", files=("mirror/*.parquet",))
+
+
+def test_settings_that_were_written_down_load_again() -> None:
+    for name in catalogue():
+        source = Source(use=name)
+        assert Source.model_validate(source.model_dump()) == source
+        assert Source.model_validate_json(source.model_dump_json()) == source
+
+
+def test_an_unknown_name_is_an_error_with_the_nearest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_profile("paper", ["collect.sources.0.use=skywork-math"])
+    (line,) = caught.value.problems
+    assert line.startswith("collect.sources.0: the catalogue has no source 'skywork-math'")
+    assert "did you mean skywork_math?" in line
+
+
+def test_an_entry_of_a_profile_is_named_by_its_use() -> None:
+    sources = load_profile("paper", ["collect.sources.deepscaler.limit=5"]).collect.sources
+    assert [s.name for s in sources if s.limit == 5] == ["deepscaler"]
+
+
+def test_the_order_of_prompt_parts_is_part_of_the_key_and_workers_are_not() -> None:
+    source = Source(use="codeforces")
+    turned = source.model_copy(update={"prompt_parts": source.prompt_parts[::-1]})
+    assert key_of(source) != key_of(turned)
+    settings = CollectSettings(sources=(source,))
+    more = settings.model_copy(
+        update={"runtime": settings.runtime.model_copy(update={"workers": 4})}
+    )
+    assert key_of(settings) == key_of(more)
+
+
+def test_top_k_ranks_the_papers_sources_by_their_rank() -> None:
+    paper = load_profile("paper", ["select.top_k_sources=2"])
+    by_name = {s.name: s for s in paper.collect.sources}
+    for ranked in (paper.mixture.math_sources, paper.mixture.code_sources):
+        ranks = [by_name[name].rank or 0 for name in ranked]
+        assert ranks == sorted(ranks)
+        assert ranks[0] == 1
+    ranked = {*paper.mixture.math_sources, *paper.mixture.code_sources}
+    assert ranked == set(paper.distill.sources)
+    assert load_profile("paper").mixture == load_profile("paper").select
+
+
+def test_a_ranking_of_ones_own_goes_before_the_rank() -> None:
+    mine = ["select.top_k_sources=1", "select.math_sources=[numina_math]"]
+    assert load_profile("paper", mine).mixture.math_sources == ("numina_math",)
+
+
+def test_top_k_without_any_ranking_is_a_wrong_configuration() -> None:
+    with pytest.raises(ConfigError, match="top_k_sources needs a ranking"):
+        load_profile("tiny", ["select.top_k_sources=1"])
+
+
+def test_where_a_source_lies_and_how_it_ranks_is_no_part_of_the_key() -> None:
+    here = CollectSettings(sources=(Source(use="apps"),))
+    source = here.sources[0].model_copy(update={"rank": 9})
+    there = CollectSettings(root="/elsewhere", sources=(source,))
+    assert key_of(here) == key_of(there)
+    other = CollectSettings(sources=(Source(use="apps", licence="mine"),))  # it is in sources.json
+    assert key_of(here) != key_of(other)
+
+
+def test_the_paper_rates_and_rewards_only_what_can_be_judged() -> None:
+    paper = load_profile("paper")
+    without_gold = {
+        s.name
+        for s in paper.collect.sources
+        if not (s.answer_field if s.domain == "math" else s.tests_field)
+    }
+    assert paper.rate is not None
+    assert not without_gold & {*paper.rate.sources, *paper.filter_tests.sources}
+    assert paper.filter_tests.sources == paper.sample.sources
+
+
+@pytest.mark.parametrize("profile", ["paper", "single_gpu"])
+def test_every_branch_names_sources_that_are_collected(profile: str) -> None:
+    loaded = load_profile(profile)
+    collected = {s.name for s in loaded.collect.sources}
+    rate = loaded.rate.sources if loaded.rate else ()
+    for branch in (loaded.distill.sources, loaded.filter_tests.sources, rate):
+        assert set(branch) <= collected
+
+
+@pytest.mark.parametrize("files", [("a.csv",), ("a.jsonl", "b.parquet")])
+def test_the_files_of_a_dataset_are_of_one_known_format(files: tuple[str, ...]) -> None:
+    with pytest.raises(ValidationError, match="data_files must be of one format: jsonl, json"):
+        Source(name="s", kind="hub", dataset="a/b", data_files=files)
+
+
+def test_a_source_without_a_name_is_told_how_to_get_one() -> None:
+    with pytest.raises(ValidationError, match="needs a name, or `use`"):
+        Source(files=("a.jsonl",))

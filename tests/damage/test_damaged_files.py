@@ -1,0 +1,178 @@
+"""The matrix: every file of every published stage, damaged in every way, and who notices.
+
+| damage | cache hit | `run --verify` | `klear store verify` |
+|---|---|---|---|
+| truncated, emptied, deleted, a folder in its place | recomputed | recomputed | named |
+| bytes changed, same size | reused | recomputed | named |
+| manifest missing, damaged, of a newer klear, of another result | recomputed | recomputed | named |
+
+In every case the stage that is damaged is recomputed, to equal bytes, and no other.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from damage.three_stages import run_all
+
+from tasks.manifest import MANIFEST
+from tasks.store import Store
+from tasks.store_care import damaged
+
+FILES = {
+    "collect": ("kept.parquet", "rejected.parquet", "sources.json", "README.md",
+                "plots/funnel.svg"),
+    "sft": ("checkpoint/model.safetensors", "checkpoint/config.json", "checkpoint/tokenizer.json",
+            "logs/child.log"),
+    "report": ("report.html", "report.md"),
+}  # fmt: skip
+ALL = [(stage, name) for stage, names in FILES.items() for name in names]
+MANIFESTS = [(stage, MANIFEST) for stage in FILES]
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def newer(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2, "shards": []}))
+
+
+def newer_alike(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+
+
+def of_another(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"key": "0" * 16}))
+
+
+def broken(path: Path) -> None:
+    path.write_bytes(b"\x00" * 100)
+
+
+def of_a_poisoner(path: Path) -> None:
+    files = {"../../../escape": {"bytes": 1, "sha256": ""}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"files": files}))
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    """Every published file that is content; manifests and pages carry times and durations."""
+    found = (p for p in store.glob("[!.]*/**/*") if p.is_file() and p.name != MANIFEST)
+    about = ("README.md", "funnel.svg")
+    return {str(p.relative_to(store)): p.read_bytes() for p in found if p.name not in about}
+
+
+def hurt(store: Path, stage: str, name: str, damage: Callable[[Path], None]) -> dict[str, bytes]:
+    """Damage one file; what the store held before."""
+    before = contents(store)
+    (path,) = store.glob(f"{stage}/*/{name}")
+    damage(path)
+    return before
+
+
+def check_recomputed(
+    store: Path, stage: str, said: str, before: dict[str, bytes], *, verify: bool = False
+) -> None:
+    """`stage` alone is computed again, for a reason that says `said`, to the same bytes."""
+    wrong = {name.partition("/")[0]: problem for name, problem in damaged(Store(store)) if problem}
+    assert set(wrong) == {stage}
+    assert said in wrong[stage]
+    lines = run_all(store, verify=verify)
+    assert {s for s, outcome in lines.outcome.items() if outcome == "computed"} == {stage}
+    assert said in lines.why[stage]
+    assert contents(store) == before
+    assert not [problem for _, problem in damaged(Store(store)) if problem]
+
+
+@pytest.fixture(scope="module")
+def spare(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that every test of the matrix damages and that every run repairs."""
+    copy = tmp_path_factory.mktemp("spare") / "copy"
+    shutil.copytree(made, copy)
+    return copy / "store"
+
+
+def test_the_matrix_names_every_file_of_the_stages(made: Path) -> None:
+    published = {
+        (
+            p.relative_to(made / "store").parts[0],
+            str(Path(*p.relative_to(made / "store").parts[2:])),
+        )
+        for p in (made / "store").glob("[!.]*/**/*")
+        if p.is_file()
+    }
+    assert published == {*ALL, *MANIFESTS}
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, delete, make_folder])
+@pytest.mark.parametrize(("stage", "name"), ALL)
+def test_a_file_of_another_size_is_noticed_at_a_cache_hit(spare, stage, name, damage) -> None:
+    before = hurt(spare, stage, name, damage)
+    check_recomputed(spare, stage, name, before)
+
+
+@pytest.mark.parametrize(("stage", "name"), ALL)
+def test_changed_bytes_are_noticed_by_verify_and_not_by_a_cache_hit(spare, stage, name) -> None:
+    before = hurt(spare, stage, name, flip)
+    assert set(run_all(spare).outcome.values()) == {"cached"}
+    check_recomputed(spare, stage, f"{name} was changed", before, verify=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (delete, "has no manifest"),
+        (empty, "unreadable manifest (damaged)"),
+        (truncate, "unreadable manifest (damaged)"),
+        (broken, "unreadable manifest (damaged)"),
+        (make_folder, "unreadable manifest (Is a directory)"),
+        (newer, "manifest of format 2, and this klear reads format 1: a newer one made it"),
+        (newer_alike, "manifest of format 2, and this klear reads format 1: a newer one made it"),
+        (of_another, "has the manifest of "),
+        (of_a_poisoner, "unreadable manifest (damaged)"),
+    ],
+)
+@pytest.mark.parametrize("stage", FILES)
+def test_a_manifest_that_is_none_is_noticed_at_a_cache_hit(spare, stage, damage, said) -> None:
+    before = hurt(spare, stage, MANIFEST, damage)
+    check_recomputed(spare, stage, said, before)
+
+
+def test_a_stage_whose_folder_is_gone_is_computed_again(store: Path) -> None:
+    before = contents(store)
+    shutil.rmtree(next(store.glob("sft/*")))
+    lines = run_all(store)
+    assert (lines.outcome["sft"], lines.why["sft"]) == ("computed", "new")
+    assert lines.outcome["report"] == "cached"
+    assert contents(store) == before
+
+
+def test_damage_to_every_stage_at_once_is_repaired_in_one_run(store: Path) -> None:
+    before = contents(store)
+    for stage, name in ALL:
+        if not name.startswith(("plots", "README")):
+            empty(next(store.glob(f"{stage}/*/{name}")))
+    lines = run_all(store)
+    assert set(lines.outcome.values()) == {"computed"}
+    assert contents(store) == before

@@ -1,0 +1,258 @@
+"""The services of compose.yaml as processes: on a real Postgres, asking for a password.
+
+Their commands and variables are the file's own; only names of containers become loopback addresses.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from postgres_cluster import PASSWORD as DATABASE_PASSWORD
+from postgres_cluster import Cluster, running_cluster
+from processes import below, left
+
+ROOT = Path(__file__).resolve().parents[2]
+KLEAR = [sys.executable, "-m", "flows.cli"]
+HOST = "127.0.0.2"  # not the address that clients use by default
+PASSWORD = "open-sesame-for-tests"
+PATIENCE_S = 900.0
+AWAY_S = 10.0
+pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
+SMALL = """
+extends: tiny
+collect:
+  sources:
+    - {name: countdown_rl, domain: math, kind: generated, family: countdown, size: 12}
+    - {name: by_example_rl, domain: code, kind: generated, family: by_example, size: 12}
+    - {name: countdown, domain: math, kind: generated, family: countdown, size: 60}
+    - {name: by_example, domain: code, kind: generated, family: by_example, size: 30}
+sft: {epochs: 3, batch_tokens: 600, checkpoint_steps: 4}
+"""
+
+
+class Services:
+    """`klear serve …` as containers would run it: environment from the file, secrets from files."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder, self.cluster = folder, cluster
+        self.file = yaml.safe_load((ROOT / "deployments/compose.yaml").read_text())
+        with socket.socket() as a, socket.socket() as b:
+            a.bind((HOST, 0))
+            b.bind((HOST, 0))
+            self.ports = {"prefect": a.getsockname()[1], "mlflow": b.getsockname()[1]}
+        self.secrets = folder / "secrets"
+        self.secrets.mkdir()
+        (self.secrets / "klear_password").write_text(PASSWORD + "\n")
+        (self.secrets / "klear_database_password").write_text(DATABASE_PASSWORD + "\n")
+        self.begun: dict[str, subprocess.Popen[bytes]] = {}
+
+    def environment(self, service: str) -> dict[str, str]:
+        found = {n: v for n, v in os.environ.items() if not n.startswith(("KLEAR_", "PG"))}
+        found |= {
+            "KLEAR_HOME": str(self.folder / service),  # a volume each
+            "KLEAR_SECRETS": str(self.secrets),
+            "KLEAR_PREFECT_PORT": str(self.ports["prefect"]),
+            "KLEAR_MLFLOW_PORT": str(self.ports["mlflow"]),
+            "PYTHONPATH": str(ROOT),
+        }
+        return found | {n: self._mapped(v) for n, v in self._variables(service).items()}
+
+    def _variables(self, service: str) -> dict[str, str]:
+        return self.file["services"][service]["environment"]
+
+    def _mapped(self, value: str) -> str:
+        here = {
+            "0.0.0.0": HOST,
+            "http://prefect:4271": self.url("prefect"),
+            "http://mlflow:5271": self.url("mlflow"),
+            "postgresql://klear@postgres": self.cluster.address,
+        }
+        return here.get(value, value)
+
+    def url(self, server: str) -> str:
+        return f"http://{HOST}:{self.ports[server]}"
+
+    def log(self, service: str) -> str:
+        return (self.folder / f"{service}.log").read_text(errors="replace")
+
+    def start(self, service: str) -> None:
+        with (self.folder / f"{service}.log").open("ab") as log:
+            self.begun[service] = subprocess.Popen(
+                [*KLEAR, *self.file["services"][service]["command"]],
+                cwd=ROOT,
+                env=self.environment(service),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def await_answer(self, service: str, path: str) -> None:
+        def answers() -> bool:
+            assert self.begun[service].poll() is None, self.log(service)
+            return status(f"{self.url(service)}{path}") == 200
+
+        assert eventually(answers), self.log(service)
+
+    def klear(self, *words: str, **variables: str) -> "subprocess.Popen[str]":
+        """The command line of somebody who was told the addresses and the password."""
+        return subprocess.Popen(
+            [*KLEAR, *words],
+            cwd=ROOT,
+            env={**self.environment("worker"), **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+def status(url: str, password: str = "", body: Any = None) -> int:
+    """The HTTP status of GET, or of POST with a body; 0 where nobody answers."""
+    headers = {"Content-Type": "application/json"}
+    if password:
+        headers["Authorization"] = f"Basic {b64encode(f'klear:{password}'.encode()).decode()}"
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        request = urllib.request.Request(url, data, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def eventually(condition: Callable[[], object], seconds: float = PATIENCE_S) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    with running_cluster() as cluster:
+        found = Services(tmp_path_factory.mktemp("compose"), cluster)
+        try:
+            found.start("prefect")
+            found.start("mlflow")
+            found.await_answer("prefect", "/api/health")
+            found.await_answer("mlflow", "/health")
+            yield found
+        finally:
+            for process in found.begun.values():
+                rest = below(process.pid)
+                process.terminate()
+                process.wait(PATIENCE_S)
+                for other in rest:
+                    if other.is_running():
+                        other.kill()
+
+
+def test_both_servers_refuse_who_has_no_password(services: Services) -> None:
+    prefect = f"{services.url('prefect')}/api/flow_runs/filter"
+    mlflow = f"{services.url('mlflow')}/api/2.0/mlflow/experiments/search?max_results=1"
+    for password, expected in (("", 401), ("not-the-password", 401), (PASSWORD, 200)):
+        assert status(prefect, password, body={}) == expected
+        assert status(mlflow, password) == expected
+
+
+def test_a_command_without_the_password_says_what_to_set(
+    services: Services, tmp_path: Path
+) -> None:
+    said, _ = services.klear("run", "tiny", KLEAR_SECRETS=str(tmp_path)).communicate()
+    assert "prefect asks for a password: set KLEAR_PASSWORD" in said
+    assert "mlflow asks for a password: set KLEAR_PASSWORD" in said
+
+
+def test_a_run_survives_a_database_that_crashes_in_its_middle(services: Services) -> None:
+    profile = services.folder / "small.yaml"
+    profile.write_text(SMALL)
+    run = services.klear("run", str(profile), "--until", "sft")
+    work = services.folder / "worker/store/.work/sft"
+    assert eventually(lambda: run.poll() is not None or any(work.glob("*/.resume/checkpoints/*")))
+    assert run.poll() is None, run.communicate()[0]
+    services.cluster.stop("immediate")
+    time.sleep(AWAY_S)
+    services.cluster.again()
+    said, _ = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 0, said
+
+    def rows(query: str) -> list[str]:
+        return services.cluster.rows("klear_mlflow", query)
+
+    once = "SELECT run_uuid FROM metrics WHERE key NOT LIKE 'system/%' GROUP BY run_uuid, key, step"
+    assert rows(f"{once} HAVING count(*) > 1") == []
+    sft = "SELECT run_uuid FROM tags WHERE key = 'klear.stage' AND value = 'sft'"
+    (found,) = services.folder.glob("worker/store/sft/*/logs/metrics.jsonl")
+    lines = [json.loads(line) for line in found.read_text().splitlines()]
+    logged = {line["step"] for line in lines if "loss" in line["metrics"]}
+    assert logged
+    query = f"SELECT step FROM metrics WHERE key = 'loss' AND run_uuid IN ({sft}) ORDER BY step"
+    assert [int(step) for step in rows(query)] == sorted(logged)
+    assert rows("SELECT DISTINCT status FROM runs") == ["FINISHED"]
+    assert services.cluster.rows("klear_prefect", "SELECT state_type FROM flow_run") == [
+        "COMPLETED"
+    ]
+
+
+def test_the_worker_registers_the_forms_and_signs_on(services: Services) -> None:
+    services.start("worker")
+    workers = "SELECT name FROM worker"
+    query = "SELECT count(*) FROM deployment"
+    assert eventually(lambda: services.cluster.rows("klear_prefect", workers)), services.log(
+        "worker"
+    )
+    assert int(services.cluster.rows("klear_prefect", query)[0]) > 0
+
+
+def test_no_password_is_on_a_command_line_in_a_log_or_in_a_database(services: Services) -> None:
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:  # it ended meanwhile
+            continue
+        assert PASSWORD not in words
+        assert DATABASE_PASSWORD not in words
+    for path in services.folder.rglob("*"):
+        if path.is_file() and services.secrets not in path.parents:
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:  # of a server that lives
+                continue
+            assert PASSWORD.encode() not in content, path
+            assert DATABASE_PASSWORD.encode() not in content, path
+    for database in ("klear_prefect", "klear_mlflow"):
+        content = services.cluster.dump(database)
+        assert "CREATE TABLE" in content
+        assert PASSWORD not in content
+        assert DATABASE_PASSWORD not in content
+
+
+@pytest.mark.parametrize("service", ["worker", "mlflow", "prefect"])
+def test_one_signal_ends_a_service_and_all_that_it_started(
+    services: Services, service: str
+) -> None:
+    if service not in services.begun or services.begun[service].poll() is not None:
+        services.start(service)
+    process = services.begun[service]
+    assert eventually(lambda: below(process.pid))
+    started = below(process.pid)
+    assert started
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == 0, services.log(service)
+    assert left(started) == []

@@ -1,0 +1,245 @@
+"""`klear eval`: any model or endpoint on any benchmark, its score and its protocol."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.machine import Machine
+from eval.records import Sample
+from eval.tables import read_table
+from flows import eval_run
+from flows.cli import main
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+KEY = "sk-very-secret-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in Machine.model_fields:
+        monkeypatch.delenv(f"KLEAR_{name.upper()}", raising=False)
+    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    """Ten problems; the endpoint's answer holds no box, so every third is made right below."""
+    path = tmp_path / "sums.jsonl"
+    rows = [{"question": f"What is {i} + 1?", "gt": str(i + 1)} for i in range(10)]
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return path
+
+
+def evaluated(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    code = main(["eval", *map(str, argv)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "results.json").read_text())
+
+
+def right_on_even(prompt: str) -> str:
+    """What the endpoint writes: right where the first summand is even."""
+    number = int(prompt.split()[2])
+    return f"<think>\nhm\n</think>\n\n\\boxed{{{number + 1 if number % 2 == 0 else 0}}}"
+
+
+def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, tmp_path, capsys):
+    with endpoint_of(say=right_on_even) as endpoint:
+        code, out, err = evaluated(
+            capsys, endpoint.url, "--bench", sums, "--k", 3, "--out", tmp_path / "o"
+        )
+        assert code == 0, err
+        asked = endpoint.attempts.total()
+        again = evaluated(capsys, endpoint.url, "--bench", sums, "--k", 3, "--out", tmp_path / "o")
+        assert endpoint.attempts.total() == asked == 30
+    assert again[1].splitlines()[:2] == out.splitlines()[:2]
+    (result,) = results(tmp_path / "o")
+    assert (result["avg"], result["pass_at_k"], result["majority_at_k"]) == (0.5, 0.5, 0.5)
+    assert (result["problems"], result["samples"], result["k"]) == (10, 30, 3)
+    assert (result["sample_low"], result["sample_high"]) == (0.5, 0.5)  # siblings always agree
+    statement = result["statement"]
+    assert (statement["model"], statement["top_k"]) == ("teacher-r1", None)
+    assert statement["engine"] == "OpenAI-compatible endpoint"
+    row = next(line for line in out.splitlines() if line.startswith("sums"))
+    assert row.split()[:3] == ["sums", "3", "50.0"]
+    for words in ("top_k off", "repetition penalty off", "temperature 0.6", "top_p 0.95"):
+        assert words in out
+    assert len(list(read_table(tmp_path / "o" / "samples.parquet", Sample))) == 30
+
+
+def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpoint(
+    endpoint_of, sums, tmp_path, capsys
+):
+    options = ("--temperature", 0.7, "--top-p", 0.8, "--top-k", 20, "--repetition-penalty", 1.05,
+               "--max-tokens", 77, "--limit", 2, "--k", 1)  # fmt: skip
+    with endpoint_of(say=right_on_even) as endpoint:
+        code, out, _ = evaluated(
+            capsys, endpoint.url, "--bench", sums, "--out", tmp_path / "o", *options
+        )
+    assert code == 0
+    body = endpoint.bodies[0]
+    assert body["messages"][0]["content"].endswith("put your final answer within \\boxed{}.")
+    names = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens")
+    assert [body[n] for n in names] == [0.7, 0.8, 20, 1.05, 77]
+    assert "top_k 20, repetition penalty 1.05" in out
+    assert results(tmp_path / "o")[0]["problems"] == 2
+
+
+def test_benchmarks_of_the_catalogue_are_read_below_a_root(endpoint_of, tmp_path, capsys):
+    if not DATA.exists():
+        pytest.skip("needs ../shared/data")
+    with endpoint_of(say=lambda _: "\\boxed{204}") as endpoint:
+        code, _, err = evaluated(
+            capsys, endpoint.url, "--bench", "aime24,hmmt25,math500", "--k", 1, "--limit", 30,
+            "--root", DATA, "--out", tmp_path / "o",
+        )  # fmt: skip
+    assert code == 0, err
+    found = {r["name"]: (r["problems"], r["avg"]) for r in results(tmp_path / "o")}
+    with gzip.open(DATA / "aime24" / "test.jsonl.gz", "rt") as file:
+        right = sum(json.loads(line)["expected_answer"] == "204" for line in file)
+    assert found["aime24"] == (30, right / 30)
+    assert found["hmmt25"][0] == found["math500"][0] == 30
+
+
+def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on_hidden_tests(
+    endpoint_of, tmp_path, capsys
+):
+    """Rows in the published form: hidden tests packed, a functional problem through metadata."""
+    file = tmp_path / "lcb.jsonl"
+    file.write_text("".join(json.dumps(r) + "\n" for r in _published_rows()))
+
+    def program(prompt: str) -> str:
+        body = "class Solution:\n    def double(self, n):\n        return 2 * n"
+        text = body if "class Solution" in prompt else "print(int(input()) + 1)"
+        return f"<think>\nhm\n</think>\n\n```python\n{text}\n```"
+
+    with endpoint_of(say=program) as endpoint:
+        code, out, err = evaluated(
+            capsys, endpoint.url, "--bench", "lcb_v5,lcb_v6", "--k", 1,
+            "--files", f"livecodebench={file}", "--out", tmp_path / "o",
+        )  # fmt: skip
+    assert code == 0, err
+    v5, v6 = results(tmp_path / "o")
+    assert [(r["name"], r["problems"], r["avg"]) for r in (v5, v6)] == [
+        ("lcb_v5", 2, 0.5), ("lcb_v6", 1, 1.0)
+    ]  # fmt: skip
+    assert (v5["shared"], v6["shared"]) == ({"lcb_v6": 1}, {"lcb_v5": 1})
+    assert "1 of its problems are also in lcb_v6" in out
+    page = (tmp_path / "o" / "leaderboard.html").read_text()
+    assert page.index("teacher-r1") < page.index("Klear-Reasoner-8B")
+    assert "1 of its problems are also in lcb_v6" in page
+    assert endpoint.attempts.total() == 2  # the shared problem is asked once
+
+
+def _published_rows() -> list[dict[str, str]]:
+    import base64
+    import pickle
+    import zlib
+
+    def packed(tests: list[dict[str, str]]) -> str:
+        return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(tests)))).decode()
+
+    def test(text: str, output: str, kind: str) -> dict[str, str]:
+        return {"input": text, "output": output, "testtype": kind}
+
+    return [
+        {
+            "question_content": "Add two to the number.", "starter_code": "",
+            "contest_date": "2024-09-01T00:00:00", "metadata": "{}",
+            "public_test_cases": json.dumps([test("1", "2", "stdin")]),
+            "private_test_cases": packed([test("5", "7", "stdin")]),  # 5 + 1 is not 7
+        },
+        {
+            "question_content": "Double the number.",
+            "starter_code": "class Solution:\n    def double(self, n):",
+            "contest_date": "2025-02-08T00:00:00", "metadata": '{"func_name": "double"}',
+            "public_test_cases": json.dumps([test("1", "2", "functional")]),
+            "private_test_cases": packed([test("21", "42", "functional")]),
+        },
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["no/such", "--bench", "math50"], "no such benchmark; did you mean math500?"),
+        (["org/model", "--bench", "nowhere.jsonl"], "--bench nowhere.jsonl: no such file"),
+        (["org/model", "--bench", "aime24", "--k", "0"], "--k 0: at least 1"),
+        (["org/model", "--bench", "aime24", "--root", "/nowhere"], "--root /nowhere: no such fold"),
+        (["/tmp", "--bench", "aime24"], "/tmp: neither a folder with a model"),
+        (["https://api.example.org", "--bench", "aime24"], "set the environment variable OPENAI_"),
+        (["https://u:p@host/v1", "--bench", "aime24"], "must hold no user, password or query"),
+        (["org/model", "--bench", "aime24", "--top-p", "2"], "evaluate.sampling.top_p"),
+        (["org/model", "--bench", "aime24", "--set", "engine.kindd=x"], "unknown key"),
+        (["org/model", "--bench", "aime24", "--limit", "0"], "--limit 0: at least 1"),
+        (["org/model", "--bench", "aime24", "--limit", "-1"], "--limit -1: at least 1"),
+        (["org/model", "--bench", "aime24", "--set", "evaluate.yarn_factor=2"], "use --yarn"),
+        (["org/model", "--bench", "aime24", "--set", "evaluate.engine=vllm"], "use --engine"),
+        (
+            ["org/model", "--bench", "aime24", "--set", "evaluate.engine_runtime.dtype=auto"],
+            "use --set engine.runtime.",
+        ),
+        (["org/model", "--bench", "aime24", "--question", "Solve!"], "{prompt} once"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_what_to_change(argv, said, capsys):
+    code, _, err = evaluated(capsys, *argv)
+    assert (code, said in err) == (2, True), err
+    assert "Traceback" not in err
+
+
+def test_an_endpoint_that_is_not_there_is_one_line(sums, capsys):
+    code, _, err = evaluated(capsys, "http://127.0.0.1:9/v1", "--bench", sums)
+    assert code == 1
+    (line,) = err.strip().splitlines()
+    assert "http://127.0.0.1:9/v1 does not say which models it serves" in line
+    assert "onnection" in line
+
+
+def test_a_model_that_is_not_served_is_named_beside_those_that_are(endpoint_of, sums, capsys):
+    with endpoint_of(lambda *_: "404") as endpoint:
+        code, _, err = evaluated(capsys, endpoint.url, "--model", "r2", "--bench", sums)
+    assert code == 1
+    assert "no such model or URL (HTTP 404)" in err
+    assert "it serves: teacher-r1" in err
+
+
+def test_a_wrong_key_is_one_line_that_does_not_hold_it(endpoint_of, sums, capsys, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with endpoint_of(lambda *_: "401") as endpoint:
+        code, out, err = evaluated(capsys, endpoint.url, "--bench", sums)
+    assert code == 1
+    assert "the key is refused (HTTP 401)" in err.strip().splitlines()[-1]
+    assert KEY not in out + err
+
+
+def test_two_evaluations_do_not_mix_in_one_folder(endpoint_of, sums, tmp_path, capsys):
+    with endpoint_of(say=right_on_even) as endpoint:
+        shared = (endpoint.url, "--bench", sums, "--limit", 1, "--out", tmp_path / "o")
+        assert evaluated(capsys, *shared)[0] == 0
+        code, _, err = evaluated(capsys, *shared, "--temperature", 0)
+    assert code == 1
+    assert "holds another evaluation" in err
+
+
+def test_verdicts_of_another_judge_are_not_shown_as_those_of_this_one(
+    endpoint_of, sums, tmp_path, capsys, monkeypatch
+):
+    with endpoint_of(say=right_on_even) as endpoint:
+        shared = (endpoint.url, "--bench", sums, "--limit", 1)
+        assert evaluated(capsys, *shared, "--out", tmp_path / "o")[0] == 0
+        assert evaluated(capsys, *shared)[0] == 0
+        monkeypatch.setattr(eval_run, "GRADER_VERSION", eval_run.GRADER_VERSION + 1)
+        code, _, err = evaluated(capsys, *shared, "--out", tmp_path / "o")
+        assert (code, "judge differ" in err) == (1, True), err
+        asked = endpoint.attempts.total()
+        assert evaluated(capsys, *shared)[0] == 0  # its own folder, so it is asked again
+        assert endpoint.attempts.total() == asked + 1

@@ -1,0 +1,72 @@
+"""`klear eval` on a small disk of its own (tmpfs) that fills up: one line, and all that was paid
+for is kept."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DISK_BYTES, PROBLEMS, ANSWER_BYTES, CONCURRENCY = 1 << 20, 40, 10_000, 4
+SCRIPT = """
+dd if=/dev/zero of=$DISK/filler bs=1024 count=$FILLER_KB status=none
+"$@" --out $DISK/o >$SEEN/first.out 2>$SEEN/first.err; echo $? >$SEEN/first.code
+cat $DISK/o/.resume/samples.jsonl >$SEEN/kept.jsonl 2>$SEEN/none
+rm $DISK/filler
+"$@" --out $DISK/o >$SEEN/second.out 2>$SEEN/second.err; echo $? >$SEEN/second.code
+cp $DISK/o/results.json $SEEN/
+"""
+"""Evaluate on a nearly full disk, make room, evaluate again."""
+
+
+def long_answer(prompt: str) -> str:
+    return f"<think>\n{prompt[8] * ANSWER_BYTES}\n</think>\n\n\\boxed{{1}}"
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    rows = [{"question": f"What is {i} + 1?", "gt": "1"} for i in range(PROBLEMS)]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("filler_kb", [700, 1_016])
+def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(
+    endpoint_of, sums, tmp_path, filler_kb
+):
+    """Room for a third of the answers, and for hardly any."""
+    seen, disk = tmp_path / "seen", tmp_path / "disk"
+    seen.mkdir()
+    disk.mkdir()
+    bwrap = shutil.which("bwrap")
+    assert bwrap, "apt install bubblewrap"
+    small = [bwrap, "--dev-bind", "/", "/", "--size", str(DISK_BYTES), "--tmpfs", str(disk)]
+    environment = {"DISK": str(disk), "SEEN": str(seen), "FILLER_KB": str(filler_kb),
+                   "KLEAR_HOME": str(tmp_path / "home")}  # fmt: skip
+    with endpoint_of(say=long_answer, latency_s=0.01) as endpoint:
+        command = [sys.executable, "-m", "flows.cli", "eval", endpoint.url, "--bench", str(sums),
+                   "--set", f"engine.runtime.concurrency={CONCURRENCY}"]  # fmt: skip
+        done = subprocess.run(
+            [*small, "sh", "-c", SCRIPT, "sh", *command],
+            cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        )  # fmt: skip
+    said = (seen / "first.err").read_text()
+    assert (seen / "first.code").read_text().strip() == "1", said + done.stderr
+    line = said.strip().splitlines()[-1]
+    assert line.startswith("klear eval: ")
+    assert "No space left on device" in line
+    assert "make room and run again" in line
+    assert "Traceback" not in said
+    kept = {json.loads(x)["problem_id"] for x in (seen / "kept.jsonl").read_text().splitlines()}
+    assert len(kept) < PROBLEMS
+    assert len(kept) > (PROBLEMS // 5 if filler_kb == 700 else -1)
+    assert (seen / "second.code").read_text().strip() == "0", (seen / "second.err").read_text()
+    (result,) = json.loads((seen / "results.json").read_text())
+    assert (result["samples"], result["avg"]) == (PROBLEMS, 1.0)
+    # Only what was on its way when the disk was full had to be asked for twice.
+    assert endpoint.attempts.total() <= PROBLEMS + CONCURRENCY

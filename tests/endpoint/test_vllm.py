@@ -1,0 +1,212 @@
+"""A real `vllm serve` on this machine's CPU as teacher over HTTP, and vLLM offline, on one model.
+
+vLLM takes the better part of a minute to start: one server and one offline engine for all tests.
+"""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.data_stages import SampleSettings
+from configs.engines import EngineRuntime, EngineSettings, Sampling
+from configs.training_stages import BaseModelSettings
+from eval.families import countdown
+from eval.records import Problem, Sample
+from eval.tables import read_table, write_table
+from flows.cli import main
+from tasks.distill import distill
+from tasks.store import Artifact
+from training.engines.endpoint import EndpointEngine
+from training.engines.interface import Request, request_seed
+
+ROOT = Path(__file__).resolve().parents[2]
+POSITIONS = 256
+TINY = BaseModelSettings(
+    kind="random", hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=280,
+    max_positions=POSITIONS,
+)  # fmt: skip
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1",
+               "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
+OFFLINE = """
+import json, sys
+from configs.engines import EngineRuntime, EngineSettings, Sampling
+from training.engines.interface import Request
+from training.engines.make import make_local_engine
+
+checkpoint, lines = sys.argv[1:]
+requests = [Request.model_validate(r) for r in json.loads(lines)]
+runtime = EngineRuntime(dtype="float32", gpu_memory_utilization=0.3)
+settings = EngineSettings(kind="vllm", model=checkpoint, yarn_factor=2.5, runtime=runtime)
+with make_local_engine(settings, Sampling(max_tokens=12, temperature=0)) as engine:
+    greedy = [s.model_dump() for s in engine.answer(requests)]
+    engine.sampling = Sampling(max_tokens=12, temperature=1.0, top_k=50, repetition_penalty=1.1)
+    drawn = [[s.model_dump() for s in engine.answer(asked)] for asked in (requests, requests[::-1])]
+    rope = engine.llm.model_config.hf_config.rope_parameters
+    print("FOUND" + json.dumps({"greedy": greedy, "drawn": drawn, "longest": engine.longest,
+                                "rope": {"type": rope["rope_type"], "factor": rope["factor"]}}))
+"""
+
+
+def requests(count: int = 8) -> list[Request]:
+    problems = countdown.generate(random.Random(0), count, "train")
+    return [
+        Request(problem_id=p.id, index=0, prompt=p.prompt, seed=request_seed(0, p.id, 0))
+        for p in problems
+    ]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
+
+    folder = tmp_path_factory.mktemp("model") / "checkpoint"
+    tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
+    save_model(small_model(TINY, tokenizer, 0), tokenizer, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def offline(checkpoint) -> dict[str, Any]:
+    """What vLLM in a process of its own says to the requests, with the context stretched."""
+    asked = json.dumps([r.model_dump() for r in requests()])
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE, str(checkpoint), asked],
+        cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=480,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(x for x in done.stdout.splitlines() if x.startswith("FOUND"))
+    return json.loads(line.removeprefix("FOUND"))
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint, tmp_path_factory) -> Iterator[str]:
+    """The URL of a `vllm serve` that knows the model as `tiny-teacher`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log"
+    command = [sys.executable, "-m", "training.vllm_serve", checkpoint, "--port", port,
+               "--host", "127.0.0.1",
+               "--served-model-name", "tiny-teacher", "--dtype", "float32", "--enforce-eager",
+               "--generation-config", "vllm", "--no-enable-chunked-prefill"]  # fmt: skip
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            list(map(str, command)), cwd=ROOT, env={**os.environ, **ENVIRONMENT},
+            stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    url = f"http://127.0.0.1:{port}/v1"
+    try:
+        _wait_for(url, process, log)
+        yield url
+    finally:
+        _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """The server and what it started, by the group that is theirs alone."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, kind)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+
+
+def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + 480
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()[-3000:]
+        try:
+            urllib.request.urlopen(f"{url}/models", timeout=2).close()
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    pytest.fail(f"vllm serve did not start:\n{log.read_text()[-3000:]}")
+
+
+def served(url: str, **more: Any) -> EngineSettings:
+    runtime = EngineRuntime(concurrency=8, input_price=1.0, output_price=2.0)
+    known = {"model": "tiny-teacher", "api_key_env": "", "runtime": runtime, **more}
+    return EngineSettings(kind="openai", base_url=url, **known)
+
+
+def texts(samples: Any) -> dict[str, tuple[str, int]]:
+    return {s["problem_id"]: (s["text"], s["completion_tokens"]) for s in samples}
+
+
+def test_yarn_reaches_vllm_offline(offline):
+    assert offline["rope"] == {"type": "yarn", "factor": 2.5}
+    assert offline["longest"] == 2.5 * POSITIONS
+
+
+def test_samples_offline_depend_on_their_seed_and_not_on_their_neighbours(offline):
+    forwards, backwards = map(texts, offline["drawn"])
+    assert forwards == backwards
+    assert forwards != texts(offline["greedy"])
+    assert {s["finish_reason"] for s in offline["greedy"]} <= {"stop", "length", "empty"}
+
+
+def test_distilling_from_a_served_model_fills_the_table_with_real_token_counts(server, tmp_path):
+    problems = tmp_path / "problems"
+    problems.mkdir()
+    rows = list(countdown.generate(random.Random(0), 6, "train"))
+    write_table(problems / "kept.parquet", Problem, rows)
+    settings = SampleSettings(
+        samples_per_prompt=4, engine=served(server), sampling=Sampling(max_tokens=16)
+    )
+    metrics = distill.body(tmp_path, Artifact.of_folder(problems), settings=settings, seed=0)
+    samples = list(read_table(tmp_path / "samples.parquet", Sample))
+    assert [(s.problem_id, s.index) for s in samples] == [(p.id, i) for p in rows for i in range(4)]
+    assert all(1 <= s.completion_tokens <= 16 and s.prompt_tokens > 10 for s in samples)
+    prompts, tokens = (
+        sum(s.prompt_tokens for s in samples), sum(s.completion_tokens for s in samples)
+    )  # fmt: skip
+    assert metrics["cost"] == pytest.approx((prompts + 2 * tokens) / 1e6)
+    cut = [s for s in samples if s.finish_reason == "length"]
+    assert {s.completion_tokens for s in cut} <= {16}
+    assert metrics["truncated"] == len(cut)
+
+
+def test_a_seed_gives_the_same_answer_again_over_http(server):
+    def drawn() -> dict[str, str]:
+        sampling = Sampling(max_tokens=12, temperature=1.0, top_p=1.0)
+        found = EndpointEngine(served(server), sampling).answer(requests())
+        return {s.problem_id: s.text for s in found}
+
+    assert drawn() == drawn()
+
+
+def test_a_prompt_longer_than_the_context_is_marked_and_the_others_are_answered(server):
+    long = Request(problem_id="long", index=0, prompt="12 " * 400)
+    engine = EndpointEngine(served(server), Sampling(max_tokens=8))
+    found = {s.problem_id: s.finish_reason for s in engine.answer([long, *requests(3)])}
+    assert found.pop("long") == "error"
+    assert len(found) == 3
+    assert "error" not in found.values()
+
+
+def test_klear_eval_scores_the_served_model_and_names_what_is_served(
+    server, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    file = tmp_path / "bench.jsonl"
+    file.write_text("".join(p.model_dump_json() + "\n" for p in
+                            countdown.generate(random.Random(1), 3, "test")))  # fmt: skip
+    more = ["--bench", str(file), "--max-tokens", "16", "--out", str(tmp_path / "o")]
+    assert main(["eval", server, "--k", "2", *more]) == 0
+    assert "tiny-teacher (at 127.0.0.1" in capsys.readouterr().out
+    assert main(["eval", server, "--model", "r1", *more[:-1], str(tmp_path / "p")]) == 1
+    assert "it serves: tiny-teacher" in capsys.readouterr().err

@@ -1,0 +1,93 @@
+"""An experiment's page says what was seen, how sure it is, and what it is no evidence for."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from configs.ablation import load_ablation
+from eval.ablation_page import ablation_page, effects_of
+from eval.ablation_results import Cell, read_cell
+from eval.page_html import to_html
+from eval.page_markdown import to_markdown
+
+SPEC = load_ablation("table6_lm_weight")
+BENCHMARKS = SPEC.scale("tiny").benchmarks
+
+
+def cell(arm: str, seed: int, score: float) -> Cell:
+    means = {f"p{i}": score + 0.01 * seed for i in range(20)}
+    curve = {step: score * step for step in (1, 2, 3)}
+    return Cell(arm, seed, dict.fromkeys(BENCHMARKS, means), {"reward/mean": curve})
+
+
+def cells(best: float, seeds: int = 5) -> list[Cell]:
+    levels = {"α=0": 0.4, "α=0.05": 0.4, "α=0.1": best, "α=0.2": 0.4}
+    return [cell(arm, seed, level) for arm, level in levels.items() for seed in range(seeds)]
+
+
+@pytest.mark.parametrize(
+    ("best", "verdict"), [(0.6, "confirmed"), (0.4, "not seen"), (0.2, "reversed")]
+)
+def test_each_claim_gets_its_effect_and_verdict(best, verdict):
+    found = effects_of(SPEC, BENCHMARKS, cells(best))
+    assert [(c.better, other, b) for c, other, b, _ in found] == [
+        ("α=0.1", other, b) for other in ("α=0", "α=0.05", "α=0.2") for b in BENCHMARKS
+    ]
+    assert {e.verdict for *_, e in found} == {verdict}
+    assert found[0][3].mean == pytest.approx(best - 0.4)
+
+
+def test_the_page_names_scale_evidence_scores_and_the_papers_own_figures_apart():
+    text = to_markdown(ablation_page(SPEC, "tiny", cells(0.6)))
+    assert "tiny profile, 5 seeds" in text
+    assert "Weak evidence" in text
+    assert "62.0" in text  # mean of 60, 61, 62, 63, 64
+    assert "79.37" in text
+    assert "Not comparable" in text
+    assert "confirmed" in text
+    assert "data:image/svg+xml;base64," in to_html(ablation_page(SPEC, "tiny", cells(0.6)))
+
+
+def test_two_seeds_give_scores_and_no_verdict():
+    text = to_markdown(ablation_page(SPEC, "tiny", cells(0.6, seeds=2)))
+    assert "2 seeds give no interval" in text
+    assert "confirmed" not in text.split("Scores")[0].split("Claims")[1].split("Arms are")[0]
+
+
+def test_an_arm_that_lacks_a_seed_is_compared_on_the_others():
+    fewer = [c for c in cells(0.6) if not (c.arm == "α=0" and c.seed == 2)]
+    seeds = {other: e.seeds for _, other, _, e in effects_of(SPEC, BENCHMARKS, fewer)}
+    assert seeds == {"α=0": 4, "α=0.05": 5, "α=0.2": 5}
+
+
+def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
+    problems = {"id": ["a", "b"], "source": ["aime24", "aime24"]}
+    pq.write_table(pa.table(problems), tmp_path / "problems.parquet")
+    scores = {
+        "problem_id": ["a", "a", "a", "b"],
+        "correct": [True, False, False, True],
+        "verdict": ["AC", "WA", "IE", "AC"],
+    }
+    pq.write_table(pa.table(scores), tmp_path / "scores.parquet")
+    (tmp_path / "logs").mkdir()
+    line = {"step": 4, "time": 0.0, "metrics": {"entropy": 0.5}}
+    (tmp_path / "logs/metrics.jsonl").write_text(json.dumps(line) + "\n")
+
+    found = read_cell("α=0", 1, tmp_path, tmp_path)
+
+    assert found.scores == {"aime24": {"a": 0.5, "b": 1.0}}  # the unscored sample is no zero
+    assert found.score("aime24") == 0.75
+    assert found.curves == {"entropy": {4: 0.5}}
+
+
+def test_a_run_that_scored_nothing_of_a_benchmark_does_not_count_for_it():
+    first, second = BENCHMARKS
+    some = cells(0.6)
+    lost = [
+        Cell(c.arm, c.seed, {first: c.scores[first]}, c.curves) if c.seed == 0 else c for c in some
+    ]
+    seeds = {(b, e.seeds) for _, _, b, e in effects_of(SPEC, BENCHMARKS, lost)}
+    assert seeds == {(first, 5), (second, 4)}
+    assert to_markdown(ablation_page(SPEC, "tiny", lost)).count("confirmed") >= len(seeds)

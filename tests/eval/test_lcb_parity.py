@@ -1,0 +1,172 @@
+"""LiveCodeBench's runner and comparison, rebuilt in the sandbox, and the two verdicts together."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.judging import JudgeRuntime, JudgeSettings
+from eval.errata import all_errata, errata_of
+from eval.judge import Judge
+from eval.lcb_parity import official, side_by_side
+from eval.lcb_runner import same_text
+from eval.records import Problem, Score, TestSuite, Verdict
+from eval.sandbox import Sandbox
+from eval.verify_code import judge_program
+
+SHARED = Path(__file__).parents[3] / "shared"
+OURS = JudgeSettings(runtime=JudgeRuntime(workers=1))
+OFFICIAL = official(OURS)
+SUM = "print(sum(map(int, input().split())))"
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox("bubblewrap") as running:
+        yield running
+
+
+@pytest.fixture
+def verdicts(sandbox):
+    def both(program: str, suite: dict) -> tuple[Verdict, Verdict]:
+        tests = TestSuite.model_validate(suite)
+        ours, theirs = (
+            judge_program(sandbox, tests, "p", program, settings).verdict
+            for settings in (OURS, OFFICIAL)
+        )
+        return ours, theirs
+
+    return both
+
+
+SUMS = {"kind": "stdin", "cases": [{"input": "1 2\n3 4\n", "output": "3\n"}]}
+TOTAL = {"kind": "call", "fn_name": "f", "cases": [{"args": [[1, 2]], "output": [1, 2]}]}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        SUM,
+        f"def main():\n    {SUM}\nif __name__ == '__main__':\n    main()",
+        "import sys\nprint(sum(map(int, sys.stdin.readline().split())))",
+        "import sys\nprint(sum(map(int, sys.stdin.read().split()[:2])))",
+        "import sys\nprint(sum(map(int, sys.stdin.buffer.readline().split())))",
+        f"import sys\n{SUM}\nsys.exit(0)",
+        "from collections import Counter\na = list(map(int, input().split()))\nprint(sum(a))",
+    ],
+)
+def test_plain_programs_pass_under_both_rules(verdicts, program):
+    assert verdicts(program, SUMS) == ("AC", "AC")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys\nfor line in sys.stdin: print(sum(map(int, line.split()))); break",
+        "import os\nos.write(1, b'3')",
+        "import sys\nsys.stdout.buffer.write(b'3')",
+        f'if __name__ == "__main__" and True:\n    {SUM}',
+        "t = 0\ndef main():\n    global t\n    t += 3\nmain()\nprint(t)",
+        "import os\nprint(3 if os.read(0, 9) else 0)",
+        "print(sum(map(int, open(0).readline().split())))",
+        "quit(print(3))",
+        "import atexit\natexit.register(print, 3)",
+    ],
+)
+def test_what_only_a_real_interpreter_accepts(verdicts, program):
+    ours, theirs = verdicts(program, SUMS)
+    assert theirs != "AC"
+    assert ours == "AC"
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("def f(a): return a", ("AC", "AC")),
+        ("class Solution:\n    def f(self, a): return a", ("AC", "AC")),
+        ("def f(a): return tuple(a)", ("AC", "AC")),
+        ("def f(a): return deque(a)", ("AC", "WA")),
+        ("def f(a): return [1.0000001, 2]", ("WA", "WA")),
+        ("def f(a): return [2, 1]", ("WA", "WA")),
+        ("def f(a): return 1 / 0", ("RE", "RE")),
+        ("import os; os._exit(0)", ("WA", "WA")),
+        ("def f(", ("CE", "CE")),
+    ],
+)
+def test_calls_under_both_rules(verdicts, program, expected):
+    assert verdicts(program, TOTAL) == expected
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "same"),
+    [
+        ("1 2\n", "1 2", True),
+        ("1.0", "1", True),
+        ("1_000", "1000", True),  # decimals, as Python reads them
+        ("0.3000001", "0.3", False),
+        ("1  2", "1 2", True),
+        ("a  b", "a b", False),
+        ("1\n2", "1 2", False),
+        ("nan", "nan", True),
+        ("nan 1", "nan 1.0", False),
+    ],
+)
+def test_lines_match_as_text_or_as_equal_decimals(actual, expected, same):
+    assert same_text(actual, expected) is same
+
+
+def score(index: int, verdict: Verdict) -> Score:
+    value = None if verdict == "IE" else float(verdict == "AC")
+    return Score(
+        problem_id="p",
+        index=index,
+        reward=value,
+        pass_rate=value,
+        correct=None if value is None else bool(value),
+        verdict=verdict,
+        reason=f"reason {index}",
+    )
+
+
+def test_two_judgements_are_counted_side_by_side():
+    ours = [score(i, v) for i, v in enumerate(["AC", "AC", "WA", "WA", "IE", "AC"])]
+    theirs = [score(i, v) for i, v in enumerate(["AC", "RE", "AC", "WA", "AC"])]
+    found = side_by_side(ours, theirs)
+    assert (found.both_right, found.only_ours, found.only_official, found.both_wrong) == (1,) * 4
+    assert (found.unscored, found.compared, found.disagreements) == (2, 4, 2)
+    assert found.ours == found.official == 0.5
+    assert [(d.index, d.ours, d.official) for d in found.differences] == [
+        (1, "AC", "RE"),
+        (2, "WA", "AC"),
+    ]
+
+
+def test_the_judge_takes_the_official_rules_from_its_settings():
+    problem = Problem.model_validate({"domain": "code", "prompt": "add", "tests": SUMS})
+    text = "<think></think>```python\nimport os\nos.write(1, b'3')\n```"
+    with Judge(OURS) as judge, Judge(OFFICIAL) as other:
+        found = side_by_side([judge.judge(problem, text)], [other.judge(problem, text)])
+    assert found.only_ours == 1
+
+
+def test_errata_are_found_by_statement_or_by_the_sources_id():
+    tests = {"kind": "stdin", "cases": [{"input": "", "output": ""}]}
+    known = all_errata()[0]
+    rows = [{"id": known.problem_id}, {"id": known.question_id}, {"id": "126"}, {"id": ""}]
+    problems = [Problem.model_validate({"domain": "code", "prompt": "x", "tests": tests, **row})
+                for row in rows]  # fmt: skip
+    assert errata_of(problems) == {known.problem_id: known, known.question_id: known}
+
+
+def test_errata_belong_to_published_problems():
+    path = SHARED / "data/livecodebench/problems_v6.jsonl.gz"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/livecodebench/problems_v6.jsonl.gz")
+    from eval.records import problem_id
+
+    with gzip.open(path, "rt") as lines:
+        published = {problem_id(row["question_content"]): row for row in map(json.loads, lines)}
+    listed = [e for e in all_errata() if e.source == "livecodebench"]
+    assert len({e.problem_id for e in all_errata()}) == len(all_errata())
+    assert all(published[e.problem_id]["question_id"] == e.question_id for e in listed)

@@ -1,0 +1,113 @@
+"""Every reward map pays the better answer more, and nothing for what was cut off."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from configs.judging import JudgeSettings, RewardSettings
+from eval.judge import make_score
+from eval.records import Problem, TestSuite
+from eval.verify_code import chosen_suite, chosen_tests
+
+CASES = [{"input": str(i), "output": str(i)} for i in range(40)]
+SUITE = TestSuite.model_validate({"kind": "stdin", "cases": CASES})
+CODE = Problem(domain="code", prompt="echo", tests=SUITE)
+MATH = Problem(domain="math", prompt="6*7?", answer="42")
+MAPS = ("soft", "hard", "klear-code")
+
+shares = st.integers(0, 16).map(lambda passed: passed / 16)
+finite = st.floats(-3, 3)
+
+
+@st.composite
+def rewards(draw) -> RewardSettings:
+    """Any reward settings that are accepted."""
+    code = draw(st.sampled_from(MAPS))
+    right = draw(finite)
+    wrong = draw(st.floats(-4, right))
+    lowest = -1.0 if code == "klear-code" else 0.0
+    return RewardSettings(
+        math_correct=right,
+        math_wrong=wrong,
+        code=code,
+        unclosed_think=draw(st.floats(-5, wrong)),
+        code_unclosed_think=draw(st.floats(-5, lowest)),
+    )
+
+
+def reward_of(settings: RewardSettings, problem: Problem, share: float, closed: bool) -> float:
+    verdict = "AC" if share == 1 else "WA"
+    judge = JudgeSettings(reward=settings)
+    reward = make_score(problem, 0, "", closed, verdict, share, "", 0.0, judge).reward
+    assert reward is not None
+    return reward
+
+
+@given(rewards(), shares, shares)
+def test_more_tests_passed_never_pay_less(settings, one, other):
+    low, high = sorted((one, other))
+    assert reward_of(settings, CODE, low, True) <= reward_of(settings, CODE, high, True)
+
+
+@given(rewards(), shares, shares)
+def test_without_a_closed_think_block_nothing_pays_more_than_a_wrong_answer(settings, one, other):
+    assert reward_of(settings, CODE, one, False) <= reward_of(settings, CODE, 0.0, True)
+    assert reward_of(settings, CODE, one, False) <= reward_of(settings, CODE, other, True)
+    for share in (0.0, 1.0):
+        assert reward_of(settings, MATH, share, False) <= reward_of(settings, MATH, 0.0, True)
+
+
+@given(rewards())
+def test_an_answer_that_was_cut_off_is_paid_like_a_wrong_one_at_best(settings):
+    judge = JudgeSettings(reward=settings)
+    for problem in (CODE, MATH):
+        wrong = reward_of(settings, problem, 0.0, True)
+        for closed in (True, False):  # cut off in the answer, or while thinking
+            cut = make_score(problem, 0, None, closed, "WA", 0.0, "truncated", 0.0, judge).reward
+            assert cut is not None
+            assert cut <= wrong
+
+
+@pytest.mark.parametrize(
+    ("code", "share", "reward"),
+    [
+        ("soft", 0.75, 0.75),
+        ("hard", 0.75, 0.0),
+        ("hard", 1.0, 1.0),
+        ("klear-code", 0.75, 0.5),
+        ("klear-code", 0.0, -1.0),
+        ("klear-code", 1.0, 1.0),
+    ],
+)
+def test_the_maps_of_the_share_of_tests_passed(code, share, reward):
+    assert reward_of(RewardSettings(code=code), CODE, share, True) == reward
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"math_wrong": 2.0}, "math_wrong"),
+        ({"unclosed_think": -0.5}, "unclosed_think"),
+        ({"code_unclosed_think": -0.5, "code": "klear-code"}, "code_unclosed_think"),
+        ({"code_unclosed_think": 0.5}, "code_unclosed_think"),
+    ],
+)
+def test_settings_that_pay_for_the_wrong_thing_are_refused(settings, name):
+    with pytest.raises(ValidationError, match=name):
+        RewardSettings(**settings)
+
+
+@given(st.integers(0, 10**6), st.text(max_size=20))
+def test_siblings_share_their_tests_and_steps_change_them(draw, problem_id):
+    chosen = chosen_tests(SUITE, problem_id, 8, draw)
+    assert chosen == chosen_tests(SUITE, problem_id, 8, draw)
+    assert len({case.model_dump_json() for case in chosen}) == 8
+    suite = chosen_suite(SUITE, problem_id, 8, draw)
+    assert chosen_tests(suite, problem_id, 8) == chosen  # the worker does not choose again
+
+
+def test_over_the_steps_every_test_is_drawn():
+    drawn = [tuple(c.model_dump_json() for c in chosen_tests(SUITE, "p", 8, s)) for s in range(60)]
+    assert len(set(drawn)) > 50
+    assert len({case for draw in drawn for case in draw}) == len(CASES)

@@ -1,0 +1,88 @@
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval import tables
+from eval.records import Rejected, Sample
+from eval.tables import ArrowWriter, TableWriter, read_table, write_table
+
+
+def rows(count: int, size: int = 10) -> list[Rejected]:
+    return [Rejected(id=str(i), reason="why", row="x" * size) for i in range(count)]
+
+
+def group_sizes(path) -> list[int]:
+    meta = pq.read_metadata(path)
+    return [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    written = rows(2500)
+
+    assert write_table(tmp_path / "t.parquet", Rejected, written) == 2500
+    assert list(read_table(tmp_path / "t.parquet", Rejected)) == written
+    assert group_sizes(tmp_path / "t.parquet") == [1024, 1024, 452]
+
+
+def test_long_rows_make_small_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "BYTES_PER_GROUP", 1000)
+    written = rows(7, size=400)  # three rows pass 1,000 bytes: 2 x (400 + id + reason) do not
+
+    write_table(tmp_path / "t.parquet", Rejected, written)
+
+    assert group_sizes(tmp_path / "t.parquet") == [3, 3, 1]
+    assert list(read_table(tmp_path / "t.parquet", Rejected)) == written
+
+
+def plain_groups(sizes: list[int], most_rows: int, most_bytes: int) -> list[int]:
+    """The rule, row by row: a group closes with the row that fills it."""
+    groups, count, size = [], 0, 0
+    for bytes_of_row in sizes:
+        count, size = count + 1, size + bytes_of_row
+        if count == most_rows or size >= most_bytes:
+            groups, count, size = [*groups, count], 0, 0
+    return [*groups, count] if count else groups
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=60),
+    st.lists(st.integers(1, 60), max_size=5),
+    st.integers(1, 9),
+    st.integers(1, 100),
+)
+@settings(deadline=None)
+def test_row_groups_depend_on_the_rows_and_not_on_how_they_arrive(sizes, cuts, rows_, bytes_):
+    table = pa.table({"text": ["x" * size for size in sizes], "n": range(len(sizes))})
+    edges = sorted({0, len(sizes), *(cut for cut in cuts if cut < len(sizes))})
+    with (
+        TemporaryDirectory() as folder,
+        patch.multiple(tables, ROWS_PER_GROUP=rows_, BYTES_PER_GROUP=bytes_),
+    ):
+        path = Path(folder) / "t.parquet"
+        with ArrowWriter(path, table.schema) as writer:
+            for start, stop in pairwise(edges):
+                writer.write(table.slice(start, stop - start))
+        assert group_sizes(path) == plain_groups(sizes, rows_, bytes_)
+        assert pq.read_table(path).equals(table)
+
+
+def test_a_table_without_rows_has_its_columns(tmp_path):
+    with TableWriter(tmp_path / "t.parquet", Rejected):
+        pass
+
+    assert pq.read_schema(tmp_path / "t.parquet").names == list(Rejected.model_fields)
+    assert list(read_table(tmp_path / "t.parquet", Rejected)) == []
+
+
+def test_a_table_of_another_record_is_refused(tmp_path):
+    write_table(tmp_path / "t.parquet", Rejected, rows(1))
+
+    with pytest.raises(ValueError, match="Extra inputs are not permitted"):
+        list(read_table(tmp_path / "t.parquet", Sample))

@@ -1,0 +1,153 @@
+"""A killed ablation continues with the same command: what is finished is not done again."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+ROOT, LOG = Path(__file__).resolve().parents[2], "first.log"
+LIVE = ["PENDING", "RUNNING", "PAUSED", "CANCELLING", "SCHEDULED"]
+MICRO = """
+shows: Table 0
+title: Short and long training
+claim: More steps score higher.
+scored: sft
+arms:
+  - {name: short, set: {sft.epochs: 1}}
+  - {name: long, set: {sft.epochs: 15}}
+contrasts:
+  - {better: long, than: [short], says: longer is better}
+curves: [loss]
+seeds: 1
+scales:
+  tiny:
+    set:
+      collect.sources:
+        - {name: countdown_rl, domain: math, kind: generated, family: countdown, size: 8}
+        - {name: by_example_rl, domain: code, kind: generated, family: by_example, size: 8}
+        - {name: countdown, domain: math, kind: generated, family: countdown, size: 30}
+      distill.sources: [countdown]
+      sft.checkpoint_steps: 20
+      benchmarks.sources:
+        - {name: countdown_test, domain: math, kind: generated, family: countdown, size: 4,
+           split_part: test}
+      evaluate.protocols: [{name: countdown_test, k: 1}]
+      evaluate.sampling.max_tokens: 16
+    benchmarks: [countdown_test]
+    evidence: It is none; it tests the matrix.
+"""
+
+
+@pytest.mark.timeout(3_000)  # some 60 s of CPU time; elsewhere a machine may be busy
+def test_a_killed_matrix_goes_on_where_it_was(cockpit, eventually, tmp_path):
+    cockpit.environment["KLEAR_GPU_SLOTS"] = "0"  # else one cell waits for the other's training
+    spec = tmp_path / "micro.yaml"
+    spec.write_text(MICRO)
+    command = ("ablate", str(spec), "--concurrent", "2")
+
+    first = start(cockpit, *command)
+    try:
+        ended = lambda: first.poll() is not None  # noqa: E731
+        assert eventually(lambda: folders(cockpit, "evaluate_sft") or ended(), 1_500)
+        assert not ended(), (cockpit.home / LOG).read_text()
+        assert workers(cockpit)
+    finally:
+        with suppress(ProcessLookupError):  # it ended by itself, which the assertions tell
+            os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    finished = {name: folders(cockpit, name) for name in ("base", "sft", "evaluate_sft")}
+    assert not folders(cockpit, "ablate_micro")
+    # the supervisors saw their parent die, and nothing of the run is left
+    assert eventually(lambda: not cockpit.children() and not workers(cockpit), 120)
+
+    second = cockpit.klear(*command).stdout
+    for stage, before in finished.items():
+        now = folders(cockpit, stage)
+        assert {path: now[path] for path in before} == before  # nothing was made again
+    assert {name: len(folders(cockpit, name)) for name in finished} == {
+        "base": 1, "sft": 2, "evaluate_sft": 2
+    }  # fmt: skip
+    (page,) = folders(cockpit, "ablate_micro")
+    assert page.name in second
+    text = (page / "report.md").read_text()
+
+    third = cockpit.klear(*command).stdout
+    assert "every stage cached" in third
+    assert (page / "report.md").read_text() == text
+    runs = cockpit.mlflow.search_runs(
+        [cockpit.mlflow.get_experiment_by_name("klear-tiny").experiment_id]
+    )
+    unfinished = [r for r in runs if r.info.status != "FINISHED"]
+    assert not unfinished
+    parents = [r for r in runs if r.data.tags.get("klear.kind") == "ablation"]
+    cells = [r for r in runs if r.data.tags.get("klear.kind") == "cell"]
+    interrupted, *again = sorted(parents, key=lambda r: r.info.start_time)
+    assert len(again) == 1  # the third command found nothing unfinished: it is a run of its own
+    names = {r.info.run_name for r in cells if r.data.tags["mlflow.parentRunId"] ==
+             interrupted.info.run_id}  # fmt: skip
+    assert names == {"short-seed0", "long-seed0"}
+    assert len(cells) == 2 * len(parents)  # no cell was entered twice
+
+
+@pytest.mark.timeout(3_000)
+def test_a_matrix_in_parallel_is_cancelled_from_the_ui(cockpit, eventually, tmp_path):
+    cockpit.environment["KLEAR_GPU_SLOTS"] = "0"
+    spec = tmp_path / "micro.yaml"
+    spec.write_text(MICRO)
+    process = start(cockpit, "ablate", str(spec), "--concurrent", "2", "--seeds", "2")
+    try:
+        ended = lambda: process.poll() is not None  # noqa: E731
+        assert eventually(lambda: cockpit.jobs() or ended(), 1_500)
+        assert not ended(), (cockpit.home / LOG).read_text()
+        (matrix,) = under_way(cockpit, "klear-ablation")
+        cells = under_way(cockpit, "klear-cell")
+        assert cells
+
+        cockpit.set_state(matrix, "CANCELLING", "Cancelling")
+        assert process.wait(120) == 1
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert "cancelled in the Prefect UI" in (cockpit.home / LOG).read_text()
+    assert cockpit.run(matrix)["state_name"] == "Cancelled"
+    assert eventually(lambda: not cockpit.children() and not workers(cockpit), 120)
+    assert eventually(lambda: not under_way(cockpit, "klear-cell"), 60), "a cell seems to run on"
+    assert {cockpit.run(cell)["state_type"] for cell in cells} <= {"CANCELLED", "CRASHED", "FAILED"}
+
+
+def under_way(cockpit, flow: str) -> list[str]:
+    """Ids of the runs of a flow that have not ended."""
+    wanted = {"flows": {"name": {"any_": [flow]}}, "flow_runs": {"state": {"type": {"any_": LIVE}}}}
+    return [run["id"] for run in cockpit.call("flow_runs/filter", wanted)]
+
+
+def start(cockpit, *words: str) -> "subprocess.Popen[bytes]":
+    """The command in a session of its own, so that one signal ends all of it but its stages."""
+    command = [sys.executable, "-m", "flows.cli", *words]
+    with (cockpit.home / LOG).open("wb") as log:
+        return subprocess.Popen(command, env=cockpit.environment, cwd=ROOT, stdout=log,
+                                stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+
+
+def workers(cockpit) -> list[int]:
+    """Processes that compute cells for this home, and those that watch over them."""
+    found = []
+    for pid in cockpit.pids("flows.ablation_worker"):
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # it ended meanwhile
+            continue
+        if str(cockpit.home).encode() in environment:
+            found.append(pid)
+    return found
+
+
+def folders(cockpit, stage: str) -> dict[Path, int]:
+    """Published results of a stage, with the time at which each was made."""
+    found = cockpit.store.glob(f"{stage}/*/manifest.json")
+    return {path.parent: path.stat().st_mtime_ns for path in found}

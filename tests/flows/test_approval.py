@@ -1,0 +1,43 @@
+"""Approving a cost on the command line; test_approval_deployed.py has a run from the form."""
+
+import pytest
+
+from configs.load import load_profile
+from flows.approval import approve_all, with_approval
+from tasks.budget import NeedsApproval
+from tasks.waiting import somebody_is_asked
+
+
+class Costly:
+    """Stands in for a stage that needs 30."""
+
+    name = "distill"
+
+    def __call__(self, *_: object, settings) -> str:
+        if settings.engine.runtime.approved_cost < 30:
+            raise NeedsApproval("80 answers would cost about 25", 10, 29.5)
+        return "done"
+
+
+def test_the_command_line_refuses_in_one_line_that_names_the_option():
+    settings = load_profile("tiny").distill
+    with pytest.raises(NeedsApproval, match=r"--approve-cost 30") as refused:
+        with_approval(Costly(), settings=settings)  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
+def test_the_option_approves_every_stage_that_asks_an_engine_and_changes_no_key():
+    from configs.base import key_of
+
+    before = load_profile("tiny", ["distill.engine.runtime.approve_above=10"])
+    after = approve_all(before, 30)
+    runtime = after.distill.engine.runtime
+    assert (runtime.approve_above, runtime.approved_cost) == (10, 30)
+    assert after.sample.engine.runtime.approved_cost == 30
+    assert after.rate is None
+    assert key_of(after) == key_of(before)
+    assert with_approval(Costly(), settings=after.distill) == "done"  # type: ignore[arg-type]
+
+
+def test_outside_of_a_deployment_nobody_is_asked():
+    assert not somebody_is_asked()

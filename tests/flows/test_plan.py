@@ -1,0 +1,182 @@
+"""`klear plan`: every profile plans on a machine that has run nothing."""
+
+import io
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from configs.load import load_profile
+from configs.stage_names import STAGES
+from flows.plan import assumptions, headline, plan, rows, summary
+from flows.plan_page import print_page
+from flows.stages import run_stages
+from tasks.plan import PlannedStage
+from tasks.run import Run, active
+from tasks.store import Store
+from tests.tasks.manifests_by_hand import publish
+from training.fit import DoesNotFit
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("profile", ["tiny", "single_gpu", "paper"])
+def test_a_profile_plans_every_stage_in_the_order_of_a_run(tmp_path, profile):
+    settings = load_profile(profile)
+
+    stages = plan(settings, Store(tmp_path))
+
+    expected = [name for name in STAGES if name not in settings.stages_left_out]
+    assert sorted(s.stage for s in stages) == sorted(expected)
+    assert {s.action for s in stages} == {"compute"}
+
+
+def test_a_plan_ends_where_the_run_would(tmp_path):
+    stages = plan(load_profile("tiny"), Store(tmp_path), until="decontaminate")
+
+    assert stages[-1].stage == "decontaminate"
+
+
+def test_the_paper_plans_on_a_laptop_with_every_assumption_printed(tmp_path):
+    """No server, an empty store, a terminal of 80 columns."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", "plan", "paper"],
+        cwd=ROOT, env={"KLEAR_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": "80"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for text in ("never computed", "23 to compute", "4 × 8 = 32 H100", "GPU-hours"):
+        assert text in done.stdout
+    for text in ("sft_prompts = 93,750", "rl_math_prompts = 88,000", "train_mfu = 0.4"):
+        assert text in done.stdout.partition("Assumptions")[2]
+    assert time.monotonic() - began < 60
+
+
+def test_the_plan_of_the_paper_counts_the_papers_numbers(tmp_path):
+    stages = {s.stage: s for s in plan(load_profile("paper"), Store(tmp_path))}
+
+    answers = 93_750 * 16
+    assert answers == 1_500_000  # §3.1
+    assert stages["distill"].tokens == answers * 10_000
+    assert stages["sft"].tokens == 4 * answers * 10_300
+    assert stages["sample"].tokens == 16 * (88_000 + 18_000) / 0.5 * 10_000
+    peak = 32 * 989e12 * 0.4
+    hours = 6 * 8_190_735_360 * 4 * answers * 10_300 / peak / 3600 * 32
+    assert stages["sft"].gpu_hours == pytest.approx(hours)
+    todo = [s for s in stages.values() if s.seconds is not None]
+    assert all(s.basis == "assumed" and s.assumptions for s in todo)
+    assert {s for s in stages if stages[s].seconds is None} == {"base", "report"}
+
+
+def test_rates_measured_on_the_cluster_take_the_place_of_assumptions(tmp_path):
+    """An earlier run at 8B, shorter: the plan of the whole one then rests on its rates."""
+    paper = load_profile("paper")
+    measured = (
+        ("base", paper.base, (), 1, {}),
+        ("sft", paper.sft, (("base", "k"),), 3600, {"steps": 50}),
+        ("rl_math", paper.rl_math, (("sft", "k"),), 7200, {"rollout_steps": 20}),
+        ("rate", paper.rate, (), 1000,
+         {"samples": 100, "tokens": 8e5, "prompt_tokens": 2e4, "tokens_per_second": 2500}),
+    )  # fmt: skip
+    for stage, settings, inputs, seconds, metrics in measured:
+        publish(
+            tmp_path,
+            stage,
+            settings=settings,
+            inputs=inputs,
+            seconds=seconds,
+            metrics=metrics,
+            hardware="8 × NVIDIA H100 80GB HBM3",
+            curve={"completions/mean_length": [9000.0]},
+        )
+
+    stages = {s.stage: s for s in plan(paper, Store(tmp_path))}
+
+    assert "58,254 tokens/s measured in sft/k" in stages["sft"].how  # 50 · 4,194,304 / 3600
+    rollouts = 100 * 128 * 8
+    assert stages["rl_math"].tokens == rollouts * 9000
+    per_gpu = 20 * 128 * 8 / 7200 / 8
+    assert stages["rl_math"].seconds == pytest.approx(rollouts / (per_gpu * 16))
+    assert stages["rate"].seconds == pytest.approx(93_750 * 4 * 8000 / 2500)
+    assert "generate_mfu" not in stages["rate"].assumptions
+    assert "2,500 tokens/s measured in rate/k" in stages["rate"].how
+
+
+def test_what_cannot_run_is_said_in_the_plan_and_refused_by_a_run(tmp_path):
+    settings = load_profile("paper", ["topology.rl_gpus=0"])
+    stages = plan(settings, Store(tmp_path))
+
+    (problem,) = stages.problems
+    assert problem.startswith("rl_math: 16 prompts a mini-batch cannot be shared by 32 GPUs")
+    assert problem in summary(stages)
+    with active(Run(store=Store(tmp_path))), pytest.raises(DoesNotFit, match="rl_math"):
+        run_stages(settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_sum_names_what_was_never_measured():
+    stages = [
+        PlannedStage("a", "reuse", "", seconds=50.0, basis="recorded"),
+        PlannedStage("b", "compute", "forced", seconds=100.0, basis="measured"),
+        PlannedStage("c", "compute", "never computed"),
+    ]
+
+    assert summary(stages) == (
+        "1 to reuse, 2 to compute; about 1 min 40 s by rates measured in this store; "
+        "never measured here and not counted: c"
+    )
+    assert summary(stages[:1]) == "1 to reuse: a run takes seconds"
+
+
+def test_the_sum_adds_up_what_is_left_and_marks_assumptions():
+    stages = [
+        PlannedStage("a", "compute", "", seconds=3600.0, tokens=2e9, gpu_hours=8.0, bytes=3e9,
+                     cost=20.0, basis="assumed", assumed=frozenset({"seconds"})),
+        PlannedStage("b", "compute", "", seconds=3600.0, basis="measured"),
+    ]  # fmt: skip
+
+    assert headline(stages) == (
+        "2 to compute; ≈2 h 00 min, 2.0 G tokens, 8.0 GPU-hours, 3.0 GB of disk, cost 20.0 "
+        "(1 stages by measured rates, 1 with assumptions: ≈)"
+    )
+    table = rows(stages)
+    assert (table[0]["time"], table[0]["GPU-hours"], table[1]["time"]) == (
+        "≈1 h 00 min", "8.0", "1 h 00 min",
+    )  # fmt: skip
+
+
+def test_the_sum_says_whose_tokens_have_no_price(tmp_path):
+    settings = load_profile("paper", ["sample.engine.runtime.output_price=2"])
+    line = headline(plan(settings, Store(tmp_path), until="filter_rl"))
+    assert "; no price for the tokens of distill" in line
+    assert "distill, sample" not in line
+    assert "cost 67,840" in line  # 3.392 M answers × 10,000 tokens × 2 a million
+
+
+def test_columns_in_which_nothing_is_known_are_left_out():
+    table = rows([PlannedStage("a", "reuse", "", seconds=1.0)])
+    assert list(table[0]) == ["stage", "action", "why", "time", "disk"]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_page_keeps_to_the_terminal_and_loses_nothing(tmp_path, width):
+    stages = plan(load_profile("paper", ["topology.gpu_hour_price=2"]), Store(tmp_path))
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    print_page(stages, console)
+    page = console.file.getvalue()  # type: ignore[attr-defined]
+
+    assert max(map(len, page.splitlines())) <= width
+    for row in rows(stages):
+        line = next(x for x in page.splitlines() if row["stage"] in x and row["time"] in x)
+        assert row["GPU-hours"] in line
+        assert row["cost"] in line
+    assert "…" not in page
+    joined = " ".join(page.split())
+    for name, _ in assumptions(stages):
+        assert name in joined

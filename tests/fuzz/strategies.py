@@ -1,0 +1,90 @@
+"""Hypothesis strategies for what klear reads: model texts, answers, rows, schemas, overrides."""
+
+import string
+
+import pyarrow as pa
+from hypothesis import settings
+from hypothesis import strategies as st
+
+few = settings(derandomize=True, max_examples=40, deadline=None)
+"""The same few examples in every run of the suite; `make fuzz` looks for new ones."""
+
+texts = st.text(max_size=200)
+THINKING = (
+    "<think>{t}</think>{a}", "<think>\n{t}\n</think>\n\n{a}", "{a}", "</think>{a}",
+    "<think></think>{a}", "{t}</think>{a}", "<think>{t}</think></think>{a}",
+    " \n<think>{t}</think>{a}",
+)  # fmt: skip
+"""Ways to write an answer `a` after a thought `t` so that `a` is what is judged."""
+
+
+@st.composite
+def boxes(draw: st.DrawFn, depth: int = 4) -> str:
+    """The content of a box: text with balanced braces and other boxes in it."""
+    parts = draw(
+        st.lists(st.sampled_from(["7", "x", r"\frac12", r"\text{m}", " ", ","]), max_size=4)
+    )
+    if depth and draw(st.booleans()):
+        inner = draw(boxes(depth - 1))
+        parts.append(draw(st.sampled_from([f"{{{inner}}}", rf"\boxed{{{inner}}}"])))
+    return "".join(parts) + "1"
+
+
+programs = st.lists(
+    st.sampled_from(["print(1)", "x = 'a'", "for i in range(3):", "    pass", "", "# é\u2028"]),
+    min_size=1,
+    max_size=8,
+).map(lambda lines: "\n".join(["import sys", *lines]))
+
+numbers = st.one_of(
+    st.integers(-(10**30), 10**30).map(str),
+    st.fractions(max_denominator=10**6).map(
+        lambda q: rf"\frac{{{q.numerator}}}{{{q.denominator}}}"
+    ),
+    st.decimals(allow_nan=False, allow_infinity=False, places=3).map(lambda d: f"{d:f}"),
+)
+DRESSES = (
+    "{}", " {} ", "${}$", r"\({}\)", r"\left{}\right", r"\displaystyle {}", "{{{}}}", "{}.",
+    r"\text{{{}}}",
+)  # fmt: skip
+"""Typesetting that means nothing, around an answer."""
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = ("problem", "answer", "tests", "source", "date", "id", "messages")
+rows = st.dictionaries(st.sampled_from(FIELDS) | texts, json_values, max_size=6)
+
+_plain = (
+    pa.string(), pa.large_string(), pa.binary(), pa.string_view(), pa.int64(), pa.int8(),
+    pa.uint64(), pa.float64(), pa.float16(), pa.bool_(), pa.null(), pa.date32(), pa.timestamp("ns"),
+    pa.timestamp("us", tz="UTC"), pa.decimal128(38, 10), pa.duration("ms"), pa.time64("ns"),
+    pa.dictionary(pa.int32(), pa.string()),
+)  # fmt: skip
+arrow_types = st.recursive(
+    st.sampled_from(_plain),
+    lambda inner: st.one_of(
+        inner.map(pa.list_),
+        inner.map(pa.large_list),
+        inner.map(lambda t: pa.map_(pa.string(), t)),
+        st.lists(inner, min_size=1, max_size=3).map(
+            lambda types: pa.struct([(f"f{i}", t) for i, t in enumerate(types)])
+        ),
+    ),
+    max_leaves=4,
+)
+schemas = st.lists(
+    st.tuples(st.sampled_from(FIELDS), arrow_types),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda f: f[0],
+).map(pa.schema)
+
+words = st.text(string.ascii_lowercase + "_", max_size=12)
+overrides = st.tuples(
+    st.lists(st.sampled_from(["sft", "judge", "seed", "collect", "sources", "0", "epochs"]) | words,
+             min_size=1, max_size=4),
+    texts,
+).map(lambda pair: f"{'.'.join(pair[0])}={pair[1]}")  # fmt: skip

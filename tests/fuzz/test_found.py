@@ -1,0 +1,71 @@
+"""What fuzzing found, one named test each, and a short run of every target in the suite."""
+
+import pytest
+from fuzz.targets import SOURCES, TARGETS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.compare import same_text, same_tokens
+from eval.records import Rejected
+from eval.row_files import Row
+from eval.suite_formats import parse_suite
+from eval.verify_math import MAX_CHARACTERS, quick_verdict
+from tasks.collect_part import checked
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_holds_for_a_few_bytes(name: str) -> None:
+    @settings(derandomize=True, max_examples=30, deadline=None, database=None)
+    @given(st.binary(max_size=200))
+    def holds(data: bytes) -> None:
+        TARGETS[name](data)
+
+    holds()
+
+
+@pytest.mark.parametrize("same", [same_text, same_tokens])
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [("99e999999", "1.0"), ("1e999999", "-9.9e999999"), ("1e-999999", "1.0"), ("-9e999999", "2.5")],
+)
+def test_a_number_beyond_every_exponent_is_wrong_and_no_failure(same, actual, expected) -> None:
+    """decimal.Overflow left the comparison: the answer was unscored where it should be wrong."""
+    assert not same(actual, expected)
+
+
+@pytest.mark.parametrize("gold", ["1 " + "9" * 5000 + "/7", "9" * 5000 + r".1\overline{3}"])
+def test_a_gold_of_thousands_of_digits_is_unscored_and_no_crash(gold: str) -> None:
+    """int() refuses more than 4,300 digits: the ValueError ended the judge stage."""
+    verdict = quick_verdict(gold, "3")
+    assert verdict is not None
+    assert (verdict.verdict, verdict.reason) == ("IE", "the gold answer is too long to be read")
+    assert len(gold) > MAX_CHARACTERS
+    same = quick_verdict(gold, gold)
+    assert same is not None
+    assert same.verdict == "AC"
+
+
+REFERENCE = {"canonical_solution": "def f(x): pass", "entry_point": "f"}
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        {**REFERENCE, "base_input": 3},
+        {**REFERENCE, "base_input": [[1]], "plus_input": 4},
+        [{"input": "1", "output": "2", "testtype": "functional", "fn_name": "f"},
+         {"input": [1], "output": "2"}],
+        [{"input": "1", "output": 2, "testtype": "functional", "fn_name": "f"}],
+        [{"input": "", "output": [], "testtype": "functional"}],
+        {"kind": "stdin", "cases": [{"input": "", "output": ""}], "time_limit_s": 1e300},
+        {"kind": "stdin", "cases": [{"input": "", "output": ""}], "time_limit_s": float("inf")},
+        {"kind": "stdin", "cases": [{"input": "", "output": ""}], "memory_mb": 10**12},
+    ],
+)  # fmt: skip
+def test_tests_of_the_wrong_kind_are_a_reject_and_end_no_stage(tests) -> None:
+    """A TypeError left `parse_suite`, and one bad row ended the collect stage."""
+    with pytest.raises(ValueError, match=r"\w"):
+        parse_suite(tests)
+    made = checked(Row("f", 7, {"problem": "p", "tests": tests}), SOURCES[2], {})
+    assert isinstance(made, Rejected)
+    assert made.reason.startswith("f row 7: field tests: ")

@@ -1,0 +1,81 @@
+"""Whatever is typed after --set or stands in a profile: settings, or what to fix."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from fuzz.strategies import few, overrides, texts
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from configs.explain import ConfigError
+from configs.load import load_profile, profiles
+from configs.overrides import MOST_VALUES, read_yaml
+from configs.settings import Pipeline
+from flows.cli import main
+
+few_files = settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@few
+@given(st.lists(overrides, min_size=1, max_size=3))
+def test_an_override_is_taken_or_explained(chosen: list[str]) -> None:
+    problems = ["taken"]
+    try:
+        assert isinstance(load_profile("tiny", chosen), Pipeline)
+    except ConfigError as error:
+        problems = error.problems
+    assert all(problem.strip() for problem in problems)
+
+
+@few_files
+@given(texts)
+def test_a_profile_of_any_text_is_explained(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    with pytest.raises(ConfigError):
+        load_profile(str(path))
+
+
+@pytest.mark.parametrize("name", profiles())
+def test_a_profile_written_out_whole_is_the_same_profile(tmp_path: Path, name: str) -> None:
+    loaded = load_profile(name)
+    path = tmp_path / f"{loaded.profile}.yaml"
+    path.write_text(yaml.safe_dump(loaded.model_dump(mode="json", exclude_unset=True)))
+    assert load_profile(str(path)) == loaded
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["seed=2024-99-99", "seed=!!int x", "seed=!!timestamp a", "seed=!!set x", "seed=!!float x",
+     f"seed={'9' * 5000}", f"seed={'[' * 3000}", "seed=&a [*a]", "sft=&a {x: *a}",
+     "collect.sources.²=1", "seed=!!python/object/apply:os.system [x]", "data.root=[]"],
+)  # fmt: skip
+def test_odd_values_that_once_were_tracebacks_are_wrong_usage(override: str, capsys) -> None:
+    """Found by fuzzing: PyYAML raises ValueError, AttributeError and RecursionError on these."""
+    assert main(["plan", "tiny", "--set", override]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said
+    assert len(said) < 6_000
+
+
+def test_a_yaml_bomb_is_refused_before_it_unfolds(tmp_path: Path, quickest) -> None:
+    """Nine aliases of ten aliases each stand for a thousand million values."""
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{c}: &{c} [{', '.join([f'*{b}'] * 10)}]" for b, c in zip("abcdefgh", "bcdefghi",
+                                                                         strict=True)]  # fmt: skip
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join([*lines, "seed: *i"]))
+
+    def load() -> None:
+        with pytest.raises(ConfigError, match=rf"bomb.yaml:1: over {MOST_VALUES:,} values"):
+            load_profile(str(path))
+
+    assert quickest(load, below=1.0) < 1.0
+
+
+def test_a_profile_of_many_megabytes_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "long.yaml"
+    path.write_text("a: b\n" * 400_000)
+    with pytest.raises(ConfigError, match="settings have 1,048,576 at most"):
+        read_yaml(path)

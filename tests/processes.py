@@ -1,0 +1,74 @@
+"""Processes below this one or another, any of which may end while one looks at it; free ports."""
+
+import random
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import psutil
+
+PATIENCE_S = 60.0
+
+
+def below(pid: int | None = None) -> list[psutil.Process]:
+    """Everything below process `pid` (default: this one) that has not been reaped."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def called(prefix: str, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those whose program's name begins with `prefix`."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found += [process] if process.name().startswith(prefix) else []
+    return found
+
+
+def commanded(word: str, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that have `word` on their command line."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found += [process] if word in " ".join(process.cmdline()) else []
+    return found
+
+
+def left(processes: Iterable[psutil.Process], seconds: float = PATIENCE_S) -> list[psutil.Process]:
+    """Those that still run after some patience. A zombie has ended, only nobody has asked."""
+    _, alive = psutil.wait_procs(list(processes), timeout=0)
+    _, alive = psutil.wait_procs([p for p in alive if _runs(p)], timeout=seconds)
+    return [p for p in alive if _runs(p)]
+
+
+def at_least(count: int, find: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
+    """What `find` finds as soon as that are so many. Raises TimeoutError."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found := find()) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(found)} processes, not {count}: {found}")
+        time.sleep(0.05)
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Below those that the kernel hands out, so that nobody gets them while a server is dead."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -1,0 +1,81 @@
+"""Files are data: no call in the product unpickles one, or runs one outside of the sandbox."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ("configs", "eval", "training", "tasks", "flows", "deployments")
+UNPICKLING = {
+    "eval/judge_pool.py": "answers of our own worker process, over its pipe",
+    "eval/judge_workers.py": "tasks of our own process, over its pipe",
+    "eval/ray_suites.py": "test suites between our own processes of a Ray cluster",
+}
+"""Where pickle.loads stands, and whose bytes it reads: never a file, never a model's text."""
+EXECUTING = {
+    "eval/zygote.py": "the judged program, inside of the sandbox",
+    "eval/zygote_roles.py": "programs and checkers, inside of the sandbox",
+    "eval/zygote_asserts.py": "tests of a dataset, inside of the sandbox",
+    "eval/zygote_warmup.py": "a program of ours, inside of the sandbox",
+    "eval/lcb_runner.py": "LiveCodeBench's own prelude, inside of the sandbox",
+    "eval/sandbox_backends.py": "our own modules, by their text, for the sandbox",
+}
+FORBIDDEN = {
+    "pickle.load", "pickle.Unpickler", "marshal.load", "joblib.load", "dill.load", "dill.loads",
+    "cloudpickle.load", "cloudpickle.loads", "shelve.open", "os.system", "os.popen",
+    "yaml.unsafe_load", "yaml.full_load", "pd.read_pickle", "pandas.read_pickle", "eval",
+}  # fmt: skip
+
+
+@cache
+def calls() -> tuple[tuple[str, str, ast.Call], ...]:
+    """(file, dotted name of the function, call) of every call in the product."""
+    return tuple(_calls())
+
+
+def _calls() -> Iterator[tuple[str, str, ast.Call]]:
+    for file in sorted(f for folder in SOURCE for f in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                yield str(file.relative_to(ROOT)), _dotted(node.func), node
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b.c`; what is no name at its beginning is left out."""
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def keyword(call: ast.Call, name: str) -> str:
+    return next((ast.unparse(k.value) for k in call.keywords if k.arg == name), "")
+
+
+def unpacked(call: ast.Call) -> set[str]:
+    return {ast.unparse(k.value) for k in call.keywords if k.arg is None}
+
+
+def test_no_call_reads_a_pickle_or_starts_a_shell() -> None:
+    assert not [(file, name) for file, name, _ in calls() if name in FORBIDDEN]
+    assert not [(f, n) for f, n, c in calls() if keyword(c, "shell") not in ("", "False")]
+    assert {f for f, n, _ in calls() if n == "pickle.loads"} == set(UNPICKLING)
+    assert {f for f, n, _ in calls() if n == "exec"} <= set(EXECUTING)
+    assert {f for f, n, _ in calls() if n == "marshal.loads"} <= set(EXECUTING)
+
+
+def test_every_model_and_tokenizer_is_loaded_without_pickle_and_without_code() -> None:
+    loaded = [(f, n, c) for f, n, c in calls() if n.endswith(".from_pretrained")]
+    assert len(loaded) >= 5
+    for file, name, call in loaded:
+        if name.startswith("GenerationConfig"):  # JSON alone
+            continue
+        rule = "WEIGHTS" if "Model" in name else "NO_CODE"
+        assert rule in unpacked(call), f"{file}: {name} without **{rule}"
+    assert not [f for f, _, c in calls() if keyword(c, "trust_remote_code") not in ("", "False")]
+    assert not [
+        f for f, n, c in calls() if n == "torch.load" and keyword(c, "weights_only") != "True"
+    ]
+    assert not [f for f, _, c in calls() if keyword(c, "allow_pickle") not in ("", "False")]
+    loads = [(f, c) for f, n, c in calls() if n == "yaml.load"]
+    assert not [f for f, c in loads if "Safe" not in keyword(c, "Loader")]

@@ -1,0 +1,101 @@
+"""Names that data, manifests and people bring: none of them reaches beyond its folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fuzz.targets import page_of
+from pydantic import ValidationError
+
+from configs.engines import EngineSettings
+from configs.sources import CollectSettings, Source
+from eval.page_html import to_html
+from eval.page_markdown import to_markdown
+from eval.records import Problem, Sample, problem_id
+from eval.tables import read_table
+from flows.cli import main
+from tasks.collect import collect
+from tasks.distill import write_outputs
+from tasks.manifest import FileEntry, InputRef, Manifest
+from training.engines.journal import Journal
+from training.engines.local import journal_path
+
+NAMES = (
+    "../../escape", "/etc/passwd", "..", "a/../../b", "nul\0byte", "x" * 100_000, "line\nbreak",
+    "\N{FULLWIDTH FULL STOP}\N{FULLWIDTH FULL STOP}/x", "\N{ONE DOT LEADER}\N{ONE DOT LEADER}/x",
+    "\N{DIVISION SLASH}etc\N{DIVISION SLASH}passwd", "\N{RIGHT-TO-LEFT OVERRIDE}txt.exe",
+    "p\N{CYRILLIC SMALL LETTER A}ypal", "~root", "$(touch x)", "; rm -rf .", "-rf", "con", " ",
+    "<script>alert(1)</script>", "{{ 7 * 7 }}", "%2e%2e%2f",
+)  # fmt: skip
+
+
+def below(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_id_is_data_and_no_path(tmp_path: Path, name: str) -> None:
+    """Samples of such a problem are kept, read again and written as those of any other."""
+    problem = Problem(id=name, domain="math", prompt="1+1?", answer="2", source=name)
+    out = tmp_path / "a" / "b" / "out"
+    out.mkdir(parents=True)
+    sample = Sample(problem_id=name, index=0, model=name, text="2")
+    with Journal(journal_path(out)) as journal:
+        journal.append(sample)
+    write_outputs(out, [problem], [(name, 0)], EngineSettings(kind="scripted"))
+    assert list(read_table(out / "samples.parquet", Sample)) == [sample]
+    assert below(tmp_path / "a") == {"b", "b/out", *(f"b/out/{n}" for n in below(out))}
+    assert {n for n in below(out) if not n.startswith(".resume")} == {
+        "samples.parquet", "rejected.parquet",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_source_and_the_ids_in_its_rows_make_no_file(tmp_path, name) -> None:
+    root, out = tmp_path / "in", tmp_path / "a" / "out"
+    root.mkdir()
+    out.mkdir(parents=True)
+    (root / "r.jsonl").write_text(json.dumps({"id": name, "problem": "1+1?", "answer": "2"}))
+    source = Source(name=name, files=("r.jsonl",))
+    collect.body(out, settings=CollectSettings(root=str(root), sources=(source,)), seed=0)
+    (problem,) = read_table(out / "kept.parquet", Problem)
+    assert (problem.id, problem.source) == (problem_id("1+1?"), name)
+    assert below(tmp_path) == {
+        "in",
+        "in/r.jsonl",
+        "a",
+        "a/out",
+        *(f"a/out/{n}" for n in below(out)),
+    }
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("con",)])
+def test_a_manifest_cannot_name_a_stage_or_a_key_beside_the_store(name: str) -> None:
+    with pytest.raises(ValidationError):
+        InputRef(stage=name, key="k", digest="")
+    with pytest.raises(ValidationError):
+        InputRef(stage="s", key=name, digest="")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x"])
+def test_a_manifest_cannot_name_a_file_beside_its_folder(name: str) -> None:
+    with pytest.raises(ValidationError, match="outside of the result"):
+        Manifest(stage="s", version=1, key="k", digest="", settings={}, seconds=0, created="",
+                 pipeline_run="", files={name: FileEntry(bytes=1, sha256="")})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if not Path(n[:99].replace("\0", "")).exists()
+                                  and n != "~root"])  # fmt: skip
+def test_a_name_that_no_result_has_is_said_and_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, name: str
+) -> None:
+    monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(["lineage", "--", name]) == 1
+    assert "the store has no result" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_on_a_page_is_text(name: str) -> None:
+    assert "<script>" not in to_html(page_of(name))
+    assert "<script>" not in to_markdown(page_of(name)).replace("```text\n" + name, "")

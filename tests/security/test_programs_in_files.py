@@ -1,0 +1,126 @@
+"""Files with a program in them: each is refused, and the program does not run."""
+
+import base64
+import json
+import os
+import pickle
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from configs.sources import Source
+from eval.records import Rejected
+from eval.row_files import Row
+from tasks.collect_part import checked
+from tasks.hub import hub_rows
+from training.checkpoints import load_model, load_tokenizer
+from training.rollout_buffer import buffer_path, load_buffer
+
+
+class Evil:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is there if somebody's code ran; it never is."""
+    yield tmp_path / "code-ran"
+    assert not (tmp_path / "code-ran").exists()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A sound checkpoint of a tiny model."""
+    folder = tmp_path / "checkpoint"
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 16,
+             "num_attention_heads": 1, "num_key_value_heads": 1}  # fmt: skip
+    LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({"a": 0, "<u>": 1}, unk_token="<u>"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    return folder
+
+
+def test_a_checkpoint_with_pickled_weights_is_refused_unread(checkpoint: Path, mark: Path) -> None:
+    assert load_model(checkpoint).num_parameters() > 0
+    (checkpoint / "model.safetensors").unlink()
+    (checkpoint / "pytorch_model.bin").write_bytes(pickle.dumps(Evil(mark)))
+    with pytest.raises(OSError, match=r"safetensors"):
+        load_model(checkpoint)
+
+
+def test_sound_pickled_weights_are_refused_too(checkpoint: Path) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").unlink()
+    torch.save(weights, checkpoint / "pytorch_model.bin")
+    with pytest.raises(OSError, match=r"safetensors"):
+        load_model(checkpoint)
+
+
+def test_code_that_comes_with_a_checkpoint_is_not_run(checkpoint: Path, mark: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    config |= {
+        "model_type": "evil",
+        "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"},
+    }
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    (checkpoint / "evil.py").write_text(f"import os\nos.mkdir({str(mark)!r})\n")
+    with pytest.raises(ValueError, match=r"trust_remote_code"):
+        load_model(checkpoint)
+
+
+def test_code_that_comes_with_a_tokenizer_is_not_run(checkpoint: Path, mark: Path) -> None:
+    path = checkpoint / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.T", None]}}
+    path.write_text(json.dumps(config))
+    (checkpoint / "evil.py").write_text(f"import os\nos.mkdir({str(mark)!r})\n")
+    try:  # a sound tokenizer.json may still be read, as data
+        load_tokenizer(checkpoint)
+    except (ValueError, OSError) as error:
+        assert "trust_remote_code" in str(error) or "Evil" in str(error)  # noqa: PT017
+
+
+def test_a_rollout_buffer_with_code_in_it_is_refused(tmp_path: Path, mark: Path) -> None:
+    torch.save({"updates": Evil(mark)}, buffer_path(tmp_path, 0))
+    with pytest.raises(pickle.UnpicklingError):
+        load_buffer(tmp_path, 0, 1, torch.device("cpu"), slot=0)
+
+
+def test_a_pickled_array_is_refused(tmp_path: Path, mark: Path) -> None:
+    """The arrays that a stage goes on from are read as numpy reads by default."""
+    np.save(tmp_path / "a.npy", np.array([Evil(mark)], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        np.load(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("name", ["evil.py", "rows.py"])
+def test_a_dataset_that_is_a_program_is_refused(tmp_path: Path, mark: Path, name: str) -> None:
+    folder = tmp_path / "evil"
+    folder.mkdir()
+    (folder / name).write_text(f"import os\nos.mkdir({str(mark)!r})\n")
+    (folder / "data.pkl").write_bytes(pickle.dumps(Evil(mark)))
+    source = Source(name="e", kind="hub", dataset=str(folder), revision="main")
+    with pytest.raises(ValueError, match="source 'e': "):
+        list(hub_rows(source, "", "e", 0, 1))
+
+
+def test_tests_that_are_a_pickle_are_a_rejected_row(mark: Path) -> None:
+    """LiveCodeBench packs its tests as a pickle of one text: one with code in it is a bad row."""
+    packed = base64.b64encode(zlib.compress(pickle.dumps(Evil(mark)))).decode()
+    source = Source(name="c", files=("f",), domain="code")
+    made = checked(Row("f", 1, {"problem": "p", "tests": packed}), source, {})
+    assert isinstance(made, Rejected)
+    assert "only one text is accepted" in made.reason

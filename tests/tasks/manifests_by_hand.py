@@ -1,0 +1,47 @@
+"""Published results without running a stage: manifests written as a store would hold them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.store import MANIFEST, FileEntry, InputRef, Manifest
+
+
+def publish(
+    root: Path,
+    stage: str,
+    key: str = "k",
+    *,
+    version: int = 1,
+    settings: Any = None,
+    metrics: Mapping[str, float] | None = None,
+    seconds: float = 10.0,
+    hardware: str = "",
+    inputs: tuple[tuple[str, str], ...] = (),
+    size: int = 1000,
+    created: str = "2026-01-01T00:00:00+00:00",
+    curve: Mapping[str, list[float]] | None = None,
+) -> Manifest:
+    """One result of `stage`; `inputs` are (stage, key), `curve` lines of its metrics.jsonl."""
+    folder = root / stage / key
+    (folder / "logs").mkdir(parents=True)
+    manifest = Manifest(
+        stage=stage,
+        version=version,
+        key=key,
+        digest=f"digest of {stage}/{key}",
+        settings=settings.model_dump(mode="json") if settings is not None else {},
+        inputs=tuple(InputRef(stage=s, key=k, digest=f"digest of {s}/{k}") for s, k in inputs),
+        files={"rows": FileEntry(bytes=size, sha256="0")},
+        metrics=dict(metrics or {}),
+        seconds=seconds,
+        pipeline_run="run",
+        hardware=hardware,
+        created=created,
+    )
+    (folder / MANIFEST).write_text(manifest.model_dump_json())
+    for name, values in (curve or {}).items():
+        lines = [json.dumps({"step": i, "metrics": {name: v}}) for i, v in enumerate(values)]
+        (folder / "logs" / "metrics.jsonl").write_text("\n".join(lines))
+    return manifest

@@ -1,0 +1,186 @@
+"""The committed page is made of what the store holds, and invents nothing."""
+
+import json
+
+import pytest
+
+from configs.ablation import load_ablation
+from configs.load import ConfigError
+from eval.ablation_outcome import outcome_of
+from eval.ablation_results import Cell
+from eval.ablation_table import NOT_RUN, Cost, Experiment, results_page
+from eval.page_markdown import to_markdown
+from tasks.ablation_outcomes import (
+    JUDGE,
+    RESULTS,
+    best,
+    cost_of,
+    cpu_seconds,
+    newest,
+    read_finished,
+    united,
+    write_finished,
+)
+from tasks.machine_load import MARKER
+from tasks.store import InputRef, Store
+from tasks.store_care import ABLATE
+
+SPEC = load_ablation("table6_lm_weight")
+OTHER = load_ablation("fig3_reward")
+
+
+def outcome(seeds: int, score: float = 0.6):
+    def cell(arm: str, seed: int) -> Cell:
+        level = score if arm == "α=0.1" else 0.4
+        means = {f"p{i}": level for i in range(10)}
+        return Cell(arm, seed, dict.fromkeys(SPEC.scale("tiny").benchmarks, means), {})
+
+    cells = [cell(arm.name, seed) for arm in SPEC.arms for seed in range(seeds)]
+    return outcome_of(SPEC, "tiny", cells)
+
+
+def published(
+    store: Store, key: str, seeds: int, created: str, spec=SPEC, inputs=(), score: float = 0.6
+) -> None:
+    work = store.work(ABLATE + SPEC.name, key)
+    work.mkdir(parents=True)
+    (work / RESULTS).write_text(outcome(seeds, score).model_dump_json())
+    settings = {"ablation": spec.model_dump(mode="json"), "profile": "tiny"}
+    store.publish(work, stage=ABLATE + SPEC.name, version=2, key=key, settings=settings,
+                  inputs=inputs, seconds=1.0, pipeline_run="r", created=created)  # fmt: skip
+
+
+def test_the_result_with_most_seeds_counts_and_of_these_the_latest(tmp_path):
+    store = Store(tmp_path)
+    assert newest(store, SPEC, "tiny") is None
+    published(store, "a", 5, "2026-01-02", score=0.7)
+    published(store, "b", 3, "2026-01-03")
+    published(store, "c", 5, "2026-01-01")
+    found = newest(store, SPEC, "tiny")
+    assert found is not None
+    assert found.outcome == outcome(5, score=0.7)
+    assert newest(store, SPEC, "paper") is None
+
+
+def test_a_damaged_result_does_not_count_and_ends_nothing(tmp_path):
+    store = Store(tmp_path)
+    for key in "abc":
+        published(store, key, 5, "2026-01-01")
+    folder = store.root / f"{ABLATE}{SPEC.name}"
+    (folder / "b" / "manifest.json").write_text("{")
+    (folder / "c" / RESULTS).unlink()
+    assert newest(store, SPEC, "tiny") is not None
+    (folder / "a" / RESULTS).write_text("")
+    assert newest(store, SPEC, "tiny") is None
+
+
+def test_a_result_of_an_experiment_that_was_changed_since_does_not_count(tmp_path):
+    scale = SPEC.scale("tiny").model_copy(update={"set": {"rl_math.steps": 3}})
+    changed = SPEC.model_copy(update={"scales": {**SPEC.scales, "tiny": scale}})
+    published(Store(tmp_path), "a", 5, "2026-01-01", spec=changed)
+    assert newest(Store(tmp_path), SPEC, "tiny") is None
+    assert newest(Store(tmp_path), changed, "tiny") is not None
+
+
+def test_a_result_of_another_store_stays_on_the_page_until_one_with_as_many_seeds(tmp_path):
+    here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
+    file = tmp_path / "RESULTS.jsonl"
+    assert read_finished(file) == []
+    published(there, "a", 5, "2026-01-01", score=0.7)
+    write_finished(file, [f for f in [newest(there, SPEC, "tiny")] if f])
+    (kept,) = read_finished(file)
+    assert kept == newest(there, SPEC, "tiny")
+
+    published(here, "b", 3, "2026-01-02")
+    assert best(SPEC, "tiny", newest(here, SPEC, "tiny"), kept) == kept
+    published(here, "c", 5, "2026-01-03")
+    found = best(SPEC, "tiny", newest(here, SPEC, "tiny"), kept)
+    assert found is not None
+    assert found.outcome == outcome(5)
+
+
+def test_results_of_other_profiles_and_of_experiments_as_they_were_stay_in_the_file(tmp_path):
+    published(Store(tmp_path), "a", 5, "2026-01-01")
+    tiny = newest(Store(tmp_path), SPEC, "tiny")
+    assert tiny is not None
+    others = [tiny.model_copy(update={"asked": {**tiny.asked, **other}})
+              for other in ({"profile": "single_gpu"}, {"arms": []})]  # fmt: skip
+    later = tiny.model_copy(update={"created": "2026-01-02"})
+    kept = united([tiny, *others, later])
+    assert len(kept) == 3
+    assert later in kept
+    assert tiny not in kept
+
+
+def test_a_result_of_the_newest_grader_wins_over_one_with_more_seeds(tmp_path):
+    store = Store(tmp_path)
+    for version, seeds in ((3, 5), (4, 3)):
+        work = store.work(JUDGE, f"j{version}")
+        work.mkdir(parents=True)
+        made = store.publish(work, stage=JUDGE, version=version, key=f"j{version}", settings={},
+                             seconds=1.0, pipeline_run="r", created="2026")  # fmt: skip
+        ref = InputRef(stage=JUDGE, key=made.key, digest=made.digest)
+        published(store, f"g{version}", seeds, "2026-01-01", inputs=(ref,))
+    found = newest(store, SPEC, "tiny")
+    assert found is not None
+    assert (found.grader, found.outcome.seeds) == (4, 3)
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    (tmp_path / "RESULTS.jsonl").write_text('{"asked": {}}\n')
+    with pytest.raises(ConfigError, match=r"RESULTS\.jsonl, line 1"):
+        read_finished(tmp_path / "RESULTS.jsonl")
+
+
+def test_a_line_about_an_experiment_that_was_changed_since_does_not_count(tmp_path):
+    published(Store(tmp_path), "a", 5, "2026-01-01")
+    kept = newest(Store(tmp_path), SPEC, "tiny")
+    changed = SPEC.model_copy(update={"arms": SPEC.arms[::-1]})
+    assert best(changed, "tiny", kept) is None
+    assert best(OTHER, "tiny", kept) is None
+
+
+def test_a_shared_stage_costs_once_and_time_at_rest_is_no_time(tmp_path):
+    store = Store(tmp_path)
+    work = store.work("sft", "k")
+    (work / "logs").mkdir(parents=True)
+    lines = [{"step": i, "time": t, "metrics": {MARKER: 50.0}}
+             for i, t in enumerate((100.0, 102.0, 104.0, 5_000.0))]  # fmt: skip
+    (work / "logs" / "system.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    made = store.publish(work, stage="sft", version=1, key="k", settings={}, seconds=8.0,
+                         pipeline_run="r", hardware="4 × a CPU", created="2026")  # fmt: skip
+    ref = InputRef(stage="sft", key="k", digest=made.digest)
+    for key in ("a", "b"):
+        published(store, key, 5, "2026-01-01", inputs=(ref,))
+    found = newest(store, SPEC, "tiny")
+    assert found is not None
+    cost = cost_of([found, found])
+    # three pauses of 2 s, then 4,896 s between two attempts, of which one pause (4,900 s / 200)
+    # counts: half of four cores throughout
+    assert (cost.stages, cost.seconds) == (1, 8.0)
+    assert cost.cpu_seconds == pytest.approx((6 + 24.5) * 4 * 0.5)
+    assert cpu_seconds(tmp_path / "none", 4) == 0
+
+
+def test_the_page_has_every_claim_and_says_which_were_not_tried():
+    cost = Cost(stages=3, seconds=70.0, cpu_seconds=3_600.0)
+    text = to_markdown(
+        results_page("tiny", [Experiment(SPEC, outcome(5), cost), Experiment(OTHER)], cost)
+    )
+    rows = [line for line in text.splitlines() if line.startswith("| Table 6")]
+    assert len(rows) == 3  # α = 0.1 over three others
+    assert "AIME 2024 +1.2, AIME 2025 +2.4" in rows[0]
+    assert "+20.0" in rows[0]
+    assert all("confirmed" in row for row in rows)
+    (missing,) = [line for line in text.splitlines() if line.startswith("| Figure 3")]
+    assert NOT_RUN in missing
+    assert "LCB v5 +1.8" in missing  # 61.0 and 59.2
+    assert "1 of 2 experiments have run" in text
+    assert "1.0 CPU-core hours" in text
+    assert "klear ablate table6\\_lm\\_weight --profile tiny --seeds 5" in text
+
+
+def test_a_reversed_claim_stays_on_the_page():
+    text = to_markdown(results_page("tiny", [Experiment(SPEC, outcome(5, score=0.2))],
+                                    Cost(0, 0.0, 0.0)))  # fmt: skip
+    assert text.count("reversed |") == 6  # three contrasts on both benchmarks

@@ -1,0 +1,191 @@
+"""Every published dataset says what it is, where its rows are from and what each step left."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from configs.base import Settings
+from eval.records import Problem, Rejected, Sample
+from eval.tables import write_table
+from tasks.run import Run, active
+from tasks.split_rows import split_rows
+from tasks.stage import Metrics, stage
+from tasks.store import Artifact, Store
+
+
+class Knobs(Settings):
+    threshold: float = 0.5
+    note: str = "<script>alert(1)</script>"
+
+
+def problem(number: int, source: str) -> Problem:
+    return Problem(domain="math", prompt=f"{number} + 1 = ?", answer="1", source=source)
+
+
+@stage(version=1)
+def gather(out: Path, *, settings: Knobs) -> Metrics:
+    rows = [problem(i, "textbook") for i in range(7)] + [problem(i, "forum") for i in range(7, 10)]
+    write_table(out / "kept.parquet", Problem, rows)
+    bad = [Rejected(id="x", source="forum", reason="no answer", row="{}")]
+    write_table(out / "rejected.parquet", Rejected, bad)
+    sources = [
+        {"name": "textbook", "dataset": "someone/textbook", "revision": "abc", "licence": "MIT"},
+        {"name": "forum", "dataset": "someone/forum", "licence": "CC-BY-4.0"},
+    ]
+    (out / "sources.json").write_text(json.dumps(sources))
+    return {}
+
+
+@stage(version=1)
+def thin_out(out: Path, problems: Artifact, *, settings: Knobs, seed: int) -> Metrics:
+    split_rows(problems.file("kept.parquet"), {0: "first", 8: "late", 9: "late"}, out)
+    return {}
+
+
+@stage(version=1)
+def answer(out: Path, problems: Artifact, *, settings: Knobs) -> Metrics:
+    rows = [Sample(problem_id=str(i), index=0, model="m", text="4") for i in range(5)]
+    write_table(out / "samples.parquet", Sample, rows)
+    return {}
+
+
+@stage(version=1)
+def train(out: Path, problems: Artifact, *, settings: Knobs) -> Metrics:
+    (out / "checkpoint").mkdir()
+    (out / "checkpoint" / "model.safetensors").write_text("weights")
+    write_table(out / "kept.parquet", Problem, [])
+    return {}
+
+
+def cards(store: Path) -> dict[str, str]:
+    return {p.parent.parent.name: p.read_text() for p in store.glob("*/*/README.md")}
+
+
+def run_all(store: Path, threshold: float = 0.5) -> dict[str, Artifact]:
+    with active(Run(store=Store(store), seed=3)):
+        settings = Knobs(threshold=threshold)
+        first = gather(settings=Knobs())
+        second = thin_out(first, settings=settings)
+        return {
+            "gather": first,
+            "thin_out": second,
+            "answer": answer(second, settings=settings),
+            "train": train(second, settings=settings),
+        }
+
+
+def table_rows(card: str, heading: str = "Rows by source and step") -> dict[str, list[str]]:
+    """First column → the others, of the table below `heading`."""
+    section = card.split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:2] == "| "]
+    return {row[0].strip("*"): row[1:] for row in rows}
+
+
+def test_the_card_counts_every_source_at_every_step(tmp_path):
+    run_all(tmp_path)
+
+    rows = table_rows(cards(tmp_path)["thin_out"])
+    assert rows["Source"] == ["gather", r"thin\_out"]
+    assert rows["textbook"] == ["7", "6 of 7"]
+    assert rows["forum"] == ["3 of 4", "1 of 3"]
+    assert rows["all"] == ["10 of 11", "7 of 10"]
+    assert "<svg" in next(tmp_path.glob("thin_out/*/plots/funnel.svg")).read_text()
+
+
+def test_the_card_names_licences_settings_seed_and_digests(tmp_path):
+    made = run_all(tmp_path)
+
+    card = cards(tmp_path)["thin_out"]
+    assert table_rows(card, "Sources and licences")["textbook"] == [
+        "someone/textbook",
+        "abc",
+        "MIT",
+    ]
+    settings = table_rows(card, "Settings")
+    assert settings["threshold"] == ["0.5"]
+    assert settings["seed"] == ["3"]
+    assert made["thin_out"].digest in card
+    gathered = [made["gather"].key, made["gather"].digest]
+    assert table_rows(card, "Lineage")["gather"] == gathered
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["license"] == ["cc-by-4.0", "mit"]
+    assert {c["data_files"] for c in front["configs"]} == {"kept.parquet", "rejected.parquet"}
+
+
+def test_rows_that_name_no_source_are_counted_together(tmp_path):
+    run_all(tmp_path)
+
+    rows = table_rows(cards(tmp_path)["answer"])
+    assert rows["textbook"] == ["7", "6 of 7", "–"]
+    assert rows["all"] == ["10 of 11", "7 of 10", "5"]
+
+
+def test_a_checkpoint_has_no_dataset_card(tmp_path):
+    run_all(tmp_path)
+
+    assert "train" not in cards(tmp_path)
+
+
+def test_text_of_settings_is_no_markup_on_the_card(tmp_path):
+    run_all(tmp_path)
+
+    assert "<script>" not in cards(tmp_path)["gather"]
+
+
+def test_the_card_is_no_part_of_the_content(tmp_path):
+    """Another threshold, the same rows: what is made from them stays valid."""
+    first = run_all(tmp_path)["thin_out"]
+    second = run_all(tmp_path, threshold=0.25)["thin_out"]
+
+    assert first.key != second.key
+    assert first.digest == second.digest
+
+
+def test_a_card_without_its_ancestors_still_says_what_is_here(tmp_path):
+    store = Store(tmp_path)
+    made = run_all(tmp_path)
+    store.discard("gather", made["gather"].key)
+    with active(Run(store=store, seed=3, force=frozenset({"thin_out"}))):
+        thin_out(made["gather"].model_copy(update={"folder": _copy(tmp_path)}), settings=Knobs())
+
+    assert table_rows(cards(tmp_path)["thin_out"])["Source"] == [r"thin\_out"]
+
+
+def _copy(tmp_path: Path) -> Path:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    rows = [problem(i, "textbook") for i in range(10)]
+    write_table(folder / "kept.parquet", Problem, rows)
+    return folder
+
+
+def test_a_page_that_cannot_be_written_leaves_the_scratch_to_go_on_from(tmp_path):
+    store = Store(tmp_path)
+    work = store.work("distill", "k")
+    (work / ".resume").mkdir(parents=True)
+    (work / ".resume" / "journal.jsonl").write_text("paid for")
+
+    def full_disk(*_: object) -> list[str]:
+        raise OSError("No space left on device")
+
+    fields = {"stage": "distill", "version": 1, "key": "k", "settings": {}, "seconds": 1.0,
+              "pipeline_run": "", "created": ""}  # fmt: skip
+    with pytest.raises(OSError, match="No space"):
+        store.publish(work, about=full_disk, **fields)
+    assert (work / ".resume" / "journal.jsonl").read_text() == "paid for"
+
+    folder = store.publish(work, **fields).folder
+    assert not (folder / ".resume").exists()
+
+
+def test_a_lost_file_of_an_ancestor_does_not_stop_what_is_made_from_it(tmp_path):
+    run_all(tmp_path)
+    next(tmp_path.glob("gather/*/kept.parquet")).unlink()
+    again = Run(store=Store(tmp_path), seed=3, force=frozenset({"answer"}))
+    first = Artifact.of_folder(next(tmp_path.glob("thin_out/*")), "thin_out")
+    with active(again):
+        answer(first.model_copy(update={"key": first.folder.name}), settings=Knobs())
+
+    assert table_rows(cards(tmp_path)["answer"])["all"][-1] == "5"

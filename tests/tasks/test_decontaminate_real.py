@@ -1,0 +1,186 @@
+"""Recall and precision on real problems, with true pairs found without any n-gram."""
+
+import gzip
+import json
+import re
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from eval.tables import ArrowWriter
+from tasks.ngrams import Item, NgramIndex
+from tasks.overlap_counts import SURELY_THE_SAME, count_hits
+from tasks.overlaps import HITS, Overlaps, Rows
+from tasks.words import Normalisation
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+BENCHMARKS = ("aime24", "aime25", "hmmt_feb_2025", "math500")
+
+
+@cache
+def rows_of(name: str) -> list[dict]:
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"needs ../shared/data/{name}")
+    with gzip.open(path, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def texts(name: str, field: str = "problem") -> list[str]:
+    return [row[field] for row in rows_of(name)]
+
+
+def index_of(items: list[str], normalise: Normalisation = "alnum") -> NgramIndex:
+    return NgramIndex([Item("bench", str(i), t) for i, t in enumerate(items)], 9, normalise)
+
+
+def found_pairs(
+    items: list[str], rows: list[str], normalise: Normalisation, coverage: float = 0.0
+) -> set[tuple[int, int]]:
+    """(item, row) that share a 9-gram or a whole short item, at this coverage or more."""
+    found = index_of(items, normalise).search(pa.array(rows, pa.large_string()))
+    pairs = zip(found.items.tolist(), found.rows.tolist(), found.coverage.tolist(), strict=True)
+    return {(item, row) for item, row, share in pairs if share >= coverage}
+
+
+def character_grams(text: str) -> set[str]:
+    letters = re.sub(r"[^a-z0-9]", "", text.lower())
+    return {letters[i : i + 4] for i in range(len(letters) - 3)}
+
+
+def answer(text: str) -> str:
+    boxed = re.search(r"\\boxed\{(.*)\}", text, re.DOTALL)
+    return re.sub(r"[\s$]", "", boxed[1] if boxed else text).lstrip("0")
+
+
+def true_pairs(items: list[tuple[str, str]], rows: list[tuple[str, str]]) -> set[tuple[int, int]]:
+    """Same problem: nearly the same characters, or the same answer and many of them."""
+    grams = [character_grams(text) for text, _ in rows]
+    pairs = set()
+    for i, (text, value) in enumerate(items):
+        mine = character_grams(text)
+        alike, row = max((len(mine & g) / len(mine | g), j) for j, g in enumerate(grams))
+        same_answer = answer(value) == answer(rows[row][1])
+        if alike >= 0.9 or (alike >= 0.4 and same_answer):
+            pairs.add((i, row))
+    return pairs
+
+
+OTHER_TYPESETTING = {
+    "aime24": (
+        ("aime24/test.jsonl.gz", "problem", "expected_answer"),
+        ("aimo_validation_aime/train.jsonl.gz", "question", "answer"),
+        30,
+    ),
+    "hmmt_feb_2025": (
+        ("hmmt_feb_2025/test.jsonl.gz", "problem", "solution"),
+        ("comp_math_24_25/test.jsonl.gz", "problem", "expected_answer"),
+        29,  # problem 24 of 30 is not in that collection
+    ),
+}
+
+
+@pytest.mark.parametrize("benchmark", OTHER_TYPESETTING)
+def test_alnum_finds_every_problem_in_other_typesetting(benchmark: str):
+    (name, text, gold), (other, other_text, other_gold), expected = OTHER_TYPESETTING[benchmark]
+    items = [(row[text], row[gold]) for row in rows_of(name)]
+    rows = [(row[other_text], row[other_gold]) for row in rows_of(other)]
+    true = true_pairs(items, rows)
+    assert len(true) == expected
+    item_texts, row_texts = [t for t, _ in items], [t for t, _ in rows]
+    assert true <= found_pairs(item_texts, row_texts, "alnum", 0.25)
+    assert not true <= found_pairs(item_texts, row_texts, "whitespace")
+
+
+def retyped(text: str) -> str:
+    """As another collection would print it: other spacing, no dollars, bare braces."""
+    text = re.sub(r"\\left|\\right|\\,|\\!", " ", text.replace("\\dfrac", "\\frac"))
+    text = re.sub(r"\$\s*(.*?)\s*\$", r" \\( \1 \\)", text, flags=re.DOTALL)
+    return re.sub(r"([=+<>,.])", r" \1 ", text)
+
+
+def test_alnum_finds_aime25_retyped_by_rules_and_verbatim():
+    # The data holds one typesetting of AIME25 only: both of its files print it alike.
+    items = texts("aime25/test.jsonl.gz")
+    copies = [
+        row["problem"]
+        for row in rows_of("comp_math_24_25/test.jsonl.gz")
+        if row["subset_for_metrics"] == "aime25"
+    ]
+    assert copies == items
+    same = {(i, i) for i in range(len(items))}
+    changed = [retyped(item) for item in items]
+    assert all(a != b for a, b in zip(items, changed, strict=True))
+    assert same <= found_pairs(items, copies, "alnum", 1.0)
+    assert same <= found_pairs(items, changed, "alnum", SURELY_THE_SAME)
+    assert not same <= found_pairs(items, changed, "whitespace")
+
+
+def nine_grams(text: str) -> list[str]:
+    words = text.lower().split()
+    return [" ".join(words[i : i + 9]) for i in range(len(words) - 8)]
+
+
+def test_whitespace_gives_the_flags_and_the_coverage_of_the_published_rule():
+    items = texts("math500/test.jsonl.gz")
+    rows = texts("deepscaler/train.jsonl.gz")[::4]
+    owners = defaultdict(set)
+    for number, item in enumerate(items):
+        for gram in nine_grams(item):
+            owners[gram].add(number)
+    sizes = [len(set(nine_grams(item))) for item in items]
+    published = {}
+    for number, row in enumerate(rows):
+        shared = Counter(item for gram in set(nine_grams(row)) for item in owners.get(gram, ()))
+        published |= {(number, item): count / sizes[item] for item, count in shared.items()}
+    index = index_of(items, "whitespace")
+    found = index.search(pa.array(rows, pa.large_string()))
+    columns = (found.rows, found.items, found.coverage, found.entries)
+    ours = {
+        (row, item): coverage
+        for row, item, coverage, entry in zip(*(c.tolist() for c in columns), strict=True)
+        if not index.is_whole(entry)
+    }
+    assert ours == published
+    assert len({row for row, _ in ours}) > 100
+
+
+def test_alnum_loses_no_real_copy_that_the_published_rule_finds():
+    # Not a superset hit by hit: "= a + b + c + d = 9" has nine words only if signs are words.
+    items = texts("math500/test.jsonl.gz") + texts("aime24/test.jsonl.gz")
+    rows = texts("deepscaler/train.jsonl.gz")
+    real = found_pairs(items, rows, "whitespace", 0.8)
+    assert real
+    assert real <= found_pairs(items, rows, "alnum", 0.5)
+
+
+def test_the_report_separates_leaks_from_the_wording_that_most_hits_are(tmp_path: Path):
+    items = [
+        Item(b, str(i), t) for b in BENCHMARKS for i, t in enumerate(texts(f"{b}/test.jsonl.gz"))
+    ]
+    prompts = pa.array(texts("deepscaler/train.jsonl.gz"), pa.string())
+    numbers = pa.array(range(1, len(prompts) + 1), pa.int64())
+    sources = pa.array(["deepscaler"] * len(prompts))
+    with ArrowWriter(tmp_path / "hits.parquet", HITS) as hits:
+        rows = Rows(numbers, numbers.cast(pa.string()), sources, prompts)
+        reasons = Overlaps(NgramIndex(items, 9, "whitespace"), 0.0, hits).decide(rows).reasons
+    counts, leaks = count_hits(tmp_path / "hits.parquet", 10_000)
+    assert counts.rows.strict == len(reasons) == counts.by_source["deepscaler"].strict
+    assert counts.rows.leaked == len(leaks) > 0
+    # Whole rows of MATH-500 are in DeepScaleR; of AIME and HMMT only phrases are.
+    assert counts.by_benchmark["math500"].leaked > 20
+    assert counts.by_benchmark["aime25"].leaked == counts.by_benchmark["hmmt_feb_2025"].leaked == 0
+    assert counts.rows.boilerplate > 0.8 * counts.rows.strict
+    (most, common), *_ = counts.frequent(1)
+    assert "relatively prime positive integers" in most
+    assert common.rows > 50
+
+
+def test_most_of_leetcode_after_july_2024_is_in_livecodebench():
+    items = texts("livecodebench/problems_v6.jsonl.gz", "question_content")
+    rows = texts("leetcode/v0.3.1_test.jsonl.gz", "problem_description")
+    leaked = {row for _, row in found_pairs(items, rows, "alnum", 0.5)}
+    assert len(leaked) > 0.5 * len(rows)

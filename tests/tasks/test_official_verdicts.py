@@ -1,0 +1,65 @@
+"""LiveCodeBench's verdict beside ours, in the results of an evaluation."""
+
+import pytest
+
+from configs.evaluate_stage import PAPER_PROTOCOLS, BenchmarkProtocol
+from configs.judging import JudgeRuntime, JudgeSettings
+from eval.benchmarks import Statement, score_benchmark
+from eval.lcb_parity import official
+from eval.records import Problem, Sample
+from eval.tables import count_rows, write_table
+from tasks.benchmarking import judge_all
+
+ADD = Problem.model_validate(
+    {
+        "domain": "code",
+        "prompt": "Print the sum of two numbers.",
+        "source": "lcb",
+        "tests": {"kind": "stdin", "cases": [{"input": "1 2\n", "output": "3\n"}]},
+    }
+)
+OTHER = ADD.model_copy(update={"id": "other", "source": "elsewhere"})
+PROGRAMS = {
+    0: "print(sum(map(int, input().split())))",  # right by both
+    1: "print(sum(map(int, open(0).read().split())))",  # the official runner has no descriptor 0
+    2: "print(4)",  # wrong by both
+}
+STATEMENT = Statement(
+    checkpoint="c", engine="e", temperature=1.0, top_p=1.0, max_tokens=9, yarn_factor=None,
+    template="t", grader_version=1, sandbox="bubblewrap", seed=1, resamples=50,
+)  # fmt: skip
+
+
+def sample(problem: Problem, index: int) -> Sample:
+    text = f"<think>x</think>\n```python\n{PROGRAMS[index]}\n```"
+    return Sample(problem_id=problem.id, index=index, model="m", text=text)
+
+
+def test_both_verdicts_are_in_the_result_and_only_official_benchmarks_are_judged_twice(tmp_path):
+    rows = [sample(p, i) for p in (ADD, OTHER) for i in PROGRAMS]
+    write_table(tmp_path / "problems.parquet", Problem, [ADD, OTHER])
+    write_table(tmp_path / "samples.parquet", Sample, rows)
+    settings = JudgeSettings(runtime=JudgeRuntime(workers=1))
+
+    ours = judge_all(tmp_path, settings)
+    published = judge_all(tmp_path, official(settings), "official_scores", {ADD.id})
+
+    assert count_rows(tmp_path / "official_scores.parquet") == len(PROGRAMS)
+    protocol = BenchmarkProtocol(name="lcb", k=3, official=True)
+    samples = {(s.problem_id, s.index): s for s in rows}
+    result = score_benchmark(protocol, [ADD], samples, ours, STATEMENT, official=published)
+    assert result.avg == pytest.approx(2 / 3)
+    assert result.official == pytest.approx(1 / 3)
+    assert result.disagreements == 1
+
+
+def test_without_the_official_rules_the_result_says_nothing_of_them():
+    result = score_benchmark(BenchmarkProtocol(name="lcb", k=1), [ADD], {}, {}, STATEMENT)
+
+    assert (result.official, result.disagreements) == (None, 0)
+
+
+def test_every_livecodebench_protocol_of_the_paper_asks_for_both():
+    assert {p.name for p in PAPER_PROTOCOLS if p.official} == {
+        p.name for p in PAPER_PROTOCOLS if p.source == "livecodebench"
+    }

@@ -1,0 +1,146 @@
+"""Rates are taken from results of the same kind of work on the same kind of machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.data_stages import DedupSettings, JudgeStageSettings, SampleSettings
+from configs.engines import EngineSettings
+from configs.evaluate_stage import EvaluateSettings
+from configs.judging import JudgeSettings
+from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings
+from tasks.earlier import Earlier, Past
+from tasks.hardware import this_machine
+from tasks.rates import Rates
+from tasks.store import Store
+from tests.tasks.manifests_by_hand import publish
+
+H100 = "8 × NVIDIA H100 80GB HBM3"
+
+
+def newest(root: Path, stage: str) -> Past:
+    return next(Earlier(Store(root)).of(stage))
+
+
+def rate(root: Path, body: str, stage: str, *, gpu: str = "", uses_gpus: bool = False):
+    past = newest(root, stage)
+    return Rates(Earlier(Store(root)), gpu).measured(body, past, uses_gpus=uses_gpus)
+
+
+def vllm(model: str, **runtime: int) -> SampleSettings:
+    engine = {"kind": "vllm", "model": model, "runtime": runtime}
+    return SampleSettings(engine=EngineSettings.model_validate(engine))
+
+
+@pytest.mark.parametrize(
+    ("body", "stage", "settings", "metrics", "per_second", "unit"),
+    [
+        ("dedup", "dedup", DedupSettings(), {"kept": 900, "rejected": 100}, 100, "rows"),
+        ("judge", "judge_rl", JudgeStageSettings(), {"scores": 50}, 5, "answers"),
+        ("sft", "sft", SFTSettings(batch_tokens=1000), {"steps": 20}, 2000, "tokens"),
+        ("rl", "rl_math", RLSettings(), {"rollout_steps": 10}, 10 * 128 * 8 * 400 / 10, "tokens"),
+        ("evaluate", "evaluate_sft", EvaluateSettings(), {"completion_tokens": 400}, 40, "tokens"),
+    ],
+)
+def test_a_rate_is_work_by_seconds(tmp_path, body, stage, settings, metrics, per_second, unit):
+    lengths = {"completions/mean_length": [300.0, 500.0]}
+    publish(tmp_path, stage, settings=settings, metrics=metrics, seconds=10, curve=lengths)
+
+    found = rate(tmp_path, body, stage)
+    assert found is not None
+    assert (found.per_second, found.unit, found.source) == (per_second, unit, f"{stage}/k")
+
+
+def test_generation_is_measured_by_the_engine_alone(tmp_path):
+    metrics = {"tokens": 9000.0, "samples": 3.0, "tokens_per_second": 4500.0}
+    settings = vllm("Qwen/Qwen3-8B", tensor_parallel=2, data_parallel=3)
+    publish(tmp_path, "rate", settings=settings, metrics=metrics, seconds=99, hardware=H100)
+
+    found = rate(tmp_path, "distill", "rate", gpu="H100", uses_gpus=True)
+    assert found is not None
+    assert (found.per_second, found.devices) == (4500, 6)
+    assert str(found) == f"4,500 tokens/s measured in rate/k on {H100}"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpu", "usable"),
+    [
+        (H100, "H100", True),
+        (H100, "H200", False),
+        (this_machine(), "", True),
+        (H100, "", False),  # planned for this machine, which has no such card
+        ("", "", True),  # an older manifest does not say where
+    ],
+)
+def test_gpu_work_is_only_compared_on_the_same_card(tmp_path, hardware, gpu, usable):
+    settings = SFTSettings(batch_tokens=1000)
+    publish(tmp_path, "sft", settings=settings, metrics={"steps": 20}, hardware=hardware)
+
+    assert (rate(tmp_path, "sft", "sft", gpu=gpu, uses_gpus=True) is not None) == usable
+
+
+def test_data_rates_of_another_machine_are_used_and_named(tmp_path):
+    publish(tmp_path, "dedup", settings=DedupSettings(), metrics={"kept": 10}, hardware="4 × Other")
+
+    assert str(rate(tmp_path, "dedup", "dedup")).endswith("on 4 × Other")
+
+
+def comparable(root: Path, body: str, stage: str, settings, base=None) -> list[str]:
+    rates = Rates(Earlier(Store(root)))
+    tree = settings.model_dump(mode="json")
+    return [p.manifest.key for p in rates.comparable(body, stage, tree, base)]
+
+
+def test_generation_compares_by_engine_and_size_of_the_model(tmp_path):
+    publish(tmp_path, "rate", "small", settings=vllm("Qwen/Qwen3-1.7B"))
+    publish(tmp_path, "rate", "same", settings=vllm("Qwen/Qwen3-8B"))
+    publish(tmp_path, "distill", "base", settings=vllm("Qwen/Qwen3-8B-Base"))
+
+    assert comparable(tmp_path, "distill", "rate", vllm("Qwen/Qwen3-8B")) == ["same", "base"]
+
+
+def test_training_compares_by_the_model_that_it_goes_back_to(tmp_path):
+    for key, hidden in (("a", 96), ("b", 128)):
+        base = BaseModelSettings(kind="random", hidden=hidden)
+        publish(tmp_path, "base", key, settings=base)
+        publish(tmp_path, "sft", key, settings=SFTSettings(), inputs=(("base", key),))
+        publish(tmp_path, "rl_math", key, settings=RLSettings(), inputs=(("sft", key),))
+    wide = BaseModelSettings(kind="random", hidden=128)
+
+    assert comparable(tmp_path, "sft", "sft", SFTSettings(), wide) == ["b"]
+    assert comparable(tmp_path, "rl", "rl_math", RLSettings(), wide) == ["b"]
+    assert comparable(tmp_path, "rl", "rl_code", RLSettings(domain="code"), wide) == ["b"]
+    assert comparable(tmp_path, "rl", "rl_math", RLSettings(engine="vllm_server"), wide) == []
+
+
+def test_judging_compares_by_how_many_tests_are_run(tmp_path):
+    few = JudgeStageSettings(judge=JudgeSettings(max_tests=4))
+    publish(tmp_path, "judge", "few", settings=few)
+    publish(tmp_path, "judge_rl", "all", settings=JudgeStageSettings())
+
+    assert comparable(tmp_path, "judge", "judge", few) == ["few"]
+    assert comparable(tmp_path, "judge", "judge", JudgeStageSettings()) == ["all"]
+
+
+def test_training_over_several_nodes_is_counted_by_its_processes(tmp_path):
+    metrics = {"steps": 20.0, "processes": 32.0}
+    publish(tmp_path, "sft", settings=SFTSettings(), metrics=metrics, hardware=H100)
+
+    found = rate(tmp_path, "sft", "sft", gpu="H100", uses_gpus=True)
+    assert found is not None
+    assert found.devices == 32
+
+
+def test_a_resumed_stage_is_as_slow_as_all_its_attempts(tmp_path):
+    """Ten steps of two seconds, killed after five, an hour of pause; the last attempt took 12 s."""
+    publish(
+        tmp_path, "sft", settings=SFTSettings(batch_tokens=1000), metrics={"steps": 10}, seconds=12
+    )
+    times = [2.0 * i + (3600 if i >= 5 else 0) for i in range(10)]
+    lines = [json.dumps({"step": i, "time": t, "metrics": {}}) for i, t in enumerate(times)]
+    (tmp_path / "sft" / "k" / "logs" / "metrics.jsonl").write_text("\n".join(lines))
+
+    found = rate(tmp_path, "sft", "sft")
+    assert found is not None
+    assert found.per_second == pytest.approx(10 * 1000 / 20)

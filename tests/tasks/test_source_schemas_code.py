@@ -1,0 +1,290 @@
+"""Code entries of the catalogue on rows in the schema of their dataset; the contents are invented.
+
+Schemas as of August 2026 from dataset cards and published loaders. Not verified: the wording of
+Skywork's instruction before the problem, and which of its forms of tests are how frequent.
+"""
+
+import base64
+import json
+import pickle
+import zlib
+from typing import Any
+
+import pytest
+
+from configs.sources import Source
+from eval.records import CallCase, CheckerCase, StdinCase, TestSuite
+from tasks.row_fields import BadField
+from tasks.row_to_problem import to_problem
+
+EXPERT = (
+    "You are an expert Python programmer. You will be given a question (problem specification) and "
+    "will generate a correct Python program that matches the specification and passes all tests."
+)
+STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))
+PAIRS = {"inputs": ["1\n", "3\n"], "outputs": ["2\n", "4\n"]}
+TACO = {
+    "question": "Add one.",
+    "solutions": '["print(int(input()) + 1)"]',
+    "starter_code": "",
+    "input_output": json.dumps(PAIRS),
+    "difficulty": "EASY",
+    "raw_tags": "[]",
+    "name": None,
+    "source": "codechef",
+    "tags": "[]",
+    "skill_types": "[]",
+    "url": "https://example.org/ADD",
+    "Expected Auxiliary Space": None,
+    "time_limit": "0.5 seconds",
+    "date": "2019-12-31",
+    "picture_num": "0",
+    "memory_limit": "50000 bytes",
+    "Expected Time Complexity": None,
+}
+APPS = {
+    "id": 0,
+    "question": "Add one.",
+    "solutions": '["print(int(input()) + 1)"]',
+    "input_output": json.dumps(PAIRS),
+    "difficulty": "interview",
+    "url": "https://example.org/A",
+    "starter_code": "",
+}
+CODEFORCES: dict[str, Any] = {
+    "id": "1/A",
+    "aliases": None,
+    "contest_id": "1",
+    "contest_name": "Beta Round 1",
+    "contest_type": "ICPC",
+    "contest_start": 1_704_067_200,
+    "contest_start_year": 2024,
+    "index": "A",
+    "time_limit": 2.0,
+    "memory_limit": 256.0,
+    "title": "One more",
+    "description": "Add one.",
+    "input_format": "One number.",
+    "output_format": "Its successor.",
+    "interaction_format": None,
+    "note": None,
+    "examples": [{"input": "1", "output": "2"}],
+    "editorial": None,
+    "rating": 800,
+    "tags": ["math"],
+    "testset_size": 2,
+    "official_tests": [{"input": "1\n", "output": "2\n"}, {"input": "3\n", "output": "4\n"}],
+    "official_tests_complete": True,
+    "input_mode": "stdio",
+    "generated_checker": None,
+    "executable": True,
+    "generated_tests": 0,
+}
+
+
+def verl(question: str, tests: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "data_source": "coder1_longcot",
+        "prompt": [{"content": question, "role": "user"}],
+        "ability": "code",
+        "reward_model": {"ground_truth": json.dumps(tests), "style": "rule"},
+        **more,
+    }
+
+
+def livecodebench(private: Any, **more: Any) -> dict[str, Any]:
+    packed = base64.b64encode(zlib.compress(pickle.dumps(json.dumps(private)))).decode()
+    return {
+        "question_title": "A. One more",
+        "question_content": "Add one.",
+        "platform": "atcoder",
+        "question_id": "abc1_a",
+        "contest_id": "abc1",
+        "contest_date": "2025-02-01T10:30:00",
+        "starter_code": "",
+        "difficulty": "easy",
+        "public_test_cases": '[{"input": "1\\n", "output": "2\\n", "testtype": "stdin"}]',
+        "private_test_cases": packed,
+        "metadata": "{}",
+        **more,
+    }
+
+
+ROWS: dict[str, dict[str, Any]] = {
+    "taco": TACO,
+    "apps": APPS,
+    "codeforces": CODEFORCES,
+    "skywork_code": verl("Add one.", {**PAIRS, "fn_name": None, "import_prefix": None}),
+    "klear_code": verl(f"{EXPERT}\n\nAdd one.", PAIRS, hash="47c4"),
+    "livecodebench": livecodebench([{"input": "3\n", "output": "4\n", "testtype": "stdin"}]),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_the_dataset_is_a_problem_with_its_tests(name):
+    problem = to_problem(ROWS[name], Source(use=name))
+    assert problem.prompt.startswith("Add one.")
+    assert problem.tests
+    assert (problem.tests.kind, problem.tests.cases) == ("stdin", STDIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        (
+            "openthoughts3_code",
+            {
+                "difficulty": 9,
+                "source": "stackexchange_codegolf",
+                "domain": "code",
+                "conversations": [
+                    {"from": "human", "value": "Add one."},
+                    {"from": "gpt", "value": "<think></think>"},
+                ],
+            },
+        ),
+        (
+            "acereason_sft_code",
+            {
+                "category": "code",
+                "source": "TACO",
+                "input": "Add one.\n\nWrite Python code to solve the problem. Please place the "
+                "solution code in the following format:\n```python\n# Your solution code here\n```",
+                "output": "<think></think>",
+            },
+        ),
+        (
+            "opencodereasoning",
+            {
+                "id": "c0",
+                "input": "Add one.",
+                "output": "<think></think>",
+                "source": "codeforces",
+                "license": "cc-by-4.0",
+                "dataset": "code_contests",
+                "split": "train",
+                "difficulty": "7",
+                "solution": "print(1)",
+            },
+        ),
+    ],
+)
+def test_a_teachers_prompt_is_kept_though_nothing_can_judge_it(name, row):
+    problem = to_problem(row, Source(use=name))
+    assert (problem.prompt, problem.judgeable, problem.tests) == ("Add one.", False, None)
+
+
+def test_opencodereasonings_placeholder_is_looked_up_by_dataset_split_and_index():
+    row = {"id": "t1", "input": "-", "output": "<think></think>", "source": "codechef",
+           "license": "mit", "dataset": "taco", "split": "test", "difficulty": "EASY",
+           "solution": "print(1)", "index": "1"}  # fmt: skip
+    source = Source(use="opencodereasoning_looked_up")
+    tables = {"taco/train": ["no", "no"], "taco/test": ["no", "Add one.", ""]}
+    assert to_problem(row, source, tables).prompt == "Add one."
+    for wrong, reason in [
+        ({"dataset": "leet"}, "field dataset: no lookup table 'leet/test'"),
+        ({"index": "3"}, "field index: taco/test has 3 rows, no '3'"),
+        ({"index": None}, "field index: taco/test has 3 rows, no"),
+        ({"index": "2"}, "field index: row 2 of taco/test has no text"),
+    ]:
+        with pytest.raises(BadField, match=reason):
+            to_problem({**row, **wrong}, source, tables)
+
+
+def test_functions_of_taco_and_apps_are_called_and_their_header_is_in_the_prompt():
+    tests = {"fn_name": "add", "inputs": [[1], [3]], "outputs": [[2], [4]]}
+    more = {"starter_code": "def add(n):\n\t", "input_output": json.dumps(tests)}
+    for name, row in (("taco", TACO), ("apps", APPS)):
+        problem = to_problem({**row, **more}, Source(use=name))
+        assert problem.prompt == "Add one.\n\nStarter code\n\ndef add(n):"
+        assert problem.tests == TestSuite(
+            kind="call",
+            fn_name="add",
+            cases=(CallCase(args=(1,), output=2), CallCase(args=(3,), output=4)),
+        )
+
+
+def test_codeforces_prompt_limits_and_day():
+    problem = to_problem(CODEFORCES, Source(use="codeforces"))
+    assert problem.prompt == (
+        "Add one.\n\nInput\n\nOne number.\n\nOutput\n\nIts successor.\n\n"
+        "Examples\n\nInput:\n1\nOutput:\n2"
+    )
+    assert problem.tests
+    assert (problem.tests.time_limit_s, problem.tests.memory_mb) == (2.0, 256)
+    assert problem.date == "2024-01-01"
+
+
+def test_codeforces_checker_sees_its_arguments_in_its_own_order(tmp_path, capsys, monkeypatch):
+    """open-r1 calls `checker.py input answer output`, this judge `… input output answer`."""
+    checker = '"""doc"""\nfrom __future__ import annotations\nimport sys\nprint(*sys.argv[1:])'
+    row = {**CODEFORCES, "generated_checker": checker}
+    suite = to_problem(row, Source(use="codeforces")).tests
+    assert suite
+    assert suite.kind == "checker"
+    case = suite.cases[0]
+    assert isinstance(case, CheckerCase)
+    assert (case.input, case.output) == ("1\n", "2\n")
+    monkeypatch.setattr("sys.argv", ["checker.py", "input", "output", "answer"])
+    exec(compile(case.checker, "checker.py", "exec", dont_inherit=True), {})
+    assert capsys.readouterr().out == "input answer output\n"
+
+
+def test_a_codeforces_problem_without_published_tests_is_a_prompt_for_sft():
+    problem = to_problem({**CODEFORCES, "official_tests": []}, Source(use="codeforces"))
+    assert not problem.judgeable
+
+
+@pytest.mark.parametrize(
+    ("tests", "fn_name", "codes"),
+    [
+        ({"assert_case": ["assert add(1) == 2"]}, None, ["assert add(1) == 2"]),
+        ({"functional": ["assert add(1) == 2"]}, None, ["assert add(1) == 2"]),
+        (
+            {"functional": "def check(candidate):\n    assert candidate(1) == 2\n\ncheck(add)"},
+            "add",
+            ["assert candidate(1) == 2"],
+        ),
+        (
+            {
+                "import_prefix": "from typing import *\n",
+                "test_code": "def check(candidate):\n    assert candidate(n = 1) == 2\n",
+                "entry_point": "Solution().add",
+                "inputs": None,
+            },
+            "Solution().add",
+            ["assert candidate(n = 1) == 2"],
+        ),
+    ],
+)
+def test_assertions_of_skywork_and_klear_run_one_by_one(tests, fn_name, codes):
+    suite = to_problem(verl("Add one.", tests), Source(use="skywork_code")).tests
+    assert suite
+    assert suite.fn_name == fn_name
+    assert [c.model_dump()["code"] for c in suite.cases] == codes
+
+
+def test_livecodebench_functions_are_named_by_the_metadata_and_keep_their_day():
+    public = '[{"input": "1\\n[2]", "output": "3", "testtype": "functional"}]'
+    private = [{"input": "4\n[5]", "output": "[6]", "testtype": "functional"}]
+    row = livecodebench(
+        private,
+        public_test_cases=public,
+        metadata='{"func_name": "add"}',
+        starter_code="class Solution:\n    def add(self, a, b):\n        ",
+    )
+    problem = to_problem(row, Source(use="livecodebench"))
+    assert problem.date == "2025-02-01"
+    assert problem.prompt.endswith("Starter code\n\nclass Solution:\n    def add(self, a, b):")
+    assert problem.tests
+    assert problem.tests.fn_name == "add"
+    assert problem.tests.cases == (
+        CallCase(args=(1, [2]), output=3),
+        CallCase(args=(4, [5]), output=[6]),
+    )
+
+
+def test_tests_of_two_kinds_are_refused_together():
+    row = livecodebench(["assert add(1) == 2"])
+    with pytest.raises(BadField, match="stdin tests and assert tests cannot be one suite"):
+        to_problem(row, Source(use="livecodebench"))

@@ -1,0 +1,156 @@
+"""Math entries of the catalogue on rows in the schema of their dataset; the contents are invented.
+
+Schemas as of August 2026 from dataset cards and published loaders. Not verified: the wording of
+Skywork's and AceReason-SFT's instruction after the problem, and the type of aime_2024's answer.
+"""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from configs.sources import Source
+from eval.records import Problem
+from tasks.row_fields import BadField
+from tasks.row_to_problem import to_problem
+from tasks.sources import Piece, needed_columns, piece_rows
+
+BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+STEPS = "Let's think step by step and output the final answer within \\boxed{}."
+
+
+def verl(question: str, ground_truth: str, **more: Any) -> dict[str, Any]:
+    return {
+        "data_source": "train-math-numinamath1.5_olympiads",
+        "prompt": [{"content": question, "role": "user"}],
+        "ability": "math",
+        "reward_model": {"ground_truth": ground_truth, "style": "rule"},
+        **more,
+    }
+
+
+ROWS: dict[str, dict[str, Any]] = {
+    "openthoughts3_math": {
+        "difficulty": 8,
+        "source": "ai2-adapt-dev/openmath-2-math",
+        "domain": "math",
+        "conversations": [
+            {"from": "human", "value": "What is 1 + 1?"},
+            {"from": "gpt", "value": "<think>two</think>2"},
+        ],
+    },
+    "numina_math": {
+        "problem": "What is 1 + 1?",
+        "solution": "It is 2.",
+        "answer": "2",
+        "problem_type": "Algebra",
+        "question_type": "math-word-problem",
+        "problem_is_valid": "Yes",
+        "solution_is_valid": "Yes",
+        "source": "olympiads",
+        "synthetic": False,
+    },
+    "acereason_sft_math": {
+        "category": "math",
+        "source": "NuminaMath",
+        "input": f"What is 1 + 1?\n{BOXED}",
+        "output": "<think>two</think>2",
+    },
+    "acereason_math": {"problem": "What is 1 + 1?", "answer": "2"},
+    "deepscaler": {"problem": "What is 1 + 1?", "answer": "2", "solution": "It is 2."},
+    "skywork_math": verl(
+        f"What is 1 + 1? {STEPS}",
+        '["2"]',
+        extra_info={"index": 7, "model_difficulty": {"DeepSeek-R1-Distill-Qwen-7B": 3}},
+    ),
+    "openr1_math": {
+        "problem": "What is 1 + 1?",
+        "solution": "It is 2.",
+        "answer": "2",
+        "problem_type": "Algebra",
+        "question_type": "math-word-problem",
+        "source": "olympiads",
+        "uuid": "0b1f",
+        "is_reasoning_complete": [True, False],
+        "generations": ["<think>two</think>2", "<think>tw"],
+        "correctness_math_verify": [True, False],
+        "correctness_llama": None,
+        "finish_reasons": None,
+        "correctness_count": 1,
+        "messages": [{"role": "user", "content": "What is 1 + 1?"}],
+    },
+    "klear_math": verl(f"What is 1 + 1? {BOXED}", "2", __index_level_0__="29999"),
+    "aime24": {
+        "id": 60,
+        "problem": "What is 1 + 1?",
+        "solution": "It is 2.",
+        "answer": "2",
+        "url": "https://example.org/wiki",
+        "year": "2024",
+    },
+    "aime25": {"problem": "What is 1 + 1?", "answer": "2", "id": "0"},
+    "hmmt25": {
+        "problem_idx": 1,
+        "problem": "What is 1 + 1?",
+        "answer": "2",
+        "problem_type": ["Algebra"],
+    },
+    "math500": {
+        "problem": "What is 1 + 1?",
+        "solution": "It is $\\boxed{2}$.",
+        "answer": "2",
+        "subject": "Prealgebra",
+        "level": 1,
+        "unique_id": "test/prealgebra/1.json",
+    },
+}
+WITHOUT_GOLD = {"openthoughts3_math", "acereason_sft_math"}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_the_dataset_is_a_problem(name):
+    problem = to_problem(ROWS[name], Source(use=name))
+    gold = {"judgeable": False} if name in WITHOUT_GOLD else {"answer": "2"}
+    assert problem == Problem(domain="math", prompt="What is 1 + 1?", source=name, **gold)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_local_copies_give_the_same_problem(tmp_path, name, suffix):
+    path = tmp_path / f"copy.{suffix}"
+    if suffix == "jsonl":
+        path.write_text(json.dumps(ROWS[name]) + "\n")
+    else:
+        pq.write_table(pa.Table.from_pylist([ROWS[name]]), path)
+    source = Source(use=name, files=(path.name,))
+    (row,) = piece_rows(Piece(file=path), source, tmp_path, name)
+    assert to_problem(row.value or {}, source) == to_problem(ROWS[name], source)
+
+
+def test_only_the_columns_a_problem_is_made_from_are_read(tmp_path):
+    path = tmp_path / "copy.parquet"
+    pq.write_table(pa.Table.from_pylist([ROWS["openr1_math"]]), path)
+    source = Source(use="openr1_math", files=(path.name,))
+    (row,) = piece_rows(Piece(file=path), source, tmp_path, "openr1_math")
+    assert set(row.value or {}) == {"problem", "answer"} == needed_columns(source)
+
+
+@pytest.mark.parametrize("value", ["proof", "notfound", "Proof"])
+def test_numinas_problems_without_an_answer_are_rejected_with_what_stands_there(value):
+    row = {**ROWS["numina_math"], "answer": value}
+    with pytest.raises(BadField, match=f"field answer: '{value}' is no answer to judge by"):
+        to_problem(row, Source(use="numina_math"))
+
+
+def test_numinas_proofs_can_be_kept_as_prompts_for_sft():
+    row = {**ROWS["numina_math"], "answer": "proof"}
+    problem = to_problem(row, Source(use="numina_math", gold_optional=True))
+    assert (problem.judgeable, problem.answer) == (False, None)
+
+
+def test_skyworks_rows_with_several_right_answers_are_rejected_with_their_number():
+    row = verl("What is a root of x^2 = 4?", '["2", "-2"]')
+    with pytest.raises(BadField, match=r"reward_model\.ground_truth: 2 answers; the judge takes"):
+        to_problem(row, Source(use="skywork_math"))

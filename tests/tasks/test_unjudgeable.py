@@ -1,0 +1,139 @@
+"""A prompt without gold goes through every stage: kept for SFT, never scored, never rewarded."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from configs.data_stages import (
+    DifficultySettings,
+    FilterRLSettings,
+    FilterTestsSettings,
+    JudgeStageSettings,
+    SelectSettings,
+)
+from configs.judging import JudgeRuntime, JudgeSettings
+from eval.judge import NO_GOLD, Judge
+from eval.records import Example, Problem, Rejected, Sample, Score
+from eval.tables import read_table, write_table
+from tasks.difficulty import Difficulty, difficulty
+from tasks.filter_rl import filter_rl
+from tasks.filter_tests import filter_tests
+from tasks.judge import judge
+from tasks.select import select
+from tasks.store import Artifact
+
+ONE_WORKER = JudgeSettings(runtime=JudgeRuntime(workers=1))
+JUDGED = Problem(domain="math", prompt="1+1?", answer="2", source="gold")
+PROMPTS = [
+    Problem(domain="math", prompt="why?", judgeable=False, source="none"),
+    Problem(domain="code", prompt="sort", judgeable=False, source="none"),
+]
+PROBLEMS = [JUDGED, *PROMPTS]
+TEXT = "<think>hm</think>\n\\boxed{2}"
+
+
+@pytest.mark.parametrize("extra", [{"answer": "2"}, {"numbers": (1, 2)}])
+def test_a_problem_is_not_both_without_gold_and_with_it(extra):
+    with pytest.raises(ValidationError, match="judgeable is false, yet"):
+        Problem(domain="math", prompt="p", judgeable=False, **extra)
+
+
+@pytest.mark.parametrize("domain", ["math", "code"])
+def test_gold_that_is_simply_missing_is_still_an_error(domain):
+    with pytest.raises(ValidationError, match="needs"):
+        Problem(domain=domain, prompt="p")
+
+
+@pytest.mark.parametrize("problem", PROMPTS, ids=lambda p: p.domain)
+@pytest.mark.parametrize("text", [TEXT, "no answer at all", ""])
+def test_every_answer_to_it_is_unscored_with_the_reason_and_never_zero(problem, text):
+    with Judge(ONE_WORKER) as one:
+        score = one.judge(problem, text)
+    assert (score.verdict, score.reason) == ("IE", NO_GOLD)
+    assert (score.reward, score.correct, score.pass_rate) == (None, None, None)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> dict[str, Artifact]:
+    """problems, samples (one each), their scores and difficulties, by the stages themselves."""
+    for name in ("problems", "samples", "scores", "strata"):
+        (tmp_path / name).mkdir()
+    samples = [Sample(problem_id=p.id, index=0, model="m", text=TEXT) for p in PROBLEMS]
+    write_table(tmp_path / "problems" / "kept.parquet", Problem, PROBLEMS)
+    write_table(tmp_path / "samples" / "samples.parquet", Sample, samples)
+    made = {n: Artifact.of_folder(tmp_path / n) for n in ("problems", "samples")}
+    metrics = judge.body(
+        tmp_path / "scores", *made.values(), settings=JudgeStageSettings(judge=ONE_WORKER)
+    )
+    assert (metrics["unscored"], metrics["not_judgeable"], metrics["correct_share"]) == (2, 2, 1)
+    made["scores"] = Artifact.of_folder(tmp_path / "scores")
+    metrics = difficulty.body(tmp_path / "strata", *made.values(), settings=DifficultySettings())
+    assert (metrics["easy"], metrics["unrated"], metrics["not_judgeable"]) == (1, 2, 2)
+    made["strata"] = Artifact.of_folder(tmp_path / "strata")
+    return made
+
+
+def test_it_is_unrated(tables):
+    rows = read_table(tables["strata"].file("difficulty.parquet"), Difficulty)
+    assert [(r.label, r.pass_rate) for r in rows] == [
+        ("easy", 1.0),
+        ("unrated", None),
+        ("unrated", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        (SelectSettings(), ["gold", "none", "none"]),
+        (SelectSettings(correctness="only_true"), ["gold"]),
+        (SelectSettings(difficulty="easy"), ["gold"]),
+    ],
+)
+def test_the_mixed_set_keeps_it_and_what_asks_for_gold_says_why_not(
+    tables, tmp_path, settings, kept
+):
+    (tmp_path / "out").mkdir()
+    metrics = select.body(tmp_path / "out", *tables.values(), settings=settings, seed=0)
+    examples = list(read_table(tmp_path / "out" / "kept.parquet", Example))
+    assert [e.source for e in examples] == kept
+    assert [e.correct for e in examples if e.source == "none"] == [None] * kept.count("none")
+    rejected = list(read_table(tmp_path / "out" / "rejected.parquet", Rejected))
+    assert [r.reason for r in rejected] == ["not judgeable"] * (3 - len(kept))
+    assert metrics.get("rejected/not judgeable", 0) == 3 - len(kept)
+
+
+def test_rl_rejects_it_before_it_is_sampled_and_counts_it(tables, tmp_path):
+    (tmp_path / "out").mkdir()
+    settings = FilterTestsSettings(min_tests=1)
+    metrics = filter_tests.body(tmp_path / "out", tables["problems"], settings=settings)
+    assert (metrics["kept"], metrics["not_judgeable"]) == (1, 2)
+    rejected = read_table(tmp_path / "out" / "rejected.parquet", Rejected)
+    assert [r.reason for r in rejected] == [NO_GOLD, NO_GOLD]
+
+
+def test_rl_rejects_it_after_sampling_too(tables, tmp_path):
+    (tmp_path / "out").mkdir()
+    metrics = filter_rl.body(
+        tmp_path / "out", tables["problems"], tables["scores"], settings=FilterRLSettings()
+    )
+    assert (metrics["kept"], metrics["rejected_not_judgeable"]) == (1, 2)
+    rejected = read_table(tmp_path / "out" / "rejected.parquet", Rejected)
+    assert [r.reason for r in rejected] == [NO_GOLD, NO_GOLD]
+
+
+def test_tables_written_before_prompts_could_lack_gold_are_read(tmp_path):
+    import pyarrow.parquet as pq
+
+    write_table(tmp_path / "new.parquet", Problem, [JUDGED])
+    old = pq.read_table(tmp_path / "new.parquet").drop_columns(["judgeable"])
+    pq.write_table(old, tmp_path / "old.parquet")
+    assert list(read_table(tmp_path / "old.parquet", Problem)) == [JUDGED]
+
+
+def test_a_score_without_gold_survives_its_table(tmp_path):
+    with Judge(ONE_WORKER) as one:
+        score = one.judge(PROMPTS[0], TEXT)
+    write_table(tmp_path / "s.parquet", Score, [score])
+    assert list(read_table(tmp_path / "s.parquet", Score)) == [score]

@@ -1,0 +1,107 @@
+"""One training stage that may kill its own process: `python killed_child.py KIND … HOOK CALL`.
+
+KIND is sft, rl, or the sampler of rl: vllm_colocate or vllm_server (its URL in VLLM_URL). Without a
+HOOK (an empty word) the stage runs to its end.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self
+from unittest import mock
+
+from transformers import TrainerCallback
+
+from configs.training_stages import RLSettings, SFTSettings, TrainRuntime
+from eval.records import Problem, Score
+from training import rl, sft
+from training.jobs import RLJob, SFTJob
+
+RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
+RL = RLSettings(
+    steps=4, prompts_per_step=4, rollouts_per_prompt=4, mini_batch_prompts=1, learning_rate=1e-3,
+    warmup_steps=1, max_tokens=16, engine="transformers", checkpoint_steps=1, audit_rollouts=3,
+    runtime=RUNTIME,
+)  # fmt: skip
+SFT = SFTSettings(
+    epochs=2, learning_rate=3e-3, min_learning_rate=3e-4, batch_tokens=256, max_length=256,
+    checkpoint_steps=3, runtime=RUNTIME,
+)  # fmt: skip
+
+
+def rl_settings(kind: str) -> RLSettings:
+    """Of the stage `kind`; vLLM samples two rollouts, of four updates that move the policy far."""
+    if kind == "rl":
+        return RL
+    runtime = RUNTIME.model_copy(update={"vllm_server_url": os.environ.get("VLLM_URL", "")})
+    more = {"engine": kind, "runtime": runtime, "steps": 2, "learning_rate": 1e-2}
+    return RL.model_copy(update={**more, "warmup_steps": 0})
+
+
+class LengthJudge:
+    """Pays for an even length, so that an untrained model has something to learn."""
+
+    def __init__(self, settings: Any) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def judge_many(
+        self, items: Iterable[tuple[Problem, str, int]], draw: int = 0
+    ) -> Iterator[Score]:
+        for problem, text, index in items:
+            good = len(text) % 2 == 0
+            yield Score(
+                problem_id=problem.id, index=index, reward=float(good), correct=good,
+                pass_rate=float(good), verdict="AC" if good else "WA",
+            )  # fmt: skip
+
+
+def killer(hook: str, call: int) -> TrainerCallback:
+    """A callback that ends this process by SIGKILL in the `call`-th call of `hook`."""
+    calls: list[int] = []
+
+    def die(self: Any, args: Any, state: Any, control: Any, **_: Any) -> None:
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return type("Killer", (TrainerCallback,), {hook: die})()
+
+
+def train(
+    kind: str, checkpoint: Path, data: Path, out: Path, hook: str = "", call: int = 0
+) -> None:
+    """Run the stage in this process; with a `hook`, until the process is killed in it."""
+    module = sft if kind == "sft" else rl
+    original = module.build_trainer
+
+    def build(*args: Any) -> Any:
+        trainer = original(*args)
+        if hook:  # first in line: before what marks a checkpoint whole
+            trainer.callback_handler.callbacks.insert(0, killer(hook, call))
+        return trainer
+
+    with (
+        mock.patch.object(module, "build_trainer", build),
+        mock.patch.object(rl, "Judge", LengthJudge),
+    ):
+        if kind == "sft":
+            sft.run_sft(SFTJob(out=out, base=checkpoint, examples=data, seed=3, settings=SFT))
+        else:
+            s = rl_settings(kind)
+            rl.run_rl(RLJob(out=out, checkpoint=checkpoint, problems=data, seed=3, settings=s))
+
+
+if __name__ == "__main__":
+    import torch
+
+    torch.set_num_threads(1)
+    kind, *folders, hook, call = sys.argv[1:]
+    train(kind, *map(Path, folders), hook, int(call))

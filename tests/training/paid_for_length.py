@@ -1,0 +1,15 @@
+"""`python paid_for_length.py JOB.json`: `training.child` with a judge that pays for an even length.
+
+So a model that has learnt nothing yet has something to learn.
+"""
+
+import sys
+from unittest import mock
+
+from killed_child import LengthJudge
+
+from training import child, rl
+
+if __name__ == "__main__":
+    with mock.patch.object(rl, "Judge", LengthJudge):
+        sys.exit(child.main(sys.argv[1:]))

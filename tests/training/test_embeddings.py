@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from configs.data_stages import EmbeddingRuntime, EmbeddingSettings
+from training import embeddings
+from training.embeddings import Embedder, EmbedJob, run_embed
+
+TEXTS = ["Make 24 from 1, 2, 3.", "Make 7.", "What is 2 + 2? " * 10, "Make 7.", "x"]
+
+
+def settings(files: dict[str, Path], **chosen) -> EmbeddingSettings:
+    runtime = EmbeddingRuntime(batch_size=2, dtype="float32")
+    return EmbeddingSettings(
+        kind="transformers", model=str(files["checkpoint"]), runtime=runtime, **chosen
+    )
+
+
+def alone(files: dict[str, Path], text: str, max_tokens: int = 512) -> np.ndarray:
+    """The mean of the last hidden states of one text, without padding, scaled to length 1."""
+    tokenizer = AutoTokenizer.from_pretrained(files["checkpoint"])
+    model = AutoModel.from_pretrained(files["checkpoint"], dtype=torch.float32)
+    ids = tokenizer(text, return_tensors="pt")["input_ids"][:, :max_tokens]
+    with torch.inference_mode():
+        mean = model(ids).last_hidden_state[0].mean(dim=0).numpy()
+    return mean / np.linalg.norm(mean)
+
+
+def test_a_text_is_embedded_alike_whatever_shares_its_batch(files: dict[str, Path]):
+    vectors = Embedder(settings(files)).embed(TEXTS)
+    expected = np.stack([alone(files, text) for text in TEXTS])
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
+
+
+def test_long_texts_are_cut(files: dict[str, Path]):
+    vectors = Embedder(settings(files, max_tokens=3)).embed(TEXTS)
+    np.testing.assert_allclose(vectors[2], alone(files, TEXTS[2], max_tokens=3), atol=1e-5)
+
+
+def test_a_second_run_computes_only_the_parts_that_are_missing(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pq.write_table(pa.table({"prompt": TEXTS}), tmp_path / "prompts.parquet", row_group_size=2)
+    job = EmbedJob(folder=tmp_path, settings=settings(files))
+    run_embed(job)
+    parts = [tmp_path / f"{number:06d}.npy" for number in range(3)]
+    before = [np.load(part) for part in parts]
+    np.testing.assert_allclose(
+        np.concatenate(before), Embedder(job.settings).embed(TEXTS), atol=1e-5
+    )
+    parts[1].unlink()
+    real, asked = Embedder.embed, []
+
+    def counting(self: Embedder, texts: list[str]) -> np.ndarray:
+        asked.append(texts)
+        return real(self, texts)
+
+    monkeypatch.setattr(embeddings.Embedder, "embed", counting)
+    run_embed(job)
+    assert asked == [TEXTS[2:4]]
+    assert np.array_equal(np.load(parts[1]), before[1])
+
+
+def test_a_model_that_is_not_there_is_an_error_with_its_name(tmp_path: Path):
+    wrong = EmbeddingSettings(kind="transformers", model=str(tmp_path / "nothing"))
+    with pytest.raises(ValueError, match="nothing cannot be loaded"):
+        Embedder(wrong)

@@ -1,0 +1,133 @@
+"""The gradient of an update is that of the plain formula, however it is computed."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from training import render
+from training.checkpoints import load_model
+from training.losses import Clip, policy_weight, token_weight, weighted_nll
+
+LENGTHS = [12, 3, 7, 1, 9, 5, 12, 2]
+GROUP = [1.0, 0.0, 0.5, 0.0]
+
+
+def fixed(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    """Answers that are given, of very different lengths."""
+    ids = render.prompt_ids(trainer._tokenizer, [p[-1]["content"] for p in prompts])
+    answers = [
+        [70 + (7 * i + 3 * j) % 90 for j in range(LENGTHS[i % len(LENGTHS)])]
+        for i in range(len(prompts))
+    ]
+    return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
+
+
+def even(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    """Answers of one length to prompts of one length, so that a token budget counts sequences."""
+    ids = [[5, 6, 7, 8] for _ in prompts]
+    answers = [[70 + (7 * i + 3 * j) % 90 for j in range(12)] for i in range(len(prompts))]
+    return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
+
+
+def pay(completions, **_):
+    return [GROUP[i % 4] for i in range(len(completions))]
+
+
+def one_update(make_trainer, gradients, rollout_func=fixed, **config):
+    trainer = make_trainer(
+        pay, prompts=4, mini_batch=4, rollout_func=rollout_func, max_grad_norm=0.0, **config
+    )
+    (found,) = gradients(trainer)
+    return found
+
+
+def close(a, b, rtol=1e-4, atol=1e-6):
+    assert a.keys() == b.keys()
+    for name, gradient in a.items():
+        torch.testing.assert_close(gradient, b[name], rtol=rtol, atol=atol)
+
+
+def test_micro_batches_of_1_2_4_and_8_sequences_give_one_gradient(make_trainer, gradients):
+    found = {
+        size: one_update(make_trainer, gradients, even, micro_batch_tokens=size * 16)
+        for size in (1, 2, 4, 8)
+    }
+    for size in (1, 2, 4):
+        close(found[size], found[8])
+
+
+@pytest.mark.parametrize("budget", [10_000, 64, 1])
+def test_padded_and_packed_layouts_give_one_gradient(make_trainer, gradients, budget):
+    padded = one_update(make_trainer, gradients, micro_batch_tokens=10_000, packed=False)
+    packed = one_update(make_trainer, gradients, micro_batch_tokens=budget, packed=True)
+    close(packed, padded)
+
+
+def test_packed_off_policy_updates_reach_the_weights_of_padded_ones(make_trainer):
+    reached = []
+    for packed in (False, True):
+        trainer = make_trainer(
+            pay, prompts=4, mini_batch=1, steps=2, rollout_func=fixed, packed=packed
+        )
+        trainer.train()
+        reached.append(dict(trainer.model.named_parameters()))
+        assert trainer.state.log_history[0]["ratio/log_max"] > 0
+    close(*reached, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_the_gradient_is_the_formula_in_float64_without_padding_or_fused_head(
+    make_trainer, gradients, files, alpha
+):
+    """Eq. 12 and 13 over single sequences of a float64 model, summed by hand."""
+    ours = one_update(make_trainer, gradients, lm_weight=alpha, micro_batch_tokens=64)
+    model = load_model(files["checkpoint"], dtype="float32").double()
+    trainer = make_trainer(pay, prompts=4, mini_batch=4, rollout_func=fixed)
+    order = list(trainer._get_train_sampler())[:16]
+    rows = [trainer.train_dataset[i]["prompt"] for i in order]
+    rollout = fixed(rows, trainer)
+    mean, sigma = 0.375, torch.tensor(GROUP, dtype=torch.float64).std(correction=0).item()
+    tokens = float(sum(map(len, rollout["completion_ids"])))
+    correct = float(sum(len(a) for a in rollout["completion_ids"][::4]))
+    loss = torch.zeros((), dtype=torch.float64)
+    for i, (prompt, answer) in enumerate(
+        zip(rollout["prompt_ids"], rollout["completion_ids"], strict=True)
+    ):
+        logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        logp = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None]).T
+        advantage = torch.tensor([[(GROUP[i % 4] - mean) / sigma]], dtype=torch.float64)
+        weight = token_weight(
+            policy_weight("gppo", logp, logp.detach(), advantage, Clip()),
+            advantage,
+            torch.tensor([i % 4 == 0]),
+            torch.ones_like(logp),
+            policy_tokens=tokens,
+            positive_tokens=correct,
+            lm_weight=alpha,
+        )
+        loss = loss + weighted_nll(logp, weight)
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(ours[name].double(), parameter.grad, rtol=1e-3, atol=2e-6)
+
+
+@pytest.mark.parametrize("loss", ["clip_higher", "grpo", "cispo"])
+def test_the_first_update_of_a_rollout_is_the_same_for_every_loss(make_trainer, gradients, loss):
+    gppo = one_update(make_trainer, gradients, policy_loss="gppo")
+    other = one_update(make_trainer, gradients, policy_loss=loss)
+    assert all(torch.equal(gradient, other[name]) for name, gradient in gppo.items())
+
+
+def test_zero_betas_train_as_clip_higher_off_policy(make_trainer, gradients):
+    def run(**config):
+        config = {"learning_rate": 0.05, "epsilon": 0.01, "epsilon_high": 0.01, **config}
+        return gradients(make_trainer(pay, prompts=4, mini_batch=1, rollout_func=fixed, **config))
+
+    ours = run(policy_loss="gppo", beta1=0.0, beta2=0.0)
+    theirs = run(policy_loss="clip_higher")
+    kept = run(policy_loss="gppo")
+    assert len(ours) == 4
+    assert all(torch.equal(a[n], b[n]) for a, b in zip(ours, theirs, strict=True) for n in a)
+    assert any(not torch.equal(a[n], b[n]) for a, b in zip(ours, kept, strict=True) for n in a)

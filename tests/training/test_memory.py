@@ -1,0 +1,135 @@
+"""The memory formulas: by hand for Qwen3-8B, and against what a small model really keeps."""
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from training import memory
+from training.memory import GIB, Memory
+from training.model_facts import KNOWN, ModelFacts
+from training.optimizers import MuonAndAdamW
+
+QWEN3_8B = KNOWN["Qwen/Qwen3-8B"]
+SMALL = ModelFacts(2, 128, 384, 4, 2, 32, 64, tied=True)
+WIDE = ModelFacts(3, 256, 512, 8, 4, 32, 64, tied=True)
+TOKENS = 64
+
+
+def model_of(facts: ModelFacts, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
+    config = Qwen3Config(
+        vocab_size=facts.vocabulary,
+        hidden_size=facts.hidden,
+        intermediate_size=facts.mlp,
+        num_hidden_layers=facts.layers,
+        num_attention_heads=facts.heads,
+        num_key_value_heads=facts.kv_heads,
+        head_dim=facts.head_dim,
+        tie_word_embeddings=facts.tied,
+    )
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(config).train()
+    model.to(dtype)  # type: ignore[arg-type]
+    return model
+
+
+def saved_bytes(model: Qwen3ForCausalLM) -> int:
+    """Bytes of the tensors that the decoder keeps for its backward pass, each storage once."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        model.model(input_ids=torch.arange(TOKENS)[None] % 64, use_cache=False)
+    return sum(s.nbytes() for s in found.values())
+
+
+def grown(facts: ModelFacts, more_layers: int, *, checkpointing: bool) -> float:
+    """Saved bytes of one layer: the difference between models of unequal depth."""
+    sizes = []
+    for layers in (facts.layers, facts.layers + more_layers):
+        deep = ModelFacts(layers, *list(vars(facts).values())[1:])
+        model = model_of(deep, torch.bfloat16)
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        sizes.append(saved_bytes(model))
+    return (sizes[1] - sizes[0]) / more_layers
+
+
+@pytest.mark.parametrize("facts", [SMALL, WIDE])
+def test_a_layer_saves_what_the_formula_says(facts):
+    measured = grown(facts, 1, checkpointing=False)
+    assert memory.layer_bytes(facts, TOKENS) == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("facts", [SMALL, WIDE])
+def test_a_checkpointed_layer_keeps_its_input_alone(facts):
+    measured = grown(facts, 2, checkpointing=True)
+    assert memory.checkpoint_bytes(facts, TOKENS) == facts.layers * measured
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_state_of_a_step_has_these_bytes_exactly(optimizer):
+    model = model_of(SMALL)
+    if optimizer == "adamw":
+        made = torch.optim.AdamW(model.parameters())
+    else:
+        made = MuonAndAdamW(model, muon_lr=0.01, adamw_lr=0.01, weight_decay=0.0)
+    model(input_ids=torch.arange(8)[None], labels=torch.arange(8)[None]).loss.backward()
+    made.step()
+    parts = getattr(made, "parts", [made])
+    states = [t for part in parts for s in part.state.values() for t in s.values()]
+    counted = sum(t.nbytes for t in states if torch.is_tensor(t) and t.numel() > 1)
+
+    expected = memory.state_bytes(SMALL, 1, optimizer)
+    assert expected["optimizer"] == counted
+    assert expected["weights"] == sum(p.nbytes for p in model.parameters())
+    assert expected["gradients"] == sum(
+        p.grad.nbytes for p in model.parameters() if p.grad is not None
+    )
+
+
+def test_the_states_are_shared_by_all_gpus():
+    n = 8_190_735_360
+    assert sum(memory.state_bytes(QWEN3_8B, 1).values()) == 16 * n
+    assert sum(memory.state_bytes(QWEN3_8B, 32).values()) == 16 * n / 32  # 4.1e9 a GPU
+    assert memory.unreduced_bytes(QWEN3_8B) == 4 * n  # whatever the number of GPUs
+
+
+def test_activations_at_32k_by_hand():
+    tokens = 36_864
+    layer = tokens * (16 * 4096 + 8 * 12288 + (10 * 128 + 8) * 32 + (10 * 128 + 4) * 8 + 8)
+    assert memory.layer_bytes(QWEN3_8B, tokens) == layer
+    kept = memory.activation_bytes(QWEN3_8B, tokens)
+    assert kept["checkpoints"] == 36 * tokens * 4096 * 2
+    assert kept["one layer or head"] == layer + tokens * (6 * 12288 + 4 * 4096)
+    everything = memory.activation_bytes(QWEN3_8B, tokens, checkpointing=False)
+    assert everything["saved tensors"] == 36 * layer
+
+
+def test_the_fused_head_needs_far_less_than_full_logits():
+    tokens = 36_864
+    by_hand = 2 * 4 * 4096 * 32_768 + 4 * 4096 * (tokens + 151_936)
+    assert memory.head_bytes(QWEN3_8B, tokens) == by_hand
+    assert by_hand < 2 * 4 * tokens * 151_936 / 10
+    assert memory.head_bytes(SMALL, 8) == 2 * 4 * 8 * 64 + 4 * 128 * (8 + 64)
+
+
+def test_answers_at_once_are_room_by_keys_and_values():
+    room = memory.kv_room(QWEN3_8B, 80 * GIB, 0.9, tensor_parallel=2)
+    assert room == int(80 * GIB * 0.9) - 8_190_735_360 - memory.VLLM_WORKSPACE
+    each = 147_456 // 2 * 36_864
+    assert memory.answers_at_once(QWEN3_8B, room, 36_864, tensor_parallel=2) == room // each
+    assert memory.answers_at_once(QWEN3_8B, -1, 36_864, tensor_parallel=1) == 0
+
+
+def test_a_sum_shows_its_terms_and_whether_it_fits():
+    assert (
+        str(Memory({"weights": GIB, "KV": 3 * GIB}, 4 * GIB))
+        == "weights 1.0 + KV 3.0 = 4.0 ≤ 4.0 GiB"
+    )
+    assert not Memory({"weights": 2 * GIB}, GIB).fits

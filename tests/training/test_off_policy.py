@@ -1,0 +1,152 @@
+"""What leaves the clip range is counted by sign, side and entropy, with the gradient it carries."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from eval.off_policy import CELLS, JOURNAL, read_off_policy, summed
+from training.gppo_config import GPPOConfig
+from training.losses import POLICY_LOSSES, Clip, policy_weight, token_weight, weighted_nll
+from training.off_policy import (
+    OffPolicyJournal,
+    UpdateCounts,
+    gradient_length,
+    headline,
+    tables_of,
+)
+
+CLIP = Clip()
+
+
+@pytest.mark.parametrize("loss", sorted(POLICY_LOSSES))
+def test_the_length_of_a_gradient_is_what_backpropagation_gives(loss):
+    torch.manual_seed(0)
+    logits = torch.randn(3, 5, 11, dtype=torch.float64, requires_grad=True)
+    tokens = torch.randint(11, (3, 5, 1))
+    logp = logits.log_softmax(-1).gather(-1, tokens)[..., 0]
+    old = logp.detach() + 0.5 * torch.randn(3, 5, dtype=torch.float64)
+    advantage = torch.tensor([[1.5], [-0.7], [0.0]], dtype=torch.float64)
+    weight = policy_weight(loss, logp, old, advantage, CLIP)
+    mask, positive = torch.ones(3, 5), torch.zeros(3)
+    normalisers = {"policy_tokens": 7.0, "positive_tokens": 1.0, "lm_weight": 0.0}
+    w = token_weight(weight, advantage, positive, mask, **normalisers)
+    weighted_nll(logp, w).backward()
+    assert logits.grad is not None
+    found = gradient_length(logp, advantage, weight)
+    assert torch.allclose(found / 7.0, logits.grad.abs().sum(-1), rtol=1e-9, atol=1e-12)
+    assert found[2].eq(0).all()  # no advantage, no gradient
+
+
+def counted(loss, ratios, advantages, entropies, logp=-1.0):
+    """The table of single-token answers with these ratios, advantages and entropies."""
+    counts, ratio = UpdateCounts(), torch.tensor(ratios)[:, None]
+    new = torch.full_like(ratio, logp)
+    old, advantage = new - ratio.log(), torch.tensor(advantages)[:, None]
+    weight = policy_weight(loss, new, old, advantage, CLIP)
+    entropy, mask = torch.tensor(entropies)[:, None], torch.ones_like(new).bool()
+    counts.add(0, new, old, entropy, weight, advantage, mask, CLIP)
+    (table,) = tables_of(counts.flat(1))
+    return table
+
+
+# Ã > 0 above (cut) and below; Ã < 0 below (cut), inside and above; Ã = 0 is not counted
+RATIOS = [2.0, 0.5, 0.5, 1.0, 2.0, 3.0]
+ADVANTAGES = [1.0, 1.0, -1.0, -1.0, -1.0, 0.0]
+ENTROPIES = [1.5, 0.0, 0.6, 0.0, 3.0, 1.0]
+
+
+def test_tokens_are_counted_by_sign_side_and_entropy():
+    table = counted("gppo", RATIOS, ADVANTAGES, ENTROPIES)
+    assert table.tokens.sum() == 5
+    assert table.outside("positive") == 1
+    assert table.outside("negative") == pytest.approx(2 / 3)
+    assert table.on("positive", "above") == table.on("positive", "below") == 1 / 2
+    assert table.on("negative", "inside") == pytest.approx(1 / 3)
+    assert table.clipped == 2 / 5
+    assert table.clipped_at_high_entropy == pytest.approx(2 / 3)  # 1.5 and 0.6 of these and 3.0
+    share_of_tokens = [row[1] for row in table.by_entropy()]
+    assert share_of_tokens == pytest.approx([0.4, 0, 0, 0.2, 0.2, 0.2])  # edges .01 .1 .5 1 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "carried", "whole"),
+    [  # F of each counted token: Eq. 12, Eq. 10, Eq. 16
+        ("gppo", 1.28 + 0.8, 1.28 + 0.5 + 0.8 + 1.0 + 2.0),
+        ("clip_higher", 0.0, 0.5 + 1.0 + 2.0),
+        ("cispo", 1.28 + 0.8, 1.28 + 0.8 + 0.8 + 1.0 + 1.28),
+    ],
+)
+def test_clipped_tokens_carry_the_gradient_that_the_loss_gives_them(loss, carried, whole):
+    table = counted(loss, RATIOS, ADVANTAGES, ENTROPIES)
+    assert table.clipped_gradient == pytest.approx(carried / whole)
+    assert table.gradient.sum() == pytest.approx(whole * 2 * (1 - math.exp(-1)), rel=1e-5)
+
+
+def test_grpo_has_one_epsilon_on_both_sides():
+    one = GPPOConfig("x", policy_loss="grpo", epsilon=0.2, epsilon_high=0.28, num_generations=8,
+                     use_cpu=True, bf16=False)  # fmt: skip
+    assert one.clip.eps_high == 0.2
+
+
+def pay_the_first(completions, **_):
+    return [float(i % 4 == 0) for i in range(len(completions))]
+
+
+def test_a_trainer_counts_every_update_and_the_first_is_on_policy(make_trainer, tmp_path):
+    trainer = make_trainer(pay_the_first, prompts=4, mini_batch=1, steps=2, learning_rate=0.05)
+    trainer.on_off_policy = OffPolicyJournal(tmp_path).add
+    trainer.train()
+    rows = read_off_policy(tmp_path)
+    assert [(r.step, r.update) for r in rows] == [(s, u) for s in (1, 2) for u in range(4)]
+    for row in rows:
+        signs = row.counts.tokens.sum((1, 2))
+        assert signs.min() > 0  # one answer of a group above its mean, three below
+        assert row.update or row.counts.clipped == 0
+    assert max(row.counts.clipped for row in rows) > 0
+    lines = [line for line in trainer.state.log_history if "clip/high" in line]
+    for step, line in enumerate(lines, start=1):
+        whole = summed([r.counts for r in rows if r.step == step])
+        assert line["clip/high"] + line["clip/low"] == pytest.approx(whole.clipped)
+        for name, value in whole.headline().items():
+            assert line[name] == pytest.approx(value)
+
+
+def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path):
+    table = counted("gppo", RATIOS, ADVANTAGES, ENTROPIES)
+    journal = OffPolicyJournal(tmp_path)
+    for step in (1, 2, 3):
+        journal.add(step, [table])
+    with (tmp_path / JOURNAL).open("a") as file:
+        file.write('{"step": 4, "upd')  # a kill in the middle of a line
+    OffPolicyJournal(tmp_path, after_step=2).add(3, [table, table])
+    assert [(r.step, r.update) for r in read_off_policy(tmp_path)] == [
+        (1, 0), (2, 0), (3, 0), (3, 1)
+    ]  # fmt: skip
+    assert all(json.loads(t)["tokens"] for t in (tmp_path / JOURNAL).read_text().splitlines())
+
+
+def test_counts_survive_as_plain_numbers_and_are_cleared_when_told():
+    counts = UpdateCounts()
+    new = torch.full((1, 3), -0.5)
+    counts.add(2, new, new, new.exp(), new.exp(), torch.ones(1, 1), torch.ones(1, 3), CLIP)
+    copy = UpdateCounts()
+    copy.restore(json.loads(json.dumps(counts.state())))
+    first, second = counts.flat(4), copy.flat(4)
+    assert first == second
+    assert [t.tokens.sum() for t in tables_of(first)] == [0, 0, 3, 0]
+    assert counts.flat(4) == [0.0] * 4 * 2 * CELLS
+
+
+def test_one_token_that_is_not_finite_spoils_no_sum():
+    counts, mask = UpdateCounts(), torch.ones(1, 3)
+    new = torch.tensor([[-0.5, math.nan, -0.5]])
+    counts.add(0, new, new, -new, torch.ones(1, 3), torch.ones(1, 1), mask, CLIP)
+    (table,) = tables_of(counts.flat(1))
+    assert table.tokens.sum() == 2
+    assert table.gradient.sum() == pytest.approx(2 * 2 * (1 - math.exp(-0.5)))
+
+
+def test_a_rollout_that_taught_nothing_has_no_figures():
+    assert headline(tables_of(UpdateCounts().flat(2))) == {}

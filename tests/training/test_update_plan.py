@@ -1,0 +1,105 @@
+"""From a rollout to micro-batches: padded or packed, and how many groups each process keeps."""
+
+import random
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.rollout import Rollout
+from training.update_plan import PlanUnits, fair_quotas, plan_updates
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=12)
+
+
+class Alone:
+    """One process."""
+
+    rank, size = 0, 1
+
+    def total(self, values):
+        return values
+
+    def largest(self, value):
+        return value
+
+    def counts(self, count):
+        return [count]
+
+
+def rollout(lengths):
+    tokens, start = [], 0
+    for prompt, answer in lengths:
+        tokens.append(torch.arange(start, start + prompt + answer))
+        start += 100
+    n = len(lengths)
+    return Rollout(
+        tokens,
+        [p for p, _ in lengths],
+        advantage=torch.arange(n) + 1.0,
+        positive=torch.arange(n) % 2 == 0,
+        keep=torch.ones(n, dtype=torch.bool),
+        sampling_logp=[-torch.arange(1.0, a + 1) for _, a in lengths],
+    )
+
+
+def units(**changes):
+    return PlanUnits(**{"group_size": 1, "mini_batch_groups": 100, "most_updates": 1, "budget": 20,
+                        "pad_id": 0, **changes})  # fmt: skip
+
+
+@given(LENGTHS, st.booleans())
+def test_every_answer_token_is_scored_once_with_its_own_row(lengths, packed):
+    plan = plan_updates(rollout(lengths), units(packed=packed), random.Random(0), Alone())
+    (update,) = plan
+    seen = {}
+    for micro in update.micro_batches:
+        answers = micro.input_ids[:, -micro.answers :]
+        full = torch.ones_like(answers)
+        advantage = (micro.advantage * full)[micro.mask]
+        positive = micro.positive if packed else micro.positive[:, None]
+        correct = (positive * full)[micro.mask]
+        logps = micro.sampling_logp[micro.mask]
+        rows = zip(answers[micro.mask].tolist(), advantage, correct, logps, strict=True)
+        for token, a, p, logp in rows:
+            assert token not in seen
+            seen[token] = (float(a), bool(p), float(logp))
+        scored = micro.labels[micro.labels != -100]
+        assert scored.tolist() == answers[micro.mask].tolist()
+    for i, (prompt, answer) in enumerate(lengths):
+        for j in range(answer):
+            assert seen.pop(100 * i + prompt + j) == (i + 1, i % 2 == 0, -(j + 1))
+    assert not seen
+    assert update.policy_tokens == sum(a for _, a in lengths)
+
+
+@given(LENGTHS)
+def test_a_packed_row_has_no_padding_and_positions_that_start_over(lengths):
+    (update,) = plan_updates(rollout(lengths), units(packed=True), random.Random(0), Alone())
+    tokens = sum(micro.input_ids.numel() for micro in update.micro_batches)
+    assert tokens == sum(p + a for p, a in lengths)
+    for micro in update.micro_batches:
+        assert micro.position_ids is not None
+        starts = (micro.position_ids[0] == 0).nonzero()[:, 0].tolist()
+        assert [int(micro.input_ids[0, s]) % 100 for s in starts] == [0] * len(starts)
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(1, 60))
+def test_quotas_keep_the_batch_full_and_the_processes_even(counts, most):
+    quotas = fair_quotas(counts, most)
+    assert sum(quotas) == min(sum(counts), most)
+    assert all(0 <= q <= c for q, c in zip(quotas, counts, strict=True))
+    cut = [q for q, c in zip(quotas, counts, strict=True) if q < c]
+    assert not cut or max(quotas) - min(cut) <= 1
+
+
+def test_survivors_over_the_batch_are_left_out_and_too_few_make_fewer_updates():
+    lengths = [(2, 3)] * 12
+    for kept, updates, groups in ((12, 4, 8), (8, 4, 8), (5, 2, 5), (1, 1, 1), (0, 0, 0)):
+        r = rollout(lengths)
+        r.keep[kept:] = False
+        plan = plan_updates(
+            r, units(mini_batch_groups=2, most_updates=4), random.Random(0), Alone()
+        )
+        assert len(plan) == updates
+        assert sum(len(m.input_ids) for u in plan for m in u.micro_batches) == groups

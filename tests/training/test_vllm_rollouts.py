@@ -1,0 +1,126 @@
+"""vLLM as the sampler of an RL stage on CPU: in the stage's own process, and as a server.
+
+The proof that a rollout is sampled from the updated policy: vLLM's log-probability of every token
+is the policy's own, after updates that changed it by far more.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from configs.training_stages import BaseModelSettings
+from training.base import create_base
+from training.jobs import BaseJob
+from training.vllm_on_cpu import HANDED_OVER
+
+ROOT = Path(__file__).parents[2]
+CHILD = Path(__file__).with_name("killed_child.py")
+SMALL = BaseModelSettings(
+    kind="random", hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=320,
+    max_positions=256, initializer_range=0.3,
+)  # fmt: skip
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+               "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
+               "NO_PROXY": "127.0.0.1"}  # fmt: skip
+START_S = 1_200.0
+
+
+@pytest.fixture(scope="module")
+def checkpoint(files, tmp_path_factory) -> Path:
+    """vLLM on CPU has no kernel for the heads of the other tests' model."""
+    folder = tmp_path_factory.mktemp("base")
+    create_base(BaseJob(out=folder, examples=files["examples"], settings=SMALL))
+    return folder / "checkpoint"
+
+
+def stage(kind: str, checkpoint: Path, problems: Path, out: Path, hook="", call=0, url="") -> int:
+    command = [sys.executable, CHILD, kind, checkpoint, problems, out, hook, call]
+    done = subprocess.run(
+        [str(c) for c in command], cwd=ROOT, env={**ENVIRONMENT, "VLLM_URL": url},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
+    return done.returncode
+
+
+def curves(out: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (out / "logs/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    clocks = ("seconds/", "tokens_per_second")
+    return [
+        {n: v for n, v in line["metrics"].items() if not n.startswith(clocks)} for line in lines
+    ]
+
+
+def sampled_from_the_updated_policy(out: Path) -> None:
+    first, second = curves(out)
+    assert first["ratio/log_max"] - first["ratio/log_min"] > 1.0  # the first rollout moved it
+    for rollout in (first, second):
+        assert 0 < rollout["mismatch/logp_difference"] < 1e-4
+
+
+def test_a_colocated_vllm_samples_from_the_policy_and_a_killed_stage_repeats_its_samples(
+    checkpoint, files, tmp_path
+):
+    given = "vllm_colocate", checkpoint, files["problems"]
+    assert stage(*given, tmp_path / "whole") == 0
+    sampled_from_the_updated_policy(tmp_path / "whole")
+    # in the second rollout: the checkpoint after the first one is whole
+    assert stage(*given, tmp_path / "cut", "on_pre_optimizer_step", 6) == -signal.SIGKILL
+    assert stage(*given, tmp_path / "cut") == 0
+    assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
+    for name in ("checkpoint/model.safetensors", "rollouts.parquet"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint, tmp_path_factory) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log"
+    command = [sys.executable, "-m", "training.vllm_serve", str(checkpoint),
+               "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
+               "--worker-extension-cls", "training.vllm_worker.PolicyWeights"]  # fmt: skip
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**ENVIRONMENT, "VLLM_SERVER_DEV_MODE": "1"}, stdout=out,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        _wait_for(f"http://127.0.0.1:{port}", process, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        for kind in (signal.SIGTERM, signal.SIGKILL):
+            if process.poll() is None:
+                os.killpg(process.pid, kind)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+
+
+def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()[-3000:]
+        with suppress(urllib.error.URLError, OSError):
+            urllib.request.urlopen(f"{url}/health", timeout=5).close()
+            return
+        time.sleep(0.5)
+    pytest.fail(f"vllm serve did not start:\n{log.read_text()[-3000:]}")
+
+
+def test_a_vllm_server_samples_from_the_updated_policy(server, checkpoint, files, tmp_path):
+    assert stage("vllm_server", checkpoint, files["problems"], tmp_path, url=server) == 0
+    sampled_from_the_updated_policy(tmp_path)
+    assert not list((tmp_path / ".resume/checkpoints" / HANDED_OVER).iterdir())

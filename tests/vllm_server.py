@@ -1,0 +1,120 @@
+"""A real `vllm serve` on this machine's CPU: on loopback, to be killed and started again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import psutil
+from processes import below, left
+
+ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1",
+               "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
+START_S = 1_200.0
+
+
+class VLLMServer:
+    """One server at one address. As a context manager it starts, and ends with the block."""
+
+    def __init__(self, checkpoint: Path, log: Path, port: int, *options: str, **more: str) -> None:
+        self.log, self.address = log, f"http://127.0.0.1:{port}"
+        self.url = f"{self.address}/v1"
+        self.starts = 0
+        self._command = [
+            sys.executable, "-m", "training.vllm_serve", str(checkpoint), "--host", "127.0.0.1",
+            "--port", str(port), "--dtype", "float32", "--enforce-eager", *options,
+        ]  # fmt: skip
+        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT, **more}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        self.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        tree = self.tree()
+        self._send(signal.SIGTERM)
+        self._kill(left(tree, 30.0))
+
+    def start(self) -> None:
+        """Begin to start it; `wait` until it answers."""
+        with self.log.open("a") as out:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self.starts += 1
+
+    def wait(self) -> None:
+        """Until it answers; AssertionError with the end of its log when it ended instead."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            assert self._process.poll() is None, self.log.read_text()[-3000:]
+            with suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"{self.address}/health", timeout=5).close()
+                return
+            time.sleep(0.5)
+        raise AssertionError(f"vllm serve did not start:\n{self.log.read_text()[-3000:]}")
+
+    def tree(self) -> list[psutil.Process]:
+        """The server, which takes requests, and below it the engine, which computes."""
+        if self._process is None:
+            return []
+        with suppress(psutil.NoSuchProcess):
+            return [psutil.Process(self._process.pid), *below(self._process.pid)]
+        return []
+
+    def kill(self, victim: str) -> list[psutil.Process]:
+        """SIGKILL of the `server`, of its `engine`, or of `all`; what there was before."""
+        tree = self.tree()
+        engines = [p for p in tree if _is_engine(p)]
+        self._kill({"server": tree[:1], "engine": engines, "all": tree}[victim])
+        return tree
+
+    def bury(self, tree: Sequence[psutil.Process], seconds: float = 60.0) -> list[str]:
+        """Wait for a killed server to be gone, then end the rest, as a service manager would.
+
+        Returns who lived on: an engine outlives its server, and keeps its memory.
+        """
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+        alive = [_name(p) for p in left(tree, 1.0)]
+        self._kill(tree)
+        still = left(tree)
+        assert not still, f"cannot be ended: {still}"
+        return alive
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(30)
+
+    def _kill(self, processes: Sequence[psutil.Process]) -> None:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        if self._process is not None:
+            self._process.poll()
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    return "EngineCore" in _name(process)
+
+
+def _name(process: psutil.Process) -> str:
+    """What it calls itself; the kernel's own name of a process is cut."""
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline()) or process.name()
+    return ""
