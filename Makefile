@@ -5,16 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCK := requirements-cpu.lock
 DEPS := --no-deps
-SYSTEM_PACKAGES := bubblewrap firejail libseccomp2
+SYSTEM_PACKAGES := bubblewrap chromium firejail fonts-liberation libseccomp2 postgresql
 
-.PHONY: demo test check bench clean env gpu-env system
+.PHONY: demo test check bench load chaos fuzz audit clean env gpu-env system
 
 demo: env ## servers, the whole tiny run, the report and where to look
 	$(BIN)/klear up
 	$(BIN)/klear run tiny
 
 test: env ## the whole suite, nothing skipped that this machine can run
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --reruns 1 # of what fails; the summary names each: one that stalled, or a race
 
 check: env ## style, types, import contracts
 	$(BIN)/ruff format --check .
@@ -24,6 +24,22 @@ check: env ## style, types, import contracts
 
 bench: env ## one JSON line a benchmark
 	for file in tests/bench/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+load: env ## load, at two sizes each: memory, latency and how both grow
+	$(BIN)/python tests/bench/load_data.py
+	$(BIN)/python tests/bench/load_servers.py
+
+chaos: env ## a hundred SIGKILLs in every stage; CHAOS_SEED=N repeats one, KILLS=N asks for more
+	PYTHONPATH=$(CURDIR)/tests $(BIN)/python tests/chaos/matrix.py --kills $(or $(KILLS),100)
+
+fuzz: env ## coverage-guided, about 15 minutes
+	test -x .venv-fuzz/bin/python || { $(PYTHON) -m venv .venv-fuzz && .venv-fuzz/bin/pip install --quiet atheris; }
+	PYTHONPATH=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	.venv-fuzz/bin/python tests/fuzz/guided.py
+
+audit: env ## known vulnerabilities of what the lock installs
+	test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit; }
+	$(BIN)/python tests/security/audit.py .venv-audit/bin/pip-audit $(LOCK)
 
 clean: ## caches only; results stay in .klear, the environment in .venv
 	rm -rf .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
