@@ -13,8 +13,10 @@ demo: env ## servers, the whole tiny run, the report and where to look
 	$(BIN)/klear up
 	$(BIN)/klear run tiny
 
+# Two files at once, for most tests wait for processes they started. What fails has one more try, and
+# the summary names it: something stalled, or a race.
 test: env ## the whole suite, nothing skipped that this machine can run
-	$(BIN)/python -m pytest --reruns 1 # of what fails; the summary names each: one that stalled, or a race
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --reruns 1
 
 check: env ## style, types, import contracts
 	$(BIN)/ruff format --check .
