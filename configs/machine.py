@@ -5,6 +5,8 @@ Nothing here is part of a stage's key. Import neither prefect nor mlflow before
 """
 
 import os
+from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -227,6 +229,14 @@ class Machine(BaseSettings):
         """What `klear up` started (see flows.servers)."""
         return self.home / "servers.json"
 
+    def make_home(self) -> None:
+        """Raises ConfigError where no folder can be made."""
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = f"{self.home} cannot be made ({error.strerror})"
+            raise ConfigError([f"KLEAR_HOME: {why}; name a folder you may write to"]) from error
+
     def environment(self) -> dict[str, str]:
         """Variables for Prefect, MLflow and every child process; set them before importing either.
 
@@ -241,6 +251,8 @@ def load_machine() -> Machine:
     A secret may be a file called `klear_<field>` in the folder that KLEAR_SECRETS names; default:
     where systemd and containers put them.
     """
+    if misspelt := list(_misspelt()):
+        raise ConfigError(misspelt)
     try:
         return Machine(_secrets_dir=_secrets())  # pyright: ignore[reportCallIssue]
     except ValidationError as error:
@@ -249,6 +261,15 @@ def load_machine() -> Machine:
 
 
 _FOLLOWS = "default factory"  # pydantic could not make a default because another value is wrong
+
+
+def _misspelt() -> Iterator[str]:
+    """Variables that are nearly ours. Others of the prefix may be somebody's: an API key, say, or
+    what Kubernetes tells of a service."""
+    ours = [f"{PREFIX}{name.upper()}" for name in (*Machine.model_fields, "secrets")]
+    for name in sorted(set(os.environ) - set(ours)):
+        if name.startswith(PREFIX) and (close := get_close_matches(name, ours, 1, 0.85)):
+            yield f"{name}: there is no such variable; did you mean {close[0]}?"
 
 
 def _secrets() -> Path | None:

@@ -1,6 +1,6 @@
 """Records as parquet: typed columns, streamed both ways, in bounded memory.
 
-A row group closes at 1,024 rows or at 64 MB of text, whichever comes first, so that a table of
+A row group closes at 4,096 rows or at 64 MB of text, whichever comes first, so that a table of
 test suites of many megabytes is read and written in the same memory as any other.
 """
 
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from eval.records import Record
 
-ROWS_PER_GROUP = 1024
+ROWS_PER_GROUP = 4096
 BYTES_PER_GROUP = 64 << 20
 R = TypeVar("R", bound=Record)
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}

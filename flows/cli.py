@@ -220,7 +220,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from configs.machine import load_machine
 
     settings, machine = _pipeline_of(arguments), load_machine()
-    machine.home.mkdir(parents=True, exist_ok=True)  # Prefect makes its own folder in it
+    machine.make_home()  # Prefect makes its own folder in it
     os.environ.update(machine.environment())
     from flows.plan import plan, print_plan
     from tasks.shared_store import open_store

@@ -102,7 +102,7 @@ def health_urls(machine: Machine) -> dict[str, str]:
 
 def up(machine: Machine, say: Say = print) -> None:
     """Start what is missing; raises ServersError after ending all that this call started."""
-    machine.home.mkdir(parents=True, exist_ok=True)
+    machine.make_home()
     with _one_at_a_time(machine):
         outdated = _outdated(machine, say)
         running = {n: p for n, p in alive(machine).items() if n not in outdated}

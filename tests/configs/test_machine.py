@@ -140,3 +140,19 @@ def test_a_store_address_is_shared_and_copies_lie_in_home(
         monkeypatch.setenv(name, value)
     again = load_machine()
     assert (again.shared, again.store) == (machine.shared, machine.store)
+
+
+def test_a_misspelt_variable_is_named_with_the_right_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KLEAR_STOER", "/elsewhere")
+
+    with pytest.raises(ConfigError, match="KLEAR_STOER: .*did you mean KLEAR_STORE"):
+        load_machine()
+
+
+@pytest.mark.parametrize(
+    "name", ["KLEAR_OPENAI_KEY", "KLEAR_PREFECT_SERVICE_PORT", "KLEAR_MLFLOW_PORT_5000_TCP"]
+)
+def test_variables_of_others_are_theirs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "tcp://10.0.0.1:5000")
+
+    assert load_machine() == Machine()

@@ -2,15 +2,16 @@ import random
 
 import pytest
 
-from eval import table_lookup
+from eval import table_lookup, tables
 from eval.records import Rejected
 from eval.table_lookup import Lookup
 from eval.tables import write_table
 
 
 @pytest.fixture
-def rows(tmp_path) -> list[Rejected]:
+def rows(tmp_path, monkeypatch) -> list[Rejected]:
     """3,000 rows in three row groups; the last repeats the first one's id."""
+    monkeypatch.setattr(tables, "ROWS_PER_GROUP", 1024)
     rows = [Rejected(id=f"id{i}", reason=str(i), row="{}") for i in range(2999)]
     rows.append(Rejected(id="id0", reason="again", row="{}"))
     write_table(tmp_path / "t.parquet", Rejected, rows)

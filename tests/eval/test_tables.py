@@ -24,11 +24,11 @@ def group_sizes(path) -> list[int]:
 
 
 def test_what_is_written_is_what_is_read(tmp_path):
-    written = rows(2500)
+    written = rows(9000)
 
-    assert write_table(tmp_path / "t.parquet", Rejected, written) == 2500
+    assert write_table(tmp_path / "t.parquet", Rejected, written) == 9000
     assert list(read_table(tmp_path / "t.parquet", Rejected)) == written
-    assert group_sizes(tmp_path / "t.parquet") == [1024, 1024, 452]
+    assert group_sizes(tmp_path / "t.parquet") == [4096, 4096, 808]
 
 
 def test_long_rows_make_small_row_groups(tmp_path, monkeypatch):

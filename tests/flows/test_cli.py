@@ -93,6 +93,16 @@ def test_a_wrong_variable_exits_with_2(
     assert line.startswith("KLEAR_HOST: ")
 
 
+@pytest.mark.parametrize("command", [["up"], ["plan", "tiny"]])
+def test_a_home_that_cannot_be_made_exits_with_2(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KLEAR_HOME", "/proc/here")
+
+    assert main(command) == 2
+    assert "KLEAR_HOME: /proc/here cannot be made" in capsys.readouterr().err
+
+
 def test_a_negative_seed_exits_with_2(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", profile, "--seed", "-1"]) == 2
     assert capsys.readouterr().err == "seed: -1 must be at least 0\n"

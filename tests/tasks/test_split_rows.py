@@ -43,12 +43,12 @@ def test_the_bytes_do_not_depend_on_the_row_groups_of_the_input(tmp_path):
         out.mkdir()
         table = pq.read_table(tmp_path / "in.parquet")
         pq.write_table(table, out / "in.parquet", row_group_size=row_group_size)
-        split_rows(out / "in.parquet", {7: "seven", 1200: "late"}, out)
+        split_rows(out / "in.parquet", {7: "seven", 4200: "late"}, out)
         return [(out / name).read_bytes() for name in ("kept.parquet", "rejected.parquet")]
 
-    write_table(tmp_path / "in.parquet", Problem, problems(2500))
+    write_table(tmp_path / "in.parquet", Problem, problems(9000))
 
-    assert split_bytes(100) == split_bytes(1024) == split_bytes(5000)
+    assert split_bytes(100) == split_bytes(4096) == split_bytes(10_000)
 
 
 def test_a_table_without_rows_gives_two_tables_without_rows(tmp_path: Path):
