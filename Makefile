@@ -3,8 +3,9 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-LOCK := requirements-cpu.lock
-DEPS := --no-deps
+# `make gpu-env` chooses the other lock, and all targets keep to the one that is installed.
+LOCK := $(or $(patsubst $(VENV)/.done-%,%,$(wildcard $(VENV)/.done-*)),requirements-cpu.lock)
+DEPS := $(if $(filter requirements-cpu.lock,$(LOCK)),--no-deps)
 SYSTEM_PACKAGES := bubblewrap chromium firejail fonts-liberation libseccomp2 postgresql
 
 .PHONY: demo test check bench load chaos fuzz audit clean env gpu-env system

@@ -17,8 +17,8 @@ SUBTITLE = (
     "chain-of-thought SFT, then GPPO on math and on code."
 )
 _WHY = {
-    "tiny": "A model of about a million parameters on generated problems: these figures show that "
-    "every stage works and learns, and nothing about the method at the paper's scale.",
+    "tiny": "A model of less than a million parameters on generated problems: these figures "
+    "show that every stage works and learns, and nothing about the method at the paper's scale.",
     "replay": "Recorded answers of other models take the place of the teacher, and the trained "
     "model is tiny: these figures check the pipeline and its judge.",
     "": "The run has no profile label, so nothing says which model and budget stand behind its "

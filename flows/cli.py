@@ -262,7 +262,7 @@ def _unknown_stages(option: str, names: Sequence[str]) -> list[str]:
     from configs.explain import nearest
 
     return [
-        f"{option} {name}: no such stage{nearest(name, STAGES)}"
+        f"{option} {name}: no such stage{nearest(name, STAGES) or '; one of ' + ', '.join(STAGES)}"
         for name in names
         if name not in STAGES
     ]

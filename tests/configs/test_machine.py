@@ -145,7 +145,7 @@ def test_a_store_address_is_shared_and_copies_lie_in_home(
 def test_a_misspelt_variable_is_named_with_the_right_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KLEAR_STOER", "/elsewhere")
 
-    with pytest.raises(ConfigError, match="KLEAR_STOER: .*did you mean KLEAR_STORE"):
+    with pytest.raises(ConfigError, match=r"KLEAR_STOER: .*did you mean KLEAR_STORE"):
         load_machine()
 
 
