@@ -44,9 +44,8 @@ def results_page(profile: str, experiments: Sequence[Experiment], cost: Cost) ->
     blocks: list[Block] = [
         Notice(
             f"{profile} profile",
-            "Each experiment says below what it is evidence for. Nothing here was typed by hand: "
-            "klear ablate --results reads the store, and the file of lines beside this page for "
-            "what another store held.",
+            "Each experiment says below what it is evidence for. Written by klear ablate --results "
+            "from the results in the store and in RESULTS.jsonl.",
         ),
         Heading("The claims"),
         _claims(profile, experiments),
