@@ -18,7 +18,7 @@ from eval.metrics import majority_at_k, summarise
 from eval.questions import question
 from eval.records import Problem, Record, Sample, Score
 
-GRADER_VERSION = 4
+GRADER_VERSION = 5
 """Raised when the judge changes its mind about any answer; two versions do not compare.
 
 It is the version of the stage `judge`, and part of that of `evaluate`.

@@ -39,7 +39,14 @@ _NO_DIFFERENTIAL = re.compile(
     r"(?<![A-Za-z\\])d\s*(?=\\(?:sqrt|pi|frac|sin|cos|tan|theta)(?![a-z]))"
 )
 _REMAINDER = re.compile(r"(?<![\d!)}])(\d{1,99})\s*\\(?:bmod|mod)\s*(\d{1,99})(?![\d!^])")
-_NAMED_TUPLE = re.compile(r"^\s*\([A-Za-z_0-9, ]+\)\s*=\s*(?=\()")
+_NAMED_TUPLE = re.compile(r"^\s*\(([A-Za-z_0-9, ]+)\)\s*=\s*\((.*)\)\s*$", re.DOTALL)
+_PI_TIMES = re.compile(r"\\pi\s*(?=\()")  # no function of that name
+_PRIMED = re.compile(r"(?<!\\)(?<![A-Za-z]{2})([A-Za-z])\s*('+)")
+SAID_BETWEEN = re.compile(  # words between two values
+    r"(?<=[\w)}\]])\s*\\text\s*\{([^{}]*[a-zA-Z][^{}]*)\}\s*"
+    r"(?=[\w({]|\\(?!times|cdot|div|pm|mp|l[et]|g[et]|ne|in|to|equiv|approx|cup|cap|quad|text)[a-zA-Z])"
+)
+"""In group 1 the words, which are neither a unit behind a value nor an announcement before one."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +86,12 @@ def enclosing(text: str) -> tuple[str, str, str] | None:
 
 def form_of(text: str) -> Form:
     """The outermost shape. `a and b`, `a or b` and ± count as lists."""
-    text = _NAMED_TUPLE.sub("", text).strip()
+    text = _NAMED_TUPLE.sub(_named_values, text).strip()
     around = enclosing(text)
     if around and _MATRIX.fullmatch(around[1]) and around[0] in "([":
         text = around[1]
     if match := _MATRIX.fullmatch(text):
-        rows = [row for row in re.split(r"\\\\", match[2]) if row.strip()]
+        rows = [row for row in re.split(r"\\\\|\\cr(?![a-z])", match[2]) if row.strip()]
         cells = tuple(cell.strip() for row in rows for cell in row.split("&"))
         return Form("matrix", cells, (str(len(rows)), str(len(cells))))
     text = _AND_OR.sub(",", text)
@@ -99,6 +106,14 @@ def form_of(text: str) -> Form:
         if kind and (len(inner) > 1 or kind == "set"):
             return Form(kind, tuple(inner), (opener, closer))
     return Form("scalar", (text,))
+
+
+def _named_values(match: re.Match[str]) -> str:
+    """(y,x)=(2,1) as (y=2,x=1)."""
+    names, values = split_top(match[1]), split_top(match[2])
+    if len(names) != len(values):
+        return f"({match[2]})"
+    return f"({','.join(map('='.join, zip(names, values, strict=True)))})"
 
 
 def _plus_minus(piece: str) -> list[str]:
@@ -131,6 +146,9 @@ def parsable(text: str) -> str:
     text = _FRACTION_OF_D.sub(r"(\\frac{1}{\1}\\cdot d)", text)
     text = _NO_DIFFERENTIAL.sub("(d)", text)
     text = re.sub(r"\\lg(?![a-z])", r"\\log_{10}", text)
+    text = re.sub(r"\\log\s*_\s*(?:e(?![a-z])|\{\s*e\s*\})", r"\\ln ", text)
+    text = _PRIMED.sub(lambda m: f"{m[1]}_{{{1000 + len(m[2])}}}", text)
+    text = _PI_TIMES.sub(r"\\pi\\cdot ", text)
     text = _DIVISORS.sub(_divisors, text)
     text = _REMAINDER.sub(lambda m: str(int(m[1]) % (int(m[2]) or 1)), text)
     text = _DECIMAL.sub(lambda m: f"\\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", text)
@@ -142,8 +160,8 @@ def parsable(text: str) -> str:
 
 def _mixed_number(match: re.Match[str]) -> str:
     whole, numerator, denominator = map(int, match.groups())
-    if numerator >= denominator:
-        return match[0]
+    if numerator >= denominator:  # no mixed number
+        return f"{whole}\\cdot\\frac{{{numerator}}}{{{denominator}}}"
     return f"\\frac{{{whole * denominator + numerator}}}{{{denominator}}}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 
 from eval.math_forms import enclosing, split_top
-from eval.math_values import TooCostly, Unreadable, parse
+from eval.math_reading import TooCostly, Unreadable, parse
 
 RELATION = re.compile(r"<|>|\\(?:l[et]|g[et]|ne|in)(?![a-z])|\\cup|\\cap|\\setminus|\\mathbb")
 _MOST_PIECES = 20

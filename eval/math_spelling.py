@@ -7,9 +7,10 @@ counts only where both sides have it.
 import re
 import unicodedata
 from dataclasses import dataclass
-from fractions import Fraction
 
-from eval.math_words import GROUP, TEXT, announces, is_unit
+from eval.math_forms import is_name
+from eval.math_units import quantity, unit_named
+from eval.math_words import GROUP, NUMBER_WORDS, TEXT, announces, is_unit
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
 _UNICODE = str.maketrans(
@@ -45,13 +46,19 @@ _UNICODE = str.maketrans(
         "\N{YEN SIGN}": "",
         "\N{NO-BREAK SPACE}": " ",
         "\N{PRIME}": "'",
+        "\N{RATIO}": ":",
+        "\N{LESS-THAN OR SLANTED EQUAL TO}": r"\le ",
+        "\N{GREATER-THAN OR SLANTED EQUAL TO}": r"\ge ",
+        "\N{IDEOGRAPHIC FULL STOP}": ".",
     }
 )
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₙ", "0123456789n")
 _TYPOGRAPHIC = re.compile("[⁰¹²³⁴-⁹⁺⁻ⁿ]+|[₀-₉ₙ]+|[¼-¾⅐-⅞]|[\uff01-\uff5e\U0001d400-\U0001d7ff]")
-_NAMED = r"[a-zA-Z]|\\(?:pi|theta|alpha|beta)(?![a-zA-Z])"
+_ROOT = re.compile("\N{SQUARE ROOT}\\s*(\\d+(?:\\.\\d+)?|[a-zA-Z])")
+_GREEK = r"\\(?:pi|theta|alpha|beta)(?![a-zA-Z])"
+_NAMED = rf"[a-zA-Z]|{_GREEK}"
 _FUNCTIONS = (
     "log|ln|lg|exp|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|max|min|gcd|lcm"
 )
@@ -70,7 +77,7 @@ _REWRITES = [
             r"(?<=\d)\s*\\text\s*\{\s*\(?base[\s-]*(?:(\d+)|([a-z]+))\)?\s*\}",
             lambda m: f"_{{{m[1]}}}" if m[1] else rf"_{{\text{{{m[2]}}}}}",
         ),
-        (rf"\\(?:text|mathrm|operatorname)\s*\{{({_FUNCTIONS})\}}", r"\\\1 "),
+        (rf"\\(?:text|mathrm|operatorname)\s*\{{({_FUNCTIONS})\s*\}}", r"\\\1 "),
         (r",\\!", ","),
         (r"\\text\s*\{\s*(?i:all) real(?:s| numbers)\.?\s*\}", r"\\mathbb{R}"),
         (r"\\(?:text)?color\s*\{[a-zA-Z0-9!]+\}", ""),
@@ -83,7 +90,13 @@ _REWRITES = [
         (r"\\[dtc]frac", r"\\frac"),
         (rf"\\frac\s*(\d|(?<=\s)[a-zA-Z]|\\pi)\s*(?=\d|\{{|{_NAMED})", r"\\frac{\1}"),
         (rf"(\\frac\s*\{{[^{{}}]*\}})\s*(\d|{_NAMED})", r"\1{\2}"),
-        (r"\\sqrt\s*(\d)", r"\\sqrt{\1}"),
+        (
+            rf"\\sqrt\s*(\[[^\[\]]*\])?\s*(\d|(?<=[\s\]])[a-zA-Z]|{_GREEK})",
+            lambda m: rf"\sqrt{m[1] or ''}{{{m[2]}}}",
+        ),
+        (r"\\binom\s*(\d|(?<=\s)[a-zA-Z])\s*(\d|[a-zA-Z])", r"\\binom{\1}{\2}"),
+        (r"\^\s*\\prime(?![a-zA-Z])|\^\s*\{\s*\\prime\s*\}", "'"),
+        (r"\^\s*\{\s*\\prime\s*\\prime\s*\}", "''"),
         (r"\\sqrt\s*\[(\d*[13579])\]\s*\{\s*-\s*(\d+)\s*\}", r"(-\\sqrt[\1]{\2})"),
         (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
         (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
@@ -93,11 +106,25 @@ _REWRITES = [
         (r"\\(?:varnothing)(?![a-zA-Z])|\\\{\s*\\\}", r"\\emptyset "),
         (r"\\langle(?![a-zA-Z])", "("),
         (r"\\rangle(?![a-zA-Z])", ")"),
-        (r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\|)([^{}|]*)\\\}", r"\1"),
+        (
+            r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\|)((?:[^{}|]|\\text\s*\{[^{}]*\})*)\\\}",
+            r"\1",
+        ),
         (r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(?=\d)", ":"),  # 3 to 4
         (r"\\text\s*\{\s*degrees?\s*\}", r"^\\circ "),
         (r"\^\s*\{?\s*(?:\\circ|\\degree)\s*\}?|\\degree|\bdegrees?\b", r"^\\circ "),
-        (r"\\(?:boldsymbol|mathbf|mathit|underline|pmb|bm)\s*(?=\{)", ""),
+        (
+            r"\\(?:boldsymbol|mathbf|mathit|mathtt|mathsf|texttt|textsf|emph|underline|pmb|bm)\s*(?=\{)",
+            "",
+        ),
+        (r"^\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])", ""),
+        (r"\\Bbb(?![a-zA-Z])", r"\\mathbb"),
+        (r"\\colon(?![a-zA-Z])", ":"),
+        (r"\\ast(?![a-zA-Z])|(?<=\d)\s+x\s+(?=10\s*\^)", r"\\times "),
+        (r"_\s*\{\s*\\(?:mathrm|textrm|mbox)\s*\{", r"_{\\text{"),
+        (r"\\(?:text|mathrm)\s*\{([0-9A-F]+)\}(?=\s*_)", r"\1"),
+        (r"\(\s*\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}\s*(\d+)\s*\)", r"\\pmod{\1}"),
+        (r"\\text\s*\{\s*(?i:infinity)\s*\}", r"\\infty "),
         (r"\\(?:mathrm|textrm|textnormal|mbox|hbox)(?=\s*\{[^{}]*[ :][^{}]*\})", r"\\text"),
         (r"^\*\*|\*\*$", ""),
         (r"\s+", " "),
@@ -111,39 +138,16 @@ _MIXED = re.compile(r"^([-+]?\d+)\s+(\d+)\s*/\s*(\d+)$")
 _THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^\d{1,3}(?=.*, 0)(?:,\s?\d{3})+$")
 _POWER = r"(?:\s*\^\s*\{?([23])\}?)?\s*$"
 _TRAILING_TEXT = re.compile(rf"^(.*[\w)}}])\s*{TEXT}{_POWER}")
-_TRAILING_UNIT = re.compile(rf"^(.*[\d)}}])\s*([a-zA-Z]+\.?(?:\s[a-zA-Z]+\.?){{0,3}}){_POWER}")
+_TRAILING_UNIT = re.compile(
+    rf"^(.*(?:[\d)}}]|\\pi))\s*([a-zA-Z]+\.?(?:[\s/][a-zA-Z]+\.?){{0,3}}){_POWER}"
+)
+_COUNTED = re.compile(
+    r"(?!alpha|beta|gamma|delta|theta|lambda|omega|sinh|cosh|tanh|sqrt|frac)"
+    r"[a-z]{4,}(?: [a-z]{2,}){0,3}"
+)
 _MODULUS = re.compile(r"\s*\\pmod\s*\{?\s*(\d+)\s*\}?$")
 _TEMPERATURE = re.compile(r"\s*\^\\circ\s*(?:\\(?:text|mathrm)\s*\{\s*([CFK])\s*\}|([CFK]))$")
-_UNIT_NAMES: dict[str, tuple[str, str, str]] = {
-    "m": ("length", "1", "m meter meters metre metres"),
-    "cm": ("length", "1/100", "cm centimeter centimeters centimetre centimetres"),
-    "mm": ("length", "1/1000", "mm millimeter millimeters"),
-    "km": ("length", "1000", "km kilometer kilometers kilometre kilometres"),
-    "in": ("length", "254/10000", "inch inches"),
-    "ft": ("length", "3048/10000", "ft foot feet"),
-    "yd": ("length", "9144/10000", "yd yard yards"),
-    "mi": ("length", "1609344/1000", "mile miles"),
-    "g": ("mass", "1", "g gram grams"),
-    "kg": ("mass", "1000", "kg kilogram kilograms"),
-    "s": ("time", "1", "s sec second seconds"),
-    "min": ("time", "60", "min minute minutes"),
-    "h": ("time", "3600", "h hr hour hours hrs"),
-    "d": ("time", "86400", "day days"),
-    "week": ("time", "604800", "week weeks"),
-    "L": ("volume", "1", "l liter liters litre litres"),
-    "mL": ("volume", "1/1000", "ml milliliter milliliters"),
-    "$": ("money", "1", "dollar dollars usd"),
-    "c": ("money", "1/100", "cent cents"),
-    "am": ("half of the day", "1", "am a.m"),
-    "pm": ("other half of the day", "1", "pm p.m"),
-    "dozen": ("count", "12", "dozen dozens"),
-    "hundred": ("count", "100", "hundred"),
-    "thousand": ("count", "1000", "thousand"),
-    "million": ("count", "1000000", "million"),
-    "billion": ("count", "1000000000", "billion"),
-    "trillion": ("count", "1000000000000", "trillion"),
-}
-_UNITS = {name: unit for unit, (_, _, names) in _UNIT_NAMES.items() for name in names.split()}
+_NUMBERS = {word: str(number) for number, word in enumerate(NUMBER_WORDS)}
 
 
 @dataclass(frozen=True)
@@ -161,8 +165,10 @@ class Spelled:
 def spell(text: str) -> Spelled:
     """Undo typesetting: spaces, dollars, fraction variants, digit groups, units, percent."""
     text = unicodedata.normalize("NFC", text)
+    money = re.match(r"\s*(\\\$|\N{EURO SIGN})\s*[\d.]", text)
+    unit = "" if not money else "$" if money[1] == r"\$" else "eur"
+    text = _ROOT.sub(r"\\sqrt{\1}", text)
     text = _TYPOGRAPHIC.sub(_plain_letter, text).translate(_UNICODE)
-    unit = "$" if re.match(r"\s*\\\$\s*[\d.]", text) else ""
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     for pattern in (_OVERLINED, _BRACKETED, _GOES_ON):
@@ -170,15 +176,18 @@ def spell(text: str) -> Spelled:
     text = text.strip().rstrip(".;,\\ ")
     text = _unwrap(_MIXED.sub(_mixed, text))
     text, unit = _without_unit(text, unit)
-    percent = bool(re.search(r"\\?%$|\\?percent$|\bpercent$", text))
-    text = re.sub(r"\s*(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$", "", text).strip()
-    degrees = text.endswith(r"^\circ") and text.count(r"\circ") == 1
-    degrees = degrees and bool(re.match(rf"^{NUMBER}\s*\^\\circ$", text))
+    name, equals, value = text.rpartition("=")
+    if not is_name(name.strip()):
+        name, equals, value = "", "", text
+    percent = bool(re.search(r"\\?%$|\\?percent$|\bpercent$", value))
+    value = re.sub(r"\s*(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$", "", value).strip()
+    degrees = bool(re.match(rf"^{NUMBER}\s*\^\\circ$", value))
     if degrees:
-        text = text[: -len(r"^\circ")].strip()
-    listed = text if _THOUSANDS.match(text) else ""
-    text = re.sub(r",\s?", "", text) if listed else text
-    return Spelled(_unwrap(text), unit, percent, degrees, listed)
+        value = value.removesuffix(r"^\circ").strip()
+    listed = name + equals + value if _THOUSANDS.match(value) else ""
+    value = re.sub(r",\s?", "", value) if listed else value
+    value = _NUMBERS.get(value.casefold(), value)
+    return Spelled(_unwrap(name + equals + value), unit, percent, degrees, listed)
 
 
 def _plain_letter(match: re.Match[str]) -> str:
@@ -209,6 +218,8 @@ def _mixed(match: re.Match[str]) -> str:
 
 
 def _without_unit(text: str, unit: str) -> tuple[str, str]:
+    if several := quantity(text):
+        return rf"\frac{{{several[0].numerator}}}{{{several[0].denominator}}}", several[1]
     if match := _TEMPERATURE.search(text):
         return text[: match.start()].strip(), "°" + (match[1] or match[2])
     if match := _MODULUS.search(text):
@@ -216,16 +227,10 @@ def _without_unit(text: str, unit: str) -> tuple[str, str]:
     said = _TRAILING_TEXT.match(text)
     match = said or _TRAILING_UNIT.match(text)
     if match and (words := match[2].strip().strip(".").lower()):
-        known = _UNITS.get(words) or _UNITS.get(_counted(words), "")
-        if known or (said and is_unit(words)):
+        known = unit_named(words)
+        if known or ((said or _COUNTED.fullmatch(words)) and is_unit(words)):
             return match[1].strip(), known + (match[3] or "")
     return text, unit
-
-
-def _counted(words: str) -> str:
-    """million of `million dollars`."""
-    first = words.partition(" ")[0]
-    return first if _UNIT_NAMES.get(first, ("",))[0] == "count" else ""
 
 
 def _unwrap(text: str) -> str:
@@ -239,22 +244,3 @@ def _unwrap(text: str) -> str:
             rest = text[match.end() :].strip()
             text = rest if re.search(r"\d|\\", rest) else text
     return text.rstrip(".").strip()
-
-
-def unit_ratio(ours: str, theirs: str) -> Fraction | None:
-    """What one of `ours` is in `theirs` (cm2 in m2 is 1/10000); None for other dimensions."""
-    (a, power), (b, other) = _power(ours), _power(theirs)
-    if power != other or a not in _UNIT_NAMES or b not in _UNIT_NAMES:
-        return None
-    (kind, size, _), (other_kind, other_size, _) = _UNIT_NAMES[a], _UNIT_NAMES[b]
-    return (Fraction(size) / Fraction(other_size)) ** power if kind == other_kind else None
-
-
-def size_of_count(unit: str) -> Fraction | None:
-    """1000 of `thousand`: a unit that may as well be part of the number; None for others."""
-    kind, size, _ = _UNIT_NAMES.get(unit, ("", "0", ""))
-    return Fraction(size) if kind == "count" else None
-
-
-def _power(unit: str) -> tuple[str, int]:
-    return (unit[:-1], int(unit[-1])) if unit[-1:].isdigit() else (unit, 1)

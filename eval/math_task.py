@@ -1,45 +1,24 @@
-r"""Math judging in a worker: shapes first, then sympy on the pieces, math-verify on the rest.
+r"""Math judging in a worker: `run` is what the judge asks for.
 
 math-verify's own time limits are off: they are alarms that the main loop of C code never sees. The
 worker has a memory limit and is killed from outside.
 """
 
-import logging
-import re
-import string
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
-import math_verify
-import sympy
-
-from eval.math_forms import Form, distinct_capitals, equation_sides, form_of, is_name
-from eval.math_regions import RELATION, same_region
+from eval.math_budget import OutOfTime, cpu_seconds
+from eval.math_forms import equation_sides, form_of
+from eval.math_peer import by_math_verify, plain_call
+from eval.math_reading import TooCostly, Unreadable, parse
+from eval.math_same import same, value_of
 from eval.math_spelling import Spelled, spell
-from eval.math_values import (
-    TooCostly,
-    Unreadable,
-    parse,
-    refuse_unknowable,
-    same_equation,
-    same_value,
-)
+from eval.math_units import unit_ratio
+from eval.math_values import refuse_unknowable
 from eval.math_words import says_otherwise
-from eval.verify_math import MathVerdict, quick_verdict, rounding_error
+from eval.verify_math import MathVerdict, other_angle
 
-logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
-
-_MOST_PIECES = 60
-_BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*(\d+|\\text\{[a-z]+\})\s*\}?")
-_BASE_NAME = re.compile(r"\\text\s*\{\s*([a-z]+)\s*\}")
-_BASES = "two three four five six seven eight nine ten eleven twelve"  # from 2 on
-_CONDITION = re.compile(  # 2k\pi, k \in \mathbb{Z}
-    r"[,;(]?\s*(?:\\text\s*\{\s*(?:where|for)\s*\}|where|for)?\s*"
-    r"(?<![A-Za-z\\])[A-Za-z]\s*\\in\s*\\mathbb\s*\{?[ZNQ]\}?\)?$"
-    r"|(?:\\text\s*\{\s*for (?:all|any|every|each)\s*\}|\\forall)\s*[A-Za-z]\s*$"
-)
-_RATIO = re.compile(r"[^:]+(?::[^:]+)+")
+_CPU_S, _CPU_OF_GOLD_S = 5.0, 2.0
 
 
 def run(gold: str, answer: str, plain: bool = False) -> MathVerdict:
@@ -49,15 +28,35 @@ def run(gold: str, answer: str, plain: bool = False) -> MathVerdict:
     """
     started = time.perf_counter()
     if plain:
-        return _plain_call(gold, answer, started)
+        return plain_call(gold, answer, started)
     try:
-        same = _same_spelled(spell(gold), spell(answer))
-        verdict = MathVerdict("AC" if same else "WA", "" if same else "not equal to the gold")
-    except TooCostly as error:
-        verdict = MathVerdict("IE" if _is_costly(gold) else "WA", f"not evaluated: {error}")
-    except Unreadable:
-        verdict = _second_opinion(gold, answer)
+        with cpu_seconds(_CPU_S):
+            verdict = _verdict(gold, answer)
+    except OutOfTime:
+        verdict = _blamed(gold, f"it takes over {_CPU_S:g} s of CPU time")
+    except (ArithmeticError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        verdict = _blamed(gold, f"{type(error).__name__} in sympy")
     return MathVerdict(verdict.verdict, verdict.reason, time.perf_counter() - started)
+
+
+def _verdict(gold: str, answer: str) -> MathVerdict:
+    try:
+        equal = _same_spelled(spell(gold), spell(answer))
+        return MathVerdict("AC" if equal else "WA", "" if equal else "not equal to the gold")
+    except TooCostly as error:
+        return MathVerdict("IE" if _is_costly(gold) else "WA", f"not evaluated: {error}")
+    except Unreadable:
+        return _second_opinion(gold, answer)
+
+
+def _blamed(gold: str, why: str) -> MathVerdict:
+    """The answer is to blame, unless its gold cannot be compared with a plain number either."""
+    try:
+        with cpu_seconds(_CPU_OF_GOLD_S):
+            beside_zero = _verdict(gold, "0")
+    except (Exception, OutOfTime):
+        return MathVerdict("IE", f"the gold answer cannot be evaluated: {gold[:80]}")
+    return replace(beside_zero, verdict="WA", reason=f"not evaluated: {why}")
 
 
 def _is_costly(gold: str) -> bool:
@@ -76,10 +75,12 @@ def _second_opinion(gold: str, answer: str) -> MathVerdict:
     """math-verify on a gold that we cannot read; unscored when it cannot either."""
     try:
         expected, given = spell(gold).body, spell(answer).body
-        same = _math_verify(expected, given) and not says_otherwise(given, expected)
+        equal = by_math_verify(expected, given) and not says_otherwise(given, expected)
     except Unreadable:
         return MathVerdict("IE", f"the gold answer cannot be read: {gold[:80]}")
-    return MathVerdict("AC" if same else "WA", "by math-verify")
+    except TooCostly as error:
+        return MathVerdict("WA", f"not evaluated: {error}")
+    return MathVerdict("AC" if equal else "WA", "by math-verify")
 
 
 def _same_spelled(gold: Spelled, answer: Spelled) -> bool:
@@ -88,204 +89,19 @@ def _same_spelled(gold: Spelled, answer: Spelled) -> bool:
 
 
 def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
+    if gold.unit and answer.unit and gold.unit != answer.unit:
+        ratio = unit_ratio(answer.unit, gold.unit)
+        scale = f"{ratio.numerator}}}{{{ratio.denominator}" if ratio else ""
+        return bool(ratio) and same(gold.body, rf"\frac{{{scale}}}\cdot({value_of(answer.body)})")
     if answer.listed and form_of(gold.body).kind != "scalar":
-        return _same(gold.body, answer.listed)
-    if _same(gold.body, answer.body):
+        return same(gold.body, answer.listed)
+    if not other_angle(gold, answer) and same(gold.body, answer.body):
         return True
+    gold, answer = (replace(side, body=value_of(side.body)) for side in (gold, answer))
     if gold.percent != answer.percent:
         scaled = [rf"\frac{{{s.body}}}{{100}}" if s.percent else s.body for s in (gold, answer)]
-        return _same(*scaled)
+        return same(*scaled)
     if gold.degrees != answer.degrees:
         turned = [rf"\frac{{{s.body}\pi}}{{180}}" if s.degrees else s.body for s in (gold, answer)]
-        return _same(*turned)
+        return same(*turned)
     return False
-
-
-def _same(gold: str, answer: str) -> bool:
-    """Compare two answers of any shape."""
-    gold, answer = (_CONDITION.sub("", side) or side for side in (gold, answer))
-    if r"\ldots" in gold + answer:
-        return gold.replace(" ", "") == answer.replace(" ", "")
-    bases = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
-    if any(bases):
-        return _same_numeral(gold, answer)
-    if RELATION.search(gold) or RELATION.search(answer):
-        return _same_region(gold, answer)
-    expected, given = form_of(gold), form_of(answer)
-    if expected.kind == given.kind == "scalar":
-        return _same_scalar(expected.pieces[0], given.pieces[0])
-    return _same_collection(expected, given)
-
-
-def _same_numeral(gold: str, answer: str) -> bool:
-    """1011_2 has these digits in this base; an answer may leave the base out."""
-    gold, answer = (_BASE_NAME.sub(_base_digits, side) for side in (gold, answer))
-    digits, _, base = gold.partition("_")
-    other, _, other_base = answer.partition("_")
-    strip = str.maketrans("", "", "{}() ")
-    same_base = base.translate(strip) == other_base.translate(strip) or not other_base
-    same_digits = digits.translate(strip).upper() == other.translate(strip).upper()
-    return bool(base) and same_digits and same_base
-
-
-def _base_digits(match: re.Match[str]) -> str:
-    name = match[1].replace("sixteen", "16")
-    names = _BASES.split()
-    return str(names.index(name) + 2) if name in names else name
-
-
-def _same_collection(gold: Form, answer: Form) -> bool:
-    if max(len(gold.pieces), len(answer.pieces)) > _MOST_PIECES:
-        return gold.pieces == answer.pieces
-    kinds = {gold.kind, answer.kind}
-    if kinds == {"matrix", "scalar"} and r"\begin" in (gold.pieces + answer.pieces)[0]:
-        raise Unreadable("a matrix in a formula")
-    if "matrix" in kinds:
-        vector = gold.brackets[0] == "1" or gold.brackets[0] == gold.brackets[1]
-        if kinds != {"matrix"} and not (kinds == {"matrix", "tuple"} and vector):
-            return False
-        if kinds == {"matrix"} and gold.brackets != answer.brackets:
-            return False
-        return _all_same(gold, answer)
-    if kinds == {"set", "scalar"} and r"\emptyset" in (*gold.pieces, *answer.pieces):
-        return False  # the set that holds the empty set is not empty
-    if kinds <= {"list", "set", "scalar"}:
-        if kinds == {"list"} and _assigns(gold) and _assigns(answer):
-            return _same_assignments(gold, answer)
-        return _same_elements(gold, answer)
-    if "list" in kinds or gold.brackets == answer.brackets:
-        return _all_same(gold, answer)
-    return False
-
-
-def _all_same(gold: Form, answer: Form) -> bool:
-    named = _assigns(gold) and _assigns(answer) and _names(gold) == _names(answer)
-    gold, answer = (_in_order(form, named) for form in (gold, answer))
-    return len(gold.pieces) == len(answer.pieces) and all(
-        map(_same, map(_value, gold.pieces), map(_value, answer.pieces))
-    )
-
-
-def _in_order(form: Form, named: bool) -> Form:
-    """Values of x, y, z in the order of their names, whichever was written first.
-
-    Other letters (m and b of a line) have no order, unless both sides have `named` the same ones.
-    """
-    if not _assigns(form) or not (named or "".join(_names(form)) in string.ascii_lowercase):
-        return form
-    return replace(form, pieces=tuple(sorted(form.pieces)))
-
-
-def _names(form: Form) -> list[str]:
-    return sorted(equation_sides(piece)[0] for piece in form.pieces)
-
-
-def _value(piece: str) -> str:
-    """5 of `x = 5`."""
-    sides = equation_sides(piece)
-    return sides[-1] if len(sides) > 1 and is_name(sides[0]) else piece
-
-
-def _assigns(form: Form) -> bool:
-    sides = [equation_sides(piece) for piece in form.pieces]
-    return all(len(s) == 2 and is_name(s[0]) for s in sides) and len({s[0] for s in sides}) > 1
-
-
-def _same_assignments(gold: Form, answer: Form) -> bool:
-    ours = dict(equation_sides(piece) for piece in answer.pieces)
-    theirs = dict(equation_sides(piece) for piece in gold.pieces)
-    return ours.keys() == theirs.keys() and all(_same(v, ours[k]) for k, v in theirs.items())
-
-
-def _same_elements(gold: Form, answer: Form) -> bool:
-    """As sets: every element of one side is on the other."""
-    theirs, ours = [*map(_value, gold.pieces)], [*map(_value, answer.pieces)]
-    unmatched = list(ours)
-    for element in theirs:
-        found = [other for other in ours if _same(element, other)]
-        if not found:
-            return False
-        unmatched = [other for other in unmatched if other not in found]
-    return not unmatched
-
-
-def _same_scalar(gold: str, answer: str) -> bool:
-    quick = quick_verdict(gold, answer) if gold and answer else None
-    if quick is not None and quick.verdict != "IE":
-        return quick.verdict == "AC"
-    gold, answer = distinct_capitals(gold, answer)
-    if _RATIO.fullmatch(gold) and _RATIO.fullmatch(answer):
-        return _same_ratio(gold.split(":"), answer.split(":"))
-    theirs, ours = equation_sides(gold), equation_sides(answer)
-    if not ours or not theirs:
-        return False
-    if len(theirs) == 1:
-        error = rounding_error(theirs[0])
-        rounded = sympy.Rational(error) if error is not None else None
-        return _consistent(ours) and same_value(theirs[0], ours[-1], rounded)
-    if len(ours) == 1:
-        return is_name(theirs[0]) and _same(theirs[-1], ours[0])
-    if theirs[0] == ours[0] and is_name(ours[0]):
-        return _consistent(ours) and _same(theirs[-1], ours[-1])
-    return same_equation((theirs[0], theirs[-1]), (ours[0], ours[-1]))
-
-
-def _consistent(sides: list[str]) -> bool:
-    """In `x = 3 = 4` the numbers contradict each other."""
-    values = [side for side in sides[:-1] if not is_name(side)]
-    for side in values:
-        try:
-            formula = parse(side)
-        except (Unreadable, TooCostly):
-            continue
-        if (
-            not formula.free_symbols
-            and not parse_fails(sides[-1])
-            and not same_value(side, sides[-1])
-        ):
-            return False
-    return True
-
-
-def parse_fails(text: str) -> bool:
-    try:
-        parse(text)
-    except (Unreadable, TooCostly):
-        return True
-    return False
-
-
-def _same_ratio(gold: list[str], answer: list[str]) -> bool:
-    if len(gold) != len(answer):
-        return False
-    pairs = zip(gold[1:], answer[1:], strict=True)
-    return all(same_value(rf"({g})\cdot({answer[0]})", rf"({a})\cdot({gold[0]})") for g, a in pairs)
-
-
-def _same_region(gold: str, answer: str) -> bool:
-    try:
-        return same_region(gold, answer)
-    except Unreadable:
-        return _math_verify(gold, answer)
-
-
-def _plain_call(gold: str, text: str, started: float) -> MathVerdict:
-    """What `verify(parse(gold), parse(text))` says, with the alarms of its defaults."""
-    expected = math_verify.parse(gold) or math_verify.parse(f"${gold}$")
-    if not expected:
-        return MathVerdict("IE", f"math-verify cannot read the gold answer: {gold[:80]}")
-    same = math_verify.verify(expected, math_verify.parse(text))
-    return MathVerdict("AC" if same else "WA", "by math-verify", time.perf_counter() - started)
-
-
-def _math_verify(gold: str, answer: str) -> bool:
-    config = [math_verify.LatexExtractionConfig(boxed_match_priority=-1)]
-    read: Callable[[str], list] = lambda text: math_verify.parse(  # noqa: E731
-        f"${text}$", config, parsing_timeout=0, raise_on_error=False
-    )
-    expected = [value for value in read(gold) if not isinstance(value, str)]
-    if not expected:
-        raise Unreadable(gold[:80])
-    return math_verify.verify(
-        expected, read(answer), numeric_precision=200, timeout_seconds=0, raise_on_error=False
-    )

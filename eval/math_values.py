@@ -1,45 +1,23 @@
 r"""Are two formulas equal? sympy, asked only what it can answer in bounded time.
 
 Nothing is simplified or expanded. Constants are compared by the number of digits that tell them
-apart (up to 1200), formulas with letters at random points. Formulas whose value would be too large
-to write down, and unevaluated integrals and long sums, are refused before they are evaluated.
+apart (up to 1200), formulas with letters at random points.
 """
 
 import itertools
-import math
 import random
-import re
-import warnings
-from functools import lru_cache
 from typing import Any
 
 import sympy
-from latex2sympy2_extended import latex2sympy
-from sympy import Add, Expr, Integer, Mul, Pow, Rational, Symbol, factorial
+from sympy import Add, Expr, Integer, Mul, Pow, Rational, factorial
 
-from eval.math_forms import parsable
+from eval.math_reading import TooCostly, Unreadable, log10, parse
 
 _DIGITS, _DIGITS_AT_A_POINT = 1200, 120
 _MOST_DIGITS, _MOST_EXACT_DIGITS, _MOST_INTEGER_DIGITS = 20_000, 100_000, 1_000_000
 _POWERS = (Pow, factorial, sympy.exp)
 _POINTS = 4
-_LOG10_AT_A_POINT = 0.55  # 0.3 to 2.9
-_MAX_NESTING, _MAX_POWERS_DEEP, _MAX_LOG10 = 40, 2, 1e7
-_MAX_ARGUMENT_LOG10 = 1000  # sin(10^n) needs n digits of pi
-_LONGEST_SUM = 10_000
 _MOST_OPERATIONS = 60  # of an equation whose denominators are cleared
-_UNDONE = (sympy.Integral, sympy.Limit, sympy.Derivative)
-_EAGER = re.compile(r"\\(?:binom|choose|lfloor|lceil|gcd|lcm|mod|bmod|pmod)")
-
-warnings.filterwarnings("ignore")
-
-
-class TooCostly(Exception):
-    """The formula is not evaluated: its value would not fit, or it is no value yet."""
-
-
-class Unreadable(Exception):
-    """The text is no formula."""
 
 
 def same_value(gold: str, answer: str, error: Any = None) -> bool:
@@ -86,110 +64,6 @@ def _proportional(expected: Any, given: Any, symbols: set[Any]) -> bool:
     return len(ratios) > 1 and all(abs(r / ratios[0] - 1) < 1e-25 for r in ratios)
 
 
-@lru_cache(maxsize=512)
-def parse(text: str) -> Expr:
-    """The unevaluated formula. Raises Unreadable and TooCostly."""
-    text = text.strip()
-    _refuse_nesting(text)
-    try:
-        formula = latex2sympy(parsable(text))
-    except RecursionError as error:
-        raise TooCostly("too deeply nested") from error
-    except Exception as error:
-        raise Unreadable(f"not a formula: {text[:80]}") from error
-    if isinstance(formula, sympy.FiniteSet) and len(formula) == 1:
-        formula = formula.args[0]
-    if not isinstance(formula, Expr):
-        raise Unreadable(f"not a formula: {text[:80]}")
-    _refuse_cost(formula)
-    if formula.has(sympy.Sum, sympy.Product):
-        formula = formula.doit()
-    constants = {Symbol("i"): sympy.I, Symbol("e"): sympy.E}
-    used = {s: value for s, value in constants.items() if s in formula.free_symbols}
-    return _replace(formula, used)
-
-
-def _replace(formula: Any, values: dict[Any, Any]) -> Any:
-    """Substitute without evaluating anything."""
-    if not values:
-        return formula
-    if formula in values:
-        return values[formula]
-    if not formula.args or not formula.free_symbols & set(values):
-        return formula
-    return formula.func(*(_replace(arg, values) for arg in formula.args), evaluate=False)
-
-
-def _refuse_nesting(text: str) -> None:
-    """Refuse by the text what the parser itself would evaluate or choke on."""
-    if re.search(r"(?<!\\)[A-Za-z]{40}", text):
-        raise TooCostly("a long run of letters is no formula")
-    if re.search(r"_\s*\w\s*_", text):
-        raise Unreadable("a double subscript is no formula")
-    depth = deepest = powers = 0
-    open_powers: list[bool] = []
-    for match in re.finditer(r"(\^\s*)?([{(\[])|[)}\]]", text):
-        if match[2]:
-            open_powers.append(bool(match[1]))
-            depth += 1
-            powers = max(powers, sum(open_powers))
-        elif open_powers:
-            open_powers.pop()
-            depth -= 1
-        deepest = max(deepest, depth)
-    if deepest > _MAX_NESTING or powers > _MAX_POWERS_DEEP:
-        raise TooCostly("too deeply nested")
-    if _EAGER.search(text) and ("^" in text or "!" in text or re.search(r"\d{5}", text)):
-        numbers = re.findall(r"\d{5,}", text)
-        if "!" in text or numbers or _tall_power(text):
-            raise TooCostly("too large to evaluate")
-
-
-def _tall_power(text: str) -> bool:
-    return any(int(n) > 30 for n in re.findall(r"\^\s*\{?\s*(\d{1,9})", text))
-
-
-def _refuse_cost(formula: Expr) -> None:
-    for part in sympy.preorder_traversal(formula):
-        if isinstance(part, _UNDONE):
-            raise TooCostly("an integral or limit is no final answer")
-        if isinstance(part, sympy.Sum | sympy.Product):
-            for _, low, high in part.limits:
-                if not (low.is_Integer and high.is_Integer and high - low <= _LONGEST_SUM):
-                    raise TooCostly("a long sum or product is no final answer")
-        function = isinstance(part, sympy.Function) and not isinstance(part, factorial | sympy.log)
-        constants = [arg for arg in part.args if function and not arg.free_symbols]
-        if any(_log10(arg) > _MAX_ARGUMENT_LOG10 for arg in constants):
-            raise TooCostly("too large to evaluate")
-        if (
-            isinstance(part, Pow | factorial)
-            and not part.free_symbols
-            and _log10(part) > _MAX_LOG10
-        ):
-            raise TooCostly("too large to evaluate")
-
-
-def _log10(formula: Any) -> float:
-    """An upper bound of log10 |formula| for nested powers and factorials, without evaluating."""
-    if isinstance(formula, Integer | Rational):
-        return math.log10(max(abs(formula.p), 1)) if formula.p < 10**300 else len(str(formula.p))
-    if isinstance(formula, Pow):
-        base, exponent = _log10(formula.base), _log10(formula.exp)
-        if formula.base.is_Rational and isinstance(formula.base, Rational):
-            base = max(base, math.log10(formula.base.q))
-        return math.inf if exponent > 18 else base * 10**exponent
-    if isinstance(formula, sympy.exp):
-        exponent = _log10(formula.args[0])
-        return math.inf if exponent > 18 else math.log10(math.e) * 10**exponent
-    if isinstance(formula, factorial):
-        n = _log10(formula.args[0])
-        return math.inf if n > 12 else n * 10**n
-    if formula.args:
-        sizes = [_log10(arg) for arg in formula.args]
-        return sum(max(size, 0) for size in sizes) + math.log10(len(sizes) + 1)
-    return _LOG10_AT_A_POINT if isinstance(formula, Symbol) else 1.0  # a named constant
-
-
 def _same(expected: Expr, given: Expr) -> bool:
     infinite = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
     if expected.has(*infinite) or given.has(*infinite):
@@ -233,7 +107,11 @@ def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
         value = _doit(formula, point)
         if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo):
             return None
-    zero = all(part == 0 or getattr(part, "_prec", 53) == 1 for part in value.as_real_imag())
+    least = sympy.Float(f"1e-{digits}")  # of two parts one may be left with a last, false digit
+    zero = all(
+        part == 0 or getattr(part, "_prec", 53) == 1 or abs(part) < least
+        for part in value.as_real_imag()
+    )
     if zero and larger > _MOST_DIGITS:
         raise TooCostly("too many digits to tell it from zero")
     return zero
@@ -244,7 +122,7 @@ def _digits_of_large_numbers(formula: Any) -> float:
     inside = [_digits_of_large_numbers(arg) for arg in formula.args]
     if isinstance(formula, Add):
         return max(inside)
-    size = _log10(formula) if isinstance(formula, _POWERS) else 0
+    size = log10(formula) if isinstance(formula, _POWERS) else 0
     return max(sum(inside), size if size > 50 else 0)
 
 
@@ -266,7 +144,7 @@ def _rational(formula: Expr) -> Expr | None:
     whole = formula.atoms() == formula.atoms(Integer) and all(
         isinstance(p, factorial) or (p.exp.is_Integer and p.exp.is_positive) for p in powers
     )
-    if sum(map(_log10, powers)) > (_MOST_INTEGER_DIGITS if whole else _MOST_EXACT_DIGITS):
+    if sum(map(log10, powers)) > (_MOST_INTEGER_DIGITS if whole else _MOST_EXACT_DIGITS):
         return None
     value = formula.doit()
     return value if value.is_Rational else None
@@ -274,7 +152,7 @@ def _rational(formula: Expr) -> Expr | None:
 
 def _doit(formula: Expr, point: dict[Any, Any]) -> Expr:
     """Where the unevaluated formula has no numeric rule: evaluate it exactly first."""
-    if _log10(formula) > 10_000:
+    if log10(formula) > 10_000:
         raise TooCostly("too large to evaluate")
     return formula.subs(point).doit().evalf(15, maxn=_DIGITS)
 

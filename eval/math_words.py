@@ -16,8 +16,13 @@ _DENIES += " maybe perhaps probably possibly unless otherwise"
 _LIMITS = "not no without except but"  # behind a value, they often speak of what is counted
 _BEFORE = "than least most above below between within from minus plus negative opposite reciprocal"
 _BEFORE += " inverse root logarithm log sqrt factorial double twice triple half"
+_BEFORE += " up under over near nearly almost exceeds exceeding beyond neg hundred thousand"
 _AFTER = "than least most minus plus factorial mod modulo base halves thirds fourths"
 _AFTER += " fifths sixths sevenths eighths ninths tenths hundredths thousandths"
+_AFTER += " pi point halved doubled tripled inverse inverted negated fails rejected too"
+_TO_TWENTY = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+_TO_TWENTY += " fifteen sixteen seventeen eighteen nineteen twenty"
+NUMBER_WORDS = tuple(_TO_TWENTY.split())
 _CONNECTS = frozenset(["and", "or", "if", "when", "where", "for", "mod", "base"])
 _DENYING, _LIMITING = set(_DENIES.split()), set(_LIMITS.split())
 _BEFORE_IT, _AFTER_IT = set(_BEFORE.split()), set(_AFTER.split())
@@ -32,6 +37,14 @@ _CIRCUMSTANCE = re.compile(
     r"\b(?:after|in|for|at|with|on|during)\s+[\d.]+[\s-]*"
     r"(?!(?:and|or|to|by|times|plus|minus|more|less|mod|over)\b)[a-z]+\W*$"
 )
+_OF = re.compile(  # the square of 12 is not 12
+    r"\b(?:square|cube|power|multiples?|divisors?|factors?|digits|complement|maximum|minimum|close)"
+    r"\s+(?:of|to)\s*$"
+)
+_NUMBERS = "|".join(NUMBER_WORDS[2:])
+_NUMBER_BEFORE = re.compile(rf"\b(?:{_NUMBERS})\s*$")
+_MORE = re.compile(r"\band\s+(?:up|above|over|beyond|more|higher|greater|below|less)\b")
+_OTHER_NUMBER = re.compile(rf"(?:^\W*,|\balternatively\b|\bversus\b)\s*(?:{_NUMBERS})\b")
 _COPULA = re.compile(r"(?:\b(?:is|are|was|be|equals)|[:=])\s*$")
 _UNIT = re.compile(r"^[a-z(][a-z0-9 .²³/^()-]*$")
 _CONNECTIVE = re.compile(r"[\s,;]*(?:and|or|and also)[\s,;]*", re.IGNORECASE)
@@ -59,6 +72,8 @@ def says_otherwise(answer: str, gold: str) -> bool:
         )
         if _CONNECTIVE.fullmatch(text[1]) or not before | after:
             continue
+        if answer[: text.start()].rstrip("{ ").endswith("_"):  # the name of a base
+            continue
         if _alters(text[1], before=after, after=before, known=known):
             return True
     return False
@@ -74,12 +89,15 @@ def _alters(
     announced = before and bool(_COPULA.search(words))
     if before:
         found |= set(tokens) & (_LIMITING if announced else _LIMITING | _BEFORE_IT)
+        patterns = () if announced else (_OF, _NUMBER_BEFORE)
+        found |= {m[0] for pattern in patterns if (m := pattern.search(words))}
         words = _CIRCUMSTANCE.sub("", words)
     if after:
         found |= set(tokens) & _AFTER_IT
         for pattern in (_LIMITED, _PART, _CONDITION):
             found |= set(_tokens(" ".join(pattern.findall(_LEADING.sub("", words)))))
         found |= set(tokens[:1]) & {"squared", "cubed"}
+        found |= {m[0] for pattern in (_MORE, _OTHER_NUMBER) if (m := pattern.search(words))}
     return bool(found - known) or (
         not announced and not known & set(tokens) and bool(_NUMBER_APART.search(words))
     )

@@ -26,8 +26,8 @@ from eval.zygote_isolation import Limits
 
 _ZYGOTE = [
     "zygote_isolation",
-    "zygote_roles",
     "zygote_nodes",
+    "zygote_roles",
     "zygote_values",
     "zygote_asserts",
     "zygote_warmup",

@@ -6,7 +6,7 @@ worker that can be killed.
 
 Policies, where graders differ:
 - a unit, a percent sign or a degree sign that only one side has does not matter; known units that
-  differ do (5 m is not 5 cm but 500 cm), and 25\% is 0.25 but 0.25 is not 25;
+  differ do (5 m is not 5 cm but 500 cm), 25\% is 0.25 but 0.25 is not 25, and 0.5\% is not 0.5;
 - words are compared without case; a choice may repeat its value: `(B) 12` answers B;
 - a rounded decimal does not answer an exact gold, an exact answer does answer a rounded gold;
 - a numeral with a base (1011_2) is not the decimal number with the same digits.
@@ -14,10 +14,12 @@ Policies, where graders differ:
 
 import math
 import re
+import string
 from dataclasses import dataclass
 from fractions import Fraction
 
-from eval.math_spelling import NUMBER, Spelled, size_of_count, spell, unit_ratio
+from eval.math_spelling import NUMBER, Spelled, spell
+from eval.math_units import size_of_count, unit_ratio
 from eval.math_words import TEXT
 from eval.records import Verdict
 
@@ -86,7 +88,9 @@ def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
     if ours.unit and theirs.unit and ours.unit != theirs.unit:
         return _quick_units(ours, theirs)
     same_text = _packed(theirs.body) in (_packed(ours.body), _without_groups(ours.body))
-    if same_text and not (ours.percent and not theirs.percent and "." in theirs.body):
+    if other_angle(ours, theirs):
+        return None
+    if same_text and not _hundredfold(ours, theirs):
         return MathVerdict("AC", "equal after normalisation")
     by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours.body, theirs.body)
     return by_text or _quick_number(ours, theirs)
@@ -97,13 +101,15 @@ def _without_groups(text: str) -> str:
     return re.sub(r",\s?", "", text) if _GROUPED.fullmatch(text) else text
 
 
-def _quick_units(ours: Spelled, theirs: Spelled) -> MathVerdict:
+def _quick_units(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
     """Two units: equal when both values are numbers and the conversion is exact."""
     ratio = unit_ratio(ours.unit, theirs.unit)
     count, other = size_of_count(ours.unit), size_of_count(theirs.unit)
     if (count is None) != (other is None):  # 5 million are 5000000 dollars
         ratio = (count or Fraction(1)) / (other or Fraction(1))
     a, b = _rational(ours.body), _rational(theirs.body)
+    if ratio is not None and (a is None or b is None):
+        return None
     if ratio is not None and a is not None and b is not None and a * ratio == b:
         return MathVerdict("AC", "the same in another unit")
     return MathVerdict("WA", f"{ours.unit} is not {theirs.unit}")
@@ -130,9 +136,17 @@ def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:
         same = match[1] == choice[1] and not _names_another(match[2] or "")
         return MathVerdict("AC" if same else "WA", "choice")
     a, b = _said(ours), _said(theirs)
+    if a != b and _is_product(a) and sorted(a) == sorted(b):
+        return None
     if a and b and not ({*a.split()} & {*b.split()} & {"and", "or"}):  # those are lists
         return MathVerdict("AC" if a == b else "WA", "words")
     return None
+
+
+def _is_product(letters: str) -> bool:
+    """xyz and bca, which may as well be zyx and abc: no words."""
+    alphabetical = "".join(sorted(letters)) in string.ascii_lowercase
+    return len(letters) <= 4 and (alphabetical or not set(letters) & set("aeiou"))
 
 
 def _names_another(text: str) -> bool:
@@ -161,13 +175,24 @@ def _said(text: str) -> str:
     return _SYNONYMS.get(words, words)
 
 
+def other_angle(ours: Spelled, theirs: Spelled) -> bool:
+    """Degrees on one side, radians on the other."""
+    return "rad" in (ours.unit if theirs.degrees else "", theirs.unit if ours.degrees else "")
+
+
+def _hundredfold(ours: Spelled, theirs: Spelled) -> bool:
+    r"""Whether a percent sign changes the value: 0.5\% for 0.5, but not 12.5\% for 12.5."""
+    value = _rational(theirs.body)
+    return ours.percent and not theirs.percent and value is not None and 0 < abs(value) < 1
+
+
 def _quick_number(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
     if ours.degrees != theirs.degrees and "pi" in ours.body + theirs.body:
         return None
     a, b = _rational(ours.body), _rational(theirs.body)
     if a is None or b is None:
         return None
-    same = a == b
+    same = a == b and not _hundredfold(ours, theirs)
     if not same and (ours.unit == "") != (theirs.unit == ""):  # `5 million` may be 5 or 5000000
         same = a * (size_of_count(ours.unit) or 1) == b * (size_of_count(theirs.unit) or 1)
     if not same and ours.percent != theirs.percent:

@@ -19,6 +19,7 @@ import decimal
 import enum
 import fractions
 import functools
+import gc
 import heapq
 import importlib
 import inspect
@@ -41,6 +42,8 @@ import types
 import typing
 from collections.abc import Callable
 from typing import Any
+
+from eval import zygote_nodes
 
 _STAR = (string, re, datetime, collections, heapq, bisect, copy, math, random, statistics)
 _STAR += (itertools, functools, operator, io, sys, json, builtins, typing)
@@ -127,7 +130,7 @@ class Process:
     def __init__(self, module: types.ModuleType, given: dict[str, Any]) -> None:
         self.globals = vars(module)
         self.given = given
-        self.streams = (sys.stdout, sys.stderr)
+        self.streams = (sys.stdout, sys.stdout.buffer, sys.stderr)
         self.globals.update(stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
 
     def run(self, body: Callable[[], None]) -> int:
@@ -145,14 +148,22 @@ class Process:
         with contextlib.suppress(BaseException):
             _end_threads()
             atexit._run_exitfuncs()
-        try:
-            for stream in (sys.stdout, *self.streams):
-                stream.flush()
-        except ValueError:
-            pass  # closed by the program
-        except BaseException:
-            status = status or 1
+        for stream in (sys.stdout, *self.streams, *_left_open()):
+            try:
+                if stream is not None:
+                    stream.flush()
+            except ValueError:
+                pass  # closed by the program
+            except BaseException:
+                status = status or 1
         return status
+
+
+def _left_open() -> list[Any]:
+    """Files that the program never closed: the interpreter writes what they hold when it ends."""
+    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)  # text first, into its buffer
+    found = [o for o in gc.get_objects() if issubclass(type(o), kinds)]
+    return sorted(found, key=lambda file: not issubclass(type(file), io.TextIOWrapper))
 
 
 def _end_threads() -> None:
@@ -216,6 +227,7 @@ def call(process: Process, code: types.CodeType, function: str, arguments: bytes
 
     `arguments` is a JSON list, or {"args": list, "names": names of its last ones}.
     """
+    process.globals.update(zygote_nodes.FOR_PROGRAMS)
     exec(code, process.globals)
     given = json.loads(arguments)
     given = given if isinstance(given, dict) else {"args": given, "names": []}

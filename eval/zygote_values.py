@@ -21,15 +21,24 @@ from eval import zygote_nodes
 
 LONGEST_ITERATOR = 1 << 20
 _BUILTINS = (type, types.BuiltinFunctionType)
+_OF_DATA = "int float bool complex str bytes bytearray list tuple dict set frozenset object"
+_TYPES_OF_DATA = frozenset(_OF_DATA.split())
 _KINDS = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
 
 
-def pack(value: Any, keep: Callable[[Any], int | str], nodes: bool = False) -> Any:
+def pack(
+    value: Any,
+    keep: Callable[[Any], int | str],
+    nodes: bool = False,
+    functions: bool = False,
+) -> Any:
     """Plain data as JSON with its types; of any other object the name that `keep` gives it.
 
-    With `nodes`, LeetCode's lists and trees are plain data too.
+    With `nodes`, LeetCode's lists and trees are plain data too. With `functions`, builtin ones and
+    all builtin types cross by name, which is for what the tests send: a program that returns `eval`
+    must not have it called where its tests run.
     """
-    again = functools.partial(pack, keep=keep, nodes=nodes)
+    again = functools.partial(pack, keep=keep, nodes=nodes, functions=functions)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -55,7 +64,8 @@ def pack(value: Any, keep: Callable[[Any], int | str], nodes: bool = False) -> A
         return {"dict": [[again(k), again(v)] for k, v in value.items()]}
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return again(value.tolist())
-    if isinstance(value, _BUILTINS) and value.__module__ == "builtins":
+    crosses = functions or (isinstance(value, type) and value.__name__ in _TYPES_OF_DATA)
+    if crosses and isinstance(value, _BUILTINS) and value.__module__ == "builtins":
         return {"builtin": value.__name__}
     if nodes and (found := zygote_nodes.node_values(value)):
         return {found[0]: [again(v) for v in found[1]]}
@@ -63,18 +73,25 @@ def pack(value: Any, keep: Callable[[Any], int | str], nodes: bool = False) -> A
 
 
 def unpack(
-    value: Any, object_of: Callable[[Any], Any], classes: dict[str, Any] | None = None
+    value: Any,
+    object_of: Callable[[Any], Any],
+    classes: dict[str, Any] | None,
+    functions: bool = False,
 ) -> Any:
-    """The inverse of `pack`; a kept object becomes `object_of(name)`, nodes are of `classes`."""
+    """The inverse of `pack`; a kept object becomes `object_of(name)`, nodes are of `classes`.
+
+    Raises TypeError for what was not asked for: `functions`, and nodes where `classes` is None.
+    """
+    again = functools.partial(unpack, object_of=object_of, classes=classes, functions=functions)
     if isinstance(value, list):
-        return [unpack(v, object_of, classes) for v in value]
+        return list(map(again, value))
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "object":
         return object_of(content)
     if kind == "builtin":
-        return _builtin(content)
+        return _builtin(content, functions)
     if kind == "bytes":
         return bytes.fromhex(content)
     if kind == "complex":
@@ -84,20 +101,21 @@ def unpack(
     if kind == "fraction":
         return fractions.Fraction(*content)
     if kind == "dict":
-        return dict(unpack(content, object_of, classes))
-    values = unpack(content, object_of, classes)
+        return dict(again(content))
+    values = again(content)
     if kind in _KINDS:
         return _KINDS[kind](values)
-    classes = zygote_nodes.FOR_PROGRAMS if classes is None else classes
+    if classes is None:
+        raise TypeError(f"nobody asked for a {kind}")
     if kind == "list_node":
         return zygote_nodes.list_node(values, classes["ListNode"])
     return zygote_nodes.tree_node(values, classes["TreeNode"])
 
 
-def _builtin(name: str) -> Any:
-    """Types and functions only: `exit`, called by the tests, would end them."""
+def _builtin(name: str, functions: bool) -> Any:
+    """Types of data; with `functions` all that is builtin, but `exit`, which is neither."""
     found = getattr(builtins, name, None)
-    if isinstance(found, _BUILTINS):
+    if isinstance(found, _BUILTINS) and (functions or name in _TYPES_OF_DATA):
         return found
     raise TypeError(f"{name} does not cross")
 

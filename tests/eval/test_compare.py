@@ -98,3 +98,9 @@ def test_equal_json_is_pythons_equality():
     assert not equal_json(b"0.30000000000000004", 0.3)
     assert not equal_json(b"NaN", float("nan"))
     assert not equal_json(b"2", [2])
+
+
+def test_a_very_long_number_is_compared_in_linear_time(quickest):
+    for wrong in ("1" * 4_000_000 + "x", "." + "1" * 4_000_000 + "x"):
+        assert quickest(lambda text=wrong: same_text(text, "7"), below=1.0) < 1.0
+        assert not same_text(wrong, "7")

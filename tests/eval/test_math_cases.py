@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from eval.answers import extract_boxed
+from eval.math_reading import parse
 from eval.math_task import run
-from eval.math_values import parse
 from eval.verify_math import quick_verdict
 
 CASES = [

@@ -202,3 +202,65 @@ def make(n):
 """
     assert verdict(forged, "assert make(3)(0) == 3") == "RE"
     assert verdict("def make(n): return lambda k: n + k", "assert make(3)(0) == 3") == "AC"
+
+
+CODEC = "c = Codec()\nassert c.decode(c.encode('abc')) == 'abc'"
+LEAVES = "\"__import__('os')._exit(0)\""
+
+
+@pytest.mark.parametrize(
+    ("program", "test"),
+    [
+        (f"class Codec:\n  decode = eval\n  def encode(self, s): return {LEAVES}", CODEC),
+        (f"class Codec:\n  decode = exec\n  def encode(self, s): return {LEAVES}", CODEC),
+        (
+            "class Codec:\n  def __init__(self): self.decode = eval\n"
+            f"  def encode(self, s): return {LEAVES}",
+            CODEC,
+        ),
+        (
+            f"def make(n): return eval if n == 3 else {LEAVES}",
+            "f = make(3)\nassert f(make(4)) == 7",
+        ),
+        ("def get(): return globals", "f = get()\nassert f()['x'] == 7"),
+        ("def kind(): return type", "k = kind()\nassert k('T', (), {'a': 7})().a == 8"),
+        ("def opener(): return open", "o = opener()\nassert o('/dev/null').read() == 'x'"),
+    ],
+)
+def test_a_function_that_the_program_returns_runs_where_the_program_does(verdict, program, test):
+    assert verdict(program, test) in ("RE", "WA")
+
+
+def test_types_of_data_and_functions_of_the_program_may_be_returned(verdict):
+    program = "def kind(x): return type(x)\ndef adder(n): return lambda x: x + n"
+
+    assert verdict(program, "assert kind(3) == int", "f = adder(2)\nassert f(3) == 5") == "AC"
+
+
+FORGED = """
+import json, os, struct
+def enc(text):
+    reply = json.dumps([{"list_node": [1]}, text]).encode()
+    os.write(3, struct.pack("<Q", len(reply)) + reply)
+    return text
+def dec(text): return text
+"""
+
+
+def test_a_forged_reply_is_the_programs_own_failure(verdict):
+    assert verdict(FORGED, "assert dec(enc('abc')) == 'abc'") in ("RE", "WA")
+
+
+@pytest.mark.parametrize("name", ["Counter", "deque"])
+def test_the_librarys_classes_are_not_the_programs(verdict, name):
+    cheat = f"class {name}:\n  def __init__(self, x): pass\n  __eq__ = lambda s, o: True\n"
+    test = f"assert {name}(f([1, 2, 2])) == {name}([1, 2, 2])"
+
+    assert verdict(f"{cheat}def f(x): return [9]", test) == "WA"
+    assert verdict("def f(x): return x", test) == "AC"
+
+
+def test_a_class_that_is_all_the_program_is_asked_for_is_its_own(verdict):
+    program = "class Counter:\n  def add(self, x): return x + 1"
+
+    assert verdict(program, "c = Counter()\nassert c.add(1) == 2") == "AC"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from eval.math_reading import parse
 from eval.math_task import run
-from eval.math_values import parse
 from eval.verify_math import MathVerdict, quick_verdict
 
 
