@@ -7,23 +7,18 @@ processes, or the nodes of a Ray cluster.
 """
 
 import os
-import select
 import shutil
-import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
-from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import TypeVar
 
 from configs.machine import load_machine
 from tasks.progress import report
+from tasks.workers import end, worker_pool
 
-GRACE_S = 2.0  # for a worker to go after TERM
 P = TypeVar("P")
 Compute = Callable[[P, Path], None]
 """(part, empty folder to fill). With more than one worker it travels to them by pickle."""
@@ -55,16 +50,11 @@ def computed_parts(
     if workers <= 1 or len(parts) <= 1:
         yield from _reported(map(run, range(len(parts)), parts), len(parts))
         return
-    pool = ProcessPoolExecutor(
-        min(workers, len(parts)),
-        mp_context=get_context("spawn"),
-        initializer=_end_with,
-        initargs=(os.getpid(),),
-    )
+    pool = worker_pool(min(workers, len(parts)))
     try:
         yield from _reported(pool.map(run, range(len(parts)), parts), len(parts))
     except BaseException as error:
-        _end(pool)
+        end(pool)
         if isinstance(error, BrokenProcessPool):
             raise RuntimeError(
                 "a worker died, perhaps out of memory: fewer workers or smaller parts need less; "
@@ -72,24 +62,6 @@ def computed_parts(
             ) from error
         raise
     pool.shutdown()
-
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    """End the workers: one that hangs would never let `shutdown` return."""
-    workers = list((pool._processes or {}).values())  # Python 3.14 has `kill_workers` for this
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.terminate()
-    deadline = time.monotonic() + GRACE_S
-    living = {worker.sentinel for worker in workers}
-    try:
-        while living and time.monotonic() < deadline:
-            living -= set(connection.wait(living, deadline - time.monotonic()))
-    finally:  # also when somebody cannot wait
-        for worker in workers:
-            worker.kill()
-        for worker in workers:
-            worker.join()
 
 
 def _computed(scratch: Path, compute: Compute[P], number: int, part: P) -> Path:
@@ -107,17 +79,3 @@ def _reported(folders: Iterator[Path], total: int) -> Iterator[Path]:
     for done, folder in enumerate(folders, 1):
         yield folder
         report(done, total, "parts")
-
-
-def _end_with(parent: int) -> None:
-    """A worker's start: it must not outlive the process that wants its results."""
-
-    def watch() -> None:
-        try:
-            ended = os.pidfd_open(parent)
-        except ProcessLookupError:
-            os._exit(1)
-        select.select([ended], [], [])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

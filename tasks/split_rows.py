@@ -55,7 +55,8 @@ class RowSplit:
 
         `reasons` maps the number of a row of the table (from 0) to why it goes.
         """
-        table = self._file.read_row_group(group)
+        # One thread: the writer has another, and Arrow's own cost half as much again as they do.
+        table = self._file.read_row_group(group, use_threads=False)
         numbers = range(self._before, self._before + len(table))
         gone = [number for number in numbers if number in reasons] if reasons else []
         stays = np.ones(len(table), np.bool_)
