@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from configs.machine import load_machine
 from tasks.progress import report
-from tasks.workers import end, worker_pool
+from tasks.workers import end, mapped, worker_pool
 
 P = TypeVar("P")
 Compute = Callable[[P, Path], None]
@@ -52,7 +52,7 @@ def computed_parts(
         return
     pool = worker_pool(min(workers, len(parts)))
     try:
-        yield from _reported(pool.map(run, range(len(parts)), parts), len(parts))
+        yield from _reported(mapped(pool, run, range(len(parts)), parts), len(parts))
     except BaseException as error:
         end(pool)
         if isinstance(error, BrokenProcessPool):

@@ -9,9 +9,13 @@ import os
 import select
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import connection, get_context
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import connection, forkserver, get_context
+from multiprocessing.context import BaseContext
+from typing import Any, TypeVar
 
 GRACE_S = 2.0  # for a worker to go after TERM
 PRELOADED = (
@@ -19,16 +23,55 @@ PRELOADED = (
     *("pyarrow.compute", "pyarrow.parquet"),
     *("orjson", "pydantic_settings"),
 )
-"""What the server imports. No module of ours: it looks for modules before it is told where this
-process does, and the folder it was started in may well have a `tasks` of its own."""
+"""What the server imports: installed packages alone, for it is not told our `sys.path`."""
+_ONE_AT_A_TIME = threading.Lock()
+T = TypeVar("T")
 
 
 def worker_pool(workers: int) -> ProcessPoolExecutor:
-    """A pool whose processes see the environment of this moment and end when this process does."""
+    """A pool whose processes end when this one does.
+
+    They see the environment of this moment. What the preloaded libraries read of it when they were
+    imported (`OMP_NUM_THREADS`, say) is of the moment when the server began.
+    """
+    start = (os.getpid(), dict(os.environ))
+    return ProcessPoolExecutor(workers, mp_context=_ways(), initializer=_begin, initargs=start)
+
+
+def _ways() -> BaseContext:
+    """The fork server, started now unless it runs; without it every worker starts by itself."""
     ways = get_context("forkserver")
     ways.set_forkserver_preload(list(PRELOADED))
-    start = (os.getpid(), dict(os.environ))
-    return ProcessPoolExecutor(workers, mp_context=ways, initializer=_begin, initargs=start)
+    with _ONE_AT_A_TIME, _blind_to_this_folder():
+        try:
+            forkserver.ensure_running()
+        except OSError:  # the folder of temporary files is too long a name for a socket's
+            return get_context("spawn")
+    return ways
+
+
+@contextmanager
+def _blind_to_this_folder() -> Iterator[None]:
+    """Until it ends, a Python that starts does not look for modules in the folder it starts in.
+
+    The server would: a `numba.py` of the user's there would be imported for the library.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
+        if before is not None:
+            os.environ["PYTHONSAFEPATH"] = before
+
+
+def mapped(pool: ProcessPoolExecutor, work: Callable[..., T], *items: Iterable[Any]) -> Iterator[T]:
+    """`pool.map`. Raises BrokenProcessPool also where the server ends before its workers begin."""
+    try:
+        return pool.map(work, *items)
+    except (EOFError, ConnectionError) as error:
+        raise BrokenProcessPool("what starts the workers has ended") from error
 
 
 def end(pool: ProcessPoolExecutor) -> None:

@@ -4,12 +4,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tasks.workers import PRELOADED, worker_pool
+from tasks.workers import PRELOADED, end, mapped, worker_pool
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,11 +58,48 @@ def test_a_server_that_was_killed_is_started_again():
         assert pool.submit(os.getppid).result() != server
 
 
-@pytest.mark.parametrize("broken", ["raise OSError('not what was wanted')", ""])
-def test_a_folder_with_tasks_of_its_own_is_not_taken_for_ours(tmp_path, broken):
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "__init__.py").write_text(broken)
-    (tmp_path / "main.py").write_text(
+def test_a_server_that_ends_before_its_workers_begin_is_a_broken_pool():
+    with worker_pool(1) as pool:
+        pool.submit(os.getpid).result()
+    (server,) = servers()
+    os.kill(server, signal.SIGSTOP)  # so that it is killed with the question unanswered
+    threading.Timer(0.3, os.kill, (server, signal.SIGKILL)).start()
+    pool = worker_pool(1)
+    try:
+        with pytest.raises(BrokenProcessPool, match="has ended"):
+            mapped(pool, abs, [1])
+    finally:
+        end(pool)
+
+
+def test_where_no_socket_can_be_made_workers_start_by_themselves(tmp_path):
+    """A socket's name has 108 bytes at most, and batch systems give long folders."""
+    long = tmp_path / ("f" * 100)
+    long.mkdir()
+    code = (
+        "import os\nfrom tasks.workers import worker_pool\n"
+        "with worker_pool(1) as pool:\n    print(pool.submit(os.getppid).result() == os.getpid())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(long)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (ran.stdout.strip(), ran.returncode) == ("True", 0), ran.stderr
+
+
+FOREIGN = {
+    "tasks/__init__.py": "raise OSError('not what was wanted')",
+    "numba.py": "raise OSError('not what was wanted')",
+    "socket.py": "raise OSError('not what was wanted')",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(FOREIGN[name])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "main.py").write_text(
         textwrap.dedent(f"""
         import sys
         sys.path[0] = {str(ROOT)!r}
@@ -74,6 +113,6 @@ def test_a_folder_with_tasks_of_its_own_is_not_taken_for_ours(tmp_path, broken):
         """)
     )
     ran = subprocess.run(
-        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "run/main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert (ran.stdout.strip(), ran.returncode) == ("b'a b'", 0), ran.stderr
