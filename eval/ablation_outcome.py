@@ -16,7 +16,6 @@ class Finding(Record):
 
     better: str
     than: str
-    says: str
     benchmark: str
     points: float
     low: float
@@ -58,7 +57,6 @@ def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
         Finding(
             better=contrast.better,
             than=other,
-            says=contrast.says,
             benchmark=benchmark,
             points=100 * e.mean,
             low=100 * e.low,

@@ -14,9 +14,10 @@ from eval.plots import Series, curve_plot
 _TONES: Mapping[str, Tone] = {"confirmed": "good", "reversed": "bad", "not seen": "quiet"}
 _METHOD = (
     "Arms are paired by seed: they share whatever their settings do not touch. Effects are "
-    "differences of avg@k in points; intervals (95 %) come from a two-way bootstrap over seeds "
-    "and problems with expanded percentiles. A claim is confirmed when the interval lies above "
-    "zero, reversed when it lies below, else not seen. The number of claims is not corrected for."
+    "differences of avg@k in points; the interval (95 %) holds both Student's over seeds and a "
+    "two-way bootstrap over seeds and problems. A claim is confirmed when the interval lies above "
+    "zero, reversed when it lies below, else not seen: with few seeds that may hide a large "
+    "effect. The number of claims is not corrected for."
 )
 
 
@@ -110,7 +111,7 @@ def _scores(spec: Ablation, benchmarks: Sequence[str], cells: Sequence[Cell]) ->
                                  detail=f"{min(values):.1f} to {max(values):.1f}")
                        if values else "–")  # fmt: skip
         rows.append(tuple(row))
-    return Table(("arm", "seeds", *benchmarks), tuple(rows))
+    return Table(("arm", "seeds", *(f"{b}, %" for b in benchmarks)), tuple(rows))
 
 
 def _paper(spec: Ablation) -> list[Block]:
@@ -122,7 +123,7 @@ def _paper(spec: Ablation) -> list[Block]:
         known = (row.get(arm.name) for row in spec.paper.values())
         rows.append((arm.name, *("–" if v is None else f"{v:.2f}" for v in known)))
     text = f"{spec.source}: a model of 8B parameters, one run an arm. Not comparable to ours."
-    table = Table(("arm", *spec.paper), tuple(rows))
+    table = Table(("arm", *(f"{b}, %" for b in spec.paper)), tuple(rows))
     return [Heading("The paper's figures"), Paragraph(text), table]
 
 

@@ -80,7 +80,7 @@ def _results(path: Path, profile: str) -> int:
     page = results_page(
         profile,
         [
-            Experiment(spec, f.outcome, cost_of([f])) if f else Experiment(spec)
+            Experiment(spec, f.outcome, cost_of([f]), f.made) if f else Experiment(spec)
             for spec, f in zip(specs, found, strict=True)
         ],
         cost_of(finished),

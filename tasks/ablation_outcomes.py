@@ -52,13 +52,21 @@ class Finished(Record):
     """`<stage>/<key>` → what it took; everything that the scores were made from."""
 
     @property
+    def made(self) -> str:
+        """`on 2026-11-22, grader version 4`."""
+        return f"on {self.created[:10]}, grader version {self.grader}"
+
+    @property
     def rank(self) -> tuple[int, int, str]:
         """The newest grader wins, then more seeds, and of equally many the latest."""
         return self.grader, self.outcome.seeds, self.created
 
 
 def question(spec: Ablation, profile: str) -> dict[str, Any]:
-    """Arms, contrasts, checkpoint, benchmarks and settings: all that an outcome depends on."""
+    """Arms, contrasts, checkpoint, benchmarks and settings: all that an outcome depends on.
+
+    The paper's sentences are not part of it.
+    """
     return _question(spec.model_dump(mode="json"), profile)
 
 
@@ -66,7 +74,11 @@ def _question(told: dict[str, Any], profile: str) -> dict[str, Any]:
     scale = (told.get("scales") or {}).get(profile) or {}
     return {
         "profile": profile,
-        **{name: told.get(name) for name in ("name", "arms", "contrasts", "scored")},
+        **{name: told.get(name) for name in ("name", "arms", "scored")},
+        "contrasts": [
+            {name: contrast.get(name) for name in ("better", "than")}
+            for contrast in told.get("contrasts") or ()
+        ],
         "scale": {name: scale.get(name) for name in ("benchmarks", "set", "arms")},
     }
 

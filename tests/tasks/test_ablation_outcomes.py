@@ -126,6 +126,18 @@ def test_a_result_of_the_newest_grader_wins_over_one_with_more_seeds(tmp_path):
     assert (found.grader, found.outcome.seeds) == (4, 3)
 
 
+def test_a_sentence_of_the_paper_may_be_quoted_otherwise_and_the_result_stands(tmp_path):
+    published(Store(tmp_path), "a", 5, "2026-01-01")
+    contrasts = tuple(c.model_copy(update={"says": "…"}) for c in SPEC.contrasts)
+    retold = SPEC.model_copy(update={"contrasts": contrasts, "claim": "…"})
+    assert newest(Store(tmp_path), retold, "tiny") is not None
+    turned = tuple(
+        c.model_copy(update={"better": c.than[0], "than": (c.better,)}) for c in contrasts
+    )
+    other = SPEC.model_copy(update={"contrasts": turned})
+    assert newest(Store(tmp_path), other, "tiny") is None
+
+
 def test_a_damaged_line_is_named(tmp_path):
     (tmp_path / "RESULTS.jsonl").write_text('{"asked": {}}\n')
     with pytest.raises(ConfigError, match=r"RESULTS\.jsonl, line 1"):
@@ -165,16 +177,18 @@ def test_a_shared_stage_costs_once_and_time_at_rest_is_no_time(tmp_path):
 def test_the_page_has_every_claim_and_says_which_were_not_tried():
     cost = Cost(stages=3, seconds=70.0, cpu_seconds=3_600.0)
     text = to_markdown(
-        results_page("tiny", [Experiment(SPEC, outcome(5), cost), Experiment(OTHER)], cost)
+        results_page(
+            "tiny", [Experiment(SPEC, outcome(5), cost, "on a day"), Experiment(OTHER)], cost
+        )
     )
+    assert "Run on a day." in text
     rows = [line for line in text.splitlines() if line.startswith("| Table 6")]
-    assert len(rows) == 3  # α = 0.1 over three others
-    assert "AIME 2024 +1.2, AIME 2025 +2.4" in rows[0]
-    assert "+20.0" in rows[0]
-    assert all("confirmed" in row for row in rows)
-    (missing,) = [line for line in text.splitlines() if line.startswith("| Figure 3")]
-    assert NOT_RUN in missing
-    assert "LCB v5 +1.8" in missing  # 61.0 and 59.2
+    assert len(rows) == 1 + 3  # the claim, and α = 0.1 over three others
+    assert all("AIME 2024 +1.2, AIME 2025 +2.4" in row for row in rows[:2])
+    assert all("+20.0" in row and "confirmed" in row for row in rows)
+    missing = [line for line in text.splitlines() if line.startswith("| Figure 3")]
+    assert len(missing) == 1 + 1
+    assert all(NOT_RUN in row and "LCB v5 +1.8" in row for row in missing)  # 61.0 and 59.2
     assert "1 of 2 experiments have run" in text
     assert "1.0 CPU-core hours" in text
     assert "klear ablate table6\\_lm\\_weight --profile tiny --seeds 5" in text
@@ -183,4 +197,4 @@ def test_the_page_has_every_claim_and_says_which_were_not_tried():
 def test_a_reversed_claim_stays_on_the_page():
     text = to_markdown(results_page("tiny", [Experiment(SPEC, outcome(5, score=0.2))],
                                     Cost(0, 0.0, 0.0)))  # fmt: skip
-    assert text.count("reversed |") == 6  # three contrasts on both benchmarks
+    assert text.count("reversed |") == 1 + 6  # the claim; three contrasts on both benchmarks

@@ -1,0 +1,83 @@
+"""The claims of the paper's analysis, one row each: its figures, ours, and a verdict on the whole.
+
+A claim holds as far as its contrasts do, so its verdict is theirs where they agree and a count of
+them where they do not. Experiments of one claim (math and code sources) make one row.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from configs.ablation import Ablation
+from eval.ablation_outcome import Finding, Outcome
+from eval.page import Cell, Table, Tone
+from eval.paper_table import titles
+
+NOT_RUN = "not run yet"
+TONES: dict[str, Tone] = {"confirmed": "good", "reversed": "bad", "not seen": "quiet"}
+Compared = tuple[Ablation, str, str, Finding | None]
+"""(experiment, the arm that is said to be better, the other, what was found on the benchmark that
+decides)."""
+
+
+def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Compared]:
+    """Every contrast of an experiment, in order."""
+    benchmark = spec.scale(profile).benchmarks[0]
+    by = {(f.better, f.than): f for f in (outcome.findings if outcome else ())
+          if f.benchmark == benchmark}  # fmt: skip
+    return [
+        (spec, contrast.better, other, by.get((contrast.better, other)))
+        for contrast in spec.contrasts
+        for other in contrast.than
+    ]
+
+
+def claim_table(rows: Sequence[Compared]) -> Table:
+    """One row a claim, in the order in which they first come."""
+    claims = dict.fromkeys(spec.claim for spec, *_ in rows)
+    lines: list[tuple[str | Cell, ...]] = []
+    for claim in claims:
+        mine = [row for row in rows if row[0].claim == claim]
+        verdict = verdict_of(found for *_, found in mine)
+        lines.append((
+            " and ".join(dict.fromkeys(spec.shows for spec, *_ in mine)),
+            claim,
+            _lines(mine, lambda row: papers(*row[:3])),
+            _lines(mine, lambda row: _ours(row[3])),
+            Cell(verdict, tone=TONES.get(verdict, "quiet")),
+        ))  # fmt: skip
+    columns = ("", "claim", "paper, points", "ours, points, with interval", "verdict")
+    return Table(columns, tuple(lines), prose=frozenset({1, 2, 3, 4}))
+
+
+def verdict_of(found: Iterable[Finding | None]) -> str:
+    """`confirmed`, if all contrasts are; `1 reversed, 1 not seen`, if they differ."""
+    counts = Counter(f.verdict if f else NOT_RUN for f in found) or Counter([NOT_RUN])
+    if len(counts) == 1:
+        return next(iter(counts))
+    order = (*TONES, NOT_RUN)
+    return ", ".join(f"{counts[word]} {word}" for word in order if counts[word])
+
+
+def papers(spec: Ablation, better: str, other: str) -> str:
+    """`AIME 2024 +1.2, AIME 2025 +2.4`, where the paper prints figures."""
+    known = [
+        f"{titles().get(benchmark, benchmark)} {row[better] - row[other]:+.1f}"
+        for benchmark, row in spec.paper.items()
+        if better in row and other in row
+    ]
+    return ", ".join(known) or "curves only"
+
+
+def _ours(found: Finding | None) -> str:
+    return f"{found.points:+.1f} ({found.low:+.1f} to {found.high:+.1f})" if found else "–"
+
+
+def _lines(rows: Sequence[Compared], said: Callable[[Compared], str]) -> str:
+    """What is said of each contrast, named where it differs between them."""
+    texts = [said(row) for row in rows]
+    if len(set(texts)) == 1:
+        return texts[0]
+    return "; ".join(
+        f"{better} over {other} {text}"
+        for (_, better, other, _), text in zip(rows, texts, strict=True)
+    )
