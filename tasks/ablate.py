@@ -28,7 +28,7 @@ class AblateSettings(Settings):
         return self
 
 
-@stage(version=2)
+@stage(version=3)
 def ablate(out: Path, *inputs: Artifact, settings: AblateSettings) -> Metrics:
     """Write report.md, report.html, plots/ and results.json.
 
