@@ -100,6 +100,14 @@ class Ablation(Settings):
             raise ConfigError([f"{self.name} is not described for {profile!r} (profiles: {known})"])
         return self.scales[profile]
 
+    def metric(self, profile: str) -> str:
+        """`avg@8 on a, which decides; avg@4 on b`: what the scores are, by the protocols."""
+        scale = self.scale(profile)
+        protocols = self.settings(profile, self.arms[0].name, 0).evaluate.protocols
+        k = {p.name: p.k for p in protocols}
+        first, *others = (f"avg@{k[name]} on {name}" for name in scale.benchmarks)
+        return "; ".join([f"{first}, which decides", *others])
+
     def settings(self, profile: str, arm: str, seed: int) -> Pipeline:
         """The whole pipeline of one arm and seed; raises ConfigError."""
         scale = self.scale(profile)

@@ -134,7 +134,8 @@ class SelectSettings(Settings):
         Field(
             ge=1,
             description="The first K of the ranked sources of each domain; ranked by math_sources "
-            "and code_sources, or where they are empty by the `rank` of the sources",
+            "and code_sources, or where they are empty by the `rank` of the sources; those of "
+            "equal rank count as one",
         ),
     ] = None
     size: Annotated[

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from configs.base import Runtime, Settings
 
@@ -22,11 +22,11 @@ class RewardSettings(Settings):
     math_correct: Annotated[float, Field(description="§3.2.4: 1")] = 1.0
     math_wrong: Annotated[float, Field(description="§3.2.4: -1")] = -1.0
     code: Annotated[
-        Literal["soft", "hard", "klear-code"],
+        Literal["soft", "all_or_nothing", "klear-code"],
         Field(
             title="Code reward",
-            description="soft: share p of tests passed; hard: all or nothing; klear-code: 2p - 1, "
-            "as the released code of the paper pays",
+            description="soft: share p of tests passed; all_or_nothing: 1 if all pass, else -1 "
+            "(the hard reward of Fig. 3); klear-code: 2p - 1, as the released code of the paper",
         ),
     ] = "soft"
     unclosed_think: Annotated[
@@ -41,7 +41,7 @@ class RewardSettings(Settings):
     @property
     def code_wrong(self) -> float:
         """What a program that passes nothing is paid."""
-        return -1.0 if self.code == "klear-code" else 0.0
+        return 0.0 if self.code == "soft" else -1.0
 
     def of_math(self, correct: bool, closed_think: bool) -> float:
         """The reward of a math answer, closed_think: after exactly one closed think block."""
@@ -53,9 +53,19 @@ class RewardSettings(Settings):
         """The reward of a program that passes `pass_rate` of its tests."""
         if not closed_think:
             return self.code_unclosed_think
-        if self.code == "hard":
-            return float(correct)
+        if self.code == "all_or_nothing":
+            return 1.0 if correct else -1.0
         return 2 * pass_rate - 1 if self.code == "klear-code" else pass_rate
+
+    @field_validator("code", mode="before")
+    @classmethod
+    def the_old_name_is_not_the_new_reward(cls, code: object) -> object:
+        """`hard` paid 0 for failing: results made so must not pass for those of Fig. 3."""
+        if code == "hard":
+            raise ValueError(
+                "hard is gone, it paid 0 to a program that fails; use all_or_nothing, which pays -1"
+            )
+        return code
 
     @model_validator(mode="after")
     def wrong_never_pays(self) -> Self:

@@ -102,15 +102,26 @@ class Pipeline(Settings):
 
     @property
     def mixture(self) -> SelectSettings:
-        """`select`, its rankings filled from the sources' ranks where only a K is given."""
-        if self.select.top_k_sources is None or (
-            self.select.math_sources or self.select.code_sources
-        ):
+        """`select`, its rankings filled from the sources' ranks where only a K is given.
+
+        Sources of equal rank are parts of one and count as one. A list of names cannot say that, so
+        where ranks are equal the lists hold the best K already and no K is left to apply.
+        """
+        k = self.select.top_k_sources
+        if k is None or self.select.math_sources or self.select.code_sources:
             return self.select
         ranked = sorted((s for s in self.collect.sources if s.rank), key=lambda s: s.rank or 0)
-        names = {d: tuple(s.name for s in ranked if s.domain == d) for d in ("math", "code")}
-        ranking = {"math_sources": names["math"], "code_sources": names["code"]}
-        return self.select.model_copy(update=ranking)
+        by_domain = {d: [s for s in ranked if s.domain == d] for d in ("math", "code")}
+        ranks = {d: sorted({s.rank or 0 for s in found}) for d, found in by_domain.items()}
+        changes: dict[str, object] = {}
+        if any(len(ranks[d]) < len(found) for d, found in by_domain.items()):
+            changes["top_k_sources"] = None
+            by_domain = {
+                d: [s for s in found if s.rank in ranks[d][:k]] for d, found in by_domain.items()
+            }
+        for domain, found in by_domain.items():
+            changes[f"{domain}_sources"] = tuple(s.name for s in found)
+        return self.select.model_copy(update=changes)
 
     @property
     def stages_left_out(self) -> set[str]:

@@ -52,6 +52,7 @@ def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Page:
     blocks: list[Block] = [
         Paragraph(spec.claim),
         Notice(f"{profile} profile, {seeds} seeds", scale.evidence),
+        Paragraph(f"Scored: {spec.metric(profile)}."),
         Heading("Claims"),
         _claims(effects)
         if effects

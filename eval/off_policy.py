@@ -2,7 +2,8 @@
 
 A trainer counts the answer tokens of every optimizer update in a table of sign of the advantage ×
 side of the clip range × entropy, and the size of the policy gradient that they carry (what it is:
-`training.off_policy`). Tokens without an advantage carry none and are not counted.
+`training.off_policy`). Tokens without an advantage carry none and are not counted: shares are of
+tokens with one, where the metrics `clip/high` and `clip/low` are shares of all answer tokens.
 """
 
 import json
@@ -81,6 +82,19 @@ class OffPolicy:
             )
             for i, name in enumerate(bins())
         ]
+
+    def outside_by_entropy(self) -> list[tuple[str, float, float, float, float]]:
+        """(bin, tokens with Ã > 0 as a share of all tokens, share of these outside the clip range,
+        the same two for Ã < 0), from low to high entropy."""
+        return [
+            (name, *self._outside("positive", i), *self._outside("negative", i))
+            for i, name in enumerate(bins())
+        ]
+
+    def _outside(self, sign: str, entropy: int) -> tuple[float, float]:
+        mine = self.tokens[SIGNS.index(sign), :, entropy]
+        inside = mine[SIDES.index("inside")]
+        return _share(mine.sum(), self.tokens.sum()), _share(mine.sum() - inside, mine.sum())
 
     def headline(self) -> dict[str, float]:
         """The figures of a rollout step, as its metrics name them."""

@@ -15,7 +15,8 @@ _ABOUT = (
     "Tokens whose ratio δ = π/π_old lies outside the clip range. Clipping cuts off the gradient of "
     "those with Ã > 0 above the range and Ã < 0 below it; GPPO keeps it at the bound. The gradient "
     "of a token is counted by its length with respect to the logits, |F·Ã|·2(1 − π); over several "
-    "updates each counts by its tokens."
+    "updates each counts by its tokens. Shares here, and those of the curves off_policy/…, are of "
+    "tokens with an advantage; clip/high and clip/low are shares of all answer tokens."
 )
 _LINES = (
     ("Ã > 0, above (clipped)", "positive", "above"),
@@ -27,13 +28,14 @@ Rows = Sequence[Counted]
 
 
 def off_policy_blocks(rows: Rows, slug: str) -> list[Block]:
-    """Figures and the table by entropy for one stage; empty where nothing was counted."""
+    """Figures and the tables by entropy for one stage; empty where nothing was counted."""
     if not rows:
         return []
     whole = summed([r.counts for r in rows])
     return [
         Paragraph(_ABOUT),
         Figures(tuple(off_policy_figures(rows, slug))),
+        _outside(whole),
         _by_entropy(whole),
     ]
 
@@ -85,7 +87,7 @@ def off_policy_arms(arms: Mapping[str, Sequence[Rows]], slug: str = "off_policy"
             Figure(f"{slug}_clipped", curve_plot("Clipped tokens, %", _bands(counted)),
                    "share of clipped tokens by step, mean and range over seeds of each arm"),
         )),
-        *(_by_entropy(w, arm) for arm, w in wholes.items()),
+        *(table(w, arm) for arm, w in wholes.items() for table in (_outside, _by_entropy)),
     ]  # fmt: skip
 
 
@@ -119,6 +121,14 @@ def _points(
 
 def _at_high_entropy(counts: OffPolicy) -> float:
     return counts.clipped_at_high_entropy
+
+
+def _outside(counts: OffPolicy, arm: str = "") -> Table:
+    """Which tokens leave the range, on either side: those of which sign, and how uncertain."""
+    columns = ("entropy, nats", "Ã > 0, % of tokens", "of these outside, %",
+               "Ã < 0, % of tokens", "of these outside, %")  # fmt: skip
+    rows = tuple((name, *map(_percent, shares)) for name, *shares in counts.outside_by_entropy())
+    return Table(columns, rows, caption=arm)
 
 
 def _by_entropy(counts: OffPolicy, arm: str = "") -> Table:

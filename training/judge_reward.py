@@ -55,7 +55,11 @@ class JudgeReward:
 
 
 def components(scores: Sequence[Score]) -> dict[str, float]:
-    """Shares of the rollout behind its mean reward; unscored answers count in `unscored` only."""
+    """Shares of the rollout behind its mean reward; unscored answers count in `unscored` only.
+
+    Of this process: the trainer logs their mean over processes. That is no way to join standard
+    deviations, so `reward/std` comes from `training.rollout_metrics`, which sees all rewards.
+    """
     scored = [s for s in scores if not s.unscored]
     shares = {"reward/unscored": 1 - len(scored) / max(1, len(scores))}
     if scored:

@@ -149,14 +149,17 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Shares and speeds of one rollout; `rewards` and `overlong` [N, G] are of all processes.
 
-    Shares are of what was scored (answers, groups); 0 where nothing was.
+    Shares are of what was scored (answers, groups); 0 where nothing was. `reward/std` is the
+    population's, over the scored answers of all processes, which no mean of theirs would be.
     """
     known = rewards.isfinite()
     groups, live = found.scored.any(1).sum().item(), found.live.any(1).sum().item()
     positive = (known & (rewards >= positive_reward)).sum().item()
     lengths = [rollout.answer_length(i) for i in range(len(rollout.tokens))]
     (tokens,) = total([float(sum(lengths))])
+    spread = {"reward/std": rewards[known].std(correction=0).item()} if known.any() else {}
     return {
+        **spread,
         "zero_advantage_share": (groups - live) / max(groups, 1),
         "unscored": float((~known).sum()),
         "overlong": float(overlong.sum()),

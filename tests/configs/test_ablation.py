@@ -40,6 +40,66 @@ def test_arms_differ_in_the_settings_that_they_name_and_in_nothing_else(name, pr
         assert all(any(path.startswith(n) or n.startswith(path) for n in named) for path in changed)
 
 
+def trained_on(profile: str, name: str, arm: str) -> set[str]:
+    """Sources whose answers the mixture of an arm may hold."""
+    settings = load_ablation(name).settings(profile, arm, seed=0)
+    mixture, domain = settings.mixture, {s.name: s.domain for s in settings.collect.sources}
+    ranked = {"math": mixture.math_sources, "code": mixture.code_sources}
+    return {s for s in settings.distill.sources if s in ranked[domain[s]][: mixture.top_k_sources]}
+
+
+def test_no_two_experiments_are_one_at_any_scale():
+    """Tables 4 and 5 once cut math and code alike at the paper's scale."""
+    for profile in {profile for _, profile in SHIPPED}:
+        asked: dict[str, tuple[str, set[str]]] = {}
+        for name in (name for name, scale in SHIPPED if scale == profile):
+            spec = load_ablation(name)
+            arms = {spec.settings(profile, a.name, 0).model_dump_json() for a in spec.arms}
+            assert (spec.scored, arms) not in asked.values(), (profile, name)
+            asked[name] = spec.scored, arms
+
+
+def test_the_tables_of_sources_add_sources_of_one_domain():
+    math, code = "table4_math_sources", "table5_code_sources"
+    halves = {"opencodereasoning", "opencodereasoning_looked_up"}
+    best = {"openthoughts3_math", "numina_math"}
+    arms = ("top1", "top2", "top4")
+    assert [trained_on("paper", math, a) for a in arms] == [
+        {"openthoughts3_math"}, best, best | {"acereason_sft_math"}
+    ]  # fmt: skip
+    assert [trained_on("paper", code, a) for a in arms] == [
+        halves, halves | {"taco"}, halves | {"taco", "apps", "codeforces"}
+    ]  # fmt: skip
+    for name in (math, code):
+        assert [len(trained_on("tiny", name, a)) for a in arms] == [1, 2, 4]
+
+
+def test_the_rewards_of_figure_3_differ_in_what_a_test_pays_alone():
+    """Its caption: positive only if all tests pass, negative otherwise."""
+    spec = load_ablation("fig3_reward")
+    for profile in spec.scales:
+        soft, hard = (
+            spec.settings(profile, arm, 0).rl_code.judge.reward for arm in ("soft", "hard")
+        )
+        assert soft.code_unclosed_think == hard.code_unclosed_think
+        assert hard.of_code(correct=False, pass_rate=0.9, closed_think=True) < 0
+        assert hard.of_code(correct=True, pass_rate=1.0, closed_think=True) > 0
+
+
+def test_the_papers_filter_of_figure_4_keeps_half_and_more():
+    """Its caption says at least 0.5; §3.2.1, which the pipeline follows, says above."""
+    found = load_ablation("fig4_test_filter").settings("paper", "filtered", 0).filter_rl
+    assert (found.code_threshold, found.code_inclusive) == (0.5, True)
+
+
+def test_an_experiment_says_how_it_is_scored_by_its_protocols():
+    spec = load_ablation("table5_code_sources")
+    assert spec.metric("tiny") == "avg@8 on by_example_test, which decides"
+    assert spec.metric("paper").startswith(
+        "avg@8 on lcb_v5, which decides; avg@8 on lcb_v6; avg@64"
+    )
+
+
 def test_an_unknown_experiment_profile_or_arm_is_one_line():
     with pytest.raises(ConfigError, match="did you mean table6_lm_weight"):
         load_ablation("table6_lm_wieght")

@@ -187,7 +187,7 @@ def test_a_missing_file_is_named() -> None:
 
 
 def test_a_single_group_takes_overrides_too() -> None:
-    assert load_group(JudgeSettings, ["reward.code=hard"]).reward.code == "hard"
+    assert load_group(JudgeSettings, ["reward.code=klear-code"]).reward.code == "klear-code"
     with pytest.raises(ConfigError, match="did you mean sandbox"):
         load_group(JudgeSettings, ["sandbx=none"])
 

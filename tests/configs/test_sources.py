@@ -101,14 +101,29 @@ def test_the_order_of_prompt_parts_is_part_of_the_key_and_workers_are_not() -> N
 
 def test_top_k_ranks_the_papers_sources_by_their_rank() -> None:
     paper = load_profile("paper", ["select.top_k_sources=2"])
-    by_name = {s.name: s for s in paper.collect.sources}
-    for ranked in (paper.mixture.math_sources, paper.mixture.code_sources):
-        ranks = [by_name[name].rank or 0 for name in ranked]
-        assert ranks == sorted(ranks)
-        assert ranks[0] == 1
-    ranked = {*paper.mixture.math_sources, *paper.mixture.code_sources}
-    assert ranked == set(paper.distill.sources)
+    assert paper.mixture.math_sources == ("openthoughts3_math", "numina_math")
+    assert {s.name for s in paper.collect.sources if s.rank} == set(paper.distill.sources)
     assert load_profile("paper").mixture == load_profile("paper").select
+
+
+def test_sources_of_equal_rank_count_as_one() -> None:
+    """OpenCodeReasoning comes in two halves: half of it would not be the best source."""
+    halves = ("opencodereasoning", "opencodereasoning_looked_up")
+    found = [load_profile("paper", [f"select.top_k_sources={k}"]).mixture for k in (1, 2, 9)]
+    assert [m.code_sources[:2] for m in found] == [halves] * 3
+    assert [m.code_sources[2:] for m in found[:2]] == [(), ("taco",)]
+    assert [len(m.math_sources) for m in found] == [1, 2, 3]
+    assert {m.top_k_sources for m in found} == {None}  # else the list would be cut once more
+
+
+def test_without_equal_ranks_the_mixture_is_what_it_was_for_the_cache() -> None:
+    """The list in full and the K beside it: keys of finished runs depend on both."""
+    kept = ["openthoughts3_math", "numina_math", "taco", "apps"]
+    only = ["collect.sources=[" + ", ".join(f"{{use: {name}}}" for name in kept) + "]"]
+    stages = [f"{s}.sources=[]" for s in ("distill", "rate", "filter_tests", "sample")]
+    found = load_profile("paper", [*only, *stages, "select.top_k_sources=1"]).mixture
+    assert (found.math_sources, found.code_sources) == (tuple(kept[:2]), tuple(kept[2:]))
+    assert found.top_k_sources == 1
 
 
 def test_a_ranking_of_ones_own_goes_before_the_rank() -> None:

@@ -80,13 +80,13 @@ def test_correct_is_about_the_answer_and_reward_about_the_format_too(
 def test_rewards_follow_the_settings():
     chosen = RewardSettings(math_wrong=0.0, unclosed_think=-2.0, code_unclosed_think=-3.0)
     soft = JudgeSettings(reward=chosen)
-    hard = JudgeSettings(reward=RewardSettings(code="hard"))
+    hard = JudgeSettings(reward=RewardSettings(code="all_or_nothing"))
 
     def reward(problem, settings, verdict: Verdict = "WA", pass_rate=0.75, closed=True):
         return make_score(problem, 0, "", closed, verdict, pass_rate, "", 0.0, settings).reward
 
     assert reward(CODE, soft) == 0.75
-    assert reward(CODE, hard) == 0
+    assert reward(CODE, hard) == -1
     assert reward(CODE, hard, "AC", 1.0) == 1
     assert reward(MATH, soft) == 0
     assert reward(MATH, soft, closed=False) == -2

@@ -39,6 +39,19 @@ def test_shares_are_of_tokens_and_of_gradient():
     assert high == (bins()[-1], 0.1, 1.0, pytest.approx(8 / 26), 1.0)
 
 
+def test_tokens_outside_the_range_are_told_apart_by_sign_and_entropy():
+    """Two of ten are at the lowest entropy with Ã > 0, one of them below the range, which is not
+    clipped; four of eight with Ã < 0 at the highest lie outside it."""
+    tokens = np.zeros(SHAPE)
+    tokens[1, 1, 0], tokens[1, 0, 0] = 1, 1
+    tokens[0, 0, -1], tokens[0, 1, -1], tokens[0, 2, -1] = 3, 4, 1
+    low, *middle, high = OffPolicy(tokens, tokens).outside_by_entropy()
+    assert low == (bins()[0], 0.2, 0.5, 0.0, 0.0)
+    assert high == (bins()[-1], 0.0, 0.0, 0.8, 0.5)
+    assert [row[0] for row in middle] == bins()[1:-1]
+    assert all(share == 0 for row in middle for share in row[1:])
+
+
 def test_a_stage_that_counted_nothing_has_no_section(tmp_path):
     assert off_policy_blocks([], "rl") == []
     assert off_policy_arms({"gppo": [[], []]}) == []
@@ -47,12 +60,14 @@ def test_a_stage_that_counted_nothing_has_no_section(tmp_path):
 
 
 def test_the_section_of_a_stage_draws_and_tabulates_every_entropy():
-    about, figures, by_entropy = off_policy_blocks(ROWS, "rl_math_off_policy")
+    about, figures, outside, by_entropy = off_policy_blocks(ROWS, "rl_math_off_policy")
     assert isinstance(figures, Figures)
     assert isinstance(by_entropy, Table)
     assert len({f.name for f in figures.figures}) == 3
     assert [row[0] for row in by_entropy.rows] == bins()
-    page = Page("t", "s", "l", (about, figures, by_entropy))
+    assert isinstance(outside, Table)
+    assert [row[0] for row in outside.rows] == bins()
+    page = Page("t", "s", "l", (about, figures, outside, by_entropy))
     assert "100.00" in to_html(page)  # every token of the highest entropy is cut off
 
 
@@ -62,6 +77,8 @@ def test_arms_stand_side_by_side_over_all_their_seeds():
     # updates 0 and 1 of two steps: 2 of 38 tokens, a share that more seeds do not change
     assert [as_cell(row[0]).text for row in arms.rows] == ["gppo", "cispo"]
     assert {as_cell(row[3]).text for row in arms.rows} == {f"{100 * 2 / 38:.2f}"}
+    captions = [b.caption for b in blocks if isinstance(b, Table)][1:]
+    assert captions == ["gppo", "gppo", "cispo", "cispo"]  # outside, and what is clipped
 
 
 def test_a_stage_folder_with_counts_gets_its_pictures(tmp_path):

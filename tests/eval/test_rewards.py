@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from configs.explain import ConfigError
 from configs.judging import JudgeSettings, RewardSettings
+from configs.load import load_group
 from eval.judge import make_score
 from eval.records import Problem, TestSuite
 from eval.verify_code import chosen_suite, chosen_tests
@@ -14,7 +16,7 @@ CASES = [{"input": str(i), "output": str(i)} for i in range(40)]
 SUITE = TestSuite.model_validate({"kind": "stdin", "cases": CASES})
 CODE = Problem(domain="code", prompt="echo", tests=SUITE)
 MATH = Problem(domain="math", prompt="6*7?", answer="42")
-MAPS = ("soft", "hard", "klear-code")
+MAPS = ("soft", "all_or_nothing", "klear-code")
 
 shares = st.integers(0, 16).map(lambda passed: passed / 16)
 finite = st.floats(-3, 3)
@@ -26,7 +28,7 @@ def rewards(draw) -> RewardSettings:
     code = draw(st.sampled_from(MAPS))
     right = draw(finite)
     wrong = draw(st.floats(-4, right))
-    lowest = -1.0 if code == "klear-code" else 0.0
+    lowest = 0.0 if code == "soft" else -1.0
     return RewardSettings(
         math_correct=right,
         math_wrong=wrong,
@@ -73,8 +75,9 @@ def test_an_answer_that_was_cut_off_is_paid_like_a_wrong_one_at_best(settings):
     ("code", "share", "reward"),
     [
         ("soft", 0.75, 0.75),
-        ("hard", 0.75, 0.0),
-        ("hard", 1.0, 1.0),
+        ("all_or_nothing", 0.75, -1.0),
+        ("all_or_nothing", 0.0, -1.0),
+        ("all_or_nothing", 1.0, 1.0),
         ("klear-code", 0.75, 0.5),
         ("klear-code", 0.0, -1.0),
         ("klear-code", 1.0, 1.0),
@@ -90,12 +93,19 @@ def test_the_maps_of_the_share_of_tests_passed(code, share, reward):
         ({"math_wrong": 2.0}, "math_wrong"),
         ({"unclosed_think": -0.5}, "unclosed_think"),
         ({"code_unclosed_think": -0.5, "code": "klear-code"}, "code_unclosed_think"),
+        ({"code_unclosed_think": -0.5, "code": "all_or_nothing"}, "code_unclosed_think"),
         ({"code_unclosed_think": 0.5}, "code_unclosed_think"),
     ],
 )
 def test_settings_that_pay_for_the_wrong_thing_are_refused(settings, name):
     with pytest.raises(ValidationError, match=name):
         RewardSettings(**settings)
+
+
+def test_the_old_hard_reward_is_refused_with_the_name_of_the_new_one():
+    """It paid 0 for failing, so results of the two must not share a name."""
+    with pytest.raises(ConfigError, match=r"^reward\.code: hard is gone.*use all_or_nothing"):
+        load_group(JudgeSettings, ["reward.code=hard"])
 
 
 @given(st.integers(0, 10**6), st.text(max_size=20))

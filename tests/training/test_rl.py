@@ -6,7 +6,9 @@ import pytest
 import torch
 from transformers import TrainerState
 
+from configs.ablation import ablations, load_ablation
 from configs.training_stages import RLSettings, TrainRuntime
+from eval.off_policy import summed
 from eval.records import Problem, Score
 from eval.tables import read_table, write_table
 from training import rl
@@ -111,6 +113,10 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
                 "completions/mean_length", "completions/clipped_ratio", "zero_advantage_share",
                 "skipped_updates", "loss", "learning_rate"}  # fmt: skip
     assert expected <= logged[0][1].keys()
+    drawn = {c for s in map(load_ablation, ablations()) if s.scored != "sft" for c in s.curves}
+    measured = set(summed([]).headline())  # logged only where an answer has an advantage
+    assert drawn - measured <= logged[0][1].keys()  # else an experiment's page lacks its figure
+    assert measured <= drawn
     progress = json.loads((tmp_path / ".resume/progress.json").read_text())
     assert (progress["done"], progress["total"]) == (2, 2)
 

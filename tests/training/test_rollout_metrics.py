@@ -35,7 +35,14 @@ def test_unscored_answers_have_no_part_in_the_shares():
     assert found["tokens_per_second"] == 16 * 5 / 2
 
 
+def test_the_spread_of_rewards_is_that_of_all_scored_answers_together():
+    """Not the mean of what groups or processes have: within each group rewards are equal here."""
+    found = metrics([1, 1, NAN, 1], [-1, -1, -1, NAN])
+    assert found["reward/std"] == pytest.approx(1.0)  # three of 1 and three of -1, population
+
+
 def test_a_rollout_without_any_score_has_shares_of_zero():
     found = metrics([NAN, NAN], [NAN, NAN])
     assert (found["positive_share"], found["zero_advantage_share"]) == (0, 0)
     assert found["unscored"] == 4
+    assert "reward/std" not in found
