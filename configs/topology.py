@@ -1,4 +1,4 @@
-"""Which machines a run is meant for, and what is assumed where nothing was measured.
+"""Which machines a run is meant for.
 
 All of it says how and not what: it enters no stage's key. `klear plan` checks the profile against
 these machines and counts time, GPU-hours and money on them.
@@ -6,8 +6,9 @@ these machines and counts time, GPU-hours and money on them.
 
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from configs.assumptions import Assumptions
 from configs.base import Settings
 from configs.explain import nearest
 
@@ -27,64 +28,8 @@ GPUS = {  # memory as the driver reports it, rounded down; throughput from the v
     "H200": Gpu(139.0, 989.0),
     "B200": Gpu(178.0, 2250.0),
 }
-Share = Annotated[float, Field(gt=0, le=1)]
 Sharding = Literal["full", "zero3", "none"]
 Launcher = Literal["auto", "local", "ray", "slurm"]
-
-
-class Assumptions(Settings):
-    """What a plan takes for granted until the store holds a measurement; all of it is printed."""
-
-    sft_prompts: Annotated[
-        PositiveInt, Field(description="Prompts the teacher answers; 16 answers make 1.5 M (§3.1)")
-    ] = 93_750
-    rl_math_prompts: Annotated[
-        PositiveInt, Field(description="Math prompts that pass the RL filter (§3.2.1)")
-    ] = 88_000
-    rl_code_prompts: Annotated[
-        PositiveInt, Field(description="Code prompts that pass the RL filter (§3.2.1)")
-    ] = 18_000
-    rl_kept: Annotated[
-        Share, Field(description="Share of the asked prompts that pass it; not in the paper")
-    ] = 0.5
-    source_rows: Annotated[
-        PositiveInt, Field(description="Rows of a hub source that nobody has counted")
-    ] = 200_000
-    kept: Annotated[Share, Field(description="Share of rows that dedup, decontamination keep")] = (
-        0.9
-    )
-    benchmark_problems: Annotated[
-        PositiveInt, Field(description="Problems of a benchmark that nobody has counted")
-    ] = 100
-    prompt_tokens: Annotated[PositiveInt, Field(description="Mean tokens of a prompt")] = 300
-    answer_tokens: Annotated[
-        PositiveInt, Field(description="Mean tokens of a long-thinking answer, below max_tokens")
-    ] = 10_000
-    train_mfu: Annotated[
-        Share, Field(description="Training: share of the GPU's peak, at 6·N FLOPs a token")
-    ] = 0.4
-    forward_mfu: Annotated[
-        Share, Field(description="Log-probabilities: share of the peak, at 2·N FLOPs a token")
-    ] = 0.4
-    generate_mfu: Annotated[
-        Share, Field(description="Generation, bound by memory: the same, at 2·N FLOPs a token")
-    ] = 0.05
-    stream_tokens_per_second: Annotated[
-        PositiveFloat, Field(description="Of one request to an endpoint, times its concurrency")
-    ] = 30.0
-    judged_per_core: Annotated[
-        PositiveFloat,
-        Field(description="Answers judged a second and core: 16 tests of 2.4 ms (bench_judge.py)"),
-    ] = 25.0
-    rows_per_second: Annotated[
-        PositiveFloat, Field(description="Rows a second of dedup, filters and other data stages")
-    ] = 20_000.0
-    bytes_per_token: Annotated[
-        PositiveFloat, Field(description="Of generated text on disk, as compressed parquet")
-    ] = 1.5
-    bytes_per_row: Annotated[
-        PositiveFloat, Field(description="Of a problem on disk, as compressed parquet")
-    ] = 1_000.0
 
 
 class Topology(Settings):

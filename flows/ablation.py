@@ -1,7 +1,7 @@
 """One table or figure of the paper as a matrix of runs, arms × seeds, that share cached stages."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +16,7 @@ from configs.settings import Pipeline
 from flows.ablation_cell import Matrix, cells, compute, label, meanings, score
 from flows.ablation_workers import Job, in_parallel
 from flows.pipeline import publish, tell_plan
+from flows.plan import Plan, fits_of
 from flows.refused import name_refused
 from tasks.ablate import AblateSettings, ablate
 from tasks.opening import Wanted, opened
@@ -23,6 +24,7 @@ from tasks.plan import PlannedStage, Planner
 from tasks.run import Run, active
 from tasks.store import Artifact, Store
 from tasks.store_care import ABLATE
+from training.fit import Fit
 
 _SCALES = dict.fromkeys(scale for name in ablations() for scale in load_ablation(name).scales)
 AblationName = Annotated[str, Field(json_schema_extra={"enum": [*ablations()]})]
@@ -86,16 +88,33 @@ def _beside_each_other(
     return in_parallel(jobs, concurrent, run.display) if len(jobs) > 1 else {}
 
 
-def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> list[PlannedStage]:
-    """What the matrix would reuse and compute: each stage once, with the runs that share it."""
+def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Plan:
+    """What the matrix would reuse and compute: each stage once, with the runs that share it, on
+    the machines of its first run."""
     lines: dict[str, PlannedStage] = {}
     runs: dict[str, list[str]] = defaultdict(list)
-    for arm, seed, settings in cells(spec, profile, seeds):
+    fits: dict[Fit, list[str]] = defaultdict(list)
+    matrix = list(cells(spec, profile, seeds))
+    for arm, seed, settings in matrix:
         planned = _planned(spec, settings, store)
         for same, line in zip(meanings(settings, spec.scored), planned, strict=True):
             lines.setdefault(same, line)
             runs[same].append(label(arm, seed))
-    return [replace(line, why=_with_runs(line.why, runs[same])) for same, line in lines.items()]
+        for fit in fits_of(settings, planned):
+            fits[fit].append(arm)
+    stages = [replace(line, why=_with_runs(line.why, runs[same])) for same, line in lines.items()]
+    return Plan(stages, matrix[0][2].topology, _by_arm(fits))
+
+
+def _by_arm(fits: dict[Fit, list[str]]) -> list[Fit]:
+    """A stage that is the same in every arm by its name alone, others with their arms."""
+    ways = Counter(fit.stage for fit in fits)
+    return [
+        replace(fit, stage=f"{fit.stage} of {', '.join(dict.fromkeys(arms))}")
+        if ways[fit.stage] > 1
+        else fit
+        for fit, arms in fits.items()
+    ]
 
 
 def _planned(spec: Ablation, settings: Pipeline, store: Store) -> list[PlannedStage]:

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from configs.assumptions import UNMEASURED, Assumptions
 from configs.settings import Pipeline
 from configs.stage_names import STAGES
-from configs.topology import Assumptions, Topology
+from configs.topology import Topology
 from flows.quantities import amount, duration, short_count, size
 from flows.stages import run_stages
 from tasks.forecast import NO_PRICE
@@ -44,11 +45,13 @@ def plan(
     run = Run(store=store, seed=settings.seed, force=frozenset(force), until=until, planner=planner)
     with active(run), suppress(StoppedEarly):
         run_stages(settings)
-    planned = {s.stage.partition("_")[0] for s in planner.stages} | {
-        s.stage for s in planner.stages
-    }
-    fits = [fit for fit in check(settings) if fit.stage in planned]
-    return Plan(planner.stages, settings.topology, fits)
+    return Plan(planner.stages, settings.topology, fits_of(settings, planner.stages))
+
+
+def fits_of(settings: Pipeline, stages: Iterable[PlannedStage]) -> list[Fit]:
+    """Memory and divisors of those of the planned stages that use GPUs."""
+    planned = {name for s in stages for name in (s.stage, s.stage.partition("_")[0])}
+    return [fit for fit in check(settings) if fit.stage in planned]
 
 
 def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
@@ -126,17 +129,32 @@ def _by_what(known: Sequence[PlannedStage]) -> str:
 
 
 def assumptions(stages: Sequence[PlannedStage]) -> list[tuple[str, str]]:
-    """(`name = value`, what it means and which stages use it) of every assumption of the plan."""
+    """(`name = value`, what it means, where it is from, what rests on it and which stages use it)
+    of every assumption of the plan."""
     values = stages.topology.assume if isinstance(stages, Plan) else Assumptions()
     users: dict[str, list[str]] = {}
     for s in stages:
         for name in s.assumptions:
             users.setdefault(name, []).append(s.stage)
     return [
-        (f"{n} = {getattr(values, n):,}", f"{field.description}: {_some(users[n])}")
-        for n, field in Assumptions.model_fields.items()
+        (f"{n} = {getattr(values, n):,}", f"{_meaning(n, values, stages)}: {_some(users[n])}")
+        for n in Assumptions.model_fields
         if n in users
     ]
+
+
+def _meaning(name: str, values: Assumptions, stages: Sequence[PlannedStage]) -> str:
+    """The description; of what the profile or the command line states, that it does; of a rate
+    that nobody measured, why, and what half and double of it mean for the time of the plan."""
+    field = Assumptions.model_fields[name]
+    own = getattr(values, name) != field.default
+    reason = "stated for these machines" if own else UNMEASURED.get(name, "")
+    text = f"{field.description}; {reason}" if reason else f"{field.description}"
+    seconds = sum(t for s in stages for rate, t in s.rests if rate == name)
+    if not seconds or not (own or reason):
+        return text
+    least, most = duration(seconds / 2), duration(seconds * 2)
+    return f"{text}; {duration(seconds)} rest on it, {most} at half of it, {least} at double"
 
 
 def _some(stages: Sequence[str]) -> str:

@@ -31,6 +31,8 @@ ASSUMED_COUNTS = "assumed"
 NO_PRICE = "no price is set (engine.runtime)"
 AT_MOST = "; at most, for early_stop asks for fewer answers"
 FIGURES = ("seconds", "tokens", "gpu_hours", "bytes", "cost")
+PER_GPU = {"train_mfu": "trained_per_gpu", "generate_mfu": "generated_per_gpu"}
+"""Rates that take the place of a share of the peak where somebody states them."""
 ON_THE_MODEL = ("base", "sft", "rl", "evaluate")
 
 
@@ -38,7 +40,8 @@ ON_THE_MODEL = ("base", "sft", "rl", "evaluate")
 class Forecast:
     """None where nothing is known. `counts`: what the result is expected to count, for the stages
     below; `how`: the arithmetic behind the time; `assumptions`: fields of
-    `configs.topology.Assumptions` that were used; `assumed`: which figures rest on them."""
+    `configs.assumptions.Assumptions` that were used; `assumed`: which figures rest on them;
+    `rests`: (rate, seconds) of the assumed rates, to which these seconds are in inverse ratio."""
 
     seconds: float | None = None
     tokens: float | None = None
@@ -49,6 +52,7 @@ class Forecast:
     how: str = ""
     assumptions: tuple[str, ...] = ()
     assumed: frozenset[str] = frozenset()
+    rests: tuple[tuple[str, float], ...] = ()
     counts: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -57,6 +61,7 @@ class _Time:
     seconds: float | None
     how: str
     basis: Basis
+    rests: tuple[tuple[str, float], ...] = ()
 
 
 class Forecaster:
@@ -108,6 +113,7 @@ class Forecaster:
             how=time.how + (AT_MOST if getattr(settings, "early_stop", None) else ""),
             assumptions=tuple(assume.names),
             assumed=frozenset(assumed),
+            rests=time.rests,
             counts={**work.counts, ASSUMED_COUNTS: float(work_assumed)},
         )
 
@@ -171,7 +177,7 @@ class Forecaster:
 
     def _assumed(self, body: str, s: Scene, work: Work, count: int) -> _Time:
         if body in DATA_STAGES:
-            return _at(work.amount, "rows", s.assume("rows_per_second"))
+            return _at(s, work.amount, "rows", f"{body}_rate")
         if body == "judge":
             return self._judging(s, work.amount)
         if body == "distill" and not is_local(s.settings.engine):
@@ -184,9 +190,8 @@ class Forecaster:
         workers = self._topology.cores_per_node or cores()
         per_core = s.assume("judged_per_core")
         seconds = answers / (per_core * workers)
-        return _Time(
-            seconds, f"{per(answers)} answers at {per(per_core)}/s × {workers} cores", "assumed"
-        )
+        how = f"{per(answers)} answers at {per(per_core)}/s × {workers} cores"
+        return _Time(seconds, how, "assumed", (("judged_per_core", seconds),))
 
     def _by_flops(self, body: str, s: Scene, work: Work, count: int) -> _Time:
         tflops = self._topology.card.tflops
@@ -195,12 +200,16 @@ class Forecaster:
             return _Time(None, f"not counted: never measured here, and {reason}", "unknown")
         n, peak = _e(s.facts.parameters), tflops * 1e12
         generating, training = self._split(body, s.settings, count)
-        terms: list[tuple[float, str]] = []
+        terms: list[tuple[float, str, str]] = []
 
         def add(what: str, flops: float, factor: int, tokens: float, share: str, gpus: int) -> None:
+            own = PER_GPU.get(share, "")
+            if own and (rate := s.assume.given(own)):
+                text = f"{what} {_e(tokens)} tokens at {per(rate)}/s × {gpus} GPUs"
+                return terms.append((tokens / (rate * gpus), text, own))
             mfu = s.assume(share)
             text = f"{what} {factor}·{n}·{_e(tokens)} at {mfu:.0%} of {gpus} × {tflops:g} TFLOP/s"
-            terms.append((flops / (peak * gpus * mfu), text))
+            return terms.append((flops / (peak * gpus * mfu), text, share))
 
         if body != "sft":
             flops = s.facts.forward_flops(work.tokens)
@@ -208,14 +217,15 @@ class Forecaster:
         trained = work.trained_tokens
         if body == "rl":
             judged = self._judging(s, work.counts["rollouts"])
-            terms.append((judged.seconds or 0.0, f"judge {judged.how}"))
+            terms.append((judged.seconds or 0.0, f"judge {judged.how}", "judged_per_core"))
             s.assume("prompt_tokens")
             flops = s.facts.forward_flops(trained)
             add("old log-probabilities", flops, 2, trained, "forward_mfu", training)
         if body in ("sft", "rl"):
             add("train", s.facts.train_flops(trained), 6, trained, "train_mfu", training)
-        how = " + ".join(text for _, text in terms)
-        return _Time(sum(seconds for seconds, _ in terms), how, "assumed")
+        how = " + ".join(text for _, text, _ in terms)
+        rests = tuple((rate, seconds) for seconds, _, rate in terms)
+        return _Time(sum(seconds for seconds, _, _ in terms), how, "assumed", rests)
 
     def _split(self, body: str, settings: Any, count: int) -> tuple[int, int]:
         """GPUs that generate and GPUs that train: apart where vLLM is a server of its own."""
@@ -248,18 +258,21 @@ def _e(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def _at(amount: float, unit: str, per_second: float) -> _Time:
+def _at(s: Scene, amount: float, unit: str, rate: str) -> _Time:
+    per_second = s.assume(rate)
+    seconds = amount / per_second
     how = f"{per(amount)} {unit} at {per(per_second)}/s"
-    return _Time(amount / per_second, how, "assumed")
+    return _Time(seconds, how, "assumed", ((rate, seconds),))
 
 
 def _asked(s: Scene, work: Work) -> _Time:
     """An endpoint: its streams side by side; a scripted or recorded engine reads rows."""
     engine: EngineSettings = s.settings.engine
     if engine.kind != "openai":
-        return _at(work.amount, "answers", s.assume("rows_per_second"))
+        return _at(s, work.amount, "answers", "rows_per_second")
     stream, streams = s.assume("stream_tokens_per_second"), engine.runtime.concurrency
     seconds = (work.tokens or 0.0) / (stream * streams)
     how = f"{_e(work.tokens or 0.0)} tokens at {per(stream)}/s × {streams} requests in flight"
     priced = engine.runtime.input_price is not None or engine.runtime.output_price is not None
-    return _Time(seconds, how if priced else f"{how}; {NO_PRICE}", "assumed")
+    rests = (("stream_tokens_per_second", seconds),)
+    return _Time(seconds, how if priced else f"{how}; {NO_PRICE}", "assumed", rests)

@@ -54,9 +54,11 @@ class PlannedStage:
     how: str = ""
     """The arithmetic behind the time."""
     assumptions: tuple[str, ...] = ()
-    """Names in `configs.topology.Assumptions`."""
+    """Names in `configs.assumptions.Assumptions`."""
     assumed: frozenset[str] = frozenset()
     """Names of the figures above that rest on an assumption."""
+    rests: tuple[tuple[str, float], ...] = ()
+    """(assumed rate, seconds that are in inverse ratio to it)."""
 
 
 class Planner:
@@ -124,6 +126,7 @@ class Planner:
             how=forecast.how,
             assumptions=forecast.assumptions,
             assumed=forecast.assumed,
+            rests=tuple((rate, seconds * left) for rate, seconds in forecast.rests),
         )
         self.stages.append(line)
         counts = dict(forecast.counts)

@@ -1,17 +1,21 @@
 """Files that travel with a part: what it reads goes to its node, and what it wrote comes back.
 
-A file that a node sees at the same path, of the same size and time, is read in place. Of others it
-keeps one copy while the parts last. The object store holds a few chunks a part at any time,
-however large the files are.
+A file that a node sees at the same path, of the same size and time, is read in place. Others reach
+a node once a run, however many stages and parts read them: it keeps a copy, known by path, size and
+time, until the process that asks ends. Where disk is short the copies that were not used for the
+longest time go first. The object store holds a few chunks a part at any time.
 """
 
 import hashlib
 import io
 import os
 import pickle
+import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +23,9 @@ from eval.held_folders import hold, sweep
 
 CHUNK = 4 << 20
 PREFIX = "klear-parts-"
+COPIES, PARTIAL = "inputs", ".partial"
+MOST_OF_THE_DISK = 0.25
+"""Copies that stay after a call take this share of what is free without them."""
 Fetch = Callable[[str, int], bytes]
 """(path, offset) → up to `CHUNK` bytes of a file of the machine that asks."""
 
@@ -69,14 +76,20 @@ def _facts(path: Path) -> _Input | None:
     return _Input(str(path), found.st_size, found.st_mtime_ns)
 
 
+def _is(descriptor: int, path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
 _held: dict[str, int] = {}
 
 
 class Inputs:
-    """The input files of the parts of one call, on a node; copies are shared by its processes."""
+    """The input files of the parts of one run, on a node; copies are shared by its processes."""
 
-    def __init__(self, call: str, fetch: Fetch | None) -> None:
-        self._folder = copies_of(call)
+    def __init__(self, run: str, fetch: Fetch | None) -> None:
+        self._folder = folder_of(run)
         self._fetch = fetch
 
     def unpack(self, packed: bytes) -> Any:
@@ -90,12 +103,12 @@ class Inputs:
         path = Path(wanted.path)
         if wanted.size < 0 or _facts(path) == wanted:
             return path
-        if self._fetch is None:
-            raise NotHere(wanted.path)
-        copy = self._folder / path.relative_to(path.anchor)
+        key = hashlib.sha256(repr(tuple(wanted)).encode()).hexdigest()[:16]
+        copy = self.folder() / COPIES / key / path.name
         copied = wanted._replace(path=str(copy))
         if _facts(copy) != copied:
-            self.folder()
+            if self._fetch is None:
+                raise NotHere(wanted.path)
             copy.parent.mkdir(parents=True, exist_ok=True)
             lock = hold(str(copy.parent))  # one process fetches, the others wait for it
             try:
@@ -103,19 +116,27 @@ class Inputs:
                     self._copy(wanted, copy, self._fetch)
             finally:
                 os.close(lock)
+        os.utime(copy, ns=(time.time_ns(), wanted.time_ns))  # when it was used last
         return copy
 
     def folder(self) -> Path:
-        """A temporary folder of the call on this node; a later one removes it if this is killed."""
+        """A temporary folder of the run on this node; a later one removes it if this is killed."""
         name = str(self._folder)
-        if name not in _held:
-            sweep(str(self._folder.parent), PREFIX)
+        if name in _held and not _is(_held[name], self._folder):  # somebody removed it
+            os.close(_held.pop(name))
+        while name not in _held:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            _held[name] = hold(name, shared=True)
+            with suppress(FileNotFoundError):
+                held = hold(name, shared=True)
+                if _is(held, self._folder):
+                    _held[name] = held
+                    sweep(str(self._folder.parent), PREFIX)
+                else:  # it was swept while this waited for the lock
+                    os.close(held)
         return self._folder
 
     def _copy(self, wanted: _Input, copy: Path, fetch: Fetch) -> None:
-        partial = copy.with_name(f"{copy.name}.partial")
+        partial = copy.with_name(f"{copy.name}{PARTIAL}")
         with partial.open("wb") as file:
             while file.tell() < wanted.size:
                 file.write(fetch(wanted.path, file.tell()))
@@ -123,9 +144,23 @@ class Inputs:
         os.replace(partial, copy)
 
 
-def copies_of(call: str) -> Path:
-    """Where a node keeps its copies for the parts of one call."""
-    return Path(tempfile.gettempdir()) / f"{PREFIX}{call}"
+def folder_of(run: str) -> Path:
+    """Where a node keeps what is of one run: copies of files, and parts on their way back."""
+    return Path(tempfile.gettempdir()) / f"{PREFIX}{run}"
+
+
+def trim(run: str, most: float | None = None) -> None:
+    """Remove the copies that were used least recently until all take at most `most` bytes."""
+    folder = folder_of(run)
+    found = [(p, p.stat()) for p in folder.glob(f"{COPIES}/*/*") if p.suffix != PARTIAL]
+    total = sum(facts.st_size for _, facts in found)
+    if found and most is None:
+        most = MOST_OF_THE_DISK * (shutil.disk_usage(folder).free + total)
+    for path, facts in sorted(found, key=lambda f: f[1].st_atime_ns):
+        if total <= (most or 0):
+            return
+        shutil.rmtree(path.parent, ignore_errors=True)
+        total -= facts.st_size
 
 
 def read_chunk(path: str, offset: int) -> bytes:

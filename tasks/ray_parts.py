@@ -4,16 +4,18 @@ A part is one Ray task of one CPU. Where its node sees the stage's scratch, it w
 elsewhere the folder comes back as a stream of chunks that waits for its reader. A part that is lost
 with its node is computed again elsewhere, from the start, and gives the same bytes.
 
-Plain tasks, because what is built on them costs more and gives less here. Measured on two cores, a
-part beyond its own work takes 17 to 61 ms as a task, 54 to 223 ms by Ray Data and 172 to 332 ms by
-prefect-ray, whose tasks also need Prefect's server, which listens on loopback, from every node.
+Plain tasks, because prefect-ray's cost more and also need Prefect's server, which listens on
+loopback, from every node: of 64 parts on two busy cores one of nothing takes 5 ms as a task and
+367 by prefect-ray, one of 20 ms 13 and 271 (tests/bench/bench_ray_parts.py).
 """
 
+import atexit
 import contextlib
 import logging
 import os
 import shutil
 import tempfile
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eval.ray_cluster import code_digest, cores, join, same_code
-from tasks.ray_files import Inputs, NotHere, Received, copies_of, pack, read_chunk, sent
+from tasks.ray_files import Inputs, NotHere, Received, folder_of, pack, read_chunk, sent, trim
 
 _ATTEMPTS = 4
 _CHUNKS_AHEAD = 2
@@ -37,6 +39,8 @@ class _Place(NamedTuple):
     scratch: str
     call: str
     """Names this call, and a file in `scratch` that only those who share the folder see."""
+    run: str
+    """Names the process that asks: what its calls send to a node is sent once."""
 
 
 class _FileServer:
@@ -54,7 +58,7 @@ def _compute(code: str, packed: bytes, place: _Place, server: Any) -> Iterator[t
     def fetch(path: str, offset: int) -> bytes:
         return ray.get(server.read.remote(path, offset))
 
-    inputs = Inputs(place.call, fetch if server else None)
+    inputs = Inputs(place.run, fetch if server else None)
     compute, part = inputs.unpack(packed)
     scratch = Path(place.scratch)
     if (scratch / place.call).exists() and os.access(scratch, os.W_OK):
@@ -63,14 +67,67 @@ def _compute(code: str, packed: bytes, place: _Place, server: Any) -> Iterator[t
         compute(part, folder)
         yield f"here/{folder.name}", b""
         return
-    with tempfile.TemporaryDirectory(dir=inputs.folder()) as made:
+    of_call = inputs.folder() / place.call
+    of_call.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=of_call) as made:
         compute(part, Path(made))
         yield "from", ray.get_runtime_context().get_node_id().encode()
         yield from sent(Path(made))
 
 
-def _forget(call: str) -> None:
-    shutil.rmtree(copies_of(call), ignore_errors=True)
+def _forget(place: _Place, idle: bool) -> None:
+    """On a node: nothing of a call stays but copies of its inputs, and of those not too many."""
+    shutil.rmtree(folder_of(place.run) / place.call, ignore_errors=True)
+    if idle:
+        trim(place.run)
+
+
+def _leave(run: str) -> None:
+    """On a node: the run has ended."""
+    shutil.rmtree(folder_of(run), ignore_errors=True)
+
+
+class _ThisRun:
+    """What the calls of this process share: a name, and the nodes that keep copies under it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._live = 0
+        self.name = f"run-{uuid.uuid4().hex}"
+        self.nodes: set[str] = set()
+
+    def begin(self) -> None:
+        with self._lock:
+            self._live += 1
+
+    def end(self) -> bool:
+        """Whether no other call may be reading copies now."""
+        with self._lock:
+            self._live -= 1
+            return not self._live
+
+    def leave(self) -> None:
+        """At the end of this process: ask the nodes to remove the copies, and wait a moment."""
+        if not self.nodes:
+            return
+        import ray
+
+        if ray.is_initialized():
+            with contextlib.suppress(Exception):  # the cluster may have ended before
+                _on_nodes(self.nodes, _HURRY_S, _leave, self.name)
+
+
+def _on_nodes(nodes: set[str], patience_s: float, act: Callable[..., None], *given: Any) -> None:
+    import ray
+
+    task = ray.remote(num_cpus=0, max_retries=0)(act)
+    asked = [task.options(scheduling_strategy=_on(node)).remote(*given) for node in nodes]
+    if asked:
+        ray.wait(asked, num_returns=len(asked), timeout=patience_s)
+
+
+_RUN = _ThisRun()
+atexit.register(_RUN.leave)
 
 
 @dataclass
@@ -88,7 +145,7 @@ class RayParts:
         self._ray = join(address)
         self._scratch, self._parts, self._of_part = scratch.absolute(), parts, compute
         self._at_once = at_once
-        self._place = _Place(str(self._scratch), f"call-{uuid.uuid4().hex}")
+        self._place = _Place(str(self._scratch), f"call-{uuid.uuid4().hex}", _RUN.name)
         missing = [n for n in range(len(parts)) if not self._folder(n).exists()]
         self._todo = deque(missing)
         self._lost = dict.fromkeys(missing, 0)
@@ -109,6 +166,7 @@ class RayParts:
         """The folder of each part in order."""
         self._clear()
         (self._scratch / self._place.call).touch()
+        _RUN.begin()
         try:
             for number in range(len(self._parts)):
                 while not self._folder(number).exists():
@@ -185,19 +243,12 @@ class RayParts:
         self._server = options.remote()
 
     def _end(self, patience_s: float) -> None:
-        """Nothing of this call stays: neither tasks nor copies of files."""
+        """Nothing of this call stays but, on the nodes, copies of what it read."""
         for live in self._live:
             with contextlib.suppress(Exception):  # it has ended, or its node has
                 self._ray.cancel(live, force=True)
-        forget = self._ray.remote(_forget)
-        gone = [
-            forget.options(num_cpus=0, max_retries=0, scheduling_strategy=_on(node)).remote(
-                self._place.call
-            )
-            for node in self._nodes
-        ]
-        if gone:
-            self._ray.wait(gone, num_returns=len(gone), timeout=patience_s)
+        _RUN.nodes |= self._nodes
+        _on_nodes(self._nodes, patience_s, _forget, self._place, _RUN.end())
         if self._server is not None:
             self._ray.kill(self._server)
         self._clear()

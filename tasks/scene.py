@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from configs.topology import Assumptions
+from configs.assumptions import Assumptions
 from tasks.earlier import Earlier, Past
 from tasks.store import Artifact
 from training.model_facts import ModelFacts
@@ -25,6 +25,10 @@ class Taken:
     def quietly(self, name: str) -> float:
         """For a figure that may not be used in the end: whoever uses it takes it aloud."""
         return float(getattr(self._values, name))
+
+    def given(self, name: str) -> float | None:
+        """An assumption without a default, where somebody stated it."""
+        return None if getattr(self._values, name) is None else self(name)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from configs.topology import Topology
 from configs.training_stages import RLSettings, SFTSettings, TrainRuntime
 from training import memory
 from training.fit_server import server_place
+from training.fit_training import limit_of, sharded, state_parts, training_parts, waits
 from training.memory import GIB, Memory, gib
 from training.model_facts import ModelFacts, facts_of_base, facts_of_model
 from training.schedule import rl_schedule
@@ -84,7 +85,7 @@ def _samplers(p: Pipeline, left_out: set[str]) -> Iterator[Fit]:
 
 
 def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
-    world, limit = t.gpus, _limit(t)
+    world, limit = t.gpus, limit_of(t)
     cells = max(1, round(s.batch_tokens / s.max_length))
     lines = [
         f"{s.batch_tokens:,} tokens a step = {cells} × {s.max_length:,} over {world} GPUs = "
@@ -98,8 +99,8 @@ def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
             f"sft.batch_tokens={' or '.join(map(str, near))}, or name fewer GPUs"
         )
     tokens = max(s.runtime.micro_batch_tokens, s.max_length)
-    parts = _training(facts, s.runtime, t, world, tokens, s.optimizer, lora=s.lora is not None)
-    if _sharded(t, world, lora=s.lora is not None) and s.batch_tokens / world > tokens:
+    parts = training_parts(facts, s.runtime, t, world, tokens, s.optimizer, lora=s.lora is not None)
+    if waits(t, world, lora=s.lora is not None) and s.batch_tokens / world > tokens:
         parts["unreduced gradients"] = memory.unreduced_bytes(facts)
     if s.optimizer == "muon" and t.sharding != "none" and world > 1:
         problems.append("optimizer=muon needs whole matrices: set topology.sharding=none, or adamw")
@@ -112,7 +113,7 @@ def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
 
 
 def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
-    world, limit = t.rl_gpus or t.gpus, _limit(t)
+    world, limit = t.rl_gpus or t.gpus, limit_of(t)
     lines, problems = [], []
     try:
         units = rl_schedule(s, world)
@@ -129,9 +130,9 @@ def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
     problems += [*_not_launched(t), *_not_spread(s.lora is not None, t, world)]
     longest = s.max_prompt_tokens + s.max_tokens
     tokens = max(s.runtime.micro_batch_tokens, longest)
-    parts = _training(facts, s.runtime, t, world, tokens, "adamw", lora=s.lora is not None)
+    parts = training_parts(facts, s.runtime, t, world, tokens, "adamw", lora=s.lora is not None)
     answers = s.mini_batch_prompts * s.rollouts_per_prompt / world
-    if _sharded(t, world, lora=s.lora is not None) and answers * longest > tokens:
+    if waits(t, world, lora=s.lora is not None) and answers * longest > tokens:
         parts["unreduced gradients"] = memory.unreduced_bytes(facts)
     if s.engine == "vllm_colocate":
         parts["vLLM asleep"] = SLEEPING
@@ -140,8 +141,8 @@ def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
     if not need.fits:
         problems.append(_too_big(stage, need, s.runtime, longest, t))
     if s.engine == "transformers":
-        if _sharded(t, world, lora=s.lora is not None):
-            resident = sum(memory.state_bytes(facts, _shards(t, world)).values())
+        if sharded(t, world, lora=s.lora is not None):
+            resident = sum(state_parts(facts, t, world).values())
             copy = {"training state": resident, "whole weights": memory.FP32 * facts.parameters}
             both = Memory({**copy, "CUDA": memory.CUDA_CONTEXT}, limit)
             lines.append(f"generating beside the shards, without keys and values: {both}")
@@ -159,7 +160,7 @@ def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
             f"{runtime.tensor_parallel}, which share one vLLM"
         )
     if s.engine == "vllm_colocate":
-        resident = sum(memory.state_bytes(facts, _shards(t, world)).values())
+        resident = sum(state_parts(facts, t, world).values())
         synced = memory.FP32 * facts.vocabulary * facts.hidden
         share = int(limit * runtime.gpu_memory_utilization)
         beside = {"training state": resident, "weights in transfer": synced, "vLLM": share}
@@ -199,31 +200,6 @@ def _not_spread(lora: bool, t: Topology, world: int) -> list[str]:
     return ["lora trains under DDP: set topology.sharding=none, or lora to null"]
 
 
-def _training(
-    facts: ModelFacts,
-    r: TrainRuntime,
-    t: Topology,
-    world: int,
-    tokens: int,
-    optimizer: memory.Optimizer,
-    *,
-    lora: bool,
-) -> dict[str, int]:
-    """The parts of one training GPU. With LoRA the frozen weights are bf16 and whole on each."""
-    sharded = _sharded(t, world, lora=lora)
-    if lora:
-        parts = {"frozen weights": memory.BF16 * facts.parameters}
-    else:
-        parts = memory.state_bytes(facts, _shards(t, world), optimizer)
-        copies = memory.gathered_bytes(facts) if sharded else memory.autocast_bytes(facts)
-        parts["bf16 copies"] = copies
-    residual = memory.BF16 if sharded or lora else memory.FP32
-    parts |= memory.activation_bytes(
-        facts, tokens, checkpointing=r.gradient_checkpointing, residual_bytes=residual
-    )
-    return {**parts, "CUDA": memory.CUDA_CONTEXT}
-
-
 def _engine(
     name: str,
     facts: ModelFacts,
@@ -249,12 +225,12 @@ def _engine(
             f"{good[-1]} would divide"
         )
     context = max_tokens if exact else r.max_model_len or max_tokens + 4_096
-    room = memory.kv_room(facts, _limit(t), r.gpu_memory_utilization, tp, pp)
+    room = memory.kv_room(facts, limit_of(t), r.gpu_memory_utilization, tp, pp)
     each = facts.kv_bytes_per_token(memory.BF16, tp) // pp
     fitting = memory.answers_at_once(facts, room, context, tp, pp)
     weights = gib(memory.BF16 * facts.parameters // (tp * pp))
     line = (
-        f"vLLM: {r.gpu_memory_utilization:g} × {gib(_limit(t))} - weights {weights} - workspace "
+        f"vLLM: {r.gpu_memory_utilization:g} × {gib(limit_of(t))} - weights {weights} - workspace "
         f"{gib(memory.VLLM_WORKSPACE)} = {gib(room)} GiB for keys and values; {each:,} B × "
         f"{context:,} tokens = {gib(each * context)} GiB an answer: {fitting} such answers at once"
     )
@@ -278,15 +254,3 @@ def _too_big(stage: str, need: Memory, r: TrainRuntime, longest: int, t: Topolog
         cures.append("topology.sharding=full")
     tail = f": set {' and '.join(cures)}" if cures else "; name more or larger GPUs"
     return f"does not fit: {need}{tail}"
-
-
-def _sharded(t: Topology, world: int, *, lora: bool) -> bool:
-    return t.sharding != "none" and world > 1 and not lora
-
-
-def _shards(t: Topology, world: int) -> int:
-    return 1 if t.sharding == "none" else world
-
-
-def _limit(t: Topology) -> int:
-    return int(t.card.memory_gib * GIB)

@@ -20,6 +20,7 @@ CUDA_CONTEXT = int(1.0 * GIB)
 """CUDA context, NCCL buffers and allocator slack of a training process (an allowance)."""
 VLLM_WORKSPACE = int(2.0 * GIB)
 """Activations and CUDA graphs of vLLM (an allowance; vLLM profiles the exact figure)."""
+ZERO3_BUCKET = 500_000_000
 
 Optimizer = Literal["adamw", "muon"]
 
@@ -80,6 +81,18 @@ def unreduced_bytes(facts: ModelFacts) -> int:
     """Gradients of a whole model on every GPU, fp32: 4·N. Between micro-batches FSDP2 keeps them
     unsharded where reduction waits for the last one (torch, `set_requires_gradient_sync`)."""
     return FP32 * facts.parameters
+
+
+def bucket_bytes(facts: ModelFacts) -> int:
+    """DDP's buckets of gradients, fp32: 4·N beside the gradients themselves, as long as it trains
+    (torch, `gradient_as_bucket_view=False`, which accelerate leaves as it is)."""
+    return FP32 * facts.parameters
+
+
+def zero3_bucket_bytes() -> int:
+    """DeepSpeed's one buffer for gradients on their way, bf16: `reduce_bucket_size`, whose default
+    is 5e8 elements. ZeRO-3 reduces in every backward pass, so it keeps nothing unreduced."""
+    return BF16 * ZERO3_BUCKET
 
 
 def autocast_bytes(facts: ModelFacts) -> int:

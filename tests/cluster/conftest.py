@@ -18,12 +18,15 @@ import psutil
 import pytest
 from processes import below, commanded
 
+from tasks import ray_parts
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STORE_BYTES = 80_000_000  # about the least that Ray accepts
 START_S = 180.0
 RAY = {  # a node that is gone refuses connections, and is declared dead after a few of them
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # else a ~/.ray/auth_token, which `ray.init()` leaves, decides
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "10",
 }
@@ -123,12 +126,14 @@ def one_node(hidden: Path) -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(services, "resolve_ip_for_localhost", str)
         patch.setenv("PREFECT_LOGGING_LEVEL", "ERROR")
+        patch.setenv("RAY_AUTH_MODE", RAY["RAY_AUTH_MODE"])
         with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
             cluster = Cluster(Path(folder), hidden)
             try:
                 cluster.start()
                 yield cluster
             finally:
+                ray_parts._RUN.leave()
                 ray.shutdown()
                 cluster.close()
 

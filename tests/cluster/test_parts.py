@@ -14,7 +14,7 @@ import pytest
 from eval.ray_cluster import OtherCode
 from tasks import ray_parts
 from tasks.parts import computed_parts
-from tasks.ray_files import PREFIX
+from tasks.ray_files import COPIES, PREFIX
 from tasks.watchdog import Stalled, watched
 
 HERE = Path(__file__).parent
@@ -51,9 +51,34 @@ def test_parts_larger_than_the_object_store_travel_both_ways_in_pieces(
     found = [(folder / "found").read_text() for folder in folders]
     away = [path for path in found if f"/{PREFIX}" in path]
     assert len(away) == 1  # one on each node, and one of them had to be sent its input
-    assert not Path(away[0]).exists()
     assert sorted(p.name for p in (place / "parts").iterdir()) == ["00000", "00001"]
     assert not list(cluster.spilled.rglob("*"))
+
+
+def test_a_table_travels_to_a_node_once_however_many_calls_read_it(
+    cluster, place, work, tmp_path, monkeypatch
+):
+    """The second call sends nothing: it has nobody who would. The copy ends with this process."""
+    table = place / "table"
+    table.write_bytes(work.MEGABYTE)
+
+    def read_by_both(call: str) -> list[str]:
+        meeting = tmp_path / call
+        meeting.mkdir()
+        parts = [(table, name, str(meeting)) for name in ("one", "two")]
+        folders = list(computed_parts(place / call, parts, work.read_one_table))
+        assert [digest(f / "read") for f in folders] == [digest(table)] * 2
+        return sorted((f / "found").read_text() for f in folders)
+
+    first = read_by_both("first")
+    monkeypatch.delattr(ray_parts.RayParts, "_serve_files")
+    assert read_by_both("second") == first
+
+    (copy,) = (Path(path) for path in first if f"/{PREFIX}" in path)
+    of_run = copy.parents[2]
+    assert {p.name for p in of_run.iterdir()} == {COPIES}  # nothing else of a call that has ended
+    ray_parts._RUN.leave()
+    assert not of_run.exists()
 
 
 def test_what_a_part_raises_is_raised_here_and_finished_parts_stay(cluster, place, work):

@@ -1,13 +1,16 @@
 """A matrix of runs computes what its scores need, once, and no more."""
 
+import argparse
 from collections import Counter
 
 import pytest
 
 from configs.ablation import ablations, load_ablation
 from configs.load import load_profile
+from flows import ablate_command
 from flows.ablation import plan_ablation
 from flows.ablation_cell import cells, needed
+from flows.plan import assumptions, headline
 from flows.wiring import calls
 from tasks.store import Store
 
@@ -34,8 +37,10 @@ def test_cells_go_seed_by_seed_and_carry_their_seed():
         (arm, seed, s.seed, s.rl_code.judge.reward.code) for arm, seed, s in cells(spec, "tiny", 2)
     ]
     assert found == [
-        (arm, seed, seed, arm) for seed in (0, 1) for arm in ("soft", "hard")
-    ]  # the arms are called after their reward
+        (arm, seed, seed, reward)
+        for seed in (0, 1)
+        for arm, reward in (("soft", "soft"), ("hard", "all_or_nothing"))
+    ]
 
 
 def test_the_plan_names_a_shared_stage_once_and_says_who_shares_it(tmp_path):
@@ -58,3 +63,41 @@ def test_the_paper_profile_of_every_experiment_plans_in_gpu_hours(name, tmp_path
     assert len(scored) == len(spec.arms)  # every arm trains a model of its own
     assert all(s.gpu_hours for s in scored)
     assert all(s.action == "compute" for s in stages)
+    assert " GPU-hours" in headline(stages)
+    assert not stages.problems
+
+
+def test_the_page_of_an_experiment_shows_machines_memory_and_what_is_shared(
+    tmp_path, monkeypatch, capsys
+):
+    """The same page as of `klear plan`: arithmetic, memory by stage, and every assumption."""
+    monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    parser = argparse.ArgumentParser()
+    ablate_command.add_arguments(parser)
+    asked = ["table6_lm_weight", "--profile", "paper", "--seeds", "1", "--plan"]
+    assert ablate_command.run(parser.parse_args(asked)) == 0
+
+    page = capsys.readouterr().out
+    assert "shared by 4 runs from" in page
+    assert "cluster: 4 × 8 = 32 H100" in page
+    assert "unreduced gradients 30.5" in page
+    assert "of 32 × 989 TFLOP/s" in page
+    assert "train_mfu = 0.4" in page.partition("Assumptions")[2]
+
+
+def test_an_experiment_plans_by_the_assumptions_and_machines_of_its_profile(tmp_path):
+    """An arm that asks for 16 × 8 answers beside one with 8 has memory of its own."""
+    spec = load_ablation("table6_lm_weight")
+    smaller = {"topology.gpu": "L40S", "topology.assume.train_mfu": 0.2}
+    more = {"α=0": {"rl_math.rollouts_per_prompt": 16}}
+    small = spec.scales["paper"].model_copy(update={"set": smaller, "arms": more})
+    asked = spec.model_copy(update={"scales": {**spec.scales, "paper": small}})
+
+    planned = plan_ablation(asked, "paper", 1, Store(tmp_path))
+
+    assert "train_mfu = 0.2" in [name for name, _ in assumptions(planned)]
+    assert any("fit" in problem for problem in planned.problems)
+    stages = [fit.stage for fit in planned.fits]
+    assert len(set(stages)) == len(stages)
+    assert {"rl_math of α=0", "rl_math of α=0.05, α=0.1, α=0.2"} <= set(stages)

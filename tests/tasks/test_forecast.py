@@ -4,16 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from configs.assumptions import Assumptions
 from configs.base import Settings
 from configs.data_stages import JudgeStageSettings, SampleSettings, SelectSettings
 from configs.engines import EngineSettings
 from configs.evaluate_stage import EvaluateSettings
-from configs.topology import Assumptions, Topology
+from configs.topology import Topology
 from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings
 from tasks.distill import distill
 from tasks.earlier import Earlier
 from tasks.evaluate import evaluate
-from tasks.forecast import Forecast, Forecaster
+from tasks.expected_work import WORK
+from tasks.forecast import DATA_STAGES, Forecast, Forecaster
 from tasks.judge import judge
 from tasks.select import select
 from tasks.stage import Stage
@@ -143,6 +145,39 @@ def test_an_assumption_can_be_replaced(tmp_path):
     slow = forecast(tmp_path, sft, SFTSettings(), given(), data)
     fast = forecast(tmp_path, sft, SFTSettings(), given(), data, on=faster)
     assert slow.seconds == pytest.approx(2 * (fast.seconds or 0))
+
+
+def test_tokens_a_second_and_gpu_take_the_place_of_a_share_of_the_peak(tmp_path):
+    own = Assumptions(generated_per_gpu=2_000, trained_per_gpu=9_000)
+    on = CLUSTER.model_copy(update={"assume": own})
+    settings, answers = RLSettings(steps=10), 10 * 128 * 8
+
+    found = forecast(tmp_path, rl.named("rl_math"), settings, given(), given(), on=on)
+
+    generate, train = answers * 10_000 / (8 * 2_000), answers * 10_300 / (8 * 9_000)
+    rests = dict(found.rests)
+    assert rests["generated_per_gpu"] == pytest.approx(generate)
+    assert rests["trained_per_gpu"] == pytest.approx(train)
+    assert not {"generate_mfu", "train_mfu"} & set(found.assumptions)
+    assert sum(rests.values()) == pytest.approx(found.seconds)
+
+
+@pytest.mark.parametrize("rate", ["train_mfu", "forward_mfu", "generate_mfu", "judged_per_core"])
+def test_what_rests_on_a_rate_is_what_half_of_it_adds(tmp_path, rate):
+    half = Assumptions.model_validate({rate: getattr(Assumptions(), rate) / 2})
+    slow = CLUSTER.model_copy(update={"assume": half})
+    inputs, stage = (given(), given()), rl.named("rl_math")
+
+    found = forecast(tmp_path, stage, RLSettings(steps=10), *inputs)
+    slower = forecast(tmp_path, stage, RLSettings(steps=10), *inputs, on=slow)
+
+    assert (found.seconds or 0) + dict(found.rests)[rate] == pytest.approx(slower.seconds)
+
+
+@pytest.mark.parametrize("body", DATA_STAGES)
+def test_every_data_stage_has_a_rate_of_its_own(body):
+    assert f"{body}_rate" in Assumptions.model_fields
+    assert body in WORK
 
 
 def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):

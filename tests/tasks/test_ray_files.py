@@ -1,10 +1,11 @@
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tasks import ray_files
-from tasks.ray_files import Inputs, NotHere, Received, pack, read_chunk, sent
+from tasks.ray_files import Inputs, NotHere, Received, pack, read_chunk, sent, trim
 
 
 @pytest.fixture
@@ -65,6 +66,58 @@ def test_a_file_is_fetched_in_chunks_and_once_a_node(node, away):
     assert first["file"].is_relative_to(node / f"{ray_files.PREFIX}call")
     assert not first["root"].is_relative_to(node)  # a folder is only a name
     assert read == [0, 4, 8]
+
+
+def test_a_file_that_changed_is_fetched_again_beside_its_older_copy(tmp_path, node):
+    """A part that began with the older one goes on reading it."""
+    there, hidden = tmp_path / "rows.txt", tmp_path / "hidden.txt"
+
+    def unpacked(text: str, time_ns: int) -> Path:
+        there.write_text(text)
+        os.utime(there, ns=(time_ns, time_ns))
+        packed = pack(there)
+        there.rename(hidden)
+        return Inputs("run", lambda _, at: read_chunk(str(hidden), at)).unpack(packed)
+
+    older, newer = unpacked("old!", 1), unpacked("new!", 2)
+    assert (older.read_text(), newer.read_text()) == ("old!", "new!")
+    assert older.name == newer.name == "rows.txt"
+
+
+def test_a_copy_needs_no_one_who_fetches(node, away):
+    packed, fetch, read = away
+    first = Inputs("run", fetch).unpack(packed)
+    assert Inputs("run", None).unpack(packed) == first
+    assert read == [0, 4, 8]
+
+
+def test_the_copies_that_were_not_used_for_longest_go_first(tmp_path, node):
+    copies = {}
+    for name in ("a", "b", "c"):
+        file = tmp_path / name
+        file.write_text("four")
+        packed = pack(file)
+        file.rename(tmp_path / f"hidden-{name}")
+        at_home = str(tmp_path / f"hidden-{name}")
+        fetch = partial(lambda at_home, _, at: read_chunk(at_home, at), at_home)
+        copies[name] = packed, Inputs("run", fetch).unpack(packed)
+    again, path = copies["a"]
+    assert Inputs("run", None).unpack(again) == path
+
+    trim("run", most=11)
+
+    assert {name for name, (_, path) in copies.items() if path.exists()} == {"a", "c"}
+    trim("run")  # a quarter of the disk is more than eight bytes
+    assert path.exists()
+    with pytest.raises(NotHere):
+        Inputs("run", None).unpack(copies["b"][0])
+
+
+def test_a_folder_that_somebody_swept_is_made_again(node):
+    folder = Inputs("swept", None).folder()
+    folder.rmdir()
+    assert Inputs("swept", None).folder().is_dir()
+    assert os.path.samestat(os.fstat(ray_files._held[str(folder)]), folder.stat())
 
 
 def test_a_file_that_shrinks_on_its_way_is_an_error_and_no_copy(node, away):

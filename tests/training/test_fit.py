@@ -126,6 +126,25 @@ def test_gradients_wait_unsharded_only_where_micro_batches_do():
     assert "unreduced" not in fit_of("sft", profile="single_gpu").lines[1]
 
 
+def test_a_copy_on_each_gpu_holds_ddps_buckets_beside_its_gradients():
+    """Qwen3-8B on 8 × B200, 4·N = 30.5 GiB more: 199.6 GiB, where 169.0 would have fitted 178."""
+    one_box = ["topology.gpu=B200", "topology.nodes=1", "topology.sharding=none"]
+    fit = fit_of("sft", *one_box, "topology.rl_gpus=8")
+    assert "gradients 30.5 + optimizer 61.0 + DDP buckets 30.5" in fit.lines[1]
+    assert fit.lines[1].endswith("= 199.6 > 178.0 GiB")
+    assert any("topology.sharding=full" in problem for problem in fit.problems)
+    beside = fit_of("rl_math", *one_box, "topology.rl_gpus=8").lines
+    assert any("training state 152.6" in line for line in beside)  # 5 · 4 bytes a parameter
+    alone = ["topology.gpus_per_node=1", "topology.rl_gpus=1"]
+    assert "DDP" not in fit_of("sft", *one_box, *alone).lines[1]
+
+
+def test_zero3_keeps_no_unreduced_gradients_but_a_buffer_for_those_on_their_way():
+    line = fit_of("sft", "topology.sharding=zero3").lines[1]
+    assert "unreduced" not in line
+    assert "reduction 0.931" in line  # 5e8 elements of bf16
+
+
 def test_lora_keeps_no_optimizer_of_the_frozen_weights():
     whole = fit_of("sft", profile="single_gpu").lines[1]
     adapters = fit_of("sft", "sft.lora={rank: 8}", profile="single_gpu").lines[1]

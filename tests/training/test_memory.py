@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from accelerate import DistributedDataParallelKwargs
+from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from training import memory
@@ -98,6 +100,25 @@ def test_the_states_are_shared_by_all_gpus():
     assert sum(memory.state_bytes(QWEN3_8B, 1).values()) == 16 * n
     assert sum(memory.state_bytes(QWEN3_8B, 32).values()) == 16 * n / 32  # 4.1e9 a GPU
     assert memory.unreduced_bytes(QWEN3_8B) == 4 * n  # whatever the number of GPUs
+
+
+def test_ddp_keeps_its_buckets_beside_the_gradients(tmp_path):
+    """Counted in torch's own reducer, with the defaults that accelerate starts it with."""
+    model = model_of(SMALL)
+    meeting = f"file://{tmp_path / 'meeting'}"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        wrapped = DistributedDataParallel(model, **DistributedDataParallelKwargs().to_kwargs())
+        wrapped(input_ids=torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
+        buckets = wrapped.reducer._get_zeros_like_grad_buckets()
+        held = sum(bucket.buffer().nbytes for bucket in buckets)
+    finally:
+        torch.distributed.destroy_process_group()
+
+    assert held == memory.bucket_bytes(SMALL)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    own = {g.untyped_storage().data_ptr(): g.untyped_storage().nbytes() for g in gradients}
+    assert sum(own.values()) == memory.state_bytes(SMALL, 1)["gradients"]  # not views of a bucket
 
 
 def test_activations_at_32k_by_hand():
