@@ -11,6 +11,7 @@ from typing import NamedTuple
 from configs.judging import JudgeRuntime, JudgeSettings
 from configs.machine import Machine
 from flows.database import database_trouble
+from flows.doctor_elsewhere import RAY_S, STORE_S, ask
 from flows.prefect_api import refusal
 from flows.registration import ROOT
 from flows.server_process import port_holder, port_is_taken
@@ -49,6 +50,7 @@ def checks(machine: Machine) -> Iterator[Check]:
     yield from check_servers_elsewhere(machine)
     yield check_access(machine)
     yield from check_database(machine)
+    yield from check_elsewhere(machine)
     yield check_disk(machine.store)
     yield check_memory()
     yield check_gpu()
@@ -155,6 +157,14 @@ def check_database(machine: Machine) -> Iterator[Check]:
         later = f"{where}; `klear up` makes it"
         said = later if new else f"{where}: {wrong}" if wrong else where
         yield Check("database", new or not wrong, said)
+
+
+def check_elsewhere(machine: Machine) -> Iterator[Check]:
+    """The object store and the Ray cluster, where the settings name one."""
+    if machine.shared:
+        yield Check("store", *ask("store", machine.shared, STORE_S))
+    if machine.ray_address:
+        yield Check("ray", *ask("ray", machine.ray_address, RAY_S))
 
 
 def check_disk(store: Path) -> Check:

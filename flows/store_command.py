@@ -95,13 +95,15 @@ def _disk_use(store: Store) -> int:
 
 
 def _verify(store: Store) -> int:
-    checked, wrong = 0, 0
+    here = ((problem, "computes it again") for _, problem in damaged(store))
     shared = store.shared_damage() if isinstance(store, SharedStore) else ()
-    for _, problem in chain(damaged(store), shared):
+    resent = "sends the copy of this machine again, or computes it again where there is none"
+    checked, wrong = 0, 0
+    for problem, remedy in chain(here, ((problem, resent) for _, problem in shared)):
         checked += 1
         if problem:
             wrong += 1
-            print(f"damaged: {problem}; the next run that needs it computes it again")
+            print(f"damaged: {problem}; the next run here that makes it {remedy}")
     print(f"{checked} results read, {wrong} damaged")
     return FAILED if wrong else OK
 

@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,12 +26,17 @@ BYTES_TOGETHER = 1 << 30  # a larger file goes alone: each transfer is a sign of
 _FINAL = (FileNotFoundError, FileExistsError, PermissionError, NotImplementedError)
 _OURS = (TypeError, AttributeError, LookupError, NameError, AssertionError, ImportError)
 """Mistakes in a program, which no second try mends."""
+_REFUSED = ("PreconditionFailed", "412")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 log = logging.getLogger("klear")
 
 
 class StoreUnreachable(RuntimeError):
     """The object store did not do what it was asked for, and again did not."""
+
+
+class ObjectDamaged(OSError):
+    """A file in the object store is missing, or is not what was published."""
 
 
 class ObjectStore:
@@ -53,48 +59,94 @@ class ObjectStore:
 
     def read(self, name: str) -> bytes | None:
         """One small object; None if there is none."""
-        try:
-            return self._again(f"reading {name}", lambda: self._fs.cat_file(self._at(name)))
-        except FileNotFoundError:
-            return None
+        return self._again(f"reading {name}", lambda: self._content(name))
 
     def write(self, name: str, content: bytes, *, new: bool) -> None:
-        """One small object at once. `new`: only if there is none, else FileExistsError.
+        """One small object at once. `new`: only if there is none, else FileExistsError."""
+        self._settle(name, content, lambda: self._put_at_once(self._at(name), content, new=new))
 
-        Where the store knows no conditional write, the last of two that race wins.
+    def replace(self, name: str, content: bytes, over: bytes) -> None:
+        """One small object in the place of `over`; FileExistsError if that is no longer there."""
+
+        def put() -> None:
+            try:
+                etag = self._fs.info(self._at(name)).get("ETag", "")
+                if self._content(name) != over:
+                    raise FileExistsError(name)
+                self._put_at_once(self._at(name), content, new=False, etag=etag)
+            except FileNotFoundError as error:
+                raise FileExistsError(name) from error
+
+        self._settle(name, content, put)
+
+    def _settle(self, name: str, content: bytes, put: Callable[[], None]) -> None:
+        """`put`, and a look at what is there then. FileExistsError if it is not `content`.
+
+        A refusal is none if only the answer to our own write was lost. Where the store knows no
+        conditions, of two that write at once the last one wins, and whoever looks later sees it.
         """
 
         def attempt() -> None:
-            try:
-                self._put_at_once(self._at(name), content, new=new)
-            except FileExistsError:
-                if self._fs.cat_file(self._at(name)) != content:  # ours, if its answer was lost
-                    raise
+            with suppress(FileExistsError):
+                put()
+            if self._content(name) != content:
+                raise FileExistsError(f"{self.url}/{name} was written by another machine")
 
         self._again(f"writing {name}", attempt)
 
-    def upload(self, folder: Path, files: Mapping[str, FileEntry], to: str) -> None:
-        """Copy `files` of `folder` below `to`; what an earlier attempt copied is kept."""
-        there = self._again(f"listing {to}", lambda: self._sizes(to))
-        missing = [n for n, entry in files.items() if there.get(n) != entry.bytes]
+    def wrong(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> list[str]:
+        """Those of `files` that are not below `of` as they were published.
+
+        Sizes are compared always, digests with `verify`, which reads every byte.
+        """
+        there = self._again(f"listing {of}", lambda: self._sizes(of))
+        found: list[str] = []
+        for number, (name, entry) in enumerate(files.items()):
+            sound = there.get(name) == entry.bytes
+            if sound and verify:
+                report(number, len(files), "shared files read")
+                sound = self.digest(f"{of}/{name}") == entry.sha256
+            found += [] if sound else [name]
+        return found
+
+    def upload(
+        self, folder: Path, files: Mapping[str, FileEntry], to: str, *, verify: bool = False
+    ) -> None:
+        """Copy `files` of `folder` below `to`; what is there is kept, unless it is `wrong`.
+
+        Raises OSError for a file that was changed here: it would arrive damaged.
+        """
+        missing = self.wrong(files, to, verify=verify)
         for done, names in _batches(missing, files):
+            for name in names:
+                if file_sha256(folder / name) != files[name].sha256:
+                    raise OSError(
+                        f"{folder / name} was changed since it was published; "
+                        "the same command with --verify computes it again"
+                    )
             theirs = [self._at(f"{to}/{n}") for n in names]
             ours = [str(folder / n) for n in names]
             self._again(f"uploading to {to}", lambda a=ours, b=theirs: self._fs.put(a, b))
             report(done, len(missing), "files uploaded")
 
     def download(self, folder: Path, files: Mapping[str, FileEntry], of: str) -> None:
-        """Copy `files` below `of` into `folder`. Raises StoreUnreachable if one comes damaged."""
+        """Copy `files` below `of` into `folder`. Raises ObjectDamaged for one that is damaged."""
         for done, names in _batches(list(files), files):
             for name in names:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
 
             def attempt(names: list[str] = names) -> None:
                 theirs = [self._at(f"{of}/{n}") for n in names]
-                self._fs.get(theirs, [str(folder / n) for n in names])
+                try:
+                    self._fs.get(theirs, [str(folder / n) for n in names])
+                except FileNotFoundError as error:
+                    lost = self.wrong({n: files[n] for n in names}, of, verify=False)
+                    if not lost:
+                        raise
+                    raise ObjectDamaged(f"{self.url}/{of}: {lost[0]} is missing") from error
                 for name in names:
                     if file_sha256(folder / name) != files[name].sha256:
-                        raise OSError(f"{name} is not what was published")
+                        raise ObjectDamaged(f"{self.url}/{of}: {name} is not what was published")
 
             self._again(f"downloading {of}", attempt)
             report(done, len(files), "files downloaded")
@@ -145,9 +197,25 @@ class ObjectStore:
         if found:
             self._again(f"removing {below}", lambda: self._fs.rm(found))
 
-    def _put_at_once(self, path: str, content: bytes, *, new: bool) -> None:
+    def _content(self, name: str) -> bytes | None:
+        try:
+            return self._fs.cat_file(self._at(name))
+        except FileNotFoundError:
+            return None
+
+    def _put_at_once(self, path: str, content: bytes, *, new: bool, etag: str = "") -> None:
+        """`etag`: only over this object, where the store is asked in the words of S3."""
         if not isinstance(self._fs, LocalFileSystem):  # an object appears whole
-            self._fs.pipe_file(path, content, mode="create" if new else "overwrite")
+            over = {"IfMatch": etag} if etag and "s3" in self._fs.protocol else {}
+            condition = {"mode": "create"} if new else over
+            try:
+                self._fs.pipe_file(path, content, **condition)
+            except OSError as error:
+                if _refused(error):
+                    raise FileExistsError(path) from error
+                if error.errno != errno.ENOSYS:
+                    raise
+                self._fs.pipe_file(path, content)  # the server knows no conditions
             return
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -183,6 +251,8 @@ class ObjectStore:
                 if getattr(error, "errno", None) in _NO_SPACE:
                     raise
                 if number == TRIES - 1:
+                    if isinstance(error, ObjectDamaged):
+                        raise
                     raise StoreUnreachable(
                         f"{self.url}: {what} failed {TRIES} times ({error}); "
                         "the same command continues from here"
@@ -190,6 +260,12 @@ class ObjectStore:
                 log.warning("%s: %s failed (%s), trying again", self.url, what, error)
                 time.sleep(FIRST_DELAY_S * 2**number)
         raise AssertionError("unreachable")
+
+
+def _refused(error: OSError) -> bool:
+    """Whether the condition of a write did not hold: the library knows AWS's answer alone."""
+    response = getattr(error.__cause__, "response", None)
+    return isinstance(response, dict) and response["Error"].get("Code") in _REFUSED
 
 
 def _batches(

@@ -26,11 +26,15 @@ from tasks.supervise import UNKILLABLE_S, supervised
 from training.node import LOST, PORT_TAKEN
 from training.own_vllm import URL, without_proxy
 from training.ports import free_port
+from training.server_token import TOKEN
 
 POLL_S = 2.0
 SETTLE_S = 10.0  # after a failure: the processes that waited for the lost one fail in turn
 TAIL_BYTES = 4_000
-ANNOUNCE = f'echo "${URL}" > "$0.partial" && mv "$0.partial" "$0" && exec sleep infinity'
+ANNOUNCE = (  # the token is in a file that nobody else may read, and in no command line
+    f'umask 077 && echo "${URL} ${TOKEN}" > "$0.partial" && mv "$0.partial" "$0" '
+    "&& exec sleep infinity"
+)
 END_S = GRACE_S + UNKILLABLE_S + 10.0  # until a launcher and all that it started are gone
 
 
@@ -58,17 +62,27 @@ class _Node:
             )
         return f"{address}:{free_port()}"
 
-    def train(self, job_file: str, launch: str, at: str, rank: int, log: str, url: str = "") -> int:
-        """The exit code of this node's launcher; its output goes to `log`. `url` is that of a
-        server on another node."""
+    def train(
+        self,
+        job_file: str,
+        launch: str,
+        at: str,
+        rank: int,
+        log: str,
+        url: str = "",
+        token: str = "",
+    ) -> int:
+        """The exit code of this node's launcher; its output goes to `log`. `url` and `token` are
+        those of a server on another node."""
         job, how = Path(job_file), Launch.model_validate_json(launch)
         command = node_command(job, how, at, rank)
-        told = {URL: url, **without_proxy(url)} if url else {}
+        told = {URL: url, TOKEN: token, **without_proxy(url)} if url else {}
         first = rank == 0 and not url
         return self._run([*(beside_vllm(job, how) if first else []), *command], log, **told)
 
     def serve(self, job_file: str, launch: str, host: str, place: str, log: str) -> int:
-        """The exit code of a vLLM server; the file `place` holds its address once it answers."""
+        """The exit code of a vLLM server; once it answers, the file `place` holds its
+        address and token."""
         how = Launch.model_validate_json(launch)
         words = beside_vllm(Path(job_file), how, "--host", host)
         return self._run([*words, "sh", "-c", ANNOUNCE, place], log)
@@ -118,7 +132,7 @@ def _ready(ray: Any, job_file: Path, launch: Launch) -> tuple[list[Any], list[st
     """
     from ray.exceptions import RayError, RayTaskError
 
-    wanted = f"{launch.machines} nodes with a free CPU and {launch.gpus} free GPUs each"
+    wanted = f"{launch.machines} nodes with {launch.gpus} free GPUs each"
     deadline = time.monotonic() + launch.wait_minutes * 60
     while True:
         group, nodes = _asked(ray, launch)
@@ -152,13 +166,14 @@ def _asked(ray: Any, launch: Launch) -> tuple[Any, list[Any]]:
     elif launch.server is not None:
         gpus[0] += launch.server.gpus
     group = ray.util.placement_group(
-        [{"CPU": 1, **({"GPU": count} if count else {})} for count in gpus],
+        # no CPU: launchers wait, and the judge of another run may hold every CPU for days
+        [{"memory": 1, **({"GPU": count} if count else {})} for count in gpus],
         strategy="STRICT_SPREAD",
     )
     nodes = [
         ray.remote(_Node)
         .options(
-            num_cpus=1,
+            num_cpus=0,
             num_gpus=gpus[bundle],
             max_concurrency=3,  # `alive` and `end` answer while `train` runs
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle),
@@ -191,7 +206,8 @@ def _trained(ray: Any, nodes: list[Any], hosts: list[str], job_file: Path, launc
         if not place.exists():
             _show_end(logs[last], starts[last], last, hosts[last])
             return _code(ray, call, last, hosts[last]) or 1
-        live[call], url = last, [place.read_text().strip()]
+        live[call], url = last, place.read_text().split()
+        place.unlink()  # it holds the token
     for rank, node in enumerate(nodes[: launch.nodes]):
         live[node.train.remote(job, packed, at, rank, str(logs[rank]), *url)] = rank
     deadline: float | None = None  # for the others, once one has failed

@@ -102,7 +102,7 @@ def remove_shared(store: SharedStore, result: Result) -> None:
     name = f"{result.manifest.stage}/{result.manifest.key}"
     store.objects.remove_one(f"{name}/{MANIFEST}")
     store.objects.remove(name)
-    (store.root / ".shared" / name).unlink(missing_ok=True)
+    store.marks.forget(result.manifest.stage, result.manifest.key)
 
 
 def _with_inputs(

@@ -6,7 +6,8 @@
 An object store has no rename and no lock, so files are never changed in place: each manifest has
 a folder of its own, an upload that is killed leaves one that no manifest names and that the next
 attempt fills up, and of two machines that computed one key at once the first manifest wins and
-the other machine takes over its result.
+the other machine takes over its result. A file that is damaged is never handed out; the machine
+that met it looks at every byte of that result next time, and sends its copy or computes it again.
 """
 
 import hashlib
@@ -22,12 +23,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from configs.machine import Machine
-from tasks.object_store import ObjectStore
+from tasks.manifest import MANIFEST, FileEntry, InputRef, Manifest, damage
+from tasks.object_store import TRIES, ObjectDamaged, ObjectStore, StoreUnreachable
 from tasks.progress import report
-from tasks.store import MANIFEST, About, Artifact, InputRef, Manifest, Store, nothing
+from tasks.shared_marks import DIGITS, SharedMarks
+from tasks.store import About, Artifact, Store, nothing
 
 POLL_S = 0.5
-DIGITS = 16  # of the manifest's digest, to name its upload
 log = logging.getLogger("klear")
 
 
@@ -39,7 +41,8 @@ def open_store(machine: Machine) -> Store:
 class SharedStore(Store):
     """The folder `root` in front of the object store at `url` (`s3://bucket/folder`, `gs://…`).
 
-    A result is found by its manifest alone; `fetch` brings the files of those that are read.
+    A result is found by its manifest and the sizes of its files; `fetch` brings the files of
+    those that are read.
     """
 
     def __init__(self, root: Path, url: str) -> None:
@@ -47,20 +50,33 @@ class SharedStore(Store):
         self.objects = ObjectStore(url)
         self._seen: dict[tuple[str, str], str] = {}
         """The digest of the shared manifest when a key was looked for last; '' for none."""
+        self._closely: set[tuple[str, str]] = set()
+        """Results that `find` was to verify: `share` verifies what it finds of them."""
+        self._asked: set[tuple[str, str]] = set()
+        """Results of which this process knows that everybody can find them."""
+        self._away = False
+        self.marks = SharedMarks(self.root, self.objects.url)
 
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
-        """As `Store.find`; what is in the object store alone is found as well."""
+        """As `Store.find`; what is in the object store alone is found too, by the same rules."""
         found, wrong = super().find(stage, key, verify=verify)
         if found:
+            if verify:
+                self._closely.add((stage, key))
             return found, wrong
         text = self._published(stage, key)
         self._seen[stage, key] = _digest(text)
         if text is None:
             return None, wrong
-        try:
-            manifest = Manifest.model_validate_json(text)
-        except ValidationError:
-            return None, f"{self.objects.url}/{stage}/{key} has an unreadable manifest"
+        name, manifest = f"{self.objects.url}/{stage}/{key}", _parsed(text)
+        if manifest is None:
+            return None, f"{name} has an unreadable manifest"
+        closely = verify or self.marks.damaged(stage, key)
+        upload = f"{stage}/{key}/{_upload(text)}"
+        if lost := self.objects.wrong(manifest.files, upload, verify=closely):
+            return None, f"{name}: {lost[0]} is missing or was changed"
+        if closely:
+            self.marks.note_sound(stage, key)
         return self._artifact(manifest, self.folder(stage, key)), ""
 
     def manifest(self, artifact: Artifact | InputRef) -> Manifest:
@@ -76,41 +92,55 @@ class SharedStore(Store):
     def fetch(self, ref: Artifact | InputRef | Manifest) -> None:
         """Copy a result here, unless it is; every file is checked by its digest.
 
-        Raises FileNotFoundError when it is nowhere, StoreUnreachable when a file does not arrive
-        as it was published.
+        Raises FileNotFoundError when it is nowhere, ObjectDamaged when a file is not as it was
+        published; whoever looks for the result next on this machine verifies it first.
         """
         with self._copying(ref.stage, ref.key):
             if super().find(ref.stage, ref.key)[0]:
                 return
             text = self._published(ref.stage, ref.key)
             if text is None:
-                raise FileNotFoundError(f"{ref.stage}/{ref.key} is not in {self.objects.url}")
-            self._copy(ref.stage, ref.key, text)
+                raise FileNotFoundError(
+                    f"{ref.stage}/{ref.key} is not in {self.objects.url}; the next run that makes "
+                    "it computes it again"
+                )
+            try:
+                self._copy(ref.stage, ref.key, text)
+            except ObjectDamaged as error:
+                self.marks.note_damaged(ref.stage, ref.key)
+                raise ObjectDamaged(
+                    f"{error}; the next run that makes {ref.stage} computes it again"
+                ) from error
 
     def publish(self, work: Path, about: About = nothing, **fields: Any) -> Artifact:
         """As `Store.publish`, then share the result."""
         made = super().publish(work, about, **fields)
-        known = self._seen.get((made.stage, made.key), "") or _text(self._mark(made))
+        known = self._seen.get((made.stage, made.key)) or self.marks.shared(made.stage, made.key)
         return self._shared(made, replaces=known)
 
     def share(self, artifact: Artifact) -> Artifact:
-        """The result as everybody sees it: uploaded, unless it is, or the one that was first."""
-        return self._shared(artifact, replaces=_text(self._mark(artifact)))
+        """The result as everybody sees it: uploaded, unless it is, or the one that was first.
+
+        Whether it is still there is asked once a process; after `find` with `verify`, every byte
+        is read, and files that are damaged there are sent again.
+        """
+        return self._shared(artifact, self.marks.shared(artifact.stage, artifact.key))
 
     def shared_damage(self) -> Iterator[tuple[str, str]]:
-        """(stage/key, what is wrong, '' for a sound result) of every shared result, by digests."""
+        """(stage/key, what is wrong, '' for a sound result) of every shared result, by digests.
+
+        This machine looks closely at a damaged one before it uses it or counts it as shared.
+        """
         for name in self._results():
             text = self.objects.read(f"{name}/{MANIFEST}") or b""
-            try:
-                files = Manifest.model_validate_json(text).files
-            except ValidationError:
+            manifest = _parsed(text)
+            if manifest is None:
                 yield name, f"{name} has an unreadable manifest"
                 continue
-            upload = f"{name}/{_upload(text)}"
-            wrong = [
-                n for n, f in files.items() if self.objects.digest(f"{upload}/{n}") != f.sha256
-            ]
-            yield name, f"{name}: {wrong[0]} is missing or was changed" if wrong else ""
+            lost = self.objects.wrong(manifest.files, f"{name}/{_upload(text)}", verify=True)
+            if lost:
+                self.marks.note_damaged(*name.split("/"))
+            yield name, f"{name}: {lost[0]} is missing or was changed" if lost else ""
 
     def unnamed_uploads(self) -> list[str]:
         """Uploads that no manifest names: killed before their end, or replaced since."""
@@ -128,35 +158,70 @@ class SharedStore(Store):
 
     def _shared(self, made: Artifact, replaces: str) -> Artifact:
         """`replaces`: the digest of the shared manifest that this result may overwrite."""
-        path, mark = self.folder(made.stage, made.key) / MANIFEST, self._mark(made)
-        if not path.exists():  # it is in the object store alone
+        at = (made.stage, made.key)
+        if not super().find(*at)[0]:  # it is in the object store alone
             return made
-        text = path.read_bytes()
-        if _text(mark) == _digest(text):
+        text = (self.folder(*at) / MANIFEST).read_bytes()
+        closely = at in self._closely or self.marks.damaged(*at)
+        marked = self.marks.shared(*at) == _digest(text) and not closely
+        if marked and (self._away or at in self._asked):
             return made
-        theirs = self._published(made.stage, made.key)
-        if theirs is not None and _digest(theirs) not in (replaces, _digest(text)):
-            return self._adopted(made, theirs)
-        if theirs != text:
-            name = f"{made.stage}/{made.key}"
-            files = Manifest.model_validate_json(text).files
-            self.objects.upload(path.parent, files, f"{name}/{_upload(text)}")
+        for _ in range(TRIES):
             try:
-                self.objects.write(f"{name}/{MANIFEST}", text, new=theirs is None)
-            except FileExistsError:
-                return self._adopted(made, self._published(made.stage, made.key) or b"")
-        _write(mark, _digest(text))
+                theirs = self._published(*at)
+            except StoreUnreachable as error:
+                if not marked:
+                    raise
+                log.warning("%s; what was shared before counts as shared", error)
+                self._away = True
+                return made
+            try:
+                shared = self._settled(made, text, theirs, replaces, closely)
+            except FileExistsError:  # another machine was faster
+                continue
+            except ObjectDamaged:  # theirs is of no use to anybody
+                replaces = _digest(theirs)
+                continue
+            self._asked.add(at)
+            self._closely.discard(at)
+            return shared
+        raise StoreUnreachable(
+            f"{self.objects.url}/{made.stage}/{made.key} is replaced again and again; is another "
+            "machine forcing this stage? The same command continues from here"
+        )
+
+    def _settled(
+        self, made: Artifact, text: bytes, theirs: bytes | None, replaces: str, closely: bool
+    ) -> Artifact:
+        """What everybody sees once `theirs` was there and this machine has `made`.
+
+        Raises FileExistsError when it is no longer `theirs`, ObjectDamaged when theirs is to be
+        taken over and cannot be.
+        """
+        name, upload = f"{made.stage}/{made.key}", _upload(text)
+        other = _parsed(theirs or b"")
+        known = other is None or _digest(theirs) == replaces
+        if other and not known and _upload(theirs or b"") != upload:
+            return self._adopted(made, theirs or b"")
+        if theirs != text or closely:
+            files = Manifest.model_validate_json(text).files
+            folder = self.folder(made.stage, made.key)
+            self.objects.upload(folder, files, f"{name}/{upload}", verify=closely)
+        if theirs is None:
+            self.objects.write(f"{name}/{MANIFEST}", text, new=True)
+        elif known and theirs != text:
+            self.objects.replace(f"{name}/{MANIFEST}", text, over=theirs)
+        self.marks.note_shared(made.stage, made.key, _digest(text))
         return made
 
     def _adopted(self, made: Artifact, theirs: bytes) -> Artifact:
         """The result that another machine published first, in place of `made`."""
         log.warning("%s/%s: another machine was first, its result is used", made.stage, made.key)
+        folder = self.folder(made.stage, made.key)
         with self._copying(made.stage, made.key):
-            if _text(self._mark(made)) != _digest(theirs):
+            if not folder.exists() or (folder / MANIFEST).read_bytes() != theirs:
                 self._copy(made.stage, made.key, theirs)
-        return self._artifact(
-            Manifest.model_validate_json(theirs), self.folder(made.stage, made.key)
-        )
+        return self._artifact(Manifest.model_validate_json(theirs), folder)
 
     @contextmanager
     def _copying(self, stage: str, key: str) -> Iterator[None]:
@@ -170,46 +235,59 @@ class SharedStore(Store):
             time.sleep(POLL_S)
 
     def _copy(self, stage: str, key: str, text: bytes) -> None:
-        """Bring the files of the manifest `text` here and publish them by one rename."""
-        manifest = Manifest.model_validate_json(text)
+        """Bring the files of the manifest `text` here and publish them by one rename.
+
+        Files that an older copy has with the same digest are taken from there.
+        """
+        manifest = _parsed(text)
+        if manifest is None:
+            raise ObjectDamaged(f"{self.objects.url}/{stage}/{key} has an unreadable manifest")
         work = self.root / ".trash" / f"fetch-{uuid.uuid4().hex}"
         work.mkdir(parents=True)
         try:
-            self.objects.download(work, manifest.files, f"{stage}/{key}/{_upload(text)}")
+            missing = _take(self.folder(stage, key), work, manifest.files)
+            self.objects.download(work, missing, f"{stage}/{key}/{_upload(text)}")
             (work / MANIFEST).write_bytes(text)
             self.discard(stage, key)
             self.folder(stage, key).parent.mkdir(parents=True, exist_ok=True)
             work.rename(self.folder(stage, key))
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        _write(self.root / ".shared" / stage / key, _digest(text))
+        self.marks.note_shared(stage, key, _digest(text))
 
     def _published(self, stage: str, key: str) -> bytes | None:
         return self.objects.read(f"{stage}/{key}/{MANIFEST}")
 
-    def _mark(self, made: Artifact) -> Path:
-        """Holds the digest of the manifest that was shared, so that nobody asks again."""
-        return self.root / ".shared" / made.stage / made.key
+
+def _take(folder: Path, work: Path, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+    """Copy the sound ones of `files` that are in `folder` to `work`; the others."""
+    missing: dict[str, FileEntry] = {}
+    for name, entry in files.items():
+        if damage(folder / name, entry, verify=True):
+            missing[name] = entry
+        else:
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, work / name)
+    return missing
+
+
+def _parsed(text: bytes) -> Manifest | None:
+    """The manifest; None for what is none, or is one of a newer klear."""
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError:
+        return None
 
 
 def _upload(text: bytes) -> str:
     """The folder of the files that a manifest lists. The MLflow run has no part in it, for it may
     be signed later; '' for what is no manifest."""
-    try:
-        unsigned = Manifest.model_validate_json(text).model_copy(update={"mlflow_run": ""})
-    except ValidationError:
+    manifest = _parsed(text)
+    if manifest is None:
         return ""
+    unsigned = manifest.model_copy(update={"mlflow_run": ""})
     return hashlib.sha256(unsigned.model_dump_json().encode()).hexdigest()[:DIGITS]
 
 
 def _digest(text: bytes | None) -> str:
     return "" if text is None else hashlib.sha256(text).hexdigest()
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

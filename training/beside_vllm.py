@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from training.jobs import RLJob, read_job
@@ -25,6 +25,7 @@ from training.node import LOST
 from training.own_vllm import URL, is_up, serve_command, serve_environment, without_proxy
 from training.ports import free_port
 from training.progress_files import ProgressFile
+from training.server_token import TOKEN, new_token
 
 GPUS_OF_THE_DRIVER = Path("/proc/driver/nvidia/gpus")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -53,6 +54,8 @@ class Server:
     log: Path
     began: int
     """Where in the log this start begins, bytes."""
+    token: str = field(repr=False)
+    """Of this start: a port that another program took has heard the one before it."""
 
     def tail(self) -> str:
         """The last lines that this start wrote."""
@@ -151,6 +154,7 @@ def start(job: RLJob, asked: argparse.Namespace, gpus: Mapping[str, str]) -> Ser
 
 def _launched(job: RLJob, asked: argparse.Namespace, gpus: Mapping[str, str]) -> tuple[Server, str]:
     port, name = free_port("" if asked.by else asked.host), f"policy-{secrets.token_hex(4)}"
+    token = new_token()
     command = serve_command(job, name, asked.host, port, cuda=bool(gpus or asked.by))
     log = job.out / "logs" / "vllm.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -162,16 +166,16 @@ def _launched(job: RLJob, asked: argparse.Namespace, gpus: Mapping[str, str]) ->
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **serve_environment(), **gpus},
+            env={**os.environ, **serve_environment(token), **gpus},
         )
-    return Server(process, f"http://{asked.host}:{port}", log, began), name
+    return Server(process, f"http://{asked.host}:{port}", log, began, token), name
 
 
 def _wait(server: Server, name: str, job: RLJob, minutes: float) -> None:
     """Until the server, and no other that took its port, answers. Raises NotStarted."""
     progress = ProgressFile(job.out)
     deadline = time.monotonic() + minutes * 60
-    while not is_up(server.url, name):
+    while not is_up(server.url, name, server.token):
         progress.report(0, 1, "starting vLLM")
         code = server.process.poll()
         if code is not None:
@@ -189,7 +193,8 @@ def _wait(server: Server, name: str, job: RLJob, minutes: float) -> None:
 
 def beside(server: Server, command: Sequence[str], gpus: Mapping[str, str]) -> int:
     """The exit code of `command`, or LOST if the server ended before it or with it."""
-    environment = {**os.environ, URL: server.url, **without_proxy(server.url), **gpus}
+    told = {URL: server.url, TOKEN: server.token, **without_proxy(server.url)}
+    environment = {**os.environ, **told, **gpus}
     process = subprocess.Popen(command, env=environment)
     try:
         while process.poll() is None and server.process.poll() is None:

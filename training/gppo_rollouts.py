@@ -23,6 +23,7 @@ from training.processes import Processes
 from training.rollout import Rollout, Update
 from training.rollout_metrics import RolloutRecord, TokenStatistics, rollout_metrics
 from training.same_server import SameServer, client_of
+from training.server_client import in_trl
 from training.update_plan import plan_updates
 
 NOT_TRAINED = {"tool_mask": "tools or env_mask", "num_images": "images"}
@@ -47,7 +48,8 @@ class GPPORollouts(GRPOTrainer):
         args = whole_run(args or GPPOConfig("GPPO"), train_dataset)
         ours = vllm_on_cpu.is_needed(args)
         told = vllm_on_cpu.without_vllm(args) if ours else args
-        super().__init__(model, reward_funcs, told, train_dataset, **kwargs)
+        with in_trl():
+            super().__init__(model, reward_funcs, told, train_dataset, **kwargs)
         if ours:
             vllm_on_cpu.give_sampler(self, args)
         self.vllm_importance_sampling_correction = False  # ours is applied in the loss

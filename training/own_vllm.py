@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 from training.jobs import RLJob
 from training.room import positions_of
+from training.server_token import REQUIRE, TOKEN, header
 from training.vllm_worker import EXTENSION
 
 URL = "KLEAR_STAGE_VLLM"
@@ -49,6 +50,7 @@ def serve_command(job: RLJob, name: str, host: str, port: int, *, cuda: bool) ->
         *("--dtype", dtype if runtime.dtype == "auto" else runtime.dtype),
         *("--max-model-len", str(longest), "--seed", str(job.seed)),
         *("--logprobs-mode", "processed_logprobs"),
+        *("--middleware", REQUIRE),
         *("--api-server-count", "1"),  # each would be a server of its own to `same_server`
         *("--tensor-parallel-size", str(runtime.tensor_parallel)),
         *("--pipeline-parallel-size", str(runtime.pipeline_parallel)),
@@ -66,9 +68,11 @@ def _without_cuda() -> list[str]:
     return ["--worker-extension-cls", EXTENSION, "--enforce-eager"]
 
 
-def serve_environment() -> dict[str, str]:
-    """Of the server: its development endpoints are those that take weights."""
+def serve_environment(token: str) -> dict[str, str]:
+    """Of the server: its development endpoints are those that take weights. It answers whoever
+    shows `token`."""
     return {
+        TOKEN: token,
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", CPU_CACHE_GB),
@@ -83,11 +87,12 @@ def without_proxy(url: str) -> dict[str, str]:
     return {"NO_PROXY": direct, "no_proxy": direct}
 
 
-def is_up(url: str, name: str) -> bool:
-    """Whether the server at `url` answers, and is the one that serves `name`."""
+def is_up(url: str, name: str, token: str = "") -> bool:
+    """Whether the server at `url` answers who has `token`, and is the one that serves `name`."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    question = urllib.request.Request(f"{url}/v1/models", headers=header(token))
     try:
-        with direct.open(f"{url}/v1/models", timeout=ASK_S) as reply:
+        with direct.open(question, timeout=ASK_S) as reply:
             return name in [model["id"] for model in json.load(reply)["data"]]
     except (urllib.error.URLError, OSError, ValueError, KeyError, TypeError):
         return False

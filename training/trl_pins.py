@@ -38,6 +38,7 @@ SAMPLER_SIGNATURES = {  # of VLLMGeneration
 }
 CLIENT_SIGNATURES = {  # of VLLMClient
     "_post": "(self, url, **kwargs)",
+    "check_server": "(self, total_timeout=0.0, retry_interval=2.0)",
     "get_server_info": "(self)",
     "reset_prefix_cache": "(self)",
 }

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import ensure_master_addr_port
 
 from training.engines.vllm_engine import set_environment
 from training.gppo_config import GPPOConfig
+from training.server_client import PolicyClient
 from training.vllm_worker import EXTENSION
 
 HANDED_OVER = ".weights-for-vllm"
@@ -116,14 +116,14 @@ class GenerationOnCPU(VLLMGeneration):
             seed=self.accelerator.process_index,
         )
 
-    def _server(self) -> VLLMClient:
+    def _server(self) -> PolicyClient:
         """The client of a server that can take weights from a folder.
 
         Raises ValueError, with the command that starts one, for any other.
         """
         shutil.rmtree(self.folder / HANDED_OVER, ignore_errors=True)  # of a trainer that was killed
         url = self.server_base_url or f"http://{self.server_host}:{self.server_port}"
-        client = VLLMClient(base_url=url, connection_timeout=self.server_timeout)
+        client = PolicyClient(base_url=url, connection_timeout=self.server_timeout)
         command = (
             "start it with: VLLM_SERVER_DEV_MODE=1 vllm serve FOLDER --worker-extension-cls "
             f"{EXTENSION} --logprobs-mode processed_logprobs"

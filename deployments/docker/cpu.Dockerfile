@@ -1,12 +1,12 @@
 # Every part of klear on a machine without GPUs. Build from the root of the repository:
 #   docker build -f deployments/docker/cpu.Dockerfile -t klear:cpu .
-# The lock names PyTorch's CPU build: pass its index where the default one has CUDA builds only:
-#   --build-arg PIP_EXTRA_INDEX_URL=…
+# The lock means PyTorch's CPU build, which its own index serves and PyPI does not. A mirror of both:
+#   --build-arg PIP_INDEX_URL=… --build-arg PIP_EXTRA_INDEX_URL=…
 FROM python:3.11-slim-bookworm
 
-ARG PIP_EXTRA_INDEX_URL=""
-ENV PIP_EXTRA_INDEX_URL=${PIP_EXTRA_INDEX_URL} \
-    PIP_NO_CACHE_DIR=1 \
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PYTHONUNBUFFERED=1 \
     KLEAR_HOME=/var/lib/klear
@@ -19,7 +19,9 @@ RUN apt-get update \
 
 WORKDIR /opt/klear
 COPY requirements-cpu.lock ./
-RUN pip install --no-deps -r requirements-cpu.lock
+# PyPI's torch of this version is the one for CUDA: it installs without its libraries and does not import.
+RUN pip install --no-deps -r requirements-cpu.lock \
+    && python -c "import torch; assert not torch.version.cuda, torch.__version__"
 COPY . .
 RUN pip install --no-deps --no-build-isolation -e .
 

@@ -19,7 +19,8 @@ RUN apt-get update \
 
 WORKDIR /opt/klear
 COPY requirements-gpu.lock ./
-RUN pip install -r requirements-gpu.lock
+RUN pip install -r requirements-gpu.lock \
+    && python -c "import torch; assert torch.version.cuda, torch.__version__"
 COPY . .
 RUN pip install --no-deps --no-build-isolation -e .
 

@@ -83,19 +83,22 @@ def test_the_shell_and_its_linter_have_nothing_to_say(path: Path) -> None:
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
 def test_a_slurm_job_says_what_it_needs_before_it_takes_any(path: Path, tmp_path: Path) -> None:
     bare = {"PATH": "/usr/bin:/bin"}
+    (tmp_path / "deployments").symlink_to(FOLDER)
     done = subprocess.run(["bash", path], env=bare, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode != 0
     assert "KLEAR_HOME: a folder that all nodes share" in done.stderr
 
 
-def test_a_slurm_job_runs_klear_with_its_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["klear", "cpu"])
+def test_a_slurm_job_runs_klear_with_its_words(tmp_path: Path, script: str) -> None:
+    (tmp_path / "deployments").symlink_to(FOLDER)
     klear = tmp_path / ".venv/bin/klear"
     klear.parent.mkdir(parents=True)
     klear.write_text('#!/bin/sh\necho "$KLEAR_HOME $KLEAR_PREFECT_URL: $*"\n')
     klear.chmod(0o755)
     machine = {"KLEAR_HOME": "/shared", "KLEAR_PREFECT_URL": "http://a:1"}
     done = subprocess.run(
-        ["bash", FOLDER / "slurm/klear.sbatch", "paper", "--set", "topology.nodes=4"],
+        ["bash", FOLDER / f"slurm/{script}.sbatch", "paper", "--set", "topology.nodes=4"],
         env={"PATH": "/usr/bin:/bin", "KLEAR_MLFLOW_URL": "http://a:2", **machine},
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip

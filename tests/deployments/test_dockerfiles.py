@@ -37,3 +37,17 @@ def test_what_is_copied_and_installed_is_there(path: Path) -> None:
 def test_the_images_hold_no_results_and_no_environment_of_this_folder() -> None:
     ignored = set((ROOT / ".dockerignore").read_text().split())
     assert {".git", ".klear", ".venv"} <= ignored
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_an_image_has_the_torch_of_its_kind_or_is_not_built(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    # the lock says torch==X for both kinds: which build that is depends on the index alone
+    index = "ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
+    assert (index in lines) == (path.stem == "cpu")
+    assert "torch==" in (ROOT / f"requirements-{path.stem}.lock").read_text()
+    install = next(i for i, line in enumerate(lines) if f"-r requirements-{path.stem}" in line)
+    kind = "not torch.version.cuda" if path.stem == "cpu" else "torch.version.cuda"
+    assert f'python -c "import torch; assert {kind}, torch.__version__"' in lines[install + 1]
+    assert lines[install].endswith("\\")
+    assert lines.index(index) < install if path.stem == "cpu" else True

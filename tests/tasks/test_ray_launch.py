@@ -1,5 +1,7 @@
 """Which end of a launch over nodes is reported, when its parts end one after the other."""
 
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from tasks import ray_launch
 from training.node import LOST, PORT_TAKEN
 
 HOUR = 3_600.0
+TOKEN = "the-token-of-this-start"
 
 
 class Clock:
@@ -53,7 +56,8 @@ class Ray:
 
 
 class Serves(Node):
-    """The node behind those that train; `url` is in the file that it was told, if it answers."""
+    """The node behind those that train; `url` and a token are in the file that it was told, if it
+    answers."""
 
     def __init__(self, ends_at: float, code: int, url: str) -> None:
         super().__init__(ends_at, code)
@@ -62,14 +66,14 @@ class Serves(Node):
     def remote(self, job: str, packed: str, host: str, place: str, log: str) -> object:
         assert host == "10.0.0.3"
         if self.url:
-            Path(place).write_text(f"{self.url}\n")
+            Path(place).write_text(f"{self.url} {TOKEN}\n")
         return self.train.value
 
 
 class Told(Node):
     """A node that trains; keeps what it was told of a server."""
 
-    url: object = None
+    server: tuple[object, ...] = ()
 
     def __init__(self, ends_at: float, code: int) -> None:
         super().__init__(ends_at, code)
@@ -77,7 +81,7 @@ class Told(Node):
         self.train = self
 
     def remote(self, *given: object) -> object:
-        self.url = given[5]
+        self.server = given[5:]
         return self.call
 
 
@@ -109,7 +113,8 @@ def test_a_server_on_a_node_of_its_own_is_there_first_and_its_end_is_a_loss(
     nodes = [*(Told(*end) for end in trainers), Serves(*server)]
     hosts = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"]
     assert ray_launch._trained(Ray(clock), nodes, hosts, job, launch) == verdict
-    assert [node.url for node in nodes[:2]] == [server[2] or None] * 2
+    assert [node.server for node in nodes[:2]] == [(server[2], TOKEN) if server[2] else ()] * 2
+    assert not job.with_name("vllm.url").exists()  # it holds the token
 
 
 @pytest.mark.parametrize(
@@ -128,3 +133,39 @@ def test_a_lost_process_is_heard_of_before_the_verdict(job, monkeypatch, ends, v
     clock, launch = Clock(monkeypatch), Launch(nodes=2)
     nodes = [Node(*end) for end in ends]
     assert ray_launch._trained(Ray(clock), nodes, ["a", "b"], job, launch) == verdict
+
+
+def test_a_node_hands_the_servers_token_on_through_the_environment(tmp_path, monkeypatch):
+    ran = {}
+    monkeypatch.setattr(
+        ray_launch._Node, "_run", lambda _, command, log, **told: ran.update(told, command=command)
+    )
+    launch = Launch(nodes=2, server=OwnServer(apart=True)).model_dump_json()
+    url = "http://10.0.0.3:8"
+    ray_launch._Node().train("job.json", launch, "10.0.0.1:1", 0, "a.log", url, TOKEN)  # type: ignore[call-arg]
+    assert (ran["KLEAR_STAGE_VLLM"], ran["KLEAR_STAGE_VLLM_TOKEN"]) == (url, TOKEN)
+    assert TOKEN not in " ".join(ran["command"])
+
+
+def test_the_file_with_the_token_is_its_owners_alone(tmp_path):
+    place = tmp_path / "vllm.url"
+    process = subprocess.Popen(
+        ["sh", "-c", ray_launch.ANNOUNCE, str(place)],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "KLEAR_STAGE_VLLM": "http://a:1",
+            "KLEAR_STAGE_VLLM_TOKEN": TOKEN,
+        },
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not place.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert place.read_text().split() == ["http://a:1", TOKEN]
+        assert place.stat().st_mode & 0o777 == 0o600
+        command = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode()
+        assert TOKEN not in command
+    finally:
+        process.kill()
+        process.wait()

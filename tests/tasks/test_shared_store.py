@@ -11,59 +11,34 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tasks import object_store
-from tasks.object_store import ObjectStore, StoreUnreachable
+from tasks.object_store import ObjectDamaged, StoreUnreachable
 from tasks.shared_store import SharedStore
 from tasks.store import MANIFEST, Artifact
+from tests.tasks.shared_by_hand import (
+    KEY,
+    damage_there,
+    fetched,
+    made,
+    new_bucket,
+    s3_server,
+    signed_on,
+)
 
 ROOT = Path(__file__).parents[2]
-KEY = "0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
-
-
-def signed_on(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
-    keys = {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "ENDPOINT_URL_S3": server}
-    for name, value in keys.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setattr(object_store, "FIRST_DELAY_S", 0.01)
+    with s3_server() as address:
+        yield address
 
 
 @pytest.fixture
 def url(server, monkeypatch, tmp_path) -> str:
     signed_on(monkeypatch, server)
-    bucket = f"klear-{abs(hash(str(tmp_path)))}"
-    ObjectStore(f"s3://{bucket}")._fs.mkdir(bucket)
-    return f"s3://{bucket}/results"
-
-
-def made(store: SharedStore, rows: str = "rows", key: str = KEY, **more: str) -> Artifact:
-    """A result of two files and a page, published."""
-    work = store.work("collect", key)
-    (work / "deep").mkdir(parents=True)
-    for name, text in {"rows.jsonl": rows, "deep/more.txt": "more", **more}.items():
-        (work / name).write_text(text)
-    return store.publish(
-        work, stage="collect", version=1, key=key, settings={}, seconds=1.0,
-        pipeline_run="r", created="now",
-    )  # fmt: skip
-
-
-def fetched(store: SharedStore, key: str = KEY) -> str:
-    """The rows of the result as a stage that reads it sees them."""
-    found, wrong = store.find("collect", key)
-    assert found, wrong
-    store.fetch(found)
-    return found.file("rows.jsonl").read_text()
+    return new_bucket(tmp_path)
 
 
 def test_another_machine_finds_the_result_and_fetches_its_files(url, tmp_path):
@@ -162,7 +137,7 @@ import os, signal, sys
 from pathlib import Path
 from tasks import object_store
 from tasks.shared_store import SharedStore
-from tests_of_shared_store import made
+from tests.tasks.shared_by_hand import made
 object_store.TOGETHER = 1
 store = SharedStore(Path(sys.argv[1]), sys.argv[2])
 put, calls = store.objects._fs.put, []
@@ -178,10 +153,9 @@ made(store)
 def test_a_kill_in_the_middle_of_an_upload_shares_nothing_and_the_rest_is_sent_later(
     url, tmp_path, monkeypatch
 ):
-    (tmp_path / "tests_of_shared_store.py").write_text(Path(__file__).read_text())
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "a"), url],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL
     other = SharedStore(tmp_path / "b", url)
@@ -207,13 +181,12 @@ def test_a_kill_in_the_middle_of_an_upload_shares_nothing_and_the_rest_is_sent_l
 def test_a_changed_or_missing_object_is_found_and_never_handed_out(url, tmp_path):
     store = SharedStore(tmp_path / "a", url)
     made(store)
-    [name] = [n for n in store.objects.names() if n.endswith("rows.jsonl")]
-    store.objects.write(name, b"sowr", new=False)
+    damage_there(store, b"sowr")
 
     assert [wrong for _, wrong in store.shared_damage()] == [
         f"collect/{KEY}: rows.jsonl is missing or was changed"
     ]
-    with pytest.raises(StoreUnreachable, match=r"rows.jsonl is not what was published"):
+    with pytest.raises(ObjectDamaged, match=r"rows.jsonl is not what was published; the next run"):
         fetched(SharedStore(tmp_path / "b", url))
     assert not (tmp_path / "b" / "collect" / KEY).exists()
 

@@ -30,6 +30,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 name, port, folder, how = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 (folder / "server.pid").write_text(str(os.getpid()))
+token = os.environ["KLEAR_STAGE_VLLM_TOKEN"]
+with (folder / "tokens").open("a") as drawn:
+    drawn.write(token + "\\n")
+(folder / "command").write_bytes(Path("/proc/self/cmdline").read_bytes())
 print("loading", how, flush=True)
 if how == "broken":
     raise SystemExit("no kernel for these heads")
@@ -41,7 +45,7 @@ if how == "with an engine":
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self):
         text = json.dumps({"data": [{"id": name}]}).encode()
-        self.send_response(200)
+        self.send_response(200 if self.headers["Authorization"] == f"Bearer {token}" else 401)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
@@ -59,6 +63,7 @@ NOTES = """
 import os, sys
 from pathlib import Path
 Path(sys.argv[1], "told").write_text(os.environ["KLEAR_STAGE_VLLM"])
+Path(sys.argv[1], "token").write_text(os.environ["KLEAR_STAGE_VLLM_TOKEN"])
 sys.exit(int(sys.argv[2]))
 """
 LOSES_ITS_SERVER = """
@@ -115,6 +120,19 @@ def test_the_command_runs_beside_a_server_that_answers_and_its_end_is_the_end(
     assert (job.out / "told").read_text().startswith("http://127.0.0.1:2")
     assert gone(job.out / "server.pid")
     assert "loading well" in (job.out / "logs/vllm.log").read_text()
+
+
+def test_every_start_has_a_token_of_its_own_that_no_command_line_and_no_log_shows(run, job, capfd):
+    for _ in range(2):
+        assert run(NOTES, "0") == 0
+    drawn = (job.out / "tokens").read_text().split()
+    assert len(set(drawn)) == 2
+    assert (job.out / "token").read_text() == drawn[1]
+    shown = [(job.out / "command").read_bytes().decode(), (job.out / "logs/vllm.log").read_text()]
+    assert "-c" in shown[0]
+    for token in drawn:
+        assert len(token) == 43  # 256 bits, six to a letter
+        assert not any(token in text for text in (*shown, *capfd.readouterr()))
 
 
 def test_a_command_that_is_killed_says_by_which_signal(run):
@@ -213,6 +231,7 @@ def test_the_server_has_room_for_a_prompt_and_its_answer_and_takes_weights(job):
     assert after["--max-model-len"] == str(4_096 + 32_768)
     assert after["--dtype"] == "float32"
     assert after["--worker-extension-cls"] == "training.vllm_worker.PolicyWeights"
+    assert after["--middleware"] == "training.server_token.RequireToken"
     (job.checkpoint / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
     command = own_vllm.serve_command(job, "policy", "127.0.0.1", 20_001, cuda=True)
     after = dict(pairwise(command))

@@ -1,0 +1,124 @@
+"""What the Slurm scripts start, with stand-ins for Slurm, Ray and klear; and how a run is split."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.load import load_profile
+from configs.placing import placed
+from configs.stage_names import STAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "deployments"
+README = (FOLDER / "README.md").read_text()
+STAND_INS = {
+    "bin/scontrol": "printf 'n0\\nn1\\n'",
+    "bin/srun": 'echo "$RAY_AUTH_MODE $(stat -c %a "$RAY_AUTH_TOKEN_PATH") srun $*" >>started',
+    ".venv/bin/klear": 'echo "$KLEAR_RAY_ADDRESS: $*"; wc -c <"$RAY_AUTH_TOKEN_PATH" >token',
+    # asked for a token it is Python, asked how many nodes have joined it knows
+    ".venv/bin/python": f'case "$1" in -c) exec {sys.executable} "$@";; *) echo 2;; esac',
+}
+
+
+@pytest.fixture
+def allocation(tmp_path: Path) -> dict[str, str]:
+    """The environment of a job with two nodes of 96 CPUs."""
+    for name, script in STAND_INS.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    return {
+        "PATH": f"{tmp_path}/bin:/usr/bin:/bin", "KLEAR_HOME": str(tmp_path / "home"),
+        "KLEAR_PREFECT_URL": "http://a:1", "KLEAR_MLFLOW_URL": "http://a:2",
+        "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "96",
+    }  # fmt: skip
+
+
+def test_ray_gets_every_cpu_of_its_nodes_and_asks_for_a_token(
+    tmp_path: Path, allocation: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        ["bash", FOLDER / "slurm/ray.sbatch", "paper"],
+        env=allocation, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "n0:6379: run paper\n"), done.stderr
+    steps = (tmp_path / "started").read_text().splitlines()
+    assert len(steps) == 2
+    for step, node in zip(sorted(steps, key=lambda s: "n1" in s), ("n0", "n1"), strict=True):
+        assert step.startswith("token 600 srun ")
+        # without it Slurm binds a step to one CPU, whatever the job asked for
+        assert "--cpus-per-task=96 " in step
+        assert f"--nodelist={node} " in step
+        assert "--num-cpus=96 " in step
+    assert (tmp_path / "token").read_text().strip() == "64"
+    assert not list((tmp_path / "home").iterdir())  # the token ends with its cluster
+
+
+def split() -> list[tuple[str, str, str]]:
+    """(options, script, stage it ends with) of every job of the README's split run."""
+    found = re.findall(r"^    after (.*?)deployments/slurm/(\w+)\.sbatch paper(.*)$", README, re.M)
+    assert found
+    return [(o, script, rest.rpartition("--until")[2].strip()) for o, script, rest in found]
+
+
+def test_a_split_run_reserves_gpus_for_the_stages_that_use_some() -> None:
+    ends = [STAGES.index(stage.split()[-1]) if "$" not in stage else len(STAGES) - 1
+            for _, _, stage in split()]  # fmt: skip
+    assert ends == sorted(ends)
+    begin, jobs = 0, {}
+    for (options, script, _), end in zip(split(), ends, strict=True):
+        nodes = re.search(r"--nodes=(\d)", options)
+        has = 0 if script == "cpu" else int(nodes[1]) if nodes else 4
+        jobs |= dict.fromkeys(STAGES[begin : end + 1], has)
+        begin = end + 1
+    assert list(jobs) == list(STAGES)
+    paper = load_profile("paper", [])
+    needed = {"rate": 1} | {name: 1 for name in STAGES if name.startswith("evaluate_")}
+    for name in ("sft", "rl_math", "rl_code"):
+        settings = placed(getattr(paper, name), paper.topology)
+        assert settings.runtime.launch is not None
+        needed[name] = settings.runtime.launch.machines
+    assert {name: has for name, has in jobs.items() if has} == needed | {"report": 1}
+
+
+def test_the_split_runs_gpu_hours_are_those_that_a_plan_counts() -> None:
+    table = README.partition("| GPU-hours reserved |")[2].partition("\n\n")[0]
+    hours = [int(row.split("|")[-2].replace(",", "")) for row in table.splitlines()[2:]]
+    assert hours == [0, 345, 0, 2_133, 286, 36]
+    assert sum(hours) == 2_800
+    for reserved in ("241,400", "18,400", "62,100"):
+        assert reserved in README
+    # 314 d 8 h and 24 days less an hour on 32 GPUs, 323 d 9 h on 8: what one job would hold
+    assert [round(32 * 7_544, -2), 32 * 575, round(8 * 7_761, -2)] == [241_400, 18_400, 62_100]
+
+
+def test_the_readmes_commands_leave_no_image_that_nobody_has(tmp_path: Path) -> None:
+    for folder in ("kubernetes", "ray"):
+        place = tmp_path / "deployments" / folder
+        place.mkdir(parents=True)
+        for file in (FOLDER / folder).glob("*.yaml"):
+            (place / file.name).write_text(file.read_text())
+    (command,) = re.findall(r"^    (sed -i .*)$", README, re.M)
+    environment = {**os.environ, "image": "ghcr.example/team/klear:gpu"}
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, check=True)
+    images = [
+        line.split("image: ")[1]
+        for file in tmp_path.rglob("*.yaml")
+        for line in file.read_text().splitlines()
+        if line.strip().startswith("image: ")
+    ]
+    assert len(images) == 5
+    assert set(images) == {"ghcr.example/team/klear:gpu"}
+
+
+def test_no_job_of_kubernetes_is_told_of_a_ray_cluster_that_it_is_no_node_of() -> None:
+    for file in (FOLDER / "kubernetes").glob("*.yaml"):
+        told = [line for line in file.read_text().splitlines() if "KLEAR_RAY_ADDRESS" in line]
+        assert all(line.startswith("#") for line in told)
+    for word in ("KLEAR_PREFECT_URL", "KLEAR_MLFLOW_URL", "KLEAR_SECRETS"):
+        assert word in (FOLDER / "ray/cluster.yaml").read_text()

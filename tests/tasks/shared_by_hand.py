@@ -1,0 +1,67 @@
+"""Results of a shared store without a stage that makes them, and an S3 server to put them on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tasks import object_store
+from tasks.object_store import ObjectStore
+from tasks.shared_store import SharedStore
+from tasks.store import Artifact
+
+KEY = "0123456789abcdef"
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server in this process."""
+    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+def signed_on(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
+    keys = {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "ENDPOINT_URL_S3": server}
+    for name, value in keys.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setattr(object_store, "FIRST_DELAY_S", 0.01)
+
+
+def new_bucket(of: object) -> str:
+    """The address of a folder in a new bucket."""
+    bucket = f"klear-{abs(hash(str(of)))}"
+    ObjectStore(f"s3://{bucket}")._fs.mkdir(bucket)
+    return f"s3://{bucket}/results"
+
+
+def made(store: SharedStore, rows: str = "rows", key: str = KEY, **more: str) -> Artifact:
+    """A result of two files and a page, published."""
+    work = store.work("collect", key)
+    (work / "deep").mkdir(parents=True)
+    for name, text in {"rows.jsonl": rows, "deep/more.txt": "more", **more}.items():
+        (work / name).write_text(text)
+    return store.publish(
+        work, stage="collect", version=1, key=key, settings={}, seconds=1.0,
+        pipeline_run="r", created="now",
+    )  # fmt: skip
+
+
+def fetched(store: SharedStore, key: str = KEY) -> str:
+    """The rows of the result as a stage that reads it sees them."""
+    found, wrong = store.find("collect", key)
+    assert found, wrong
+    store.fetch(found)
+    return found.file("rows.jsonl").read_text()
+
+
+def damage_there(store: SharedStore, content: bytes | None) -> None:
+    """Change the rows in the object store, or remove them."""
+    [name] = [n for n in store.objects.names() if n.endswith("rows.jsonl")]
+    if content is None:
+        store.objects.remove_one(name)
+    else:
+        store.objects.write(name, content, new=False)
