@@ -11,6 +11,7 @@ from eval.page_html import to_html
 from eval.page_markdown import PLOTS, to_markdown
 from tasks.stage import Metrics, stage
 from tasks.store import Artifact
+from tasks.store_care import ABLATE_VERSION
 
 
 class AblateSettings(Settings):
@@ -28,7 +29,7 @@ class AblateSettings(Settings):
         return self
 
 
-@stage(version=3)
+@stage(version=ABLATE_VERSION)
 def ablate(out: Path, *inputs: Artifact, settings: AblateSettings) -> Metrics:
     """Write report.md, report.html, plots/ and results.json.
 

@@ -17,7 +17,7 @@ from tasks.lineage import ancestors
 from tasks.machine_load import FILE, MARKER, pause_s
 from tasks.manifest import Manifest, read_manifest
 from tasks.store import Store
-from tasks.store_care import ABLATE
+from tasks.store_care import ABLATE, ABLATE_VERSION
 
 RESULTS = "results.json"
 JUDGE = "judge"
@@ -84,7 +84,7 @@ def _question(told: dict[str, Any], profile: str) -> dict[str, Any]:
 
 
 def newest(store: Store, spec: Ablation, profile: str) -> Finished | None:
-    """The result of this store with the highest rank; None if there is none.
+    """The result of this store and of today's rules with the highest rank; None for none.
 
     A result counts only if it is whole, and if the experiment is still what its file says now.
     """
@@ -93,6 +93,8 @@ def newest(store: Store, spec: Ablation, profile: str) -> Finished | None:
         if not store.find(path.parents[1].name, path.parent.name)[0]:
             continue
         manifest = read_manifest(path.parent)
+        if manifest.version != ABLATE_VERSION:  # its figures were made by other rules
+            continue
         if RESULTS in manifest.files and _asked(manifest) == question(spec, profile):
             found.append(_finished(store, manifest, question(spec, profile)))
     return max(found, key=lambda f: f.rank, default=None)

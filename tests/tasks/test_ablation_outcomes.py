@@ -23,7 +23,7 @@ from tasks.ablation_outcomes import (
 )
 from tasks.machine_load import MARKER
 from tasks.store import InputRef, Store
-from tasks.store_care import ABLATE
+from tasks.store_care import ABLATE, ABLATE_VERSION
 
 SPEC = load_ablation("table6_lm_weight")
 OTHER = load_ablation("fig3_reward")
@@ -40,13 +40,20 @@ def outcome(seeds: int, score: float = 0.6):
 
 
 def published(
-    store: Store, key: str, seeds: int, created: str, spec=SPEC, inputs=(), score: float = 0.6
+    store: Store,
+    key: str,
+    seeds: int,
+    created: str,
+    spec=SPEC,
+    inputs=(),
+    score: float = 0.6,
+    version: int = ABLATE_VERSION,
 ) -> None:
     work = store.work(ABLATE + SPEC.name, key)
     work.mkdir(parents=True)
     (work / RESULTS).write_text(outcome(seeds, score).model_dump_json())
     settings = {"ablation": spec.model_dump(mode="json"), "profile": "tiny"}
-    store.publish(work, stage=ABLATE + SPEC.name, version=2, key=key, settings=settings,
+    store.publish(work, stage=ABLATE + SPEC.name, version=version, key=key, settings=settings,
                   inputs=inputs, seconds=1.0, pipeline_run="r", created=created)  # fmt: skip
 
 
@@ -60,6 +67,17 @@ def test_the_result_with_most_seeds_counts_and_of_these_the_latest(tmp_path):
     assert found is not None
     assert found.outcome == outcome(5, score=0.7)
     assert newest(store, SPEC, "paper") is None
+
+
+def test_a_result_made_by_other_rules_does_not_count_however_it_is_written(tmp_path):
+    store = Store(tmp_path)
+    published(store, "old", 9, "2026-01-03", version=ABLATE_VERSION - 1)
+    (store.root / f"{ABLATE}{SPEC.name}" / "old" / RESULTS).write_text("{}")
+    assert newest(store, SPEC, "tiny") is None
+    published(store, "new", 5, "2026-01-01")
+    found = newest(store, SPEC, "tiny")
+    assert found is not None
+    assert found.outcome.seeds == 5
 
 
 def test_a_damaged_result_does_not_count_and_ends_nothing(tmp_path):
