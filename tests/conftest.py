@@ -1,7 +1,8 @@
-"""For every test: a busy machine is no failed property."""
+"""For every test: a busy machine is no failed property; the environment is as it was found."""
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,18 @@ settings.register_profile("klear", deadline=None)
 settings.load_profile("klear")
 
 TRIES = 4
+PYTEST_OWN = "PYTEST_CURRENT_TEST"
+
+
+@pytest.fixture(autouse=True)
+def environment_put_back() -> Iterator[None]:
+    """A command called in this process tells its settings to the environment, as it does for the
+    processes it starts; the next test's processes must not hear them."""
+    before = {n: v for n, v in os.environ.items() if n != PYTEST_OWN}
+    yield
+    for name in os.environ.keys() - before.keys() - {PYTEST_OWN}:
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")
