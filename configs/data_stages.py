@@ -68,10 +68,22 @@ class DifficultySettings(Settings):
     """Pass rate of a rater model per prompt (§3.1: Qwen3-8B) → easy or hard."""
 
     rater: Annotated[
-        Literal["model", "teacher"],
-        Field(description="model: `rate` samples its own answers; teacher: reuse the teacher's"),
+        Literal["model", "teacher", "source"],
+        Field(
+            description="model: `rate` samples its own answers; teacher: reuse the teacher's; "
+            "source: what a problem's source is known to be"
+        ),
     ] = "model"
     easy_above: Annotated[float, Field(ge=0, le=1, description="Easy: pass rate above this")] = 0.5
+    easy_sources: Annotated[
+        tuple[str, ...], Field(description="Easy ones; the others are hard (rater: source)")
+    ] = ()
+
+    @model_validator(mode="after")
+    def sources_are_named_where_they_decide(self) -> Self:
+        if (self.rater == "source") != bool(self.easy_sources):
+            raise ValueError("difficulty: rater source and easy_sources go together")
+        return self
 
 
 class EmbeddingRuntime(Runtime):

@@ -92,12 +92,14 @@ class Pipeline(Settings):
     @model_validator(mode="after")
     def stages_name_sources_that_are_collected(self) -> Self:
         known = [source.name for source in self.collect.sources]
+        named = {"difficulty.easy_sources": self.difficulty.easy_sources}
         for stage in ("distill", "rate", "sample", "filter_tests"):
             wanted = getattr(self, stage)
-            for name in wanted.sources if wanted else ():
+            named[f"{stage}.sources"] = wanted.sources if wanted else ()
+        for place, names in named.items():
+            for name in names:
                 if name not in known:
-                    meant = nearest(name, known)
-                    raise ValueError(f"{stage}.sources: {name!r} is not collected{meant}")
+                    raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
         return self
 
     @property

@@ -168,6 +168,12 @@ class Source(Table):
     difficulty: Annotated[
         int | None, Field(ge=4, description="Largest number; default: the family's (generated)")
     ] = None
+    smallest_target: Annotated[
+        int, Field(ge=1, le=99, description="Of the targets (countdown)")
+    ] = 1
+    largest_target: Annotated[int, Field(ge=1, le=99, description="Of the targets (countdown)")] = (
+        99
+    )
     limit: Annotated[int | None, Field(ge=1, description="Keep the first N problems")] = None
 
     @model_validator(mode="before")
@@ -200,6 +206,8 @@ class Source(Table):
             raise ValueError(
                 f"source {self.name!r} is read from the hub or from files, not from both"
             )
+        if self.smallest_target > self.largest_target:
+            raise ValueError(f"source {self.name!r}: smallest_target is above largest_target")
         if self.duplicate_share + self.contaminated_share >= 1:
             raise ValueError(
                 f"source {self.name!r}: duplicate_share and contaminated_share leave no room for "

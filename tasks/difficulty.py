@@ -1,7 +1,11 @@
-"""Difficulty: the rater's pass rate decides whether a prompt is easy or hard (§3.1, §5.1.1)."""
+"""Difficulty: the rater's pass rate decides whether a prompt is easy or hard (§3.1, §5.1.1).
+
+Or its source does, where it is known how hard a source's problems are.
+"""
 
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from configs.data_stages import DifficultySettings
@@ -16,7 +20,7 @@ Label = Literal["easy", "hard", "unrated"]
 
 class Difficulty(Record):
     """One problem and how the rater fared; unrated when none of its answers was scored, as with a
-    problem that is not judgeable.
+    problem that is not judgeable. A label from the source needs no score.
     """
 
     problem_id: str
@@ -34,6 +38,13 @@ def label_of(pass_rate: float | None, easy_above: float) -> Label:
     return "easy" if pass_rate > easy_above else "hard"
 
 
+def label_by(settings: DifficultySettings, source: str, pass_rate: float | None) -> Label:
+    """By what the settings let decide: the pass rate, or the source."""
+    if settings.rater == "source":
+        return "easy" if source in settings.easy_sources else "hard"
+    return label_of(pass_rate, settings.easy_above)
+
+
 @stage(version=1)
 def difficulty(
     out: Path,
@@ -43,13 +54,17 @@ def difficulty(
     *,
     settings: DifficultySettings,
 ) -> Metrics:
-    """Label every problem by the share of the rater's scored answers that are correct."""
+    """Label every problem by the share of the rater's scored answers that are correct.
+
+    The metrics have the mean pass rate of each label too, whatever decided the label.
+    """
     answered = count_rows(samples.file("samples.parquet"))
     judged = count_rows(scores.file("scores.parquet"))
     if answered != judged:
         raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
     tallies = tally(read_table(scores.file("scores.parquet"), Score))
     labels: Counter[str] = Counter()
+    rated_as: dict[Label, list[float]] = {"easy": [], "hard": []}
     not_judgeable = 0
     rates: list[tuple[str, float]] = []
     with TableWriter(out / "difficulty.parquet", Difficulty) as writer:
@@ -61,17 +76,19 @@ def difficulty(
                 domain=problem.domain,
                 pass_rate=counted.pass_rate,
                 scored=counted.scored,
-                label=label_of(counted.pass_rate, settings.easy_above),
+                label=label_by(settings, problem.source, counted.pass_rate),
             )
             labels[row.label] += 1
             not_judgeable += not problem.judgeable
             if row.pass_rate is not None:
                 rates.append((row.domain, row.pass_rate))
+                rated_as[row.label].append(row.pass_rate)
             writer.write(row)
     rated = labels["easy"] + labels["hard"]
     return {
         **{name: float(labels[name]) for name in ("easy", "hard", "unrated")},
         "not_judgeable": float(not_judgeable),
         "hard_share": labels["hard"] / rated if rated else 0.0,
+        **{f"mean_pass_rate/{name}": fmean(found) for name, found in rated_as.items() if found},
         **pass_rate_histogram(rates),
     }

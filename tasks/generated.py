@@ -54,7 +54,8 @@ def _family(source: Source, stream: str, size: int, side: Side) -> Iterator[Prob
     rng = random.Random(f"{source.family} {stream}")
     if source.family == "countdown":
         largest = source.difficulty or countdown.LARGEST_NUMBER
-        return countdown.generate(rng, size, side, largest=largest)
+        targets = (source.smallest_target, source.largest_target)
+        return countdown.generate(rng, size, side, largest=largest, targets=targets)
     return by_example.generate(
         rng,
         size,

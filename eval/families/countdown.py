@@ -76,9 +76,17 @@ def candidates(numbers: tuple[int, int, int]) -> tuple[Candidate, ...]:
 
 
 def generate(
-    rng: random.Random, size: int, split: Side, *, largest: int = LARGEST_NUMBER
+    rng: random.Random,
+    size: int,
+    split: Side,
+    *,
+    largest: int = LARGEST_NUMBER,
+    targets: tuple[int, int] = (1, LARGEST_VALUE),
 ) -> Iterator[Problem]:
-    """`size` different problems of one side, numbers in 2..`largest`, targets in 1..99.
+    """`size` different problems of one side, numbers in 2..`largest`, targets within `targets`.
+
+    Small targets are easier: of some twenty expressions over three numbers two or three make a
+    target up to 10, one makes a target above 20 (numbers up to 7).
 
     A longer run from the same state begins with the shorter one's problems. Raises ValueError when
     the family has no `size` different problems.
@@ -93,12 +101,14 @@ def generate(
         key = f"countdown {numbers} {target}"
         rng.shuffle(numbers)
         prompt = f"Make {target} from {numbers[0]}, {numbers[1]}, {numbers[2]}."
-        if target < 1 or side_of(key) != split or prompt in seen:
+        wanted = targets[0] <= target <= targets[1]
+        if not wanted or side_of(key) != split or prompt in seen:
             misses += 1
             if misses > MISSES_BEFORE_GIVING_UP:
                 raise ValueError(
                     f"countdown has fewer than size={size} {split} problems with numbers up to "
-                    f"{largest}: found {len(seen)}; lower size or raise difficulty"
+                    f"{largest} and targets in {targets[0]}..{targets[1]}: found {len(seen)}; "
+                    "lower size or raise difficulty"
                 )
             continue
         misses = 0

@@ -107,3 +107,5 @@ def test_where_an_endpoint_is_and_who_pays_changes_no_key() -> None:
 def test_a_stage_cannot_name_a_source_that_nobody_collects():
     with pytest.raises(ConfigError, match=r"'countdwn' is not collected; did you mean countdown\?"):
         load_profile("tiny", ["distill.sources=[countdwn]"])
+    with pytest.raises(ConfigError, match=r"easy_sources: 'countdwn' is not collected"):
+        load_profile("tiny", ["difficulty={rater: source, easy_sources: [countdwn]}"])

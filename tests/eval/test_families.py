@@ -101,6 +101,19 @@ def test_every_countdown_target_can_be_reached_with_the_numbers_of_the_prompt():
         assert all(2 <= n <= 10 for n in numbers)
 
 
+def test_countdown_targets_stay_in_the_range_asked_for_and_large_ones_are_harder_to_hit():
+    ways = {}
+    for targets in ((1, 10), (20, 99)):
+        made = list(countdown.generate(random.Random(0), 300, "train", largest=7, targets=targets))
+        assert all(targets[0] <= int(p.answer) <= targets[1] for p in made)
+        ways[targets] = sum(
+            candidate.value == int(p.answer)
+            for p in made
+            for candidate in countdown.candidates(p.numbers)
+        ) / len(made)
+    assert ways[1, 10] > 1.5 * ways[20, 99]
+
+
 def test_countdown_says_when_there_are_too_few_problems():
     with pytest.raises(ValueError, match=r"fewer than size=5000 .*raise difficulty"):
         list(countdown.generate(random.Random(0), 5000, "train", largest=4))

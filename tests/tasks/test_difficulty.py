@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from configs.data_stages import DifficultySettings
 from eval.records import Problem, Sample, Score
@@ -29,7 +30,8 @@ def run(tmp_path: Path, marks: dict[str, list[bool | None]], samples: int | None
     out = tmp_path / "out"
     out.mkdir()
     problems = [
-        Problem(id=i, domain="math", prompt=f"problem {i}", answer="1", source="s") for i in marks
+        Problem(id=i, domain="math", prompt=f"problem {i}", answer="1", source=f"source_{i}")
+        for i in marks
     ]
     scores = [score(i, k, mark) for i, row in marks.items() for k, mark in enumerate(row)]
     answers = [Sample(problem_id=s.problem_id, index=s.index, model="m", text="") for s in scores]
@@ -58,6 +60,20 @@ def test_unscored_answers_leave_the_rate_and_no_rating_is_no_label(tmp_path: Pat
     assert [(r.label, r.scored) for r in rows] == [("easy", 1), ("unrated", 0), ("unrated", 0)]
     assert metrics["unrated"] == 2.0
     assert metrics["hard_share"] == 0.0
+
+
+def test_a_source_that_is_known_to_be_easy_decides_whatever_the_pass_rate(tmp_path: Path):
+    marks: dict[str, list[bool | None]] = {"a": [True, False], "b": [True, True], "c": [None]}
+    metrics, rows = run(tmp_path, marks, rater="source", easy_sources=("source_a", "source_c"))
+    assert [(r.label, r.pass_rate) for r in rows] == [("easy", 0.5), ("hard", 1.0), ("easy", None)]
+    assert metrics["mean_pass_rate/easy"] == 0.5
+    assert metrics["mean_pass_rate/hard"] == 1.0
+
+
+def test_sources_are_named_where_they_decide_and_nowhere_else():
+    for told in ({"rater": "source"}, {"rater": "teacher", "easy_sources": ("a",)}):
+        with pytest.raises(ValidationError, match="rater source and easy_sources go together"):
+            DifficultySettings(**told)
 
 
 def test_scores_of_other_samples_are_an_error(tmp_path: Path):
