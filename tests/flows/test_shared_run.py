@@ -1,13 +1,19 @@
-"""The whole chain with its results on an S3 server, on two machines that share nothing else."""
+"""The whole chain with its results on an S3 server, on machines that share nothing else.
+
+The first is killed in the middle of an upload.
+"""
 
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from moto.s3.models import S3Backend
 from moto.server import ThreadedMotoServer
 
 from configs.stage_names import STAGES
@@ -74,32 +80,85 @@ def bucket() -> Iterator[dict[str, str]]:
     server.stop()
 
 
+class Stuck:
+    """An S3 server that takes one file of a stage's result and holds the next ones for ever."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        self.holds, self.released = threading.Event(), threading.Event()
+        self.taken: list[str] = []
+        self._put, self._lock = S3Backend.put_object, threading.Lock()
+
+    def __call__(self, backend: Any, bucket: str, name: str, *rest: Any, **more: Any) -> Any:
+        if f"/{self.stage}/" in name and not self.released.is_set() and not self._first(name):
+            self.holds.set()
+            self.released.wait()
+            raise ConnectionResetError("whoever sent this is dead")
+        return self._put(backend, bucket, name, *rest, **more)
+
+    def _first(self, name: str) -> bool:
+        with self._lock:
+            self.taken += [] if self.taken else [name]
+            return name in self.taken
+
+
+def started(home: Path, profile: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", CHAIN, str(profile)],
+        cwd=ROOT, env={**os.environ, "KLEAR_HOME": str(home)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
 def run_on(home: Path, profile: Path) -> tuple[dict[str, str], str, int]:
     """Stage by stage what happened; the report's digest; the characters of its page."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHAIN, str(profile)],
-        cwd=ROOT, env={**os.environ, "KLEAR_HOME": str(home)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return tuple(json.loads(done.stdout.splitlines()[-1]))
+    run = started(home, profile)
+    said, errors = run.communicate()
+    assert run.returncode == 0, errors
+    return tuple(json.loads(said.splitlines()[-1]))
 
 
-def test_a_second_machine_reuses_every_result_and_computes_only_what_is_gone(bucket, tmp_path):
+def killed_while_uploading(stage: str, home: Path, profile: Path) -> None:
+    stuck = Stuck(stage)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Backend, "put_object", lambda *a, **k: stuck(*a, **k))
+        run = started(home, profile)
+        while not stuck.holds.wait(0.5):
+            assert run.poll() is None, run.communicate()[1]
+        run.kill()
+        run.communicate()
+        stuck.released.set()
+
+
+def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_it_all(
+    bucket, tmp_path
+):
     profile = tmp_path / "micro.yaml"
     profile.write_text(MICRO)
-    computed, digest, characters = run_on(tmp_path / "first", profile)
-    assert computed == {s: "computed" for s in STAGES if s not in NOT_IN_TINY}
+    everything = [s for s in STAGES if s not in NOT_IN_TINY]
+
+    killed_while_uploading("sft", tmp_path / "first", profile)
+
+    shared = SharedStore(tmp_path / "second" / "store", bucket["KLEAR_STORE"])
+    assert [name.split("/")[0] for name in shared.unnamed_uploads()] == ["sft"]
+    whole = {name.split("/")[0]: wrong for name, wrong in shared.shared_damage()}
+    assert whole == dict.fromkeys(everything[: everything.index("sft")], "")
+
+    outcomes, digest, characters = run_on(tmp_path / "first", profile)
+
+    before = everything[: everything.index("sft") + 1]  # trained, if not shared
+    assert outcomes == dict.fromkeys(everything, "computed") | dict.fromkeys(before, "cached")
+    assert shared.unnamed_uploads() == []
 
     reused, same_digest, same_characters = run_on(tmp_path / "second", profile)
 
-    assert reused == dict.fromkeys(computed, "cached")
+    assert reused == dict.fromkeys(everything, "cached")
     assert (same_digest, same_characters) == (digest, characters)
     copies = tmp_path / "second" / "store"
     assert [p.parent.parent.name for p in copies.glob("*/*/manifest.json")] == ["report"]
-    shared = SharedStore(copies, bucket["KLEAR_STORE"])
     assert {wrong for _, wrong in shared.shared_damage()} == {""}
 
     for name in shared.objects.names("report"):
         shared.objects.remove(f"report/{name.split('/')[0]}")
     again, _, _ = run_on(tmp_path / "third", profile)
-    assert again == dict.fromkeys(computed, "cached") | {"report": "computed"}
+    assert again == dict.fromkeys(everything, "cached") | {"report": "computed"}
