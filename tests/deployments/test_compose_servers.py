@@ -30,6 +30,7 @@ HOST = "127.0.0.2"  # not the address that clients use by default
 PASSWORD = "open-sesame-for-tests"
 PATIENCE_S = 900.0
 AWAY_S = 10.0
+CRASHES_IN = ("sft", "rl_math")  # while the stage trains
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
 SMALL = """
 extends: tiny
@@ -40,6 +41,12 @@ collect:
     - {name: countdown, domain: math, kind: generated, family: countdown, size: 60}
     - {name: by_example, domain: code, kind: generated, family: by_example, size: 30}
 sft: {epochs: 3, batch_tokens: 600, checkpoint_steps: 4}
+rl_math: &rl {steps: 4, prompts_per_step: 4, rollouts_per_prompt: 4, mini_batch_prompts: 4,
+              max_tokens: 48, checkpoint_steps: 1}
+rl_code: *rl
+evaluate:
+  sampling: {max_tokens: 48}
+  protocols: [{name: countdown_test, k: 1}, {name: by_example_test, k: 1}]
 """
 
 
@@ -179,31 +186,43 @@ def test_a_command_without_the_password_says_what_to_set(
     assert "mlflow asks for a password: set KLEAR_PASSWORD" in said
 
 
-def test_a_run_survives_a_database_that_crashes_in_its_middle(services: Services) -> None:
+def logged_steps(services: Services, stage: str, metric: str) -> list[int]:
+    """The steps at which the stage's own log has the metric."""
+    (found,) = services.folder.glob(f"worker/store/{stage}/*/logs/metrics.jsonl")
+    lines = [json.loads(line) for line in found.read_text().splitlines()]
+    return sorted({line["step"] for line in lines if metric in line["metrics"]})
+
+
+def test_a_whole_run_survives_a_database_that_crashes_while_it_trains(services: Services) -> None:
     profile = services.folder / "small.yaml"
     profile.write_text(SMALL)
-    run = services.klear("run", str(profile), "--until", "sft")
-    work = services.folder / "worker/store/.work/sft"
-    assert eventually(lambda: run.poll() is not None or any(work.glob("*/.resume/checkpoints/*")))
-    assert run.poll() is None, run.communicate()[0]
-    services.cluster.stop("immediate")
-    time.sleep(AWAY_S)
-    services.cluster.again()
+    run = services.klear("run", str(profile))
+    for stage in CRASHES_IN:
+        work = services.folder / f"worker/store/.work/{stage}"
+        assert eventually(
+            lambda work=work: run.poll() is not None or any(work.glob("*/.resume/checkpoints/*"))
+        )
+        assert run.poll() is None, run.communicate()[0]
+        services.cluster.stop("immediate")
+        time.sleep(AWAY_S)
+        services.cluster.again()
     said, _ = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, said
+    assert any(services.folder.glob("worker/store/report/*/report.html"))
 
     def rows(query: str) -> list[str]:
         return services.cluster.rows("klear_mlflow", query)
 
     once = "SELECT run_uuid FROM metrics WHERE key NOT LIKE 'system/%' GROUP BY run_uuid, key, step"
     assert rows(f"{once} HAVING count(*) > 1") == []
-    sft = "SELECT run_uuid FROM tags WHERE key = 'klear.stage' AND value = 'sft'"
-    (found,) = services.folder.glob("worker/store/sft/*/logs/metrics.jsonl")
-    lines = [json.loads(line) for line in found.read_text().splitlines()]
-    logged = {line["step"] for line in lines if "loss" in line["metrics"]}
-    assert logged
-    query = f"SELECT step FROM metrics WHERE key = 'loss' AND run_uuid IN ({sft}) ORDER BY step"
-    assert [int(step) for step in rows(query)] == sorted(logged)
+    for stage, metric in (("sft", "loss"), ("rl_math", "reward/mean"), ("rl_code", "reward/mean")):
+        its_run = f"SELECT run_uuid FROM tags WHERE key = 'klear.stage' AND value = '{stage}'"
+        query = f"SELECT step FROM metrics WHERE key = '{metric}' AND run_uuid IN ({its_run})"
+        steps = logged_steps(services, stage, metric)
+        assert steps
+        assert [int(step) for step in rows(f"{query} ORDER BY step")] == steps
+    scores = "SELECT count(*) FROM metrics WHERE key = 'rl_code/countdown_test/avg'"
+    assert int(rows(scores)[0]) > 0
     assert rows("SELECT DISTINCT status FROM runs") == ["FINISHED"]
     assert services.cluster.rows("klear_prefect", "SELECT state_type FROM flow_run") == [
         "COMPLETED"
