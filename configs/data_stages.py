@@ -76,13 +76,20 @@ class DifficultySettings(Settings):
     ] = "model"
     easy_above: Annotated[float, Field(ge=0, le=1, description="Easy: pass rate above this")] = 0.5
     easy_sources: Annotated[
-        tuple[str, ...], Field(description="Easy ones; the others are hard (rater: source)")
+        tuple[str, ...], Field(description="Known to be easy (rater: source)")
+    ] = ()
+    hard_sources: Annotated[
+        tuple[str, ...], Field(description="Known to be hard (rater: source)")
     ] = ()
 
     @model_validator(mode="after")
     def sources_are_named_where_they_decide(self) -> Self:
-        if (self.rater == "source") != bool(self.easy_sources):
-            raise ValueError("difficulty: rater source and easy_sources go together")
+        if (self.rater == "source") != bool(self.easy_sources or self.hard_sources):
+            raise ValueError(
+                "difficulty: rater source goes together with easy_sources and hard_sources"
+            )
+        if both := set(self.easy_sources) & set(self.hard_sources):
+            raise ValueError(f"difficulty: {min(both)!r} is named both easy and hard")
         return self
 
 
@@ -131,7 +138,7 @@ class SelectSettings(Settings):
     ] = "mixed"
     difficulty: Annotated[
         Literal["all", "easy", "hard"],
-        Field(description="Table 2: strata by the rater's pass rate"),
+        Field(description="Table 2: strata by the rater's pass rate, or by source"),
     ] = "all"
     math_sources: Annotated[
         tuple[str, ...],

@@ -92,7 +92,10 @@ class Pipeline(Settings):
     @model_validator(mode="after")
     def stages_name_sources_that_are_collected(self) -> Self:
         known = [source.name for source in self.collect.sources]
-        named = {"difficulty.easy_sources": self.difficulty.easy_sources}
+        named = {
+            "difficulty.easy_sources": self.difficulty.easy_sources,
+            "difficulty.hard_sources": self.difficulty.hard_sources,
+        }
         for stage in ("distill", "rate", "sample", "filter_tests"):
             wanted = getattr(self, stage)
             named[f"{stage}.sources"] = wanted.sources if wanted else ()

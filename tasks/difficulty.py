@@ -20,7 +20,7 @@ Label = Literal["easy", "hard", "unrated"]
 
 class Difficulty(Record):
     """One problem and how the rater fared; unrated when none of its answers was scored, as with a
-    problem that is not judgeable. A label from the source needs no score.
+    problem that is not judgeable. A label by source needs no score.
     """
 
     problem_id: str
@@ -41,7 +41,8 @@ def label_of(pass_rate: float | None, easy_above: float) -> Label:
 def label_by(settings: DifficultySettings, source: str, pass_rate: float | None) -> Label:
     """By what the settings let decide: the pass rate, or the source."""
     if settings.rater == "source":
-        return "easy" if source in settings.easy_sources else "hard"
+        known: dict[str, Label] = dict.fromkeys(settings.hard_sources, "hard")
+        return (known | dict.fromkeys(settings.easy_sources, "easy")).get(source, "unrated")
     return label_of(pass_rate, settings.easy_above)
 
 
@@ -64,7 +65,7 @@ def difficulty(
         raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
     tallies = tally(read_table(scores.file("scores.parquet"), Score))
     labels: Counter[str] = Counter()
-    rated_as: dict[Label, list[float]] = {"easy": [], "hard": []}
+    rated_as: dict[Label, list[float]] = {"easy": [], "hard": [], "unrated": []}
     not_judgeable = 0
     rates: list[tuple[str, float]] = []
     with TableWriter(out / "difficulty.parquet", Difficulty) as writer:

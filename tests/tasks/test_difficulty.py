@@ -62,18 +62,25 @@ def test_unscored_answers_leave_the_rate_and_no_rating_is_no_label(tmp_path: Pat
     assert metrics["hard_share"] == 0.0
 
 
-def test_a_source_that_is_known_to_be_easy_decides_whatever_the_pass_rate(tmp_path: Path):
-    marks: dict[str, list[bool | None]] = {"a": [True, False], "b": [True, True], "c": [None]}
-    metrics, rows = run(tmp_path, marks, rater="source", easy_sources=("source_a", "source_c"))
-    assert [(r.label, r.pass_rate) for r in rows] == [("easy", 0.5), ("hard", 1.0), ("easy", None)]
+def test_a_source_that_is_known_to_be_easy_or_hard_decides_whatever_the_pass_rate(tmp_path: Path):
+    marks: dict[str, list[bool | None]] = {
+        "a": [True, False], "b": [True, True], "c": [None], "d": [True],
+    }  # fmt: skip
+    known = {"easy_sources": ("source_a", "source_c"), "hard_sources": ("source_b",)}
+    metrics, rows = run(tmp_path, marks, rater="source", **known)
+    labels = [(r.label, r.pass_rate) for r in rows]
+    assert labels == [("easy", 0.5), ("hard", 1.0), ("easy", None), ("unrated", 1.0)]
     assert metrics["mean_pass_rate/easy"] == 0.5
     assert metrics["mean_pass_rate/hard"] == 1.0
+    assert metrics["hard_share"] == 1 / 3
 
 
 def test_sources_are_named_where_they_decide_and_nowhere_else():
-    for told in ({"rater": "source"}, {"rater": "teacher", "easy_sources": ("a",)}):
-        with pytest.raises(ValidationError, match="rater source and easy_sources go together"):
+    for told in ({"rater": "source"}, {"rater": "teacher", "hard_sources": ("a",)}):
+        with pytest.raises(ValidationError, match="rater source goes together with easy_sources"):
             DifficultySettings(**told)
+    with pytest.raises(ValidationError, match="'a' is named both easy and hard"):
+        DifficultySettings(rater="source", easy_sources=("a",), hard_sources=("b", "a"))
 
 
 def test_scores_of_other_samples_are_an_error(tmp_path: Path):
