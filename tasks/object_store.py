@@ -28,6 +28,10 @@ _OURS = (TypeError, AttributeError, LookupError, NameError, AssertionError, Impo
 """Mistakes in a program, which no second try mends."""
 _REFUSED = ("PreconditionFailed", "412")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# The class that gcsfs names itself asks a second service, over gRPC and for a minute if nobody
+# answers, what kind of bucket it has. It would serve zonal buckets, which need that service.
+for _google in ("gs", "gcs"):
+    fsspec.register_implementation(_google, "gcsfs.core.GCSFileSystem", clobber=True)
 log = logging.getLogger("klear")
 
 
@@ -43,7 +47,8 @@ class ObjectStore:
     """The objects below `url`, any address that fsspec knows; names are relative to it.
 
     Keys and endpoints come from where the library looks for them (`AWS_ACCESS_KEY_ID` and its
-    like, `FSSPEC_S3_ENDPOINT_URL`). Raises ConfigError for an address that is none.
+    like, `FSSPEC_S3_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`). Raises ConfigError for an
+    address that is none.
     """
 
     def __init__(self, url: str) -> None:
@@ -70,10 +75,11 @@ class ObjectStore:
 
         def put() -> None:
             try:
-                etag = self._fs.info(self._at(name)).get("ETag", "")
+                facts = self._fs.info(self._at(name))
                 if self._content(name) != over:
                     raise FileExistsError(name)
-                self._put_at_once(self._at(name), content, new=False, etag=etag)
+                seen = facts.get("ETag") or facts.get("generation") or ""
+                self._put_at_once(self._at(name), content, new=False, seen=seen)
             except FileNotFoundError as error:
                 raise FileExistsError(name) from error
 
@@ -203,12 +209,15 @@ class ObjectStore:
         except FileNotFoundError:
             return None
 
-    def _put_at_once(self, path: str, content: bytes, *, new: bool, etag: str = "") -> None:
-        """`etag`: only over this object, where the store is asked in the words of S3."""
+    def _put_at_once(self, path: str, content: bytes, *, new: bool, seen: str = "") -> None:
+        """`seen`: only over this ETag (S3) or generation (Google); others know no condition."""
         if not isinstance(self._fs, LocalFileSystem):  # an object appears whole
-            over = {"IfMatch": etag} if etag and "s3" in self._fs.protocol else {}
+            over = {"IfMatch": seen} if seen and "s3" in self._fs.protocol else {}
             condition = {"mode": "create"} if new else over
             try:
+                if seen and "gs" in self._fs.protocol:
+                    self._put_over(path, content, seen)
+                    return
                 self._fs.pipe_file(path, content, **condition)
             except OSError as error:
                 if _refused(error):
@@ -228,6 +237,13 @@ class ObjectStore:
                 os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
+
+    def _put_over(self, path: str, content: bytes, generation: str) -> None:
+        """Google's own call: of all conditions the library's `pipe_file` knows "create" alone."""
+        bucket, name, _ = self._fs.split_path(path)
+        url = self._fs.base.removesuffix("storage/v1/") + "upload/storage/v1/b/{}/o"
+        about = {"uploadType": "media", "name": name, "ifGenerationMatch": generation}
+        self._fs.call("POST", url, bucket, data=content, **about)
 
     def _at(self, name: str) -> str:
         return f"{self._base}/{name}" if name else self._base

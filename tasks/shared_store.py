@@ -58,7 +58,10 @@ class SharedStore(Store):
         self.marks = SharedMarks(self.root, self.objects.url)
 
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
-        """As `Store.find`; what is in the object store alone is found too, by the same rules."""
+        """As `Store.find`; what is in the object store alone is found too, by the same rules.
+
+        With `verify`, a copy here that is damaged is discarded where the shared result is sound.
+        """
         found, wrong = super().find(stage, key, verify=verify)
         if found:
             if verify:
@@ -77,6 +80,10 @@ class SharedStore(Store):
             return None, f"{name}: {lost[0]} is missing or was changed"
         if closely:
             self.marks.note_sound(stage, key)
+        if verify and wrong:  # `fetch` compares sizes alone and would keep the copy that is here
+            with self._copying(stage, key):
+                if not super().find(stage, key, verify=True)[0]:  # nor has another run mended it
+                    self.discard(stage, key)
         return self._artifact(manifest, self.folder(stage, key)), ""
 
     def manifest(self, artifact: Artifact | InputRef) -> Manifest:

@@ -85,8 +85,8 @@ def generate(
 ) -> Iterator[Problem]:
     """`size` different problems of one side, numbers in 2..`largest`, targets within `targets`.
 
-    Small targets are easier: of some twenty expressions over three numbers two or three make a
-    target up to 10, one makes a target above 20 (numbers up to 7).
+    Small targets are easier: of some twenty expressions over three numbers up to 7 two or three
+    make a target up to 10, one or two make a target from 20 on.
 
     A longer run from the same state begins with the shorter one's problems. Raises ValueError when
     the family has no `size` different problems.

@@ -1,9 +1,10 @@
-"""Results of a shared store without a stage that makes them, and an S3 server to put them on."""
+"""Results of a shared store without a stage that makes them, and servers to put them on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from gcp_storage_emulator.server import create_server
 from moto.server import ThreadedMotoServer
 
 from tasks import object_store
@@ -22,6 +23,14 @@ def s3_server() -> Iterator[str]:
     host, port = running.get_host_and_port()
     yield f"http://{host}:{port}"
     running.stop()
+
+
+@contextmanager
+def gs_server(bucket: str) -> Iterator[str]:
+    """The address of a server in this process that speaks as Google Cloud Storage does."""
+    with create_server("127.0.0.1", 0, in_memory=True, default_bucket=bucket) as running:
+        assert running._api._httpd
+        yield f"http://127.0.0.1:{running._api._httpd.server_port}"
 
 
 def signed_on(monkeypatch: pytest.MonkeyPatch, server: str) -> None:

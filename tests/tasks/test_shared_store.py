@@ -212,7 +212,7 @@ def test_a_server_that_is_away_ends_the_stage_with_what_to_do(tmp_path, monkeypa
         SharedStore(tmp_path, "s3://away/results").find("collect", KEY)
 
 
-@pytest.mark.parametrize("url", ["nonsense://x/y", "gs://bucket/x"])
+@pytest.mark.parametrize("url", ["nonsense://x/y", "abfs://bucket/x"])
 def test_an_address_that_nothing_here_can_read_is_refused(url, tmp_path):
     with pytest.raises(object_store.ConfigError, match=r"KLEAR_STORE="):
         SharedStore(tmp_path, url)

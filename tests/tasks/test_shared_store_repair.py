@@ -149,6 +149,27 @@ def test_a_machine_with_a_sound_copy_mends_the_shared_files_under_verify(url, tm
     assert fetched(SharedStore(tmp_path / "b", url)) == "rows"
 
 
+def test_a_copy_that_was_changed_here_is_brought_again_under_verify(url, tmp_path):
+    store = SharedStore(tmp_path / "a", url)
+    path = made(store).file("rows.jsonl")
+    path.write_text("sowr")  # of the same size
+
+    found = reused(SharedStore(tmp_path / "a", url), verify=True)
+    SharedStore(tmp_path / "a", url).fetch(found)
+
+    assert path.read_text() == "rows"
+
+
+def test_a_copy_that_was_changed_here_is_kept_where_the_shared_one_is_no_better(url, tmp_path):
+    path = made(SharedStore(tmp_path / "a", url)).file("rows.jsonl")
+    path.write_text("sowr")
+    damage_there(SharedStore(tmp_path / "b", url), b"worse")
+    found, wrong = SharedStore(tmp_path / "a", url).find("collect", KEY, verify=True)
+    assert found is None
+    assert "rows.jsonl is missing or was changed" in wrong
+    assert path.read_text() == "sowr"
+
+
 def test_what_store_verify_names_is_mended_by_the_next_run_here(url, tmp_path):
     store = SharedStore(tmp_path / "a", url)
     made(store)
