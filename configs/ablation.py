@@ -21,6 +21,8 @@ from configs.settings import Pipeline
 
 FOLDER = Path(__file__).parent / "ablations"
 Scored = Literal["sft", "rl_math", "rl_code"]
+Test = Literal["95 % interval over seeds and problems"]
+"""All tests there are: `eval.effects.paired_effect`."""
 
 
 class Arm(Settings):
@@ -36,6 +38,9 @@ class Contrast(Settings):
     better: str
     than: Annotated[tuple[str, ...], Field(min_length=1)]
     says: Annotated[str, Field(description="The sentence of the paper that it stands for")]
+    part_of_claim: Annotated[
+        bool, Field(description="Its verdict counts for the claim; else it is only shown")
+    ] = True
 
 
 class Scale(Settings):
@@ -64,13 +69,19 @@ class Ablation(Settings):
     shows: Annotated[str, Field(description="`Table 6`")]
     title: str
     claim: Annotated[str, Field(description="What the paper concludes, in one sentence")]
+    untested: Annotated[
+        str, Field(description="Parts of the claim that the scores do not test")
+    ] = ""
     scored: Annotated[Scored, Field(description="The checkpoint whose scores count")]
     arms: Annotated[tuple[Arm, ...], Field(min_length=2)]
     contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)]
     curves: Annotated[
         tuple[str, ...], Field(description="Training metrics to draw, with a band over seeds")
     ] = ()
-    seeds: PositiveInt = 5
+    seeds: Annotated[PositiveInt, Field(description="Runs an arm, paired by seed")] = 5
+    test: Annotated[
+        Test, Field(description="Of the paired difference on the benchmark that decides")
+    ] = "95 % interval over seeds and problems"
     scales: dict[str, Scale]
     paper: Annotated[
         dict[str, dict[str, float]],
@@ -86,6 +97,8 @@ class Ablation(Settings):
         arms = {a.name for a in self.arms}
         if len(arms) < len(self.arms):
             raise ValueError("two arms have one name")
+        if not any(c.part_of_claim for c in self.contrasts):
+            raise ValueError("no contrast is part of the claim")
         named = {n for c in self.contrasts for n in (c.better, *c.than)}
         named |= {n for s in self.scales.values() for n in s.arms}
         named |= {n for row in self.paper.values() for n in row}

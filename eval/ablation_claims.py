@@ -1,22 +1,30 @@
 """The claims of the paper's analysis, one row each: its figures, ours, and a verdict on the whole.
 
 A claim holds as far as its contrasts do, so its verdict is theirs where they agree and a count of
-them where they do not. Experiments of one claim (math and code sources) make one row.
+them where they do not. Contrasts outside the claim do not count, and what the scores do not test
+stands beside the verdict. Experiments of one claim (math and code sources) make one row.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from configs.ablation import Ablation
+from configs.ablation import Ablation, Contrast
 from eval.ablation_outcome import Finding, Outcome
-from eval.page import Cell, Table, Tone
+from eval.ablation_page import TONES, verdict_cell
+from eval.page import Cell, Table
 from eval.paper_table import titles
 
 NOT_RUN = "not run yet"
-TONES: dict[str, Tone] = {"confirmed": "good", "reversed": "bad", "not seen": "quiet"}
-Compared = tuple[Ablation, str, str, Finding | None]
-"""(experiment, the arm that is said to be better, the other, what was found on the benchmark that
-decides)."""
+
+
+class Compared(NamedTuple):
+    """One arm against another, and what was found on the benchmark that decides."""
+
+    spec: Ablation
+    contrast: Contrast
+    other: str
+    found: Finding | None
 
 
 def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Compared]:
@@ -25,7 +33,7 @@ def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Comp
     by = {(f.better, f.than): f for f in (outcome.findings if outcome else ())
           if f.benchmark == benchmark}  # fmt: skip
     return [
-        (spec, contrast.better, other, by.get((contrast.better, other)))
+        Compared(spec, contrast, other, by.get((contrast.better, other)))
         for contrast in spec.contrasts
         for other in contrast.than
     ]
@@ -33,20 +41,22 @@ def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Comp
 
 def claim_table(rows: Sequence[Compared]) -> Table:
     """One row a claim, in the order in which they first come."""
-    claims = dict.fromkeys(spec.claim for spec, *_ in rows)
+    rows = [row for row in rows if row.contrast.part_of_claim]
+    claims = dict.fromkeys(row.spec.claim for row in rows)
     lines: list[tuple[str | Cell, ...]] = []
     for claim in claims:
-        mine = [row for row in rows if row[0].claim == claim]
-        verdict = verdict_of(found for *_, found in mine)
+        mine = [row for row in rows if row.spec.claim == claim]
         lines.append((
-            " and ".join(dict.fromkeys(spec.shows for spec, *_ in mine)),
+            " and ".join(dict.fromkeys(row.spec.shows for row in mine)),
             claim,
-            _lines(mine, lambda row: papers(*row[:3])),
-            _lines(mine, lambda row: _ours(row[3])),
-            Cell(verdict, tone=TONES.get(verdict, "quiet")),
+            _lines(mine, lambda row: papers(row.spec, row.contrast.better, row.other)),
+            _lines(mine, lambda row: _ours(row.found)),
+            verdict_cell(verdict_of(row.found for row in mine)),
+            "; ".join(dict.fromkeys(row.spec.untested for row in mine if row.spec.untested)),
         ))  # fmt: skip
-    columns = ("", "claim", "paper, points", "ours, points, with interval", "verdict")
-    return Table(columns, tuple(lines), prose=frozenset({1, 2, 3, 4}))
+    columns = ("", "claim", "paper, points", "ours, points, with interval", "verdict",
+               "not tested")  # fmt: skip
+    return Table(columns, tuple(lines), prose=frozenset({1, 2, 3, 4, 5}))
 
 
 def verdict_of(found: Iterable[Finding | None]) -> str:
@@ -73,11 +83,15 @@ def _ours(found: Finding | None) -> str:
 
 
 def _lines(rows: Sequence[Compared], said: Callable[[Compared], str]) -> str:
-    """What is said of each contrast, named where it differs between them."""
+    """What is said of each contrast, named where it differs between them.
+
+    With its experiment, where there are several: arms of two tables have the same names.
+    """
     texts = [said(row) for row in rows]
     if len(set(texts)) == 1:
         return texts[0]
+    several = len({row.spec.shows for row in rows}) > 1
     return "; ".join(
-        f"{better} over {other} {text}"
-        for (_, better, other, _), text in zip(rows, texts, strict=True)
+        f"{row.spec.shows + ': ' if several else ''}{row.contrast.better} over {row.other} {text}"
+        for row, text in zip(rows, texts, strict=True)
     )

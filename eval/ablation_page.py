@@ -1,6 +1,6 @@
 """The page of an ablation: claim, scores of the arms, effects with intervals, verdicts, curves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from configs.ablation import Ablation, Contrast
 from eval.ablation_results import Cell
@@ -11,13 +11,15 @@ from eval.page import Block, Figure, Figures, Heading, Notice, Page, Paragraph, 
 from eval.page import Cell as TableCell
 from eval.plots import Series, curve_plot
 
-_TONES: Mapping[str, Tone] = {"confirmed": "good", "reversed": "bad", "not seen": "quiet"}
+TONES: dict[str, Tone] = {"confirmed": "good", "reversed": "bad", "not seen": "quiet"}
+_OUTSIDE = {"confirmed": "higher", "reversed": "lower"}
 _METHOD = (
     "Arms are paired by seed: they share whatever their settings do not touch. Effects are "
-    "differences of avg@k in points; the interval (95 %) holds both Student's over seeds and a "
-    "two-way bootstrap over seeds and problems. A claim is confirmed when the interval lies above "
-    "zero, reversed when it lies below, else not seen: with few seeds that may hide a large "
-    "effect. The number of claims is not corrected for."
+    "differences of avg@k in points; the interval holds both Student's and a bootstrap, each over "
+    "seeds and over problems. A contrast is confirmed when the interval lies above zero, reversed "
+    "when it lies below, else not seen: with few seeds that may hide a large effect. Outside the "
+    "claim it is called higher or lower, and does not count. The number of contrasts is not "
+    "corrected for."
 )
 
 
@@ -44,15 +46,22 @@ def effects_of(
     return found
 
 
-def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Page:
-    """Everything one experiment has to say at one scale."""
+def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell], commit: str = "") -> Page:
+    """Everything one experiment has to say at one scale; `commit` is that of the page."""
     scale = spec.scale(profile)
     effects = effects_of(spec, scale.benchmarks, cells)
     seeds = len({c.seed for c in cells})
     blocks: list[Block] = [
         Paragraph(spec.claim),
+        *([Paragraph(f"Not tested: {spec.untested}.")] if spec.untested else []),
         Notice(f"{profile} profile, {seeds} seeds", scale.evidence),
         Paragraph(f"Scored: {spec.metric(profile)}."),
+        Paragraph(
+            f"Test: {spec.test}, of the difference between two arms paired by seed; "
+            f"{spec.seeds} seeds an arm are asked for."
+        ),
+        *([Paragraph(f"Page and figures made at commit {commit}; a cell may be older.")]
+          if commit else []),
         Heading("Claims"),
         _claims(effects)
         if effects
@@ -86,7 +95,7 @@ def _claims(effects: Sequence[tuple[Contrast, str, str, Effect]]) -> Table:
         rows.append((
             contrast.says, f"{contrast.better} over {other}", benchmark,
             TableCell(f"{100 * e.mean:+.1f}", detail=f"{100 * e.low:+.1f} to {100 * e.high:+.1f}"),
-            size, f"{e.wins} of {e.seeds}", TableCell(e.verdict, tone=_TONES[e.verdict]),
+            size, f"{e.wins} of {e.seeds}", verdict_cell(e.verdict, contrast.part_of_claim),
         ))  # fmt: skip
     columns = (
         "the paper says",
@@ -98,6 +107,13 @@ def _claims(effects: Sequence[tuple[Contrast, str, str, Effect]]) -> Table:
         "verdict",
     )
     return Table(columns, tuple(rows), prose=frozenset({0, 1, 2}))
+
+
+def verdict_cell(verdict: str, part_of_claim: bool = True) -> TableCell:
+    """`confirmed`; `higher, outside the claim`, where the claim says nothing to confirm."""
+    if part_of_claim:
+        return TableCell(verdict, tone=TONES.get(verdict, "quiet"))
+    return TableCell(f"{_OUTSIDE.get(verdict, verdict)}, outside the claim", tone="quiet")
 
 
 def _scores(spec: Ablation, benchmarks: Sequence[str], cells: Sequence[Cell]) -> Table:

@@ -4,20 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from configs.ablation import Ablation
-from eval.ablation_claims import NOT_RUN, TONES, Compared, claim_table, compared, papers
+from eval.ablation_claims import NOT_RUN, Compared, claim_table, compared, papers
 from eval.ablation_outcome import Finding, Outcome
+from eval.ablation_page import verdict_cell
 from eval.page import Block, Cell, Heading, Notice, Page, Paragraph, Table
 from eval.report_training import duration
 
 _HOW = (
     "Points are differences of avg@k between two arms, paired by seed, on the benchmark that "
-    "decides. The interval (95 %) holds both Student's over seeds and a two-way bootstrap over "
-    "seeds and problems. Confirmed: it lies above zero; reversed: below; not seen: neither, which "
-    "with few seeds may hide a large effect: look at its width, and at the seeds that the arm won. "
-    "A claim with several contrasts is confirmed when all of them are. The number of contrasts is "
-    "not corrected for: where there is nothing to see, one in forty would be called confirmed and "
-    "one in forty reversed. The score is that of the last checkpoint. The paper's figures are "
-    "single runs of a model of 8B parameters on other benchmarks."
+    "decides. The interval (95 %) holds both Student's and a bootstrap, each over seeds and over "
+    "problems. Confirmed: it lies above zero; reversed: below; not seen: neither, which with few "
+    "seeds may hide a large effect: look at its width, and at the seeds that the arm won. A claim "
+    "with several contrasts is confirmed when all of them are; contrasts outside the claim, which "
+    "are called higher or lower, do not count. The number of contrasts is not corrected for: where "
+    "there is nothing to see, at most about one in forty is called confirmed, and as many "
+    "reversed. The score is that of the last checkpoint: a verdict says nothing of the parts of a "
+    "claim that are named as not tested. The paper's figures are single runs of a model of 8B "
+    "parameters on other benchmarks."
 )
 
 
@@ -39,7 +42,7 @@ class Experiment:
     outcome: Outcome | None = None
     cost: Cost | None = None
     made: str = ""
-    """When, and with which judge: `on 2026-11-22, grader version 4`."""
+    """When, at which commit and with which judge: `Finished.made`."""
 
 
 def results_page(profile: str, experiments: Sequence[Experiment], cost: Cost) -> Page:
@@ -74,11 +77,11 @@ def results_page(profile: str, experiments: Sequence[Experiment], cost: Cost) ->
 
 def _contrasts(profile: str, rows: Sequence[Compared]) -> Table:
     lines: list[tuple[str | Cell, ...]] = []
-    for spec, better, other, found in rows:
-        says = next(c.says for c in spec.contrasts if c.better == better and other in c.than)
-        name, paper = f"{better} over {other}", papers(spec, better, other)
+    for spec, contrast, other, found in rows:
+        name, paper = f"{contrast.better} over {other}", papers(spec, contrast.better, other)
         benchmark = spec.scale(profile).benchmarks[0]
-        lines.append((spec.shows, says, name, paper, benchmark, *_ours(found)))
+        ours = _ours(found, contrast.part_of_claim)
+        lines.append((spec.shows, contrast.says, name, paper, benchmark, *ours))
     columns = ("", "the paper says", "contrast", "paper, points", "our benchmark", *_OURS)
     return Table(columns, tuple(lines), prose=frozenset({1, 2, 3, 4}))
 
@@ -86,14 +89,14 @@ def _contrasts(profile: str, rows: Sequence[Compared]) -> Table:
 _OURS = ("ours, points", "interval, points", "wins", "verdict")
 
 
-def _ours(found: Finding | None) -> tuple[str | Cell, ...]:
+def _ours(found: Finding | None, part_of_claim: bool) -> tuple[str | Cell, ...]:
     if found is None:
-        return "–", "–", "–", Cell(NOT_RUN, tone="quiet")
+        return "–", "–", "–", verdict_cell(NOT_RUN, part_of_claim)
     return (
         f"{found.points:+.1f}",
         f"{found.low:+.1f} to {found.high:+.1f}",
         f"{found.wins} of {found.seeds}",
-        Cell(found.verdict, tone=TONES[found.verdict]),
+        verdict_cell(found.verdict, part_of_claim),
     )
 
 
@@ -101,18 +104,20 @@ def _experiment(profile: str, e: Experiment) -> list[Block]:
     scale, outcome = e.spec.scale(profile), e.outcome
     seeds = outcome.seeds if outcome else e.spec.seeds
     command = f"klear ablate {e.spec.name} --profile {profile} --seeds {seeds}"
+    untested = f" Not tested: {e.spec.untested}." if e.spec.untested else ""
     blocks: list[Block] = [Heading(f"{e.spec.shows}: {e.spec.title}")]
     if outcome is None:
-        return [*blocks, Paragraph(f"{NOT_RUN.capitalize()}: {command}. {scale.evidence}")]
+        told = f"{NOT_RUN.capitalize()}: {command}. {scale.evidence}{untested}"
+        return [*blocks, Paragraph(told)]
     took = ""
     if e.cost:
         took = (f" {e.cost.stages} stages, {duration(e.cost.seconds)} of stage time, "
                 f"{duration(e.cost.cpu_seconds)} of CPU time.")  # fmt: skip
     return [
         *blocks,
-        Paragraph(f"{command}. Run {e.made}.{took} {scale.evidence}"),
+        Paragraph(f"{command}. Run {e.made}.{took} {scale.evidence}{untested}"),
         _scores(e.spec, scale.benchmarks, outcome),
-        *_others(scale.benchmarks[1:], outcome),
+        *_others(e.spec, scale.benchmarks[1:], outcome),
     ]
 
 
@@ -135,10 +140,11 @@ def _scores(spec: Ablation, benchmarks: Sequence[str], outcome: Outcome) -> Tabl
     return Table(("arm", *(f"{b}, %" for b in benchmarks), *more), tuple(rows))
 
 
-def _others(benchmarks: Sequence[str], outcome: Outcome) -> list[Block]:
+def _others(spec: Ablation, benchmarks: Sequence[str], outcome: Outcome) -> list[Block]:
     """Effects on the benchmarks that do not decide."""
+    counts = {(c.better, other) for c in spec.contrasts if c.part_of_claim for other in c.than}
     rows = tuple(
-        (f"{f.better} over {f.than}", f.benchmark, *_ours(f))
+        (f"{f.better} over {f.than}", f.benchmark, *_ours(f, (f.better, f.than) in counts))
         for f in outcome.findings
         if f.benchmark in benchmarks
     )

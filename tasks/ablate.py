@@ -9,6 +9,7 @@ from configs.base import Settings
 from eval.page import figures_of
 from eval.page_html import to_html
 from eval.page_markdown import PLOTS, to_markdown
+from tasks.run import git_commit
 from tasks.stage import Metrics, stage
 from tasks.store import Artifact
 from tasks.store_care import ABLATE_VERSION
@@ -45,7 +46,7 @@ def ablate(out: Path, *inputs: Artifact, settings: AblateSettings) -> Metrics:
         read_cell(arm, seed, inputs[2 * i].folder, inputs[2 * i + 1].folder)
         for i, (arm, seed) in enumerate(settings.cells)
     ]
-    page = ablation_page(settings.ablation, settings.profile, cells)
+    page = ablation_page(settings.ablation, settings.profile, cells, git_commit())
     (out / "report.md").write_text(to_markdown(page), encoding="utf-8")
     (out / "report.html").write_text(to_html(page), encoding="utf-8")
     (out / PLOTS).mkdir(exist_ok=True)

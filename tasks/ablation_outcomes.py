@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from configs.ablation import Ablation
 from configs.load import ConfigError
-from eval.ablation_outcome import Outcome
+from eval.ablation_outcome import Outcome, outcome_of
+from eval.ablation_results import read_cell
 from eval.ablation_table import Cost
 from eval.records import Record
 from tasks.lineage import ancestors
@@ -21,6 +22,8 @@ from tasks.store_care import ABLATE, ABLATE_VERSION
 
 RESULTS = "results.json"
 JUDGE = "judge"
+_EARLIER_RULES = {3: "whose bootstrap was stretched: they are as wide or wider"}
+"""`ABLATE_VERSION` → what its intervals are, beside today's."""
 _LONGEST_GAP = 3.0
 """In pauses between samples. A longer one is the time that a killed stage lay still."""
 
@@ -44,6 +47,8 @@ class Finished(Record):
     outcome: Outcome
     grader: int
     """Version of the judge behind all scores and rewards (`GRADER_VERSION`)."""
+    rules: int = 3
+    """Version of the rule of the intervals (`ABLATE_VERSION`); older lines do not say theirs."""
     created: str
     commit: str
     hardware: str
@@ -53,19 +58,28 @@ class Finished(Record):
 
     @property
     def made(self) -> str:
-        """`on 2026-11-22, grader version 4`."""
-        return f"on {self.created[:10]}, grader version {self.grader}"
+        """`on 2026-11-22 at commit 2cede76, grader version 4`."""
+        commit = self.commit.removesuffix("+")[:7] or "unknown"
+        changed = " with changes" if self.commit.endswith("+") else ""
+        told = f"on {self.created[:10]} at commit {commit}{changed}, grader version {self.grader}"
+        if self.rules == ABLATE_VERSION:
+            return told
+        rule = f"{self.rules}, {_EARLIER_RULES.get(self.rules, 'which is not that of today')}"
+        return f"{told}, intervals by rule {rule} (the runs are in no store here)"
 
-    @property
-    def rank(self) -> tuple[int, int, str]:
-        """The newest grader wins, then more seeds, and of equally many the latest."""
-        return self.grader, self.outcome.seeds, self.created
+    def rank(self, enough: int) -> tuple[int, int, int, int, str]:
+        """More seeds win as far as the experiment asks for them; of those with `enough` the newest
+        grader, and then more seeds, newer rules and the later date."""
+        seeds = self.outcome.seeds
+        return min(seeds, enough), self.grader, seeds, self.rules, self.created
 
 
 def question(spec: Ablation, profile: str) -> dict[str, Any]:
-    """Arms, contrasts, checkpoint, benchmarks and settings: all that an outcome depends on.
+    """Arms, contrasts, checkpoint, benchmarks and settings: what the experiment's file asks.
 
-    The paper's sentences are not part of it.
+    The paper's sentences are not part of it, nor which contrasts the claim rests on, for no figure
+    changes with them. An outcome depends on more: on the profile's YAML, on the defaults of
+    settings and on the code, which `Finished.commit` names.
     """
     return _question(spec.model_dump(mode="json"), profile)
 
@@ -84,28 +98,66 @@ def _question(told: dict[str, Any], profile: str) -> dict[str, Any]:
 
 
 def newest(store: Store, spec: Ablation, profile: str) -> Finished | None:
-    """The result of this store and of today's rules with the highest rank; None for none.
+    """The result of this store with the highest rank; None for none.
 
-    A result counts only if it is whole, and if the experiment is still what its file says now.
+    A result counts only if it is whole, and if its runs are still those that the experiment's file
+    asks for. Where its figures were made by other rules, or for other contrasts, they are made
+    anew from its runs, if the store still has them all.
     """
+    asked = question(spec, profile)
     found: list[Finished] = []
     for path in sorted((store.root / f"{ABLATE}{spec.name}").glob("*/manifest.json")):
         if not store.find(path.parents[1].name, path.parent.name)[0]:
             continue
         manifest = read_manifest(path.parent)
-        if manifest.version != ABLATE_VERSION:  # its figures were made by other rules
+        told = _asked(manifest)
+        if RESULTS not in manifest.files or _runs(told) != _runs(asked):
             continue
-        if RESULTS in manifest.files and _asked(manifest) == question(spec, profile):
-            found.append(_finished(store, manifest, question(spec, profile)))
-    return max(found, key=lambda f: f.rank, default=None)
+        if manifest.version == ABLATE_VERSION and told == asked:
+            outcome = Outcome.model_validate_json((path.parent / RESULTS).read_bytes())
+        else:
+            outcome = _made_anew(store, manifest, spec, profile)
+        if outcome:
+            found.append(_finished(store, manifest, asked, outcome))
+    return max(found, key=lambda f: f.rank(spec.seeds), default=None)
 
 
-def _finished(store: Store, manifest: Manifest, asked: dict[str, Any]) -> Finished:
+def _runs(asked: dict[str, Any] | None) -> dict[str, Any]:
+    """What decides which runs an experiment has: all but the contrasts between them."""
+    return {name: value for name, value in (asked or {}).items() if name != "contrasts"}
+
+
+def _made_anew(store: Store, manifest: Manifest, spec: Ablation, profile: str) -> Outcome | None:
+    """The outcome of a result's own runs by today's rules; None if one of them is gone."""
+    named = _cells(manifest)
+    inputs = [store.find(ref.stage, ref.key)[0] for ref in manifest.inputs]
+    pairs = zip(inputs, manifest.inputs, strict=True)
+    whole = [found for found, ref in pairs if found and found.digest == ref.digest]
+    if not named or len(whole) != 2 * len(named):
+        return None
+    cells = [
+        read_cell(arm, seed, whole[2 * i].folder, whole[2 * i + 1].folder)
+        for i, (arm, seed) in enumerate(named)
+    ]
+    return outcome_of(spec, profile, cells)
+
+
+def _cells(manifest: Manifest) -> list[tuple[str, int]]:
+    """(arm, seed) of every run of a result, in the order of its inputs."""
+    match manifest.settings:
+        case {"cells": list(told)}:
+            return [(arm, seed) for arm, seed in told]  # type: ignore[misc]
+    return []
+
+
+def _finished(
+    store: Store, manifest: Manifest, asked: dict[str, Any], outcome: Outcome
+) -> Finished:
     made_from = ancestors(store, manifest)
-    folder = store.folder(manifest.stage, manifest.key)
     return Finished(
         asked=asked,
-        outcome=Outcome.model_validate_json((folder / RESULTS).read_bytes()),
+        outcome=outcome,
+        rules=ABLATE_VERSION,
         grader=max((m.version for m in made_from if m.stage == JUDGE), default=0),
         created=manifest.created,
         commit=manifest.git_commit,
@@ -145,18 +197,25 @@ def write_finished(path: Path, found: Iterable[Finished]) -> None:
 
 
 def united(found: Iterable[Finished]) -> list[Finished]:
-    """Of those that answer the same question the one with the highest rank, in order of names."""
-    kept: dict[str, Finished] = {}
-    for one in found:
+    """Without those whose question a newer one answers with as many seeds, in order of names.
+
+    One with more seeds than all newer ones stays: nothing else may hold it.
+    """
+    kept: list[Finished] = []
+    most: dict[str, int] = {}
+    for one in sorted(found, key=lambda f: (f.grader, f.rules, f.created), reverse=True):
         asked = json.dumps(one.asked, sort_keys=True)
-        kept[asked] = max(one, kept.get(asked, one), key=lambda f: f.rank)
-    return sorted(kept.values(), key=lambda f: (f.asked["profile"], f.asked["name"], f.created))
+        if one.outcome.seeds > most.get(asked, 0):
+            most[asked] = one.outcome.seeds
+            kept.append(one)
+    return sorted(kept, key=lambda f: (f.asked["profile"], f.asked["name"], f.created))
 
 
 def best(spec: Ablation, profile: str, *found: Finished | None) -> Finished | None:
     """Of those that answer what the experiment asks now, the one with the highest rank."""
     asked = question(spec, profile)
-    return max((f for f in found if f and f.asked == asked), key=lambda f: f.rank, default=None)
+    mine = (f for f in found if f and f.asked == asked)
+    return max(mine, key=lambda f: f.rank(spec.seeds), default=None)
 
 
 def cost_of(found: Iterable[Finished]) -> Cost:

@@ -13,7 +13,7 @@ from tasks.store import Store
 
 SECONDS_A_DAY = 86_400.0
 ABLATE = "ablate_"  # begins the name of an ablation's last stage
-ABLATE_VERSION = 3  # of that stage, and so of its results.json
+ABLATE_VERSION = 4  # of that stage, and so of its results.json
 
 
 class Published(NamedTuple):

@@ -47,6 +47,9 @@ def test_the_page_names_scale_evidence_scores_and_the_papers_own_figures_apart()
     assert "79.37" in text
     assert "Not comparable" in text
     assert "confirmed" in text
+    assert "Test: 95 % interval over seeds and problems" in text
+    assert "5 seeds an arm are asked for" in text
+    assert "Not tested" not in text
     assert "data:image/svg+xml;base64," in to_html(ablation_page(SPEC, "tiny", cells(0.6)))
 
 
@@ -91,3 +94,13 @@ def test_a_run_that_scored_nothing_of_a_benchmark_does_not_count_for_it():
     seeds = {(b, e.seeds) for _, _, b, e in effects_of(SPEC, BENCHMARKS, lost)}
     assert seeds == {(first, 5), (second, 4)}
     assert to_markdown(ablation_page(SPEC, "tiny", lost)).count("confirmed") >= len(seeds)
+
+
+def test_the_page_says_what_is_not_tested_what_is_outside_the_claim_and_its_commit():
+    spec = load_ablation("fig2_clipping")
+    levels = {"gppo": 0.6, "clip-higher": 0.4, "cispo": 0.5}
+    mine = [cell(arm, seed, level) for arm, level in levels.items() for seed in range(5)]
+    text = to_markdown(ablation_page(spec, "tiny", mine, commit="abc123+"))
+    assert "Not tested: stability and convergence" in text
+    assert text.count("higher, outside the claim") == len(spec.scale("tiny").benchmarks)
+    assert "made at commit abc123+" in text

@@ -55,16 +55,32 @@ def test_the_plan_names_a_shared_stage_once_and_says_who_shares_it(tmp_path):
     assert sum(s.stage == "benchmarks" for s in stages) == 2
 
 
-@pytest.mark.parametrize("name", ablations())
-def test_the_paper_profile_of_every_experiment_plans_in_gpu_hours(name, tmp_path):
+SCALES = [(name, scale) for name in ablations() for scale in load_ablation(name).scales]
+
+
+@pytest.mark.parametrize(("name", "profile"), SCALES)
+def test_every_scale_of_every_experiment_plans(name, profile, tmp_path):
     spec = load_ablation(name)
-    stages = plan_ablation(spec, "paper", 1, Store(tmp_path))
+    stages = plan_ablation(spec, profile, 1, Store(tmp_path))
     scored = [s for s in stages if s.stage == spec.scored]
     assert len(scored) == len(spec.arms)  # every arm trains a model of its own
-    assert all(s.gpu_hours for s in scored)
     assert all(s.action == "compute" for s in stages)
-    assert " GPU-hours" in headline(stages)
+    on_gpus = profile != "tiny"
+    assert all(bool(s.gpu_hours) == on_gpus for s in scored)
+    assert (" GPU-hours" in headline(stages)) == on_gpus
     assert not stages.problems
+
+
+def test_only_the_test_filter_trains_what_comes_before_its_score_once_for_each_arm(tmp_path):
+    """Its evidence says so: the filter writes one file of both domains, and math RL reads it."""
+    for name in ("fig3_reward", "fig4_test_filter"):
+        spec = load_ablation(name)
+        for profile in spec.scales:
+            stages = plan_ablation(spec, profile, 1, Store(tmp_path))
+            trained = sum(s.stage == "rl_math" for s in stages)
+            assert trained == (len(spec.arms) if name == "fig4_test_filter" else 1)
+            told = "is trained once for each arm" in spec.scale(profile).evidence
+            assert told == (name == "fig4_test_filter")
 
 
 def test_the_page_of_an_experiment_shows_machines_memory_and_what_is_shared(

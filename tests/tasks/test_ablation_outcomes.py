@@ -6,12 +6,9 @@ import pytest
 
 from configs.ablation import load_ablation
 from configs.load import ConfigError
-from eval.ablation_outcome import outcome_of
-from eval.ablation_results import Cell
 from eval.ablation_table import NOT_RUN, Cost, Experiment, results_page
 from eval.page_markdown import to_markdown
 from tasks.ablation_outcomes import (
-    JUDGE,
     RESULTS,
     best,
     cost_of,
@@ -24,37 +21,9 @@ from tasks.ablation_outcomes import (
 from tasks.machine_load import MARKER
 from tasks.store import InputRef, Store
 from tasks.store_care import ABLATE, ABLATE_VERSION
+from tests.tasks.ablations_by_hand import SPEC, outcome, published
 
-SPEC = load_ablation("table6_lm_weight")
 OTHER = load_ablation("fig3_reward")
-
-
-def outcome(seeds: int, score: float = 0.6):
-    def cell(arm: str, seed: int) -> Cell:
-        level = score if arm == "α=0.1" else 0.4
-        means = {f"p{i}": level for i in range(10)}
-        return Cell(arm, seed, dict.fromkeys(SPEC.scale("tiny").benchmarks, means), {})
-
-    cells = [cell(arm.name, seed) for arm in SPEC.arms for seed in range(seeds)]
-    return outcome_of(SPEC, "tiny", cells)
-
-
-def published(
-    store: Store,
-    key: str,
-    seeds: int,
-    created: str,
-    spec=SPEC,
-    inputs=(),
-    score: float = 0.6,
-    version: int = ABLATE_VERSION,
-) -> None:
-    work = store.work(ABLATE + SPEC.name, key)
-    work.mkdir(parents=True)
-    (work / RESULTS).write_text(outcome(seeds, score).model_dump_json())
-    settings = {"ablation": spec.model_dump(mode="json"), "profile": "tiny"}
-    store.publish(work, stage=ABLATE + SPEC.name, version=version, key=key, settings=settings,
-                  inputs=inputs, seconds=1.0, pipeline_run="r", created=created)  # fmt: skip
 
 
 def test_the_result_with_most_seeds_counts_and_of_these_the_latest(tmp_path):
@@ -130,25 +99,14 @@ def test_results_of_other_profiles_and_of_experiments_as_they_were_stay_in_the_f
     assert tiny not in kept
 
 
-def test_a_result_of_the_newest_grader_wins_over_one_with_more_seeds(tmp_path):
-    store = Store(tmp_path)
-    for version, seeds in ((3, 5), (4, 3)):
-        work = store.work(JUDGE, f"j{version}")
-        work.mkdir(parents=True)
-        made = store.publish(work, stage=JUDGE, version=version, key=f"j{version}", settings={},
-                             seconds=1.0, pipeline_run="r", created="2026")  # fmt: skip
-        ref = InputRef(stage=JUDGE, key=made.key, digest=made.digest)
-        published(store, f"g{version}", seeds, "2026-01-01", inputs=(ref,))
-    found = newest(store, SPEC, "tiny")
-    assert found is not None
-    assert (found.grader, found.outcome.seeds) == (4, 3)
-
-
 def test_a_sentence_of_the_paper_may_be_quoted_otherwise_and_the_result_stands(tmp_path):
     published(Store(tmp_path), "a", 5, "2026-01-01")
     contrasts = tuple(c.model_copy(update={"says": "…"}) for c in SPEC.contrasts)
     retold = SPEC.model_copy(update={"contrasts": contrasts, "claim": "…"})
     assert newest(Store(tmp_path), retold, "tiny") is not None
+    extra = tuple(c.model_copy(update={"part_of_claim": False}) for c in SPEC.contrasts[1:])
+    fewer = SPEC.model_copy(update={"contrasts": (SPEC.contrasts[0], *extra), "untested": "…"})
+    assert newest(Store(tmp_path), fewer, "tiny") is not None
     turned = tuple(
         c.model_copy(update={"better": c.than[0], "than": (c.better,)}) for c in contrasts
     )
