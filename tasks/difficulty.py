@@ -41,8 +41,9 @@ def label_of(pass_rate: float | None, easy_above: float) -> Label:
 def label_by(settings: DifficultySettings, source: str, pass_rate: float | None) -> Label:
     """By what the settings let decide: the pass rate, or the source."""
     if settings.rater == "source":
-        known: dict[str, Label] = dict.fromkeys(settings.hard_sources, "hard")
-        return (known | dict.fromkeys(settings.easy_sources, "easy")).get(source, "unrated")
+        if source in settings.easy_sources:
+            return "easy"
+        return "hard" if source in settings.hard_sources else "unrated"
     return label_of(pass_rate, settings.easy_above)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from eval.ray_cluster import told_of_waiting
+
 Listener = Callable[[float, float, str], None]
 _listener: ContextVar[Listener | None] = ContextVar("progress_listener", default=None)
 
@@ -23,6 +25,7 @@ def listening(listener: Listener) -> Iterator[None]:
     """Send what is reported inside the block to `listener`."""
     token = _listener.set(listener)
     try:
-        yield
+        with told_of_waiting(lambda note: listener(0, 0, note)):
+            yield
     finally:
         _listener.reset(token)

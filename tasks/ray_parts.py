@@ -2,7 +2,8 @@
 
 A part is one Ray task of one CPU. Where its node sees the stage's scratch, it writes there; from
 elsewhere the folder comes back as a stream of chunks that waits for its reader. A part that is lost
-with its node is computed again elsewhere, from the start, and gives the same bytes.
+with its node is computed again elsewhere, from the start, and gives the same bytes. While none
+runs, as others hold every CPU, the stage says that it waits; once one runs, silence is a stall.
 
 Plain tasks, because prefect-ray's cost more and also need Prefect's server, which listens on
 loopback, from every node: of 64 parts on two busy cores one of nothing takes 5 ms as a task and
@@ -23,13 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eval.ray_cluster import code_digest, cores, join, same_code
+from eval.ray_cluster import BUSY, POLL_S, code_digest, cores, has_no_cpu, join, same_code
+from tasks.progress import report
 from tasks.ray_files import Inputs, NotHere, Received, folder_of, pack, read_chunk, sent, trim
 
 _ATTEMPTS = 4
 _CHUNKS_AHEAD = 2
 _FORGET_S = 20.0
 _HURRY_S = 2.0
+_BEGUN = "begun"
 _LOG = logging.getLogger(__name__)
 
 
@@ -51,7 +54,9 @@ class _FileServer:
 
 
 def _compute(code: str, packed: bytes, place: _Place, server: Any) -> Iterator[tuple[str, bytes]]:
-    """On a node: compute one part. Yields its folder's name, or its node and then its chunks."""
+    """On a node: compute one part. Yields that it has begun, then its folder's name, or its node
+    and its chunks."""
+    yield _BEGUN, b""
     same_code(code)
     import ray
 
@@ -134,6 +139,7 @@ atexit.register(_RUN.leave)
 class _Attempt:
     number: int
     received: Received | None = None
+    begun: bool = False
 
 
 class RayParts:
@@ -170,24 +176,30 @@ class RayParts:
         try:
             for number in range(len(self._parts)):
                 while not self._folder(number).exists():
-                    self._step()
+                    if not self._step() and self._starves():
+                        report(number, len(self._parts), BUSY)
                 yield self._folder(number)
         except BaseException:
             self._end(_HURRY_S)  # what a part was doing may never end
             raise
         self._end(_FORGET_S)
 
-    def _step(self) -> None:
-        """Hand out what may run now, and take what has arrived."""
+    def _starves(self) -> bool:
+        """Whether nothing of this call runs, because nothing can."""
+        return not any(a.begun for a in self._live.values()) and has_no_cpu(self._ray)
+
+    def _step(self) -> bool:
+        """Hand out what may run now, and take what has arrived; whether anything has."""
         most = self._at_once or 2 * cores(self._ray)  # Ray runs one a CPU; the others wait there
         while self._todo and len(self._live) < most:
             number = self._todo.popleft()
             packed = pack((self._of_part, self._parts[number]))
             live = self._task.remote(code_digest(), packed, self._place, self._server)
             self._live[live] = _Attempt(number)
-        ready, _ = self._ray.wait(list(self._live), num_returns=1)
+        ready, _ = self._ray.wait(list(self._live), num_returns=1, timeout=POLL_S)
         for live in ready:
             self._take(live, self._live[live])
+        return bool(ready)
 
     def _take(self, live: Any, attempt: _Attempt) -> None:
         from ray.exceptions import RayError, RayTaskError
@@ -209,10 +221,12 @@ class RayParts:
 
     def _arrived(self, attempt: _Attempt, name: str, chunk: bytes) -> bool:
         """Whether the part is now whole, and in its place."""
-        if name.startswith("here/"):
+        if not attempt.begun:  # `name` is _BEGUN
+            attempt.begun = True
+        elif name.startswith("here/"):
             os.rename(self._scratch / name.removeprefix("here/"), self._folder(attempt.number))
             return True
-        if attempt.received is None:  # `name` is "from"
+        elif attempt.received is None:  # `name` is "from"
             self._nodes.add(chunk.decode())
             attempt.received = Received(self._scratch / f"{uuid.uuid4().hex}.partial")
             attempt.received.folder.mkdir()

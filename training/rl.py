@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from configs.training_stages import RLSettings
 from eval.judge import Judge
+from eval.ray_cluster import told_of_waiting
 from eval.records import Problem
 from eval.tables import read_table
 from training import render
@@ -61,7 +62,13 @@ def run_rl(job: RLJob) -> dict[str, float]:
     checkpoints = scratch / CHECKPOINTS
     start = latest(checkpoints)
     done = int(start.name.rpartition("-")[2]) // units.updates_per_rollout if start else 0
-    with Judge(share_of_judge(s.judge)) as judge:
+    shown = ProgressFile(job.out)
+
+    def tell(note: str) -> None:
+        if not rank():
+            shown.report(0, 0, note)
+
+    with told_of_waiting(tell), Judge(share_of_judge(s.judge)) as judge:
         reward = JudgeReward(judge, problems)
         trainer = build_trainer(job, model, tokenizer, problems, reward, units, checkpoints)
         check_layout(trainer, start)
@@ -74,7 +81,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
             trainer.add_callback(
                 WriteMetrics(
                     MetricsFile(job.out, after_step=done),
-                    ProgressFile(job.out),
+                    shown,
                     updates_per_step=units.updates_per_rollout,
                 )
             )

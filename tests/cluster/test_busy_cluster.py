@@ -1,34 +1,115 @@
 """A cluster whose every CPU is held for days by the judge of another run."""
 
+import importlib
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
+from configs.judging import JudgeRuntime, JudgeSettings
 from configs.launching import Launch
-from eval.ray_cluster import code_digest, join
+from eval import ray_judge
+from eval.judge import Judge
+from eval.ray_cluster import BUSY, code_digest, join
+from eval.records import Problem
 from flows import doctor_elsewhere
-from tasks import ray_launch
+from tasks import ray_launch, ray_parts
+from tasks.parts import computed_parts
+from tasks.progress import listening
+from tasks.watchdog import watched
 
+HERE = Path(__file__).parent
 HELD_S = 120.0
+PATIENCE_S = 8.0
+POLL_S = 0.2
+NOTES = 5
 
 
-class Judge:
+class Other:
     def there(self) -> bool:
         return True
 
 
 @pytest.fixture
-def busy(cluster: Any) -> Iterator[Any]:
-    """Both nodes, with an actor on each CPU."""
+def others(cluster: Any) -> Iterator[list[Any]]:
+    """An actor on each CPU of both nodes; a test may kill them."""
     api: Any = join(cluster.address)
-    judges = [api.remote(Judge).options(num_cpus=1).remote() for _ in range(2)]
-    api.get([judge.there.remote() for judge in judges], timeout=HELD_S)
-    assert api.available_resources().get("CPU", 0) == 0
-    yield cluster
-    for judge in judges:
-        api.kill(judge)
+    actors = [api.remote(Other).options(num_cpus=1).remote() for _ in range(2)]
+    api.get([actor.there.remote() for actor in actors], timeout=HELD_S)
+    deadline = time.monotonic() + HELD_S
+    while api.available_resources().get("CPU", 0):  # it is told a moment later
+        assert time.monotonic() < deadline
+        time.sleep(POLL_S)
+    yield actors
+    end(actors)
+
+
+@pytest.fixture
+def busy(cluster: Any, others: list[Any]) -> Any:
+    """Both nodes, with no CPU free."""
+    return cluster
+
+
+def end(actors: list[Any]) -> None:
+    api: Any = ray
+    while actors:
+        api.kill(actors.pop())
+
+
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (ray_parts, ray_judge):
+        monkeypatch.setattr(module, "POLL_S", POLL_S)
+
+
+def test_parts_wait_for_a_cpu_for_longer_than_a_stall_and_say_so(
+    busy: Any, others: list[Any], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(HERE)
+    work = importlib.import_module("parts_of_tests")
+    said: list[str] = []
+    begun = time.monotonic()
+    with watched("collect", PATIENCE_S / 60) as beat:
+
+        def listen(done: float, total: float, note: str) -> None:
+            said.append(f"{done:g} of {total:g} {note}")
+            beat(note)
+            if time.monotonic() > begun + 1.5 * PATIENCE_S:
+                end(others)
+
+        with listening(listen):
+            folders = list(computed_parts(place / "parts", [1, 2, 3], work.write_square))
+
+    assert [int((folder / "square").read_text()) for folder in folders] == [1, 4, 9]
+    assert said[0] == f"0 of 3 {BUSY}"
+    assert said[-3:] == ["1 of 3 parts", "2 of 3 parts", "3 of 3 parts"]
+
+
+def test_an_answer_that_waits_for_a_cpu_says_so_and_one_that_takes_long_does_not(
+    busy: Any, others: list[Any]
+) -> None:
+    said: list[str] = []
+
+    def tell(done: float, total: float, note: str) -> None:
+        said.append(note)
+        if len(said) == NOTES:
+            end(others)
+
+    workers = JudgeSettings(runtime=JudgeRuntime(workers=2))
+    with listening(tell), Judge(workers) as judge:
+        surd = Problem(domain="math", prompt="The root of 8?", answer=r"2\sqrt{2}")
+        assert judge.judge(surd, r"<think></think>\boxed{\sqrt{8}}").verdict == "AC"
+        assert set(said) == {BUSY}
+        waited = len(said)
+        assert waited >= NOTES
+        tests = {"kind": "stdin", "cases": [{"input": "1", "output": "1"}], "time_limit_s": 60}
+        slow = Problem.model_validate({"domain": "code", "prompt": "Echo.", "tests": tests})
+        program = "```python\nimport time; time.sleep(2)\nprint(input())\n```"
+        assert judge.judge(slow, f"<think></think>\n{program}").verdict == "AC"
+    assert len(said) == waited
 
 
 def test_training_begins_while_a_judge_holds_every_cpu(busy: Any) -> None:

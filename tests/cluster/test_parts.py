@@ -14,6 +14,7 @@ import pytest
 from eval.ray_cluster import OtherCode
 from tasks import ray_parts
 from tasks.parts import computed_parts
+from tasks.progress import listening
 from tasks.ray_files import COPIES, PREFIX
 from tasks.watchdog import Stalled, watched
 
@@ -114,8 +115,13 @@ def test_an_address_without_a_cluster_says_what_to_do(place, work, monkeypatch):
 
 
 def test_parts_that_hang_are_ended_with_the_stage(cluster, place, work, tmp_path):
+    """They hold every CPU, but they are ours: the stage does not wait for others."""
+
     def stage() -> None:
-        with watched("collect", 1 / 60) as beat:
+        with (
+            watched("collect", 1 / 60) as beat,
+            listening(lambda done, total, note: beat(note)),
+        ):
             threading.Thread(target=until_one_hangs, args=(beat,), daemon=True).start()
             list(computed_parts(place / "parts", [str(tmp_path)] * 3, work.hang))
 

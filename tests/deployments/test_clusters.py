@@ -1,5 +1,7 @@
 """Files for Ray, Slurm, systemd, Kubernetes: what the tools check themselves, without a cluster."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,6 +65,78 @@ def test_ray_accepts_the_cluster_and_refuses_a_misspelt_one() -> None:
     validate_config(prepare_config(config))
     with pytest.raises(Exception, match="head_start_ray_comands"):
         validate_config(prepare_config({**config, "head_start_ray_comands": []}))
+
+
+def asks_for_a_token(environment: dict[str, str]) -> str:
+    """The file that the token is in."""
+    assert environment["RAY_AUTH_MODE"] == "token"
+    return environment["RAY_AUTH_TOKEN_PATH"]
+
+
+def test_every_node_that_is_started_over_ssh_asks_for_the_token_that_the_file_says_how_to_make(
+    tmp_path: Path,
+) -> None:
+    text = (FOLDER / "ray/cluster.yaml").read_text()
+    config = yaml.safe_load(text)
+    starts = [
+        line
+        for key in ("head_start_ray_commands", "worker_start_ray_commands")
+        for line in config[key]
+        if "ray start" in line
+    ]
+    assert len(starts) == 2
+    (made,) = re.findall(r"^#   ssh \S+ '(.*)'", text, re.M)
+    (path,) = {asks_for_a_token(assigned(line)) for line in starts}
+    assert path == asks_for_a_token(assigned(text.partition("export RAY_")[2], "RAY_"))
+    assert made.endswith(f">{path})")
+    token = tmp_path / "token"
+    subprocess.run(["bash", "-c", made.replace(path, str(token))], check=True)
+    assert_only_we_can_read(token)
+
+
+def assigned(line: str, begin: str = "") -> dict[str, str]:
+    """NAME=value of the words of a line."""
+    words = (begin + line).splitlines()[0].split()
+    return dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+
+
+def assert_only_we_can_read(token: Path) -> None:
+    assert token.stat().st_mode & 0o777 == 0o600
+    asked = subprocess.run(
+        [Path(sys.executable).with_name("ray"), "get-auth-token"],
+        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert re.fullmatch(r"[0-9a-f]{64}", asked.stdout.strip())
+
+
+def test_every_pod_of_ray_asks_for_a_token_that_is_in_a_secret() -> None:
+    text = (FOLDER / "ray/kuberay.yaml").read_text()
+    made = "create secret generic klear-ray --from-literal=auth_token="
+    assert re.search(rf'^#   kubectl -n klear {made}"\$\(openssl rand -hex 32\)"$', text, re.M)
+    ray = [pod for pod in pods() if pod["containers"][0]["name"] == "ray"]
+    assert len(ray) == 2
+    for pod in ray:
+        (container,) = pod["containers"]
+        path = Path(asks_for_a_token({v["name"]: v.get("value") for v in container["env"]}))
+        (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == str(path.parent)]
+        (volume,) = [v for v in pod["volumes"] if v["name"] == mount["name"]]
+        assert (volume["secret"], path.name) == ({"secretName": "klear-ray"}, "auth_token")
+
+
+def test_the_readmes_ray_nodes_ask_for_the_token_that_its_first_line_makes(tmp_path: Path) -> None:
+    readme = (FOLDER / "README.md").read_text().partition("## A Ray cluster\n\n")[2]
+    lines = [line.strip() for line in readme.partition("\n\n")[0].splitlines()]
+    assert lines[1].startswith("export RAY_AUTH_MODE=token ")
+    assert [line.split()[:2] for line in lines[2:4]] == [["ray", "start"]] * 2
+    subprocess.run(["bash", "-c", lines[0]], env={**os.environ, "HOME": str(tmp_path)}, check=True)
+    assert_only_we_can_read(tmp_path / ".ray/auth_token")  # where Ray looks for it
+
+
+def test_nothing_shipped_starts_ray_without_a_token() -> None:
+    for path in sorted((FOLDER / "ray").iterdir()) + sorted((FOLDER / "slurm").iterdir()):
+        if "ray start" in path.read_text() or "rayStartParams" in path.read_text():
+            assert re.search(r"RAY_AUTH_MODE(=|, value: )token", path.read_text()), path.name
 
 
 def test_the_ray_on_kubernetes_is_the_one_of_the_lock() -> None:

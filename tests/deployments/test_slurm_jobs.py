@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from configs.load import load_profile
 from configs.placing import placed
 from configs.stage_names import STAGES
+from flows.plan import plan
+from tasks.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deployments"
@@ -57,6 +60,41 @@ def test_ray_gets_every_cpu_of_its_nodes_and_asks_for_a_token(
         assert "--num-cpus=96 " in step
     assert (tmp_path / "token").read_text().strip() == "64"
     assert not list((tmp_path / "home").iterdir())  # the token ends with its cluster
+
+
+def test_a_chain_of_jobs_has_the_settings_and_the_days_that_a_run_takes(tmp_path: Path) -> None:
+    block = README.partition("A chain\nof four jobs")[2].partition(":\n\n")[2].partition("\n\n")[0]
+    (fast,) = re.findall(r"^    (fast=.*)$", README, re.M)
+    stand_in = tmp_path / "sbatch"
+    stand_in.write_text(
+        f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\ngrep -c . {tmp_path}/asked\n'  # 1, 2, …
+    )
+    stand_in.chmod(0o755)
+    subprocess.run(
+        ["bash", "-euc", f"{fast}\n{block}"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, cwd=ROOT, timeout=60, check=True,
+    )  # fmt: skip
+    jobs = [shlex.split(line) for line in (tmp_path / "asked").read_text().splitlines()]
+    for number, words in enumerate(jobs):
+        after = [f"--dependency=afternotok:{number}", "--kill-on-invalid-dep=yes"] if number else []
+        assert words[: 2 + len(after)] == ["--parsable", *after, "deployments/slurm/klear.sbatch"]
+        assert words[2 + len(after)] == "paper"
+    settings = [word for word in jobs[0] if "=" in word and not word.startswith("--")]
+    assert all([w for w in words if w in settings] == settings for words in jobs)
+    seconds = sum(s.seconds or 0.0 for s in plan(load_profile("paper", settings), Store(tmp_path)))
+    assert 23 < seconds / 86_400 < 7 * len(jobs)
+    slow = sum(s.seconds or 0.0 for s in plan(load_profile("paper", []), Store(tmp_path)))
+    assert slow / 86_400 == pytest.approx(314, abs=1)
+
+
+def test_the_readme_assumes_no_price_and_multiplies_yours(tmp_path: Path) -> None:
+    paper = load_profile("paper", [])
+    assert paper.topology.gpu_hour_price is None
+    priced = load_profile("paper", ["topology.gpu_hour_price=1"])
+    costs = [stage.cost for stage in plan(priced, Store(tmp_path)) if stage.cost]
+    assert round(sum(costs)) == 2_800
+    for money in ("2,800 p;", "62,100 p", "241,400 p", "18,400 p"):
+        assert money in README
 
 
 def split() -> list[tuple[str, str, str]]:

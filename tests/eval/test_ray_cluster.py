@@ -1,0 +1,124 @@
+"""What the nodes of a cluster must have in common: all that decides a byte of a result."""
+
+import ast
+from collections.abc import Callable
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from eval import ray_cluster
+from eval.ray_cluster import BUILDS, BYTES_DEPEND_ON
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("configs", "eval", "tasks", "training")
+DECIDES_NOTHING = {
+    "fsspec": "copies files whose digests are known", "gcsfs": "copies them from Google",
+    "httpx": "asks Prefect", "prefect": "shows and starts runs", "mlflow": "shows runs",
+    "mlflow-skinny": "mlflow's", "mlflow-tracing": "mlflow's",
+    "huggingface-hub": "downloads, by the machine that asks",
+    "matplotlib": "draws, on the machine that asks",
+    "openai": "asks a teacher, from the machine that asks",
+    "requests": "asks servers",
+    "psutil": "measures", "pydantic-settings": "reads settings of the machine",
+    "ray": "itself refuses a node of another version",
+    # of what is compared, required but not computed with
+    "annotated-types": "types", "typing-extensions": "types", "typing-inspection": "types",
+    "cloudpickle": "joblib's", "narwhals": "scikit-learn's tables, of which there are none",
+    "markupsafe": "escapes HTML, which no prompt is",
+}  # fmt: skip
+TRAINING = BYTES_DEPEND_ON[BYTES_DEPEND_ON.index("accelerate") :]
+"""Their own requirements are many; of these, what the data parts share is compared."""
+
+
+@pytest.fixture
+def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """The digest of a small copy of the code, computed anew at each call."""
+    for name in ("configs/catalogue.toml", "configs/tiny.yaml", "configs/accelerate/ddp.yaml",
+                 "eval/errata.jsonl", "eval/page.css", "tasks/parts.py"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    monkeypatch.setattr(ray_cluster, "_ROOT", tmp_path)
+    return ray_cluster.code_digest.__wrapped__
+
+
+def imported() -> set[str]:
+    """Every package that the code which runs on nodes imports."""
+    owners = packages_distributions()
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
+    modules = [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
+    modules += [n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module]
+    tops = {module.partition(".")[0] for module in modules}
+    return {canonicalize_name(d) for top in tops for d in owners.get(top, []) if d != "klear"}
+
+
+def needed(packages: set[str]) -> set[str]:
+    """Those and all that they require."""
+    found, todo = set[str](), list(packages)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            required = [Requirement(r) for r in requires(name) or []]
+            todo += [
+                canonicalize_name(r.name)
+                for r in required
+                if r.marker is None or r.marker.evaluate({"extra": ""})
+            ]
+    return found
+
+
+def test_every_package_that_the_code_imports_is_compared_or_decides_nothing() -> None:
+    assert imported() - set(BYTES_DEPEND_ON) - set(BUILDS.values()) == (
+        imported() & DECIDES_NOTHING.keys()
+    )
+
+
+def test_what_the_packages_of_data_and_verdicts_compute_with_is_compared_too() -> None:
+    for_data = set(BYTES_DEPEND_ON) - set(TRAINING)
+    assert needed(for_data) - for_data <= DECIDES_NOTHING.keys()
+
+
+@pytest.mark.parametrize("package", BYTES_DEPEND_ON)
+def test_another_version_of_one_is_other_code(
+    package: str, digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, known = digest(), ray_cluster._version
+    monkeypatch.setattr(
+        ray_cluster, "_version", lambda name: "0.0.1" if name == package else known(name)
+    )
+    assert digest() != before
+
+
+def test_the_build_of_a_package_is_not_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "version", {"torch": "2.13.0+cu130"}.__getitem__)
+    assert ray_cluster._version("torch") == "2.13.0"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "configs/catalogue.toml",
+        "configs/accelerate/ddp.yaml",
+        "eval/errata.jsonl",
+        "tasks/parts.py",
+    ],
+)
+def test_other_data_of_the_code_is_other_code(
+    name: str, digest: Callable[[], str], tmp_path: Path
+) -> None:
+    before = digest()
+    (tmp_path / name).write_text("another")
+    assert digest() != before
+
+
+@pytest.mark.parametrize("name", ["configs/tiny.yaml", "eval/page.css"])
+def test_what_only_the_machine_that_asks_reads_is_not_compared(
+    name: str, digest: Callable[[], str], tmp_path: Path
+) -> None:
+    before = digest()
+    (tmp_path / name).write_text("another")
+    assert digest() == before
