@@ -8,7 +8,8 @@ both ways must agree.
 
 Wall time says that only on a machine that does nothing else. So what counts is CPU time: on one
 core all of it, one after the other; on two cores that of the main thread, which no worker shortens,
-and after it half of the workers'. The least of some rounds each; wall times stand beside it.
+and after it half of the workers'. The least of some rounds each. Wall times stand beside it, and
+what two cores gave just before to two loops that need nothing of each other: no stage gains more.
 
 The last line is JSON: `ours` is how many times less that is on two cores, `ratio` that over the 1.7
 that are asked for, `setup` has the seconds of each stage.
@@ -17,6 +18,7 @@ that are asked for, `setup` has the seconds of each stage.
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -128,6 +130,30 @@ def judging(answers: int) -> Work:
     return work
 
 
+COUNT = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+done, end = 0, time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    done += 1
+print(done)
+"""
+
+
+def two_cores() -> float:
+    """How many times more two loops count on two cores than one of them on its own."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+
+    def count(on: list[int]) -> int:
+        counting = [
+            subprocess.Popen([sys.executable, "-c", COUNT, str(core), "2"], stdout=subprocess.PIPE)
+            for core in on
+        ]
+        return sum(int(process.communicate()[0]) for process in counting)
+
+    return count(cores) / count(cores[:1])
+
+
 def timed(work: Work, workers: int) -> tuple[Clock, Any]:
     """The time on as many cores as workers, and what was made."""
     every = os.sched_getaffinity(0)
@@ -156,13 +182,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, work in stages(Path(folder), texts, options.answers):
             clocks: list[tuple[Clock, Clock]] = []
+            free = max(two_cores() for _ in range(options.rounds))
             for _ in range(options.rounds):
                 (one, made), (two, again) = timed(work, 1), timed(work, 2)
                 assert made == again, f"{name}: two workers made something else"
                 clocks.append((one, two))
             cpu[name] = [min(pair[i].cpu for pair in clocks) for i in (0, 1)]
             wall = [min(pair[i].wall for pair in clocks) for i in (0, 1)]
-            walls.append(f"{name} {wall[0]:.1f} → {wall[1]:.1f}")
+            walls.append(f"{name} {wall[0]:.1f} → {wall[1]:.1f} (free loops {free:.2f} ×)")
             print(
                 f"{name}: {cpu[name][0]:.2f} → {cpu[name][1]:.2f} s; wall {walls[-1]}", flush=True
             )
