@@ -12,7 +12,7 @@ import platform
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -118,9 +118,11 @@ def told_of_waiting(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def tell_of_waiting(ray: Any) -> None:
-    """If somebody listens and waits with reason."""
-    tell = _told.get()
-    if tell is not None and has_no_cpu(ray):
+    """If somebody listens and waits with reason. A cluster that cannot say is no reason."""
+    tell, busy = _told.get(), False
+    with suppress(Exception):  # whoever waits still gets an answer
+        busy = has_no_cpu(ray)
+    if tell is not None and busy:
         tell(BUSY)
 
 

@@ -121,12 +121,21 @@ class RayWorkers:
             self._check_open()
             if self._thread is None:
                 self._start()
-        sent = self.suites.send(payload, self._tell_if_starved)
+        sent = self.suites.send(payload, self._wait_for_room)
         task = _Task(kind, deadline_s, sent, _Answer(self._tell_if_starved))
         with self._lock:  # it may have been closed meanwhile, and then nobody would answer
-            self._check_open()
+            try:
+                self._check_open()
+            except BaseException:
+                self.suites.release(sent)
+                raise
             self._events.put(task)
         return task.future
+
+    def _wait_for_room(self) -> None:
+        with self._lock:
+            self._check_open()
+        self._tell_if_starved()
 
     def _check_open(self) -> None:
         if self._unfit is not None:

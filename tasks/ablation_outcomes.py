@@ -135,6 +135,8 @@ def _made_anew(store: Store, manifest: Manifest, spec: Ablation, profile: str) -
     whole = [found for found, ref in pairs if found and found.digest == ref.digest]
     if not named or len(whole) != 2 * len(named):
         return None
+    for found in whole:
+        store.fetch(found)
     cells = [
         read_cell(arm, seed, whole[2 * i].folder, whole[2 * i + 1].folder)
         for i, (arm, seed) in enumerate(named)

@@ -60,7 +60,7 @@ class SharedStore(Store):
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
         """As `Store.find`; what is in the object store alone is found too, by the same rules.
 
-        With `verify`, a copy here that is damaged is discarded where the shared result is sound.
+        With `verify`, a damaged copy here counts no more where the shared result is sound.
         """
         found, wrong = super().find(stage, key, verify=verify)
         if found:
@@ -80,10 +80,10 @@ class SharedStore(Store):
             return None, f"{name}: {lost[0]} is missing or was changed"
         if closely:
             self.marks.note_sound(stage, key)
-        if verify and wrong:  # `fetch` compares sizes alone and would keep the copy that is here
+        if verify and wrong:  # `fetch` compares sizes alone and would keep what is here
             with self._copying(stage, key):
                 if not super().find(stage, key, verify=True)[0]:  # nor has another run mended it
-                    self.discard(stage, key)
+                    (self.folder(stage, key) / MANIFEST).unlink(missing_ok=True)
         return self._artifact(manifest, self.folder(stage, key)), ""
 
     def manifest(self, artifact: Artifact | InputRef) -> Manifest:

@@ -50,9 +50,12 @@ def published(store: Store) -> list[Published]:
 
 
 def damaged(store: Store) -> Iterator[tuple[str, str]]:
-    """(stage/key, what is wrong, '' for a sound result) of every result, by its digests."""
+    """(stage/key, what is wrong, '' for a sound result) of every result, by its digests.
+
+    Of the copies here alone: a shared store finds what is sound elsewhere, and mends.
+    """
     for folder in _folders(store):
-        _, wrong = store.find(folder.parent.name, folder.name, verify=True)
+        _, wrong = Store.find(store, folder.parent.name, folder.name, verify=True)
         yield f"{folder.parent.name}/{folder.name}", wrong
 
 

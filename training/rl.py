@@ -63,12 +63,8 @@ def run_rl(job: RLJob) -> dict[str, float]:
     start = latest(checkpoints)
     done = int(start.name.rpartition("-")[2]) // units.updates_per_rollout if start else 0
     shown = ProgressFile(job.out)
-
-    def tell(note: str) -> None:
-        if not rank():
-            shown.report(0, 0, note)
-
-    with told_of_waiting(tell), Judge(share_of_judge(s.judge)) as judge:
+    # of any process: the others wait for the one that waits
+    with told_of_waiting(shown.note), Judge(share_of_judge(s.judge)) as judge:
         reward = JudgeReward(judge, problems)
         trainer = build_trainer(job, model, tokenizer, problems, reward, units, checkpoints)
         check_layout(trainer, start)

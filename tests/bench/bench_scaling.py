@@ -8,8 +8,8 @@ both ways must agree.
 
 Wall time says that only on a machine that does nothing else. So what counts is CPU time: on one
 core all of it, one after the other; on two cores that of the main thread, which no worker shortens,
-and after it half of the workers'. The least of some rounds each. Wall times stand beside it, and
-what two cores gave just before to two loops that need nothing of each other: no stage gains more.
+and after it half of the workers'. The least of some rounds each. Wall times stand beside it, and,
+to compare, what two cores gave just before to two loops that need nothing of each other.
 
 The last line is JSON: `ours` is how many times less that is on two cores, `ratio` that over the 1.7
 that are asked for, `setup` has the seconds of each stage.

@@ -82,7 +82,7 @@ def test_without_a_difference_the_interval_seldom_misses_zero_and_is_not_needles
 
 
 def test_the_bounds_are_no_extremes_of_the_draws():
-    """They once were for three seeds: ten times the resamples moved them by a tenth."""
+    """Else more resamples would move them."""
     rng = np.random.default_rng(1)
     ours = [{str(j): float(d) for j, d in enumerate(rng.random(40))} for _ in range(3)]
     none = [dict.fromkeys(ours[0], 0.5)] * 3

@@ -122,3 +122,17 @@ def test_what_only_the_machine_that_asks_reads_is_not_compared(
     before = digest()
     (tmp_path / name).write_text("another")
     assert digest() == before
+
+
+class Silent:
+    """A cluster that does not say what is free."""
+
+    def available_resources(self) -> dict[str, float]:
+        raise ConnectionError("the head node is away")
+
+
+def test_a_cluster_that_does_not_say_what_is_free_costs_no_answer() -> None:
+    said: list[str] = []
+    with ray_cluster.told_of_waiting(said.append):
+        ray_cluster.tell_of_waiting(Silent())
+    assert said == []

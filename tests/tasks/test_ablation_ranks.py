@@ -2,6 +2,7 @@
 
 from configs.ablation import FOLDER, load_ablation
 from tasks.ablation_outcomes import Finished, best, newest, read_finished, united
+from tasks.shared_store import SharedStore
 from tasks.store import Store
 from tasks.store_care import ABLATE_VERSION
 from tests.tasks.ablations_by_hand import SPEC, cell_of, published, ranked
@@ -20,7 +21,7 @@ def test_enough_seeds_come_before_the_newest_grader_and_that_before_more_seeds(t
 
 
 def test_a_line_with_more_seeds_than_all_newer_ones_is_never_dropped(tmp_path):
-    """One seed by a new grader once erased the only record of five."""
+    """It may be the only record of five seeds that one seed by a new grader follows."""
     many, five, again, one = (
         ranked(Store(tmp_path / str(grader)), grader, seeds)
         for grader, seeds in ((2, 9), (3, 5), (4, 5), (5, 1))
@@ -46,6 +47,17 @@ def test_figures_of_other_rules_or_contrasts_are_made_anew_from_the_runs(tmp_pat
 
     (store.folder("rl_math", "arm0-seed0") / "weights").unlink()
     assert newest(store, SPEC, "tiny") is None
+
+
+def test_figures_are_made_anew_from_runs_that_are_on_the_shared_store_alone(tmp_path):
+    url = (tmp_path / "objects").as_uri()
+    elsewhere, here = (SharedStore(tmp_path / name, url) for name in "ab")
+    named = [(arm.name, seed) for seed in range(3) for arm in SPEC.arms]
+    inputs = [ref for arm, seed in named for ref in cell_of(elsewhere, arm, seed)]
+    published(here, "old", 9, "2026-01-01", version=ABLATE_VERSION - 1, cells=named, inputs=inputs)
+    found = newest(here, SPEC, "tiny")
+    assert found is not None
+    assert found.outcome.seeds == 3
 
 
 def test_an_older_line_says_that_its_intervals_are_of_an_older_rule(tmp_path):

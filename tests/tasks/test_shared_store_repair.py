@@ -15,6 +15,7 @@ from tasks.shared_results import remove_shared, results
 from tasks.shared_store import SharedStore
 from tasks.stage import Metrics, stage
 from tasks.store import Artifact
+from tasks.store_care import damaged
 from tests.tasks.shared_by_hand import KEY, damage_there, fetched, made
 
 NAME = f"collect/{KEY}/{MANIFEST}"
@@ -158,6 +159,18 @@ def test_a_copy_that_was_changed_here_is_brought_again_under_verify(url, tmp_pat
     SharedStore(tmp_path / "a", url).fetch(found)
 
     assert path.read_text() == "rows"
+
+
+def test_who_only_looks_for_damage_names_a_changed_copy_and_leaves_it(url, tmp_path):
+    store = SharedStore(tmp_path / "a", url)
+    path = made(store).file("rows.jsonl")
+    path.write_text("sowr")
+
+    [(_, wrong)] = damaged(store)
+
+    assert wrong.endswith("rows.jsonl was changed since it was published")
+    assert path.read_text() == "sowr"
+    assert (path.parent / MANIFEST).exists()
 
 
 def test_a_copy_that_was_changed_here_is_kept_where_the_shared_one_is_no_better(url, tmp_path):

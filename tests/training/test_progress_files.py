@@ -42,3 +42,12 @@ def test_progress_is_written_rarely_but_always_at_the_end(tmp_path):
     assert json.loads(path.read_text()) == {"done": 1, "total": 100, "note": "first"}
     progress.report(100, 100, "end")
     assert json.loads(path.read_text())["note"] == "end"
+
+
+def test_a_note_of_any_process_leaves_the_progress_that_is_known(tmp_path):
+    ProgressFile(tmp_path).report(3, 10, "loss 0.5")
+    ProgressFile(tmp_path).note("waiting")
+    told = json.loads((tmp_path / ".resume/progress.json").read_text())
+    assert told == {"done": 3, "total": 10, "note": "waiting"}
+    ProgressFile(tmp_path / "new").note("waiting")
+    assert (tmp_path / "new/.resume/progress.json").exists()
