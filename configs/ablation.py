@@ -33,14 +33,23 @@ class Arm(Settings):
 
 
 class Contrast(Settings):
-    """`better` scores higher than each of `than`: what the paper says, as one can test it."""
+    """`better` scores higher than each of `than`, or is steadier: what the paper says, as one can
+    test it."""
 
     better: str
     than: Annotated[tuple[str, ...], Field(min_length=1)]
+    measure: Annotated[
+        Literal["score", "steadiness"],
+        Field(description="score: of the last checkpoint; steadiness: falling less along the way"),
+    ] = "score"
     says: Annotated[str, Field(description="The sentence of the paper that it stands for")]
     part_of_claim: Annotated[
         bool, Field(description="Its verdict counts for the claim; else it is only shown")
     ] = True
+
+    def against(self, other: str) -> str:
+        """`gppo over cispo`; `gppo steadier than cispo`."""
+        return f"{self.better} {'over' if self.measure == 'score' else 'steadier than'} {other}"
 
 
 class Scale(Settings):

@@ -42,11 +42,22 @@ class HowOnly:
 HOW = HowOnly()
 
 
+class Later:
+    """Annotated mark of a field that came when results had been published: at its default it is
+    not part of the key, so that they are still found."""
+
+
+LATER = Later()
+
+
 def fields_with_meaning(settings: BaseModel) -> Iterator[str]:
     """Names of the fields that a stage's key depends on."""
     for name, field in type(settings).model_fields.items():
-        marked = any(isinstance(mark, HowOnly) for mark in field.metadata)
-        if not marked and not isinstance(getattr(settings, name), Runtime):
+        value = getattr(settings, name)
+        how = any(isinstance(mark, HowOnly) for mark in field.metadata)
+        later = any(isinstance(mark, Later) for mark in field.metadata)
+        unused = later and value == field.get_default(call_default_factory=True)
+        if not how and not unused and not isinstance(value, Runtime):
             yield name
 
 

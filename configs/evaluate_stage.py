@@ -4,10 +4,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from configs.base import Settings
+from configs.base import LATER, Settings
 from configs.engines import EngineRuntime, Sampling
 from configs.judging import JudgeSettings
 
+LEARNING_CURVE = "logs/learning_curve.jsonl"
+"""Where an evaluation draws accuracy over rollout steps."""
 _DATE = r"^(\d{4}-\d{2}-\d{2})?$"
 
 
@@ -63,6 +65,15 @@ PAPER_PROTOCOLS = (  # §4.1, Table 1
 )  # fmt: skip
 
 
+class LearningCurve(Settings):
+    """How the models that RL kept along the way (`keep_every`) are scored."""
+
+    k: Annotated[PositiveInt, Field(description="Samples per problem (avg@k) of each")] = 4
+    benchmarks: Annotated[
+        tuple[str, ...], Field(description="Names of protocols; empty: all of them")
+    ] = ()
+
+
 class EvaluateSettings(Settings):
     """Generation and judging of a checkpoint on the benchmarks (§4)."""
 
@@ -82,6 +93,11 @@ class EvaluateSettings(Settings):
     judge: Annotated[JudgeSettings, Field(description="How answers become rewards")] = (
         JudgeSettings()
     )
+    learning_curve: Annotated[
+        LearningCurve | None,
+        LATER,
+        Field(description="Scores of the models that RL kept along the way; empty: leave them"),
+    ] = None
     bootstrap: Annotated[PositiveInt, Field(description="Resamples behind each interval")] = 1_000
     seed: Annotated[int, Field(description="Part of the protocol, not of the run")] = 1234
     engine_runtime: Annotated[
@@ -94,7 +110,25 @@ class EvaluateSettings(Settings):
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise ValueError(f"two protocols are called {twice[0]!r}; names must be unique")
+        asked = self.learning_curve.benchmarks if self.learning_curve else ()
+        if unknown := [n for n in asked if n not in names]:
+            raise ValueError(
+                f"learning_curve.benchmarks: no protocol is called {unknown[0]!r} "
+                f"(protocols: {', '.join(names)})"
+            )
         return self
+
+    def along_the_way(self) -> Self | None:
+        """The protocols of the learning curve; None without one."""
+        curve = self.learning_curve
+        if curve is None:
+            return None
+        chosen = tuple(
+            p.model_copy(update={"k": curve.k, "official": False})
+            for p in self.protocols
+            if not curve.benchmarks or p.name in curve.benchmarks
+        )
+        return self.model_copy(update={"protocols": chosen, "learning_curve": None})
 
 
 class ReportSettings(Settings):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from configs.base import Runtime, Settings
+from configs.base import LATER, Runtime, Settings
 from configs.engines import EngineRuntime, url_without_secret
 from configs.judging import JudgeSettings
 from configs.launching import Launch
@@ -268,6 +268,12 @@ class RLSettings(Settings):
         Literal["transformers", "vllm_colocate", "vllm_server"], Field(title="Rollout engine")
     ] = "vllm_colocate"
     checkpoint_steps: Annotated[PositiveInt, Field(description="Save every N rollout steps")] = 5
+    keep_every: Annotated[
+        int,
+        LATER,
+        Field(ge=0, title="Keep the model every N rollout steps",
+              description="Beside the last one, to score accuracy over training; 0: only the last"),
+    ] = 0  # fmt: skip
     audit_rollouts: Annotated[int, Field(ge=0, description="Rollouts kept per step to read")] = 8
     runtime: Annotated[TrainRuntime, Field(description="How it is computed; changes no result")] = (
         TrainRuntime()

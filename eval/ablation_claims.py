@@ -30,10 +30,10 @@ class Compared(NamedTuple):
 def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Compared]:
     """Every contrast of an experiment, in order."""
     benchmark = spec.scale(profile).benchmarks[0]
-    by = {(f.better, f.than): f for f in (outcome.findings if outcome else ())
+    by = {(f.better, f.than, f.measure): f for f in (outcome.findings if outcome else ())
           if f.benchmark == benchmark}  # fmt: skip
     return [
-        Compared(spec, contrast, other, by.get((contrast.better, other)))
+        Compared(spec, contrast, other, by.get((contrast.better, other, contrast.measure)))
         for contrast in spec.contrasts
         for other in contrast.than
     ]
@@ -49,7 +49,7 @@ def claim_table(rows: Sequence[Compared]) -> Table:
         lines.append((
             " and ".join(dict.fromkeys(row.spec.shows for row in mine)),
             claim,
-            _lines(mine, lambda row: papers(row.spec, row.contrast.better, row.other)),
+            _lines(mine, lambda row: papers(row.spec, row.contrast, row.other)),
             _lines(mine, lambda row: _ours(row.found)),
             verdict_cell(verdict_of(row.found for row in mine)),
             "; ".join(dict.fromkeys(row.spec.untested for row in mine if row.spec.untested)),
@@ -68,12 +68,13 @@ def verdict_of(found: Iterable[Finding | None]) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in order if counts[word])
 
 
-def papers(spec: Ablation, better: str, other: str) -> str:
+def papers(spec: Ablation, contrast: Contrast, other: str) -> str:
     """`AIME 2024 +1.2, AIME 2025 +2.4`, where the paper prints figures."""
+    better = contrast.better
     known = [
         f"{titles().get(benchmark, benchmark)} {row[better] - row[other]:+.1f}"
         for benchmark, row in spec.paper.items()
-        if better in row and other in row
+        if better in row and other in row and contrast.measure == "score"
     ]
     return ", ".join(known) or "curves only"
 
@@ -92,6 +93,6 @@ def _lines(rows: Sequence[Compared], said: Callable[[Compared], str]) -> str:
         return texts[0]
     several = len({row.spec.shows for row in rows}) > 1
     return "; ".join(
-        f"{row.spec.shows + ': ' if several else ''}{row.contrast.better} over {row.other} {text}"
+        f"{row.spec.shows + ': ' if several else ''}{row.contrast.against(row.other)} {text}"
         for row, text in zip(rows, texts, strict=True)
     )

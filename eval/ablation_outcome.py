@@ -1,12 +1,13 @@
 """What an ablation found, as plain data: the file `results.json` beside its page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
 from configs.ablation import Ablation
 from eval.ablation_page import effects_of
 from eval.ablation_results import Cell
+from eval.effects import band, setback
 from eval.off_policy import summed
 from eval.records import Record
 
@@ -25,6 +26,8 @@ class Finding(Record):
     wins: int
     seeds: int
     verdict: str
+    measure: str = "score"
+    """`steadiness`: points by which `better` fell less along the way."""
 
 
 class ArmScore(Record):
@@ -48,6 +51,10 @@ class Outcome(Record):
     scores: tuple[ArmScore, ...]
     clipped: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Arm → share of `tokens` and of the policy `gradient` that clipping cuts off; RL alone."""
+    learning: dict[str, dict[int, float]] = Field(default_factory=dict)
+    """Arm → rollout step → avg@k in percent on the benchmark that decides, mean over seeds."""
+    falls: dict[str, float] = Field(default_factory=dict)
+    """Arm → sum of the falls along this curve in points, mean over seeds."""
 
 
 def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
@@ -65,9 +72,11 @@ def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
             wins=e.wins,
             seeds=e.seeds,
             verdict=e.verdict,
+            measure=contrast.measure,
         )
         for contrast, other, benchmark, e in effects_of(spec, benchmarks, cells)
     )
+    learned = {arm.name: _learned(arm.name, benchmarks[0], cells) for arm in spec.arms}
     scores = [_score(arm.name, b, cells) for arm in spec.arms for b in benchmarks]
     return Outcome(
         name=spec.name,
@@ -75,6 +84,16 @@ def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
         seeds=len({c.seed for c in cells}),
         findings=findings,
         scores=tuple(s for s in scores if s is not None),
+        learning={
+            arm: dict(zip(map(int, over.steps), _percent(over.mean), strict=True))
+            for arm, curves in learned.items()
+            if (over := band(curves)).steps
+        },
+        falls={
+            arm: 100 * sum(map(setback, curves)) / len(curves)
+            for arm, curves in learned.items()
+            if curves
+        },
         clipped={a.name: shares for a in spec.arms if (shares := _clipped(a.name, cells))},
     )
 
@@ -91,6 +110,14 @@ def _score(arm: str, benchmark: str, cells: Sequence[Cell]) -> ArmScore | None:
         highest=max(values),
         seeds=len(values),
     )
+
+
+def _learned(arm: str, benchmark: str, cells: Sequence[Cell]) -> list[Mapping[int, float]]:
+    return [c.learning(benchmark) for c in cells if c.arm == arm and c.learning(benchmark)]
+
+
+def _percent(shares: Sequence[float]) -> list[float]:
+    return [100 * share for share in shares]
 
 
 def _clipped(arm: str, cells: Sequence[Cell]) -> dict[str, float]:

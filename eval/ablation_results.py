@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from configs.evaluate_stage import LEARNING_CURVE
 from eval.effects import Means
 from eval.off_policy import Counted, read_off_policy
+
+TRAINING = "logs/metrics.jsonl"
+ACCURACY = "accuracy/"
 
 
 @dataclass(frozen=True)
@@ -21,9 +25,14 @@ class Cell:
     scores: Mapping[str, Means]
     """Benchmark → problem id → mean of its scored samples."""
     curves: Mapping[str, Mapping[int, float]]
-    """Metric → step → value, of the model that was scored."""
+    """Metric → rollout step → value: of training, and `accuracy/<benchmark>` of the models that
+    were kept along the way and of the last one."""
     off_policy: Sequence[Counted] = ()
     """Every update of the RL stage that was scored."""
+
+    def learning(self, benchmark: str) -> Mapping[int, float]:
+        """avg@k in [0, 1] by rollout step; empty where no model was kept."""
+        return self.curves.get(f"{ACCURACY}{benchmark}", {})
 
     def score(self, benchmark: str) -> float:
         """avg@k in [0, 1]; NaN when nothing of it was scored."""
@@ -33,9 +42,8 @@ class Cell:
 
 def read_cell(arm: str, seed: int, evaluation: Path, model: Path) -> Cell:
     """From the folders of an `evaluate` stage and of the stage that trained the model."""
-    return Cell(
-        arm, seed, problem_means(evaluation), training_curves(model), read_off_policy(model)
-    )
+    curves = curves_in(model / TRAINING) | curves_in(evaluation / LEARNING_CURVE)
+    return Cell(arm, seed, problem_means(evaluation), curves, read_off_policy(model))
 
 
 def problem_means(evaluation: Path) -> dict[str, dict[str, float]]:
@@ -52,9 +60,8 @@ def problem_means(evaluation: Path) -> dict[str, dict[str, float]]:
     return {b: {p: sum(r) / len(r) for p, r in rows.items()} for b, rows in seen.items()}
 
 
-def training_curves(model: Path) -> dict[str, dict[int, float]]:
+def curves_in(path: Path) -> dict[str, dict[int, float]]:
     """Metric → step → value; nothing for a stage that logged none."""
-    path = model / "logs" / "metrics.jsonl"
     curves: dict[str, dict[int, float]] = defaultdict(dict)
     for text in path.read_text().splitlines() if path.exists() else ():
         line = json.loads(text)

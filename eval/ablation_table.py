@@ -18,8 +18,10 @@ _HOW = (
     "with several contrasts is confirmed when all of them are; contrasts outside the claim, which "
     "are called higher or lower, do not count. The number of contrasts is not corrected for: where "
     "there is nothing to see, at most about one in forty is called confirmed, and as many "
-    "reversed. The score is that of the last checkpoint: a verdict says nothing of the parts of a "
-    "claim that are named as not tested. The paper's figures are single runs of a model of 8B "
+    "reversed. The score is that of the last checkpoint; steadier means that the falls of avg@k "
+    "between models kept along the way are smaller in sum (Student's interval over seeds; noise of "
+    "the scores adds to it in both arms). A verdict says nothing of the parts of a claim that are "
+    "named as not tested. The paper's figures are single runs of a model of 8B "
     "parameters on other benchmarks."
 )
 
@@ -78,7 +80,7 @@ def results_page(profile: str, experiments: Sequence[Experiment], cost: Cost) ->
 def _contrasts(profile: str, rows: Sequence[Compared]) -> Table:
     lines: list[tuple[str | Cell, ...]] = []
     for spec, contrast, other, found in rows:
-        name, paper = f"{contrast.better} over {other}", papers(spec, contrast.better, other)
+        name, paper = contrast.against(other), papers(spec, contrast, other)
         benchmark = spec.scale(profile).benchmarks[0]
         ours = _ours(found, contrast.part_of_claim)
         lines.append((spec.shows, contrast.says, name, paper, benchmark, *ours))
@@ -117,6 +119,7 @@ def _experiment(profile: str, e: Experiment) -> list[Block]:
         *blocks,
         Paragraph(f"{command}. Run {e.made}.{took} {scale.evidence}{untested}"),
         _scores(e.spec, scale.benchmarks, outcome),
+        *_learning(e.spec, scale.benchmarks[0], outcome),
         *_others(e.spec, scale.benchmarks[1:], outcome),
     ]
 
@@ -140,13 +143,30 @@ def _scores(spec: Ablation, benchmarks: Sequence[str], outcome: Outcome) -> Tabl
     return Table(("arm", *(f"{b}, %" for b in benchmarks), *more), tuple(rows))
 
 
+def _learning(spec: Ablation, benchmark: str, outcome: Outcome) -> list[Block]:
+    """Accuracy over training, and how far it fell on its way."""
+    steps = sorted({step for curve in outcome.learning.values() for step in curve})
+    if not steps:
+        return []
+    rows = tuple(
+        (arm.name, *(f"{curve[s]:.1f}" if s in curve else "–" for s in steps),
+         f"{outcome.falls[arm.name]:.1f}")
+        for arm in spec.arms
+        if (curve := outcome.learning.get(arm.name))
+    )  # fmt: skip
+    text = (f"{benchmark} over training, %: mean over seeds after each rollout step, and the sum "
+            "of its falls, points.")  # fmt: skip
+    return [Paragraph(text), Table(("arm", *(f"step {s}" for s in steps), "falls"), rows)]
+
+
 def _others(spec: Ablation, benchmarks: Sequence[str], outcome: Outcome) -> list[Block]:
     """Effects on the benchmarks that do not decide."""
-    counts = {(c.better, other) for c in spec.contrasts if c.part_of_claim for other in c.than}
+    by = {(c.better, other, c.measure): c for c in spec.contrasts for other in c.than}
+    found = [(f, by.get((f.better, f.than, f.measure))) for f in outcome.findings]
     rows = tuple(
-        (f"{f.better} over {f.than}", f.benchmark, *_ours(f, (f.better, f.than) in counts))
-        for f in outcome.findings
-        if f.benchmark in benchmarks
+        (contrast.against(f.than), f.benchmark, *_ours(f, contrast.part_of_claim))
+        for f, contrast in found
+        if contrast and f.benchmark in benchmarks
     )
     columns = ("contrast", "benchmark", *_OURS)
     return [Table(columns, rows, prose=frozenset({1}))] if rows else []

@@ -1,11 +1,13 @@
 """The pictures beside one stage's result: curves, histograms, scores with their intervals."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+from configs.evaluate_stage import LEARNING_CURVE
 from eval.off_policy import read_off_policy
 from eval.off_policy_page import off_policy_figures
-from eval.plots import Histogram, Interval, histogram_plot, intervals_plot
+from eval.plots import Histogram, Interval, curve_plot, histogram_plot, intervals_plot
 from eval.report_scores import title_of
 from eval.report_training import RL_PANELS, SFT_PANELS, panels
 from eval.run_facts import RESULTS, curves_of
@@ -31,6 +33,12 @@ def stage_figures(stage: str, folder: Path) -> dict[str, str]:
         curves = curves_of(folder / CURVES)
         drawn = panels(stage, stage, curves, wanted)
         found |= {f.name.removeprefix(f"{stage}_"): f.svg for f in drawn}
+    if (folder / LEARNING_CURVE).exists():
+        lines = [
+            replace(line, label=title_of(name.removeprefix("accuracy/")))
+            for name, line in curves_of(folder / LEARNING_CURVE).items()
+        ]
+        found["learning_curve"] = curve_plot("Accuracy over training", lines, "rollout step")
     found |= _histograms(folder)
     if rows := read_off_policy(folder):
         found |= {f.name: f.svg for f in off_policy_figures(rows, "off_policy")}

@@ -14,6 +14,8 @@ from tasks.stage import Metrics, stage
 from tasks.store import Artifact
 from tasks.store_care import ABLATE_VERSION
 
+_RELATION = {"score": "over", "steadiness": "steadier_than"}
+
 
 class AblateSettings(Settings):
     """The experiment, and which inputs are what: evaluation and model of each cell, in order."""
@@ -55,7 +57,7 @@ def ablate(out: Path, *inputs: Artifact, settings: AblateSettings) -> Metrics:
     outcome = outcome_of(settings.ablation, settings.profile, cells)
     (out / "results.json").write_text(outcome.model_dump_json(indent=1), encoding="utf-8")
     return {
-        f"{f.better}_over_{f.than}/{f.benchmark}/{name}": getattr(f, name)
+        f"{f.better}_{_RELATION[f.measure]}_{f.than}/{f.benchmark}/{name}": getattr(f, name)
         for f in outcome.findings
         for name in ("points", "low", "high")
     }

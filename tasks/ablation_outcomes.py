@@ -91,6 +91,11 @@ def _question(told: dict[str, Any], profile: str) -> dict[str, Any]:
         **{name: told.get(name) for name in ("name", "arms", "scored")},
         "contrasts": [
             {name: contrast.get(name) for name in ("better", "than")}
+            | (
+                {"measure": contrast["measure"]}
+                if contrast.get("measure", "score") != "score"
+                else {}
+            )
             for contrast in told.get("contrasts") or ()
         ],
         "scale": {name: scale.get(name) for name in ("benchmarks", "set", "arms")},

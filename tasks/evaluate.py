@@ -6,23 +6,23 @@ from configs.engines import EngineSettings
 from configs.evaluate_stage import EvaluateSettings
 from eval.benchmarks import GRADER_VERSION
 from eval.records import Problem
-from eval.tables import read_table
+from eval.tables import count_rows, read_table
 from eval.template_hash import template_hash
 from tasks.benchmarking import Subject, metrics_of, run_benchmarks
+from tasks.learning_curve import score_kept_models
 from tasks.stage import Metrics, stage
 from tasks.store import Artifact
 
 
-def subject_of(checkpoint: Artifact, settings: EvaluateSettings) -> Subject:
-    """A checkpoint of ours, named by the stage that made it."""
-    folder = checkpoint.file("checkpoint")
+def subject_of(folder: Path, name: str, digest: str, settings: EvaluateSettings) -> Subject:
+    """A checkpoint of ours as results name it."""
     engine = EngineSettings(
         kind=settings.engine,
         model=str(folder),
         yarn_factor=settings.yarn_factor,
         runtime=settings.engine_runtime,
     )
-    return Subject(engine, checkpoint.stage, checkpoint.digest[:16], template_hash(folder))
+    return Subject(engine, name, digest, template_hash(folder))
 
 
 @stage(version=2 + GRADER_VERSION)  # scores of another judge are not reused
@@ -31,8 +31,17 @@ def evaluate(
 ) -> Metrics:
     """avg@k of one checkpoint on every benchmark, with all that makes the figures comparable.
 
-    Writes problems.parquet (what was asked), samples.parquet, scores.parquet and results.json.
+    Writes problems.parquet (what was asked), samples.parquet, scores.parquet and results.json, and
+    with `learning_curve` the same below `kept/` for every model that RL kept along the way.
     """
-    everything = read_table(benchmarks.file("kept.parquet"), Problem)
-    results, costs = run_benchmarks(out, subject_of(checkpoint, settings), everything, settings)
+
+    def subject(folder: Path, name: str) -> Subject:
+        return subject_of(folder, name, checkpoint.digest[:16], settings)
+
+    everything = list(read_table(benchmarks.file("kept.parquet"), Problem))
+    itself = subject(checkpoint.file("checkpoint"), checkpoint.stage)
+    results, costs = run_benchmarks(out, itself, everything, settings)
+    more, tokens = score_kept_models(out, checkpoint, everything, settings, subject, results)
+    costs["answers"] = float(count_rows(out / "samples.parquet") + more)
+    costs["completion_tokens"] += tokens
     return {**metrics_of(results), **costs}

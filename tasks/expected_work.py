@@ -13,6 +13,7 @@ ASSUMED = "assumed/"
 OF_DISK = frozenset({"bytes_per_token", "bytes_per_row"})
 """Assumptions that tell about disk alone."""
 KEPT = "kept/"
+MODELS_KEPT = "models_kept"
 ROWS = {"aime24": 30, "aime25": 30, "hmmt25": 30, "math500": 500, "livecodebench": 1055}
 """Rows of the benchmarks of the catalogue."""
 PROBLEMS = {"aime24": 30, "aime25": 30, "hmmt25": 30, "lcb_v5": 374, "lcb_v6": 131}
@@ -174,24 +175,29 @@ def rl(s: Scene) -> Work:
     if not answer:
         answer = min(s.assume("answer_tokens"), float(settings.max_tokens))
     prompt = min(s.assume.quietly("prompt_tokens"), float(settings.max_prompt_tokens))
+    kept = float((settings.steps - 1) // settings.keep_every if settings.keep_every else 0)
     return Work(
         rollouts * answer,
         "tokens",
         rollouts * answer,
         rollouts * prompt,
         trained * (prompt + answer),
-        _checkpoint_bytes(s),
-        {"rollouts": float(rollouts)},
+        _bytes_with_kept(kept, s),
+        {"rollouts": float(rollouts), MODELS_KEPT: kept},
     )
 
 
 def evaluate(s: Scene) -> Work:
-    """avg@k: k answers to every problem of every benchmark."""
+    """avg@k: k answers to every problem of every benchmark, and those of the learning curve."""
     settings: EvaluateSettings = s.settings
-    answers = sum(p.k * _problems(p, s) for p in settings.protocols)
+    answers = once_each = sum(p.k * _problems(p, s) for p in settings.protocols)
+    if along := settings.along_the_way():
+        kept = s.count(0, MODELS_KEPT) or 0.0
+        answers += kept * sum(p.k * _problems(p, s) for p in along.protocols)
     each = None
     if s.past and s.past.tree.get("protocols") == settings.model_dump(mode="json")["protocols"]:
-        each = s.past.manifest.metrics.get("completion_tokens", 0.0) / max(1.0, answers)
+        known = s.past.manifest.metrics
+        each = known.get("completion_tokens", 0.0) / max(1.0, known.get("answers", once_each))
     if not each:
         each = min(s.assume("answer_tokens"), float(settings.sampling.max_tokens))
     tokens = answers * each
@@ -228,6 +234,13 @@ def _bytes(
     counted = s.past.manifest.metrics.get(of) if s.past else None
     each = s.past.bytes / counted if s.past and counted else s.assume(assumption)
     return count * each
+
+
+def _bytes_with_kept(kept: float, s: Scene) -> float | None:
+    """Of the result and of the models that are kept along the way, all of one size."""
+    each = _checkpoint_bytes(s)
+    before = s.past.manifest.metrics.get(MODELS_KEPT, 0.0) if s.past else 0.0
+    return each and each * (1 + kept) / (1 + before)
 
 
 def _checkpoint_bytes(s: Scene) -> float | None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from training.checkpoints import (
     check_layout,
     load_model,
     load_tokenizer,
+    save_model,
     save_trained,
 )
 from training.gppo_config import GPPOConfig
 from training.gppo_trainer import GPPOTrainer
 from training.jobs import RLJob
 from training.judge_reward import JudgeReward
-from training.lineage import read_lineage, step_of
+from training.kept_models import KeepModels, copy_of_policy
+from training.lineage import TrainingStep, read_lineage, step_of
 from training.off_policy import OffPolicyJournal
 from training.own_vllm import own_server
 from training.ports import free_port
@@ -39,7 +42,7 @@ from training.rollout_pictures import RolloutPictures
 from training.room import check_room, positions_of
 from training.sampler import sample
 from training.schedule import RLSchedule, rl_schedule, world_size
-from training.stable import CHECKPOINTS, latest
+from training.stable import CHECKPOINTS, kept_model, kept_models, latest
 from training.whole_model import copy_on_each, is_spread
 
 
@@ -81,24 +84,42 @@ def run_rl(job: RLJob) -> dict[str, float]:
                     updates_per_step=units.updates_per_rollout,
                 )
             )
+        if s.keep_every:
+            keeper = KeepModels(
+                partial(keep, job, trainer), s.keep_every, units.updates_per_rollout
+            )
+            trainer.add_callback(keeper)
         trainer.train(resume_from_checkpoint=str(start) if start else None)
     if audit is not None:
         audit.write(job.out / "rollouts.parquet")
-    commit = getattr(model.config, "_commit_hash", None)
-    step = step_of(f"rl {s.domain}", "the step before", job.seed, s)
-    save_trained(
-        trainer,
-        job.out / "checkpoint",
-        bf16=s.runtime.bf16,
-        lineage=[*read_lineage(job.checkpoint, commit), step],
-    )
+    lineage = lineage_of(job, model, s.steps)
+    save_trained(trainer, job.out / "checkpoint", bf16=s.runtime.bf16, lineage=lineage)
     return {
         "rollout_steps": float(s.steps),
+        "models_kept": float(len(kept_models(job.out))),
         "prompts": float(len(problems)),
         "prompts_too_long": float(too_long),
         "non_finite_updates": float(trainer.non_finite_updates),
         "rollouts_without_update": float(trainer.empty_rollouts),
     }
+
+
+def keep(job: RLJob, trainer: GPPOTrainer, step: int) -> None:
+    """Write the policy after rollout step `step` beside the result; all processes must call it."""
+    policy = copy_of_policy(trainer)
+    if policy is None:
+        return
+    policy = policy.bfloat16() if job.settings.runtime.bf16 else policy
+    folder = kept_model(job.out, step)
+    folder.parent.mkdir(exist_ok=True)
+    save_model(policy, trainer._tokenizer, folder, lineage_of(job, policy, step))
+
+
+def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[TrainingStep]:
+    """The steps behind the policy after `steps` rollout steps."""
+    settings = job.settings.model_copy(update={"steps": steps})
+    step = step_of(f"rl {settings.domain}", "the step before", job.seed, settings)
+    return [*read_lineage(job.checkpoint, getattr(model.config, "_commit_hash", None)), step]
 
 
 def fitting(

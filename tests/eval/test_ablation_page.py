@@ -101,6 +101,6 @@ def test_the_page_says_what_is_not_tested_what_is_outside_the_claim_and_its_comm
     levels = {"gppo": 0.6, "clip-higher": 0.4, "cispo": 0.5}
     mine = [cell(arm, seed, level) for arm, level in levels.items() for seed in range(5)]
     text = to_markdown(ablation_page(spec, "tiny", mine, commit="abc123+"))
-    assert "Not tested: stability and convergence" in text
+    assert "Not tested: gradient norms and the speed of convergence" in text
     assert text.count("higher, outside the claim") == len(spec.scale("tiny").benchmarks)
     assert "made at commit abc123+" in text
