@@ -269,11 +269,8 @@ class RLSettings(Settings):
     ] = "vllm_colocate"
     checkpoint_steps: Annotated[PositiveInt, Field(description="Save every N rollout steps")] = 5
     keep_every: Annotated[
-        int,
-        LATER,
-        Field(ge=0, title="Keep the model every N rollout steps",
-              description="Beside the last one, to score accuracy over training; 0: only the last"),
-    ] = 0  # fmt: skip
+        int, LATER, Field(ge=0, description="Keep the model of every N rollout steps too; 0: none")
+    ] = 0
     audit_rollouts: Annotated[int, Field(ge=0, description="Rollouts kept per step to read")] = 8
     runtime: Annotated[TrainRuntime, Field(description="How it is computed; changes no result")] = (
         TrainRuntime()

@@ -7,8 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from configs.ablation import load_ablation
+from eval.ablation_outcome import outcome_of
 from eval.ablation_page import ablation_page, effects_of
 from eval.ablation_results import Cell, read_cell
+from eval.ablation_table import Cost, Experiment, results_page
 from eval.page_html import to_html
 from eval.page_markdown import to_markdown
 
@@ -104,3 +106,41 @@ def test_the_page_says_what_is_not_tested_what_is_outside_the_claim_and_its_comm
     assert "Not tested: gradient norms and the speed of convergence" in text
     assert text.count("higher, outside the claim") == len(spec.scale("tiny").benchmarks)
     assert "made at commit abc123+" in text
+
+
+def wavering(arm: str, seed: int, low: float) -> Cell:
+    """Rises from 40 to 60 %, by way of `low`."""
+    curve = {2: 0.4, 4: low, 6: 0.6}
+    means = {f"p{i}": 0.6 for i in range(20)}
+    return Cell(arm, seed, {"countdown_test": means}, {"accuracy/countdown_test": curve})
+
+
+def test_accuracy_over_training_is_drawn_and_steadiness_tested():
+    spec = load_ablation("fig5_zero_advantage")
+    mine = [
+        wavering(arm, seed, low - 0.01 * seed * (arm == "all-groups"))
+        for arm, low in (("filtered", 0.5), ("all-groups", 0.3))
+        for seed in range(5)
+    ]
+    effects = {c.measure: e for c, _, b, e in effects_of(spec, ["countdown_test"], mine)}
+    assert effects["steadiness"].mean == pytest.approx(0.1 + 0.02)  # 0.1 to 0.14 against 0
+    assert effects["steadiness"].verdict == "confirmed"
+    assert effects["score"].verdict == "not seen"
+    text = to_markdown(ablation_page(spec, "tiny", mine))
+    assert "filtered steadier than all-groups" in text
+    assert "plots/accuracy_countdown_test.svg" in text
+
+    found = outcome_of(spec, "tiny", mine)
+    assert found.falls == pytest.approx({"filtered": 0, "all-groups": 12})
+    assert found.learning["all-groups"] == pytest.approx({2: 40, 4: 28, 6: 60})
+    again = type(found).model_validate_json(found.model_dump_json())
+    assert again == found
+    page = to_markdown(results_page("tiny", [Experiment(spec, found)], Cost(1, 1.0, 1.0)))
+    assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in page
+
+
+def test_without_kept_models_nothing_is_said_of_steadiness():
+    spec = load_ablation("fig5_zero_advantage")
+    mine = [cell(arm.name, seed, 0.5) for arm in spec.arms for seed in range(5)]
+    assert {c.measure for c, *_ in effects_of(spec, BENCHMARKS, mine)} == {"score"}
+    assert outcome_of(spec, "tiny", mine).learning == {}

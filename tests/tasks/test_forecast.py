@@ -111,6 +111,24 @@ def test_evaluation_asks_every_problem_k_times_on_its_own_gpus(tmp_path):
     assert found.seconds == pytest.approx(2 * QWEN * found.tokens / (4 * PEAK * 0.05))
 
 
+def test_a_learning_curve_asks_every_kept_model_and_rl_writes_each(tmp_path):
+    """Of 100 steps those of 10, 20, … 90 are kept beside the last."""
+    learning = RLSettings(steps=100, keep_every=10)
+    model = forecast(tmp_path, rl.named("rl_math"), learning, given(), given())
+    plain = forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=100), given(), given())
+    assert model.counts["models_kept"] == 9
+    assert model.bytes == pytest.approx(10 * (plain.bytes or 0))
+
+    curve = {"learning_curve": {"k": 4, "benchmarks": ["aime24"]}}
+    settings = EvaluateSettings.model_validate(curve)
+    held_out = given(**{"kept/aime24": 30, "kept/livecodebench": 1055})
+    found = forecast(
+        tmp_path, evaluate.named("evaluate_rl_math"), settings, given(**model.counts), held_out
+    )
+    answers = 64 * 3 * 30 + 8 * (374 + 131)
+    assert found.tokens == (answers + 9 * 4 * 30) * 10_000
+
+
 def test_an_endpoint_is_as_fast_as_its_streams_and_costs_its_prices(tmp_path):
     problems = given(**{"kept": 100, "kept/a": 100})
     settings = teacher(concurrency=50, input_price=1.0, output_price=2.0)

@@ -20,9 +20,10 @@ import torch
 torch.set_num_threads(1)
 from datasets import Dataset
 from training import render
-from training.checkpoints import load_model, load_tokenizer, save_trained
+from training.checkpoints import load_model, load_tokenizer, save_model, save_trained
 from training.gppo_config import GPPOConfig
 from training.gppo_trainer import GPPOTrainer
+from training.kept_models import KeepModels, copy_of_policy
 from training.schedule import world_size
 
 from training.rank import join_the_run
@@ -62,6 +63,13 @@ def gppo(name, **more):
             max_completion_length=12, micro_batch_tokens=128, bf16=False, use_cpu=True,
             gradient_checkpointing=False, report_to=[], disable_tqdm=True, save_strategy="steps",
             save_steps=1, shuffle_dataset=False, lm_weight=0.5, logging_steps=1, **more))
+    def keep(step):
+        policy = copy_of_policy(trainer)
+        if policy is not None:
+            save_model(policy, tokenizer, Path(out) / "kept")
+
+    if name == "padded":
+        trainer.add_callback(KeepModels(keep, 1, 1))
     trainer.train(resume_from_checkpoint=f"{out}/checkpoint-1" if name == "resumed" else None)
     save_trained(trainer, Path(out) / name, bf16=False)
     if trainer.is_world_process_zero():
@@ -150,7 +158,7 @@ def alone(files, script):
 def test_two_processes_make_the_update_of_one(files, script, alone, tmp_path, env):
     run(script, files, tmp_path / "two", 2, **env)
     before = load_file(files["checkpoint"] / "model.safetensors")
-    for kind in ("padded", "packed", "sft"):
+    for kind in ("padded", "kept", "packed", "sft"):
         one = load_file(alone / kind / "model.safetensors")
         two = load_file(tmp_path / "two" / kind / "model.safetensors")
         assert any(not torch.equal(before[n], w) for n, w in one.items())
