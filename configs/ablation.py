@@ -9,11 +9,11 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from configs.base import Settings
+from configs.base import LATER, Settings
 from configs.explain import ConfigError, explain, nearest
 from configs.load import load_profile
 from configs.overrides import read_yaml
@@ -21,8 +21,11 @@ from configs.settings import Pipeline
 
 FOLDER = Path(__file__).parent / "ablations"
 Scored = Literal["sft", "rl_math", "rl_code"]
-Test = Literal["95 % interval over seeds and problems"]
-"""All tests there are: `eval.effects.paired_effect`."""
+Test = Literal[
+    "95 % interval over seeds and problems",
+    "95 % interval over seeds and problems; of steadiness over seeds alone",
+]
+"""All tests there are: `eval.effects.paired_effect`, `eval.learning.steadiness_effect`."""
 
 
 class Arm(Settings):
@@ -40,6 +43,7 @@ class Contrast(Settings):
     than: Annotated[tuple[str, ...], Field(min_length=1)]
     measure: Annotated[
         Literal["score", "steadiness"],
+        LATER,
         Field(description="score: of the last checkpoint; steadiness: falling less along the way"),
     ] = "score"
     says: Annotated[str, Field(description="The sentence of the paper that it stands for")]
@@ -106,6 +110,9 @@ class Ablation(Settings):
         arms = {a.name for a in self.arms}
         if len(arms) < len(self.arms):
             raise ValueError("two arms have one name")
+        tests_steadiness = any(c.measure == "steadiness" for c in self.contrasts)
+        if tests_steadiness != ("steadiness" in self.test):
+            raise ValueError(f"test: {get_args(Test)[tests_steadiness]!r} is that of its contrasts")
         if not any(c.part_of_claim for c in self.contrasts):
             raise ValueError("no contrast is part of the claim")
         named = {n for c in self.contrasts for n in (c.better, *c.than)}

@@ -51,14 +51,18 @@ LATER = Later()
 
 
 def fields_with_meaning(settings: BaseModel) -> Iterator[str]:
-    """Names of the fields that a stage's key depends on."""
+    """Names of the fields that say what, and not how."""
     for name, field in type(settings).model_fields.items():
-        value = getattr(settings, name)
-        how = any(isinstance(mark, HowOnly) for mark in field.metadata)
-        later = any(isinstance(mark, Later) for mark in field.metadata)
-        unused = later and value == field.get_default(call_default_factory=True)
-        if not how and not unused and not isinstance(value, Runtime):
+        marked = any(isinstance(mark, HowOnly) for mark in field.metadata)
+        if not marked and not isinstance(getattr(settings, name), Runtime):
             yield name
+
+
+def is_unsaid(settings: BaseModel, name: str) -> bool:
+    """Whether a field came later and is at its default: then no key depends on it."""
+    field = type(settings).model_fields[name]
+    later = any(isinstance(mark, Later) for mark in field.metadata)
+    return later and getattr(settings, name) == field.get_default(call_default_factory=True)
 
 
 def key_of(settings: Settings) -> str:
@@ -68,7 +72,8 @@ def key_of(settings: Settings) -> str:
 
 def _meaning(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return {name: _meaning(getattr(value, name)) for name in fields_with_meaning(value)}
+        said = (name for name in fields_with_meaning(value) if not is_unsaid(value, name))
+        return {name: _meaning(getattr(value, name)) for name in said}
     if isinstance(value, (list, tuple)):
         return [_meaning(v) for v in value]
     if isinstance(value, dict):

@@ -68,7 +68,10 @@ PAPER_PROTOCOLS = (  # §4.1, Table 1
 class LearningCurve(Settings):
     """How the models that RL kept along the way (`keep_every`) are scored."""
 
-    k: Annotated[PositiveInt, Field(description="Samples per problem (avg@k) of each")] = 4
+    k: Annotated[
+        int,
+        Field(ge=2, description="Samples per problem (avg@k) of each; halves of them tell noise"),
+    ] = 4
     benchmarks: Annotated[
         tuple[str, ...], Field(description="Names of protocols; empty: all of them")
     ] = ()

@@ -90,6 +90,23 @@ class Pipeline(Settings):
         return self
 
     @model_validator(mode="after")
+    def models_are_kept_where_they_are_scored(self) -> Self:
+        for name, rl in (("rl_math", self.rl_math), ("rl_code", self.rl_code)):
+            if rl.keep_every >= rl.steps:
+                raise ValueError(
+                    f"{name}.keep_every={rl.keep_every} keeps no model before the last of "
+                    f"{name}.steps={rl.steps}: choose a smaller one, or 0"
+                )
+        if self.evaluate.learning_curve and not (
+            self.rl_math.keep_every or self.rl_code.keep_every
+        ):
+            raise ValueError(
+                "evaluate.learning_curve scores models that RL keeps along the way, and it keeps "
+                "none: set rl_math.keep_every or rl_code.keep_every"
+            )
+        return self
+
+    @model_validator(mode="after")
     def stages_name_sources_that_are_collected(self) -> Self:
         known = [source.name for source in self.collect.sources]
         named = {

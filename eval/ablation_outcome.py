@@ -1,13 +1,14 @@
 """What an ablation found, as plain data: the file `results.json` beside its page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pydantic import Field
 
 from configs.ablation import Ablation
 from eval.ablation_page import effects_of
 from eval.ablation_results import Cell
-from eval.effects import band, setback
+from eval.effects import band
+from eval.learning import Learning, fall
 from eval.off_policy import summed
 from eval.records import Record
 
@@ -54,7 +55,8 @@ class Outcome(Record):
     learning: dict[str, dict[int, float]] = Field(default_factory=dict)
     """Arm → rollout step → avg@k in percent on the benchmark that decides, mean over seeds."""
     falls: dict[str, float] = Field(default_factory=dict)
-    """Arm → sum of the falls along this curve in points, mean over seeds."""
+    """Arm → how far accuracy fell along this curve in points (`eval.learning.fall`), mean over
+    seeds."""
 
 
 def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
@@ -84,15 +86,11 @@ def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
         seeds=len({c.seed for c in cells}),
         findings=findings,
         scores=tuple(s for s in scores if s is not None),
-        learning={
-            arm: dict(zip(map(int, over.steps), _percent(over.mean), strict=True))
-            for arm, curves in learned.items()
-            if (over := band(curves)).steps
-        },
+        learning={arm: _mean_curve(runs) for arm, runs in learned.items() if runs},
         falls={
-            arm: 100 * sum(map(setback, curves)) / len(curves)
-            for arm, curves in learned.items()
-            if curves
+            arm: 100 * sum(fall(run.halves) for run in runs) / len(runs)
+            for arm, runs in learned.items()
+            if runs
         },
         clipped={a.name: shares for a in spec.arms if (shares := _clipped(a.name, cells))},
     )
@@ -112,12 +110,13 @@ def _score(arm: str, benchmark: str, cells: Sequence[Cell]) -> ArmScore | None:
     )
 
 
-def _learned(arm: str, benchmark: str, cells: Sequence[Cell]) -> list[Mapping[int, float]]:
-    return [c.learning(benchmark) for c in cells if c.arm == arm and c.learning(benchmark)]
+def _learned(arm: str, benchmark: str, cells: Sequence[Cell]) -> list[Learning]:
+    return [c.learned[benchmark] for c in cells if c.arm == arm and benchmark in c.learned]
 
 
-def _percent(shares: Sequence[float]) -> list[float]:
-    return [100 * share for share in shares]
+def _mean_curve(runs: Sequence[Learning]) -> dict[int, float]:
+    over = band([run.curve for run in runs])
+    return {int(step): 100 * mean for step, mean in zip(over.steps, over.mean, strict=True)}
 
 
 def _clipped(arm: str, cells: Sequence[Cell]) -> dict[str, float]:

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from configs.ablation import Ablation, Contrast
-from eval.ablation_results import ACCURACY, Cell
+from eval.ablation_results import Cell
 from eval.effects import (
     FEWEST_SEEDS,
     Effect,
     band,
     common_problems,
     paired_effect,
-    steadiness_effect,
 )
+from eval.learning import ACCURACY, steadiness_effect
 from eval.off_policy import Counted
 from eval.off_policy_page import off_policy_arms
 from eval.page import Block, Figure, Figures, Heading, Notice, Page, Paragraph, Table, Tone
@@ -26,8 +26,9 @@ _METHOD = (
     "seeds and over problems. A contrast is confirmed when the interval lies above zero, reversed "
     "when it lies below, else not seen: with few seeds that may hide a large effect. Outside the "
     "claim it is called higher or lower, and does not count. The number of contrasts is not "
-    "corrected for. Steadier: the sum of all falls of avg@k from one kept model to the next is "
-    "smaller, with Student's interval over seeds; noise of the scores adds to it in both arms."
+    "corrected for. Steadier: accuracy fell less from one kept model to the next, in sum, with "
+    "Student's interval over seeds alone; falls that one half of the answers shows are measured on "
+    "the other, so that noise adds nothing in the mean."
 )
 
 
@@ -60,10 +61,14 @@ def _of_scores(benchmark: str, cells: Sequence[Cell], better: str, other: str) -
 
 
 def _of_steadiness(benchmark: str, cells: Sequence[Cell], better: str, other: str) -> Effect | None:
-    first, second = _paired([c for c in cells if c.learning(benchmark)], better, other)
+    """Runs with a model of which nothing was scored do not count."""
+    having = [(len(c.learned[benchmark].curve), c) for c in cells if benchmark in c.learned]
+    points = max((n for n, _ in having), default=0)
+    whole = [c for n, c in having if n == points]
+    first, second = _paired(whole, better, other)
     if len(first) < FEWEST_SEEDS:
         return None
-    ours, theirs = ([c.learning(benchmark) for c in arm] for arm in (first, second))
+    ours, theirs = ([c.learned[benchmark] for c in arm] for arm in (first, second))
     return steadiness_effect(ours, theirs)
 
 

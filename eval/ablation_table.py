@@ -18,11 +18,11 @@ _HOW = (
     "with several contrasts is confirmed when all of them are; contrasts outside the claim, which "
     "are called higher or lower, do not count. The number of contrasts is not corrected for: where "
     "there is nothing to see, at most about one in forty is called confirmed, and as many "
-    "reversed. The score is that of the last checkpoint; steadier means that the falls of avg@k "
-    "between models kept along the way are smaller in sum (Student's interval over seeds; noise of "
-    "the scores adds to it in both arms). A verdict says nothing of the parts of a claim that are "
-    "named as not tested. The paper's figures are single runs of a model of 8B "
-    "parameters on other benchmarks."
+    "reversed. The score is that of the last checkpoint; steadier means that accuracy fell less, "
+    "in sum, between models kept along the way, with Student's interval over seeds alone; falls "
+    "that one half of the answers shows are measured on the other, so that noise adds nothing in "
+    "the mean. A verdict says nothing of the parts of a claim that are named as not tested. The "
+    "paper's figures are single runs of a model of 8B parameters on other benchmarks."
 )
 
 
@@ -155,7 +155,7 @@ def _learning(spec: Ablation, benchmark: str, outcome: Outcome) -> list[Block]:
         if (curve := outcome.learning.get(arm.name))
     )  # fmt: skip
     text = (f"{benchmark} over training, %: mean over seeds after each rollout step, and the sum "
-            "of its falls, points.")  # fmt: skip
+            "of its falls (beyond noise), points.")  # fmt: skip
     return [Paragraph(text), Table(("arm", *(f"step {s}" for s in steps), "falls"), rows)]
 
 

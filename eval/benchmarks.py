@@ -9,7 +9,7 @@ Fig. 1 ends v5 at 2025/02/01: to that day release_v6 has 335 problems, without i
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from configs.evaluate_stage import BenchmarkProtocol
 from eval.errata import errata_of
@@ -95,6 +95,10 @@ class BenchmarkResult(Record):
     def truncation_rate(self) -> float:
         """Share of the answers that were cut at max_tokens."""
         return self.truncated / max(1, self.samples + self.samples_unscored)
+
+
+RESULTS = TypeAdapter(tuple[BenchmarkResult, ...])
+"""The file `results.json` of an evaluation."""
 
 
 def questions_hash(questions: Iterable[str]) -> str:

@@ -1,9 +1,7 @@
 """The difference between two ways of training, with an interval, from runs paired by seed. Pure."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -71,7 +69,7 @@ def paired_effect(
 
     Raises ValueError for fewer than FEWEST_SEEDS seeds or lists that do not pair.
     """
-    n = _seeds_of(first, second)
+    n = paired_seeds(first, second)
     problems = common_problems(first, second)
     if not problems:
         raise ValueError("the runs have no problem in common")
@@ -94,36 +92,8 @@ def paired_effect(
     )
 
 
-def setback(curve: Mapping[int, float]) -> float:
-    """How far a curve of accuracies fell on its way: Σ max(0, aₜ₋₁ − aₜ) over its points; 0 for one
-    that never falls. Noise of the scores adds to it, in every arm alike."""
-    values = [curve[step] for step in sorted(curve)]
-    return sum(max(0.0, a - b) for a, b in pairwise(values))
-
-
-def steadiness_effect(
-    first: Sequence[Mapping[int, float]],
-    second: Sequence[Mapping[int, float]],
-    confidence: float = 0.95,
-) -> Effect:
-    """By how much less the first fell on its way than the second; entry i of both are accuracies
-    by step with seed i. Student's interval of the paired differences of `setback`, over seeds.
-
-    Raises ValueError for fewer than FEWEST_SEEDS seeds, lists that do not pair, or points of other
-    steps: a curve with more points has more chances to fall.
-    """
-    n = _seeds_of(first, second)
-    if len({tuple(sorted(curve)) for curve in (*first, *second)}) > 1:
-        raise ValueError("the curves have points at different steps")
-    falls = [setback(b) - setback(a) for a, b in zip(first, second, strict=True)]
-    by_seed = np.array(falls)
-    mean, spread = float(by_seed.mean()), float(by_seed.std(ddof=1))
-    half = _student(n, confidence) * spread / math.sqrt(n)
-    size = mean / spread if spread else float("nan")
-    return Effect(mean, mean - half, mean + half, size, int((by_seed > 0).sum()), n)
-
-
-def _seeds_of(first: Sequence[object], second: Sequence[object]) -> int:
+def paired_seeds(first: Sequence[object], second: Sequence[object]) -> int:
+    """How many; raises ValueError for fewer than FEWEST_SEEDS, or lists that do not pair."""
     if len(first) != len(second):
         raise ValueError(f"{len(first)} and {len(second)} runs do not pair")
     if len(first) < FEWEST_SEEDS:
@@ -164,6 +134,12 @@ def _two_way(table: np.ndarray, confidence: float) -> float:
     noise_variance = (noise**2).sum() / ((n - 1) * (m - 1))
     own = max(0.0, by_problem.var(ddof=1) / m - noise_variance / (n * m))
     return float(np.sqrt(of_seeds + _student(m, confidence) ** 2 * own))
+
+
+def students_half(by_seed: np.ndarray, confidence: float) -> float:
+    """Half the width of Student's interval of a mean over seeds."""
+    n = len(by_seed)
+    return _student(n, confidence) * float(by_seed.std(ddof=1)) / n**0.5
 
 
 def _student(n: int, confidence: float) -> float:

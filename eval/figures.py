@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs.evaluate_stage import LEARNING_CURVE
+from eval.benchmarks import RESULTS
 from eval.off_policy import read_off_policy
 from eval.off_policy_page import off_policy_figures
 from eval.plots import Histogram, Interval, curve_plot, histogram_plot, intervals_plot
 from eval.report_scores import title_of
 from eval.report_training import RL_PANELS, SFT_PANELS, panels
-from eval.run_facts import RESULTS, curves_of
+from eval.run_facts import curves_of
 
 CURVES, RESULTS_FILE = "logs/metrics.jsonl", "results.json"
 HISTOGRAMS, RANGES = "logs/histograms.jsonl", "logs/histogram_ranges.json"

@@ -63,7 +63,8 @@ def keep_to_a_core(folder: str) -> int | None:
         except BlockingIOError:
             os.close(fd)
             continue
-        os.sched_setaffinity(0, {core})
+        with contextlib.suppress(OSError):  # taken away meanwhile: it stays where it may run
+            os.sched_setaffinity(0, {core})
         return core
     return None
 

@@ -11,17 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from configs.stage_names import STAGES
 from eval.agreement import Agreement, Grade, compare
-from eval.benchmarks import BenchmarkResult
+from eval.benchmarks import RESULTS, BenchmarkResult
 from eval.plots import Series
 from eval.records import Problem, Sample, Score
 from eval.tables import column, count_rows, read_table
 
 CHECKPOINTS = {"base": "base", "sft": "SFT", "rl_math": "math RL", "rl_code": "code RL"}
-RESULTS = TypeAdapter(tuple[BenchmarkResult, ...])
 # Stages whose answers one judge stage scored: (answers, verdicts, where the problems are).
 JUDGED = (
     ("distill", "judge", "decontaminate"),

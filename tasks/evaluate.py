@@ -41,7 +41,7 @@ def evaluate(
     everything = list(read_table(benchmarks.file("kept.parquet"), Problem))
     itself = subject(checkpoint.file("checkpoint"), checkpoint.stage)
     results, costs = run_benchmarks(out, itself, everything, settings)
-    more, tokens = score_kept_models(out, checkpoint, everything, settings, subject, results)
-    costs["answers"] = float(count_rows(out / "samples.parquet") + more)
-    costs["completion_tokens"] += tokens
+    costs["answers"] = float(count_rows(out / "samples.parquet"))
+    for name, more in score_kept_models(out, checkpoint, everything, settings, subject).items():
+        costs[name] = costs.get(name, 0.0) + more
     return {**metrics_of(results), **costs}

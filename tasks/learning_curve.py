@@ -3,15 +3,18 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from configs.evaluate_stage import LEARNING_CURVE, EvaluateSettings
-from eval.benchmarks import BenchmarkResult
+from eval.benchmarks import RESULTS
+from eval.learning import ACCURACY, learning_of
 from eval.records import Problem
-from eval.tables import column
-from tasks.benchmarking import RESULTS, Subject, run_benchmarks
+from eval.tables import column, count_rows
+from tasks.benchmarking import Subject, run_benchmarks
 from tasks.store import SCRATCH, Artifact
+from training.engines.figures import cost_of
 from training.progress_files import StepLines
 from training.stable import KEPT, kept_models
 
@@ -25,21 +28,26 @@ def score_kept_models(
     everything: Sequence[Problem],
     settings: EvaluateSettings,
     subject: Callable[[Path, str], Subject],
-    last: Sequence[BenchmarkResult],
-) -> tuple[int, int]:
-    """Score every kept model of `checkpoint` into `out/kept/step-N/`: answers and tokens.
+) -> dict[str, float]:
+    """Score every kept model of `checkpoint`, whose own scores are in `out`: answers, tokens, cost.
 
-    Each is a line of `logs/learning_curve.jsonl`: avg@k by benchmark at its rollout step; and so
-    are the `last` results, which are the checkpoint's own. `subject` makes who answers of a folder
-    and a name. A killed evaluation goes on at the model, the answer and the verdict where it was.
-    Without a learning curve in the settings, or without kept models, nothing is done.
+    Files of each in `out/kept/step-N/`, and avg@k by benchmark as a line at its rollout step in
+    `logs/learning_curve.jsonl`; the last line is the checkpoint's own, of as many of its answers.
+    `subject` makes who answers of a folder and a name. A killed evaluation goes on at the model,
+    the answer and the verdict where it was. Nothing is done without a learning curve in the
+    settings; with one, a checkpoint that kept nothing raises ValueError.
     """
     asked = settings.along_the_way()
+    if asked is None:
+        return {}
     kept = kept_models(checkpoint.folder)
-    if asked is None or not kept:
-        return 0, 0
+    if not kept:
+        raise ValueError(
+            f"evaluate.learning_curve: {checkpoint.stage} kept no model along the way; run it with "
+            "keep_every, or evaluate without a learning curve"
+        )
     curve = StepLines(out / LEARNING_CURVE, after_step=0)
-    tokens: list[int] = []
+    told: Counter[str] = Counter()
     for step, folder in kept:
         target = out / KEPT / folder.name
         if not target.exists():
@@ -48,12 +56,17 @@ def score_kept_models(
             answering = subject(folder, f"{checkpoint.stage}, rollout step {step}")
             run_benchmarks(work, answering, everything, asked)
             _move(work, target)
-        tokens += column(target / _SAMPLES, "completion_tokens")
-        _draw(curve, step, RESULTS.validate_json((target / _RESULTS).read_bytes()))
-    names = {p.name for p in asked.protocols}
+        for name in ("prompt_tokens", "completion_tokens"):
+            told[name] += sum(column(target / _SAMPLES, name))
+        told["answers"] += count_rows(target / _SAMPLES)
+        results = RESULTS.validate_json((target / _RESULTS).read_bytes())
+        _draw(curve, step, {r.name: r.avg for r in results if r.avg is not None})
     final = int(checkpoint.metrics["rollout_steps"])
-    _draw(curve, final, [result for result in last if result.name in names])
-    return len(tokens), sum(tokens)
+    learned = learning_of(out, final)
+    _draw(curve, final, {name: one.curve[final] for name, one in learned.items()})
+    cost = cost_of(settings.engine_runtime, told["prompt_tokens"], told["completion_tokens"])
+    found = {name: float(told[name]) for name in ("answers", "completion_tokens")}
+    return found if cost is None else {**found, "cost": cost}
 
 
 def _move(work: Path, target: Path) -> None:
@@ -66,6 +79,6 @@ def _move(work: Path, target: Path) -> None:
     os.replace(partial, target)
 
 
-def _draw(curve: StepLines, step: int, results: Sequence[BenchmarkResult]) -> None:
-    scores = {f"accuracy/{r.name}": r.avg for r in results if r.avg is not None}
-    curve.write({"step": step, "time": time.time(), "metrics": scores})
+def _draw(curve: StepLines, step: int, scores: Mapping[str, float]) -> None:
+    metrics = {ACCURACY + name: score for name, score in scores.items()}
+    curve.write({"step": step, "time": time.time(), "metrics": metrics})

@@ -5,7 +5,7 @@ that must compute, keys are not known yet: those stages compute unless the new r
 be the old ones.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Literal
 import orjson
 from pydantic import BaseModel, JsonValue
 
-from configs.base import Settings, fields_with_meaning
+from configs.base import Settings, fields_with_meaning, is_unsaid
 from configs.topology import Topology
 from configs.training_stages import BaseModelSettings
 from tasks.earlier import Earlier, Past, flat
@@ -186,7 +186,12 @@ class Wanted:
 
     @cached_property
     def how(self) -> frozenset[str]:
-        return frozenset(_how(self.settings))
+        return frozenset(_marked(self.settings, lambda s, name: name not in fields_with_meaning(s)))
+
+    @cached_property
+    def unsaid(self) -> frozenset[str]:
+        """Settings at their default that results of before they came do not have."""
+        return frozenset(_marked(self.settings, is_unsaid))
 
     def says_how(self, name: str) -> bool:
         """Whether a setting says how and not what, alone or with the group that it is in."""
@@ -228,6 +233,8 @@ def differences(past: Past, wanted: Wanted) -> list[str]:
         found.append(f"seed: {manifest.seed} → {run.seed}")
     old, new = past.settings, wanted.flat
     for name in dict.fromkeys((*new, *old)):
+        if name in wanted.unsaid and name not in old:
+            continue
         if old.get(name) != new.get(name) and not wanted.says_how(name):
             found.append(f"{name}: {_short(old.get(name))} → {_short(new.get(name))}")
     for before, now in zip(manifest.inputs, wanted.inputs, strict=False):
@@ -236,19 +243,20 @@ def differences(past: Past, wanted: Wanted) -> list[str]:
     return found
 
 
-def _how(value: object, prefix: str = "") -> Iterator[str]:
-    """Dotted names of the settings that say how and not what, as `flat` names them."""
+def _marked(
+    value: object, is_marked: Callable[[BaseModel, str], bool], prefix: str = ""
+) -> Iterator[str]:
+    """Dotted names of the settings for which `is_marked` holds, as `flat` names them."""
     if isinstance(value, tuple):
         for i, entry in enumerate(value):
-            yield from _how(entry, f"{prefix}.{getattr(entry, 'name', None) or i}")
+            yield from _marked(entry, is_marked, f"{prefix}.{getattr(entry, 'name', None) or i}")
     elif isinstance(value, BaseModel):
-        meaning = set(fields_with_meaning(value))
         for name in type(value).model_fields:
             path = f"{prefix}.{name}" if prefix else name
-            if name in meaning:
-                yield from _how(getattr(value, name), path)
-            else:
+            if is_marked(value, name):
                 yield path
+            else:
+                yield from _marked(getattr(value, name), is_marked, path)
 
 
 def _short(value: JsonValue) -> str:

@@ -119,7 +119,7 @@ class StableCheckpoints(TrainerCallback):
         if not state.is_world_process_zero:
             return
         checkpoint = self.folder / f"checkpoint-{state.global_step}"
-        _flush(checkpoint)
+        flush(checkpoint)
         (checkpoint / STABLE).touch()
         complete = sorted(
             (p.parent for p in self.folder.glob(f"*/{STABLE}")), key=step_of_checkpoint
@@ -129,7 +129,7 @@ class StableCheckpoints(TrainerCallback):
             shutil.rmtree(old)
 
 
-def _flush(folder: Path) -> None:
+def flush(folder: Path) -> None:
     """Bring the files of `folder` to disk, so that STABLE survives a power cut only with them."""
     for path in (p for p in folder.rglob("*") if p.is_file()):
         with path.open("rb") as file:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 from transformers import (
     PreTrainedModel,
@@ -13,6 +14,7 @@ from transformers import (
 )
 
 from training.adapters import has_adapters, merged
+from training.stable import kept_models
 from training.whole_model import first_process_copy
 
 
@@ -35,9 +37,19 @@ class KeepModels(TrainerCallback):
 def copy_of_policy(trainer: Trainer) -> PreTrainedModel | None:
     """All weights as they are now, adapters merged, apart from what is being trained.
 
-    On the first process; None on others, which must call it too.
+    In CPU memory; with adapters beside the model, for which there must be room. On the first
+    process; None on others, which must call it too.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     if has_adapters(model):
         return merged(copy.deepcopy(model)) if trainer.is_world_process_zero() else None
     return first_process_copy(trainer)
+
+
+def count_kept(out: Path, every: int, steps: int) -> int:
+    """How many models were kept; raises RuntimeError if one of them is missing."""
+    kept = [step for step, _ in kept_models(out)]
+    wanted = list(range(every, steps, every)) if every else []
+    if kept != wanted:
+        raise RuntimeError(f"models of rollout steps {kept} were kept, and not those of {wanted}")
+    return len(kept)

@@ -21,6 +21,7 @@ from training.callbacks import WriteMetrics
 from training.checkpoints import (
     StableCheckpoints,
     check_layout,
+    flush,
     load_model,
     load_tokenizer,
     save_model,
@@ -30,7 +31,7 @@ from training.gppo_config import GPPOConfig
 from training.gppo_trainer import GPPOTrainer
 from training.jobs import RLJob
 from training.judge_reward import JudgeReward
-from training.kept_models import KeepModels, copy_of_policy
+from training.kept_models import KeepModels, copy_of_policy, count_kept
 from training.lineage import TrainingStep, read_lineage, step_of
 from training.off_policy import OffPolicyJournal
 from training.own_vllm import own_server
@@ -42,7 +43,7 @@ from training.rollout_pictures import RolloutPictures
 from training.room import check_room, positions_of
 from training.sampler import sample
 from training.schedule import RLSchedule, rl_schedule, world_size
-from training.stable import CHECKPOINTS, kept_model, kept_models, latest
+from training.stable import CHECKPOINTS, kept_model, latest
 from training.whole_model import copy_on_each, is_spread
 
 
@@ -96,7 +97,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
     save_trained(trainer, job.out / "checkpoint", bf16=s.runtime.bf16, lineage=lineage)
     return {
         "rollout_steps": float(s.steps),
-        "models_kept": float(len(kept_models(job.out))),
+        "models_kept": float(count_kept(job.out, s.keep_every, s.steps)),
         "prompts": float(len(problems)),
         "prompts_too_long": float(too_long),
         "non_finite_updates": float(trainer.non_finite_updates),
@@ -113,6 +114,7 @@ def keep(job: RLJob, trainer: GPPOTrainer, step: int) -> None:
     folder = kept_model(job.out, step)
     folder.parent.mkdir(exist_ok=True)
     save_model(policy, trainer._tokenizer, folder, lineage_of(job, policy, step))
+    flush(folder)  # before the checkpoint that a stage would go on from
 
 
 def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[TrainingStep]:

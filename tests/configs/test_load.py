@@ -139,6 +139,16 @@ def test_a_circle_of_profiles_is_named(tmp_path: Path) -> None:
             "(0 to 1 or sums, deepscaler)",
         ),
         ("evaluate.protocols.0.k=4", "evaluate.protocols.0: no such entry; the list is empty"),
+        (
+            "rl_math.keep_every=500",
+            "rl_math.keep_every=500 keeps no model before the last of rl_math.steps=100: "
+            "choose a smaller one, or 0",
+        ),
+        (
+            "evaluate.learning_curve={k: 2}",
+            "evaluate.learning_curve scores models that RL keeps along the way, and it keeps none: "
+            "set rl_math.keep_every or rl_code.keep_every",
+        ),
         ("profile.x.y=1", "profile: the value 'small', so there is no profile.x.y"),
         ("sft.epochs", "--set sft.epochs: write --set key.key=value"),
         ("data.rot=/d", "data.rot: unknown key; did you mean data.root?"),

@@ -22,8 +22,8 @@ def finding(
 ) -> Finding:
     low, high = points - half, points + half
     verdict = "confirmed" if low > 0 else "reversed" if high < 0 else "not seen"
-    return Finding(better=better, than=than, benchmark=benchmark, points=points, low=low,
-                   high=high, size=1.0, wins=5, seeds=5, verdict=verdict, measure=measure)  # fmt: skip
+    return Finding(better=better, than=than, benchmark=benchmark, points=points, low=low, high=high,
+                   size=1.0, wins=5, seeds=5, verdict=verdict, measure=measure)  # fmt: skip
 
 
 def outcome(*findings: Finding) -> Outcome:

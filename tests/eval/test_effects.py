@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eval.effects import Effect, band, paired_effect, setback, steadiness_effect
+from eval.effects import Effect, band, paired_effect
 
 
 def runs(scores: list[float], problems: int = 50) -> list[dict[str, float]]:
@@ -138,41 +138,3 @@ def test_a_band_has_the_steps_that_every_seed_reached():
     assert found.mean == (2.0, 2.0)
     assert (found.low, found.high) == ((1.0, 2.0), (3.0, 2.0))
     assert band([]).steps == ()
-
-
-def test_a_setback_is_all_that_a_curve_fell_whatever_it_rose():
-    assert setback({1: 0.1, 2: 0.4, 3: 0.9}) == 0
-    assert setback({3: 0.2, 1: 0.5, 2: 0.6, 4: 0.5, 5: 0.4}) == pytest.approx(0.4 + 0.1)
-    assert setback({1: 0.3}) == 0
-
-
-def test_the_steadier_arm_is_the_one_that_falls_less_with_students_interval():
-    """Falls of 0 against 0.1 to 0.5: differences d, mean 0.3, t = 2.776 with four degrees."""
-    rising = [{1: 0.1, 2: 0.2, 3: 0.3}] * 5
-    falling = [{1: 0.6, 2: 0.6 - d, 3: 0.6} for d in (0.1, 0.2, 0.3, 0.4, 0.5)]
-    half = 2.7764451 * np.std([0.1, 0.2, 0.3, 0.4, 0.5], ddof=1) / np.sqrt(5)
-    found = steadiness_effect(rising, falling)
-    assert (found.mean, found.low, found.high) == pytest.approx((0.3, 0.3 - half, 0.3 + half))
-    assert (found.verdict, found.wins, found.seeds) == ("confirmed", 5, 5)
-    assert steadiness_effect(falling, rising).verdict == "reversed"
-    assert steadiness_effect(rising, rising).verdict == "not seen"
-
-
-def test_without_a_difference_in_steadiness_one_in_twenty_is_called():
-    """Curves of the same law; a bound of three deviations of 2,000 simulated experiments."""
-    rng = np.random.default_rng(0)
-    curves = rng.normal(0.5, 0.1, (2_000, 2, 5, 6))
-
-    def called(pair: np.ndarray) -> bool:
-        first, second = ([dict(enumerate(curve)) for curve in arm] for arm in pair)
-        return steadiness_effect(first, second).verdict != "not seen"
-
-    share = sum(map(called, curves)) / len(curves)
-    assert abs(share - 0.05) < 3 * np.sqrt(0.05 * 0.95 / len(curves))
-
-
-def test_curves_with_other_points_are_not_compared():
-    with pytest.raises(ValueError, match="points at different steps"):
-        steadiness_effect([{1: 0.1, 2: 0.2}] * 3, [{1: 0.1, 2: 0.2, 3: 0.1}] * 3)
-    with pytest.raises(ValueError, match="run at least 3"):
-        steadiness_effect([{1: 0.1}] * 2, [{1: 0.1}] * 2)

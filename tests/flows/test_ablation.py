@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from configs.ablation import ablations, load_ablation
+from configs.base import key_of
 from configs.load import load_profile
 from flows import ablate_command
 from flows.ablation import plan_ablation
@@ -29,6 +30,20 @@ def test_what_is_needed_comes_after_what_it_is_made_from():
     for call in needed("evaluate_rl_code", graph):
         assert set(call.inputs) <= seen
         seen.add(call.stage.name)
+
+
+def test_a_learning_curve_is_asked_of_the_models_that_keep_some_alone():
+    """It is part of a result's key: the scores of the others stay as they are."""
+    told = ["rl_math.keep_every=4", "evaluate.learning_curve={k: 2}"]
+    found = {
+        name: call.settings
+        for name, call in calls(load_profile("tiny", told)).items()
+        if name.startswith("evaluate_")
+    }
+    before = calls(TINY)
+    same = {name for name, mine in found.items() if key_of(mine) == key_of(before[name].settings)}
+    assert same == {"evaluate_base", "evaluate_sft", "evaluate_rl_code"}
+    assert set(found) - same == {"evaluate_rl_math"}
 
 
 def test_cells_go_seed_by_seed_and_carry_their_seed():

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from configs.ablation import Ablation, load_ablation
 from eval.ablation_outcome import Outcome, outcome_of
 from eval.ablation_results import Cell
 from tasks.ablation_outcomes import JUDGE, RESULTS, Finished, newest
 from tasks.store import InputRef, Store
 from tasks.store_care import ABLATE, ABLATE_VERSION
+from tests.eval.evaluations_by_hand import evaluation, result
 
 SPEC = load_ablation("table6_lm_weight")
 
@@ -66,11 +64,13 @@ def cell_of(store: Store, arm: str, seed: int) -> list[InputRef]:
         work.mkdir(parents=True)
         if stage == "evaluate_rl_math":
             benchmarks = SPEC.scale("tiny").benchmarks
-            rows = {"problem_id": list(benchmarks), "verdict": ["AC"] * 2,
-                    "correct": [arm == "α=0.1"] * 2}  # fmt: skip
-            problems = {"id": rows["problem_id"], "source": rows["problem_id"]}
-            pq.write_table(pa.table(problems), work / "problems.parquet")
-            pq.write_table(pa.table(rows), work / "scores.parquet")
+            verdict = "AC" if arm == "α=0.1" else "WA"
+            evaluation(
+                work,
+                [result(name, 1) for name in benchmarks],
+                [(name, name, None) for name in benchmarks],
+                {(name, 0): verdict for name in benchmarks},
+            )
         else:
             (work / "weights").write_text(key)
         made = store.publish(work, stage=stage, version=1, key=key, settings={},

@@ -86,13 +86,24 @@ def test_a_killed_evaluation_goes_on_at_the_answer_where_it_was(engine, tmp_path
     assert metrics["answers"] == 16 + 18
 
 
-@pytest.mark.parametrize("steps", [(), (1, 2)])
-def test_without_a_curve_or_without_kept_models_the_result_alone_is_scored(engine, tmp_path, steps):
-    settings = SETTINGS if steps else LEARNING
-    out, metrics = run(tmp_path, trained(tmp_path, *steps), settings)
+def test_without_a_curve_the_result_alone_is_scored(engine, tmp_path):
+    out, metrics = run(tmp_path, trained(tmp_path, 1, 2), SETTINGS)
     assert metrics["answers"] == 16
     assert not (out / LEARNING_CURVE).exists()
     assert not kept_models(out)
+
+
+def test_a_curve_of_a_model_that_kept_none_is_refused_with_the_fix(engine, tmp_path):
+    with pytest.raises(ValueError, match="rl_math kept no model along the way; run it with keep"):
+        run(tmp_path, trained(tmp_path))
+
+
+def test_answers_of_kept_models_cost_money_too(engine, tmp_path):
+    """Five tokens an answer, at two per million."""
+    priced = LEARNING.engine_runtime.model_copy(update={"output_price": 2.0, "input_price": 0.0})
+    settings = LEARNING.model_copy(update={"engine_runtime": priced})
+    _, metrics = run(tmp_path, trained(tmp_path, 1, 2), settings)
+    assert metrics["cost"] == pytest.approx(2e-6 * 5 * (16 + 18))
 
 
 def test_results_from_before_there_were_curves_are_still_found():

@@ -1,10 +1,12 @@
 """The plan says what would be reused, resumed and computed, and names the difference."""
 
+import json
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
-from configs.base import Runtime, Settings
+from configs.base import LATER, Runtime, Settings
 from tasks.plan import PlannedStage, Planner, flat
 from tasks.run import Run, active
 from tasks.stage import Metrics, stage
@@ -24,6 +26,7 @@ class Knobs(Settings):
     rate: float = 0.5
     parts: tuple[Part, ...] = (Part(name="a"), Part(name="b"))
     how: How = How()
+    later: Annotated[int, LATER] = 0
 
 
 @stage(version=1)
@@ -99,6 +102,29 @@ def test_runtime_settings_are_no_difference(tmp_path):
     assert actions(planned(tmp_path, second=Knobs(how=How(workers=9))))[1] == ("reuse", "")
     both_differ = Knobs(rate=0.75, how=How(workers=9))
     assert actions(planned(tmp_path, second=both_differ))[1][1] == "rate: 0.5 → 0.75"
+
+
+def test_a_setting_that_came_later_keeps_earlier_results_and_is_named_once_used(
+    tmp_path,
+):
+    run(tmp_path)
+    assert {line.action for line in planned(tmp_path)} == {"reuse"}
+    first, _ = planned(tmp_path, first=Knobs(later=2))
+    assert (first.action, first.why) == ("compute", "later: 0 → 2")
+
+    run(tmp_path / "used", first=Knobs(later=2))
+    first, _ = planned(tmp_path / "used")
+    assert first.why == "later: 2 → 0"  # switched off again
+
+
+def test_a_result_from_before_a_setting_came_does_not_differ_in_it(tmp_path):
+    run(tmp_path)
+    (manifest,) = tmp_path.glob("gather/*/manifest.json")
+    told = json.loads(manifest.read_text())
+    del told["settings"]["later"]
+    manifest.write_text(json.dumps(told))
+    first, _ = planned(tmp_path, first=Knobs(rate=0.25))
+    assert first.why == "rate: 0.5 → 0.25"
 
 
 def test_another_seed_is_named_where_the_stage_is_random(tmp_path):

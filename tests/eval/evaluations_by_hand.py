@@ -1,0 +1,44 @@
+"""The files of an evaluation, written by hand."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eval.benchmarks import RESULTS, BenchmarkResult, Statement
+
+STATEMENT = Statement(
+    model="m", checkpoint="c", engine="e", temperature=1.0, top_p=1.0, max_tokens=8,
+    yarn_factor=None, template="t", grader_version=1, sandbox="none", seed=0, resamples=1,
+)  # fmt: skip
+
+
+def result(name: str, k: int, source: str = "", **window: str) -> BenchmarkResult:
+    told = {"date_from": "", "date_to": "", **window}
+    return BenchmarkResult(
+        name=name, source=source or name, k=k, problems=1, problems_unscored=0, samples=k,
+        samples_unscored=0, truncated=0, mean_tokens=1.0, avg=0.5, ci_low=None, ci_high=None,
+        pass_at_k=None, majority_at_k=None, statement=STATEMENT, **told,
+    )  # fmt: skip
+
+
+def evaluation(
+    folder: Path,
+    results: list[BenchmarkResult],
+    problems: list[tuple[str, str, str | None]],
+    verdicts: dict[tuple[str, int], str],
+) -> Path:
+    """Problems as (id, source, date), verdicts by (id, index)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_bytes(RESULTS.dump_json(tuple(results)))
+    names = ("id", "source", "date")
+    columns = dict(zip(names, map(list, zip(*problems, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), folder / "problems.parquet")
+    scores = {
+        "problem_id": [i for i, _ in verdicts],
+        "index": [n for _, n in verdicts],
+        "correct": [None if v == "IE" else v == "AC" for v in verdicts.values()],
+        "verdict": list(verdicts.values()),
+    }
+    pq.write_table(pa.table(scores), folder / "scores.parquet")
+    return folder
