@@ -119,7 +119,7 @@ def _experiment(profile: str, e: Experiment) -> list[Block]:
         *blocks,
         Paragraph(f"{command}. Run {e.made}.{took} {scale.evidence}{untested}"),
         _scores(e.spec, scale.benchmarks, outcome),
-        *_learning(e.spec, scale.benchmarks[0], outcome),
+        *_learning(e.spec, profile, outcome),
         *_others(e.spec, scale.benchmarks[1:], outcome),
     ]
 
@@ -143,7 +143,7 @@ def _scores(spec: Ablation, benchmarks: Sequence[str], outcome: Outcome) -> Tabl
     return Table(("arm", *(f"{b}, %" for b in benchmarks), *more), tuple(rows))
 
 
-def _learning(spec: Ablation, benchmark: str, outcome: Outcome) -> list[Block]:
+def _learning(spec: Ablation, profile: str, outcome: Outcome) -> list[Block]:
     """Accuracy over training, and how far it fell on its way."""
     steps = sorted({step for curve in outcome.learning.values() for step in curve})
     if not steps:
@@ -154,8 +154,12 @@ def _learning(spec: Ablation, benchmark: str, outcome: Outcome) -> list[Block]:
         for arm in spec.arms
         if (curve := outcome.learning.get(arm.name))
     )  # fmt: skip
-    text = (f"{benchmark} over training, %: mean over seeds after each rollout step, and the sum "
-            "of its falls (beyond noise), points.")  # fmt: skip
+    asked = spec.settings(profile, spec.arms[0].name, 0).evaluate.learning_curve
+    assert asked is not None  # only an outcome of these settings is shown
+    text = (
+        f"{spec.scale(profile).benchmarks[0]} over training, avg@{asked.k} in %: "
+        "mean over seeds after each rollout step, and the sum of its falls beyond noise, points."
+    )
     return [Paragraph(text), Table(("arm", *(f"step {s}" for s in steps), "falls"), rows)]
 
 
