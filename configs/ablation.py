@@ -142,7 +142,14 @@ class Ablation(Settings):
         scale = self.scale(profile)
         own = next(a.set for a in self.arms if a.name == arm)
         layers = (scale.set, own, scale.arms.get(arm, {}), {"seed": seed})
-        return load_profile(profile, [text for layer in layers for text in _texts(layer)])
+        found = load_profile(profile, [text for layer in layers for text in _texts(layer)])
+        curve = found.evaluate.along_the_way()
+        drawn = [p.name for p in curve.protocols] if curve else []
+        decides, wanted = scale.benchmarks[0], any(c.measure != "score" for c in self.contrasts)
+        if wanted and decides not in drawn:
+            advice = f"set {self.scored}.keep_every and evaluate.learning_curve for {profile!r}"
+            raise ConfigError([f"{self.name}: steadiness on {decides} needs its curve: {advice}"])
+        return found
 
 
 def ablations() -> list[str]:

@@ -119,6 +119,13 @@ class EvaluateSettings(Settings):
                 f"learning_curve.benchmarks: no protocol is called {unknown[0]!r} "
                 f"(protocols: {', '.join(names)})"
             )
+        for p in along.protocols if (along := self.along_the_way()) else ():
+            whole = next(other.k for other in self.protocols if other.name == p.name)
+            if p.k > whole:
+                raise ValueError(
+                    f"learning_curve.k={p.k} is more than protocol {p.name!r} asks of the last "
+                    f"model (k={whole}): the curve compares equally many answers"
+                )
         return self
 
     def along_the_way(self) -> Self | None:

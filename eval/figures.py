@@ -6,6 +6,7 @@ from pathlib import Path
 
 from configs.evaluate_stage import LEARNING_CURVE
 from eval.benchmarks import RESULTS
+from eval.learning import ACCURACY
 from eval.off_policy import read_off_policy
 from eval.off_policy_page import off_policy_figures
 from eval.plots import Histogram, Interval, curve_plot, histogram_plot, intervals_plot
@@ -36,7 +37,7 @@ def stage_figures(stage: str, folder: Path) -> dict[str, str]:
         found |= {f.name.removeprefix(f"{stage}_"): f.svg for f in drawn}
     if (folder / LEARNING_CURVE).exists():
         lines = [
-            replace(line, label=title_of(name.removeprefix("accuracy/")))
+            replace(line, label=title_of(name.removeprefix(ACCURACY)))
             for name, line in curves_of(folder / LEARNING_CURVE).items()
         ]
         found["learning_curve"] = curve_plot("Accuracy over training", lines, "rollout step")

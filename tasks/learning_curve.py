@@ -63,7 +63,8 @@ def score_kept_models(
         _draw(curve, step, {r.name: r.avg for r in results if r.avg is not None})
     final = int(checkpoint.metrics["rollout_steps"])
     learned = learning_of(out, final)
-    _draw(curve, final, {name: one.curve[final] for name, one in learned.items()})
+    own = {name: one.curve[final] for name, one in learned.items() if final in one.curve}
+    _draw(curve, final, own)
     cost = cost_of(settings.engine_runtime, told["prompt_tokens"], told["completion_tokens"])
     found = {name: float(told[name]) for name in ("answers", "completion_tokens")}
     return found if cost is None else {**found, "cost": cost}

@@ -40,6 +40,22 @@ def test_arms_differ_in_the_settings_that_they_name_and_in_nothing_else(name, pr
         assert all(any(path.startswith(n) or n.startswith(path) for n in named) for path in changed)
 
 
+def test_steadiness_without_a_learning_curve_is_refused_before_anything_is_computed():
+    spec = load_ablation("fig5_zero_advantage")
+    told = spec.model_dump()
+    told["scales"]["tiny"]["set"] = {}
+    with pytest.raises(ConfigError, match="steadiness on countdown_test needs its curve: set rl_m"):
+        Ablation.model_validate(told).settings("tiny", "filtered", 0)
+
+
+def test_the_test_that_is_named_is_that_of_the_contrasts():
+    told = load_ablation("fig5_zero_advantage").model_dump()
+    with pytest.raises(
+        ValueError, match="of steadiness over seeds alone' is that of its contrasts"
+    ):
+        Ablation.model_validate(told | {"test": "95 % interval over seeds and problems"})
+
+
 def trained_on(profile: str, name: str, arm: str) -> set[str]:
     """Sources whose answers the mixture of an arm may hold."""
     settings = load_ablation(name).settings(profile, arm, seed=0)

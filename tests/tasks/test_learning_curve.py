@@ -116,3 +116,9 @@ def test_a_curve_of_a_benchmark_without_a_protocol_is_refused():
     told = SETTINGS.model_dump() | {"learning_curve": {"benchmarks": ["gamma"]}}
     with pytest.raises(ValueError, match="no protocol is called 'gamma'"):
         EvaluateSettings.model_validate(told)
+
+
+def test_the_curve_asks_no_more_of_a_kept_model_than_of_the_last():
+    told = SETTINGS.model_dump() | {"learning_curve": {"k": 4}}  # `late` asks two
+    with pytest.raises(ValueError, match=r"learning_curve\.k=4 is more than protocol 'late' asks"):
+        EvaluateSettings.model_validate(told)
