@@ -18,9 +18,9 @@ LINES = "".join(json.dumps(r) + "\n" for r in ROWS).encode()
     ("name", "content"),
     [
         ("r.jsonl", LINES),
-        ("r.jsonl.gz", gzip.compress(LINES)),
+        ("r.jsonl.gz", gzip.compress(LINES, mtime=0)),
         ("r.json", json.dumps(ROWS, indent=1).encode()),
-        ("r.json.gz", gzip.compress(json.dumps(ROWS).encode())),
+        ("r.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)),
         ("lines.json", LINES),
     ],
 )
@@ -60,7 +60,7 @@ def test_nan_and_integers_beyond_64_bits_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("r.jsonl.gz", gzip.compress(LINES * 500)[:-20]),
+        ("r.jsonl.gz", gzip.compress(LINES * 500, mtime=0)[:-20]),
         ("r.jsonl.gz", b"no gzip at all"),
         ("r.json", b'[{"a": 1}, {"a"'),
         ("r.parquet", b"PAR1 no parquet PAR1"),
