@@ -4,13 +4,7 @@ from collections.abc import Sequence
 
 from configs.ablation import Ablation, Contrast
 from eval.ablation_results import Cell
-from eval.effects import (
-    FEWEST_SEEDS,
-    Effect,
-    band,
-    common_problems,
-    paired_effect,
-)
+from eval.effects import FEWEST_SEEDS, Effect, band, common_problems, paired_effect
 from eval.learning import ACCURACY, steadiness_effect
 from eval.off_policy import Counted
 from eval.off_policy_page import off_policy_arms

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from configs.evaluate_stage import LEARNING_CURVE, BenchmarkProtocol
 from eval.benchmarks import RESULTS, in_window
 from eval.effects import Effect, paired_seeds, students_half
+from eval.kept import kept_models
 
 ACCURACY = "accuracy/"
 _RESULTS = "results.json"
@@ -73,31 +74,28 @@ def means_of(answers: Answers) -> dict[str, float]:
     return {i: sum(row.values()) / len(row) for i, row in answers.items()}
 
 
+def accuracy(answers: Answers) -> float:
+    """avg@k in [0, 1]."""
+    return float(np.mean(list(means_of(answers).values())))
+
+
 def read_learning(evaluation: Path) -> dict[str, Learning]:
-    """By benchmark, from an evaluation with a learning curve; empty without one."""
+    """By benchmark, from an evaluation with a learning curve; empty without one.
+
+    Of the last model only as many answers to a problem count as of those kept along the way.
+    """
     file = evaluation / LEARNING_CURVE
     if not file.exists():
         return {}
-    steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
-    return learning_of(evaluation, max(steps))
-
-
-def learning_of(evaluation: Path, final: int) -> dict[str, Learning]:
-    """By benchmark: of the models below `kept/`, and of the evaluation's own after `final` steps.
-
-    Of the last one only as many answers to a problem count as of those kept along the way.
-    """
-    kept = {
-        int(folder.name.rpartition("-")[2]): folder
-        for folder in sorted(evaluation.glob("kept/step-*[0-9]"))
-    }
+    final = max(json.loads(line)["step"] for line in file.read_text().splitlines())
+    kept = dict(kept_models(evaluation))
     first = next(iter(kept.values()))
     k = max(result.k for result in RESULTS.validate_json((first / _RESULTS).read_bytes()))
     by_step = {step: answers_of(folder) for step, folder in kept.items()}
     own = answers_of(evaluation, below=k)
     return {
         name: _learning({s: found[name] for s, found in by_step.items()} | {final: own[name]})
-        for name in answers_of(first)
+        for name in next(iter(by_step.values()))
     }
 
 
@@ -105,7 +103,7 @@ def _learning(by_step: Mapping[int, Answers]) -> Learning:
     """A model of which nothing was scored is no point of it."""
     first, second = ({s: _half(a, odd) for s, a in by_step.items()} for odd in (0, 1))
     whole = [step for step in by_step if first[step].answers and second[step].answers]
-    curve = {step: float(np.mean(list(means_of(by_step[step]).values()))) for step in whole}
+    curve = {step: accuracy(by_step[step]) for step in whole}
     return Learning(curve, ({s: first[s] for s in whole}, {s: second[s] for s in whole}))
 
 

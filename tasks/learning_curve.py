@@ -9,14 +9,14 @@ from pathlib import Path
 
 from configs.evaluate_stage import LEARNING_CURVE, EvaluateSettings
 from eval.benchmarks import RESULTS
-from eval.learning import ACCURACY, learning_of
+from eval.kept import kept_model, kept_models
+from eval.learning import ACCURACY, accuracy, answers_of
 from eval.records import Problem
 from eval.tables import column, count_rows
 from tasks.benchmarking import Subject, run_benchmarks
 from tasks.store import SCRATCH, Artifact
 from training.engines.figures import cost_of
 from training.progress_files import StepLines
-from training.stable import KEPT, kept_models
 
 _RESULTS, _SAMPLES = "results.json", "samples.parquet"
 _FILES = (_RESULTS, _SAMPLES, "problems.parquet", "scores.parquet")
@@ -49,7 +49,7 @@ def score_kept_models(
     curve = StepLines(out / LEARNING_CURVE, after_step=0)
     told: Counter[str] = Counter()
     for step, folder in kept:
-        target = out / KEPT / folder.name
+        target = kept_model(out, step)
         if not target.exists():
             work = out / SCRATCH / folder.name
             work.mkdir(parents=True, exist_ok=True)
@@ -61,10 +61,9 @@ def score_kept_models(
         told["answers"] += count_rows(target / _SAMPLES)
         results = RESULTS.validate_json((target / _RESULTS).read_bytes())
         _draw(curve, step, {r.name: r.avg for r in results if r.avg is not None})
-    final = int(checkpoint.metrics["rollout_steps"])
-    learned = learning_of(out, final)
-    own = {name: one.curve[final] for name, one in learned.items() if final in one.curve}
-    _draw(curve, final, own)
+    k, names = max(p.k for p in asked.protocols), {p.name for p in asked.protocols}
+    own = {n: accuracy(a) for n, a in answers_of(out, below=k).items() if a and n in names}
+    _draw(curve, int(checkpoint.metrics["rollout_steps"]), own)
     cost = cost_of(settings.engine_runtime, told["prompt_tokens"], told["completion_tokens"])
     found = {name: float(told[name]) for name in ("answers", "completion_tokens")}
     return found if cost is None else {**found, "cost": cost}

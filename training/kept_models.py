@@ -13,8 +13,8 @@ from transformers import (
     TrainingArguments,
 )
 
+from eval.kept import kept_models
 from training.adapters import has_adapters, merged
-from training.stable import kept_models
 from training.whole_model import first_process_copy
 
 

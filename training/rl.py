@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from configs.training_stages import RLSettings
 from eval.judge import Judge
+from eval.kept import kept_model
 from eval.ray_cluster import told_of_waiting
 from eval.records import Problem
 from eval.tables import read_table
@@ -43,7 +44,7 @@ from training.rollout_pictures import RolloutPictures
 from training.room import check_room, positions_of
 from training.sampler import sample
 from training.schedule import RLSchedule, rl_schedule, world_size
-from training.stable import CHECKPOINTS, kept_model, latest
+from training.stable import CHECKPOINTS, latest
 from training.whole_model import copy_on_each, is_spread
 
 

@@ -3,7 +3,6 @@
 import os
 
 import psutil
-import pytest
 from processes import below
 
 from configs.judging import JudgeRuntime, JudgeSettings
@@ -46,7 +45,6 @@ def test_every_worker_keeps_to_a_core_with_its_sandbox_also_after_a_kill():
     assert os.sched_getaffinity(0) == CORES
 
 
-@pytest.mark.skipif(len(CORES) < 2, reason="one core is all that there is")
 def test_fewer_workers_than_cores_leave_the_choice_to_the_scheduler():
     with Judge(JudgeSettings(runtime=JudgeRuntime(workers=1))) as judge:
         judged(judge, 3)

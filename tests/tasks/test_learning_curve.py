@@ -8,6 +8,7 @@ import pytest
 from configs.base import key_of
 from configs.evaluate_stage import LEARNING_CURVE, EvaluateSettings, LearningCurve
 from eval.figures import stage_figures
+from eval.kept import kept_model, kept_models
 from eval.tables import count_rows
 from tasks.evaluate import evaluate
 from tasks.following import curve_names
@@ -15,7 +16,6 @@ from tasks.store import Artifact
 from tests.tasks.evaluations_by_hand import SETTINGS, Engine, artifacts, scripted
 from training.engines.interface import Request
 from training.jobs import GenerateJob
-from training.stable import kept_model, kept_models
 
 LEARNING = SETTINGS.model_copy(update={"learning_curve": LearningCurve(k=3, benchmarks=("alpha",))})
 

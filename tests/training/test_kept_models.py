@@ -4,12 +4,12 @@ import pytest
 
 from configs.base import key_of
 from configs.training_stages import LoRASettings
+from eval.kept import kept_model, kept_models
 from tests.training.test_rl import LengthJudge, job_for, settings
 from training import rl
 from training.checkpoints import load_tokenizer
 from training.judge_reward import JudgeReward
 from training.lineage import read_lineage
-from training.stable import kept_model, kept_models
 
 LIVE = {"drop_zero_advantage": True}
 
