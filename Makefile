@@ -8,16 +8,20 @@ LOCK := $(or $(patsubst $(VENV)/.done-%,%,$(wildcard $(VENV)/.done-*)),requireme
 DEPS := $(if $(filter requirements-cpu.lock,$(LOCK)),--no-deps)
 SYSTEM_PACKAGES := bubblewrap chromium firejail fonts-liberation libseccomp2 postgresql
 
-.PHONY: demo test check bench load chaos fuzz audit clean env gpu-env system
+.PHONY: demo test test-system check bench load chaos fuzz audit clean env gpu-env system
 
 demo: env ## servers, the whole tiny run, the report and where to look
 	$(BIN)/klear up
 	$(BIN)/klear run tiny
 
-# Two files at once, for most tests wait for processes they started. What fails has one more try, and
-# the summary names it: something stalled, or a race.
-test: env ## the whole suite, nothing skipped that this machine can run
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --reruns 1
+# What fails has one more try, and the summary names it: something stalled, or a race.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --reruns 1
+
+test: env ## what a newcomer runs: everything fast, and one real smoke of every kind
+	$(PYTEST) -m "not system"
+
+test-system: env ## the rest: every kill, cluster, server, browser and sandbox
+	$(PYTEST) -m system
 
 check: env ## style, types, import contracts
 	$(BIN)/ruff format --check .

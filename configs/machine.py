@@ -1,19 +1,24 @@
-"""What belongs to this machine and not to a run: folders, addresses, secrets, from `KLEAR_*`.
+"""This machine: folders, addresses and passwords from `KLEAR_*`, and what Prefect and MLflow read
+from the environment, as clients everywhere and as servers.
 
-Nothing here is part of a stage's key. Import neither prefect nor mlflow before
-`Machine.environment()` is in `os.environ`: both read their settings when they are imported.
+Passwords travel this way and no other: an environment is seen by its own user alone, a command
+line by everybody.
 """
 
+import ipaddress
 import os
+import socket
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
+from typing import Annotated, Any, NamedTuple, Self
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import (
+    AfterValidator,
     Field,
+    PositiveInt,
     SecretStr,
     ValidationError,
     ValidationInfo,
@@ -22,36 +27,150 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from configs.explain import ConfigError, explain
-from configs.machine_environment import client_environment
-from configs.machine_rules import (
-    local_folder,
-    local_url,
-    long_enough,
-    may_listen,
-    server_address,
-    store_address,
-    web_hook,
-)
-from configs.postgres import Postgres, parse_postgres
+from configs.settings.explain import ConfigError, explain
 
 PREFIX = "KLEAR_"
-Port = Annotated[int, Field(ge=1, le=65_535)]
+SHORTEST_PASSWORD = 12  # MLflow's rule
+POSTGRES_FORM = "postgresql://USER@HOST[:PORT][/NAME]"
+NOT_FOR_WORKERS = ("KLEAR_DATABASE", "KLEAR_DATABASE_PASSWORD", "PGPASSWORD")
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_PRIVATE = ("10.*", "192.168.*", *(f"172.{i}.*" for i in range(16, 32)))
+_FOR_CHILDREN = ("home", "store", "shared", "host", "ray_address", "prefect_port", "mlflow_port",
+                 "user", "worker_limit", "gpu_slots", "form_profile")  # fmt: skip
+_CLIENTS = {
+    # A server that is away for some minutes delays a run and does not fail it.
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
+    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # what Prefect says while its Postgres is away
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "5",  # a minute of answers 500, as while Postgres is away
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "2",
+    # Leases in memory would lose a held slot when the server starts again.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
+        "prefect.server.concurrency.lease_storage.filesystem"
+    ),
+    "PREFECT_UI_API_URL": "/api",  # wherever a browser found the page: tunnels change ports
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
 
 
 def find_home(start: Path) -> Path:
     """`.klear` of the nearest folder from `start` upwards that has one, else `start/.klear`."""
-    for folder in (start, *start.parents):
-        if (folder / ".klear").is_dir():
-            return folder / ".klear"
-    return start / ".klear"
+    homes = (folder / ".klear" for folder in (start, *start.parents))
+    return next((home for home in homes if home.is_dir()), start / ".klear")
 
 
-_NOTHING_IS_UNSET = ("shared", "prefect_url", "mlflow_url")
+def local_url(host: str, port: int) -> str:
+    """How programs on this machine reach what listens on `host`."""
+    name = _ANY_ADDRESS.get(host, host)
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
-def _store_in_home(known: dict[str, Any]) -> Path:
-    return known["home"] / "store"
+def _local_folder(path: Path) -> Path:
+    if "://" in str(path) or ":/" in str(path):
+        raise ValueError(f"{path} is no local folder")
+    if path.expanduser().is_file():
+        raise ValueError(f"{path} is a file; name a folder")
+    return path.expanduser().absolute()
+
+
+def _store_address(url: str) -> str:
+    """A store's address is written into messages, plans and the names of uploads."""
+    if url and not all(url.partition("://")):  # it would be a folder that no other machine sees
+        raise ValueError(f"{url} is no address; write s3://bucket/folder or the like")
+    if "@" in url and urlsplit(url).password is not None:
+        raise ValueError(
+            "the address holds a password; leave it out, and let the client find it: a key file "
+            "of ssh, AWS_SECRET_ACCESS_KEY, or ~/.config/fsspec/conf.json"
+        )
+    return url
+
+
+def _server_address(url: str) -> str:
+    """Of a server that runs elsewhere. It is shown on pages."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise ValueError("must be http://HOST:PORT or https://…")
+    if "@" in parts.netloc:
+        raise ValueError("must hold no password: set KLEAR_USER and KLEAR_PASSWORD")
+    return url.rstrip("/").removesuffix("/api")
+
+
+def _long_enough(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    if text and (len(text) < SHORTEST_PASSWORD or not text.isprintable()):
+        raise ValueError(f"needs {SHORTEST_PASSWORD} printable characters or more")
+    return secret
+
+
+def _web_address(secret: SecretStr) -> SecretStr:
+    if secret and not secret.get_secret_value().startswith(("http://", "https://")):
+        raise ValueError("the address must start with http:// or https://")
+    return secret
+
+
+class Postgres(NamedTuple):
+    """Where the databases `<name>_prefect` and `<name>_mlflow` are."""
+
+    user: str
+    password: str
+    host: str
+    port: int
+    socket: str
+    """Folder of a unix socket, or nothing."""
+    name: str
+
+    def database(self, server: str) -> str:
+        return f"{self.name}_{server}"
+
+    def url(self, driver: str, database: str) -> str:
+        """For SQLAlchemy, without the password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        where = "" if self.socket else f"{host}:{self.port}"
+        query = f"?host={quote(self.socket, safe='/')}&port={self.port}" if self.socket else ""
+        return f"postgresql+{driver}://{quote(self.user, safe='')}@{where}/{database}{query}"
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.socket or self.host}:{self.port}"
+
+
+def parse_postgres(address: str) -> Postgres:
+    """Raises ValueError, with words that do not repeat the address: it may hold a password."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port or 5432
+    except ValueError:
+        raise ValueError(f"is no address of the form {POSTGRES_FORM}") from None
+    query = dict(parse_qsl(parts.query))
+    folder = query.pop("host", "")
+    if query:
+        names = ", ".join(f"{n} as PG{n.upper()}" for n in query)
+        raise ValueError(f"takes no options: set {names}, which both servers read")
+    known = parts.scheme in ("postgresql", "postgres") and parts.username
+    if not known or bool(folder) == bool(parts.hostname):
+        raise ValueError(f"must be {POSTGRES_FORM}, or postgresql://USER@/NAME?host=FOLDER")
+    name = parts.path.strip("/") or "klear"
+    if not (name.isidentifier() and name.islower()):
+        raise ValueError("must end with a name of lower-case letters, digits and _, or none")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return Postgres(user, password, parts.hostname or "", port, folder, name)
+
+
+def _postgres_address(secret: SecretStr) -> SecretStr:
+    if secret:
+        parse_postgres(secret.get_secret_value())
+    return secret
+
+
+Folder = Annotated[Path, AfterValidator(_local_folder)]
+Address = Annotated[str, AfterValidator(_server_address)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+NOTHING = SecretStr("")
 
 
 class Machine(BaseSettings):
@@ -59,58 +178,47 @@ class Machine(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
-    home: Annotated[Path, Field(description="Databases, logs and results")] = Field(
-        default_factory=lambda: find_home(Path.cwd())
-    )
-    store: Annotated[Path, Field(description="Results of the stages")] = Field(
-        default_factory=_store_in_home
-    )
-    shared: Annotated[
-        str, Field(description="Address where machines share results, as s3://bucket/folder")
-    ] = ""
-    user: Annotated[
-        str, Field(pattern=r"^[\w.@-]+$", description="Who may use the servers, if they ask")
-    ] = "klear"
-    password: Annotated[
-        SecretStr, Field(description="With one, both servers ask for user and password")
-    ] = SecretStr("")
-    host: Annotated[str, Field(description="Address the servers listen on")] = "127.0.0.1"
-    ray_address: Annotated[
-        str,
-        Field(description="Ray cluster (HOST:PORT or auto) for data parts and the judge; or none"),
-    ] = ""
+    home: Folder = Field(default_factory=lambda: find_home(Path.cwd()))
+    """Databases, logs and results"""
+    store: Folder = Field(default_factory=lambda known: known["home"] / "store")
+    """Results of the stages"""
+    shared: Annotated[str, AfterValidator(_store_address)] = ""
+    """Address where machines share results, as s3://bucket/folder"""
+    user: Annotated[str, Field(pattern=r"^[\w.@-]+$")] = "klear"
+    """Who may use the servers, if they ask"""
+    password: Annotated[SecretStr, AfterValidator(_long_enough)] = NOTHING
+    """With one, both servers ask for user and password"""
+    host: str = "127.0.0.1"
+    """Address the servers listen on"""
+    ray_address: str = ""
+    """Ray cluster (HOST:PORT or auto) for data parts and the judge; or none"""
     prefect_port: Port = 4271
     mlflow_port: Port = 5271
-    prefect_url: Annotated[
-        str, Field(description="Where Prefect is reached, if it runs elsewhere")
-    ] = Field(default_factory=lambda known: local_url(known["host"], known["prefect_port"]))
-    mlflow_url: Annotated[
-        str, Field(description="Where MLflow is reached, if it runs elsewhere")
-    ] = Field(default_factory=lambda known: local_url(known["host"], known["mlflow_port"]))
-    database: Annotated[
-        SecretStr, Field(description="Postgres for both servers, postgresql://USER@HOST; or SQLite")
-    ] = SecretStr("")
-    database_password: Annotated[
-        SecretStr, Field(description="Its password, if PGPASSWORD and ~/.pgpass do not say")
-    ] = SecretStr("")
-    worker_limit: Annotated[int, Field(ge=1, description="Runs from the web form at once")] = 1
-    gpu_slots: Annotated[
-        int, Field(ge=0, description="Stages that use the GPUs at once; 0: no limit")
-    ] = Field(default_factory=lambda: int(Path("/dev/nvidia0").exists()))
-    form_profile: Annotated[str, Field(description="Whose values the stage forms begin with")] = (
-        "tiny"
+    prefect_url: Address = Field(
+        default_factory=lambda known: local_url(known["host"], known["prefect_port"])
     )
-    webhook: Annotated[
-        SecretStr, Field(description="URL that is told of every failed run; empty: none")
-    ] = SecretStr("")
-    zombie_minutes: Annotated[
-        float,
-        Field(
-            ge=1,
-            description="A run without a sign of life for this long has crashed; "
-            "a Prefect server that is away for longer makes a live run look like one",
-        ),
-    ] = 30.0
+    """Where Prefect is reached, if it runs elsewhere"""
+    mlflow_url: Address = Field(
+        default_factory=lambda known: local_url(known["host"], known["mlflow_port"])
+    )
+    """Where MLflow is reached, if it runs elsewhere"""
+    database: Annotated[SecretStr, AfterValidator(_postgres_address)] = NOTHING
+    """Postgres for both servers, postgresql://USER@HOST; or SQLite"""
+    database_password: SecretStr = NOTHING
+    """Its password, if PGPASSWORD and ~/.pgpass do not say"""
+    worker_limit: PositiveInt = 1
+    """Runs from the web form at once"""
+    gpu_slots: Annotated[int, Field(ge=0)] = Field(
+        default_factory=lambda: int(Path("/dev/nvidia0").exists())
+    )
+    """Stages that use the GPUs at once; 0: no limit"""
+    form_profile: str = "tiny"
+    """Whose values the stage forms begin with"""
+    webhook: Annotated[SecretStr, AfterValidator(_web_address)] = NOTHING
+    """URL that is told of every failed run; empty: none"""
+    zombie_minutes: Annotated[float, Field(ge=1)] = 30.0
+    """A run without a sign of life for this long has crashed; a Prefect server that is away for
+    longer makes a live run look like one"""
 
     @model_validator(mode="before")
     @classmethod
@@ -119,44 +227,28 @@ class Machine(BaseSettings):
 
         A variable that is set to nothing is not set.
         """
-        if not isinstance(known, dict):
-            return known
-        known = {n: v for n, v in known.items() if v != "" or n not in _NOTHING_IS_UNSET}
+        unset = [n for n in ("shared", "prefect_url", "mlflow_url") if known.get(n) == ""]
+        known = {n: v for n, v in known.items() if n not in unset}
         if "://" not in str(known.get("store", "")):
             return known
         if known.setdefault("shared", known["store"]) != known["store"]:
             raise ValueError("KLEAR_STORE and KLEAR_SHARED name two addresses; one can be shared")
         return {n: v for n, v in known.items() if n != "store"}
 
-    @field_validator("home", "store", mode="after")
-    @classmethod
-    def _absolute(cls, path: Path) -> Path:
-        return local_folder(path)
-
-    @field_validator("shared", mode="after")
-    @classmethod
-    def _an_address(cls, url: str) -> str:
-        return store_address(url)
-
-    @field_validator("prefect_url", "mlflow_url", mode="after")
-    @classmethod
-    def _plain_address(cls, url: str) -> str:
-        return server_address(url)
-
-    @field_validator("host", mode="after")
+    @field_validator("host")
     @classmethod
     def _loopback_without_password(cls, host: str, info: ValidationInfo) -> str:
-        if "password" in info.data:  # else it is wrong itself
-            may_listen(host, info.data["password"].get_secret_value())
+        """Whoever reaches the servers can run code here, so beyond loopback they must ask."""
+        try:
+            local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            local = False
+        if not local and not info.data.get("password", "wrong itself"):
+            raise ValueError(
+                f"{host!r} would open servers without passwords to the network; set KLEAR_PASSWORD "
+                f"({SHORTEST_PASSWORD} characters or more), or use 127.0.0.1 and an ssh tunnel"
+            )
         return host
-
-    @field_validator("password", "webhook", "database", mode="after")
-    @classmethod
-    def _usable(cls, secret: SecretStr, info: ValidationInfo) -> SecretStr:
-        rules = {"password": long_enough, "webhook": web_hook, "database": parse_postgres}
-        if secret.get_secret_value():
-            rules[str(info.field_name)](secret.get_secret_value())
-        return secret
 
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:
@@ -193,10 +285,9 @@ class Machine(BaseSettings):
     @cached_property
     def postgres(self) -> Postgres | None:
         """Where the servers keep their data; None: in SQLite files below the home folder."""
-        address = self.database.get_secret_value()
-        if not address:
+        if not self.database:
             return None
-        found = parse_postgres(address)
+        found = parse_postgres(self.database.get_secret_value())
         secret = self.database_password.get_secret_value()
         return found._replace(password=secret) if secret else found
 
@@ -209,7 +300,7 @@ class Machine(BaseSettings):
 
     @property
     def mlflow_auth(self) -> Path:
-        """How MLflow checks passwords (see flows.server_commands)."""
+        """How MLflow checks passwords (see flows.servers.commands)."""
         return self.home / "mlflow" / "auth.ini"
 
     @property
@@ -226,7 +317,7 @@ class Machine(BaseSettings):
 
     @property
     def state_file(self) -> Path:
-        """What `klear up` started (see flows.servers)."""
+        """What `klear up` started (see flows.servers.servers)."""
         return self.home / "servers.json"
 
     def make_home(self) -> None:
@@ -238,11 +329,36 @@ class Machine(BaseSettings):
             raise ConfigError([f"KLEAR_HOME: {why}; name a folder you may write to"]) from error
 
     def environment(self) -> dict[str, str]:
-        """Variables for Prefect, MLflow and every child process; set them before importing either.
+        """Variables for Prefect, MLflow and every child process, which is then told of the same
+        machine wherever it runs; set them before importing either.
 
         They hold the password of the servers where there is one: never print them.
         """
-        return client_environment(self)
+        proxied = {h for h in os.environ.get("NO_PROXY", "").split(",") if h}
+        no_proxy = ",".join(sorted({*proxied, "127.0.0.1", "localhost", *self.server_hosts}))
+        secret = self.password.get_secret_value()
+        asked = {
+            "KLEAR_PASSWORD": secret,
+            "PREFECT_API_AUTH_STRING": f"{self.user}:{secret}",
+            "MLFLOW_TRACKING_USERNAME": self.user,
+            "MLFLOW_TRACKING_PASSWORD": secret,
+        }
+        return {
+            **{f"{PREFIX}{name.upper()}": str(getattr(self, name)) for name in _FOR_CHILDREN},
+            "KLEAR_PREFECT_URL": "" if self.prefect_is_here else self.prefect_url,
+            "KLEAR_MLFLOW_URL": "" if self.mlflow_is_here else self.mlflow_url,
+            **_CLIENTS,
+            "PREFECT_HOME": str(self.prefect_home),
+            "PREFECT_PROFILES_PATH": str(self.prefect_home / "profiles.toml"),
+            "PREFECT_API_URL": self.prefect_api_url,
+            # Else both would be below the user's home folder.
+            "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(self.prefect_home / "storage"),
+            "PREFECT_SERVER_MEMO_STORE_PATH": str(self.prefect_home / "memo_store.toml"),
+            "MLFLOW_TRACKING_URI": self.mlflow_uri,
+            "NO_PROXY": no_proxy,
+            "no_proxy": no_proxy,
+            **(asked if secret else {}),
+        }
 
 
 def load_machine() -> Machine:
@@ -256,11 +372,14 @@ def load_machine() -> Machine:
     try:
         return Machine(_secrets_dir=_secrets())  # pyright: ignore[reportCallIssue]
     except ValidationError as error:
-        lines = (_as_variable(problem) for problem in explain(error, Machine))
-        raise ConfigError(line for line in lines if _FOLLOWS not in line) from error
-
-
-_FOLLOWS = "default factory"  # pydantic could not make a default because another value is wrong
+        lines = [line.partition(": ") for line in explain(error, Machine)]
+        raise ConfigError(
+            f"{PREFIX}{name.upper()}: {what}"
+            if name in Machine.model_fields
+            else name + colon + what
+            for name, colon, what in lines
+            if "default factory" not in what  # it needs another value, which is wrong
+        ) from error
 
 
 def _misspelt() -> Iterator[str]:
@@ -274,17 +393,50 @@ def _misspelt() -> Iterator[str]:
 
 def _secrets() -> Path | None:
     named = os.environ.get("KLEAR_SECRETS", "")
-    if named and not _is_readable(named):
+    places = [p for p in (named, os.environ.get("CREDENTIALS_DIRECTORY"), "/run/secrets") if p]
+    # Of some systems /run/secrets is there for root alone.
+    found = [p for p in places if os.path.isdir(p) and os.access(p, os.R_OK | os.X_OK)]
+    if named and named not in found:
         raise ConfigError([f"KLEAR_SECRETS: {named} is no folder that you may read"])
-    places = (named, os.environ.get("CREDENTIALS_DIRECTORY", ""), "/run/secrets")
-    return next((Path(p) for p in places if p and _is_readable(p)), None)
+    return Path(found[0]) if found else None
 
 
-def _is_readable(folder: str) -> bool:
-    """Of some systems /run/secrets is there for root alone."""
-    return os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
+def server_environment(machine: Machine, name: str) -> dict[str, str]:
+    """For `prefect`, `mlflow` or `worker` as a process: a server also gets its database."""
+    found = machine.environment()
+    if name not in ("prefect", "mlflow"):
+        return found
+    postgres, secret = machine.postgres, machine.password.get_secret_value()
+    if postgres and postgres.password:
+        found["PGPASSWORD"] = postgres.password
+    if name == "prefect" and postgres:
+        url = postgres.url("asyncpg", postgres.database("prefect"))
+        found["PREFECT_API_DATABASE_CONNECTION_URL"] = url
+    if name == "prefect" and secret:
+        found["PREFECT_SERVER_API_AUTH_STRING"] = f"{machine.user}:{secret}"
+    if name == "mlflow":
+        found["MLFLOW_BACKEND_STORE_URI"] = machine.mlflow_database
+        # What somebody set by hand for names that we cannot know counts.
+        found |= {n: os.environ.get(n, value) for n, value in _mlflow_names(machine).items()}
+    if name == "mlflow" and secret:
+        found |= {
+            "MLFLOW_AUTH_CONFIG_PATH": str(machine.mlflow_auth),
+            "MLFLOW_AUTH_ADMIN_USERNAME": machine.user,
+            "MLFLOW_AUTH_ADMIN_PASSWORD": secret,
+        }
+    return found
 
 
-def _as_variable(problem: str) -> str:
-    path, colon, rest = problem.partition(": ")
-    return f"{PREFIX}{path.upper()}: {rest}" if colon and path in Machine.model_fields else problem
+def _mlflow_names(machine: Machine) -> dict[str, str]:
+    """Host headers that MLflow answers to: others may be a page that rebinds its name to us."""
+    exposed = machine.host in _ANY_ADDRESS
+    here = {socket.gethostname(), socket.getfqdn()} if exposed else {machine.host}
+    known = {"localhost", "127.0.0.1", *machine.server_hosts, *here} - set(_ANY_ADDRESS)
+    names = [f"[{n}]" if ":" in n else n for n in sorted(known)]
+    # A bracket would begin a set of characters in a pattern.
+    ports = [f"{n.replace('[', '[[]', 1)}:*" for n in names]
+    origins = [f"{s}://{n}:{machine.mlflow_port}" for n in names for s in ("http", "https")]
+    return {
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join([*names, *ports, *(_PRIVATE if exposed else ())]),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(origins),
+    }

@@ -9,6 +9,7 @@ import codecs
 import glob
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -18,9 +19,118 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.explain import ConfigError
-from eval.json_array import array_values
-from eval.parquet_pages import rows_of_longest
+from configs.settings.explain import ConfigError
+
+CHUNK = 1 << 20
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def array_values(stream: IO[bytes], largest: int) -> Iterator[Any]:
+    """Stream the elements of the array in `stream`, which may begin with a byte order mark.
+
+    Memory holds one element and as much text again. Raises ValueError where the text is no JSON
+    array: text that is not UTF-8, an element longer than `largest` characters, or anything after
+    the closing bracket. (ijson would give fractions as Decimal and refuse long integers.)
+    """
+    text = _Text(stream, largest)
+    text.take("[")
+    goes_on = text.next() != "]"
+    while goes_on:
+        yield text.value()
+        goes_on = text.next() == ","
+        if goes_on:
+            text.take(",")
+    text.take("]")
+    if found := text.next():
+        raise ValueError(f"{found!r} after the end of the array")
+
+
+class _Text:
+    """Decoded text with a cursor; what lies behind the cursor is forgotten."""
+
+    def __init__(self, stream: IO[bytes], largest: int) -> None:
+        self._stream, self._largest = stream, largest
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._scan = json.JSONDecoder().raw_decode
+        self._text, self._place, self._ended = "", 0, False
+
+    def _read(self, size: int) -> bool:
+        """Append up to `size` bytes of text; False at the end of the stream."""
+        if self._ended:
+            return False
+        data = self._stream.read(size)
+        self._ended = not data
+        self._text = self._text[self._place :] + self._decoder.decode(data, final=self._ended)
+        self._place = 0
+        return not self._ended
+
+    def next(self) -> str:
+        """The next character that is no white space; empty at the end."""
+        while True:
+            self._place = _SPACE.match(self._text, self._place).end()  # type: ignore[union-attr]
+            if self._place < len(self._text) or not self._read(CHUNK):
+                return self._text[self._place : self._place + 1]
+
+    def take(self, character: str) -> None:
+        found = self.next()
+        if found != character:
+            raise ValueError(f"{character!r} expected, not {found or 'the end'!r}")
+        self._place += 1
+
+    def value(self) -> Any:
+        """One element. Reads twice as much whenever the text so far does not hold all of it."""
+        self.next()
+        size = CHUNK
+        while True:
+            try:
+                value, end = self._scan(self._text, self._place)
+            except json.JSONDecodeError:
+                if len(self._text) - self._place > self._largest:
+                    raise ValueError(f"an element of over {self._largest:,} characters") from None
+                if not self._read(size):
+                    raise
+                size *= 2
+                continue
+            if end == len(self._text) and self._read(size):
+                continue  # a number may go on in the next chunk
+            self._place = end
+            return value
+
+
+LARGEST_BATCH = 256 << 20
+"""Bytes that a batch may decode to when every row is the longest text of its dictionaries."""
+_HEADER_BYTES = 32
+_INTEGER = 0x15  # of thrift's compact protocol: the next field, an i32
+
+
+def rows_of_longest(path: Path, metadata: pq.FileMetaData) -> int:
+    """How many rows fit in `LARGEST_BATCH`, whatever they are; at least one."""
+    longest = 1
+    with path.open("rb") as file:
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            size = 0
+            for chunk in map(group.column, range(group.num_columns)):
+                if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+                    file.seek(chunk.dictionary_page_offset)
+                    size += _unpacked_size(file.read(_HEADER_BYTES))
+            longest = max(longest, size)
+    return max(1, LARGEST_BATCH // longest)
+
+
+def _unpacked_size(header: bytes) -> int:
+    """The second field of a page header, `uncompressed_page_size`; 0 when it is none."""
+    place, numbers = 0, []
+    while len(numbers) < 2 and place < len(header) and header[place] == _INTEGER:
+        place, shift, value = place + 1, 0, 0
+        while place < len(header):
+            value |= (header[place] & 0x7F) << shift
+            shift += 7
+            place += 1
+            if header[place - 1] < 0x80:
+                break
+        numbers.append((value >> 1) ^ -(value & 1))  # zigzag
+    return max(numbers[1], 0) if len(numbers) == 2 else 0
+
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 LARGEST_ROW = 128 << 20
@@ -92,8 +202,11 @@ def _parquet_rows(path: Path, name: str, columns: Collection[str]) -> Iterator[R
             known = file.schema_arrow.names
             all_there = columns and set(columns) <= set(known)
             chosen = [c for c in known if c in columns] if all_there else None
-            _refuse_bomb(sum(_bytes_of_groups(file.metadata)), path)
-            rows = min(_batch_rows(file.metadata), rows_of_longest(path, file.metadata))
+            groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+            _refuse_bomb(sum(g.total_byte_size for g in groups), path)
+            longest = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=1)
+            fitting = min(ROWS_PER_BATCH, BYTES_PER_BATCH // max(longest, 1))
+            rows = min(max(1, fitting), rows_of_longest(path, file.metadata))
             batches = file.iter_batches(batch_size=rows, columns=chosen)
             unpacked = 0
             for batch in batches:
@@ -108,21 +221,10 @@ def _parquet_rows(path: Path, name: str, columns: Collection[str]) -> Iterator[R
         raise _damaged(path, number, error) from error
 
 
-def _bytes_of_groups(metadata: pq.FileMetaData) -> Iterator[int]:
-    return (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-
-
 def _refuse_bomb(unpacked: int, path: Path) -> None:
     """Raises ValueError for a file that is made to fill memory or disk."""
     if unpacked > FREE_UNPACKED and unpacked > MOST_UNPACKED * path.stat().st_size:
         raise ValueError(f"it unpacks to over {MOST_UNPACKED} times its size")
-
-
-def _batch_rows(metadata: pq.FileMetaData) -> int:
-    """Rows that take about `BYTES_PER_BATCH` in the row group with the longest."""
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    longest = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=1)
-    return max(1, min(ROWS_PER_BATCH, BYTES_PER_BATCH // max(longest, 1)))
 
 
 def _batch_values(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | None, str]]:
@@ -152,8 +254,7 @@ def _json_rows(path: Path, name: str) -> Iterator[Row]:
             first = _first_byte(stream)
             if first == b"[" and not path.name.endswith((".jsonl", ".jsonl.gz")):
                 for number, value in enumerate(array_values(stream, LARGEST_ROW), 1):
-                    if path.suffix == ".gz":
-                        _refuse_bomb(stream.tell(), path)
+                    _refuse_packed_bomb(stream, path)
                     yield _checked(name, number, value)
                 return
             for number, (line, whole) in enumerate(_lines(stream, path), 1):
@@ -169,22 +270,20 @@ def _json_rows(path: Path, name: str) -> Iterator[Row]:
 def _lines(stream: IO[bytes], path: Path) -> Iterator[tuple[bytes, bool]]:
     """(line, whole). Of a line longer than `LARGEST_ROW` only the start is kept."""
     mark = codecs.BOM_UTF8
-    packed, read = path.suffix == ".gz", 0
     while line := stream.readline(LARGEST_ROW + 1):
-        read += len(line)
-        if packed:
-            _refuse_bomb(read, path)
-        if len(line) <= LARGEST_ROW or line.endswith(b"\n"):
-            yield line.removeprefix(mark), True
-        else:
-            start = line[:1000]
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(1 << 20)
-                read += len(line)
-                if packed:
-                    _refuse_bomb(read, path)
-            yield start, False
+        whole = len(line) <= LARGEST_ROW or line.endswith(b"\n")
+        start = line.removeprefix(mark) if whole else line[:1000]
+        while line and not line.endswith(b"\n"):
+            _refuse_packed_bomb(stream, path)
+            line = stream.readline(1 << 20)
+        _refuse_packed_bomb(stream, path)
+        yield start, whole
         mark = b""
+
+
+def _refuse_packed_bomb(stream: IO[bytes], path: Path) -> None:
+    if path.suffix == ".gz":
+        _refuse_bomb(stream.tell(), path)
 
 
 def _open(path: Path) -> IO[bytes]:

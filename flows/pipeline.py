@@ -10,20 +10,19 @@ from prefect.artifacts import (
 )
 from prefect.runtime import flow_run
 
-from configs.base import key_of
-from configs.differences import run_name
-from configs.settings import Pipeline
-from configs.stage_names import STAGES, StageName
-from eval.page_markdown import with_inline_plots
-from flows.plan import plan, rows, summary
-from flows.refused import name_refused
-from flows.shown import shown
+from configs.loading import run_name
+from configs.settings.base import key_of
+from configs.settings.pipeline import Pipeline
+from configs.stage_names import StageName
+from flows.cli.plan import plan, rows, summary
+from flows.forms.artifacts import create_artifact
+from flows.forms.refused import rename_invalid_run
 from flows.stages import run_stages
-from tasks.opening import Wanted, opened, way_back
-from tasks.plan import PlannedStage
-from tasks.run import Run, StoppedEarly
-from tasks.store import Artifact
-from tasks.story import expect, head_of
+from tasks.planning.plan import PlannedStage
+from tasks.report.page import with_inline_plots
+from tasks.stage.run import Run, headline, plan_summary
+from tasks.stage.run_context import RunSpec, link_to_prefect, run_context
+from tasks.store.store import Artifact
 
 HEADLINES = ("/avg", "/ci_low", "/ci_high")  # the runs of the stages have the other figures
 NOTE_CHARACTERS = 5_000  # of the report on top of the run's page in MLflow
@@ -34,7 +33,7 @@ def name_of_this_run() -> str:
     return run_name(Pipeline.model_validate(flow_run.parameters["settings"]))
 
 
-@flow(name="klear", flow_run_name=name_of_this_run, on_failure=[name_refused])
+@flow(name="klear", flow_run_name=name_of_this_run, on_failure=[rename_invalid_run])
 def pipeline(
     until: StageName = "report",
     force: list[StageName] = [],  # noqa: B006
@@ -50,7 +49,7 @@ def pipeline(
         verify: Reuse a result only if every byte is what was published.
         settings: What is computed; prefilled with the whole profile.
     """
-    wanted = Wanted(
+    wanted = RunSpec(
         kind="pipeline",
         profile=settings.profile,
         seed=settings.seed,
@@ -58,20 +57,18 @@ def pipeline(
         resolved=settings.model_dump(mode="json"),
         stall_minutes=settings.stall_minutes,
         force=frozenset(force),
-        until="" if until == STAGES[-1] else until,
         verify=verify,
     )
-    with opened(wanted) as run:
-        tell_plan(lambda: plan(settings, run.store, force, until), run)
-        try:
-            page, scores = run_stages(settings)
-        except StoppedEarly as stopped:
-            return f"stopped after {stopped}"
-        publish(page, _headlines(scores), run, head_of(run))
-        return str(page.folder)
+    with run_context(wanted) as run:
+        publish_plan(lambda: plan(settings, run.store, force, until), run)
+        made = run_stages(settings, until)
+        if "report" not in made:
+            return f"stopped after {until}"
+        publish(made["report"], _headlines(made), run, headline(run))
+        return str(made["report"].folder)
 
 
-def tell_plan(make: Callable[[], list[PlannedStage]], run: Run) -> None:
+def publish_plan(make: Callable[[], list[PlannedStage]], run: Run) -> None:
     """The first artifact of a run: what it will reuse, resume and compute.
 
     An estimate that goes wrong is no reason to end the run: the log says so.
@@ -79,19 +76,20 @@ def tell_plan(make: Callable[[], list[PlannedStage]], run: Run) -> None:
     try:
         stages = make()
         table, about = rows(stages), summary(stages)
-        expect(run, stages)
+        plan_summary(run, stages)
     except Exception as error:
         get_run_logger().warning("no plan is shown: %s", error, exc_info=True)
         return
-    shown(create_table_artifact, key="klear-plan", table=table, description=about)
+    create_artifact(create_table_artifact, key="klear-plan", table=table, description=about)
 
 
-def _headlines(scores: tuple[Artifact, ...]) -> dict[str, float]:
+def _headlines(made: Mapping[str, Artifact]) -> dict[str, float]:
     """What runs are compared by: `rl_math/aime24/avg` and its interval, of every checkpoint."""
     return {
-        f"{evaluation.stage.removeprefix('evaluate_')}/{name}": value
-        for evaluation in scores
-        for name, value in evaluation.metrics.items()
+        f"{stage.removeprefix('evaluate_')}/{name}": value
+        for stage, result in made.items()
+        if stage.startswith("evaluate_")
+        for name, value in result.metrics.items()
         if name.endswith(HEADLINES)
     }
 
@@ -104,9 +102,9 @@ def publish(page: Artifact, figures: Mapping[str, float], run: Run, head: str = 
     run.store.fetch(page)
     run.tracker.log(run.run_id, figures)
     text = head + page.file("report.md").read_text()
-    run.tracker.note(run.run_id, (way_back() + text)[:NOTE_CHARACTERS])
+    run.tracker.note(run.run_id, (link_to_prefect() + text)[:NOTE_CHARACTERS])
     run.tracker.log_files(run.run_id, page.file("report.html"), page.file("report.md"))
-    shown(
+    create_artifact(
         create_markdown_artifact,
         key="klear-report",
         markdown=with_inline_plots(text, page.folder),
@@ -117,7 +115,7 @@ def publish(page: Artifact, figures: Mapping[str, float], run: Run, head: str = 
 
 def show_mlflow(run: Run) -> None:
     """A link from Prefect's page of a run to MLflow's."""
-    shown(
+    create_artifact(
         create_link_artifact,
         key="klear-mlflow",
         link=run.tracker.run_url(run.run_id),

@@ -1,33 +1,138 @@
-"""All stages in the order of a run, whether they are to compute or only to be planned."""
+"""Every stage of a run, what it takes and from whom: the README's figure, line by line.
 
-from configs.settings import Pipeline
-from flows.data import Data, build_data, check_the_judge
-from flows.evaluate import evaluate_all
-from flows.train import Checkpoints, train
-from tasks.report import report
-from tasks.run import current_run
-from tasks.store import Artifact
-from training.fit import refuse
+`calls` is the one place that knows. A plan looks at the calls, a run computes them, the form of a
+stage asks for one, and an ablation takes those that its score needs.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from configs.settings.base import Settings
+from configs.settings.data import SampleSettings
+from configs.settings.pipeline import Pipeline
+from configs.settings.placing import placed
+from flows.forms.approval import with_approval
+from tasks.answers.difficulty import difficulty
+from tasks.answers.distill import distill
+from tasks.answers.filter_rl import filter_rl
+from tasks.answers.judge import judge
+from tasks.answers.select import select
+from tasks.data.collect import collect
+from tasks.data.decontaminate import decontaminate
+from tasks.data.dedup import dedup
+from tasks.data.filter_tests import filter_tests
+from tasks.models.evaluate import evaluate
+from tasks.models.train import base, rl, sft
+from tasks.planning.plan import PlannedStage, Planner
+from tasks.report.report import report
+from tasks.stage.stage import Stage
+from tasks.store.store import Artifact
+from training.sizing.fit import refuse
 
 
-def run_stages(settings: Pipeline) -> tuple[Artifact, tuple[Artifact, ...]]:
-    """Every stage in order: the report and the evaluations.
+@dataclass(frozen=True)
+class Call:
+    """One stage as a run calls it; `inputs` name the stages whose results it takes, in order."""
+
+    stage: Stage
+    inputs: tuple[str, ...]
+    settings: Settings
+
+    def compute(self, *inputs: Artifact) -> Artifact:
+        """The result, reused or computed; a stage that costs money may ask a person first."""
+        if isinstance(self.settings, SampleSettings):
+            return with_approval(self.stage, *inputs, settings=self.settings)
+        return self.stage(*inputs, settings=self.settings)
+
+
+def calls(s: Pipeline) -> dict[str, Call]:
+    """Every stage of a run of `s` by its name, in the order of the run."""
+    rated = ("distill", "judge") if s.difficulty.rater != "model" else ("rate", "judge_rate")
+    models = [n for n in ("base", "sft", "rl_math", "rl_code") if n not in s.stages_left_out]
+    before = dict(zip(models[1:], models, strict=False))
+    trains_tokenizer = s.base.kind == "random" and "sft" in models
+    keeps = {"rl_math": s.rl_math.keep_every, "rl_code": s.rl_code.keep_every}
+    no_curve = s.evaluate.model_copy(update={"learning_curve": None})  # it is part of the key
+    every = [
+        # Problems in, training sets out (§3.1, §3.2.1).
+        Call(collect, (), s.collect),
+        Call(collect.named("benchmarks"), (), s.benchmarks),
+        Call(dedup, ("collect",), s.dedup),
+        Call(decontaminate, ("dedup", "benchmarks"), s.decontaminate),
+        Call(distill, ("decontaminate",), s.distill),
+        Call(judge, ("decontaminate", "distill"), s.judge),
+        Call(distill.named("rate"), ("decontaminate",), s.rate or s.distill),
+        Call(judge.named("judge_rate"), ("decontaminate", "rate"), s.judge),
+        Call(difficulty, ("decontaminate", *rated), s.difficulty),
+        Call(select, ("decontaminate", "distill", "judge", "difficulty"), s.mixture),
+        Call(filter_tests, ("decontaminate",), s.filter_tests),
+        Call(distill.named("sample"), ("filter_tests",), s.sample),
+        Call(judge.named("judge_rl"), ("filter_tests", "sample"), s.judge_rl),
+        Call(filter_rl, ("filter_tests", "judge_rl"), s.filter_rl),
+        # Recorded answers whose grades are published: the report lists every disagreement.
+        Call(distill.named("agreement"), ("benchmarks",), s.agreement or s.distill),
+        Call(judge.named("judge_agreement"), ("benchmarks", "agreement"), s.judge),
+        # Base model → long-CoT SFT → math RL → code RL (§4.1), each from the model before it.
+        Call(base, ("select",) if trains_tokenizer else (), s.base),
+        Call(sft, ("base", "select"), placed(s.sft, s.topology)),
+        *(
+            Call(rl.named(n), (before.get(n, "base"), "filter_rl"), placed(settings, s.topology))
+            for n, settings in (("rl_math", s.rl_math), ("rl_code", s.rl_code))
+        ),
+        # Every checkpoint on every benchmark: avg@k with a confidence interval (§4).
+        *(
+            Call(
+                evaluate.named(f"evaluate_{n}"),
+                (n, "benchmarks"),
+                s.evaluate if keeps.get(n) else no_curve,
+            )
+            for n in models
+        ),
+    ]
+    found = {c.stage.name: c for c in every if c.stage.name not in s.stages_left_out}
+    checks = [n for n in found if n.endswith("agreement")]
+    scores = [n for n in found if n.startswith("evaluate_")]
+    told = (*(n for n in found if n not in (*checks, *scores)), *checks, *scores)
+    labelled = s.report.model_copy(update={"profile": s.profile})
+    return {**found, "report": Call(report, told, labelled)}
+
+
+def needed(target: str, graph: dict[str, Call]) -> list[Call]:
+    """The stages that `target` is made from and itself, in the order of the run."""
+    wanted, open_ends = {target}, [target]
+    while open_ends:
+        for name in graph[open_ends.pop()].inputs:
+            if name not in wanted:
+                wanted.add(name)
+                open_ends.append(name)
+    return [call for name, call in graph.items() if name in wanted]
+
+
+def plan_stages(asked: Iterable[Call], planner: Planner, until: str = "") -> list[PlannedStage]:
+    """What each of the stages would do, up to `until`; reads the store and computes nothing."""
+    made: dict[str, Artifact] = {}
+    for call in asked:
+        inputs = tuple(made[name] for name in call.inputs)
+        made[call.stage.name] = planner.look(call.stage, inputs, call.settings)
+        if call.stage.name == until:
+            break
+    return planner.stages
+
+
+def compute(asked: Iterable[Call], until: str = "") -> dict[str, Artifact]:
+    """The result of each of the stages, up to `until`, by name."""
+    made: dict[str, Artifact] = {}
+    for call in asked:
+        made[call.stage.name] = call.compute(*(made[name] for name in call.inputs))
+        if call.stage.name == until:
+            break
+    return made
+
+
+def run_stages(s: Pipeline, until: str = "") -> dict[str, Artifact]:
+    """The results of a run by the names of their stages, up to `until` (empty: all).
 
     Raises DoesNotFit before the first stage when the topology's machines cannot run one of them.
     """
-    run = current_run()
-    if run.planner is None:
-        refuse(settings, run.until)
-    data = build_data(settings)
-    agreement = check_the_judge(data.benchmarks, settings)
-    models = train(data, settings)
-    scores = evaluate_all(models, data, settings)
-    labelled = settings.report.model_copy(update={"profile": settings.profile})
-    page = report(*_everything(data, models, (*agreement, *scores)), settings=labelled)
-    return page, scores
-
-
-def _everything(
-    data: Data, models: Checkpoints, judged: tuple[Artifact, ...]
-) -> tuple[Artifact, ...]:
-    return (*data.steps, *(model for _, model in models.named), *judged)
+    refuse(s, until)
+    return compute(calls(s).values(), until)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.judging import JudgeSettings
-from configs.load import load_profile
-from eval.judge_files import judge_files
+from configs.loading import load_profile
+from configs.settings.judging import JudgeSettings
+from eval.judge.files import judge_files
 
 README = Path(__file__).parents[1] / "README.md"
 

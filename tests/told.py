@@ -7,8 +7,6 @@ from typing import Any
 
 from mlflow.entities import Run as MlflowRun
 
-EXPERIMENT = "klear-small"
-
 
 def parent_of(cockpit: Any, flow_run: str) -> MlflowRun:
     """The one MLflow run of a flow run."""
@@ -26,13 +24,12 @@ def children_of(cockpit: Any, flow_run: str) -> dict[str, MlflowRun]:
 
 
 def _runs(cockpit: Any, query: str) -> list[MlflowRun]:
-    experiment = cockpit.mlflow.get_experiment_by_name(EXPERIMENT).experiment_id
-    return list(cockpit.mlflow.search_runs([experiment], query))
+    return cockpit.tracked(query)
 
 
 def missing_in_prefect(cockpit: Any, flow_run: str, stages: Mapping[str, str]) -> list[str]:
     """States, log lines and artifacts that its page lacks; `stages` are their states by name."""
-    shown, log = cockpit.task_runs(flow_run), cockpit.log(flow_run)
+    shown, log = cockpit.states(flow_run), cockpit.log(flow_run)
     wrong = [f"{n} is {shown.get(n)}" for n, s in stages.items() if shown.get(n) != [s]]
     wrong += [f"{n} is too much" for n in shown.keys() - stages.keys()]
     outcome = {"Cached": "cached", "Completed": "computed"}

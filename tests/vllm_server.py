@@ -29,8 +29,9 @@ class VLLMServer:
         self.url = f"{self.address}/v1"
         self.starts = 0
         self._command = [
-            sys.executable, "-m", "training.vllm_serve", str(checkpoint), "--host", "127.0.0.1",
-            "--port", str(port), "--dtype", "float32", "--enforce-eager", *options,
+            sys.executable, "-m", "training.vllm.server", "--model", str(checkpoint),
+            "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
+            *options,
         ]  # fmt: skip
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT, **more}
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,7 +82,7 @@ class VLLMServer:
         self._kill({"server": tree[:1], "engine": engines, "all": tree}[victim])
         return tree
 
-    def bury(self, tree: Sequence[psutil.Process], seconds: float = 60.0) -> list[str]:
+    def mark_crashed(self, tree: Sequence[psutil.Process], seconds: float = 60.0) -> list[str]:
         """Wait for a killed server to be gone, then end the rest, as a service manager would.
 
         Returns who lived on: an engine outlives its server, and keeps its memory.

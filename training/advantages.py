@@ -1,4 +1,4 @@
-"""Group-relative advantages (Eq. 4), and which answers have something to teach."""
+"""Group-relative advantages (Eq. 4), and which answers have one that is not zero."""
 
 from typing import Literal, NamedTuple
 

@@ -1,25 +1,13 @@
-"""Trainer callbacks that write the metrics and progress files."""
+"""The trainer callback that writes the metrics and progress files."""
 
-import time
-from typing import Any
+from transformers import TrainerCallback, TrainerState
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from training.launch.progress_files import MetricsFile, ProgressFile
 
-from training.progress_files import MetricsFile, ProgressFile
-
-# What the trainers log twice, or about themselves only.
-_NOISE = {
-    "epoch",
-    "total_flos",
-    "num_input_tokens_seen",
-    "num_tokens",  # TRL forgets it on resuming SFT
-    "step_time",
-    "reward",
-    "reward_std",
-    "rewards/judge/mean",
-    "rewards/judge/std",
-    "frac_reward_zero_std",
-}
+# What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.
+_NOISE = {"epoch", "total_flos", "num_input_tokens_seen", "num_tokens", "step_time", "reward",
+          "reward_std", "rewards/judge/mean", "rewards/judge/std",
+          "frac_reward_zero_std"}  # fmt: skip
 
 
 class WriteMetrics(TrainerCallback):
@@ -33,27 +21,15 @@ class WriteMetrics(TrainerCallback):
     ) -> None:
         self.metrics, self.progress = metrics, progress
         self.updates_per_step = updates_per_step
-        self._started, self._first, self._note = time.monotonic(), 0, ""
+        self._note = ""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        self._started, self._first = time.monotonic(), state.global_step
+    def on_train_begin(self, args, state, control, **_) -> None:
         self._report(state)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_step_end(self, args, state, control, **_) -> None:
         self._report(state)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **_: Any,
-    ) -> None:
+    def on_log(self, args, state, control, logs=None, **_) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
             return
         numbers = {
@@ -66,8 +42,6 @@ class WriteMetrics(TrainerCallback):
         self._note = ", ".join(shown)
 
     def _report(self, state: TrainerState) -> None:
-        if not state.is_world_process_zero:
-            return
-        done = state.global_step // self.updates_per_step
-        total = state.max_steps // self.updates_per_step
-        self.progress.report(done, total, self._note)
+        if state.is_world_process_zero:
+            done, total = (n // self.updates_per_step for n in (state.global_step, state.max_steps))
+            self.progress.report(done, total, self._note)

@@ -1,8 +1,131 @@
-"""Is it safe to put several sequences into one row? Asked of the model, not of its name."""
+"""What is trained together: sequences in batches of tokens, prompts in rollouts, packed rows."""
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+POOL = 2_048  # sequences sorted by length at a time: like lengths meet, yet epochs differ
+
+
+def length_groups(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Cut indices, sorted by length, into groups whose padded size stays within `budget`.
+
+    The padded size of a group is its number of sequences times its longest. A sequence longer
+    than `budget` is alone in its group.
+    """
+    groups: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if not groups or (len(groups[-1]) + 1) * lengths[i] > budget:
+            groups.append([])
+        groups[-1].append(i)
+    return groups
+
+
+def epoch_batches(
+    lengths: Sequence[int], budget: int, epochs: float, seed: int, multiple: int = 1
+) -> list[list[int]]:
+    """All batches of a whole training run: a pure function of its arguments.
+
+    Every epoch visits every sequence once, in an order of its own; the last epoch may be a part.
+    The number of batches is a multiple of `multiple`: the first batches are repeated at the end
+    if it must be.
+    """
+    batches: list[list[int]] = []
+    epoch = 0
+    while epoch < epochs:
+        rng = random.Random(f"{seed}:{epoch}")
+        order = list(range(len(lengths)))
+        rng.shuffle(order)
+        order = order[: round(len(order) * min(1.0, epochs - epoch))]
+        of_epoch: list[list[int]] = []
+        for start in range(0, len(order), POOL):
+            pool = order[start : start + POOL]
+            groups = length_groups([lengths[i] for i in pool], budget)
+            of_epoch += [[pool[i] for i in group] for group in groups]
+        rng.shuffle(of_epoch)
+        batches += of_epoch
+        epoch += 1
+    if not batches:
+        raise ValueError(f"no batch: {len(lengths)} sequences over {epochs} epochs")
+    missing = -len(batches) % multiple
+    return batches + [batches[i % len(batches)] for i in range(missing)]
+
+
+def optimizer_steps(
+    lengths: Sequence[int], batch_tokens: int, longest: int, epochs: float, seed: int
+) -> list[list[int]]:
+    """The sequences of every optimizer step, about `batch_tokens` of them padded.
+
+    A step takes whole cells of at most `longest` tokens, each of like lengths, drawn in any order:
+    steps mix short and long, and what is in them depends on no machine.
+    """
+    cell = min(batch_tokens, longest)
+    cells = max(1, round(batch_tokens / cell))
+    batches = epoch_batches(lengths, cell, epochs, seed, multiple=cells)
+    starts = range(0, len(batches), cells)
+    return [[i for batch in batches[s : s + cells] for i in batch] for s in starts]
+
+
+def cut_steps(
+    steps: Sequence[list[int]], lengths: Sequence[int], budget: int, processes: int
+) -> tuple[list[list[int]], int]:
+    """(micro-batches of at most `budget` tokens, how many of them each process takes a step).
+
+    All steps have the same number of micro-batches; an empty one has nothing to train on.
+    """
+    cut = []
+    for step in steps:
+        groups = length_groups([lengths[i] for i in step], budget)
+        cut.append([[step[j] for j in group] for group in groups])
+    each = max(-(-len(batches) // processes) for batches in cut)
+    for batches in cut:
+        _split_until(each * processes, batches, lengths)
+    return [batch for batches in cut for batch in batches], each
+
+
+def _split_until(count: int, batches: list[list[int]], lengths: Sequence[int]) -> None:
+    """Halve the largest batches until there are `count`; single sequences leave empty ones."""
+
+    def size(batch: list[int]) -> int:
+        return len(batch) * max(lengths[i] for i in batch) if len(batch) > 1 else 0
+
+    while len(batches) < count:
+        largest = max(batches, key=size)
+        if len(largest) < 2:
+            batches += [[] for _ in range(count - len(batches))]
+            return
+        batches.remove(largest)
+        half = len(largest) // 2
+        batches += [largest[:half], largest[half:]]
+
+
+def prompt_order(
+    prompts: int, *, prompts_per_step: int, rollouts: int, updates: int, steps: int, seed: int
+) -> list[int]:
+    """Which prompts each rollout step uses, in the shape TRL's generation batches expect.
+
+    Epochs over the prompts are shuffled by (`seed`, epoch) and run on without a break, so every
+    step has `prompts_per_step` prompts and no prompt waits for more than one epoch. Each prompt
+    is repeated `rollouts` times, and each step `updates` times (TRL reads the batch of a rollout
+    once for every optimizer update). The whole run is one pass, hence resuming is skipping.
+    """
+    if prompts < 1:
+        raise ValueError("there is no prompt to train on")
+    stream: list[int] = []
+    epoch = 0
+    while len(stream) < steps * prompts_per_step:
+        order = list(range(prompts))
+        random.Random(f"{seed}:{epoch}").shuffle(order)
+        stream += order
+        epoch += 1
+    chosen: list[int] = []
+    for start in range(0, steps * prompts_per_step, prompts_per_step):
+        step = [i for i in stream[start : start + prompts_per_step] for _ in range(rollouts)]
+        chosen += step * updates
+    return chosen
+
 
 PROBE = 8  # tokens of each probe sequence
 

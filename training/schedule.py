@@ -7,22 +7,18 @@ updates. A combination that does not divide is refused, with the arithmetic show
 import os
 from dataclasses import dataclass
 
-from configs.training_stages import RLSettings
+from configs.settings.training import RLSettings
 
 
 @dataclass(frozen=True)
 class RLSchedule:
-    """One RL stage in TRL's units (GRPOConfig's names)."""
+    """One RL stage in TRL's units; fields are named as those of GRPOConfig."""
 
     per_device_train_batch_size: int
     """Sequences of one optimizer update on one device, times `oversampling`."""
-    gradient_accumulation_steps: int
     steps_per_generation: int
-    """Calls of the trainer (not optimizer updates) between two rollouts."""
-    generation_batch_size: int
-    """Sequences generated for one rollout, over all devices: `oversampling` times those trained."""
+    """Optimizer updates of one rollout."""
     num_generations: int
-    updates_per_rollout: int
     max_steps: int
     """Optimizer updates of the whole stage."""
     warmup_steps: int
@@ -40,28 +36,14 @@ def is_sharded() -> bool:
     return any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
 
 
-def rl_schedule(s: RLSettings, world: int, sequences_per_device: int | None = None) -> RLSchedule:
-    """`s` on `world` processes.
-
-    With `sequences_per_device`, a mini-batch is cut into that many sequences a forward pass by
-    gradient accumulation, as the stock trainer does it; without, each device takes its part of
-    the mini-batch at once (GPPOTrainer cuts it by tokens itself).
-    Raises ValueError when the numbers do not divide.
-    """
-    rollout = s.prompts_per_step * s.rollouts_per_prompt
-    mini_batch = s.mini_batch_prompts * s.rollouts_per_prompt
+def rl_schedule(s: RLSettings, world: int) -> RLSchedule:
+    """`s` on `world` processes; raises ValueError when the numbers do not divide."""
     updates = _divide(s.prompts_per_step, s.mini_batch_prompts, "prompts a step", "mini-batch")
-    part = _divide(s.mini_batch_prompts, world, "mini-batch prompts", "processes")
-    device = part * s.rollouts_per_prompt
-    micro = sequences_per_device or device
-    accumulation = _divide(device, micro, f"{mini_batch} sequences / {world}", "micro-batch")
+    prompts = _divide(s.mini_batch_prompts, world, "mini-batch prompts", "processes")
     return RLSchedule(
-        per_device_train_batch_size=micro * s.oversampling,
-        gradient_accumulation_steps=accumulation,
-        steps_per_generation=updates * accumulation,
-        generation_batch_size=rollout * s.oversampling,
+        per_device_train_batch_size=prompts * s.rollouts_per_prompt * s.oversampling,
+        steps_per_generation=updates,
         num_generations=s.rollouts_per_prompt,
-        updates_per_rollout=updates,
         max_steps=s.steps * updates,
         warmup_steps=s.warmup_steps * updates,
     )

@@ -23,9 +23,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from configs.engines import EngineSettings
-from eval.families.countdown import apply, verdict
-from eval.families.split import Side, side_of
+from configs.settings.engines import EngineSettings
+from eval.families.countdown import Side, apply, different, side_of, verdict
 from eval.records import Problem, StdinCase, TestSuite, normalise_prompt
 
 OPERATORS = ("+", "*", "-", "max", "min")
@@ -33,7 +32,6 @@ LARGEST_NUMBER = 9  # of a, b and the constant, unless asked otherwise
 EXAMPLES, HIDDEN_TESTS = 2, 16
 FEWEST_TESTS = 4
 LARGEST_VALUE = 99
-MISSES_BEFORE_GIVING_UP = 20_000
 _PROMPT = re.compile(r"use a, b, (\d+), (\S+), (\S+)\.((?: a=\d+ b=\d+ f=\d+)+)")
 _EXAMPLE = re.compile(r"a=(\d+) b=(\d+) f=(\d+)")
 
@@ -67,10 +65,7 @@ class Form(NamedTuple):
         """The inner and the whole result at (a, b)."""
         terms = (self.x, self.y, self.z)
         x, y, z = (a if t == "a" else b if t == "b" else int(t) for t in terms)
-        if self.op1 == "max":
-            inner = max(x, y)
-        else:
-            inner = min(x, y) if self.op1 == "min" else apply(self.op1, x, y)
+        inner = apply(self.op1, x, y)
         return inner, apply(self.op2, z, inner) if self.flipped else apply(self.op2, inner, z)
 
     def defined_at(self, a: int, b: int) -> bool:
@@ -146,21 +141,8 @@ def generate(
     run from the same state begins with the shorter one's problems. Raises ValueError when the
     family has no `size` different problems.
     """
-    seen: set[str] = set()
-    misses = 0
-    while len(seen) < size:
-        problem = _draw(rng, split, largest, few_tests_share)
-        if problem is None or problem.prompt in seen:
-            misses += 1
-            if misses > MISSES_BEFORE_GIVING_UP:
-                raise ValueError(
-                    f"by_example has fewer than size={size} {split} problems: found {len(seen)}; "
-                    "lower size or raise difficulty"
-                )
-            continue
-        misses = 0
-        seen.add(problem.prompt)
-        yield problem
+    failure = f"by_example has fewer than size={size} {split} problems"
+    return different(lambda: _draw(rng, split, largest, few_tests_share), size, failure)
 
 
 def _draw(rng: random.Random, split: Side, largest: int, few_tests_share: float) -> Problem | None:

@@ -13,15 +13,25 @@ without searching. Lines are short because a model of a million parameters reads
     \\boxed{(9+8)-7}
 """
 
+import hashlib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from configs.engines import EngineSettings
-from eval.families.split import Side, side_of
+from configs.settings.engines import EngineSettings
 from eval.records import Problem, normalise_prompt
+
+Side = Literal["train", "test"]
+TEST_SHARE = 0.15
+
+
+def side_of(key: str) -> Side:
+    """Side of the problem whose canonical text is `key`: about 15 % of all keys are `test`."""
+    digest = hashlib.sha256(key.encode()).digest()
+    return "test" if int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64 else "train"
+
 
 SMALLEST, LARGEST_VALUE = 2, 99
 LARGEST_NUMBER = 10  # unless asked otherwise
@@ -53,8 +63,11 @@ class Candidate(NamedTuple):
         return f"{inner}{self.op2}{self.z}={self.value}"
 
 
+OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "max": max, "min": min}
+
+
 def apply(op: str, x: int, y: int) -> int:
-    return x + y if op == "+" else x - y if op == "-" else x * y
+    return OPERATIONS[op](x, y)
 
 
 @lru_cache(maxsize=4096)
@@ -93,33 +106,38 @@ def generate(
     """
     if not SMALLEST < largest <= LARGEST_VALUE:
         raise ValueError(f"countdown difficulty={largest}; use {SMALLEST + 1}..{LARGEST_VALUE}")
-    seen: set[str] = set()
-    misses = 0
-    while len(seen) < size:
+
+    def draw() -> Problem | None:
         numbers = sorted(rng.randint(SMALLEST, largest) for _ in range(3))
         target = rng.choice(candidates((numbers[0], numbers[1], numbers[2]))).value
         key = f"countdown {numbers} {target}"
         rng.shuffle(numbers)
-        prompt = f"Make {target} from {numbers[0]}, {numbers[1]}, {numbers[2]}."
-        wanted = targets[0] <= target <= targets[1]
-        if not wanted or side_of(key) != split or prompt in seen:
-            misses += 1
-            if misses > MISSES_BEFORE_GIVING_UP:
-                raise ValueError(
-                    f"countdown has fewer than size={size} {split} problems with numbers up to "
-                    f"{largest} and targets in {targets[0]}..{targets[1]}: found {len(seen)}; "
-                    "lower size or raise difficulty"
-                )
-            continue
-        misses = 0
-        seen.add(prompt)
-        yield Problem(
+        if not targets[0] <= target <= targets[1] or side_of(key) != split:
+            return None
+        return Problem(
             domain="math",
-            prompt=prompt,
+            prompt=f"Make {target} from {numbers[0]}, {numbers[1]}, {numbers[2]}.",
             answer=str(target),
             numbers=tuple(numbers),
             source="countdown",
         )
+
+    within = f" with numbers up to {largest} and targets in {targets[0]}..{targets[1]}"
+    return different(draw, size, f"countdown has fewer than size={size} {split} problems{within}")
+
+
+def different(draw: Callable[[], Problem | None], size: int, failure: str) -> Iterator[Problem]:
+    """`size` problems of `draw`, each prompt once; ValueError once it gives nothing new."""
+    seen: set[str] = set()
+    misses = 0
+    while len(seen) < size:
+        problem = draw()
+        if problem is not None and problem.prompt not in seen:
+            misses = 0
+            seen.add(problem.prompt)
+            yield problem
+        elif (misses := misses + 1) > MISSES_BEFORE_GIVING_UP:
+            raise ValueError(f"{failure}: found {len(seen)}; lower size or raise difficulty")
 
 
 def parse(prompt: str) -> tuple[int, tuple[int, int, int]] | None:

@@ -3,9 +3,10 @@
     python tests/bench/bench_data_stages.py [--documents 20000] [--answers 4000]
 
 Problems are the real documents of ../shared/data, read from JSON lines; benchmarks those of
-bench_growth_decontaminate.py. Every problem has 4 scores for `difficulty` and 16 for `filter_rl`;
+bench_decontaminate.py. Every problem has 4 scores for `difficulty` and 16 for `filter_rl`;
 `select` reads the long answers of ../shared/data/skythought_cot, 16 to a prompt. The figures are
-`dedup_rate` and its like in configs/assumptions.py, what a plan takes where a store has none.
+`dedup_rate` and its like in configs/settings/assumptions.py, what a plan takes where a store has
+none.
 """
 
 import argparse
@@ -21,10 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from bench_growth_decontaminate import write_benchmarks  # noqa: E402
+from bench_decontaminate import benchmarks  # noqa: E402
 from real_documents import DATA, documents, write_problems  # noqa: E402
 
-from configs.data_stages import (  # noqa: E402
+from configs.settings.data import (  # noqa: E402
     DecontaminateSettings,
     DedupSettings,
     DifficultySettings,
@@ -32,20 +33,31 @@ from configs.data_stages import (  # noqa: E402
     FilterTestsSettings,
     SelectSettings,
 )
-from configs.sources import CollectSettings, Source  # noqa: E402
-from eval.records import Sample, Score  # noqa: E402
+from configs.settings.sources import CollectSettings, Source  # noqa: E402
+from eval.records import Problem, Sample, Score  # noqa: E402
 from eval.tables import write_table  # noqa: E402
-from tasks.collect import collect  # noqa: E402
-from tasks.decontaminate import decontaminate  # noqa: E402
-from tasks.dedup import dedup  # noqa: E402
-from tasks.difficulty import difficulty  # noqa: E402
-from tasks.filter_rl import filter_rl  # noqa: E402
-from tasks.filter_tests import filter_tests  # noqa: E402
-from tasks.select import select  # noqa: E402
-from tasks.store import Artifact  # noqa: E402
+from tasks.answers.difficulty import difficulty  # noqa: E402
+from tasks.answers.filter_rl import filter_rl  # noqa: E402
+from tasks.answers.select import select  # noqa: E402
+from tasks.data.collect import collect  # noqa: E402
+from tasks.data.decontaminate import decontaminate  # noqa: E402
+from tasks.data.dedup import dedup  # noqa: E402
+from tasks.data.filter_tests import filter_tests  # noqa: E402
+from tasks.store.store import Artifact  # noqa: E402
 
 EACH = 16
 RATED = 4
+
+
+def write_benchmarks(folder: Path) -> None:
+    folder.mkdir()
+    found = benchmarks().items()
+    rows = (
+        Problem(id=f"{name}-{i}", domain="math", prompt=text, answer="0", source=name)
+        for name, texts in found
+        for i, text in enumerate(texts)
+    )
+    write_table(folder / "kept.parquet", Problem, rows)
 
 
 def cpu() -> float:

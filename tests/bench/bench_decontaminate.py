@@ -32,9 +32,9 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from open_r1_peer import Benchmarks, N, as_shipped, core_loop  # noqa: E402
 
-from tasks.ngrams import Item, NgramIndex  # noqa: E402
-from tasks.text_batches import text_batches  # noqa: E402
-from tasks.words import Normalisation  # noqa: E402
+from tasks.data.overlaps.decontaminate_part import text_batches  # noqa: E402
+from tasks.data.overlaps.ngrams import Item, NgramIndex  # noqa: E402
+from tasks.data.overlaps.words import Normalisation  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
 UNION = ("deepscaler", "math_train", "aime_1983_2023")
@@ -139,7 +139,7 @@ def compare(name: str, path: Path, against: Benchmarks, place: Path) -> dict[str
 
 def compile_seconds(cache: Path) -> tuple[float, float]:
     """CPU seconds to import the compiled loops the first time and later."""
-    program = "import time; import tasks.ngram_texts; print(time.process_time())"
+    program = "import time; import tasks.data.overlaps.ngram_kernel; print(time.process_time())"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
     first, later = (
         float(subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=environment))

@@ -24,7 +24,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from configs.engines import EngineRuntime, EngineSettings, Sampling  # noqa: E402
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling  # noqa: E402
 from tests.endpoint.conftest import FAULTS, MODEL, Choose, serving  # noqa: E402
 from training.engines.endpoint import EndpointEngine  # noqa: E402
 from training.engines.interface import Request  # noqa: E402
@@ -43,12 +43,12 @@ class Round(NamedTuple):
 
 
 def fails(of_hundred: int) -> Choose:
-    """The first `of_hundred` of every hundred questions fail once, each kind in turn."""
+    """The last `of_hundred` of every hundred questions fail once, each kind in turn."""
 
     def choose(prompt: str, attempt: int) -> str:
         number = int(prompt.split()[1])
         kind = FAULTS[(number // 100 + number) % len(FAULTS)]
-        return kind if attempt == 0 and number % 100 < of_hundred else ""
+        return kind if attempt == 0 and number % 100 >= 100 - of_hundred else ""
 
     return choose
 

@@ -19,8 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from configs.engines import EngineRuntime, EngineSettings, Sampling  # noqa: E402
-from configs.training_stages import BaseModelSettings  # noqa: E402
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling  # noqa: E402
+from configs.settings.training import BaseModelSettings  # noqa: E402
 from eval.families import by_example, countdown  # noqa: E402
 from training.engines.interface import Request, request_seed  # noqa: E402
 
@@ -42,8 +42,8 @@ def requests(count: int) -> list[Request]:
 
 def make_checkpoint(folder: Path) -> None:
     """A random model of the tiny profile: it seldom ends an answer, so lengths are near equal."""
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from training.checkpoints.base import small_model, small_tokenizer
+    from training.checkpoints.saving import save_model
 
     tokenizer = small_tokenizer([r.prompt for r in requests(200)], 400)
     save_model(small_model(BaseModelSettings(kind="random"), tokenizer, 0), tokenizer, folder)

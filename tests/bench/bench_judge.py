@@ -38,13 +38,13 @@ import psutil
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from configs.judging import JudgeRuntime, JudgeSettings  # noqa: E402
-from eval.compare import same_text  # noqa: E402
-from eval.judge import Judge  # noqa: E402
+from configs.settings.judging import JudgeRuntime, JudgeSettings  # noqa: E402
+from eval.judge.judge import Judge  # noqa: E402
+from eval.programs.compare import same_text  # noqa: E402
+from eval.programs.verify import judge_program  # noqa: E402
 from eval.records import Problem, TestSuite  # noqa: E402
-from eval.sandbox import Sandbox  # noqa: E402
-from eval.sandbox_selftest import assert_isolated  # noqa: E402
-from eval.verify_code import judge_program  # noqa: E402
+from eval.sandbox.sandbox import Sandbox  # noqa: E402
+from eval.sandbox.selftest import assert_isolated  # noqa: E402
 from tests.bench.judge_peers import firejail_profiles  # noqa: E402
 
 Entry = dict[str, Any]
@@ -113,7 +113,7 @@ def ours(corpus: list[Entry]) -> tuple[float, float]:
         assert_isolated(sandbox)
         started = seconds()
         for entry, suite in zip(corpus, suites, strict=True):
-            found = judge_program(sandbox, suite, "bench", entry["src"], JudgeSettings())
+            found = judge_program(sandbox, suite, entry["src"], JudgeSettings())
             assert found.verdict == "AC", (found, entry["src"])
         ended = seconds()  # while they live: a PID namespace that is killed reports nothing
     tests = sum(len(suite.cases) for suite in suites)

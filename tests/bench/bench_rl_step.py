@@ -84,18 +84,14 @@ def disturbed(logp: Any, ids: Any, place: Any) -> Any:
 def disturb_ours(trainer: Any) -> None:
     import torch
 
-    plan = trainer._plan
-
     @torch.no_grad()
-    def with_old_logps(rollout: Any) -> Any:
-        updates = plan(rollout)
+    def old_logps(updates: Any) -> None:
         for micro in (m for u in updates for m in u.micro_batches):
             logp, _ = trainer._logp(trainer.model, micro)
             ids = micro.input_ids[:, -micro.answers :]
             micro.old_logp = disturbed(logp, ids, micro.mask.cumsum(1))
-        return updates
 
-    trainer._plan = with_old_logps
+    trainer._remember_old_logps = old_logps
 
 
 def disturb_peer(trainer: Any) -> None:

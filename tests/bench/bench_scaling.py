@@ -34,15 +34,15 @@ from bench_judge import built_in_corpus, suite_of  # noqa: E402
 from bench_judge import seconds as below_and_own  # noqa: E402
 from real_documents import documents, write_problems  # noqa: E402
 
-from configs.data_stages import DecontaminateSettings, DedupSettings, PartsRuntime  # noqa: E402
-from configs.judging import JudgeRuntime, JudgeSettings  # noqa: E402
-from configs.sources import CollectRuntime, CollectSettings, Source  # noqa: E402
-from eval.judge import Judge  # noqa: E402
+from configs.settings.data import DecontaminateSettings, DedupSettings, PartsRuntime  # noqa: E402
+from configs.settings.judging import JudgeRuntime, JudgeSettings  # noqa: E402
+from configs.settings.sources import CollectRuntime, CollectSettings, Source  # noqa: E402
+from eval.judge.judge import Judge  # noqa: E402
 from eval.records import Problem  # noqa: E402
-from tasks.collect import collect  # noqa: E402
-from tasks.decontaminate import decontaminate  # noqa: E402
-from tasks.dedup import dedup  # noqa: E402
-from tasks.store import Artifact, content_digest, scan  # noqa: E402
+from tasks.data.collect import collect  # noqa: E402
+from tasks.data.decontaminate import decontaminate  # noqa: E402
+from tasks.data.dedup import dedup  # noqa: E402
+from tasks.store.store import Artifact, content_digest, scan  # noqa: E402
 
 ASKED = 1.7
 FILES = 8

@@ -23,13 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from configs.judging import JudgeSettings
+from configs.settings.judging import JudgeSettings
+from eval.programs.formats import parse_suite
+from eval.programs.verify import TestsBroken, judge_program
 from eval.records import TestSuite
-from eval.sandbox import Outcome, Sandbox
-from eval.sandbox_errors import SandboxDied
-from eval.suite_formats import parse_suite
-from eval.verify_code import TestsBroken, judge_program
-from eval.zygote_isolation import Limits
+from eval.sandbox.errors import SandboxDied
+from eval.sandbox.sandbox import Outcome, Sandbox
+from eval.sandbox.zygote.isolation import Limits
 
 DATA = Path(__file__).resolve().parents[3] / "shared/data"
 CORPUS = Literal["leetcode_v0.2.0", "leetcode_v0.3.1", "humaneval", "mbpp", "mbpp_plus", "kodsport"]
@@ -187,7 +187,7 @@ class Run:
                 self._add(entry, "no tests", 0, 0, entry.note)
             return False
         try:
-            found = judge_program(self.sandbox, entry.suite, entry.name, entry.program, settings)
+            found = judge_program(self.sandbox, entry.suite, entry.program, settings)
         except (SandboxDied, TestsBroken) as error:
             self._add(entry, "IE", 0, len(entry.suite.cases), str(error))
             self.sandbox.close()

@@ -10,19 +10,17 @@ import math
 import numba
 import numpy as np
 
-from tasks import join_kernel
-from tasks.folding import Folded
+from tasks.data.duplicates.folding import Folded
+from tasks.data.duplicates.minhash import shingle_sets
 
 AT_MOST = 5_000_000
 
 
 def exact_pairs(texts: Folded, shingle: int, jaccard: float) -> np.ndarray:
     """int64 [P, 2], first < second."""
-    room = int(join_kernel.words_in(texts.data)) + texts.count
-    hashes, starts, stops = (np.empty(room, t) for t in (np.uint64, np.int64, np.int64))
-    firsts, lasts = np.empty(texts.count, np.int64), np.empty(texts.count, np.int64)
-    used = join_kernel.sets(*texts, shingle, hashes, starts, stops, firsts, lasts)
-    _, codes, counts = np.unique(hashes[:used], return_inverse=True, return_counts=True)
+    hashes, ends = shingle_sets(texts, shingle)
+    firsts, lasts = ends[:-1], ends[1:]
+    _, codes, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     rank = np.empty(len(counts), np.int64)
     rank[np.argsort(counts, kind="stable")] = np.arange(len(counts))
     tokens = rank[codes]

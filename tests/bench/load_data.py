@@ -19,24 +19,23 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from load_measured import run as run_load  # noqa: E402
 
-from configs.base import Settings  # noqa: E402
-from configs.data_stages import DedupSettings  # noqa: E402
-from configs.engines import EngineSettings  # noqa: E402
-from configs.load import load_profile  # noqa: E402
+from configs.loading import load_profile  # noqa: E402
+from configs.settings.base import Settings  # noqa: E402
+from configs.settings.data import DedupSettings  # noqa: E402
+from configs.settings.engines import EngineSettings  # noqa: E402
 from configs.stage_names import STAGES  # noqa: E402
 from eval.records import Problem, Sample  # noqa: E402
 from eval.tables import arrow_schema  # noqa: E402
-from flows.plan import plan  # noqa: E402
-from flows.status import stage_results  # noqa: E402
-from tasks.asking import Plan  # noqa: E402
-from tasks.dedup import dedup  # noqa: E402
-from tasks.distill import write_outputs  # noqa: E402
-from tasks.run import Run, active  # noqa: E402
-from tasks.stage import Metrics, stage  # noqa: E402
-from tasks.store import Artifact, Store  # noqa: E402
-from tasks.store_care import damaged, published, waste  # noqa: E402
-from training.engines.journal import Journal  # noqa: E402
-from training.engines.local import journal_path  # noqa: E402
+from flows.cli.plan import plan  # noqa: E402
+from flows.cli.status import store_lines  # noqa: E402
+from tasks.answers.asking import Plan  # noqa: E402
+from tasks.answers.distill import write_outputs  # noqa: E402
+from tasks.data.dedup import dedup  # noqa: E402
+from tasks.stage.run import Run, active  # noqa: E402
+from tasks.stage.stage import Metrics, stage  # noqa: E402
+from tasks.store.care import damaged, published, waste  # noqa: E402
+from tasks.store.store import Artifact, Store  # noqa: E402
+from training.engines.journal import Journal, journal_path  # noqa: E402
 
 SAMPLES, WORDS, HITS = 16, 120, 200
 
@@ -124,7 +123,7 @@ def store(results: int) -> dict[str, float]:
             "list": lambda: published(here),
             "verify": lambda: list(damaged(here)),
             "gc": lambda: waste(here, 7.0),
-            "status": lambda: stage_results(here.root),
+            "status": lambda: list(store_lines(here)),
             "plan": lambda: plan(load_profile("tiny"), here),
         }
         for name, look in looks.items():

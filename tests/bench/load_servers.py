@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 import psutil  # noqa: E402
 from load_measured import run as run_load  # noqa: E402
 
-from eval.judge import Judge  # noqa: E402
+from eval.judge.judge import Judge  # noqa: E402
 from eval.records import Problem  # noqa: E402
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
@@ -80,7 +80,7 @@ def _memory(process: psutil.Process) -> int:
 
 def mlflow(points: int) -> dict[str, float]:
     """Curves through the tracker, as a stage writes them; then the run opened again (a resume)."""
-    from tasks.tracker import Tracker
+    from tasks.tracking.run_tracker import Tracker
 
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (uri, server):
         tracker = Tracker(uri, "load")

@@ -52,9 +52,9 @@ def token_counts(options: argparse.Namespace, step: int) -> tuple[int, int]:
 
 def make_checkpoint(folder: Path, options: argparse.Namespace) -> Path:
     """A Qwen3 with random weights that can place the longest answer."""
-    from configs.training_stages import BaseModelSettings
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from configs.settings.training import BaseModelSettings
+    from training.checkpoints.base import small_model, small_tokenizer
+    from training.checkpoints.saving import save_model
 
     sizes = dict(MODELS[options.model])
     vocabulary = sizes.pop("vocabulary")
@@ -99,9 +99,9 @@ def build(
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from training.checkpoints import load_model, load_tokenizer
-    from training.gppo_config import GPPOConfig
-    from training.gppo_trainer import GPPOTrainer
+    from training.checkpoints.saving import load_model, load_tokenizer
+    from training.rl.config import GPPOConfig
+    from training.rl.trainer import GPPOTrainer
 
     sequences = PROMPTS * ROLLOUTS // updates
     a_pass = options.peer_sequences

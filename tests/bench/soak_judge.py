@@ -28,8 +28,8 @@ import psutil
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from configs.judging import JudgeRuntime, JudgeSettings  # noqa: E402
-from eval.judge import Judge  # noqa: E402
+from configs.settings.judging import JudgeRuntime, JudgeSettings  # noqa: E402
+from eval.judge.judge import Judge  # noqa: E402
 from eval.records import Problem  # noqa: E402
 
 PROBLEMS, ROLLOUTS, TESTS = 8, 8, 16

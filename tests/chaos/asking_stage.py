@@ -10,11 +10,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from configs.data_stages import SampleSettings  # noqa: E402
-from configs.engines import EngineRuntime, EngineSettings, Sampling  # noqa: E402
-from tasks.distill import distill  # noqa: E402
-from tasks.run import Run, active  # noqa: E402
-from tasks.store import Artifact, Store  # noqa: E402
+from configs.settings.data import SampleSettings  # noqa: E402
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling  # noqa: E402
+from tasks.answers.distill import distill  # noqa: E402
+from tasks.stage.run import Run, active  # noqa: E402
+from tasks.store.store import Artifact, Store  # noqa: E402
 from training.engines.interface import EngineError  # noqa: E402
 
 SAMPLES, TOKENS = 4, 48

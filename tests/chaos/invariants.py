@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from miniature import NAME, Place, eventually
+from home import eventually
+from miniature import Place
 from roles import of_runs
 
-from tasks.store import Store
-from tasks.store_care import damaged, remove, waste
+from tasks.store.care import damaged, remove, waste
+from tasks.store.store import Store
 
 MANIFEST = "manifest.json"
 TRAINING = ("sft", "rl_math", "rl_code")
@@ -80,11 +81,9 @@ def _comparable(
 def told_once(place: Place) -> list[str]:
     """MLflow: one run a stage, all finished, and every point on file once, with its value."""
     drawn = curves(place.store)
-    experiment = place.mlflow.get_experiment_by_name(f"klear-{NAME}")
-    assert experiment is not None
     ours = {m["mlflow_run"]: s for s, m in manifests(place.store).items()}
     wrong = [f"{s}: its manifest names no MLflow run" for run, s in ours.items() if not run]
-    runs = {r.info.run_id: r for r in place.mlflow.search_runs([experiment.experiment_id])}
+    runs = {r.info.run_id: r for r in place.tracked("")}
     wrong += [f"MLflow: {r.info.run_name} is {r.info.status}" for r in runs.values()
               if r.info.status != "FINISHED"]  # fmt: skip
     pairs = Counter(

@@ -28,11 +28,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import invariants
 import served
-from miniature import EVERY_STAGE, Place, place_in
+from home import EVERY_STAGE
+from miniature import Place, place_in
 from schedule import Strike, draw, kills
 from strike import Attacker, Outcome
 
-from configs.load import load_profile
+from configs.loading import load_profile
 
 FORMS = 5
 ROUNDS = 8

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from configs.engines import EngineRuntime, EngineSettings, Sampling
-from configs.training_stages import BaseModelSettings
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from configs.settings.training import BaseModelSettings
 from eval.families import countdown
 from training.engines.interface import LocalEngine, Request, request_seed
 
@@ -43,8 +43,8 @@ def requests(count: int) -> list[Request]:
 
 
 def make_model(folder: Path) -> None:
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from training.checkpoints.base import small_model, small_tokenizer
+    from training.checkpoints.saving import save_model
 
     texts = [f"user\n{r.prompt}\nassistant\n<think>" for r in requests(200)]
     tokenizer = small_tokenizer(texts, MODEL.vocabulary)

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from miniature import FINAL, PATIENCE_S, Attempt, Place
+from home import PATIENCE_S
+from miniature import Attempt, Place
 
 POLL_S = 0.004  # some stages take hundredths of a second
 
@@ -38,7 +39,7 @@ def seconds_of(attempt: Attempt, stage: str, unless: float) -> float:
 def has_ended(place: Place, attempt: Attempt) -> bool:
     if attempt.process is not None:
         return attempt.process.poll() is not None
-    return place.call(f"flow_runs/{attempt.flow_run}")["state_type"] in FINAL
+    return place.has_ended(attempt.flow_run)
 
 
 def reach(

@@ -40,13 +40,14 @@ def flow(place: Place, attempt: Attempt) -> list[psutil.Process]:
 def child(place: Place, attempt: Attempt) -> list[psutil.Process]:
     """The stage's own process: it trains or generates, or computes a part."""
     tree = _tree(place, attempt)
-    trains = [p for p in tree if command(p)[1:4] == ["-P", "-m", "training.child"]]
+    trains = [p for p in tree if command(p)[1:4] == ["-P", "-m", "training.launch.child"]]
     return trains or [p for p in tree if any("spawn_main" in word for word in command(p))]
 
 
 def judge_worker(place: Place, attempt: Attempt) -> list[psutil.Process]:
-    """Pebble's workers: forks of a pool, which is `python -m eval.judge_workers`."""
-    found = {p.pid: p for p in _tree(place, attempt) if "eval.judge_workers" in command(p)}
+    """Pebble's workers: forks of Python's fork server."""
+    tree = _tree(place, attempt)
+    found = {p.pid: p for p in tree if "multiprocessing.forkserver" in " ".join(command(p))}
     return [p for p in found.values() if parent(p) in found and _serves(p)]
 
 

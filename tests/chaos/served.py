@@ -27,7 +27,7 @@ import asking_stage
 from processes import free_ports
 from vllm_server import VLLMServer
 
-from configs.training_stages import BaseModelSettings
+from configs.settings.training import BaseModelSettings
 from eval.families import countdown
 from eval.records import Problem, Sample
 from eval.tables import read_table, write_table
@@ -35,7 +35,7 @@ from eval.tables import read_table, write_table
 KILLS = 4
 PROBLEMS = 60
 REQUESTS = PROBLEMS * asking_stage.SAMPLES
-PATIENT, IMPATIENT = 40, 2  # attempts after the first: about half an hour, and seconds
+PATIENT, IMPATIENT = 240, 2  # attempts after the first: about half an hour, and seconds
 PATIENCE_S = 1_800.0
 VICTIMS = ("server", "engine", "all")
 OPTIONS = ("--served-model-name", "tiny-teacher", "--generation-config", "vllm",
@@ -132,8 +132,8 @@ class Asking:
 
 def prepare(folder: Path) -> Path:
     """The problems to ask, and the checkpoint to serve."""
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from training.checkpoints.base import small_model, small_tokenizer
+    from training.checkpoints.saving import save_model
 
     (folder / "problems").mkdir()
     rows = countdown.generate(random.Random(0), PROBLEMS, "train")
@@ -158,7 +158,7 @@ def strike(blow: Blow, server: VLLMServer, asking: Asking, found: Found) -> None
         return
     tree = server.kill(blow.victim)
     found.killed.append(blow.victim)
-    server.bury(tree)
+    server.mark_crashed(tree)
     if blow.late:
         given_up(asking, found)
     server.start()

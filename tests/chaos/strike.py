@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
-from miniature import FINAL, Attempt, Place, eventually
+from home import FINAL, eventually
+from miniature import Attempt, Place
 from moments import has_ended, is_over, kept, reach, seconds_of
 from processes import below, left
 from roles import ROLES, SERVERS, kill
@@ -66,7 +67,7 @@ class Attacker:
             outcome.lost_s = time.time() - max(met.since, saved or 0.0)
             self._after_a_death(attempt, tree, outcome)
         elif set(outcome.killed) & set(SERVERS):
-            self.place.up()
+            self.place.klear("up")
         self._let_go_if_over(attempt)
         return outcome
 
@@ -76,7 +77,7 @@ class Attacker:
             last = self.attempt
             assert eventually(lambda: has_ended(self.place, last)), last.text()[-2000:]
         if self.attempt is None or has_ended(self.place, self.attempt):
-            self.attempt = self.place.start(until=until)
+            self.attempt = self.place.attempt(until=until)
             self.attempts += 1
         attempt, self.attempt = self.attempt, None
         assert eventually(lambda: has_ended(self.place, attempt)), attempt.text()[-2000:]
@@ -98,9 +99,9 @@ class Attacker:
             self._end(now)
         self.attempts += 1
         if strike.form:
-            self.attempt = self.place.submit(self.settings, strike.stage)
+            self.attempt = self.place.attempt_by_form(self.settings, strike.stage)
         else:
-            self.attempt = self.place.start(until=strike.stage)
+            self.attempt = self.place.attempt(until=strike.stage)
         return self.attempt
 
     def _end(self, attempt: Attempt) -> None:
@@ -127,7 +128,7 @@ class Attacker:
         self, attempt: Attempt, tree: list[psutil.Process], outcome: Outcome
     ) -> None:
         if set(outcome.killed) & set(SERVERS):
-            self.place.up()  # ends what the dead worker left behind
+            self.place.klear("up")  # ends what the dead worker left behind
         self._wait_for_the_end(attempt)
         if not set(outcome.killed) & {"flow", "worker"}:
             code = attempt.process.wait() if attempt.process else 1

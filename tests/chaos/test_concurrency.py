@@ -13,7 +13,8 @@ from pathlib import Path
 
 import invariants
 import pytest
-from miniature import Attempt, Place, eventually
+from home import eventually
+from miniature import Attempt, Place
 from moments import is_over, is_running
 from roles import kill, of_runs
 
@@ -23,7 +24,7 @@ STAGES = ("collect", "benchmarks", "dedup", "decontaminate", "distill", "judge")
 SHARED = STAGES[:4]
 WAITS = "another run computes it: waiting"
 Start = Callable[..., Attempt]
-pytestmark = pytest.mark.timeout(3600)  # seconds on a machine that does nothing else
+pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def start(place: Place) -> Iterator[Start]:
     attempts: list[Attempt] = []
 
     def begin(*words: str, until: str = UNTIL) -> Attempt:
-        attempts.append(place.start(*words, until=until))
+        attempts.append(place.attempt(*words, until=until))
         return attempts[-1]
 
     yield begin

@@ -11,7 +11,8 @@ from strike import Outcome
 
 SEED = 5  # the moments; the machine's load shifts them all the same
 UNTIL = "judge"
-pytestmark = pytest.mark.timeout(3600)  # a minute on a machine that does nothing else
+# a minute on a machine that does nothing else
+pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]
 
 
 def few() -> list[Strike]:

@@ -7,7 +7,8 @@ import pytest
 from served import REQUESTS, VICTIMS, Blow, draw, run
 
 SEED = 5  # the moment
-pytestmark = pytest.mark.timeout(3600)  # a minute on a machine that does nothing else
+# a minute on a machine that does nothing else
+pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]
 
 
 def test_a_killed_vllm_server_costs_no_answer_and_changes_none(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A Ray cluster of two nodes on loopback, each of one CPU, that ends with its tests.
 
-The first node sees what the tests see. The second is blind: in its own mount namespace the folder
-of the tests is empty, as on a machine without a shared file system.
+Both see what the tests see. A blind node, in a mount namespace of its own, finds the folder of the
+tests empty, as on a machine without a shared file system.
 """
 
 import os
@@ -17,8 +17,6 @@ from pathlib import Path
 import psutil
 import pytest
 from processes import below, commanded
-
-from tasks import ray_parts
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -68,7 +66,12 @@ class Cluster:
             caps = ["--cap-add", "ALL"] if os.geteuid() == 0 else []
             node = [*hide, *caps, "--die-with-parent", "--", *node]
         log = self.folder / f"node-{len(self.nodes)}.log"
-        supervised = [sys.executable, "-I", str(ROOT / "tasks" / "supervise.py"), str(os.getpid())]
+        supervised = [
+            sys.executable,
+            "-I",
+            str(ROOT / "tasks" / "stage" / "supervise.py"),
+            str(os.getpid()),
+        ]
         path = os.pathsep.join(filter(None, (str(ROOT), str(HERE), os.environ.get("PYTHONPATH"))))
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -87,9 +90,9 @@ class Cluster:
         return process
 
     def second(self) -> subprocess.Popen[bytes]:
-        """The blind node, a new one if there is none alive."""
+        """The second node, a new one if there is none alive."""
         last = self.nodes[-1]
-        return self.start(blind=True) if last is self.nodes[0] or last.poll() is not None else last
+        return self.start() if last is self.nodes[0] or last.poll() is not None else last
 
     def processes(self, word: str, nodes: slice = slice(None)) -> list[psutil.Process]:
         """Those of the nodes that have `word` on their command line."""
@@ -133,7 +136,6 @@ def one_node(hidden: Path) -> Iterator[Cluster]:
                 cluster.start()
                 yield cluster
             finally:
-                ray_parts._RUN.leave()
                 ray.shutdown()
                 cluster.close()
 
@@ -148,7 +150,7 @@ def cluster(one_node: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 def place(hidden: Path, tmp_path: Path) -> Path:
-    """A folder of this test that the second node does not see."""
+    """A folder of this test that a blind node does not see."""
     folder = hidden / tmp_path.name
     folder.mkdir()
     return folder

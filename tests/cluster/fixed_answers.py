@@ -1,7 +1,8 @@
 """Training whose rollouts depend on no generator: so one process and two can be compared.
 
-`python fixed_answers.py NODE-ARGUMENTS` is `training.node` whose processes are those of
-`python -m fixed_answers JOB.json`: `training.child`, with answers that follow from the prompt and
+`python fixed_answers.py NODE-ARGUMENTS` is `training.launch.node` whose processes are those of
+`python -m fixed_answers JOB.json`: `training.launch.child`, with answers that follow from the
+prompt and
 the place in its group, and a judge that pays for an even length.
 """
 
@@ -57,8 +58,9 @@ def _number(*parts: object) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    """`training.child`; SFT is as ever."""
-    from training import child, rl
+    """`training.launch.child`; SFT is as ever."""
+    from training.launch import child
+    from training.rl import train as rl
 
     with (
         mock.patch.object(rl, "Judge", LengthJudge),
@@ -68,13 +70,15 @@ def train(arguments: list[str]) -> int:
 
 
 def launch(arguments: list[str]) -> int:
-    """`training.node` with processes of this module."""
-    from training import node
+    """`training.launch.node` with processes of this module."""
+    from training.launch import node
 
     original = node.launch
 
     def other(given: list[str], sharding: str) -> int:
-        return original(["fixed_answers" if g == "training.child" else g for g in given], sharding)
+        return original(
+            ["fixed_answers" if g == "training.launch.child" else g for g in given], sharding
+        )
 
     with mock.patch.object(node, "launch", other):
         return node.main(arguments)

@@ -1,11 +1,11 @@
-"""`tasks.ray_launch` for a cluster on 127.0.0.1 whose nodes train on fixed answers."""
+"""`tasks.models.ray_launch` for a cluster on 127.0.0.1 whose nodes train on fixed answers."""
 
 import sys
 from pathlib import Path
 
 from ray._private import services
 
-from tasks import ray_launch
+from tasks.models import ray_launch
 
 FIXED = str(Path(__file__).with_name("fixed_answers.py"))
 
@@ -14,7 +14,7 @@ class FixedNode(ray_launch._Node):
     """Travels to the nodes by value, as it belongs to the program that is run."""
 
     def _run(self, command: list[str], log: str, **more: str) -> int:
-        at = command.index("training.node") - 1
+        at = command.index("training.launch.node") - 1
         return super()._run([*command[: at - 1], FIXED, *command[at + 2 :]], log, **more)
 
 

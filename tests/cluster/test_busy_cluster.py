@@ -9,17 +9,20 @@ from typing import Any
 import pytest
 import ray
 
-from configs.judging import JudgeRuntime, JudgeSettings
-from configs.launching import Launch
-from eval import ray_judge
-from eval.judge import Judge
-from eval.ray_cluster import BUSY, code_digest, join
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from configs.settings.launching import Launch
+from eval.judge.judge import Judge
+from eval.ray import judge as ray_judge
+from eval.ray import parts as ray_parts
+from eval.ray.cluster import BUSY, code_digest, join
 from eval.records import Problem
-from flows import doctor_elsewhere
-from tasks import ray_launch, ray_parts
-from tasks.parts import computed_parts
-from tasks.progress import listening
-from tasks.watchdog import watched
+from flows.servers import doctor
+from tasks.models import ray_launch
+from tasks.stage.parts import computed_parts
+from tasks.stage.progress import listening
+from tasks.stage.watchdog import watched
+
+pytestmark = pytest.mark.system
 
 HERE = Path(__file__).parent
 HELD_S = 120.0
@@ -127,9 +130,7 @@ def test_training_begins_while_a_judge_holds_every_cpu(busy: Any) -> None:
 def test_the_doctor_asks_every_node_for_its_code_though_no_cpu_is_free(
     busy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert doctor_elsewhere.ray_trouble(busy.address) == ("", 2)
-    monkeypatch.setattr("eval.ray_cluster.code_digest", lambda: f"not {code_digest()}")
-    said, count = doctor_elsewhere.ray_trouble(busy.address)
-    assert count == 2
-    assert said.count("has other code or packages than the machine that asks") == 2
-    assert "install the same commit and the same lock file on every node" in said
+    assert doctor.try_ray(busy.address).endswith("2 nodes with this code")
+    monkeypatch.setattr("eval.ray.cluster.code_digest", lambda: f"not {code_digest()}")
+    with pytest.raises(Exception, match="has other code or packages than the machine that asks"):
+        doctor.try_ray(busy.address)

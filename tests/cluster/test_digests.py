@@ -1,20 +1,21 @@
 """The data stages and the judge of the tiny profile: the same bytes on one machine and on two
 nodes, whatever happens to a node."""
 
-import logging
-import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from configs.load import load_profile
-from configs.settings import Pipeline
-from flows.data import build_data
-from tasks.ray_parts import RayParts
-from tasks.run import Run, active, current_run
-from tasks.store import Artifact, Store
+from configs.loading import load_profile
+from configs.settings.pipeline import Pipeline
+from eval.ray import parts as ray_parts
+from flows.stages import run_stages
+from tasks.stage.run import Run, active, current_run
+from tasks.store.store import Artifact, Store
+
+pytestmark = pytest.mark.system
 
 LAST = slice(-1, None)
 
@@ -32,11 +33,11 @@ def tiny() -> Pipeline:
 def local(tiny: Pipeline, hidden: Path) -> dict[str, str]:
     """Digest of every stage's result as this machine alone computes it."""
     with active(Run(store=Store(hidden / "local"))):
-        return digests(build_data(tiny).steps)
+        return digests(run_stages(tiny, until="filter_rl"))
 
 
-def digests(steps: tuple[Artifact, ...]) -> dict[str, str]:
-    return {artifact.stage: artifact.digest for artifact in steps}
+def digests(made: dict[str, Artifact]) -> dict[str, str]:
+    return {artifact.stage: artifact.digest for artifact in made.values()}
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -66,30 +67,29 @@ class Watching:
 @pytest.fixture
 def over_ray(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The stages whose parts Ray was given, by name, as they go."""
-    stages, hand_out = set[str](), RayParts._step
+    stages, original = set[str](), ray_parts.parts_over_ray
 
-    def step(parts: RayParts) -> bool:
-        if parts._todo:
-            stages.add(parts._scratch.relative_to(current_run().store.root).parts[1])
-        return hand_out(parts)
+    def noting(address: str, scratch: Path, *others: Any) -> Generator[Path, None, None]:
+        stages.add(scratch.relative_to(current_run().store.root).parts[1])
+        return original(address, scratch, *others)
 
-    monkeypatch.setattr(RayParts, "_step", step)
+    monkeypatch.setattr(ray_parts, "parts_over_ray", noting)
     return stages
 
 
 def test_two_nodes_give_the_digests_of_one_machine(cluster, place, tiny, local, over_ray):
     with active(Run(store=Store(place / "store"))):
-        assert digests(build_data(tiny).steps) == local
+        assert digests(run_stages(tiny, until="filter_rl")) == local
     assert over_ray >= {"collect", "dedup", "decontaminate"}
 
 
-def test_nodes_killed_in_the_middle_change_no_digest(cluster, place, tiny, local, caplog):
+def test_nodes_killed_in_the_middle_change_no_digest(cluster, place, tiny, local):
     killed: list[str] = []
 
     def is_in_the_middle(stage: str, done: float) -> bool:
         if stage == "judge_rl" and done == 1:
-            wait_for(lambda: cluster.processes("_Worker", LAST))
-        judging = stage == "judge_rl" and cluster.processes("eval.judge_workers code", LAST)
+            wait_for(lambda: cluster.processes("ray::judged", LAST))
+        judging = stage == "judge_rl" and cluster.processes("ray::judged", LAST)
         return bool(done >= 1 and (stage == "collect" or judging))
 
     def act(stage: str, done: float) -> None:
@@ -99,12 +99,7 @@ def test_nodes_killed_in_the_middle_change_no_digest(cluster, place, tiny, local
             killed.append(stage)
             cluster.kill(cluster.nodes[-1])
 
-    with (
-        caplog.at_level(logging.WARNING),
-        active(Run(store=Store(place / "store"), display=Watching(act))),
-    ):
-        assert digests(build_data(tiny).steps) == local
+    with active(Run(store=Store(place / "store"), display=Watching(act))):
+        assert digests(run_stages(tiny, until="filter_rl")) == local
 
     assert killed == ["collect", "judge_rl"]
-    assert re.search(r"part \d+ was lost \(\w+\): again elsewhere", caplog.text)
-    assert "a judge worker was lost" in caplog.text

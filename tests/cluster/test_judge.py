@@ -5,13 +5,12 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from processes import below, left
 
-from configs.judging import JudgeRuntime, JudgeSettings
-from eval import ray_judge
-from eval.judge import Judge
-from eval.ray_cluster import OtherCode
-from eval.ray_judge import RayPool
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.judge.judge import Judge
+from eval.ray import judge as ray_judge
+from eval.ray.cluster import OtherCode
+from eval.ray.judge import RayPool
 from eval.records import Problem
 
 SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
@@ -41,13 +40,12 @@ def test_a_large_suite_is_sent_once_for_all_answers_to_its_problem(cluster):
         items = [answer(problem, programs[i % 2], i) for i in range(8)]
         scores = list(judge.judge_many(items))
         assert isinstance(judge._code, RayPool)
-        suites = judge._code.shared.suites
-        assert len(suites.kept) == 1
+        assert len(judge._code.suites) == 1
     assert [score.index for score in scores] == list(range(8))
     assert [score.verdict for score in scores] == ["AC", "WA"] * 4
 
 
-def test_math_and_code_share_the_workers(cluster):
+def test_math_and_code_are_judged_side_by_side(cluster):
     surd = Problem(domain="math", prompt="The root of 8?", answer=r"2\sqrt{2}")
     with Judge(SETTINGS) as judge:
         wait = judge.begin(*answer(adding(), RIGHT))
@@ -61,7 +59,7 @@ def test_work_whose_worker_dies_every_time_is_unscored_and_the_next_is_judged(cl
 
     def keep_killing() -> None:
         while not done.wait(0.1):
-            for process in cluster.processes("_Worker.run"):
+            for process in cluster.processes("ray::judged"):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
@@ -84,12 +82,3 @@ def test_a_node_with_other_code_judges_nothing(cluster, monkeypatch):
         pytest.raises(OtherCode, match="install the same commit"),
     ):
         judge.judge(*answer(adding(), RIGHT))
-
-
-def test_no_process_of_the_judge_outlives_it(cluster):
-    with Judge(SETTINGS) as judge:
-        judge.check_sandbox()
-        workers = cluster.processes("eval.judge_workers")
-        tree = [q for p in workers for q in (p, *below(p.pid))]
-        assert tree
-    assert left(tree) == []

@@ -9,17 +9,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs.engines import EngineSettings
-from configs.launching import Launch
-from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
+from configs.settings.engines import EngineSettings
+from configs.settings.launching import Launch
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
 from eval.families import countdown
 from eval.records import Example, Problem
 from eval.tables import write_table
-from tasks import launch
-from tasks.child import ChildFailed
-from training.base import create_base
-from training.jobs import BaseJob, RLJob, SFTJob
-from training.stable import CHECKPOINTS, latest
+from tasks.models import launch
+from tasks.stage.child import ChildFailed
+from training.checkpoints.base import create_base
+from training.launch.jobs import BaseJob, RLJob, SFTJob
+from training.layout import CHECKPOINTS, latest
+
+pytestmark = pytest.mark.system
 
 HERE = Path(__file__).parent
 SMALL = BaseModelSettings(
@@ -125,7 +127,11 @@ def test_a_node_that_dies_costs_a_restart_and_changes_no_loss(cluster, tmp_path,
 
 
 def test_a_node_that_does_not_see_the_folder_is_refused_by_name(cluster, place, train):
-    cluster.second()
-    with pytest.raises(ChildFailed, match=r"node 127\.0\.0\.1 does not see .* a file system that"):
-        train("sft", place / "out", TWO_NODES)
+    cluster.kill(cluster.second())
+    blind = cluster.start(blind=True)
+    try:
+        with pytest.raises(ChildFailed, match=r"127\.0\.0\.1 does not see .* a file system that"):
+            train("sft", place / "out", TWO_NODES)
+    finally:
+        cluster.kill(blind)
     assert not (place / "out" / "logs" / launch.RESTARTS).exists()

@@ -1,158 +1,227 @@
-"""Where things lie and which ports are used, from KLEAR_* variables."""
+"""Where things lie and who is told what, from KLEAR_* variables; no message repeats a secret."""
 
 from pathlib import Path
 
 import pytest
 
-from configs.explain import ConfigError
-from configs.machine import Machine, find_home, load_machine
+from configs.machine import Machine, find_home, load_machine, parse_postgres, server_environment
+from configs.settings.explain import ConfigError
+
+WORD = "twelve-letters-and-more"
+DATABASE_WORD = "the-word-of-the-database"
+SECRET, QUOTED = "s3cret/word", "s3cret%2Fword"
 
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in Machine.model_fields:
+    for name in [*Machine.model_fields, "secrets"]:
         monkeypatch.delenv(f"KLEAR_{name.upper()}", raising=False)
+    for name in ("CREDENTIALS_DIRECTORY", "PGPASSWORD", "MLFLOW_SERVER_ALLOWED_HOSTS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def test_home_is_the_nearest_klear_folder_upwards(tmp_path: Path) -> None:
-    (tmp_path / ".klear").mkdir()
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    assert find_home(inner) == tmp_path / ".klear"
-    (tmp_path / "a" / ".klear").mkdir()
-    assert find_home(inner) == tmp_path / "a" / ".klear"
+def machine_of(monkeypatch: pytest.MonkeyPatch, **variables: object) -> Machine:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"KLEAR_{name.upper()}", str(value))
+    return load_machine()
 
 
-def test_home_is_made_here_if_no_parent_has_one(tmp_path: Path) -> None:
+def refused(monkeypatch: pytest.MonkeyPatch, **variables: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        machine_of(monkeypatch, **variables)
+    return str(caught.value)
+
+
+def test_home_is_the_nearest_klear_folder_upwards_or_here(tmp_path: Path):
     assert find_home(tmp_path) == tmp_path / ".klear"
+    inner = tmp_path / "a" / "b"
+    for folder in (tmp_path, tmp_path / "a"):
+        (folder / ".klear").mkdir(parents=True)
+        assert find_home(inner) == folder / ".klear"
 
 
-def test_the_store_lies_in_home_unless_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "h"))
-    assert load_machine().store == tmp_path / "h" / "store"
-    monkeypatch.setenv("KLEAR_STORE", str(tmp_path / "elsewhere"))
-    assert load_machine().store == tmp_path / "elsewhere"
-
-
-def test_relative_folders_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KLEAR_HOME", "here")
-    machine = load_machine()
-    assert machine.home == tmp_path / "here"
+def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path):
+    machine = machine_of(monkeypatch, home="here", prefect_port=1234, mlflow_port=2345)
+    assert (machine.home, machine.store) == (tmp_path / "here", tmp_path / "here" / "store")
     assert machine.mlflow_database == f"sqlite:///{tmp_path}/here/mlflow/mlflow.db"
-
-
-@pytest.mark.parametrize("variable", ["KLEAR_HOME", "KLEAR_STORE"])
-def test_a_file_is_no_folder(
-    variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv(variable, str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=rf"{variable}: .*/file is a file; name a folder"):
-        load_machine()
-
-
-@pytest.mark.parametrize("address", ["bucket/folder", "s3://", "://bucket"])
-def test_a_shared_store_has_an_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KLEAR_SHARED", address)
-    with pytest.raises(ConfigError, match=r"KLEAR_SHARED: .* is no address; write s3://"):
-        load_machine()
-
-
-def test_urls_follow_the_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KLEAR_PREFECT_PORT", "1234")
-    monkeypatch.setenv("KLEAR_MLFLOW_PORT", "2345")
-    machine = load_machine()
     assert machine.prefect_api_url == "http://127.0.0.1:1234/api"
     assert machine.mlflow_uri == "http://127.0.0.1:2345"
+    assert machine_of(monkeypatch, store=tmp_path / "far").store == tmp_path / "far"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"home": "file"}, "KLEAR_HOME: file is a file; name a folder"),
+        ({"store": "file"}, "KLEAR_STORE: file is a file; name a folder"),
+        ({"shared": "bucket/folder"}, "KLEAR_SHARED: bucket/folder is no address; write s3://"),
+        ({"shared": "://bucket"}, "KLEAR_SHARED: ://bucket is no address; write s3://"),
+        ({"store": "s3://a/b", "shared": "s3://a/c"}, "name two addresses"),
+        ({"store": f"sftp://me:{WORD}@host/x"}, "KLEAR_SHARED: the address holds a password; lea"),
+        ({"prefect_port": "many"}, "KLEAR_PREFECT_PORT: 'many' should be a valid integer"),
+        ({"mlflow_port": 70_000}, "KLEAR_MLFLOW_PORT: '70000' should be less than or equal"),
+        ({"prefect_port": 5271}, "both 5271"),
+        ({"stoer": "/elsewhere"}, "KLEAR_STOER: there is no such variable; did you mean KLEAR_STO"),
+        ({"password": "short"}, "KLEAR_PASSWORD: needs 12 printable characters or more"),
+        ({"password": "a-long-one-with\x07bell"}, "KLEAR_PASSWORD: needs 12 printable characters"),
+        ({"secrets": "/nowhere"}, "KLEAR_SECRETS: /nowhere is no folder"),
+        ({"mlflow_url": f"http://me:{WORD}@s:4271"}, "KLEAR_MLFLOW_URL: must hold no password"),
+        ({"mlflow_url": "services:4271"}, "KLEAR_MLFLOW_URL: must be http://HOST:PORT"),
+        ({"webhook": f"ftp://{WORD}"}, "KLEAR_WEBHOOK: the address must start with http://"),
+        ({"database": f"mysql://a:{WORD}@db"}, "KLEAR_DATABASE: must be postgresql://USER@HOST"),
+    ],
+)
+def test_a_wrong_variable_is_named_without_its_secret(monkeypatch, tmp_path, variables, said):
+    (tmp_path / "file").touch()
+    message = refused(monkeypatch, **variables)
+    assert said in message
+    assert WORD not in message
+
+
+def test_every_wrong_variable_is_named_at_once(monkeypatch):
+    said = refused(monkeypatch, prefect_port="many", mlflow_port=0, user="a b").splitlines()
+    assert [line.split(":")[0] for line in said] == [
+        "KLEAR_USER", "KLEAR_PREFECT_PORT", "KLEAR_MLFLOW_PORT",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "example.org"])
-def test_hosts_beyond_loopback_are_refused(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    monkeypatch.setenv("KLEAR_HOST", host)
-    with pytest.raises(ConfigError, match=r"KLEAR_HOST: .*127\.0\.0\.1"):
-        load_machine()
+def test_servers_open_to_the_network_need_a_password(monkeypatch, host: str):
+    assert "set KLEAR_PASSWORD" in refused(monkeypatch, host=host)
+    assert machine_of(monkeypatch, password=WORD).host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.7", "localhost", "::1"])
-def test_loopback_hosts_are_accepted(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    monkeypatch.setenv("KLEAR_HOST", host)
-    assert load_machine().host == host
+def test_loopback_needs_none(monkeypatch, host: str):
+    assert machine_of(monkeypatch, host=host).host == host
 
 
-def test_every_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KLEAR_PREFECT_PORT", "many")
-    monkeypatch.setenv("KLEAR_MLFLOW_PORT", "70000")
-    with pytest.raises(ConfigError) as caught:
-        load_machine()
-    assert caught.value.problems == (
-        "KLEAR_PREFECT_PORT: 'many' is no whole number",
-        "KLEAR_MLFLOW_PORT: '70000' must be at most 65535",
-    )
-
-
-def test_two_servers_need_two_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KLEAR_PREFECT_PORT", "5271")
-    with pytest.raises(ConfigError, match="both 5271"):
-        load_machine()
-
-
-def test_every_folder_in_the_environment_lies_in_home(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "h"))
-    found = load_machine().environment()
-    assert found.pop("PREFECT_UI_API_URL") == "/api"  # below the page, not a folder
-    folders = {n: v for n, v in found.items() if v.startswith("/")}
-    assert {"PREFECT_HOME", "PREFECT_RESULTS_LOCAL_STORAGE_PATH", "KLEAR_STORE"} <= set(folders)
-    assert all(Path(folder).is_relative_to(tmp_path / "h") for folder in folders.values())
-
-
-def test_a_child_with_the_environment_sees_the_same_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "h"))
-    monkeypatch.setenv("KLEAR_PREFECT_PORT", "1234")
-    machine = load_machine()
-    for name, value in machine.environment().items():
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"prefect_port": 1234, "gpu_slots": 3, "form_profile": "paper"},
+        {"store": "s3://bucket/results"},
+        {"prefect_url": "http://services:4271/api/"},
+        {"host": "10.1.2.3", "password": WORD, "user": "me"},
+    ],
+)
+def test_a_child_with_the_environment_sees_the_same_machine(monkeypatch, tmp_path, variables):
+    machine = machine_of(monkeypatch, home=tmp_path / "h", **variables)
+    told = machine.environment()
+    for name, value in told.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir("/")
     assert load_machine() == machine
+    folders = {v for n, v in told.items() if v.startswith("/") and n != "PREFECT_UI_API_URL"}
+    assert all(Path(folder).is_relative_to(tmp_path / "h") for folder in folders)
 
 
-def test_proxies_are_kept_but_never_used_for_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_address_is_shared_and_copies_lie_in_home(monkeypatch, tmp_path):
+    machine = machine_of(monkeypatch, home=tmp_path, shared="", store="s3://bucket/results")
+    assert (machine.shared, machine.store) == ("s3://bucket/results", tmp_path / "store")
+
+
+def test_a_server_elsewhere_is_used_and_not_started(monkeypatch):
+    assert load_machine().prefect_is_here
+    machine = machine_of(monkeypatch, prefect_url="http://services:4271/api/")
+    assert (machine.prefect_is_here, machine.mlflow_is_here) == (False, True)
+    assert machine.environment()["PREFECT_API_URL"] == "http://services:4271/api"
+
+
+def test_proxies_are_kept_but_never_used_for_loopback(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "intranet.example")
     skipped = load_machine().environment()["NO_PROXY"].split(",")
     assert {"intranet.example", "127.0.0.1", "localhost"} <= set(skipped)
 
 
-def test_a_store_address_is_shared_and_copies_lie_in_home(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
-    monkeypatch.setenv("KLEAR_STORE", "s3://bucket/results")
-    machine = load_machine()
-    assert machine.shared == "s3://bucket/results"
-    assert machine.store == tmp_path / "store"
-    for name, value in machine.environment().items():
-        monkeypatch.setenv(name, value)
-    again = load_machine()
-    assert (again.shared, again.store) == (machine.shared, machine.store)
-
-
-def test_a_misspelt_variable_is_named_with_the_right_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KLEAR_STOER", "/elsewhere")
-
-    with pytest.raises(ConfigError, match=r"KLEAR_STOER: .*did you mean KLEAR_STORE"):
-        load_machine()
-
-
 @pytest.mark.parametrize(
     "name", ["KLEAR_OPENAI_KEY", "KLEAR_PREFECT_SERVICE_PORT", "KLEAR_MLFLOW_PORT_5000_TCP"]
 )
-def test_variables_of_others_are_theirs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_others_are_theirs(monkeypatch, name: str):
     monkeypatch.setenv(name, "tcp://10.0.0.1:5000")
-
     assert load_machine() == Machine()
+
+
+@pytest.mark.parametrize("place", ["KLEAR_SECRETS", "CREDENTIALS_DIRECTORY"])
+def test_secrets_are_files_where_containers_and_systemd_put_them(monkeypatch, tmp_path, place):
+    (tmp_path / "klear_password").write_text(f"{WORD}\n")
+    (tmp_path / "klear_database").write_text(f"postgresql://klear:{DATABASE_WORD}@db\n")
+    monkeypatch.setenv(place, str(tmp_path))
+    machine = load_machine()
+    assert machine.password.get_secret_value() == WORD
+    assert machine.postgres is not None
+    assert machine.postgres.password == DATABASE_WORD
+    said_aloud = machine_of(monkeypatch, password="what-is-said-aloud-wins").password
+    assert said_aloud.get_secret_value() == "what-is-said-aloud-wins"
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Servers that others reach, on a Postgres."""
+    database = f"postgresql://klear:{DATABASE_WORD}@db"
+    return machine_of(monkeypatch, host="10.1.2.3", password=WORD, database=database)
+
+
+def test_clients_are_told_the_password_and_never_the_database(shared: Machine):
+    told = shared.environment()
+    assert told["PREFECT_API_AUTH_STRING"] == f"klear:{WORD}"
+    assert (told["MLFLOW_TRACKING_USERNAME"], told["MLFLOW_TRACKING_PASSWORD"]) == ("klear", WORD)
+    for seen in (told, server_environment(shared, "worker")):
+        assert not any(DATABASE_WORD in value for value in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("server", "variable", "driver"),
+    [
+        ("prefect", "PREFECT_API_DATABASE_CONNECTION_URL", "asyncpg"),
+        ("mlflow", "MLFLOW_BACKEND_STORE_URI", "psycopg2"),
+    ],
+)
+def test_a_server_gets_its_database_and_the_password_beside_it(shared, server, variable, driver):
+    told = server_environment(shared, server)
+    assert told[variable] == f"postgresql+{driver}://klear@db:5432/klear_{server}"
+    assert [name for name, value in told.items() if DATABASE_WORD in value] == ["PGPASSWORD"]
+
+
+def test_servers_without_a_password_are_told_of_none():
+    told = [name for s in ("prefect", "mlflow") for name in server_environment(load_machine(), s)]
+    assert not any("AUTH" in name or "PASSWORD" in name for name in told)
+
+
+def test_mlflow_answers_to_its_own_names_only(shared: Machine):
+    allowed = server_environment(shared, "mlflow")["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
+    assert {"10.1.2.3", "10.1.2.3:*", "127.0.0.1:*"} <= set(allowed)
+    assert "*" not in allowed
+
+
+def test_the_address_of_a_database_is_taken_apart():
+    found = parse_postgres(f"postgresql://us%40er:{QUOTED}@[::1]:6000/team")
+    assert found[:4] == ("us@er", SECRET, "::1", 6000)
+    url = found.url("asyncpg", found.database("prefect"))
+    assert url == "postgresql+asyncpg://us%40er@[::1]:6000/team_prefect"
+    assert SECRET not in str(found)
+    plain = parse_postgres("postgresql://klear@db")
+    assert (plain.password, plain.port, plain.database("mlflow")) == ("", 5432, "klear_mlflow")
+    socket = parse_postgres("postgresql://me@/klear?host=/var/run/postgresql")
+    url = "postgresql+psycopg2://me@/klear_mlflow?host=/var/run/postgresql&port=5432"
+    assert socket.url("psycopg2", socket.database("mlflow")) == url
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"mysql://klear:{SECRET}@db",
+        f"postgresql://:{SECRET}@db",
+        f"postgresql://klear:{SECRET}@",
+        f"postgresql://klear:{QUOTED}@db:port",
+        f"postgresql://klear:{QUOTED}@db/two/parts",
+        f"postgresql://klear:{QUOTED}@db?host=/run",
+        f"postgresql://klear:{QUOTED}@db?sslmode=require",
+    ],
+)
+def test_a_wrong_address_of_a_database_is_refused_without_repeating_it(address: str):
+    with pytest.raises(ValueError, match=r"must|address|sslmode as PGSSLMODE") as caught:
+        parse_postgres(address)
+    assert SECRET not in str(caught.value)
+    assert QUOTED not in str(caught.value)

@@ -1,18 +1,19 @@
-"""Properties every settings class has."""
+"""Properties every settings class has, and what no setting may say."""
 
 from collections.abc import Iterator
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from configs.base import Runtime, key_of
-from configs.engines import EngineSettings
-from configs.explain import ConfigError
-from configs.judging import JudgeSettings, RewardSettings
-from configs.load import load_profile
-from configs.settings import Pipeline
+from configs.loading import load_profile
+from configs.settings.base import Runtime, Settings, key_of, label
+from configs.settings.engines import EngineSettings
+from configs.settings.explain import ConfigError
+from configs.settings.judging import RewardSettings
+from configs.settings.pipeline import Pipeline
+from configs.settings.topology import GPUS, Topology
+from configs.settings.training import RLSettings, SFTSettings
 from configs.stage_names import STAGES
-from configs.training_stages import RLSettings, SFTSettings
 
 
 def subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -21,91 +22,99 @@ def subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
         yield from subclasses(child)
 
 
-def test_every_class_is_frozen_and_forbids_unknown_keys() -> None:
-    from configs.base import Settings
-
+def test_every_class_is_frozen_forbids_unknown_keys_and_names_its_runtime_so():
+    """`runtime` and `*_runtime` tell the reader that a change costs no recomputation."""
     classes = [c for c in subclasses(Settings) if c.__module__.startswith("configs.")]
     assert RLSettings in classes
     for each in classes:
         assert each.model_config.get("frozen"), each
         assert each.model_config.get("extra") == "forbid", each
-
-
-def test_the_key_ignores_how_and_sees_what() -> None:
-    plain = SFTSettings()
-    threads = plain.runtime.model_copy(update={"threads": 7})
-    assert key_of(plain.model_copy(update={"runtime": threads})) == key_of(plain)
-    assert key_of(plain.model_copy(update={"epochs": 1.0})) != key_of(plain)
-
-
-def test_the_key_ignores_runtime_at_any_depth() -> None:
-    plain = RLSettings()
-    judge = JudgeSettings.model_validate({"runtime": {"workers": 3}})
-    assert key_of(plain.model_copy(update={"judge": judge})) == key_of(plain)
-
-
-def test_runtime_is_only_ever_a_field_named_so() -> None:
-    """`runtime` and `*_runtime` tell the reader that a change costs no recomputation."""
-    models = [Pipeline, *(c for c in subclasses(BaseModel) if c.__module__.startswith("configs."))]
-    for model in models:
-        for name, field in model.model_fields.items():
+        for name, field in each.model_fields.items():
             kind = field.annotation
             if isinstance(kind, type) and issubclass(kind, Runtime):
-                assert name == "runtime" or name.endswith("_runtime"), f"{model.__name__}.{name}"
+                assert name == "runtime" or name.endswith("_runtime"), f"{each.__name__}.{name}"
 
 
-def test_the_code_stage_differs_from_the_math_stage_as_in_the_paper() -> None:
-    fields = Pipeline.model_fields
-    math, code = fields["rl_math"].default, fields["rl_code"].default
+def test_the_form_shows_the_text_below_a_field_and_spells_its_name():
+    field = RLSettings.model_fields["lm_weight"]
+    assert field.description == "α (Eq. 14), of the language-model loss on right answers; §4.1: 0.1"
+    assert [label(n) for n in ("rl_math", "kv_heads", "seed")] == ["RL math", "KV heads", "Seed"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["sft.runtime.threads=7", "rl_math.judge.runtime.workers=3", "rl_math.engine_runtime.stream=no",
+     "topology.nodes=2", "topology.assume.train_mfu=0.3", "collect.root=/far", "stall_minutes=5",
+     "collect.runtime.workers=4", "collect.sources.countdown.rank=9",
+     "distill.engine.base_url=http://a/v1", "distill.engine.served_model=x",
+     "distill.engine.api_key_env=MINE", "distill.engine.api_key_block=ours",
+     "rl_math.keep_every=0", "evaluate.learning_curve=null"],
+)  # fmt: skip
+def test_the_key_ignores_how_where_and_who_pays(how: str):
+    assert key_of(load_profile("tiny", [how])) == key_of(load_profile("tiny"))
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["sft.epochs=1", "rl_math.judge.max_tests=3", "distill.engine.model=r2", "rl_math.keep_every=2",
+     "collect.sources.countdown.licence=mine"],
+)  # fmt: skip
+def test_the_key_sees_what(what: str):
+    assert key_of(load_profile("tiny", [what])) != key_of(load_profile("tiny"))
+
+
+def test_the_code_stage_differs_from_the_math_stage_as_in_the_paper():
+    math, code = (Pipeline.model_fields[name].default for name in ("rl_math", "rl_code"))
     assert (math.mini_batch_prompts, code.mini_batch_prompts) == (16, 32)  # §4.1
     assert (math.learning_rate, code.learning_rate) == (1e-6, 5e-7)  # §4.1
 
 
-def test_an_answer_without_a_think_block_never_pays() -> None:
+def test_an_answer_without_a_think_block_never_pays():
     with pytest.raises(ValidationError, match="would pay more than a wrong answer"):
         RewardSettings(unclosed_think=-0.5)
     with pytest.raises(ValidationError, match="less than or equal to 0"):
         RewardSettings(code_unclosed_think=0.5)
 
 
-def test_mini_batches_divide_the_step() -> None:
-    with pytest.raises(ValidationError, match="remainder 28"):
-        RLSettings(prompts_per_step=128, mini_batch_prompts=50)
-
-
-def test_settings_cannot_be_changed() -> None:
+def test_settings_cannot_be_changed():
     with pytest.raises(ValidationError, match="frozen"):
         SFTSettings().epochs = 1.0  # type: ignore[misc]
 
 
-def test_a_run_begins_with_collect_and_ends_with_the_report() -> None:
-    assert (STAGES[0], STAGES[-1]) == ("collect", "report")
-    assert len(set(STAGES)) == len(STAGES)
+def test_a_profile_knows_which_stages_it_leaves_out():
+    assert (STAGES[0], STAGES[-1], len(set(STAGES))) == ("collect", "report", len(STAGES))
+    rating, checking = {"rate", "judge_rate"}, {"agreement", "judge_agreement"}
+    assert load_profile("tiny").stages_left_out == rating | checking
+    assert load_profile("replay").stages_left_out == rating
+    assert load_profile("paper").stages_left_out == checking
 
 
-def test_a_profile_knows_which_stages_it_leaves_out() -> None:
-    assert load_profile("tiny").stages_left_out == {
-        "rate",
-        "judge_rate",
-        "agreement",
-        "judge_agreement",
-    }
-    assert load_profile("replay").stages_left_out == {"rate", "judge_rate"}
-    assert load_profile("paper").stages_left_out == {"agreement", "judge_agreement"}
+@pytest.mark.parametrize(
+    "place", ["distill.engine={kind: openai, model: m, base_url: URL}",
+              "rl_math.runtime.vllm_server_url=URL"],
+)  # fmt: skip
+def test_an_address_holds_no_secret_and_the_message_does_not_repeat_one(place: str):
+    """Addresses are written down in many places."""
+    load_profile("tiny", [place.replace("URL", '"https://gpu-1:8000/v1"')])
+    for secret in ("http://user:hidden@host", "http://hidden@host", "http://host/v1?key=hidden"):
+        with pytest.raises(ConfigError, match="_url must hold no user, password or") as refused:
+            load_profile("tiny", [place.replace("URL", f'"{secret}"')])
+        assert "hidden" not in str(refused.value)
+    for wrong in ("gpu-1:8000", "ftp://gpu-1"):
+        with pytest.raises(ConfigError, match="http:// or https://"):
+            load_profile("tiny", [place.replace("URL", f'"{wrong}"')])
 
 
-def test_where_an_endpoint_is_and_who_pays_changes_no_key() -> None:
-    here = EngineSettings(kind="openai", model="r1", base_url="http://127.0.0.1:1/v1")
-    there = EngineSettings(
-        kind="openai", model="r1", base_url="http://127.0.0.1:2/v1", served_model="x",
-        api_key_env="MINE", api_key_block="ours",
-    )  # fmt: skip
-    assert key_of(here) == key_of(there)
-    assert key_of(here) != key_of(there.model_copy(update={"model": "r2"}))
+def test_an_engine_needs_what_its_kind_reads():
+    for kind, wanted in (("openai", "model"), ("vllm", "model"), ("recorded", "files")):
+        with pytest.raises(ValidationError, match=f"engine kind={kind} needs {wanted}"):
+            EngineSettings.model_validate({"kind": kind})
 
 
-def test_a_stage_cannot_name_a_source_that_nobody_collects():
-    with pytest.raises(ConfigError, match=r"'countdwn' is not collected; did you mean countdown\?"):
-        load_profile("tiny", ["distill.sources=[countdwn]"])
-    with pytest.raises(ConfigError, match=r"easy_sources: 'countdwn' is not collected"):
-        load_profile("tiny", ["difficulty={rater: source, easy_sources: [countdwn]}"])
+def test_a_known_card_brings_its_memory_and_speed_and_may_be_corrected():
+    assert Topology(gpus_per_node=8, gpu="H100").card == GPUS["H100"]
+    assert Topology(gpus_per_node=8, gpu="H100", gpu_tflops=700).card.tflops == 700
+    own = Topology(gpus_per_node=1, gpu="Other 9", gpu_memory_gib=12, gpu_tflops=50)
+    assert own.card == (12, 50)
+    assert str(Topology()) == "this machine (no GPUs named)"
+    assert str(Topology(nodes=4, gpus_per_node=8, gpu="H100")).startswith("4 × 8 = 32 H100 (79 GiB")

@@ -5,10 +5,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from configs.base import key_of
-from configs.catalogue import catalogue
-from configs.load import ConfigError, load_profile
-from configs.sources import CollectSettings, Source
+from configs.loading import ConfigError, load_profile
+from configs.settings.base import key_of
+from configs.settings.sources import CollectSettings, Source, catalogue
 
 DESIGN = {
     "open-thoughts/OpenThoughts3-1.2M",

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from damage.three_stages import run_all
 
-from tasks.manifest import MANIFEST
-from tasks.store import Store
-from tasks.store_care import damaged
+from tasks.store.care import damaged
+from tasks.store.manifest import MANIFEST
+from tasks.store.store import Store
 
 FILES = {
     "collect": ("kept.parquet", "rejected.parquet", "sources.json", "README.md",
@@ -147,8 +147,8 @@ def test_changed_bytes_are_noticed_by_verify_and_not_by_a_cache_hit(spare, stage
         (truncate, "unreadable manifest (damaged)"),
         (broken, "unreadable manifest (damaged)"),
         (make_folder, "unreadable manifest (Is a directory)"),
-        (newer, "manifest of format 2, and this klear reads format 1: a newer one made it"),
-        (newer_alike, "manifest of format 2, and this klear reads format 1: a newer one made it"),
+        (newer, "format 2, this klear reads 1: a newer klear made it"),
+        (newer_alike, "format 2, this klear reads 1: a newer klear made it"),
         (of_another, "has the manifest of "),
         (of_a_poisoner, "unreadable manifest (damaged)"),
     ],

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.manifest import MANIFEST
+from tasks.store.manifest import MANIFEST
+
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from damage.three_stages import run_all
 
-from flows.cli import main
-from tasks.lineage import ancestors
-from tasks.manifest import MANIFEST
-from tasks.store import Store
-from tasks.store_care import published
+from flows.cli.main import main
+from tasks.store.care import published
+from tasks.store.lineage import ancestors
+from tasks.store.manifest import MANIFEST
+from tasks.store.store import Store
 
 
 @pytest.fixture

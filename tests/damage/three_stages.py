@@ -11,15 +11,13 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from configs.base import Settings
-from configs.sources import CollectSettings, Source
-from eval.page import Page, Paragraph
-from eval.page_html import to_html
-from eval.page_markdown import to_markdown
-from tasks.collect import collect
-from tasks.run import Run, active
-from tasks.stage import Metrics, stage
-from tasks.store import Artifact, Store
+from configs.settings.base import Settings
+from configs.settings.sources import CollectSettings, Source
+from tasks.data.collect import collect
+from tasks.report.page import Page, literal
+from tasks.stage.run import Run, active
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import Artifact, Store
 
 PROBLEMS = 40
 
@@ -48,9 +46,7 @@ def report(out: Path, problems: Artifact, model: Artifact, *, settings: Knobs) -
     """The two pages of a report, made from what the stages before it left."""
     parts = [problems.file("kept.parquet"), model.file("checkpoint/model.safetensors")]
     sizes = [f"{len(p.read_bytes())} bytes in {p.name}" for p in parts]
-    page = Page("Report", "of three stages", "", tuple(map(Paragraph, sizes)))
-    (out / "report.html").write_text(to_html(page))
-    (out / "report.md").write_text(to_markdown(page))
+    Page("Report", "of three stages", "", "\n\n".join(map(literal, sizes))).write(out)
     return {}
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from home import SMALL
 from postgres_cluster import PASSWORD as DATABASE_PASSWORD
 from postgres_cluster import Cluster, running_cluster
 from processes import below, left
@@ -31,23 +32,7 @@ PASSWORD = "open-sesame-for-tests"
 PATIENCE_S = 900.0
 AWAY_S = 10.0
 CRASHES_IN = ("sft", "rl_math")  # while the stage trains
-pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
-SMALL = """
-extends: tiny
-collect:
-  sources:
-    - {name: countdown_rl, domain: math, kind: generated, family: countdown, size: 12}
-    - {name: by_example_rl, domain: code, kind: generated, family: by_example, size: 12}
-    - {name: countdown, domain: math, kind: generated, family: countdown, size: 60}
-    - {name: by_example, domain: code, kind: generated, family: by_example, size: 30}
-sft: {epochs: 3, batch_tokens: 600, checkpoint_steps: 4}
-rl_math: &rl {steps: 4, prompts_per_step: 4, rollouts_per_prompt: 4, mini_batch_prompts: 4,
-              max_tokens: 48, checkpoint_steps: 1}
-rl_code: *rl
-evaluate:
-  sampling: {max_tokens: 48}
-  protocols: [{name: countdown_test, k: 1}, {name: by_example_test, k: 1}]
-"""
+pytestmark = [pytest.mark.system, pytest.mark.timeout(2 * PATIENCE_S)]
 
 
 class Services:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import load_profile
-from configs.placing import placed
+from configs.loading import load_profile
+from configs.settings.placing import placed
 from configs.stage_names import STAGES
-from flows.plan import plan
-from tasks.store import Store
+from flows.cli.plan import plan
+from tasks.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deployments"
@@ -122,17 +122,6 @@ def test_a_split_run_reserves_gpus_for_the_stages_that_use_some() -> None:
         assert settings.runtime.launch is not None
         needed[name] = settings.runtime.launch.machines
     assert {name: has for name, has in jobs.items() if has} == needed | {"report": 1}
-
-
-def test_the_split_runs_gpu_hours_are_those_that_a_plan_counts() -> None:
-    table = README.partition("| GPU-hours reserved |")[2].partition("\n\n")[0]
-    hours = [int(row.split("|")[-2].replace(",", "")) for row in table.splitlines()[2:]]
-    assert hours == [0, 345, 0, 2_133, 286, 36]
-    assert sum(hours) == 2_800
-    for reserved in ("241,400", "18,400", "62,100"):
-        assert reserved in README
-    # 314 d 8 h and 24 days less an hour on 32 GPUs, 323 d 9 h on 8: what one job would hold
-    assert [round(32 * 7_544, -2), 32 * 575, round(8 * 7_761, -2)] == [241_400, 18_400, 62_100]
 
 
 def test_the_readmes_commands_leave_no_image_that_nobody_has(tmp_path: Path) -> None:

@@ -17,10 +17,9 @@ FAULTS = (
     "429", "429 with Retry-After", "500", "hang", "cut stream", "truncated JSON",
     "another model answers", "404", "slow first token",
 )  # fmt: skip
-STATUS = {"429": 429, "429 with Retry-After": 429, "500": 500, "401": 401, "404": 404,
-          "no stream_options": 400}  # fmt: skip
-Choose = Callable[[str, int], str]
-"""(prompt, attempt from 0) → a fault, or '' for an answer."""
+STATUS = {"429": 429, "429 with Retry-After": 429, "500": 500, "401": 401, "404": 404}
+Choose = Callable[[str, int], str | tuple[int, str]]
+"""(prompt, attempt from 0) → a fault, or status and body, or '' for the right answer."""
 
 
 def text_of(prompt: str, size: int) -> str:
@@ -76,9 +75,10 @@ class Endpoint:
     ) -> None:
         prompt = body["messages"][0]["content"]
         self.bodies.append(body)
-        fault = self.choose(prompt, self.attempts[prompt])
+        chosen = self.choose(prompt, self.attempts[prompt])
+        fault = chosen if isinstance(chosen, str) else str(chosen[0])
         if self.slots and self.in_flight >= self.slots:
-            fault = "429 with Retry-After"
+            chosen = fault = "429 with Retry-After"
         self.attempts[prompt] += 1
         self.faults[fault] += 1
         self.in_flight += 1
@@ -87,7 +87,10 @@ class Endpoint:
             if fault == "hang":
                 await reader.read()  # until the client gives up
                 raise ConnectionError
-            await self._answer(writer, prompt, fault, stream=bool(body.get("stream")))
+            if isinstance(chosen, str):
+                await self._answer(writer, prompt, chosen, stream=bool(body.get("stream")))
+            else:
+                _send(writer, chosen[0], chosen[1], "retry-after-ms: 1\r\n")
         finally:
             self.in_flight -= 1
 

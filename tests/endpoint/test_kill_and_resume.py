@@ -21,18 +21,18 @@ FAULTS = ("429", "429 with Retry-After", "500", "hang", "cut stream", "truncated
 CLIENT = """
 import logging, sys
 from pathlib import Path
-from configs.data_stages import SampleSettings
-from configs.engines import EngineRuntime, EngineSettings
-from tasks.display import Plain
-from tasks.distill import distill
-from tasks.run import Run, active
-from tasks.store import Artifact, Store
-from tasks.tracker import Tracker
-from training.engines import endpoint_errors
+from configs.settings.data import SampleSettings
+from configs.settings.engines import EngineRuntime, EngineSettings
+from tasks.stage.display import Plain
+from tasks.answers.distill import distill
+from tasks.stage.run import Run, active
+from tasks.store.store import Artifact, Store
+from tasks.tracking.run_tracker import Tracker
+from training.engines import endpoint
 
 if sys.argv[4]:
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, force=True)
-endpoint_errors.FIRST_DELAY_S = 0.02
+endpoint.FIRST_DELAY_S = 0.02
 problems, store, url, mlflow = sys.argv[1:]
 
 def megabytes():
@@ -61,8 +61,8 @@ print('folder', made.folder)
 
 
 def one_percent_of_each(prompt: str, attempt: int) -> str:
-    number = int(prompt.split()[1]) % 100
-    return FAULTS[number] if attempt == 0 and number < len(FAULTS) else ""
+    number = int(prompt.split()[1]) % 100 - 50  # a 404 before any answer is fatal
+    return FAULTS[number] if attempt == 0 and 0 <= number < len(FAULTS) else ""
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_the_key_is_in_no_file_log_or_mlflow_record(endpoint_of, problems, tmp_p
 
 
 def _figures_are_in(mlflow: str) -> None:
-    """Tokens, cost and tokens a second, of the whole and of each source, that agree."""
+    """Tokens a second; tokens and cost, of the whole and of each source, that agree."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=mlflow)
@@ -160,4 +160,4 @@ def _figures_are_in(mlflow: str) -> None:
     for name in ("samples", "tokens", "cost"):
         assert sum(p[name] for p in parts) == pytest.approx(found[f"generated/{name}"])
     assert found["generated/cost"] == pytest.approx(found["generated/tokens"] * 2.0 / 1e6)
-    assert all(found[f"generated/tokens_per_second/source-{i}"] > 0 for i in range(2))
+    assert found["generated/tokens_per_second"] > 0

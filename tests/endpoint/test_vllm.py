@@ -6,31 +6,29 @@ vLLM takes the better part of a minute to start: one server and one offline engi
 import json
 import os
 import random
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import free_ports
+from vllm_server import VLLMServer
 
-from configs.data_stages import SampleSettings
-from configs.engines import EngineRuntime, EngineSettings, Sampling
-from configs.training_stages import BaseModelSettings
+from configs.settings.data import SampleSettings
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from configs.settings.training import BaseModelSettings
 from eval.families import countdown
 from eval.records import Problem, Sample
 from eval.tables import read_table, write_table
-from flows.cli import main
-from tasks.distill import distill
-from tasks.store import Artifact
+from flows.cli.main import main
+from tasks.answers.distill import distill
+from tasks.store.store import Artifact
 from training.engines.endpoint import EndpointEngine
 from training.engines.interface import Request, request_seed
+
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
 POSITIONS = 256
@@ -42,7 +40,7 @@ ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_N
                "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
 OFFLINE = """
 import json, sys
-from configs.engines import EngineRuntime, EngineSettings, Sampling
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from training.engines.interface import Request
 from training.engines.make import make_local_engine
 
@@ -54,8 +52,8 @@ with make_local_engine(settings, Sampling(max_tokens=12, temperature=0)) as engi
     greedy = [s.model_dump() for s in engine.answer(requests)]
     engine.sampling = Sampling(max_tokens=12, temperature=1.0, top_k=50, repetition_penalty=1.1)
     drawn = [[s.model_dump() for s in engine.answer(asked)] for asked in (requests, requests[::-1])]
-    rope = engine.llm.model_config.hf_config.rope_parameters
-    print("FOUND" + json.dumps({"greedy": greedy, "drawn": drawn, "longest": engine.longest,
+    rope = engine.engine.model_config.hf_config.rope_parameters
+    print("FOUND" + json.dumps({"greedy": greedy, "drawn": drawn, "longest": engine.positions,
                                 "rope": {"type": rope["rope_type"], "factor": rope["factor"]}}))
 """
 
@@ -70,8 +68,8 @@ def requests(count: int = 8) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from training.checkpoints.base import small_model, small_tokenizer
+    from training.checkpoints.saving import save_model
 
     folder = tmp_path_factory.mktemp("model") / "checkpoint"
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
@@ -94,47 +92,12 @@ def offline(checkpoint) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def server(checkpoint, tmp_path_factory) -> Iterator[str]:
-    """The URL of a `vllm serve` that knows the model as `tiny-teacher`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """The URL of a server that knows the model as `tiny-teacher`."""
+    (port,) = free_ports(1)
     log = tmp_path_factory.mktemp("serve") / "log"
-    command = [sys.executable, "-m", "training.vllm_serve", checkpoint, "--port", port,
-               "--host", "127.0.0.1",
-               "--served-model-name", "tiny-teacher", "--dtype", "float32", "--enforce-eager",
-               "--generation-config", "vllm", "--no-enable-chunked-prefill"]  # fmt: skip
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            list(map(str, command)), cwd=ROOT, env={**os.environ, **ENVIRONMENT},
-            stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    url = f"http://127.0.0.1:{port}/v1"
-    try:
-        _wait_for(url, process, log)
-        yield url
-    finally:
-        _end(process)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """The server and what it started, by the group that is theirs alone."""
-    for kind in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            os.killpg(process.pid, kind)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(30)
-
-
-def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 480
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()[-3000:]
-        try:
-            urllib.request.urlopen(f"{url}/models", timeout=2).close()
-            return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    pytest.fail(f"vllm serve did not start:\n{log.read_text()[-3000:]}")
+    more = ("--served-model-name", "tiny-teacher", "--generation-config", "vllm")
+    with VLLMServer(checkpoint, log, port, *more, "--no-enable-chunked-prefill") as running:
+        yield running.url
 
 
 def served(url: str, **more: Any) -> EngineSettings:

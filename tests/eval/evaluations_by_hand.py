@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eval.benchmarks import RESULTS, BenchmarkResult, Statement
+from eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, Statement
 
 STATEMENT = Statement(
     model="m", checkpoint="c", engine="e", temperature=1.0, top_p=1.0, max_tokens=8,

@@ -1,8 +1,8 @@
-"""eval.agreement: judge against published grades."""
+"""eval.judge.agreement: judge against published grades."""
 
 import pytest
 
-from eval.agreement import TAIL_CHARS, Grade, compare
+from eval.judge.agreement import TAIL_CHARS, Grade, compare
 from eval.records import Problem, Sample, Score
 
 P = Problem(domain="math", prompt="What is 1 + 1?", answer="2")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.assert_calls import NamedCall, as_calls
+from eval.programs.assert_calls import NamedCall, as_calls
 from eval.records import AssertCase, CallCase
 
 

@@ -1,4 +1,4 @@
-"""eval.benchmarks: windows, the template hash and the statement of a score."""
+"""eval.benchmarks.benchmarks: windows, the template hash and the statement of a score."""
 
 import gzip
 import json
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.evaluate_stage import PAPER_PROTOCOLS, BenchmarkProtocol
-from eval.benchmarks import (
+from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol
+from eval.benchmarks.benchmarks import (
     BenchmarkResult,
     Statement,
     in_window,

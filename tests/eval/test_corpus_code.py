@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.judging import JudgeSettings
+from configs.settings.judging import JudgeSettings
 
 SCRIPT = Path(__file__).parents[1] / "bench/corpus_code.py"
 SHARED = Path(__file__).parents[3] / "shared/data"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.engines import EngineSettings
+from configs.settings.engines import EngineSettings
 from eval.families import by_example, countdown
-from eval.families.split import side_of
+from eval.families.countdown import side_of
 from eval.records import Problem
 
 FAMILIES = [countdown, by_example]
@@ -79,11 +79,6 @@ def test_permuted_numbers_stay_on_one_side():
             assert p.numbers
             sides.setdefault((tuple(sorted(p.numbers)), p.answer), set()).add(split)
     assert all(len(s) == 1 for s in sides.values())
-
-
-def test_about_fifteen_percent_of_keys_are_test():
-    share = sum(side_of(f"key {i}") == "test" for i in range(4000)) / 4000
-    assert 0.13 < share < 0.17
 
 
 @given(st.text())
@@ -177,26 +172,6 @@ def test_max_lines_bounds_the_search(family):
     for p in problems(family, 50):
         thought = family.teach(random.Random(4), p.prompt, settings).split("</think>")[0]
         assert thought.count("\n") - 1 <= 3 * (1 if family is countdown else by_example.EXAMPLES)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_slips_make_a_teacher_that_searches_to_the_end_wrong(family):
-    """A slip may turn any wrong candidate's value into the target."""
-    slippery = PERFECT.model_copy(update={"error_rate": 0.3})
-    rng = random.Random(5)
-    sure = [is_right(p, family.teach(rng, p.prompt, PERFECT)) for p in problems(family, 200)]
-    unsure = [is_right(p, family.teach(rng, p.prompt, slippery)) for p in problems(family, 200)]
-    assert sum(unsure) < sum(sure) - 10
-
-
-def test_the_teacher_writes_the_working_line_by_line():
-    prompt = "Make 10 from 7, 9, 8."
-    text = countdown.teach(random.Random(0), prompt, PERFECT)
-    for line in text.split("</think>")[0].splitlines()[1:]:
-        working, target, verdict = line.split(" ")
-        value = int(working.rpartition("=")[2])
-        assert target == "?10"
-        assert verdict == ("yes" if value == 10 else "high" if value > 10 else "low")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

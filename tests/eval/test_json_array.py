@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval import json_array
-from eval.json_array import array_values
+from eval import row_files as json_array
+from eval.row_files import array_values
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
@@ -55,8 +55,8 @@ def test_only_the_element_at_hand_is_held(monkeypatch):
     ("data", "reason"),
     [
         (b"", "'\\[' expected, not 'the end'"),
-        (b"[1, 2", "',' expected, not 'the end'"),
-        (b"[1 2]", "',' expected, not '2'"),
+        (b"[1, 2", "'\\]' expected, not 'the end'"),
+        (b"[1 2]", "'\\]' expected, not '2'"),
         (b"[1, 2] 3", "'3' after the end of the array"),
         (b'[{"a": }]', "Expecting value"),
         (b'["\xff"]', "can't decode byte 0xff"),

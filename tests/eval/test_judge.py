@@ -1,21 +1,21 @@
 """One judge: verdicts become rewards, infrastructure failures become nothing at all."""
 
+import os
 import pickle
-import signal
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-import psutil
 import pytest
-from processes import at_least, below, left
 
-from configs.judging import JudgeRuntime, JudgeSettings, RewardSettings
-from eval.judge import Judge, judge, make_score
-from eval.judge_pool import WorkerPool
-from eval.records import Problem, Verdict
-from eval.sandbox_errors import SandboxUnavailable
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.judge.judge import Judge, judge
+from eval.judge.workers import WorkerPool
+from eval.records import Problem
 
+ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = JudgeRuntime(workers=2)
 SETTINGS = JudgeSettings(runtime=RUNTIME)
 MATH = Problem(domain="math", prompt="What is the root of 8?", answer=r"\sqrt{8}")
@@ -75,23 +75,6 @@ def test_correct_is_about_the_answer_and_reward_about_the_format_too(
     assert (score.reward, score.correct, score.verdict) == (reward, correct, verdict)
     assert (score.problem_id, score.index) == (problem.id, 3)
     assert score.reason or score.correct
-
-
-def test_rewards_follow_the_settings():
-    chosen = RewardSettings(math_wrong=0.0, unclosed_think=-2.0, code_unclosed_think=-3.0)
-    soft = JudgeSettings(reward=chosen)
-    hard = JudgeSettings(reward=RewardSettings(code="all_or_nothing"))
-
-    def reward(problem, settings, verdict: Verdict = "WA", pass_rate=0.75, closed=True):
-        return make_score(problem, 0, "", closed, verdict, pass_rate, "", 0.0, settings).reward
-
-    assert reward(CODE, soft) == 0.75
-    assert reward(CODE, hard) == -1
-    assert reward(CODE, hard, "AC", 1.0) == 1
-    assert reward(MATH, soft) == 0
-    assert reward(MATH, soft, closed=False) == -2
-    assert reward(CODE, soft, closed=False) == -3
-    assert reward(CODE, soft, "IE", closed=False) is None
 
 
 def test_scores_come_in_order_and_identical_programs_run_once(running):
@@ -173,22 +156,36 @@ def test_math_verify_does_not_judge_which_numbers_were_used():
 def test_integers_and_words_start_no_process():
     with Judge(SETTINGS) as fresh:
         list(fresh.judge_many((INTEGER, boxed(str(i)), i) for i in range(100)))
-        assert fresh._math._process is None
-        assert fresh._code._process is None
+        for pool in (fresh._math, fresh._code):
+            assert isinstance(pool, WorkerPool)
+            assert pool._pool is None
 
 
-def test_math_needs_no_sandbox(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    assert judge(MATH, boxed(r"2\sqrt2"), settings=SETTINGS).correct
+WITHOUT_BUBBLEWRAP = """
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.judge.judge import Judge
+from eval.records import Problem
+from eval.sandbox.errors import SandboxUnavailable
+tests = {"kind": "stdin", "cases": [{"input": "", "output": ""}]}
+code = Problem(domain="code", prompt="nothing", tests=tests)
+root = Problem(domain="math", prompt="root", answer="2x")
+with Judge(JudgeSettings(runtime=JudgeRuntime(workers=1))) as judge:
+    assert judge.judge(root, r"\\boxed{x+x}").verdict == "AC"
+    for ask in (judge.check_sandbox, lambda: judge.judge(code, "```python\\n1\\n```")):
+        try:
+            ask()
+        except SandboxUnavailable as error:
+            print(error)
+"""
 
 
-def test_a_missing_sandbox_stops_the_work_with_the_fix(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with Judge(SETTINGS) as fresh:
-        with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap"):
-            fresh.check_sandbox()
-        with pytest.raises(SandboxUnavailable, match=r"judge\.sandbox=unprivileged"):
-            fresh.judge(CODE, fenced(ADD))
+def test_a_missing_sandbox_stops_the_work_with_the_fix_and_math_needs_none():
+    command = [sys.executable, "-c", WITHOUT_BUBBLEWRAP]
+    environment = os.environ | {"PATH": "/nonexistent"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert "apt-get install bubblewrap" in first
+    assert second == first
 
 
 def test_without_a_sandbox_every_code_score_says_so():
@@ -209,70 +206,30 @@ def test_a_deadline_that_passes_twice_is_unscored(running):
         pool.close()
 
 
-def test_closing_leaves_no_process(running):
-    before = set(below())
-    with Judge(SETTINGS) as fresh:
-        fresh.judge(CODE, fenced(ADD))
-        fresh.judge(MATH, boxed(r"2\sqrt2"))
-        started = set(below()) - before
-        assert len(started) > 6
-    assert left(started) == []
-
-
-CALLER = """
-import sys, threading
-from configs.judging import JudgeRuntime, JudgeSettings
-from eval.judge import Judge
-from eval.records import Problem
-cases = [{"input": "", "output": ""}]
-tests = {"kind": "stdin", "cases": cases, "time_limit_s": 100}
-loop = Problem(domain="code", prompt="loop", tests=tests)
-root = Problem(domain="math", prompt="root", answer="2x")
-judge = Judge(JudgeSettings(runtime=JudgeRuntime(workers=2)))
-judge.check_sandbox()
-print(judge.judge(root, r"\\boxed{x+x}").verdict, flush=True)
-judge.judge(loop, "```python\\nwhile True: pass\\n```")
-"""
-
-
-@pytest.mark.parametrize("victim", ["caller", "pool"])
-def test_sigkill_anywhere_leaves_no_process(victim):
-    caller = subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True)
-    assert caller.stdout
-    assert caller.stdout.readline() == "AC\n"
-    # Two pools, their workers, the sandboxes, the looping program.
-    ending = at_least(9, lambda: below(caller.pid))
-    pools = psutil.Process(caller.pid).children()
-    assert len(pools) == 2
-    if victim == "caller":
-        caller.kill()
-    else:
-        code = max(pools, key=lambda p: len(below(p.pid)))
-        ending = below(code.pid)
-        code.send_signal(signal.SIGKILL)
-        time.sleep(0.2)
-    try:
-        assert left(ending) == []
-    finally:
-        caller.kill()
-        caller.wait()
-        caller.stdout.close()
-
-
-def test_a_killed_pool_is_replaced():
-    with Judge(SETTINGS) as fresh:
-        assert fresh.judge(CODE, fenced(ADD)).correct
-        assert fresh._code._process
-        fresh._code._process.kill()
-        fresh._code._process.wait()
-        assert fresh.judge(CODE, fenced(ADD + "\n")).correct
-
-
 def test_importing_the_judge_loads_neither_sympy_nor_torch():
-    code = "import sys, eval.judge; print('sympy' in sys.modules, 'torch' in sys.modules)"
+    code = "import sys, eval.judge.judge; print('sympy' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
 
 
 def test_a_one_off_judgement_needs_no_set_up():
     assert judge(INTEGER, boxed("42"), index=2).index == 2
+
+
+@pytest.mark.parametrize(
+    "customer",
+    ["tasks/answers/judge.py", "training/rl/train.py", "tasks/models/benchmarking.py"],
+)
+def test_filter_reward_and_benchmark_use_this_judge(customer):
+    source = (ROOT / customer).read_text()
+    assert re.search(r"^from eval\.judge\.judge import (\w+, )*Judge$", source, re.M)
+
+
+def test_verdicts_are_given_nowhere_else():
+    parts = ("eval.math_answers.verify", "eval.programs.verify", "eval.math_answers.countdown")
+    assert [
+        str(file)
+        for folder in ("tasks", "training", "flows")
+        for file in (ROOT / folder).rglob("*.py")
+        if any(f"from {part} import" in file.read_text() for part in (*parts, "math_verify"))
+    ] == []

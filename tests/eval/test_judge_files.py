@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.explain import ConfigError
-from configs.judging import JudgeRuntime, JudgeSettings
-from eval.judge_files import judge_files
+from configs.settings.explain import ConfigError
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.judge.files import judge_files
 from eval.records import Score
-from flows.cli import main
+from flows.cli.main import main
 
 SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
 PROBLEM = {"id": "a", "domain": "math", "prompt": "6*7?", "answer": "42"}
@@ -90,6 +90,4 @@ def test_the_command_says_what_it_found_and_exits_with_it(judged, tmp_path, caps
     "argv", [["judge"], ["judge", "--problems=p.jsonl"], ["judge", "--stream", "--out=o.jsonl"]]
 )
 def test_files_or_a_stream_and_not_both(argv):
-    with pytest.raises(SystemExit) as left:
-        main(argv)
-    assert left.value.code == 2
+    assert main(argv) == 2

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.judging import JudgeRuntime, JudgeSettings
-from eval.errata import all_errata, errata_of
-from eval.judge import Judge
-from eval.lcb_parity import official, side_by_side
-from eval.lcb_runner import same_text
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.benchmarks.benchmarks import all_errata, errata_of
+from eval.judge.judge import Judge
+from eval.programs.lcb_runner import official, same_text, side_by_side
+from eval.programs.verify import judge_program
 from eval.records import Problem, Score, TestSuite, Verdict
-from eval.sandbox import Sandbox
-from eval.verify_code import judge_program
 
 SHARED = Path(__file__).parents[3] / "shared"
 OURS = JudgeSettings(runtime=JudgeRuntime(workers=1))
@@ -21,18 +19,12 @@ OFFICIAL = official(OURS)
 SUM = "print(sum(map(int, input().split())))"
 
 
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox("bubblewrap") as running:
-        yield running
-
-
 @pytest.fixture
 def verdicts(sandbox):
     def both(program: str, suite: dict) -> tuple[Verdict, Verdict]:
         tests = TestSuite.model_validate(suite)
         ours, theirs = (
-            judge_program(sandbox, tests, "p", program, settings).verdict
+            judge_program(sandbox, tests, program, settings).verdict
             for settings in (OURS, OFFICIAL)
         )
         return ours, theirs
@@ -125,21 +117,14 @@ def score(index: int, verdict: Verdict) -> Score:
         pass_rate=value,
         correct=None if value is None else bool(value),
         verdict=verdict,
-        reason=f"reason {index}",
     )
 
 
 def test_two_judgements_are_counted_side_by_side():
     ours = [score(i, v) for i, v in enumerate(["AC", "AC", "WA", "WA", "IE", "AC"])]
     theirs = [score(i, v) for i, v in enumerate(["AC", "RE", "AC", "WA", "AC"])]
-    found = side_by_side(ours, theirs)
-    assert (found.both_right, found.only_ours, found.only_official, found.both_wrong) == (1,) * 4
-    assert (found.unscored, found.compared, found.disagreements) == (2, 4, 2)
-    assert found.ours == found.official == 0.5
-    assert [(d.index, d.ours, d.official) for d in found.differences] == [
-        (1, "AC", "RE"),
-        (2, "WA", "AC"),
-    ]
+    assert side_by_side(ours, theirs) == (0.5, 2)
+    assert side_by_side([], theirs) == (None, 0)
 
 
 def test_the_judge_takes_the_official_rules_from_its_settings():
@@ -147,7 +132,7 @@ def test_the_judge_takes_the_official_rules_from_its_settings():
     text = "<think></think>```python\nimport os\nos.write(1, b'3')\n```"
     with Judge(OURS) as judge, Judge(OFFICIAL) as other:
         found = side_by_side([judge.judge(problem, text)], [other.judge(problem, text)])
-    assert found.only_ours == 1
+    assert found == (0.0, 1)
 
 
 def test_errata_are_found_by_statement_or_by_the_sources_id():

@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from eval import math_task
-from eval.math_budget import OutOfTime, cpu_seconds
-from eval.math_task import run
+from eval.math_answers import task as math_task
+from eval.math_answers.task import OutOfTime, cpu_seconds, run
 
 ENDLESS = r"\sum_{k=1}^{9999}k!"
 

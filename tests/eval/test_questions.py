@@ -2,9 +2,13 @@
 
 import pytest
 
-from configs.evaluate_stage import PAPER_PROTOCOLS, BenchmarkProtocol
-from configs.evaluations import WITH_FORMAT, named_protocols
-from eval.questions import MATH, STDIN, question
+from configs.settings.evaluation import (
+    PAPER_PROTOCOLS,
+    WITH_FORMAT,
+    BenchmarkProtocol,
+    named_protocols,
+)
+from eval.benchmarks.benchmarks import MATH, STDIN, question
 from eval.records import CallCase, Problem, StdinCase, TestSuite
 
 BARE, WITH = BenchmarkProtocol(name="b"), BenchmarkProtocol(name="b", question=WITH_FORMAT)

@@ -9,8 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from eval import ray_cluster
-from eval.ray_cluster import BUILDS, BYTES_DEPEND_ON
+from eval.ray import cluster as ray_cluster
+from eval.ray.cluster import BUILDS, BYTES_DEPEND_ON
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("configs", "eval", "tasks", "training")
@@ -19,7 +19,7 @@ DECIDES_NOTHING = {
     "httpx": "asks Prefect", "prefect": "shows and starts runs", "mlflow": "shows runs",
     "mlflow-skinny": "mlflow's", "mlflow-tracing": "mlflow's",
     "huggingface-hub": "downloads, by the machine that asks",
-    "matplotlib": "draws, on the machine that asks",
+    "matplotlib": "draws, on the machine that asks", "markdown-it-py": "renders pages there",
     "openai": "asks a teacher, from the machine that asks",
     "requests": "asks servers",
     "psutil": "measures", "pydantic-settings": "reads settings of the machine",
@@ -36,8 +36,14 @@ TRAINING = BYTES_DEPEND_ON[BYTES_DEPEND_ON.index("accelerate") :]
 @pytest.fixture
 def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """The digest of a small copy of the code, computed anew at each call."""
-    for name in ("configs/catalogue.toml", "configs/tiny.yaml", "configs/accelerate/ddp.yaml",
-                 "eval/errata.jsonl", "eval/page.css", "tasks/parts.py"):  # fmt: skip
+    for name in (
+        "configs/catalogue/catalogue.toml",
+        "configs/profiles/tiny.yaml",
+        "configs/accelerate/ddp.yaml",
+        "eval/benchmarks/errata.jsonl",
+        "tasks/report/templates/page.css",
+        "tasks/stage/parts.py",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     monkeypatch.setattr(ray_cluster, "_ROOT", tmp_path)
@@ -101,10 +107,10 @@ def test_the_build_of_a_package_is_not_its_version(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "name",
     [
-        "configs/catalogue.toml",
+        "configs/catalogue/catalogue.toml",
         "configs/accelerate/ddp.yaml",
-        "eval/errata.jsonl",
-        "tasks/parts.py",
+        "eval/benchmarks/errata.jsonl",
+        "tasks/stage/parts.py",
     ],
 )
 def test_other_data_of_the_code_is_other_code(
@@ -115,7 +121,7 @@ def test_other_data_of_the_code_is_other_code(
     assert digest() != before
 
 
-@pytest.mark.parametrize("name", ["configs/tiny.yaml", "eval/page.css"])
+@pytest.mark.parametrize("name", ["configs/profiles/tiny.yaml", "tasks/report/templates/page.css"])
 def test_what_only_the_machine_that_asks_reads_is_not_compared(
     name: str, digest: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -133,6 +139,6 @@ class Silent:
 
 def test_a_cluster_that_does_not_say_what_is_free_costs_no_answer() -> None:
     said: list[str] = []
-    with ray_cluster.told_of_waiting(said.append):
+    with ray_cluster.on_cluster_wait(said.append):
         ray_cluster.tell_of_waiting(Silent())
     assert said == []

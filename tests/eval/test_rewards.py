@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from configs.explain import ConfigError
-from configs.judging import JudgeSettings, RewardSettings
-from configs.load import load_group
-from eval.judge import make_score
+from configs.loading import load_group
+from configs.settings.explain import ConfigError
+from configs.settings.judging import JudgeSettings, RewardSettings
+from eval.judge.judge import make_score
+from eval.programs.verify import chosen_suite
 from eval.records import Problem, TestSuite
-from eval.verify_code import chosen_suite, chosen_tests
 
 CASES = [{"input": str(i), "output": str(i)} for i in range(40)]
 SUITE = TestSuite.model_validate({"kind": "stdin", "cases": CASES})
@@ -110,14 +110,14 @@ def test_the_old_hard_reward_is_refused_with_the_name_of_the_new_one():
 
 @given(st.integers(0, 10**6), st.text(max_size=20))
 def test_siblings_share_their_tests_and_steps_change_them(draw, problem_id):
-    chosen = chosen_tests(SUITE, problem_id, 8, draw)
-    assert chosen == chosen_tests(SUITE, problem_id, 8, draw)
-    assert len({case.model_dump_json() for case in chosen}) == 8
-    suite = chosen_suite(SUITE, problem_id, 8, draw)
-    assert chosen_tests(suite, problem_id, 8) == chosen  # the worker does not choose again
+    chosen = chosen_suite(SUITE, problem_id, 8, draw)
+    assert chosen == chosen_suite(SUITE, problem_id, 8, draw)
+    assert len({case.model_dump_json() for case in chosen.cases}) == 8
+    assert chosen_suite(SUITE, problem_id, None, draw) == SUITE
 
 
 def test_over_the_steps_every_test_is_drawn():
-    drawn = [tuple(c.model_dump_json() for c in chosen_tests(SUITE, "p", 8, s)) for s in range(60)]
+    suites = [chosen_suite(SUITE, "p", 8, step) for step in range(60)]
+    drawn = [tuple(case.model_dump_json() for case in suite.cases) for suite in suites]
     assert len(set(drawn)) > 50
     assert len({case for draw in drawn for case in draw}) == len(CASES)

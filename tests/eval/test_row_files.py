@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.explain import ConfigError
+from configs.settings.explain import ConfigError
 from eval.row_files import find_files, read_rows
 
 ROWS = [{"a": 1}, {"a": "zwei"}, {"a": [3]}]

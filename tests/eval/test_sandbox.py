@@ -13,35 +13,12 @@ import psutil
 import pytest
 from processes import below, called, left
 
-from configs.judging import JudgeSettings
-from eval.records import TestSuite
-from eval.sandbox import Sandbox
-from eval.sandbox_errors import SandboxDied, SandboxUnavailable
-from eval.sandbox_selftest import assert_isolated
-from eval.verify_code import judge_program
-from eval.zygote_isolation import Limits, landlock_version
+from eval.sandbox.errors import SandboxDied, SandboxUnavailable
+from eval.sandbox.sandbox import Sandbox
+from eval.sandbox.selftest import assert_isolated, check_sandbox
+from eval.sandbox.zygote.isolation import Limits
 
-SHARED = Path(__file__).parents[3] / "shared"
 LIMITS = Limits(cpu_s=2, wall_s=10, memory=1 << 30, output=1 << 20)
-BACKENDS = ["bubblewrap", "firejail", "unprivileged"]
-
-
-def usable(backend: str) -> bool:
-    try:
-        with Sandbox(backend):
-            pass
-    except SandboxUnavailable:
-        return False
-    return True
-
-
-@pytest.fixture(scope="module", params=BACKENDS)
-def sandbox(request):
-    if request.param != "bubblewrap" and not usable(request.param):
-        pytest.skip(f"{request.param} does not work on this machine")
-    with Sandbox(request.param) as running:
-        assert_isolated(running)  # one that starts and leaks is a failure, not a missing backend
-        yield running
 
 
 def output_of(sandbox: Sandbox, program: str, stdin: str = "") -> str:
@@ -50,10 +27,6 @@ def output_of(sandbox: Sandbox, program: str, stdin: str = "") -> str:
     outcome = sandbox.run(stdin.encode(), LIMITS)
     text = outcome.stdout.decode("utf-8", "replace").strip()
     return text if outcome.exit_code == 0 else f"{text}[{outcome.last_error_line}]"
-
-
-def test_it_passes_its_own_canaries(sandbox):
-    assert_isolated(sandbox)
 
 
 def test_the_network_is_out_of_reach(sandbox):
@@ -190,37 +163,6 @@ def test_a_test_cannot_harm_the_next_one(sandbox):
         assert output_of(sandbox, "print(input())", "still here") == "still here", program
 
 
-def attacks() -> list[dict]:
-    path = SHARED / "cases/attacks.json"
-    return json.loads(path.read_text()) if path.exists() else []
-
-
-@pytest.fixture(scope="module")
-def bubblewrap():
-    with Sandbox("bubblewrap") as running:
-        yield running
-
-
-@pytest.mark.skipif(not attacks(), reason="needs ../shared/cases/attacks.json")
-@pytest.mark.parametrize("attack", attacks(), ids=lambda attack: attack["name"])
-def test_collected_attacks_are_held(bubblewrap, attack, tmp_path):
-    (tmp_path / "expected.json").write_text('{"outputs": ["7"]}')
-    program = attack["src"].replace("{victim}", str(tmp_path)).replace("{secret}", str(tmp_path))
-    if attack["fn"]:
-        cases = [{"args": [a, b], "output": a + b} for a, b in ((3, 4), (5, 6))]
-        tests = {"kind": "call", "fn_name": attack["fn"], "cases": cases, "time_limit_s": 0.5}
-    else:
-        cases = [{"input": f"{a} {b}\n", "output": f"{a + b}\n"} for a, b in ((3, 4), (5, 6))]
-        tests = {"kind": "stdin", "cases": cases, "time_limit_s": 0.5}
-    suite = TestSuite.model_validate(tests)
-    settings = JudgeSettings(stop_at_first_failure=True)
-    verdict = judge_program(bubblewrap, suite, attack["name"], program, settings)
-    if attack["want"] != "any":
-        assert (verdict.verdict == "AC") is (attack["want"] == "pass"), verdict
-    assert os.listdir(tmp_path) == ["expected.json"]
-    assert output_of(bubblewrap, "print(1)") == "1"
-
-
 def test_a_sandbox_that_dies_says_so():
     before = set(below())
     with Sandbox("bubblewrap") as sandbox:
@@ -233,37 +175,37 @@ def test_a_sandbox_that_dies_says_so():
             sandbox.run(b"", LIMITS)
 
 
-def test_a_missing_program_is_named_with_the_fix(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap, or choose"):
-        Sandbox("bubblewrap").start()
-    with pytest.raises(SandboxUnavailable, match="apt-get install firejail, or choose"):
-        Sandbox("firejail").start()
-
-
 def test_a_sandbox_that_does_not_isolate_is_refused():
-    """Without isolation the canaries sing: this is what firejail in a container looks like."""
+    """Without isolation the canaries sing."""
     with Sandbox("none") as sandbox:
-        sandbox.backend = "firejail"
+        sandbox.backend = "bubblewrap"
         with pytest.raises(SandboxUnavailable, match="a program could reach the network"):
             assert_isolated(sandbox)
 
 
+def test_the_check_says_what_works_and_at_what_cost_or_how_to_repair_it(monkeypatch):
+    text, status = check_sandbox("bubblewrap")
+    assert (status, "ms a test" in text) == (0, True), text
+    assert "every score says so" in check_sandbox("none")[0]
+    monkeypatch.setenv("PATH", "/nonexistent")
+    text, status = check_sandbox("bubblewrap")
+    assert (status, "refused" in text, "apt-get install bubblewrap" in text) == (1, True, True)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
-@pytest.mark.parametrize("backend", ["bubblewrap", "unprivileged"])
-def test_a_normal_user_gets_the_same_isolation(backend, tmp_path):
+def test_a_normal_user_gets_the_same_isolation():
     interpreter = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    if not Path(interpreter).exists() or not landlock_version():
-        pytest.skip("needs an interpreter that other users can run, and Landlock")
+    if not Path(interpreter).exists():
+        pytest.skip("needs an interpreter that other users can run")
     source = Path(__file__).parents[2]
     if not os.access(source, os.R_OK) or source.stat().st_mode & 5 != 5:
         pytest.skip("other users cannot read the source")
     site = next(p for p in sys.path if p.endswith("site-packages"))
     code = (
         f"import sys; sys.path[:0] = [{str(source)!r}, {site!r}]\n"
-        "from eval.sandbox import Sandbox\n"
-        "from eval.sandbox_selftest import assert_isolated\n"
-        f"with Sandbox({backend!r}) as sandbox: assert_isolated(sandbox)\n"
+        "from eval.sandbox.sandbox import Sandbox\n"
+        "from eval.sandbox.selftest import assert_isolated\n"
+        "with Sandbox('bubblewrap') as sandbox: assert_isolated(sandbox)\n"
         "print('isolated')"
     )
     done = subprocess.run(

@@ -1,7 +1,7 @@
 """No program scores without computing the answer, and none leaves anything behind.
 
 The attacks are in `attacks/*.toml`: a sentence on what success would be, a program, and the kinds
-of test that it is to fool. Where it runs, whoever it fools, a program has succeeded if it is judged
+of test that it is to fool. A program has succeeded if it is judged
 right, if something outside of its process changed, or if the next program is not judged as it
 should be.
 """
@@ -16,12 +16,10 @@ from typing import Any
 import pytest
 from processes import below, left
 
-from configs.judging import JudgeSettings
+from configs.settings.judging import JudgeSettings
+from eval.programs.verify import CodeVerdict, judge_program
 from eval.records import TestSuite
-from eval.sandbox import Sandbox
-from eval.sandbox_errors import SandboxUnavailable
-from eval.sandbox_selftest import assert_isolated
-from eval.verify_code import CodeVerdict, judge_program
+from eval.sandbox.sandbox import Sandbox
 
 SUMS = ((3, 4), (5, 6))
 SETTINGS = JudgeSettings()
@@ -33,20 +31,12 @@ assert sum(map(int, given.split())) == int(output)
 print("ok")
 """
 FOLDER = Path(__file__).with_name("attacks")
-BACKENDS = ("bubblewrap", "firejail", "unprivileged")
 ATTACKS: dict[str, dict[str, Any]] = {
-    name: {"reaches_out": file.stem == "escapes", "kinds": [attack.get("kind", "stdin")]} | attack
+    name: {"kinds": [attack.get("kind", "stdin")]} | attack
     for file in sorted(FOLDER.glob("*.toml"))
     for name, attack in tomllib.loads(file.read_text()).items()
 }
-# What the parent makes of bytes and times is the same everywhere, so that is tried once.
-TRIED = [
-    pytest.param(backend, name, kind, id=f"{backend}-{name}-{kind}")
-    for backend in BACKENDS
-    for name, attack in ATTACKS.items()
-    for kind in attack["kinds"]
-    if backend == "bubblewrap" or attack["reaches_out"]
-]
+TRIED = [(name, kind) for name, attack in ATTACKS.items() for kind in attack["kinds"]]
 ASSERTS = {  # the forms that assertions take; `assert` is none that is turned into a call
     "assert": "got = add({a}, {b})\nassert got == {sum}",
     "assert-close": "assert abs(add({a}, {b}) - {sum}) < 1e-6",
@@ -70,20 +60,6 @@ RIGHT = {
     "call": "class Solution:\n    def add(self, a, b): return a + b",
 } | dict.fromkeys(ASSERTS, "def add(a, b): return a + b")
 RIGHT["checker"] = RIGHT["stdin"]
-
-
-@pytest.fixture(scope="module")
-def sandbox(request):
-    running = Sandbox(request.param)
-    try:
-        running.start()
-    except SandboxUnavailable as missing:
-        if request.param == "bubblewrap":
-            raise
-        pytest.skip(str(missing))
-    assert_isolated(running)  # one that starts and leaks is a failure, not a missing backend
-    yield running
-    running.close()
 
 
 class Outside:
@@ -133,16 +109,15 @@ def judged(sandbox: Sandbox, kind: str, program: str, count: int = 2) -> CodeVer
     tests = {"kind": kind, "time_limit_s": 0.25, "memory_mb": 512} | TESTS[kind]
     tests["cases"] = tests["cases"][:count]
     suite = TestSuite.model_validate(tests)
-    return judge_program(sandbox, suite, "attack", program, SETTINGS)
+    return judge_program(sandbox, suite, program, SETTINGS)
 
 
-@pytest.mark.parametrize("sandbox", BACKENDS, indirect=True)
 @pytest.mark.parametrize("kind", TESTS)
 def test_a_program_that_computes_the_answer_scores(sandbox, kind):
     assert judged(sandbox, kind, RIGHT[kind]).verdict == "AC"
 
 
-@pytest.mark.parametrize(("sandbox", "name", "kind"), TRIED, indirect=["sandbox"])
+@pytest.mark.parametrize(("name", "kind"), TRIED)
 def test_an_attack_gains_nothing_and_leaves_nothing(sandbox, outside, name, kind):
     attack = ATTACKS[name]
     before = set(below())
@@ -154,5 +129,3 @@ def test_an_attack_gains_nothing_and_leaves_nothing(sandbox, outside, name, kind
     assert outside.state() == outside.before
     assert judged(sandbox, kind, RIGHT[kind]).verdict == "AC"  # the same sandbox still judges
     assert left(set(below()) - before) == []
-    with_files = sandbox._folder
-    assert with_files is None or os.listdir(Path(with_files.name) / "scratch") == []

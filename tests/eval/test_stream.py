@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from configs.judging import JudgeRuntime, JudgeSettings
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.judge.files import run_stream
 from eval.records import Score
-from eval.stream import run_stream
 
 SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
 MATH = {"domain": "math", "prompt": "6*7?", "answer": "42"}

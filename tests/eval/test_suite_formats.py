@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
+from eval.programs.formats import parse_suite, with_checker
 from eval.records import AssertCase, CallCase, StdinCase, TestSuite
-from eval.suite_formats import parse_suite, with_checker
 
 STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))
 META = {"func_name": "f"}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval import suite_packed
-from eval.suite_packed import pickled_text, unpack_tests
+from eval.programs import formats as suite_packed
+from eval.programs.formats import pickled_text, unpack_tests
 
 
 def packed(data: bytes) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from eval.suite_formats import joined, parse_suite
+from eval.programs.formats import joined, parse_suite
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

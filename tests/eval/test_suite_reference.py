@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.suite_formats import parse_suite
+from eval.programs.formats import parse_suite
 
 PLUS = {
     "task_id": 3,

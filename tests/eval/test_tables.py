@@ -1,3 +1,6 @@
+"""Tables of records: what is written is read again, in row groups that depend on the rows alone."""
+
+import random
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from eval import tables
 from eval.records import Rejected, Sample
-from eval.tables import ArrowWriter, TableWriter, read_table, write_table
+from eval.tables import ArrowWriter, Lookup, TableWriter, read_table, write_table
 
 
 def rows(count: int, size: int = 10) -> list[Rejected]:
@@ -86,3 +89,24 @@ def test_a_table_of_another_record_is_refused(tmp_path):
 
     with pytest.raises(ValueError, match="Extra inputs are not permitted"):
         list(read_table(tmp_path / "t.parquet", Sample))
+
+
+def test_a_lookup_finds_every_row_in_any_order_and_holds_the_last_row_groups(tmp_path, monkeypatch):
+    """3,000 rows in three row groups; the last repeats the first one's id."""
+    monkeypatch.setattr(tables, "ROWS_PER_GROUP", 1024)
+    monkeypatch.setattr(tables, "GROUPS_IN_MEMORY", 1)
+    written = [*rows(2999), Rejected(id="0", reason="again", row="{}")]
+    write_table(tmp_path / "t.parquet", Rejected, written)
+    read, whole = [], tables.to_records
+    monkeypatch.setattr(tables, "to_records", lambda *a: read.append(1) or whole(*a))
+    lookup = Lookup(tmp_path / "t.parquet", Rejected)
+
+    for number in (5, 6, 1500, 1501, 7):
+        assert lookup.get(str(number)) == written[number]
+    assert len(read) == 3
+
+    asked = random.Random(0).sample(written[:-1], 50)
+    assert [lookup.get(row.id) for row in asked] == asked
+    assert lookup.get("0") == written[0]
+    assert lookup.get("nobody") is None
+    assert len(lookup) == 2999

@@ -1,9 +1,9 @@
-"""eval.template_hash: equal for equal words around a question."""
+"""eval.benchmarks.template_hash: equal for equal words around a question."""
 
 import json
 from pathlib import Path
 
-from eval.template_hash import NO_TEMPLATE, template_hash
+from eval.benchmarks.template_hash import NO_TEMPLATE, template_hash
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 

@@ -2,16 +2,9 @@
 
 import pytest
 
-from configs.judging import JudgeSettings
+from configs.settings.judging import JudgeSettings
+from eval.programs.verify import TestsBroken, judge_program
 from eval.records import TestSuite
-from eval.sandbox import Sandbox
-from eval.verify_code import TestsBroken, judge_program
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    with Sandbox("bubblewrap") as running:
-        yield running
 
 
 @pytest.fixture
@@ -20,7 +13,7 @@ def verdict(sandbox):
         cases = [{"code": code} for code in codes]
         suite = {"kind": "assert", "cases": cases, "time_limit_s": 2.0, "fn_name": fn_name}
         tests = TestSuite.model_validate(suite)
-        return judge_program(sandbox, tests, "p", program, JudgeSettings()).verdict
+        return judge_program(sandbox, tests, program, JudgeSettings()).verdict
 
     return judged
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from eval.verify_countdown import verify_countdown
+from eval.math_answers.countdown import verify_countdown
 
 
 @pytest.mark.parametrize(

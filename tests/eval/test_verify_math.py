@@ -2,9 +2,9 @@
 
 import pytest
 
-from eval.math_reading import parse
-from eval.math_task import run
-from eval.verify_math import MathVerdict, quick_verdict
+from eval.math_answers.reading import parse
+from eval.math_answers.task import run
+from eval.math_answers.verify import MathVerdict, quick_verdict
 
 
 def verdict_of(gold: str, answer: str) -> MathVerdict:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from eval.answers import extract_boxed
-from eval.math_reading import parse
-from eval.math_task import run
-from eval.verify_math import quick_verdict
+from eval.math_answers.reading import parse
+from eval.math_answers.task import run
+from eval.math_answers.verify import quick_verdict
 
 SHARED = Path(__file__).parents[3] / "shared"
 

@@ -1,19 +1,18 @@
 """A matrix of runs computes what its scores need, once, and no more."""
 
-import argparse
 from collections import Counter
 
 import pytest
 
-from configs.ablation import ablations, load_ablation
-from configs.base import key_of
-from configs.load import load_profile
-from flows import ablate_command
-from flows.ablation import plan_ablation
-from flows.ablation_cell import cells, needed
-from flows.plan import assumptions, headline
-from flows.wiring import calls
-from tasks.store import Store
+from configs.loading import load_profile
+from configs.settings.ablation import ablations, load_ablation
+from configs.settings.base import key_of
+from flows.ablations.ablation import plan_ablation
+from flows.ablations.cell import cells
+from flows.cli.main import main
+from flows.cli.plan import assumptions, headline
+from flows.stages import calls, needed
+from tasks.store.store import Store
 
 TINY = load_profile("tiny")
 
@@ -104,10 +103,8 @@ def test_the_page_of_an_experiment_shows_machines_memory_and_what_is_shared(
     """The same page as of `klear plan`: arithmetic, memory by stage, and every assumption."""
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
-    parser = argparse.ArgumentParser()
-    ablate_command.add_arguments(parser)
     asked = ["table6_lm_weight", "--profile", "paper", "--seeds", "1", "--plan"]
-    assert ablate_command.run(parser.parse_args(asked)) == 0
+    assert main(["ablate", *asked]) == 0
 
     page = capsys.readouterr().out
     assert "shared by 4 runs from" in page

@@ -8,6 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from home import eventually
+
+pytestmark = pytest.mark.system
 
 ROOT, LOG = Path(__file__).resolve().parents[2], "first.log"
 LIVE = ["PENDING", "RUNNING", "PAUSED", "CANCELLING", "SCHEDULED"]
@@ -43,8 +46,10 @@ scales:
 
 
 @pytest.mark.timeout(3_000)  # some 60 s of CPU time; elsewhere a machine may be busy
-def test_a_killed_matrix_goes_on_where_it_was(cockpit, eventually, tmp_path):
-    cockpit.environment["KLEAR_GPU_SLOTS"] = "0"  # else one cell waits for the other's training
+def test_a_killed_matrix_goes_on_where_it_was(cockpit, monkeypatch, tmp_path):
+    monkeypatch.setitem(
+        cockpit.environment, "KLEAR_GPU_SLOTS", "0"
+    )  # else one cell waits for the other's training
     spec = tmp_path / "micro.yaml"
     spec.write_text(MICRO)
     command = ("ablate", str(spec), "--concurrent", "2")
@@ -64,7 +69,7 @@ def test_a_killed_matrix_goes_on_where_it_was(cockpit, eventually, tmp_path):
     # the supervisors saw their parent die, and nothing of the run is left
     assert eventually(lambda: not cockpit.children() and not workers(cockpit), 120)
 
-    second = cockpit.klear(*command).stdout
+    second = cockpit.klear(*command)
     for stage, before in finished.items():
         now = folders(cockpit, stage)
         assert {path: now[path] for path in before} == before  # nothing was made again
@@ -75,7 +80,7 @@ def test_a_killed_matrix_goes_on_where_it_was(cockpit, eventually, tmp_path):
     assert page.name in second
     text = (page / "report.md").read_text()
 
-    third = cockpit.klear(*command).stdout
+    third = cockpit.klear(*command)
     assert "every stage cached" in third
     assert (page / "report.md").read_text() == text
     runs = cockpit.mlflow.search_runs(
@@ -94,8 +99,8 @@ def test_a_killed_matrix_goes_on_where_it_was(cockpit, eventually, tmp_path):
 
 
 @pytest.mark.timeout(3_000)
-def test_a_matrix_in_parallel_is_cancelled_from_the_ui(cockpit, eventually, tmp_path):
-    cockpit.environment["KLEAR_GPU_SLOTS"] = "0"
+def test_a_matrix_in_parallel_is_cancelled_from_the_ui(cockpit, monkeypatch, tmp_path):
+    monkeypatch.setitem(cockpit.environment, "KLEAR_GPU_SLOTS", "0")
     spec = tmp_path / "micro.yaml"
     spec.write_text(MICRO)
     process = start(cockpit, "ablate", str(spec), "--concurrent", "2", "--seeds", "2")
@@ -114,10 +119,14 @@ def test_a_matrix_in_parallel_is_cancelled_from_the_ui(cockpit, eventually, tmp_
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert "cancelled in the Prefect UI" in (cockpit.home / LOG).read_text()
-    assert cockpit.run(matrix)["state_name"] == "Cancelled"
+    assert cockpit.flow_run(matrix)["state_name"] == "Cancelled"
     assert eventually(lambda: not cockpit.children() and not workers(cockpit), 120)
     assert eventually(lambda: not under_way(cockpit, "klear-cell"), 60), "a cell seems to run on"
-    assert {cockpit.run(cell)["state_type"] for cell in cells} <= {"CANCELLED", "CRASHED", "FAILED"}
+    assert {cockpit.flow_run(cell)["state_type"] for cell in cells} <= {
+        "CANCELLED",
+        "CRASHED",
+        "FAILED",
+    }
 
 
 def under_way(cockpit, flow: str) -> list[str]:
@@ -137,7 +146,7 @@ def start(cockpit, *words: str) -> "subprocess.Popen[bytes]":
 def workers(cockpit) -> list[int]:
     """Processes that compute cells for this home, and those that watch over them."""
     found = []
-    for pid in cockpit.pids("flows.ablation_worker"):
+    for pid in cockpit.pids("flows.ablations.cell"):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:  # it ended meanwhile

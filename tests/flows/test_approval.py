@@ -2,10 +2,10 @@
 
 import pytest
 
-from configs.load import load_profile
-from flows.approval import approve_all, with_approval
-from tasks.budget import NeedsApproval
-from tasks.waiting import somebody_is_asked
+from configs.loading import load_profile
+from flows.forms.approval import approve_all, with_approval
+from tasks.answers.budget import NeedsApproval
+from tasks.tracking.prefect_states import is_deployment_run
 
 
 class Costly:
@@ -27,7 +27,7 @@ def test_the_command_line_refuses_in_one_line_that_names_the_option():
 
 
 def test_the_option_approves_every_stage_that_asks_an_engine_and_changes_no_key():
-    from configs.base import key_of
+    from configs.settings.base import key_of
 
     before = load_profile("tiny", ["distill.engine.runtime.approve_above=10"])
     after = approve_all(before, 30)
@@ -40,4 +40,4 @@ def test_the_option_approves_every_stage_that_asks_an_engine_and_changes_no_key(
 
 
 def test_outside_of_a_deployment_nobody_is_asked():
-    assert not somebody_is_asked()
+    assert not is_deployment_run()

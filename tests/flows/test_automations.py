@@ -11,7 +11,7 @@ from prefect.events.schemas.automations import Automation, AutomationCore, Event
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from configs.machine import Machine
-from flows.automations import ZOMBIES, register_automations, zombies
+from flows.servers.automations import ZOMBIES, register_automations, zombies
 
 
 def trigger(minutes: float) -> EventTrigger:
@@ -70,7 +70,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     found = Server()
-    monkeypatch.setattr(f"flows.automations.{get_client.__name__}", lambda **_: found)
+    monkeypatch.setattr(f"flows.servers.automations.{get_client.__name__}", lambda **_: found)
     return found
 
 

@@ -3,34 +3,39 @@
 Buttons are the API calls that the UI makes; tests/browser presses them in Chromium.
 """
 
+import fcntl
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import urllib.error
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
+from home import PATIENCE_S, ROOT, ZOMBIE_MINUTES, Home, computed, eventually
 from told import children_of, missing_in_mlflow, missing_in_prefect
 
-LONG = 600  # seconds; for a machine on which everything else runs as well
 MINUTE = 60
-Eventually = Callable[..., bool]
 
 
 @pytest.fixture(scope="module")
-def dead(cockpit: Any, eventually: Eventually) -> str:
-    """A run from the command line that was killed: nobody tells Prefect. Its flow run's id."""
-    process = cockpit.start("--seed", "9", "--until", "base")
-    assert eventually(lambda: cockpit.named("small-seed9"), LONG)
+def dead(cockpit: Home, first: str) -> str:
+    """A run from the command line that was killed: nobody tells Prefect. Its flow run's id.
+
+    Beside it a sign of life of the first run arrives late; the automation sees both in minutes.
+    """
+    _beats_late(cockpit, _of_first(cockpit))
+    process = cockpit.start("--seed", "9")
+    assert eventually(lambda: cockpit.named("small-seed9"))
     (run,) = cockpit.named("small-seed9")
-    assert eventually(lambda: cockpit.run(run["id"])["state_type"] == "RUNNING", LONG)
-    assert eventually(lambda: any(cockpit.store.glob("collect/*")), LONG)  # it beats by then
+    resource = {"id": [f"prefect.flow-run.{run['id']}"]}
+    beats = {"filter": {"event": {"name": ["prefect.flow-run.heartbeat"]}, "resource": resource}}
+    assert eventually(lambda: cockpit.call("events/filter", beats)["events"])
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     for ledger in (cockpit.store / ".runs").glob("*.json"):
@@ -38,15 +43,11 @@ def dead(cockpit: Any, eventually: Eventually) -> str:
     return run["id"]
 
 
-@pytest.fixture(scope="module")
-def data(cockpit: Any, dead: str) -> str:
-    """Everything up to the base model, by the command line: what it printed."""
-    printed = cockpit.klear("run", str(cockpit.profile), "--until", "base").stdout
-    _beats_late(cockpit, cockpit.named("small-seed0")[0]["id"])
-    return printed
+def _of_first(cockpit: Home) -> str:
+    return min(cockpit.named("small-seed0"), key=lambda run: run["created"])["id"]
 
 
-def _beats_late(cockpit: Any, run: str) -> None:
+def _beats_late(cockpit: Home, run: str) -> None:
     """A sign of life that arrives after the end, as after an outage."""
     resource = {"prefect.resource.id": f"prefect.flow-run.{run}"}
     now = datetime.now(UTC).isoformat()
@@ -54,17 +55,18 @@ def _beats_late(cockpit: Any, run: str) -> None:
     cockpit.call("events", [{**beat, "id": str(uuid4())}])
 
 
-def test_a_stage_from_its_form_finds_what_the_command_line_made(cockpit: Any, data: str) -> None:
-    assert "✓ select" in data
+def test_a_stage_from_its_form_finds_what_the_command_line_made(cockpit: Home, first: str) -> None:
+    assert "select" in computed(first)
+    before = set(cockpit.store.glob("select/*"))
     run = cockpit.ended(cockpit.submit("small-select"))
     assert run["state_name"] == "Completed"
     assert run["name"] == "small-seed0 · select"
-    assert cockpit.task_runs(run["id"]) == {"select": ["Cached"]}
-    assert len(list(cockpit.store.glob("select/*"))) == 1
+    assert cockpit.states(run["id"]) == {"select": ["Cached"]}
+    assert set(cockpit.store.glob("select/*")) == before
 
 
-def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Any) -> None:
-    settings = cockpit.form("small-sft")["settings"]
+def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home) -> None:
+    settings = cockpit.deployment("small-sft")["parameters"]["settings"]
     before = cockpit.count()
     with pytest.raises(urllib.error.HTTPError) as refused:
         cockpit.submit("small-sft", settings={**settings, "learning_rate": -1.0})
@@ -75,44 +77,45 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Any) -> None
     assert cockpit.count() == before
 
 
-def test_an_input_that_is_not_there_fails_before_anything_starts(cockpit: Any, data: str) -> None:
+def test_an_input_that_is_not_there_fails_before_anything_starts(cockpit: Home, first: str) -> None:
     run = cockpit.submit("small-sft", inputs={"base": "abcdef", "select": "latest"})
     message = cockpit.ended(run)["state"]["message"]
     assert "inputs.base: there is no base/abcdef" in message
-    assert cockpit.task_runs(run) == {}
+    assert cockpit.states(run) == {}
 
 
+@pytest.mark.system
 def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
-    cockpit: Any, data: str, told: tuple[str, list[str]], eventually: Eventually
+    cockpit: Home, dead: str, webhook: tuple[str, list[str]]
 ) -> None:
-    run = cockpit.submit("small-sft")
-    checkpoints = ".work/sft/*/.resume/checkpoints/checkpoint-*"
-    assert eventually(lambda: any(cockpit.store.glob(checkpoints)), LONG)
+    run = cockpit.submit("small-sft", seed=30)
+    cockpit.hold_at_checkpoint("sft")
     (engine,) = cockpit.engines()
     os.kill(engine, signal.SIGKILL)
     assert cockpit.ended(run)["state_name"] == "Crashed"
     assert eventually(lambda: not cockpit.children(), 120), "the child outlives its run"
-    _told_of(cockpit.run(run)["name"], "Crashed", told[1], eventually)
+    _told_of(cockpit.flow_run(run)["name"], "Crashed", webhook[1])
 
     cockpit.set_state(run, "SCHEDULED", "AwaitingRetry")
-    assert eventually(cockpit.children, LONG)
-    assert cockpit.run(run)["run_count"] == 2
+    cockpit.hold_at_checkpoint("sft")
+    assert cockpit.flow_run(run)["run_count"] == 2
     cockpit.set_state(run, "CANCELLING", "Cancelling")
     began = time.monotonic()
     assert eventually(lambda: not cockpit.children() and not cockpit.engines(), 120)
     print(f"process tree gone after {time.monotonic() - began:.1f} s")
-    assert cockpit.ended(run, LONG)["state_name"] == "Cancelled"
-    assert "Running" not in {s for states in cockpit.task_runs(run).values() for s in states}
+    assert cockpit.ended(run)["state_name"] == "Cancelled"
+    assert "Running" not in {s for states in cockpit.states(run).values() for s in states}
 
-    again = cockpit.submit("small-sft")
-    assert cockpit.ended(again, LONG)["state_name"] == "Completed"
-    _one_training(cockpit)
+    again = cockpit.submit("small-sft", seed=30)
+    assert cockpit.ended(again)["state_name"] == "Completed"
+    _one_training(cockpit, seed=30)
 
 
-def _one_training(cockpit: Any) -> None:
+def _one_training(cockpit: Home, seed: int) -> None:
     """One MLflow run, with every step once, whatever became of its processes."""
-    experiment = cockpit.mlflow.get_experiment_by_name("klear-small").experiment_id
-    (child,) = cockpit.mlflow.search_runs([experiment], "tags.`klear.stage` = 'sft'")
+    manifests = (json.loads(p.read_text()) for p in cockpit.store.glob("sft/*/manifest.json"))
+    (key,) = [m["key"] for m in manifests if m["seed"] == seed]
+    (child,) = cockpit.tracked(f"tags.`klear.stage` = 'sft' and tags.`klear.key` = '{key}'")
     parent = cockpit.mlflow.get_run(child.data.tags["mlflow.parentRunId"])
     assert parent.data.tags["klear.kind"] == "stage"
     history = cockpit.mlflow.get_metric_history(child.info.run_id, "step")
@@ -121,7 +124,7 @@ def _one_training(cockpit: Any) -> None:
     assert steps == list(range(steps[0], steps[-1] + 1, steps[1] - steps[0])), "a step is missing"
 
 
-def _told_of(name: str, state: str, posts: list[str], eventually: Eventually) -> None:
+def _told_of(name: str, state: str, posts: list[str]) -> None:
     def texts() -> list[str]:
         return [json.loads(post)["text"] for post in posts]
 
@@ -132,93 +135,89 @@ def _told_of(name: str, state: str, posts: list[str], eventually: Eventually) ->
     assert "/runs/flow-run/" in text
 
 
-def test_a_stage_waits_for_the_gpu_and_a_dead_holder_blocks_it_a_minute_at_most(
-    cockpit: Any, data: str, eventually: Eventually
-) -> None:
-    lease_s = 60  # what a holder asks for; it renews it while it lives, and this one does not
-    slot = {"names": ["klear-gpu"], "slots": 1, "mode": "concurrency", "lease_duration": lease_s}
-    taken = time.monotonic()
-    cockpit.call("v2/concurrency_limits/increment-with-lease", slot)
-    run = cockpit.submit("small-base", seed=1)
+@pytest.mark.system
+def test_a_stage_waits_for_the_gpu_until_its_holder_is_gone(cockpit: Home, first: str) -> None:
+    lock = cockpit.home / "gpu" / "gpu-0.lock"
+    with lock.open("a") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        run = cockpit.submit("small-base", seed=71)
+        assert eventually(lambda: cockpit.states(run).get("base") == ["Running"])
+        assert not cockpit.children()
     assert cockpit.ended(run)["state_name"] == "Completed"
-    assert time.monotonic() - taken > lease_s
-    limits = cockpit.call("v2/concurrency_limits/filter", {})
-    (gpu,) = [x for x in limits if x["name"] == "klear-gpu"]
-    assert (gpu["limit"], gpu["active_slots"]) == (1, 0)
 
 
-def test_a_run_from_the_command_line_is_cancelled_from_the_ui(
-    cockpit: Any, data: str, eventually: Eventually
-) -> None:
+def test_a_run_from_the_command_line_is_cancelled_from_the_ui(cockpit: Home, first: str) -> None:
     process = cockpit.start("--seed", "5", "--until", "base")
-    assert eventually(cockpit.jobs, LONG)
+    assert eventually(cockpit.jobs)
+    cockpit.signal_jobs(signal.SIGSTOP)  # it cannot be over before the button is pressed
     (run,) = cockpit.named("small-seed5")
     cockpit.set_state(run["id"], "CANCELLING", "Cancelling")
-    output, _ = process.communicate(timeout=LONG)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "cancelled in the Prefect UI" in output
-    assert cockpit.run(run["id"])["state_name"] == "Cancelled"
+    assert cockpit.flow_run(run["id"])["state_name"] == "Cancelled"
     assert not cockpit.children()
 
 
-def test_a_run_without_a_sign_of_life_is_buried(cockpit: Any, dead: str) -> None:
-    state = cockpit.ended(dead, LONG)["state"]
+@pytest.mark.system
+def test_a_run_without_a_sign_of_life_is_marked_crashed(cockpit: Home, dead: str) -> None:
+    state = cockpit.ended(dead)["state"]
     assert state["name"] == "Crashed"
-    assert f"no sign of life for {cockpit.zombie_minutes} minutes" in state["message"]
+    assert f"no sign of life for {ZOMBIE_MINUTES} minutes" in state["message"]
     names = {a["name"] for a in cockpit.call("automations/filter", {})}
     assert names == {"klear: bury runs that died", "klear: tell of failures"}
 
 
+@pytest.mark.system
 def test_a_sign_of_life_that_arrives_after_the_end_changes_no_state(
-    cockpit: Any, data: str, eventually: Eventually
+    cockpit: Home, dead: str
 ) -> None:
-    (run,) = (run["id"] for run in cockpit.named("small-seed0"))
+    run = _of_first(cockpit)
     concerns = {"related": {"id": [f"prefect.flow-run.{run}"]}}
     asked = {"filter": {"event": {"name": ["prefect.automation.action.failed"]}, **concerns}}
-    assert eventually(lambda: cockpit.call("events/filter", asked)["events"], LONG)
+    assert eventually(lambda: cockpit.call("events/filter", asked)["events"])
     (refused,) = cockpit.call("events/filter", asked)["events"]
     assert "already in terminal state COMPLETED" in refused["payload"]["reason"]
-    assert cockpit.run(run)["state_name"] == "Completed"
+    assert cockpit.flow_run(run)["state_name"] == "Completed"
 
 
-@pytest.mark.timeout(4 * LONG)
+@pytest.mark.system
+@pytest.mark.timeout(4 * PATIENCE_S)
 def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missing(
-    cockpit: Any, data: str, eventually: Eventually
+    cockpit: Home, first: str
 ) -> None:
     """One run from a form, which trains meanwhile, and one from the command line behind it."""
-    settings = cockpit.form("small-sft")["settings"]
+    settings = cockpit.deployment("small-sft")["parameters"]["settings"]
     seed = next(n for n in range(20, 90) if not cockpit.named(f"small-seed{n}"))  # of no other try
     from_form = cockpit.submit("small-sft", settings={**settings, "epochs": 12}, seed=seed)
     before = _steps(cockpit.store)
-    assert eventually(lambda: _steps(cockpit.store) > before, LONG)
+    assert eventually(lambda: _steps(cockpit.store) > before)
     command = cockpit.start("--seed", str(seed), "--until", "base")
-    assert eventually(lambda: cockpit.named(f"small-seed{seed}"), LONG)
+    assert eventually(lambda: cockpit.named(f"small-seed{seed}"))
 
     pids, at_first, began = cockpit.servers(), _steps(cockpit.store), time.monotonic()
     for name in ("prefect", "mlflow"):
         os.kill(pids[name], signal.SIGKILL)
-    assert eventually(lambda: _steps(cockpit.store) >= at_first + 10, LONG), "it does not go on"
+    assert eventually(lambda: _steps(cockpit.store) >= at_first + 10), "it does not go on"
     time.sleep(max(0.0, MINUTE - (time.monotonic() - began)))
     cockpit.klear("up")
     assert cockpit.servers()["worker"] == pids["worker"], "the worker did not outlive them"
 
-    assert cockpit.ended(from_form, LONG)["state_name"] == "Completed"
-    output, _ = command.communicate(timeout=LONG)
+    assert cockpit.ended(from_form)["state_name"] == "Completed"
+    output, _ = command.communicate(timeout=PATIENCE_S)
     assert command.returncode == 0, output
     (typed,) = (run["id"] for run in cockpit.named(f"small-seed{seed}"))
-    assert cockpit.run(typed)["state_name"] == "Completed"
+    assert cockpit.flow_run(typed)["state_name"] == "Completed"
     marks = {"✓": "Completed", "=": "Cached"}
     words = [line.split() for line in output.splitlines() if line[:1] in marks]
     stages = {stage: marks[mark] for mark, stage, *_ in words}
     assert stages["base"] == "Completed"
     for run, wanted in ((from_form, {"sft": "Completed"}), (typed, stages)):
-        eventually(
-            lambda run=run, wanted=wanted: not missing_in_prefect(cockpit, run, wanted), LONG
-        )
-        assert not missing_in_prefect(cockpit, run, wanted), cockpit.words()
+        eventually(lambda run=run, wanted=wanted: not missing_in_prefect(cockpit, run, wanted))
+        assert not missing_in_prefect(cockpit, run, wanted), cockpit.worker_log()
         assert not missing_in_mlflow(cockpit, run, cockpit.store)
-        computed = {stage for stage, state in wanted.items() if state == "Completed"}
-        assert children_of(cockpit, run).keys() == computed
+        trained = {stage for stage, state in wanted.items() if state == "Completed"}
+        assert children_of(cockpit, run).keys() == trained
 
 
 def _steps(store: Path) -> int:
@@ -232,9 +231,9 @@ def _steps(store: Path) -> int:
 
 
 def test_the_address_of_the_webhook_is_in_no_page_and_no_log(
-    cockpit: Any, told: tuple[str, list[str]]
+    cockpit: Home, webhook: tuple[str, list[str]]
 ) -> None:
-    secret = told[0].rpartition("/")[2]
+    secret = webhook[0].rpartition("/")[2]
     for log in (cockpit.home / "logs").glob("*.log"):
         assert secret not in log.read_text(errors="replace"), log
     blocks = cockpit.call("block_documents/filter", {})
@@ -242,13 +241,16 @@ def test_the_address_of_the_webhook_is_in_no_page_and_no_log(
     assert secret not in json.dumps(cockpit.call("automations/filter", {}))
 
 
-def test_forms_that_are_no_longer_made_go_and_those_of_others_stay(cockpit: Any) -> None:
+@pytest.mark.system
+def test_forms_that_are_no_longer_made_go_and_those_of_others_stay(cockpit: Home) -> None:
     """The last one: it changes the forms."""
     assert {"small-sft", "tiny"} <= cockpit.forms()
     flow = cockpit.call("flows/", {"name": "klear-stage"})["id"]
     cockpit.call("deployments/", {"name": "small-of-somebody-else", "flow_id": flow})
     before = cockpit.forms()
-    cockpit.registers("tiny")
+    environment = {**cockpit.environment, "KLEAR_FORM_PROFILE": "tiny"}
+    register = [sys.executable, "-P", "deployments/deploy.py"]  # as `klear up` does
+    subprocess.run(register, env=environment, cwd=ROOT, check=True)
     gone = {form for form in before if form.startswith("small-")} - {"small-of-somebody-else"}
     assert before - cockpit.forms() == gone
     assert "tiny-sft" in cockpit.forms()

@@ -1,6 +1,8 @@
-import argparse
+"""`klear decontaminate`: every row is kept as it was or rejected with a reason, never lost."""
+
 import gzip
 import json
+import resource
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,27 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from eval.tables import read_table
-from flows.decontaminate_command import add_arguments, benchmark_names, run
-from tasks.overlaps import Hit
+from flows.cli.decontaminate import benchmark_names
+from flows.cli.main import main
+from tasks.data.overlaps.overlaps import LONGEST_TEXT, Hit
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
-
-
-def command(*arguments: object) -> int:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return run(parser.parse_args([str(a) for a in arguments]))
-
-
-def written(path: Path, *rows: object) -> Path:
-    path.parent.mkdir(exist_ok=True, parents=True)
-    text = "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
-
-
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -36,42 +22,68 @@ def bench(tmp_path: Path) -> Path:
     return written(tmp_path / "bench.jsonl", {"problem": ITEM})
 
 
+def written(path: Path, *rows: object) -> Path:
+    """A JSONL file of rows: bytes as they are, others as JSON."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    text = b"".join((r if isinstance(r, bytes) else json.dumps(r).encode()) + b"\n" for r in rows)
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def parquet(tmp_path: Path, column: pa.Array, **others: pa.Array) -> Path:
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"prompt": column, **others}), path)
+    return path
+
+
+def command(source: Path, bench: Path, *options: object) -> int:
+    out = source.parent / "out"
+    arguments = ["decontaminate", source, "--against", bench, "--out", out, *options]
+    return main([str(a) for a in arguments])
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def test_rows_keep_every_field_and_the_rejected_ones_say_why(tmp_path: Path, bench: Path):
     clean = {"id": "a", "prompt": "What is 2+2?", "extra": {"x": [1, None]}}
     leaked = {"id": "b", "prompt": f"Solve: {ITEM}", "extra": 3}
-    source = written(tmp_path / "in.jsonl", clean, leaked)
-    assert command(source, "--against", bench, "--out", tmp_path / "out") == 0
+    assert command(written(tmp_path / "in.jsonl", clean, leaked), bench) == 0
     assert lines(tmp_path / "out/kept.jsonl") == [clean]
     (rejected,) = lines(tmp_path / "out/rejected.jsonl")
     assert rejected.pop("reason").endswith("is a 9-gram of bench item 1 (coverage 1.00)")
     assert rejected == leaked
     (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
     assert (hit.row_id, hit.benchmark, hit.item_id, hit.coverage) == ("b", "bench", "1", 1.0)
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "decontamination.html",
-        "hits.parquet",
-        "kept.jsonl",
-        "rejected.jsonl",
-    ]
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "decontamination.html", "hits.parquet", "kept.jsonl", "rejected.jsonl",
+    }  # fmt: skip
 
 
 def test_kept_lines_are_the_bytes_they_were(tmp_path: Path, bench: Path):
-    text = '{"prompt" : "x",  "big": 123456789012345678901234567890, "f": 1.0, "n": NaN}'
-    source = written(tmp_path / "in.jsonl.gz", text, "", text)
-    assert command(source, "--against", bench, "--out", tmp_path / "out") == 0
-    assert (tmp_path / "out/kept.jsonl").read_text() == f"{text}\n{text}\n"
+    text = b'{"prompt" : "x",  "big": 123456789012345678901234567890, "f": 1.0, "n": NaN}'
+    assert command(written(tmp_path / "in.jsonl.gz", text, b"", text), bench) == 0
+    assert (tmp_path / "out/kept.jsonl").read_bytes() == text + b"\n" + text + b"\n"
 
 
-def test_malformed_rows_are_rejected_with_their_line(tmp_path: Path, bench: Path, capsys):
-    rows = ['{"prompt": "torn', '{"prompt": "fine"}', "[1]", '{"prompt": null}', '{"other": 1}']
-    source = written(tmp_path / "in.jsonl", *rows, "{}")
-    assert command(source, "--against", bench, "--out", tmp_path / "out") == 0
+def test_lines_that_are_no_utf8_no_json_or_no_text_are_counted_rejects(
+    tmp_path: Path, bench: Path, capsys
+):
+    bad = [b'{"prompt": "torn', b'{"prompt": "caf\xe9"}', b"\x00\x01\x02", b'{"prompt": NaN}',
+           b'{"prompt": null}', b'{"prompt": ["a"]}', b"17", b"[" * 100_000, b"{ }"]  # fmt: skip
+    surrogate = b'{"prompt": "\\ud83d ' + ITEM.encode() + b'"}'
+    source = written(tmp_path / "in.jsonl", {"prompt": "fine"}, *bad, surrogate, b"  ")
+    assert command(source, bench) == 0
     assert lines(tmp_path / "out/kept.jsonl") == [{"prompt": "fine"}]
-    reasons = [r["reason"] for r in lines(tmp_path / "out/rejected.jsonl")]
-    assert [r.split(":")[0] for r in reasons] == [f"line {n}" for n in (1, 3, 4, 5, 6)]
-    assert reasons[2] == "line 4: field 'prompt' is NoneType, not text"
-    assert lines(tmp_path / "out/rejected.jsonl")[0]["line"] == rows[0]
-    assert "5 of the rejected are malformed" in capsys.readouterr().out
+    rejected = lines(tmp_path / "out/rejected.jsonl")
+    reasons = [row["reason"] for row in rejected]
+    assert [r.split(":")[0] for r in reasons[:-1]] == [f"line {n}" for n in range(2, 11)]
+    assert rejected[0]["line"] == bad[0].decode()
+    assert "line 6: field 'prompt' is NoneType, not text" in reasons
+    assert "line 10: no field 'prompt'" in reasons
+    assert "9-gram of bench item 1" in reasons[-1]
+    assert "9 of the rejected are malformed" in capsys.readouterr().out
 
 
 def test_parquet_keeps_schema_and_columns(tmp_path: Path, bench: Path):
@@ -83,95 +95,168 @@ def test_parquet_keeps_schema_and_columns(tmp_path: Path, bench: Path):
         }
     )
     pq.write_table(table, tmp_path / "in.parquet")
-    out = tmp_path / "out"
-    arguments = ("--against", bench, "--text-field", "question", "--out", out)
-    assert command(tmp_path / "in.parquet", *arguments) == 0
-    assert pq.read_table(out / "kept.parquet").equals(table.slice(0, 1))
-    rejected = pq.read_table(out / "rejected.parquet")
+    assert command(tmp_path / "in.parquet", bench, "--text-field", "question") == 0
+    assert pq.read_table(tmp_path / "out/kept.parquet").equals(table.slice(0, 1))
+    rejected = pq.read_table(tmp_path / "out/rejected.parquet")
     assert rejected.select(table.column_names).equals(table.slice(1, 2))
     shared, malformed = rejected.column("decontaminate_reason").to_pylist()
     assert "9-gram of bench item 1" in shared
     assert malformed == "row 3: field 'question' is NoneType, not text"
 
 
+def test_parquet_text_that_is_no_utf8_is_a_counted_reject(tmp_path: Path, bench: Path, capsys):
+    bytes_ = pa.array([b"fine", b"caf\xe9", None, ITEM.encode(), b"\xed\xa0\x80"], pa.binary())
+    as_text = pa.Array.from_buffers(pa.string(), 5, bytes_.buffers())
+    for column in (bytes_, as_text):
+        assert command(parquet(tmp_path, column), bench) == 0
+        kept = pq.read_table(tmp_path / "out/kept.parquet").column(0).cast(pa.binary())
+        assert kept.to_pylist() == [b"fine"]
+        reasons = pq.read_table(tmp_path / "out/rejected.parquet").column("reason").to_pylist()
+        assert reasons[0] == "row 2: field 'prompt' is not UTF-8"
+        assert reasons[3] == "row 5: field 'prompt' is not UTF-8"
+        assert "3 of the rejected are malformed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.large_string(), pa.string_view(), pa.large_binary(), pa.dictionary(pa.int8(), pa.string())],
+)
+def test_text_of_every_arrow_type_is_read(tmp_path: Path, bench: Path, kind: pa.DataType):
+    column = pa.array(["fine", ITEM, None])
+    is_dictionary = pa.types.is_dictionary(kind)
+    column = column.dictionary_encode().cast(kind) if is_dictionary else column.cast(kind)
+    assert command(parquet(tmp_path, column), bench) == 0
+    assert pq.read_metadata(tmp_path / "out/kept.parquet").num_rows == 1
+    (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
+    assert hit.row == ITEM
+
+
+def test_ids_of_any_kind_are_read_and_may_repeat(tmp_path: Path, bench: Path):
+    for ids in (pa.array([7]), pa.array([[1]]), pa.array([float("nan")])):
+        assert command(parquet(tmp_path, pa.array([ITEM]), id=ids), bench) == 0
+        assert len(list(read_table(tmp_path / "out/hits.parquet", Hit))) == 1
+    rows = [{"id": 1, "prompt": "a"}, {"id": "1", "prompt": ITEM}, {"prompt": ITEM}]
+    assert command(written(tmp_path / "in.jsonl", *rows), bench) == 0
+    hits = list(read_table(tmp_path / "out/hits.parquet", Hit))
+    assert [(h.row_number, h.row_id) for h in hits] == [(2, "1"), (3, "3")]
+
+
+def test_items_that_repeat_an_id_are_told_apart_and_empty_ones_counted(tmp_path: Path, capsys):
+    other = "Nine knights stand on a small board, so how do they move?"
+    bench = written(
+        tmp_path / "bench.jsonl", {"id": "x", "problem": ITEM}, {"id": "x", "problem": other},
+        {"problem": ""},
+    )  # fmt: skip
+    assert command(written(tmp_path / "in.jsonl", {"prompt": other}), bench) == 0
+    (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
+    assert hit.item_id == "x (row 2)"
+    assert "1 items hold no words" in capsys.readouterr().out
+
+
 def test_min_coverage_and_n_and_normalisation_reach_the_rule(tmp_path: Path, bench: Path):
     source = written(tmp_path / "in.jsonl", {"prompt": "how many ways are THERE, to place"})
-    out = tmp_path / "out"
 
     def kept(*options: object) -> int:
-        assert command(source, "--against", bench, "--out", out, *options) == 0
-        return len(lines(out / "kept.jsonl"))
+        assert command(source, bench, *options) == 0
+        return len(lines(tmp_path / "out/kept.jsonl"))
 
     assert kept() == 1
     assert kept("--n", 6) == 0
     assert kept("--n", 6, "--normalize", "whitespace") == 1
     assert kept("--n", 6, "--min-coverage", 0.5) == 1
-    assert len(list(read_table(out / "hits.parquet", Hit))) == 1
+    assert len(list(read_table(tmp_path / "out/hits.parquet", Hit))) == 1
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--n", "0"], "--n 0: Input should be greater than or equal to 1"),
-        (["--min-coverage", "2"], "--min-coverage 2.0: Input should be less than"),
-        (["--text-field", "body"], "has no field 'body'; it has: prompt, id"),
+        (["--n", "0"], "n: 0 should be greater than or equal to 1"),
+        (["--min-coverage", "2"], "min_coverage: 2.0 should be less than or equal to 1"),
+        (["--normalize", "words"], "'words' is none of alnum, whitespace"),
+        (["--text-field", "body"], "has no field 'body'; it has: prompt, id; choose one by"),
     ],
 )
 def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
     tmp_path: Path, bench: Path, capsys, options: list[str], message: str
 ):
-    source = written(tmp_path / "in.jsonl", {"prompt": "x", "id": 1})
-    assert command(source, "--against", bench, "--out", tmp_path / "out", *options) == 2
+    assert command(written(tmp_path / "in.jsonl", {"prompt": "x", "id": 1}), bench, *options) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_and_empty_benchmarks_are_wrong_usage(tmp_path: Path, capsys):
-    source = written(tmp_path / "in.jsonl", {"prompt": "x"})
-    empty, odd = written(tmp_path / "empty.jsonl"), written(tmp_path / "odd.jsonl", {"a": "b"})
-    for against, message in [
-        (tmp_path / "none.jsonl", "no file"),
-        (empty, "nothing would be protected"),
-        (odd, "has no text in prompt, problem, question, text, question_content; it has: a"),
-        (tmp_path, "no file"),
-    ]:
-        assert command(source, "--against", against, "--out", tmp_path / "out") == 2
-        assert message in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("column", "kind"), [(pa.array([1]), "int64"), (pa.array([["a"]]), "list<")]
+)
+def test_a_column_that_holds_no_text_is_wrong_usage(tmp_path, bench, capsys, column, kind):
+    assert command(parquet(tmp_path, column), bench) == 2
+    assert f"field 'prompt' holds {kind}" in capsys.readouterr().err
 
 
-def test_a_damaged_file_fails_and_leaves_earlier_results(tmp_path: Path, bench: Path, capsys):
-    out = tmp_path / "out"
-    good = written(tmp_path / "good.jsonl", {"prompt": "fine"})
-    assert command(good, "--against", bench, "--out", out) == 0
-    before = {p.name: p.read_bytes() for p in out.iterdir()}
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        (None, 2, "no file"),
+        (b"", 2, "nothing would be protected"),
+        (b'{"a": "b"}', 2, "has no text in prompt, problem, question, text, question_content"),
+        (b'{"problem": 3}', 2, "bench.jsonl row 1 has no text in"),
+        (b'{"problem": "caf\xe9"}', 1, "bench.jsonl line 1"),
+        (b"[1]", 1, "bench.jsonl line 1"),
+        (b'{"problem": "torn', 1, "bench.jsonl line 1"),
+    ],
+)
+def test_a_benchmark_that_protects_nothing_is_refused(tmp_path, capsys, content, code, said):
+    bench = tmp_path / "bench.jsonl"
+    if content is not None:
+        bench.write_bytes(content)
+    assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}), bench) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"not parquet at all" * 9, None])
+def test_a_damaged_file_fails_by_its_name_and_leaves_earlier_results(
+    tmp_path: Path, bench: Path, capsys, content: bytes | None
+):
+    assert command(written(tmp_path / "good.jsonl", {"prompt": "fine"}), bench) == 0
+    before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
+    source = parquet(tmp_path, pa.array([f"row {i} {'é' * (i % 90)}" for i in range(20_000)]))
+    data = bytearray(source.read_bytes())  # torn in the middle
+    data[len(data) // 3 : len(data) // 3 + 4_000] = b"\xff" * 4_000
+    source.write_bytes(data if content is None else content)
+    assert command(source, bench) == 1
+    assert "in.parquet is damaged after row" in capsys.readouterr().err
     torn = written(tmp_path / "torn.jsonl.gz", *[{"prompt": str(i) * 99} for i in range(999)])
     torn.write_bytes(torn.read_bytes()[:-50])
-    assert command(torn, "--against", bench, "--out", out) == 1
+    assert command(torn, bench) == 1
     assert "torn.jsonl.gz is damaged after line" in capsys.readouterr().err
-    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
 
 
-def test_results_replace_those_of_an_earlier_run_on_another_format(tmp_path: Path, bench: Path):
+def test_results_replace_those_of_an_earlier_run_on_another_format(
+    tmp_path: Path, bench: Path, capsys
+):
     out = tmp_path / "out"
-    pq.write_table(pa.table({"prompt": ["x"]}), tmp_path / "in.parquet")
-    assert command(tmp_path / "in.parquet", "--against", bench, "--out", out) == 0
-    source = written(tmp_path / "in.jsonl", {"prompt": "x"})
-    assert command(source, "--against", bench, "--out", out) == 0
-    assert sorted(p.name for p in out.iterdir()) == [
-        "decontamination.html",
-        "hits.parquet",
-        "kept.jsonl",
-        "rejected.jsonl",
-    ]
-    assert command(out / "kept.jsonl", "--against", bench, "--out", out) == 2
+    assert command(parquet(tmp_path, pa.array([], pa.string())), bench) == 0
+    assert "holds no rows" in capsys.readouterr().out
+    assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}), bench) == 0
+    assert not list(out.glob("kept.parquet"))
+    assert main(["decontaminate", f"{out}/kept.jsonl", "--against", str(bench), "--out", str(out)])
 
 
-def test_text_that_utf8_cannot_hold_is_no_crash(tmp_path: Path, bench: Path):
-    source = written(tmp_path / "in.jsonl", '{"prompt": "\\ud83d ' + ITEM + '"}')
-    assert command(source, "--against", bench, "--out", tmp_path / "out") == 0
-    assert len(list(read_table(tmp_path / "out/hits.parquet", Hit))) == 1
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_row_of_50_megabytes_passes_in_bounded_memory(tmp_path: Path, bench: Path, suffix: str):
+    huge = "x y z " * (50_000_000 // 6) + ITEM
+    if suffix == "jsonl":
+        source = written(tmp_path / "in.jsonl", *({"prompt": p} for p in ("a", huge, "b")))
+    else:
+        source = parquet(tmp_path, pa.array(["a", huge, "b"]))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert command(source, bench) == 0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 700 << 10  # KiB
+    (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
+    assert hit.ngram == "how many ways are there to place nine rooks"
+    assert len(hit.row) == LONGEST_TEXT
 
 
 def test_a_benchmark_is_named_by_its_file_or_its_folder(tmp_path: Path):

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from flows import display
-from flows.display import Terminal, figures
+from flows.cli import display
+from flows.cli.display import Terminal
 
 
 def shown(terminal: bool = False) -> tuple[Terminal, io.StringIO]:
@@ -18,12 +18,26 @@ def test_each_stage_ends_in_one_line_with_its_outcome_and_figures() -> None:
     screen, out = shown()
     with screen:
         screen.started("dedup", "new")
-        screen.finished("dedup", "computed", 1.25, {"kept": 12.0, "rejected": 3.0})
+        screen.finished(
+            "dedup",
+            "computed",
+            1.25,
+            {"kept": 12.0, "rejected": 3.0, "c": 1 / 3, "d": 0.0, "e": 5.0},
+        )
         screen.finished("sft", "cached", 99.0, {})
         screen.started("rl_math", "resuming")
         screen.finished("rl_math", "failed", 2.0, {})
     lines = out.getvalue().splitlines()
-    assert lines[1].split() == ["✓", "dedup", "1.2", "s", "kept=12", "rejected=3"]
+    assert lines[1].split() == [
+        "✓",
+        "dedup",
+        "1.2",
+        "s",
+        "kept=12",
+        "rejected=3",
+        "c=0.3333",
+        "d=0",
+    ]
     assert lines[2].split() == ["=", "sft", "cached"]
     assert lines[3].split() == ["rl_math", "resuming"]
     assert screen.counts == {"computed": 1, "cached": 1, "failed": 1}
@@ -39,10 +53,6 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch) -> None
         screen.progress("sft", second, 100, "loss 1.0")
     progress = [line for line in out.getvalue().splitlines() if "/100" in line]
     assert [line.split()[1] for line in progress] == ["30/100", "60/100"]
-
-
-def test_a_line_shows_the_first_figures_only() -> None:
-    assert figures(dict.fromkeys("abcdef", 1 / 3)) == "a=0.3333  b=0.3333  c=0.3333  d=0.3333"
 
 
 def test_stages_beside_each_other_have_a_bar_and_a_line_each(monkeypatch) -> None:

@@ -1,34 +1,31 @@
-"""Each check finds its trouble and says the fix."""
+"""Each check finds its trouble and says the fix.
+
+A Ray cluster that is there is asked in tests/cluster/test_busy_cluster.py.
+"""
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
+from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 
 from configs.machine import Machine
-from flows import doctor
-from flows.doctor import (
-    check_access,
+from flows.servers import doctor
+from flows.servers.doctor import (
+    ask,
     check_database,
     check_disk,
     check_gpu,
-    check_ports,
-    check_servers_elsewhere,
+    check_server,
     check_versions,
     pins,
 )
-
-
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        yield other.getsockname()[1]
+from tasks.store.object_store import ObjectStore
 
 
 def free_port() -> int:
@@ -54,17 +51,11 @@ def test_pins_are_read_and_everything_else_is_skipped() -> None:
     assert pins(lock) == {"torch": "2.13.0+cpu", "uvloop": "1.2", "ray": "2.60"}
 
 
-def test_a_matching_environment_is_good(tmp_path: Path) -> None:
-    lock = tmp_path / "requirements-cpu.lock"
-    lock.write_text("torch==2.13.0\ntrl==1.16.0\n")
-    check = check_versions(lock, installed(torch="2.13.0+cpu", trl="1.16.0"))
-    assert check.ok
-    assert "requirements-cpu.lock" in check.detail
-
-
-def test_every_mismatch_is_named_with_the_fix(tmp_path: Path) -> None:
+def test_every_version_that_differs_is_named_with_the_fix(tmp_path: Path) -> None:
     lock = tmp_path / "requirements-cpu.lock"
     lock.write_text("torch==2.13.0+cpu\ntrl==1.16.0\nmlflow==3.17.2\n")
+    right = {"trl": "1.16.0", "mlflow": "3.17.2"}
+    assert check_versions(lock, installed(torch="2.13.0+cpu", **right)).ok
     check = check_versions(lock, installed(torch="2.13.0+cu130", mlflow="3.17.2"))
     assert not check.ok
     assert "torch is 2.13.0+cu130 (locked: 2.13.0+cpu)" in check.detail
@@ -73,67 +64,58 @@ def test_every_mismatch_is_named_with_the_fix(tmp_path: Path) -> None:
     assert "pip install --no-deps -r requirements-cpu.lock" in check.detail
 
 
-def test_a_missing_lock_is_bad(tmp_path: Path) -> None:
-    assert not check_versions(tmp_path / "requirements-cpu.lock", installed()).ok
+def test_a_taken_port_names_the_variable_and_a_free_one_who_may_come(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        machine = Machine(home=tmp_path, prefect_port=port, mlflow_port=free_port())
+        taken, free = (check_server(machine, name) for name in ("prefect", "mlflow"))
+    assert not taken.ok
+    assert f"port {port} is in use" in taken.detail
+    assert "KLEAR_PREFECT_PORT" in taken.detail
+    assert free.ok
+    assert "no password" in free.detail
 
 
-def test_a_taken_port_names_the_variable(tmp_path: Path, taken_port: int) -> None:
-    machine = Machine(home=tmp_path, prefect_port=taken_port, mlflow_port=free_port())
-    prefect, mlflow = check_ports(machine)
-    assert not prefect.ok
-    assert f"port {taken_port} is in use" in prefect.detail
-    assert "KLEAR_PREFECT_PORT" in prefect.detail
-    assert mlflow.ok
-
-
-class Usage(NamedTuple):
-    total: int
-    used: int
-    free: int
+def test_a_server_elsewhere_that_is_away_is_bad(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    check = check_server(Machine(home=tmp_path, prefect_url=url), "prefect")
+    assert not check.ok
+    assert url in check.detail
 
 
 @pytest.mark.parametrize(("free_gb", "good"), [(1, False), (50, True)])
 def test_little_disk_space_is_bad(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_gb: int, good: bool
 ) -> None:
-    usage = Usage(total=100 * 10**9, used=0, free=free_gb * 10**9)
+    usage = SimpleNamespace(free=free_gb * 10**9)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)
     check = check_disk(tmp_path / "not" / "yet" / "there")
     assert check.ok is good
     assert f"{free_gb} GB free at {tmp_path}" in check.detail
 
 
-def fake_nvidia_smi(folder: Path, script: str) -> None:
-    path = folder / "nvidia-smi"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-
-
-def test_no_gpu_is_fine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    check = check_gpu()
-    assert check.ok
-    assert check.detail.startswith("none")
-
-
-def test_a_broken_driver_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake_nvidia_smi(tmp_path, 'echo "Driver/library version mismatch" >&2; exit 9')
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    check = check_gpu()
-    assert not check.ok
-    assert "Driver/library version mismatch" in check.detail
-
-
-@pytest.mark.parametrize(("lock", "good"), [("cpu", False), ("gpu", True)])
-def test_a_gpu_needs_a_torch_that_can_use_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lock: str, good: bool
+@pytest.mark.parametrize(
+    ("script", "lock", "good", "said"),
+    [
+        ("", "gpu", True, "none; the tiny profile runs without"),
+        ('echo "Driver/library version mismatch" >&2; exit 9', "gpu", False, "version mismatch"),
+        ('echo "NVIDIA H200, 143771 MiB"', "cpu", False, "torch is a CPU build"),
+        ('echo "NVIDIA H200, 143771 MiB"', "gpu", True, "NVIDIA H200"),
+    ],
+)
+def test_a_gpu_needs_a_driver_and_a_torch_that_can_use_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, lock: str, good: bool, said: str
 ) -> None:
-    fake_nvidia_smi(tmp_path, 'echo "NVIDIA H200, 143771 MiB"')
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    if script:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
     monkeypatch.setattr(doctor, "lock_file", lambda: Path(f"requirements-{lock}.lock"))
     check = check_gpu()
     assert check.ok is good
-    assert "NVIDIA H200" in check.detail
+    assert said in check.detail
 
 
 @pytest.mark.parametrize("bad", [True, False])
@@ -152,20 +134,54 @@ def test_one_bad_check_fails_the_whole(
 
 def test_a_database_that_is_away_is_bad_and_its_password_stays_out(tmp_path: Path) -> None:
     address = SecretStr(f"postgresql://me:word-of-the-database@127.0.0.1:{free_port()}")
-    found = list(check_database(Machine(home=tmp_path, database=address)))
-    assert [check.ok for check in found] == [False, False]
-    assert all("refused" in check.detail for check in found)
-    assert not any("word-of-the-database" in str(check) for check in found)
-
-
-def test_a_server_elsewhere_that_is_away_is_bad(tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    (check,) = check_servers_elsewhere(Machine(home=tmp_path, prefect_url=url))
+    check = check_database(Machine(home=tmp_path, database=address), "prefect")
     assert not check.ok
-    assert url in check.detail
+    assert "refused" in check.detail
+    assert "word-of-the-database" not in str(check)
 
 
-def test_who_may_reach_the_servers_is_said(tmp_path: Path) -> None:
-    assert "127.0.0.1 only, no password" in check_access(Machine(home=tmp_path)).detail
-    exposed = Machine(home=tmp_path, host="0.0.0.0", password=SecretStr("a-word-of-letters"))
-    assert "password of klear" in check_access(exposed).detail
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An S3 with the bucket `there`."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "word-of-the-store"),
+        ("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}"), ("NO_PROXY", "127.0.0.1"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with suppress(FileExistsError):  # a later server of one process knows the buckets of the first
+        ObjectStore("s3://there")._fs.mkdir("there")
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def test_a_store_that_takes_results_is_good_and_left_as_it_was(endpoint: str) -> None:
+    check = ask("store", "s3://there/results")
+    assert check.ok, check.detail
+    assert str(check) == "✓ store      s3://there/results: written, read, removed"
+    assert ObjectStore("s3://there").names() == []
+    check = ask("store", "s3://misspelt/results")
+    assert not check.ok
+    assert "misspelt" in check.detail
+    assert "check KLEAR_STORE" in check.detail
+
+
+def test_a_store_that_does_not_answer_is_given_up_and_its_keys_stay_out(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setitem(doctor.SECONDS, "store", 8.0)
+    check = ask("store", "s3://there")
+    assert not check.ok
+    assert "AWS_ENDPOINT_URL_S3" in check.detail
+    assert "word-of-the-store" not in check.detail
+
+
+def test_a_cluster_that_is_not_there_is_bad_with_the_command_that_starts_a_node() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    check = ask("ray", address)
+    assert not check.ok
+    assert check.detail.startswith(f"{address}: ")
+    assert "ray start --address=HOST:PORT" in check.detail

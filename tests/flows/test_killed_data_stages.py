@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = """
 extends: tiny
@@ -26,11 +28,11 @@ select: {size: 600}
 CHAIN = """
 import json, signal, sys
 from pathlib import Path
-from configs.load import load_profile
-from flows.data import build_data
-from tasks.display import Plain
-from tasks.run import Run, active
-from tasks.store import Store
+from configs.loading import load_profile
+from flows.stages import run_stages
+from tasks.stage.display import Plain
+from tasks.stage.run import Run, active
+from tasks.store.store import Store
 
 profile, store, victim, delay = sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 
@@ -44,7 +46,7 @@ class Doom(Plain):
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 with active(Run(store=Store(store), display=Doom())):
-    steps = build_data(load_profile(profile)).steps
+    steps = run_stages(load_profile(profile), until="filter_rl").values()
 print(json.dumps({step.stage: [step.digest, step.seconds] for step in steps}))
 """
 

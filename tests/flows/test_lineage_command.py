@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.base import Settings
-from flows.cli import main
-from tasks.run import Run, active
-from tasks.stage import Metrics, stage
-from tasks.store import Artifact, Store
+from configs.settings.base import Settings
+from flows.cli.main import main
+from tasks.stage.run import Run, active
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import Artifact, Store
 
 RESULT = {
     "name": "aime24", "k": 4, "avg": 0.5, "ci_low": 0.25, "ci_high": 0.75,

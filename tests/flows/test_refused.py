@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from prefect.exceptions import ParameterTypeError
 
-from flows.ablation import ablation
+from flows.ablations.ablation import ablation
+from flows.forms.refused import refused_name
+from flows.forms.stage_forms import form, values
 from flows.pipeline import pipeline
-from flows.refused import refused_name
-from flows.stage_forms import form, values
 
 
 def refusal(flow: Any, asked: dict[str, Any]) -> str:

@@ -1,7 +1,9 @@
-"""How servers and worker are called: no secret on a command line, no more in an environment than
-needed, and a digest that tells when one must start anew."""
+"""How servers are called and asked: no secret on a command line, no more in an environment than
+needed, and who is refused is told what to set."""
 
-import stat
+import http.server
+import threading
+from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,16 @@ import pytest
 from pydantic import SecretStr
 
 from configs.machine import Machine
-from flows import database, server_commands, servers
-from flows.database import DatabaseError
-from flows.server_commands import SERVED, process_environment, server_command, settings_digest
-from flows.server_process import ServerProcess
+from flows.servers import commands, prefect_api
+from flows.servers.commands import (
+    SERVED,
+    DatabaseError,
+    prepare,
+    process_environment,
+    server_command,
+    settings_digest,
+)
+from flows.servers.prefect_api import crash_orphans, refusal, worker_name
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
@@ -28,10 +36,18 @@ def machine(home: Path, **changed: Any) -> Machine:
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_no_command_line_holds_a_secret(tmp_path: Path, name: str) -> None:
-    words = " ".join(server_command(machine(tmp_path), name))
+def test_no_command_line_holds_a_secret_and_other_settings_start_anew(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = machine(tmp_path)
+    words = " ".join(server_command(here, name))
     assert WORD not in words
     assert DATABASE_WORD not in words
+    before = settings_digest(here, name)
+    monkeypatch.setenv("NO_PROXY", "another-shell")
+    assert settings_digest(machine(tmp_path), name) == before
+    other = machine(tmp_path, password=SecretStr("another-long-password"))
+    assert settings_digest(other, name) != before
 
 
 def test_a_worker_does_not_inherit_the_way_into_the_database(
@@ -47,54 +63,73 @@ def test_a_worker_does_not_inherit_the_way_into_the_database(
 def test_mlflow_checks_passwords_against_its_own_database(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(server_commands, "prepare_database", lambda *_: None)
+    monkeypatch.setattr(commands, "_prepare_database", lambda *_: None)
     here = machine(tmp_path, database=SecretStr("postgresql://us%40er@db"))
-    server_commands.prepare(here, "mlflow", 0)
+    prepare(here, "mlflow", 0)
     config = ConfigParser()
     config.read(here.mlflow_auth)
     assert config["mlflow"]["database_uri"] == here.mlflow_database
     assert WORD not in here.mlflow_auth.read_text()
     assert "basic-auth" in server_command(here, "mlflow")
-    first = process_environment(here, "mlflow")["MLFLOW_FLASK_SERVER_SECRET_KEY"]
-    assert len(first) == 64
-    assert process_environment(here, "mlflow")["MLFLOW_FLASK_SERVER_SECRET_KEY"] == first
-    (key,) = here.mlflow_auth.parent.glob("*.key")
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize(
-    ("changed", "anew"),
-    [
-        ({}, set()),
-        ({"worker_limit": 3}, {"worker"}),
-        ({"password": SecretStr("another-long-password")}, {"prefect", "mlflow", "worker"}),
-        ({"database": SecretStr("postgresql://klear@other")}, {"prefect", "mlflow"}),
-        ({"mlflow_port": 5999}, {"mlflow", "worker"}),
-        ({"form_profile": "replay"}, {"worker"}),
-    ],
-)
-def test_only_what_reads_a_setting_starts_anew(
-    tmp_path: Path, changed: dict[str, Any], anew: set[str]
-) -> None:
-    before, after = machine(tmp_path), machine(tmp_path, **changed)
-    assert {n for n in SERVED if settings_digest(before, n) != settings_digest(after, n)} == anew
-
-
-@pytest.mark.parametrize(("under_way", "kept"), [(0, False), (2, True)])
-def test_a_worker_with_runs_under_way_keeps_its_settings_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, under_way: int, kept: bool
-) -> None:
-    here = machine(tmp_path)
-    old = ServerProcess(name="worker", pid=1, started="-", log=tmp_path, settings="other")
-    monkeypatch.setattr(servers, "alive", lambda _: {"worker": old})
-    monkeypatch.setattr(servers, "runs_of", lambda worker: {old.pid: under_way}[worker.pid])
-    said: list[str] = []
-    assert servers._outdated(here, said.append) == (set() if kept else {"worker"})
-    assert ["2 runs are under way" in line for line in said] == ([True] if kept else [])
+    key = process_environment(here, "mlflow")["MLFLOW_FLASK_SERVER_SECRET_KEY"]
+    assert len(key) == 64
+    assert key == process_environment(here, "mlflow")["MLFLOW_FLASK_SERVER_SECRET_KEY"]
 
 
 def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -> None:
     here = machine(tmp_path, database=SecretStr(f"postgresql://me:{DATABASE_WORD}@127.0.0.1:1"))
     with pytest.raises(DatabaseError, match=r"Postgres at me@127\.0\.0\.1:1: .*refused") as caught:
-        database.prepare_database(here, "prefect", wait_s=0)
+        prepare(here, "prefect", wait_s=0)
     assert DATABASE_WORD not in str(caught.value)
+
+
+@pytest.fixture
+def asking() -> Iterator[int]:
+    """The port of a server that lets nobody in."""
+
+    class Refuses(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("server", ["prefect", "mlflow"])
+def test_who_is_refused_is_told_what_to_set(tmp_path: Path, asking: int, server: str) -> None:
+    ports: dict[str, Any] = {f"{server}_port": asking}
+    without = Machine(home=tmp_path, **ports)
+    assert f"{server} asks for a password: set KLEAR_PASSWORD" in refusal(without, server)
+    said = refusal(Machine(home=tmp_path, password=SecretStr(WORD), **ports), server)
+    assert f"{server} refuses klear with the password in KLEAR_PASSWORD" in said
+    assert WORD not in said
+
+
+@pytest.mark.parametrize(
+    ("other", "crashed"),
+    [("ONLINE", ["ours"]), ("OFFLINE", ["ours", "not started"])],
+)
+def test_runs_of_workers_on_other_machines_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other: str, crashed: list[str]
+) -> None:
+    workers = [
+        {"name": worker_name(), "status": "ONLINE"},
+        {"name": "klear-another-machine", "status": other},
+    ]
+    runs = [
+        {"id": "1", "name": "ours", "labels": {"prefect.worker.name": worker_name()}},
+        {"id": "2", "name": "theirs", "labels": {"prefect.worker.name": "klear-another-machine"}},
+        {"id": "3", "name": "not started", "labels": {"prefect.flow.id": "4"}},
+    ]
+
+    def post(_: Machine, path: str, __: Any) -> Any:
+        return workers if "workers" in path else runs
+
+    monkeypatch.setattr(prefect_api, "post", post)
+    assert crash_orphans(Machine(home=tmp_path)) == crashed

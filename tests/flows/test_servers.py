@@ -6,21 +6,22 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
-from configs.load import load_profile, profiles
+from configs.loading import load_profile, profiles
 from configs.machine import Machine
-from flows import server_process, servers
-from flows.prefect_api import answers, post
-from flows.registration import ROOT, registration_is_current
-from flows.server_process import ServerProcess, launch, start_mark, stop
-from flows.servers import ServersError, alive, down, up
-from flows.wiring import calls
+from flows.servers import process as server_process
+from flows.servers import servers
+from flows.servers.commands import ROOT, registration_is_current
+from flows.servers.prefect_api import answers, post
+from flows.servers.process import ServerProcess, launch, stop
+from flows.servers.servers import ServersError, alive, down, up
+from flows.stages import calls
 
 
 def free_ports() -> tuple[int, int]:
@@ -30,140 +31,122 @@ def free_ports() -> tuple[int, int]:
         return a.getsockname()[1], b.getsockname()[1]
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine_in(folder: Path) -> Machine:
     prefect, mlflow = free_ports()
-    home = tmp_path / "home"
+    home = folder / "home"
     return Machine(home=home, store=home / "store", prefect_port=prefect, mlflow_port=mlflow)
 
 
 @pytest.fixture
-def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
-    """Somebody else's process."""
-    process = subprocess.Popen(["sleep", "300"])
-    yield process
-    process.kill()
-    process.wait()
+def machine(tmp_path: Path) -> Machine:
+    return machine_in(tmp_path)
 
 
 def started(tmp_path: Path, script: str) -> ServerProcess:
     """A shell script as one of our processes; returns when it has printed its first line."""
-    process = launch(
-        "test",
-        ["sh", "-c", script],
-        environment=os.environ,
-        log=tmp_path / "test.log",
-        cwd=tmp_path,
-    )
-    deadline = time.monotonic() + 10
-    while not process.log_tail() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    command, log = ["sh", "-c", script], tmp_path / "test.log"
+    process = launch("test", command, environment=os.environ, log=log, cwd=tmp_path)
+    while not process.log_tail():
+        assert process.alive()
     return process
 
 
-def record(machine: Machine, *processes: ServerProcess) -> None:
-    machine.home.mkdir(parents=True, exist_ok=True)
-    machine.state_file.write_text(json.dumps([p.model_dump(mode="json") for p in processes]))
-
-
-class TestProcesses:
-    def test_a_stale_pid_is_not_ours(
-        self, machine: Machine, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
-    ) -> None:
-        """The pid of a dead server now belongs to somebody else."""
-        mark = start_mark(sleeper.pid)
-        assert mark is not None
-        boot, ticks = mark.rsplit(":", 1)
-        earlier = f"{boot}:{int(ticks) - 1}"
-        log = tmp_path / "log"
-        record(machine, ServerProcess(name="prefect", pid=sleeper.pid, started=earlier, log=log))
+@pytest.mark.parametrize("seconds", [-3600.0, 3600.0])
+def test_a_pid_that_now_belongs_to_somebody_else_is_not_ours(
+    machine: Machine, tmp_path: Path, seconds: float
+) -> None:
+    with subprocess.Popen(["sleep", "300"]) as theirs:
+        when = psutil.Process(theirs.pid).create_time() + seconds
+        ours = ServerProcess(name="prefect", pid=theirs.pid, started=when, log=tmp_path / "log")
+        machine.home.mkdir(parents=True)
+        machine.state_file.write_text(json.dumps([ours.model_dump(mode="json")]))
         said: list[str] = []
         assert alive(machine) == {}
         down(machine, said.append)
-        assert sleeper.poll() is None
+        assert theirs.poll() is None
         assert said == ["nothing is running"]
+        theirs.kill()
 
-    def test_a_pid_of_an_earlier_boot_is_not_ours(
-        self, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
-    ) -> None:
-        mark = start_mark(sleeper.pid)
-        assert mark is not None
-        earlier = f"another-boot:{mark.rsplit(':', 1)[1]}"
-        process = ServerProcess(name="mlflow", pid=sleeper.pid, started=earlier, log=tmp_path)
-        assert not process.alive()
-        stop([process])
-        assert sleeper.poll() is None
 
-    def test_the_whole_family_ends(self, tmp_path: Path) -> None:
-        process = started(tmp_path, "sleep 300 & setsid sleep 300 & echo $!; wait")
-        child_of_own_session = int(process.log_tail())
-        stop([process])
-        assert not process.alive()
-        assert start_mark(child_of_own_session) is None
-
-    def test_what_a_dead_server_left_in_its_session_ends(self, tmp_path: Path) -> None:
-        process = started(tmp_path, "sleep 300 & echo $!; wait")
-        child = int(process.log_tail())
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_whole_family_ends_also_behind_a_server_that_was_killed(
+    tmp_path: Path, killed: bool
+) -> None:
+    own_session = "" if killed else "setsid"
+    process = started(tmp_path, f"sleep 300 & {own_session} sleep 300 & echo $!; wait")
+    child = psutil.Process(int(process.log_tail()))
+    if killed:
         os.kill(process.pid, signal.SIGKILL)
         os.waitpid(process.pid, 0)
-        assert start_mark(child) is not None
-        stop([process])
-        assert start_mark(child) is None
-
-    def test_a_process_that_ignores_signals_is_killed(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        patience = {signal.SIGTERM: 0.2, signal.SIGINT: 0.2, signal.SIGKILL: 10.0}
-        monkeypatch.setattr(server_process, "PATIENCE_S", patience)
-        process = started(tmp_path, "trap '' TERM INT; echo ready; while :; do sleep 1; done")
-        stop([process])
-        assert not process.alive()
+        assert child.is_running()
+    stop([process])
+    assert not process.alive()
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-class TestRefusals:
-    @pytest.mark.parametrize("name", ["prefect", "mlflow"])
-    def test_a_taken_port_is_one_line_with_the_fix(self, machine: Machine, name: str) -> None:
-        port = getattr(machine, f"{name}_port")
-        with socket.socket() as other:
-            other.bind(("127.0.0.1", port))
-            other.listen()
-            with pytest.raises(ServersError) as caught:
-                up(machine, lambda _: None)
-        message = str(caught.value)
-        assert "\n" not in message
-        assert f"port {port} is in use" in message
-        assert f"(pid {os.getpid()})" in message
-        assert f"KLEAR_{name.upper()}_PORT=" in message
-        assert alive(machine) == {}
+def test_a_process_that_ignores_signals_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = {signal.SIGTERM: 0.2, signal.SIGINT: 0.2, signal.SIGKILL: 10.0}
+    monkeypatch.setattr(server_process, "PATIENCE_S", patience)
+    process = started(tmp_path, "trap '' TERM INT; echo ready; while :; do sleep 1; done")
+    stop([process])
+    assert not process.alive()
 
-    def test_a_failed_start_leaves_nothing_running(
-        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        commands = {
-            "prefect": ["sh", "-c", "echo no database; exit 3"],
-            "mlflow": ["sleep", "300"],
-            "registration": ["sleep", "300"],
-        }
-        monkeypatch.setattr(servers, "server_command", lambda _, name: commands[name])
-        begun: list[ServerProcess] = []
-        original = servers.launch
 
-        def remembered(*args: Any, **kwargs: Any) -> ServerProcess:
-            begun.append(original(*args, **kwargs))
-            return begun[-1]
-
-        monkeypatch.setattr(servers, "launch", remembered)
-        with pytest.raises(ServersError, match=r"prefect ended while starting(.|\n)*no database"):
+@pytest.mark.parametrize("name", ["prefect", "mlflow"])
+def test_a_taken_port_is_one_line_with_the_fix(machine: Machine, name: str) -> None:
+    port = getattr(machine, f"{name}_port")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with pytest.raises(ServersError) as caught:
             up(machine, lambda _: None)
-        assert [p.name for p in begun] == ["prefect", "mlflow", "registration"]
-        assert not any(p.alive() for p in begun)
-        assert alive(machine) == {}
+    assert str(caught.value).startswith(f"port {port} is in use by ")
+    assert f"(pid {os.getpid()}); set KLEAR_{name.upper()}_PORT" in str(caught.value)
+    assert alive(machine) == {}
 
-    def test_a_damaged_state_file_is_named(self, machine: Machine) -> None:
-        machine.home.mkdir()
-        machine.state_file.write_text("{not json")
-        with pytest.raises(ServersError, match=r"servers\.json is damaged"):
-            alive(machine)
+
+def test_a_failed_start_leaves_nothing_running(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = {
+        "prefect": ["sh", "-c", "echo no database; exit 3"],
+        "mlflow": ["sleep", "300"],
+        "registration": ["sleep", "300"],
+    }
+    monkeypatch.setattr(servers, "server_command", lambda _, name: commands[name])
+    begun: list[ServerProcess] = []
+
+    def remembered(*args: Any, **kwargs: Any) -> ServerProcess:
+        begun.append(launch(*args, **kwargs))
+        return begun[-1]
+
+    monkeypatch.setattr(servers, "launch", remembered)
+    with pytest.raises(ServersError, match=r"prefect ended while starting(.|\n)*no database"):
+        up(machine, lambda _: None)
+    assert [p.name for p in begun] == ["prefect", "mlflow", "registration"]
+    assert not any(p.alive() for p in begun)
+    assert alive(machine) == {}
+
+
+def test_a_damaged_state_file_is_named(machine: Machine) -> None:
+    machine.home.mkdir()
+    machine.state_file.write_text("{not json")
+    with pytest.raises(ServersError, match=r"servers\.json is damaged"):
+        alive(machine)
+
+
+@pytest.mark.parametrize("runs", [0, 2])
+def test_a_worker_with_runs_under_way_keeps_its_settings_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, runs: int
+) -> None:
+    old = ServerProcess(name="worker", pid=1, started=0, log=machine.home, settings="other")
+    monkeypatch.setattr(servers, "alive", lambda _: {"worker": old})
+    monkeypatch.setattr(servers, "runs_of", lambda _: runs)
+    said: list[str] = []
+    assert servers._outdated(machine, said.append) == (set() if runs else {"worker"})
+    assert ["2 runs are under way" in line for line in said] == ([True] if runs else [])
 
 
 class Klear(NamedTuple):
@@ -191,9 +174,7 @@ def klear(environment: dict[str, str], *words: str) -> "subprocess.CompletedProc
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Klear]:
     folder = tmp_path_factory.mktemp("klear")
-    prefect, mlflow = free_ports()
-    home = folder / "home"
-    machine = Machine(home=home, store=home / "store", prefect_port=prefect, mlflow_port=mlflow)
+    machine = machine_in(folder)
     environment = {"HOME": str(folder), **machine.environment()}
     begun = klear(environment, "up")
     try:
@@ -204,44 +185,35 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Klear]:
 
 
 class TestRealServers:
-    def test_both_servers_answer_and_their_addresses_are_printed(self, running: Klear) -> None:
-        assert answers(f"{running.machine.prefect_api_url}/health")
-        assert answers(f"{running.machine.mlflow_uri}/health")
+    def test_both_servers_answer_and_write_nothing_outside_of_home(self, running: Klear) -> None:
+        for url in servers.health_urls(running.machine).values():
+            assert answers(url)
         assert running.machine.prefect_url in running.said
         assert running.machine.mlflow_uri in running.said
+        beside = {p.name for p in running.machine.home.parent.iterdir()}
+        assert beside.isdisjoint({".prefect", ".mlflow", "mlruns", "mlflow.db"})
 
     def test_every_profile_has_a_form_with_all_its_settings(self, running: Klear) -> None:
         deployments = {d["name"]: d for d in post(running.machine, "deployments/filter", {})}
         others = {f"tiny-{stage}" for stage in calls(load_profile("tiny"))} | {"ablation"}
         assert set(deployments) == set(profiles()) | others
-        for name, deployment in deployments.items():
-            if name in others:
-                continue
-            resolved = load_profile(name).model_dump(mode="json")
-            assert deployment["parameters"]["settings"] == resolved
-            assert deployment["enforce_parameter_schema"]
-            assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"
-            assert deployment["global_concurrency_limit"]["limit"] == 1
+        for name in profiles():
+            form = deployments[name]
+            assert form["parameters"]["settings"] == load_profile(name).model_dump(mode="json")
+            assert form["enforce_parameter_schema"]
+            assert form["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+            assert form["global_concurrency_limit"]["limit"] == 1
 
-    def test_nothing_is_written_outside_of_home(self, running: Klear) -> None:
-        beside = {p.name for p in running.machine.home.parent.iterdir()}
-        assert beside.isdisjoint({".prefect", ".mlflow", "mlruns", "mlflow.db"})
-        assert (running.machine.prefect_home / "prefect.db").exists()
-        assert (running.machine.home / "mlflow" / "mlflow.db").exists()
-
-    def test_up_again_changes_nothing(self, running: Klear) -> None:
+    def test_up_again_changes_nothing_and_status_shows_it(self, running: Klear) -> None:
         before = running.machine.state_file.read_text()
         again = running.run("up")
         assert again.returncode == 0, again.stderr
         assert again.stdout.startswith("already up")
         assert running.machine.state_file.read_text() == before
-
-    def test_status_shows_the_servers(self, running: Klear) -> None:
         shown = running.run("status").stdout
         assert f"✓ prefect  {running.machine.prefect_url}" in shown
         assert f"✓ mlflow   {running.machine.mlflow_uri}" in shown
         assert "no runs yet" in shown
-        assert "empty" in shown
 
     def test_another_home_on_these_ports_is_refused(self, running: Klear, tmp_path: Path) -> None:
         other = {**running.environment, "KLEAR_HOME": str(tmp_path / "other")}
@@ -267,9 +239,8 @@ class TestRealServers:
         assert after["prefect"] == before["prefect"]
         assert after["mlflow"] == before["mlflow"]
         assert after["worker"].pid != before["worker"].pid
-        (orphan,) = post(
-            running.machine, "flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}}
-        )
+        only = {"flow_runs": {"id": {"any_": [run]}}}
+        (orphan,) = post(running.machine, "flow_runs/filter", only)
         assert orphan["state_type"] == "CRASHED"
 
     def test_down_ends_them_all_and_can_be_repeated(self, running: Klear) -> None:

@@ -13,40 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from home import EVERY_STAGE, SMALL
 from moto.s3.models import S3Backend
 from moto.server import ThreadedMotoServer
 
-from configs.stage_names import STAGES
-from tasks.object_store import ObjectStore
-from tasks.shared_store import SharedStore
+from tasks.store.object_store import ObjectStore
+from tasks.store.shared import SharedStore
+
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_IN_TINY = {"rate", "judge_rate", "agreement", "judge_agreement"}
-MICRO = """
-extends: tiny
-collect:
-  sources:
-    - {name: countdown_rl, domain: math, kind: generated, family: countdown, size: 24}
-    - {name: by_example_rl, domain: code, kind: generated, family: by_example, size: 24}
-    - {name: countdown, domain: math, kind: generated, family: countdown, size: 60}
-    - {name: by_example, domain: code, kind: generated, family: by_example, size: 60}
-sft: {epochs: 3, batch_tokens: 1000, checkpoint_steps: 4}
-rl_math: &rl {steps: 2, prompts_per_step: 8, rollouts_per_prompt: 4, mini_batch_prompts: 4,
-              max_tokens: 48, checkpoint_steps: 1}
-rl_code: *rl
-evaluate:
-  sampling: {max_tokens: 48}
-  protocols: [{name: countdown_test, k: 1}, {name: by_example_test, k: 1}]
-"""
 CHAIN = """
 import json, sys
 from pathlib import Path
-from configs.load import load_profile
+from configs.loading import load_profile
 from configs.machine import load_machine
 from flows.stages import run_stages
-from tasks.display import Plain
-from tasks.run import Run, active
-from tasks.shared_store import open_store
+from tasks.stage.display import Plain
+from tasks.stage.run import Run, active
+from tasks.store.shared import open_store
 
 class Told(Plain):
     what = {}
@@ -55,7 +40,7 @@ class Told(Plain):
 
 store = open_store(load_machine())
 with active(Run(store=store, display=Told())):
-    page, _ = run_stages(load_profile(sys.argv[1]))
+    page = run_stages(load_profile(sys.argv[1]))["report"]
     store.fetch(page)
 print(json.dumps([Told.what, page.digest, len(page.file("report.html").read_text())]))
 """
@@ -134,8 +119,8 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_i
     bucket, tmp_path
 ):
     profile = tmp_path / "micro.yaml"
-    profile.write_text(MICRO)
-    everything = [s for s in STAGES if s not in NOT_IN_TINY]
+    profile.write_text(SMALL)
+    everything = list(EVERY_STAGE)
 
     killed_while_uploading("sft", tmp_path / "first", profile)
 

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from configs.explain import ConfigError
-from configs.load import load_profile
+from configs.loading import load_profile
+from configs.settings.explain import ConfigError
 from configs.stage_names import STAGES
 from eval.records import Problem
 from eval.tables import write_table
-from flows import stage_forms
-from flows.inputs import chosen_inputs
-from flows.stage_forms import form, form_calls, values
-from flows.wiring import calls
-from tasks.store import Store
+from flows.forms import stage_forms
+from flows.forms.inputs import chosen_inputs
+from flows.forms.stage_forms import form, form_calls, values
+from flows.stages import calls
+from tasks.store.store import Store
 
 LEFT_OUT = {"rate", "judge_rate", "agreement", "judge_agreement"}  # not in the tiny profile
 

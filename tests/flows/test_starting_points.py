@@ -2,10 +2,10 @@
 
 import pytest
 
-from configs.load import load_profile
+from configs.loading import load_profile
 from configs.stage_names import STAGES
-from flows.plan import plan
-from tasks.store import Store
+from flows.cli.plan import plan
+from tasks.store.store import Store
 
 FOR_SFT = {"distill", "judge", "difficulty", "select", "sft", "evaluate_sft"}
 
@@ -35,7 +35,7 @@ def test_the_stages_before_the_start_leave_the_plan(tmp_path, profile, stands_fo
 
 
 def test_a_local_model_that_changes_is_another_start(tmp_path):
-    from tasks.train import local_model
+    from tasks.models.train import local_model
 
     folder = tmp_path / "model"
     folder.mkdir()

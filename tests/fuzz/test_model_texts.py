@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.answers import extract_boxed, extract_program, has_closed_think
-from eval.compare import same_text
-from eval.stream import run_stream
-from eval.verify_math import MAX_CHARACTERS, quick_verdict
+from eval.judge.files import run_stream
+from eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
+from eval.programs.compare import same_text
 
 LONG = 1_000_000
 

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from eval.records import CallCase, Problem, Rejected, TestSuite
 from eval.row_files import Row, read_rows
 from eval.tables import read_table, write_table
-from tasks.collect_part import checked
-from tasks.jsonl_filter import filter_jsonl
-from tasks.overlaps import Decision
-from tasks.row_filter import NoSuchField
+from tasks.data.collect_part import checked
+from tasks.data.overlaps.overlaps import Decision
+from tasks.data.overlaps.row_filter import NoSuchField, filter_rows
 
 few_files = settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -80,7 +79,7 @@ def test_a_filter_keeps_every_byte_of_every_line(tmp_path: Path, values: list) -
         return Decision(dict.fromkeys(range(1, len(batch.texts), 2), "odd"), [], 0)
 
     try:
-        counts = filter_jsonl(tmp_path / "in.jsonl", "problem", decide, tmp_path)
+        counts = filter_rows(tmp_path / "in.jsonl", "problem", decide, tmp_path)
     except NoSuchField:
         return
     kept = (tmp_path / "kept.jsonl").read_bytes().split(b"\n")[:-1]

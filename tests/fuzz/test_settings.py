@@ -8,11 +8,11 @@ from fuzz.strategies import few, overrides, texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from configs.explain import ConfigError
-from configs.load import load_profile, profiles
-from configs.overrides import MOST_VALUES, read_yaml
-from configs.settings import Pipeline
-from flows.cli import main
+from configs.loading import load_profile, profiles
+from configs.settings.explain import ConfigError
+from configs.settings.overrides import MOST_VALUES, read_yaml
+from configs.settings.pipeline import Pipeline
+from flows.cli.main import main
 
 few_files = settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -9,10 +9,10 @@ SUMS = "org/sums"
 COLLECT = """
 import json, sys
 from pathlib import Path
-from configs.sources import CollectSettings, Source
+from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem
 from eval.tables import read_table
-from tasks.collect import collect
+from tasks.data.collect import collect
 
 found = []
 for number, fields in enumerate(json.loads(sys.argv[2])):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from configs.catalogue import catalogue
-from configs.training_stages import BaseModelSettings
+from configs.settings.sources import catalogue
+from configs.settings.training import BaseModelSettings
 
 MODEL, AIME = "org/tiny", catalogue()["aime24"]
 TINY = BaseModelSettings(
@@ -25,8 +25,8 @@ class Evaluated(NamedTuple):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> dict[str, bytes]:
     """A model as it lies on the hub: config, tokenizer, weights."""
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from training.checkpoints.base import small_model, small_tokenizer
+    from training.checkpoints.saving import save_model
 
     folder = tmp_path_factory.mktemp("model")
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
@@ -73,7 +73,7 @@ def test_a_hub_model_is_scored_on_a_hub_benchmark_and_again_without_the_hub(hub,
 
 MANY = """
 import contextlib, io, json, sys
-from flows.cli import main
+from flows.cli.main import main
 
 for words in json.loads(sys.argv[1]):
     with contextlib.redirect_stderr(io.StringIO()) as said:

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eval import row_files, suite_packed
-from eval.parquet_pages import rows_of_longest
-from eval.row_files import read_rows
-from eval.suite_packed import unpack_tests
+from eval import row_files
+from eval.programs import formats as suite_packed
+from eval.programs.formats import unpack_tests
+from eval.row_files import read_rows, rows_of_longest
 
 MIB = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,18 +8,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ("configs", "eval", "training", "tasks", "flows", "deployments")
 UNPICKLING = {
-    "eval/judge_pool.py": "answers of our own worker process, over its pipe",
-    "eval/judge_workers.py": "tasks of our own process, over its pipe",
-    "eval/ray_suites.py": "test suites between our own processes of a Ray cluster",
+    "eval/judge/workers.py": "tasks of our own process, over its pipe",
+    "eval/ray/judge.py": "tasks and test suites between our own processes of a Ray cluster",
 }
 """Where pickle.loads stands, and whose bytes it reads: never a file, never a model's text."""
 EXECUTING = {
-    "eval/zygote.py": "the judged program, inside of the sandbox",
-    "eval/zygote_roles.py": "programs and checkers, inside of the sandbox",
-    "eval/zygote_asserts.py": "tests of a dataset, inside of the sandbox",
-    "eval/zygote_warmup.py": "a program of ours, inside of the sandbox",
-    "eval/lcb_runner.py": "LiveCodeBench's own prelude, inside of the sandbox",
-    "eval/sandbox_backends.py": "our own modules, by their text, for the sandbox",
+    "eval/sandbox/zygote/main.py": "the judged program, inside of the sandbox",
+    "eval/sandbox/zygote/roles.py": "programs and checkers, inside of the sandbox",
+    "eval/sandbox/zygote/asserts.py": "tests of a dataset, inside of the sandbox",
+    "eval/sandbox/zygote/warmup.py": "a program of ours, inside of the sandbox",
+    "eval/programs/lcb_runner.py": "LiveCodeBench's own prelude, inside of the sandbox",
 }
 FORBIDDEN = {
     "pickle.load", "pickle.Unpickler", "marshal.load", "joblib.load", "dill.load", "dill.loads",

@@ -4,21 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
-from fuzz.targets import page_of
 from pydantic import ValidationError
 
-from configs.engines import EngineSettings
-from configs.sources import CollectSettings, Source
-from eval.page_html import to_html
-from eval.page_markdown import to_markdown
+from configs.settings.engines import EngineSettings
+from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem, Sample, problem_id
 from eval.tables import read_table
-from flows.cli import main
-from tasks.collect import collect
-from tasks.distill import write_outputs
-from tasks.manifest import FileEntry, InputRef, Manifest
-from training.engines.journal import Journal
-from training.engines.local import journal_path
+from flows.cli.main import main
+from tasks.answers.distill import write_outputs
+from tasks.data.collect import collect
+from tasks.store.manifest import FileEntry, InputRef, Manifest
+from tests.tasks.pages_by_hand import page_of
+from training.engines.journal import Journal, journal_path
 
 NAMES = (
     "../../escape", "/etc/passwd", "..", "a/../../b", "nul\0byte", "x" * 100_000, "line\nbreak",
@@ -97,5 +94,6 @@ def test_a_name_that_no_result_has_is_said_and_not_opened(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_on_a_page_is_text(name: str) -> None:
-    assert "<script>" not in to_html(page_of(name))
-    assert "<script>" not in to_markdown(page_of(name)).replace("```text\n" + name, "")
+    page = page_of(name)
+    assert "<script>" not in page.html()
+    assert "<script>" not in page.markdown().replace("```text\n" + name, "")

@@ -11,17 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from configs.sources import Source
+from configs.settings.sources import Source
 from eval.records import Rejected
 from eval.row_files import Row
-from tasks.collect_part import checked
-from tasks.hub import hub_rows
-from training.checkpoints import load_model, load_tokenizer
-from training.rollout_buffer import buffer_path, load_buffer
+from tasks.data.collect_part import checked
+from tasks.data.hub import hub_rows
+from training.checkpoints.saving import load_model, load_tokenizer
+from training.rl.rollout import Processes, buffer_path, load_buffer
 
 
 class Evil:
@@ -96,7 +97,7 @@ def test_code_that_comes_with_a_tokenizer_is_not_run(checkpoint: Path, mark: Pat
 def test_a_rollout_buffer_with_code_in_it_is_refused(tmp_path: Path, mark: Path) -> None:
     torch.save({"updates": Evil(mark)}, buffer_path(tmp_path, 0))
     with pytest.raises(pickle.UnpicklingError):
-        load_buffer(tmp_path, 0, 1, torch.device("cpu"), slot=0)
+        load_buffer(tmp_path, Processes(Accelerator(cpu=True)), torch.device("cpu"), slot=0)
 
 
 def test_a_pickled_array_is_refused(tmp_path: Path, mark: Path) -> None:

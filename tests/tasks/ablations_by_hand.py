@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-from configs.ablation import Ablation, load_ablation
-from eval.ablation_outcome import Outcome, outcome_of
-from eval.ablation_results import Cell
-from tasks.ablation_outcomes import JUDGE, RESULTS, Finished, newest
-from tasks.store import InputRef, Store
-from tasks.store_care import ABLATE, ABLATE_VERSION
-from tests.eval.evaluations_by_hand import evaluation, result
+from configs.settings.ablation import Ablation, load_ablation
+from tasks.ablation.finished import JUDGE, RESULTS, Finished, newest
+from tasks.ablation.outcome import Cell, Outcome, outcome_of
+from tasks.store.care import ABLATE, ABLATE_VERSION
+from tasks.store.store import InputRef, Store
 
 SPEC = load_ablation("table6_lm_weight")
 
@@ -32,13 +30,11 @@ def published(
     inputs: Sequence[InputRef] = (),
     score: float = 0.6,
     version: int = ABLATE_VERSION,
-    cells: Sequence[tuple[str, int]] = (),
 ) -> None:
     work = store.work(ABLATE + SPEC.name, key)
     work.mkdir(parents=True)
     (work / RESULTS).write_text(outcome(seeds, score).model_dump_json())
-    settings = {"ablation": spec.model_dump(mode="json"), "profile": "tiny",
-                "cells": [list(cell) for cell in cells]}  # fmt: skip
+    settings = {"ablation": spec.model_dump(mode="json"), "profile": "tiny"}
     store.publish(work, stage=ABLATE + SPEC.name, version=version, key=key, settings=settings,
                   inputs=inputs, seconds=1.0, pipeline_run="r", created=created)  # fmt: skip
 
@@ -53,27 +49,3 @@ def ranked(store: Store, grader: int, seeds: int) -> Finished:
     published(store, f"g{grader}", seeds, f"2026-01-0{grader}", inputs=(ref,))
     (found,) = [f for f in [newest(store, SPEC, "tiny")] if f]
     return found
-
-
-def cell_of(store: Store, arm: str, seed: int) -> list[InputRef]:
-    """An evaluation and a model of one cell, published; α=0.1 is right on every problem."""
-    number = [a.name for a in SPEC.arms].index(arm)
-    refs, key = [], f"arm{number}-seed{seed}"
-    for stage in ("evaluate_rl_math", "rl_math"):
-        work = store.work(stage, key)
-        work.mkdir(parents=True)
-        if stage == "evaluate_rl_math":
-            benchmarks = SPEC.scale("tiny").benchmarks
-            verdict = "AC" if arm == "α=0.1" else "WA"
-            evaluation(
-                work,
-                [result(name, 1) for name in benchmarks],
-                [(name, name, None) for name in benchmarks],
-                {(name, 0): verdict for name in benchmarks},
-            )
-        else:
-            (work / "weights").write_text(key)
-        made = store.publish(work, stage=stage, version=1, key=key, settings={},
-                             seconds=1.0, pipeline_run="r", created="2026")  # fmt: skip
-        refs.append(InputRef(stage=stage, key=made.key, digest=made.digest))
-    return refs

@@ -1,15 +1,13 @@
 """Looking for processes, for the tests that promise to leave none."""
 
-import os
-import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
-
-from tasks.supervise import process_state
 
 
 class Marked:
@@ -18,27 +16,23 @@ class Marked:
     def __init__(self) -> None:
         self.word = f"klear-test-{uuid.uuid4().hex}"
 
-    def pids(self) -> list[int]:
+    def processes(self) -> list[psutil.Process]:
         found = []
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            state = process_state(int(name))
-            if state and state.state not in "ZX" and self.word in _words(name):
-                found.append(int(name))
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if self.word in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
         return found
 
-    def gone(self, seconds: float = 15.0) -> bool:
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes()]
+
+    def gone(self, seconds: float = 60.0) -> bool:
         """Whether there is none, or soon will be."""
-        return eventually(lambda: not self.pids(), seconds)
+        return eventually(lambda: not self.processes(), seconds)
 
 
-def _words(pid: str) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -52,8 +46,8 @@ def marked() -> Iterator[Marked]:
     """Put `marked.word` on a command line; whatever is left of it ends with the test."""
     mine = Marked()
     yield mine
-    for pid in mine.pids():
-        os.kill(pid, signal.SIGKILL)
+    for process in mine.processes():
+        process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from configs.engines import Sampling
-from configs.evaluate_stage import BenchmarkProtocol, EvaluateSettings
+from configs.settings.engines import Sampling
+from configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
 from eval.records import Problem, Sample, Score
 from eval.tables import write_table
-from tasks import asking, benchmarking
-from tasks.store import Artifact
+from tasks.answers import asking
+from tasks.models import benchmarking
+from tasks.store.store import Artifact
 from training.engines.interface import Request
-from training.engines.journal import Journal
-from training.engines.local import journal_path
-from training.jobs import GenerateJob
+from training.engines.journal import Journal, journal_path
+from training.launch.jobs import GenerateJob
 
 A = [Problem(domain="math", prompt=f"a{i}", answer="1", source="alpha") for i in range(3)]
 B = [Problem(domain="math", prompt=f"b{i}", answer="1", source="beta", date=f"2025-0{i + 1}-01")

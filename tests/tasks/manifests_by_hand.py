@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.store import MANIFEST, FileEntry, InputRef, Manifest
+from tasks.store.store import MANIFEST, FileEntry, InputRef, Manifest
 
 
 def publish(

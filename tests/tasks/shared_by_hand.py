@@ -7,10 +7,9 @@ import pytest
 from gcp_storage_emulator.server import create_server
 from moto.server import ThreadedMotoServer
 
-from tasks import object_store
-from tasks.object_store import ObjectStore
-from tasks.shared_store import SharedStore
-from tasks.store import Artifact
+from tasks.store.object_store import ObjectStore
+from tasks.store.shared import SharedStore
+from tasks.store.store import Artifact
 
 KEY = "0123456789abcdef"
 
@@ -37,7 +36,6 @@ def signed_on(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
     keys = {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "ENDPOINT_URL_S3": server}
     for name, value in keys.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setattr(object_store, "FIRST_DELAY_S", 0.01)
 
 
 def new_bucket(of: object) -> str:
@@ -47,16 +45,15 @@ def new_bucket(of: object) -> str:
     return f"s3://{bucket}/results"
 
 
-def made(store: SharedStore, rows: str = "rows", key: str = KEY, **more: str) -> Artifact:
-    """A result of two files and a page, published."""
+def made(store: SharedStore, rows: str = "rows", key: str = KEY, **more: object) -> Artifact:
+    """A result of two files, published; `more` goes into the manifest."""
     work = store.work("collect", key)
     (work / "deep").mkdir(parents=True)
-    for name, text in {"rows.jsonl": rows, "deep/more.txt": "more", **more}.items():
-        (work / name).write_text(text)
-    return store.publish(
-        work, stage="collect", version=1, key=key, settings={}, seconds=1.0,
-        pipeline_run="r", created="now",
-    )  # fmt: skip
+    (work / "rows.jsonl").write_text(rows)
+    (work / "deep/more.txt").write_text("more")
+    about = {"stage": "collect", "version": 1, "key": key, "settings": {}, "seconds": 1.0,
+             "pipeline_run": "r", "created": "now"}  # fmt: skip
+    return store.publish(work, **(about | more))
 
 
 def fetched(store: SharedStore, key: str = KEY) -> str:
@@ -71,6 +68,11 @@ def damage_there(store: SharedStore, content: bytes | None) -> None:
     """Change the rows in the object store, or remove them."""
     [name] = [n for n in store.objects.names() if n.endswith("rows.jsonl")]
     if content is None:
-        store.objects.remove_one(name)
+        store.objects.remove(name)
     else:
         store.objects.write(name, content, new=False)
+
+
+def problems(store: SharedStore) -> list[str]:
+    """What is wrong with the shared results, by every byte."""
+    return [wrong for _, wrong in store.shared_damage() if wrong]

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.engines import EngineSettings
-from tasks.api_key import api_key
+from configs.settings.engines import EngineSettings
+from tasks.answers.asking import api_key
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "sk-from-a-block-42"
 SCRIPT = """
 from prefect.testing.utilities import prefect_test_harness
-from configs.engines import EngineSettings
-from tasks.api_key import api_key
+from configs.settings.engines import EngineSettings
+from tasks.answers.asking import api_key
 from training.engines.interface import EngineError
 with prefect_test_harness():
     from prefect.blocks.system import Secret

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.sources import CollectSettings
+from configs.settings.sources import CollectSettings
 from eval.records import Problem
 from eval.tables import read_table, write_table
-from tasks.benchmark_files import problems_of_file, source_of_files
-from tasks.collect import collect
+from tasks.data.collect import collect
+from tasks.models.benchmark_files import problems_of_file, source_of_files
 
 
 def parquet(path: Path, *rows: dict[str, Any]) -> Path:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.data_stages import SampleSettings
-from configs.engines import EngineRuntime, EngineSettings
+from configs.settings.data import SampleSettings
+from configs.settings.engines import EngineRuntime, EngineSettings
 from eval.records import Problem, Sample
 from eval.tables import read_table, write_table
-from tasks import asking
-from tasks.asking import Plan
-from tasks.budget import NeedsApproval, pilot_of
-from tasks.distill import distill
-from tasks.store import Artifact
+from tasks.answers import asking
+from tasks.answers.asking import Plan
+from tasks.answers.budget import NeedsApproval, pilot_of
+from tasks.answers.distill import distill
+from tasks.store.store import Artifact
 from training.engines.interface import Request
 
 PROBLEMS = [Problem(domain="math", prompt=f"p{i}", answer="1", source="s") for i in range(40)]
@@ -136,7 +136,7 @@ def test_a_plan_makes_its_requests_when_they_are_asked_for():
 
 
 def test_the_budget_does_not_change_the_key_of_the_stage():
-    from configs.base import key_of
+    from configs.settings.base import key_of
 
     runtime = EngineRuntime(approve_above=1.0, approved_cost=9.0)
     gate, none = (EngineSettings(kind="scripted", runtime=r) for r in (runtime, EngineRuntime()))

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.data_stages import SampleSettings
-from configs.engines import EngineSettings
-from configs.sources import CollectSettings, Source
+from configs.settings.data import SampleSettings
+from configs.settings.engines import EngineSettings
+from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem, Rejected
 from eval.row_files import Row
 from eval.tables import read_table
-from tasks.collect import collect
-from tasks.collect_part import checked
-from tasks.run import Run
-from tasks.sources import recorded_files
-from tasks.store import Store
+from tasks.data.collect import collect
+from tasks.data.collect_part import checked
+from tasks.data.sources import recorded_files
+from tasks.stage.run import Run
+from tasks.store.store import Store
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 TESTS = {"inputs": ["1\n", "2\n"], "outputs": ["1\n", "4\n"]}

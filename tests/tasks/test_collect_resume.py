@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from configs.sources import CollectRuntime, CollectSettings, Source
-from tasks import collect_part as module
-from tasks import collect_plan
-from tasks.collect import collect
-from tasks.sources import collected_files
-from tasks.store import SCRATCH, content_digest, scan
+from configs.settings.sources import CollectRuntime, CollectSettings, Source
+from tasks.data import collect_part as module
+from tasks.data import sources as sources_module
+from tasks.data.collect import collect
+from tasks.data.sources import collected_files
+from tasks.store.store import SCRATCH, content_digest, scan
 
 LOOKUP = {"tables": {"t/train": {"files": ["looked.jsonl"], "text_field": "text"}}}
 
@@ -86,7 +86,7 @@ def test_a_lookup_table_is_read_once(tmp_path, settings, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         run(tmp_path / "cut", settings)
     monkeypatch.undo()
-    monkeypatch.setattr(collect_plan, "write_texts", lambda *_: 1 / 0)
+    monkeypatch.setattr(sources_module, "write_texts", lambda *_, **__: 1 / 0)
     assert run(tmp_path / "cut", settings) == undisturbed
 
 
@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch
     source = Source(name="h", kind="hub", dataset=str(tmp_path / "hub"))
     settings = CollectSettings(sources=(source,))
     commits = iter(["a" * 40, "b" * 40])
-    monkeypatch.setattr("tasks.sources.resolved", lambda *_: next(commits))
+    monkeypatch.setattr("tasks.data.sources.resolved", lambda *_: next(commits))
     monkeypatch.setattr(module, "read_source", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(tmp_path / "out", settings)

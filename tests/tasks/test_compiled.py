@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULE = """
-from tasks.compiled import compiled
+from tasks.data.compiled import compiled
 
 @compiled("int64(int64)")
 def twice(x):

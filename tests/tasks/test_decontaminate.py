@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.base import key_of
-from configs.data_stages import DecontaminateSettings, PartsRuntime
+from configs.settings.base import key_of
+from configs.settings.data import DecontaminateSettings, PartsRuntime
 from eval.records import Problem, Rejected
 from eval.tables import read_table, write_table
-from tasks import decontaminate as module
-from tasks.decontaminate import decontaminate
-from tasks.overlaps import Hit
-from tasks.store import SCRATCH, Artifact, content_digest, scan
-from tasks.words import RULES, ngrams
+from tasks.data import decontaminate as module
+from tasks.data.decontaminate import decontaminate
+from tasks.data.overlaps.overlaps import Hit
+from tasks.data.overlaps.words import RULES, ngrams
+from tasks.store.store import SCRATCH, Artifact, content_digest, scan
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from eval.tables import ArrowWriter
-from tasks.ngrams import Item, NgramIndex
-from tasks.overlap_counts import SURELY_THE_SAME, count_hits
-from tasks.overlaps import HITS, Overlaps, Rows
-from tasks.words import Normalisation
+from tasks.data.overlaps.ngrams import Item, NgramIndex
+from tasks.data.overlaps.overlap_counts import LEAK_COVERAGE, count_hits
+from tasks.data.overlaps.overlaps import HITS, Overlaps, Rows
+from tasks.data.overlaps.words import Normalisation
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 BENCHMARKS = ("aime24", "aime25", "hmmt_feb_2025", "math500")
@@ -115,7 +115,7 @@ def test_alnum_finds_aime25_retyped_by_rules_and_verbatim():
     changed = [retyped(item) for item in items]
     assert all(a != b for a, b in zip(items, changed, strict=True))
     assert same <= found_pairs(items, copies, "alnum", 1.0)
-    assert same <= found_pairs(items, changed, "alnum", SURELY_THE_SAME)
+    assert same <= found_pairs(items, changed, "alnum", LEAK_COVERAGE)
     assert not same <= found_pairs(items, changed, "whitespace")
 
 

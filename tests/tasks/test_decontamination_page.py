@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 
 from eval.tables import ArrowWriter
-from tasks.decontamination_page import PAGE, Decided, write_page
-from tasks.ngrams import Item, NgramIndex
-from tasks.overlap_counts import OverlapCounts, count_hits, hits_at
-from tasks.overlaps import HITS, LISTED_PER_ROW, Hit, Overlaps, Rows
+from tasks.data.overlaps.decontamination_page import PAGE, Decided, write_page
+from tasks.data.overlaps.ngrams import Item, NgramIndex
+from tasks.data.overlaps.overlap_counts import OverlapCounts, count_hits, hits_at
+from tasks.data.overlaps.overlaps import HITS, LISTED_PER_ROW, Hit, Overlaps, Rows
 
 WORDING = "where m and n are relatively prime positive integers find"
 LEAK = "a torus board holds nine rooks so that none of them attacks another"

@@ -1,5 +1,3 @@
-import gzip
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,13 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.data_stages import DedupSettings
+from configs.settings.data import DedupSettings
 from eval.records import Problem, Rejected, normalise_prompt
 from eval.tables import read_table, write_table
-from tasks.dedup import dedup
-from tasks.store import Artifact
+from tasks.data.dedup import dedup
+from tasks.store.store import Artifact
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 LONG = " ".join(f"word{i}" for i in range(40))
 
 
@@ -156,17 +153,3 @@ def test_dedup_is_idempotent_keeps_the_order_and_loses_no_row(
     gone = [row for row, p in enumerate(prompts) if p not in {k.prompt for k in kept}]
     assert set(gone) <= standing.keys()
     assert set(standing.values()) <= {k.id for k in kept}
-
-
-def test_deepscaler_repeats_are_counted(tmp_path: Path):
-    path = DATA / "deepscaler" / "train.jsonl.gz"
-    if not path.exists():
-        pytest.skip("needs ../shared/data/deepscaler/train.jsonl.gz")
-    with gzip.open(path, "rt") as lines:
-        prompts = [p for line in lines if (p := json.loads(line)["problem"])]
-    metrics, kept, _ = run(tmp_path, [problem(prompt) for prompt in prompts])
-    firsts: dict[str, str] = {}
-    for prompt in prompts:
-        firsts.setdefault(normalise_prompt(prompt), prompt)
-    assert [k.prompt for k in kept] == list(firsts.values())
-    assert metrics["rejected_exact"] == len(prompts) - len(firsts) > 900

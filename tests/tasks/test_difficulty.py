@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from configs.data_stages import DifficultySettings
+from configs.settings.data import DifficultySettings
 from eval.records import Problem, Sample, Score
 from eval.tables import read_table, write_table
-from tasks.difficulty import Difficulty, difficulty
-from tasks.store import Artifact
+from tasks.answers.difficulty import Difficulty, difficulty
+from tasks.store.store import Artifact
 
 
 def score(problem: str, index: int, correct: bool | None) -> Score:

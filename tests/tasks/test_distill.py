@@ -6,19 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from configs.data_stages import SampleSettings
-from configs.engines import EngineRuntime, EngineSettings
-from configs.sources import CollectSettings, Source
-from eval.agreement import Grade
+from configs.settings.data import SampleSettings
+from configs.settings.engines import EngineRuntime, EngineSettings
+from configs.settings.sources import CollectSettings, Source
+from eval.judge.agreement import Grade
 from eval.records import Problem, Rejected, Sample
 from eval.tables import read_table, write_table
-from tasks import asking as module
-from tasks.collect import collect
-from tasks.distill import distill
-from tasks.store import Artifact
+from tasks.answers import asking as module
+from tasks.answers.distill import distill
+from tasks.data.collect import collect
+from tasks.store.store import Artifact
 from training.engines.interface import EngineError, Request
-from training.engines.journal import Journal
-from training.engines.local import journal_path
+from training.engines.journal import Journal, journal_path
 from training.engines.make import make_engine
 
 SCRIPTED = SampleSettings(samples_per_prompt=3, engine=EngineSettings(kind="scripted"))

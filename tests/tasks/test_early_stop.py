@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from configs.data_stages import SampleSettings
-from configs.engines import EarlyStop, EngineRuntime, EngineSettings
-from configs.judging import JudgeSettings
-from eval.judge import Judge
+from configs.settings.data import SampleSettings
+from configs.settings.engines import EarlyStop, EngineRuntime, EngineSettings
+from configs.settings.judging import JudgeSettings
+from eval.judge.judge import Judge
 from eval.records import Problem, Sample
 from eval.tables import read_table, write_table
-from tasks import asking, early_stop
-from tasks.distill import distill
-from tasks.store import Artifact
+from tasks.answers import asking, early_stop
+from tasks.answers.distill import distill
+from tasks.store.store import Artifact
 from training.engines.interface import EngineError, Request
 
 FIRST_RIGHT = {"p0": 0, "p1": 3, "p2": 5, "p3": 99}

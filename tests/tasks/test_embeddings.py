@@ -5,8 +5,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from configs.data_stages import EmbeddingRuntime, EmbeddingSettings
-from tasks.embeddings import GRID, embed
+from configs.settings.data import EmbeddingRuntime, EmbeddingSettings
+from tasks.answers.embeddings import GRID, embed
 
 PROMPTS = ["circle area radius", "prime divisor", "graph edge", "radius, Circle: area!", "$", ""]
 

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from configs.evaluate_stage import BenchmarkProtocol, EvaluateSettings
-from eval import benchmarks, judge
-from eval.benchmarks import BenchmarkResult
+from configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
+from eval.benchmarks import benchmarks
+from eval.benchmarks.benchmarks import BenchmarkResult
+from eval.judge import judge
 from eval.records import Sample, Score
 from eval.tables import read_table
-from tasks import benchmarking as module
-from tasks import evaluate as evaluate_module
-from tasks.benchmarking import RESULTS, metrics_of, requests_for
-from tasks.evaluate import evaluate
-from tasks.store import Artifact
+from tasks.models import benchmarking as module
+from tasks.models import evaluate as evaluate_module
+from tasks.models.benchmarking import RESULTS, metrics_of, requests_for
+from tasks.models.evaluate import evaluate
+from tasks.store.store import Artifact
 from tests.tasks.evaluations_by_hand import (
     ALPHA,
     BETA_LATE,
@@ -28,7 +29,7 @@ from tests.tasks.evaluations_by_hand import (
     scripted,
 )
 from training.engines.interface import Request
-from training.jobs import GenerateJob
+from training.launch.jobs import GenerateJob
 
 
 @pytest.fixture

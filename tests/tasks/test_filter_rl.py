@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.data_stages import FilterRLSettings
+from configs.settings.data import FilterRLSettings
 from eval.records import Problem, Rejected, Score, StdinCase, TestSuite
 from eval.tables import read_table, write_table
-from tasks.filter_rl import filter_rl
-from tasks.store import Artifact
+from tasks.answers.filter_rl import filter_rl
+from tasks.store.store import Artifact
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 TESTS = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="1"),))

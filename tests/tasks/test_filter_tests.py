@@ -3,7 +3,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.data_stages import FilterTestsSettings
+from configs.settings.data import FilterTestsSettings
 from eval.records import (
     AssertCase,
     CallCase,
@@ -14,8 +14,8 @@ from eval.records import (
     TestSuite,
 )
 from eval.tables import read_table, write_table
-from tasks.filter_tests import distinct_cases, filter_tests
-from tasks.store import Artifact
+from tasks.data.filter_tests import distinct_cases, filter_tests
+from tasks.store.store import Artifact
 
 
 def stdin(*pairs: tuple[str, str]) -> TestSuite:

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.first_rows import digests, first_rows, repeated
-from tasks.folding import fold
+from tasks.data.duplicates.first_rows import digests, first_rows, repeated
+from tasks.data.duplicates.folding import fold
 
 
 def test_a_digest_is_the_blake2b_of_the_folded_text():

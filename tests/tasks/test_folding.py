@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.records import normalise_prompt
-from tasks.folding import Folded, concatenate, fold
+from tasks.data.duplicates.folding import Folded, concatenate, fold
 
 WHITE = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2003\u3000"
 TEXT = st.one_of(

@@ -4,23 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from configs.assumptions import Assumptions
-from configs.base import Settings
-from configs.data_stages import JudgeStageSettings, SampleSettings, SelectSettings
-from configs.engines import EngineSettings
-from configs.evaluate_stage import EvaluateSettings
-from configs.topology import Topology
-from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings
-from tasks.distill import distill
-from tasks.earlier import Earlier
-from tasks.evaluate import evaluate
-from tasks.expected_work import WORK
-from tasks.forecast import DATA_STAGES, Forecast, Forecaster
-from tasks.judge import judge
-from tasks.select import select
-from tasks.stage import Stage
-from tasks.store import Artifact, Store
-from tasks.train import rl, sft
+from configs.settings.assumptions import Assumptions
+from configs.settings.base import Settings
+from configs.settings.data import JudgeStageSettings, SampleSettings, SelectSettings
+from configs.settings.engines import EngineSettings
+from configs.settings.evaluation import EvaluateSettings
+from configs.settings.topology import Topology
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from tasks.answers.distill import distill
+from tasks.answers.judge import judge
+from tasks.answers.select import select
+from tasks.models.evaluate import evaluate
+from tasks.models.train import rl, sft
+from tasks.planning.forecast import Forecaster, PlannedStage
+from tasks.planning.store_history import StoreHistory
+from tasks.stage.stage import Stage
+from tasks.store.store import Artifact, Store
 from tests.tasks.manifests_by_hand import publish
 
 QWEN = 8_190_735_360
@@ -34,8 +33,8 @@ def given(**metrics: float) -> Artifact:
 
 def forecast(
     root: Path, stage: Stage, settings: Settings, *inputs: Artifact, on: Topology = CLUSTER
-) -> Forecast:
-    forecaster = Forecaster(Earlier(Store(root)), on, BaseModelSettings())
+) -> PlannedStage:
+    forecaster = Forecaster(StoreHistory(Store(root)), on, BaseModelSettings())
     found = forecaster.of(stage, inputs, settings)
     assert found is not None
     return found
@@ -173,29 +172,9 @@ def test_tokens_a_second_and_gpu_take_the_place_of_a_share_of_the_peak(tmp_path)
     found = forecast(tmp_path, rl.named("rl_math"), settings, given(), given(), on=on)
 
     generate, train = answers * 10_000 / (8 * 2_000), answers * 10_300 / (8 * 9_000)
-    rests = dict(found.rests)
-    assert rests["generated_per_gpu"] == pytest.approx(generate)
-    assert rests["trained_per_gpu"] == pytest.approx(train)
+    forward = 2 * QWEN * answers * 10_300 / (8 * PEAK * 0.4)
+    assert found.seconds == pytest.approx(generate + answers / (25 * 10) + forward + train)
     assert not {"generate_mfu", "train_mfu"} & set(found.assumptions)
-    assert sum(rests.values()) == pytest.approx(found.seconds)
-
-
-@pytest.mark.parametrize("rate", ["train_mfu", "forward_mfu", "generate_mfu", "judged_per_core"])
-def test_what_rests_on_a_rate_is_what_half_of_it_adds(tmp_path, rate):
-    half = Assumptions.model_validate({rate: getattr(Assumptions(), rate) / 2})
-    slow = CLUSTER.model_copy(update={"assume": half})
-    inputs, stage = (given(), given()), rl.named("rl_math")
-
-    found = forecast(tmp_path, stage, RLSettings(steps=10), *inputs)
-    slower = forecast(tmp_path, stage, RLSettings(steps=10), *inputs, on=slow)
-
-    assert (found.seconds or 0) + dict(found.rests)[rate] == pytest.approx(slower.seconds)
-
-
-@pytest.mark.parametrize("body", DATA_STAGES)
-def test_every_data_stage_has_a_rate_of_its_own(body):
-    assert f"{body}_rate" in Assumptions.model_fields
-    assert body in WORK
 
 
 def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.base import Settings
-from tasks.hardware import gpus, processor, split, this_machine
-from tasks.run import Run, active
-from tasks.stage import Metrics, stage
-from tasks.store import Store
+from configs.settings.base import Settings
+from tasks.stage.run import Run, active
+from tasks.stage.stage import Metrics, stage
+from tasks.store.hardware import gpus, processor, split, this_machine
+from tasks.store.store import Store
 
 
 @pytest.fixture

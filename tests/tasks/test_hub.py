@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.sources import CollectSettings, LookupTable, Source
+from configs.settings.sources import CollectSettings, LookupTable, Source
 from eval.records import Problem
 from eval.tables import read_table
-from tasks import hub
-from tasks.collect import collect
+from tasks.data import hub
+from tasks.data.collect import collect
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

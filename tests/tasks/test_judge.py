@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from configs.data_stages import JudgeStageSettings
-from eval.judge import Judge
+from configs.settings.data import JudgeStageSettings
+from eval.judge.judge import Judge
 from eval.records import Problem, Sample, Score
 from eval.tables import read_table, write_table
-from tasks import judge as judge_module
-from tasks.judge import judge
-from tasks.store import SCRATCH, Artifact, content_digest, scan
+from tasks.answers import judge as judge_module
+from tasks.answers.judge import judge
+from tasks.store.store import SCRATCH, Artifact, content_digest, scan
 
 THOUGHT = "<think>so</think>"
 

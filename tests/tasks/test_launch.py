@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.launching import Launch, OwnServer, launch_of
-from configs.load import load_profile
-from configs.placing import launch_for, placed
-from configs.topology import Topology
-from tasks import launch
-from tasks.child import ChildFailed
-from training.jobs import BaseJob
-from training.node import LOST, PORT_TAKEN
-from training.stable import CHECKPOINTS, STABLE
+from configs.loading import load_profile
+from configs.settings.launching import Launch, OwnServer, launch_of
+from configs.settings.placing import launch_for, placed
+from configs.settings.topology import Topology
+from tasks.models import launch
+from tasks.stage.child import ChildFailed
+from training.launch.jobs import BaseJob
+from training.launch.node import EXIT_WORKER_LOST, PORT_TAKEN
+from training.layout import CHECKPOINTS, STABLE
 
 JOB = Path("/a/folder/job.json")
 SEVERAL = Launch(nodes=2, processes=4, launcher="slurm")
@@ -57,7 +57,7 @@ def test_every_launcher_starts_the_same_command_on_its_nodes():
     there = launch.command_of(JOB, SEVERAL, "slurm")
     assert there[:2] == ["srun", "--nodes=2"]
     node = there[there.index(sys.executable) :]
-    assert node[:5] == here[:5] == [sys.executable, "-P", "-m", "training.node", str(JOB)]
+    assert node[:5] == here[:5] == [sys.executable, "-P", "-m", "training.launch.node", str(JOB)]
     assert said(node, "--at").startswith("slurm:")
     assert "--rank" not in node  # SLURM_NODEID says it
     for command in (here, node):
@@ -88,13 +88,13 @@ def test_a_stage_without_an_address_serves_on_the_gpus_that_its_topology_leaves(
 
 
 def test_the_server_runs_beside_the_first_machine_that_trains():
-    beside = ["-P", "-m", "training.beside_vllm", str(JOB), "--trainers"]
+    beside = ["-P", "-m", "training.vllm.sidecar", str(JOB), "--trainers"]
     one = launch.command_of(JOB, Launch(server=OwnServer(minutes=5)), "alone")
     assert one[1:] == [*beside, "1", "--minutes", "5", "--", *launch.alone(JOB)]
     several = SEVERAL.model_copy(update={"server": OwnServer(gpus=2)})
     here = launch.command_of(JOB, several, "local")
     assert here[1:6] == beside
-    assert here[here.index("--") + 1 :][2:4] == ["-m", "training.node"]
+    assert here[here.index("--") + 1 :][2:4] == ["-m", "training.launch.node"]
     there = launch.command_of(JOB, several, "slurm")
     step = there[: there.index(sys.executable)]
     assert step[0] == "srun"
@@ -148,10 +148,10 @@ def attempts(out: Path) -> int:
 
 
 def test_a_lost_node_costs_a_restart_from_the_last_checkpoint_which_is_counted(run):
-    assert run(f"{LOST}:4,137:8,0:12") == 2
+    assert run(f"{EXIT_WORKER_LOST}:4,137:8,0:12") == 2
     lines = [json.loads(x) for x in (run.out / "logs" / launch.RESTARTS).read_text().splitlines()]
     assert [line["step"] for line in lines] == [4, 8]
-    assert f"exit code {LOST}" in lines[0]["why"]
+    assert f"exit code {EXIT_WORKER_LOST}" in lines[0]["why"]
     assert "signal 9" in lines[1]["why"]
 
 
@@ -169,20 +169,20 @@ def test_a_job_that_fails_by_itself_is_not_tried_again(run):
 
 def test_a_node_that_is_lost_every_time_before_a_checkpoint_ends_the_stage(run):
     with pytest.raises(ChildFailed, match="the last restart reached no new checkpoint"):
-        run(f"{LOST}:,{LOST}:")
+        run(f"{EXIT_WORKER_LOST}:,{EXIT_WORKER_LOST}:")
     assert attempts(run.out) == 2
 
 
 def test_restarts_are_bounded(run):
     few = SEVERAL.model_copy(update={"restarts": 2})
     with pytest.raises(ChildFailed, match=r"2 times already \(topology.restarts\)"):
-        run(f"{LOST}:2,{LOST}:4,{LOST}:6,0:8", few)
+        run(f"{EXIT_WORKER_LOST}:2,{EXIT_WORKER_LOST}:4,{EXIT_WORKER_LOST}:6,0:8", few)
     assert attempts(run.out) == 3
 
 
 def test_a_lost_server_costs_a_restart_of_one_process_too(run):
     served = Launch(server=OwnServer())
-    assert run(f"{LOST}:4,0:8", served) == 1
+    assert run(f"{EXIT_WORKER_LOST}:4,0:8", served) == 1
     assert attempts(run.out) == 2
 
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from configs.base import key_of
-from configs.evaluate_stage import LEARNING_CURVE, EvaluateSettings, LearningCurve
-from eval.figures import stage_figures
-from eval.kept import kept_model, kept_models
+from configs.settings.base import key_of
+from configs.settings.evaluation import LEARNING_CURVE, EvaluateSettings, LearningCurve
 from eval.tables import count_rows
-from tasks.evaluate import evaluate
-from tasks.following import curve_names
-from tasks.store import Artifact
+from tasks.models.evaluate import evaluate
+from tasks.report.training import stage_figures
+from tasks.store.store import Artifact
+from tasks.tracking.stream_logs import curve_names
 from tests.tasks.evaluations_by_hand import SETTINGS, Engine, artifacts, scripted
 from training.engines.interface import Request
-from training.jobs import GenerateJob
+from training.launch.jobs import GenerateJob
+from training.layout import kept_model, kept_models
 
 LEARNING = SETTINGS.model_copy(update={"learning_curve": LearningCurve(k=3, benchmarks=("alpha",))})
 
@@ -34,7 +34,7 @@ class Learner(Engine):
 def engine(monkeypatch) -> Engine:
     scripted(monkeypatch)
     learner = Learner()
-    monkeypatch.setattr("tasks.asking.run_child", learner)
+    monkeypatch.setattr("tasks.answers.asking.run_child", learner)
     return learner
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from tasks.marked_text import marked
-from tasks.words import Normalisation
+from tasks.data.overlaps.marked_text import marked
+from tasks.data.overlaps.words import Normalisation
 
 
 @pytest.mark.parametrize(

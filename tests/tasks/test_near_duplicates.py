@@ -2,19 +2,23 @@ import gzip
 import json
 from itertools import combinations, pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasketch import MinHash, MinHashLSH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.records import normalise_prompt
-from tasks import minhash_kernel
-from tasks.first_rows import first_rows, repeated
-from tasks.folding import Folded, fold
-from tasks.near_duplicates import WEIGHTS, Banding, band_keys, near_duplicates, signatures
+from tasks.data.duplicates import minhash
+from tasks.data.duplicates.first_rows import first_rows, repeated
+from tasks.data.duplicates.folding import Folded, fold
+from tasks.data.duplicates.minhash import WEIGHTS, Banding, band_keys, shingle_sets, signatures
+from tasks.data.duplicates.near_duplicates import near_groups
+from tasks.data.duplicates.prompt_parts import ComputedParts, compute_part, prompt_parts
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 TEXTS = st.lists(st.lists(st.sampled_from("abcé"), max_size=9).map(" ".join), max_size=8)
@@ -30,9 +34,20 @@ def jaccard(a: str, b: str, size: int = 3) -> float:
     return len(one & two) / len(one | two) if one | two else 0.0
 
 
-def near(texts: list[str], **chosen):
-    chosen = {"jaccard": 0.7, "shingle": 3, "permutations": 128, **chosen}
-    pairs, first = near_duplicates(texts, **chosen)
+def near(texts: list[str], jaccard: float = 0.7, shingle: int = 3, permutations: int = 128):
+    """The uniting pairs, their similarities, and the first row of each text's group."""
+    banding = Banding.for_threshold(jaccard, permutations)
+    with TemporaryDirectory() as place:
+        source = Path(place) / "kept.parquet"
+        columns = {"prompt": pa.array(texts, pa.string()), "id": list(map(str, range(len(texts))))}
+        pq.write_table(pa.table(columns), source)
+        for part in prompt_parts(source, len(texts)):
+            compute_part(part, Path(place), shingle, banding)
+        parts = ComputedParts([Path(place)] if texts else [])
+        parts.open_texts()
+        pairs, first = near_groups(
+            parts, np.arange(len(texts)), bands=banding.bands, jaccard=jaccard, shingle=shingle
+        )
     return list(map(tuple, pairs.rows.tolist())), pairs.jaccard.tolist(), first.tolist()
 
 
@@ -87,6 +102,15 @@ def test_groups_are_what_verified_candidates_connect(texts: list[str]):
     assert len(pairs) == sum(i != f for i, f in enumerate(first))  # a forest of uniting pairs
 
 
+@given(TEXTS)
+@settings(deadline=None)
+def test_a_set_holds_every_shingle_of_its_text_once_in_order(texts: list[str]):
+    hashes, ends = shingle_sets(fold(pa.array(texts, pa.string())), 3)
+    sets = [hashes[a:b].tolist() for a, b in pairwise(ends)]
+    assert [len(found) for found in sets] == [len(shingles(text, 3)) for text in texts]
+    assert all(found == sorted(set(found)) for found in sets)
+
+
 def real_texts(count: int) -> list[str]:
     path = DATA / "deepscaler" / "train.jsonl.gz"
     if not path.exists():
@@ -98,9 +122,9 @@ def real_texts(count: int) -> list[str]:
 def sketched(folded: Folded, text: int, size: int, permutations: int) -> MinHash:
     """datasketch's own MinHash over the 32-bit hashes of our shingles."""
     room = int(np.diff(folded.ends).max(initial=0)) + 2
-    hashes, starts = np.empty(room, np.uint64), np.empty(room, np.int64)
+    hashes = np.empty(room, np.uint64)
     begin, end = folded.ends[text], folded.ends[text + 1]
-    count, _ = minhash_kernel.shingles(folded.data, begin, end, size, hashes, starts)
+    count = minhash._shingles(folded.data, begin, end, size, hashes)
     sketch = MinHash(num_perm=permutations, scheme="affine32", hashfunc=int)
     if count:
         sketch.update_batch((hashes[:count] >> np.uint64(32)).tolist())

@@ -2,13 +2,13 @@
 
 import pytest
 
-from configs.evaluate_stage import PAPER_PROTOCOLS, BenchmarkProtocol
-from configs.judging import JudgeRuntime, JudgeSettings
-from eval.benchmarks import Statement, score_benchmark
-from eval.lcb_parity import official
+from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.benchmarks.benchmarks import Statement, score_benchmark
+from eval.programs.lcb_runner import official
 from eval.records import Problem, Sample
 from eval.tables import count_rows, write_table
-from tasks.benchmarking import judge_all
+from tasks.models.benchmarking import judge_all
 
 ADD = Problem.model_validate(
     {

@@ -1,5 +1,5 @@
 from eval.records import Score
-from tasks.pass_rates import Tally, pass_rate_histogram, tally
+from tasks.answers.pass_rates import Tally, pass_rate_histogram, tally
 
 
 def test_a_tally_counts_unscored_answers_as_samples_only():

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import pytest
 
-from configs.base import LATER, Runtime, Settings
-from tasks.plan import PlannedStage, Planner, flat
-from tasks.run import Run, active
-from tasks.stage import Metrics, stage
-from tasks.store import Artifact, InputRef, Store
+from configs.settings.base import LATER, Runtime, Settings
+from tasks.planning.plan import PlannedStage, Planner, flat
+from tasks.stage.run import Run, active
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import Artifact, InputRef, Store
 
 
 class How(Runtime):
@@ -57,9 +57,9 @@ def planned(
     seed: int = 0,
     force: frozenset[str] = frozenset(),
 ) -> list[PlannedStage]:
-    planner = Planner()
-    with active(Run(store=Store(store), seed=seed, force=force, planner=planner)):
-        both(first or Knobs(), second or Knobs())
+    planner = Planner(Run(store=Store(store), seed=seed, force=force))
+    rows = planner.look(gather, (), first or Knobs())
+    planner.look(refine, (rows,), second or Knobs())
     return planner.stages
 
 
@@ -164,10 +164,7 @@ def test_a_forced_stage_is_computed_and_what_follows_waits_for_its_rows(tmp_path
 
 
 def test_an_interrupted_stage_is_resumed(tmp_path):
-    planner = Planner()
-    with active(Run(store=Store(tmp_path), planner=planner)):
-        gather(settings=Knobs())
-    Store(tmp_path).work("gather", planner.stages[0].key).mkdir(parents=True)
+    Store(tmp_path).work("gather", planned(tmp_path)[0].key).mkdir(parents=True)
 
     assert actions(planned(tmp_path))[0] == ("resume", "was interrupted")
 

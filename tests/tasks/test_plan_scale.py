@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from configs.data_stages import DedupSettings
-from tasks.dedup import dedup
-from tasks.earlier import MOST_READ, Earlier
-from tasks.plan import Planner
-from tasks.run import Run, active
-from tasks.store import Artifact, Store
+from configs.settings.data import DedupSettings
+from tasks.data.dedup import dedup
+from tasks.planning.plan import Planner
+from tasks.planning.store_history import MOST_READ, StoreHistory
+from tasks.stage.run import Run
+from tasks.store.store import Artifact, Store
 from tests.tasks.manifests_by_hand import publish
 
 STAGES = 200
@@ -20,11 +20,10 @@ def cpu_seconds() -> float:
 
 def plan_all(root: Path) -> tuple[Planner, float]:
     """A chain of `STAGES` stages with one changed setting each, and its CPU seconds."""
-    planner, began = Planner(), cpu_seconds()
-    with active(Run(store=Store(root), planner=planner)):
-        rows = Artifact(stage="collect", key="k", digest="rows", folder=Path())
-        for i in range(STAGES):
-            rows = dedup.named(f"dedup_{i}")(rows, settings=DedupSettings(shingle=9))
+    planner, began = Planner(Run(store=Store(root))), cpu_seconds()
+    rows = Artifact(stage="collect", key="k", digest="rows", folder=Path())
+    for i in range(STAGES):
+        rows = planner.look(dedup.named(f"dedup_{i}"), (rows,), DedupSettings(shingle=9))
     return planner, cpu_seconds() - began
 
 
@@ -44,7 +43,7 @@ def test_200_stages_in_a_store_of_thousands_take_seconds_at_most(tmp_path):
 
     assert [s.stage for s in planner.stages] == [f"dedup_{i}" for i in range(STAGES)]
     assert planner.stages[0].why == "shingle: 5 → 9"
-    assert seconds < 5  # 1 s is the aim; tests/bench/bench_plan.py measures it
+    assert seconds < 5  # 1 s is the aim
 
 
 def test_only_the_newest_results_of_a_stage_are_read(tmp_path):
@@ -52,13 +51,13 @@ def test_only_the_newest_results_of_a_stage_are_read(tmp_path):
         manifest = publish(tmp_path, "dedup", f"{i:04}", created=f"2026-01-01T00:{i:02}:00+00:00")
         os.utime(tmp_path / "dedup" / manifest.key / "manifest.json", (i, i))
 
-    keys = [p.manifest.key for p in Earlier(Store(tmp_path)).of("dedup")]
+    keys = [p.manifest.key for p in StoreHistory(Store(tmp_path)).of("dedup")]
     assert keys == [f"{i:04}" for i in reversed(range(5, MOST_READ + 5))]
 
 
 def test_each_manifest_is_read_once(tmp_path, monkeypatch):
     publish(tmp_path, "dedup")
-    earlier = Earlier(Store(tmp_path))
+    earlier = StoreHistory(Store(tmp_path))
     first = list(earlier.of("dedup"))
     (tmp_path / "dedup" / "k" / "manifest.json").unlink()
 
@@ -72,4 +71,4 @@ def test_what_cannot_be_read_is_left_out(tmp_path):
     (tmp_path / "dedup" / "torn" / "manifest.json").write_text('{"stage": "ded')
     (tmp_path / "dedup" / "empty").mkdir()
 
-    assert [p.name for p in Earlier(Store(tmp_path)).of("dedup", "nothing")] == ["dedup/k"]
+    assert [p.name for p in StoreHistory(Store(tmp_path)).of("dedup", "nothing")] == ["dedup/k"]

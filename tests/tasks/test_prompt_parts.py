@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from configs.data_stages import DedupSettings, PartsRuntime
+from configs.settings.data import DedupSettings, PartsRuntime
 from eval.records import Problem
 from eval.tables import write_table
-from tasks import prompt_parts
-from tasks.dedup import dedup
-from tasks.near_duplicates import Banding
-from tasks.store import SCRATCH, Artifact, content_digest, scan
+from tasks.data.dedup import dedup
+from tasks.data.duplicates import prompt_parts
+from tasks.data.duplicates.minhash import Banding
+from tasks.store.store import SCRATCH, Artifact, content_digest, scan
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 300
@@ -24,10 +24,10 @@ ROWS_PER_PART = 40
 KILLED_IN_THE_THIRD_PART = """
 import os, signal, sys
 from pathlib import Path
-from configs.data_stages import DedupSettings
-from tasks import prompt_parts
-from tasks.dedup import dedup
-from tasks.store import Artifact
+from configs.settings.data import DedupSettings
+from tasks.data.duplicates import prompt_parts
+from tasks.data.dedup import dedup
+from tasks.store.store import Artifact
 
 def dies(part, folder, **how):
     computed(part, folder, **how)

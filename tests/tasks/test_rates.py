@@ -5,27 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from configs.data_stages import DedupSettings, JudgeStageSettings, SampleSettings
-from configs.engines import EngineSettings
-from configs.evaluate_stage import EvaluateSettings
-from configs.judging import JudgeSettings
-from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings
-from tasks.earlier import Earlier, Past
-from tasks.hardware import this_machine
-from tasks.rates import Rates
-from tasks.store import Store
+from configs.settings.data import DedupSettings, JudgeStageSettings, SampleSettings
+from configs.settings.engines import EngineSettings
+from configs.settings.evaluation import EvaluateSettings
+from configs.settings.judging import JudgeSettings
+from configs.settings.topology import Topology
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from tasks.planning.forecast import Forecaster
+from tasks.planning.store_history import StoreHistory
+from tasks.store.hardware import this_machine
+from tasks.store.store import Store
 from tests.tasks.manifests_by_hand import publish
 
 H100 = "8 × NVIDIA H100 80GB HBM3"
 
 
-def newest(root: Path, stage: str) -> Past:
-    return next(Earlier(Store(root)).of(stage))
-
-
 def rate(root: Path, body: str, stage: str, *, gpu: str = "", uses_gpus: bool = False):
-    past = newest(root, stage)
-    return Rates(Earlier(Store(root)), gpu).measured(body, past, uses_gpus=uses_gpus)
+    history = StoreHistory(Store(root))
+    on = Topology(gpu=gpu, gpus_per_node=8) if gpu else Topology()
+    return Forecaster(history, on).rate(body, next(history.of(stage)), uses_gpus=uses_gpus)
 
 
 def vllm(model: str, **runtime: int) -> SampleSettings:
@@ -34,22 +32,22 @@ def vllm(model: str, **runtime: int) -> SampleSettings:
 
 
 @pytest.mark.parametrize(
-    ("body", "stage", "settings", "metrics", "per_second", "unit"),
+    ("body", "stage", "settings", "metrics", "per_second"),
     [
-        ("dedup", "dedup", DedupSettings(), {"kept": 900, "rejected": 100}, 100, "rows"),
-        ("judge", "judge_rl", JudgeStageSettings(), {"scores": 50}, 5, "answers"),
-        ("sft", "sft", SFTSettings(batch_tokens=1000), {"steps": 20}, 2000, "tokens"),
-        ("rl", "rl_math", RLSettings(), {"rollout_steps": 10}, 10 * 128 * 8 * 400 / 10, "tokens"),
-        ("evaluate", "evaluate_sft", EvaluateSettings(), {"completion_tokens": 400}, 40, "tokens"),
+        ("dedup", "dedup", DedupSettings(), {"kept": 900, "rejected": 100}, 100),
+        ("judge", "judge_rl", JudgeStageSettings(), {"scores": 50}, 5),
+        ("sft", "sft", SFTSettings(batch_tokens=1000), {"steps": 20}, 2000),
+        ("rl", "rl_math", RLSettings(), {"rollout_steps": 10}, 10 * 128 * 8 * 400 / 10),
+        ("evaluate", "evaluate_sft", EvaluateSettings(), {"completion_tokens": 400}, 40),
     ],
 )
-def test_a_rate_is_work_by_seconds(tmp_path, body, stage, settings, metrics, per_second, unit):
+def test_a_rate_is_work_by_seconds(tmp_path, body, stage, settings, metrics, per_second):
     lengths = {"completions/mean_length": [300.0, 500.0]}
     publish(tmp_path, stage, settings=settings, metrics=metrics, seconds=10, curve=lengths)
 
     found = rate(tmp_path, body, stage)
     assert found is not None
-    assert (found.per_second, found.unit, found.source) == (per_second, unit, f"{stage}/k")
+    assert (found.per_second, found.past.name) == (per_second, f"{stage}/k")
 
 
 def test_generation_is_measured_by_the_engine_alone(tmp_path):
@@ -60,7 +58,6 @@ def test_generation_is_measured_by_the_engine_alone(tmp_path):
     found = rate(tmp_path, "distill", "rate", gpu="H100", uses_gpus=True)
     assert found is not None
     assert (found.per_second, found.devices) == (4500, 6)
-    assert str(found) == f"4,500 tokens/s measured in rate/k on {H100}"
 
 
 @pytest.mark.parametrize(
@@ -80,24 +77,16 @@ def test_gpu_work_is_only_compared_on_the_same_card(tmp_path, hardware, gpu, usa
     assert (rate(tmp_path, "sft", "sft", gpu=gpu, uses_gpus=True) is not None) == usable
 
 
-def test_data_rates_of_another_machine_are_used_and_named(tmp_path):
-    publish(tmp_path, "dedup", settings=DedupSettings(), metrics={"kept": 10}, hardware="4 × Other")
-
-    assert str(rate(tmp_path, "dedup", "dedup")).endswith("on 4 × Other")
-
-
 def comparable(root: Path, body: str, stage: str, settings, base=None) -> list[str]:
-    rates = Rates(Earlier(Store(root)))
-    tree = settings.model_dump(mode="json")
-    return [p.manifest.key for p in rates.comparable(body, stage, tree, base)]
+    forecaster = Forecaster(StoreHistory(Store(root)), base=base)
+    return [p.manifest.key for p in forecaster.comparable(body, stage, settings)]
 
 
-def test_generation_compares_by_engine_and_size_of_the_model(tmp_path):
+def test_generation_compares_by_engine_and_model(tmp_path):
     publish(tmp_path, "rate", "small", settings=vllm("Qwen/Qwen3-1.7B"))
-    publish(tmp_path, "rate", "same", settings=vllm("Qwen/Qwen3-8B"))
-    publish(tmp_path, "distill", "base", settings=vllm("Qwen/Qwen3-8B-Base"))
+    publish(tmp_path, "rate", "same", settings=vllm("Qwen/Qwen3-8B", data_parallel=2))
 
-    assert comparable(tmp_path, "distill", "rate", vllm("Qwen/Qwen3-8B")) == ["same", "base"]
+    assert comparable(tmp_path, "distill", "rate", vllm("Qwen/Qwen3-8B")) == ["same"]
 
 
 def test_training_compares_by_the_model_that_it_goes_back_to(tmp_path):

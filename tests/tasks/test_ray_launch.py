@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from configs.launching import Launch, OwnServer
-from tasks import ray_launch
-from training.node import LOST, PORT_TAKEN
+from configs.settings.launching import Launch, OwnServer
+from tasks.models import ray_launch
+from training.launch.node import EXIT_WORKER_LOST, PORT_TAKEN
 
 HOUR = 3_600.0
 TOKEN = "the-token-of-this-start"
@@ -100,7 +100,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("trainers", "server", "verdict"),
     [
         ([(HOUR, 0), (HOUR + 1, 0)], (2 * HOUR, 137, "http://10.0.0.3:8"), 0),
-        ([(HOUR, 0), (HOUR + 1, 0)], (HOUR / 2, LOST, "http://10.0.0.3:8"), LOST),
+        (
+            [(HOUR, 0), (HOUR + 1, 0)],
+            (HOUR / 2, EXIT_WORKER_LOST, "http://10.0.0.3:8"),
+            EXIT_WORKER_LOST,
+        ),
         ([(HOUR, 1), (HOUR + 1, 1)], (2 * HOUR, 137, "http://10.0.0.3:8"), 1),
         ([(HOUR, 0), (HOUR + 1, 0)], (HOUR / 2, 1, ""), 1),  # it never answered: nobody trains
     ],
@@ -122,9 +126,9 @@ def test_a_server_on_a_node_of_its_own_is_there_first_and_its_end_is_a_loss(
     [
         ([(HOUR, 0), (HOUR + 1, 0)], 0),
         # the first waited for a process of the second, which says only later that it was killed
-        ([(HOUR, 1), (HOUR + 5, LOST)], LOST),
+        ([(HOUR, 1), (HOUR + 5, EXIT_WORKER_LOST)], EXIT_WORKER_LOST),
         ([(HOUR, 1), (HOUR + 5, 1)], 1),
-        ([(HOUR, 1), (2 * HOUR, LOST)], 1),  # it answers: it is not lost
+        ([(HOUR, 1), (2 * HOUR, EXIT_WORKER_LOST)], 1),  # it answers: it is not lost
         # a first machine without its port never met the others, which may end by a signal
         ([(HOUR, PORT_TAKEN), (HOUR + 5, 137)], PORT_TAKEN),
     ],

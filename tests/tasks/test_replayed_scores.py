@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from configs.engines import EngineSettings
-from configs.evaluate_stage import BenchmarkProtocol
-from eval.benchmarks import Statement, score_benchmark
-from eval.judge import Judge
+from configs.settings.engines import EngineSettings
+from configs.settings.evaluation import BenchmarkProtocol
+from eval.benchmarks.benchmarks import Statement, score_benchmark
+from eval.judge.judge import Judge
 from eval.records import Problem, Sample
 from eval.row_files import read_rows
-from training.engines.recorded import Recording, recordings
+from training.engines.without_model import Recording, recordings
 
 FILE = Path(__file__).parents[3] / "shared" / "data" / "skythought_cot" / "aime24.jsonl.gz"
 ENGINE = EngineSettings(

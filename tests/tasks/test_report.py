@@ -1,81 +1,291 @@
-"""The report stage: files on disk from whatever stages are given."""
+"""The report: what it says of a run, what it leaves out, and which files it is."""
 
 import json
 import re
 from pathlib import Path
 
-from configs.evaluate_stage import BenchmarkProtocol, ReportSettings
-from eval.benchmarks import Statement, score_benchmark
-from eval.records import Problem, Rejected, Score
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
+from eval.benchmarks.benchmarks import BenchmarkResult, Statement, score_benchmark
+from eval.judge.agreement import Grade
+from eval.records import Problem, Rejected, Sample, Score
 from eval.tables import write_table
-from tasks.report import report
-from tasks.store import Artifact
+from tasks.report.data import reason_kind
+from tasks.report.page import TEMPLATES
+from tasks.report.report import report, report_page
+from tasks.report.results import curves_of
+from tasks.report.run_story import Expected, RunStory, StageOutcome, duration, summary
+from tasks.store.store import Artifact
+from tests.tasks.pages_by_hand import EVIL, table_rows
 
 STATEMENT = Statement(
-    checkpoint="c0ffee", engine="transformers 5", temperature=0.6, top_p=0.95, max_tokens=64,
-    yarn_factor=None, template="t", grader_version=1, sandbox="bubblewrap", seed=1, resamples=20,
+    checkpoint="c0ffee", engine="transformers 5", temperature=0.6, top_p=0.95, max_tokens=65_536,
+    yarn_factor=2.5, top_k=20, template="t", grader_version=1, sandbox="bubblewrap", seed=1,
+    resamples=50,
 )  # fmt: skip
-TINY = ReportSettings(profile="tiny")
+PAPER = Path(__file__).parents[3] / "shared" / "paper" / "paper.txt"
 
 
-def dedup(root: Path) -> Artifact:
-    folder = root / "dedup"
+def problem(name: str, source: str = "aime24") -> Problem:
+    return Problem(domain="math", prompt=name, answer="1", source=source)
+
+
+def score(p: Problem, correct: bool | None) -> Score:
+    return Score(
+        problem_id=p.id,
+        reward=None if correct is None else 2.0 * correct - 1,
+        correct=correct,
+        pass_rate=None if correct is None else float(correct),
+        verdict="IE" if correct is None else "AC" if correct else "WA",
+    )
+
+
+def result(right: int, protocol: BenchmarkProtocol, asked: int = 10, unscored: int = 0,
+           sandbox: str = "bubblewrap") -> BenchmarkResult:  # fmt: skip
+    """`right` of `asked` problems are solved, one sample each."""
+    problems = [problem(f"question {i}", protocol.source or protocol.name) for i in range(asked)]
+    scores = {(p.id, 0): score(p, None if i >= asked - unscored else i < right)
+              for i, p in enumerate(problems)}  # fmt: skip
+    statement = STATEMENT.model_copy(update={"sandbox": sandbox})
+    return score_benchmark(protocol, problems, {}, scores, statement)
+
+
+def evaluation(root: Path, checkpoint: str, *results: BenchmarkResult) -> Artifact:
+    folder = root / f"evaluate_{checkpoint}"
     folder.mkdir()
-    write_table(folder / "kept.parquet", Problem, [Problem(domain="math", prompt="a", answer="1")])
-    write_table(folder / "rejected.parquet", Rejected, [Rejected(id="b", reason="twice", row="{}")])
-    return Artifact.of_folder(folder, "dedup").model_copy(update={"seconds": 1.5})
+    text = ",".join(r.model_dump_json() for r in results)
+    (folder / "results.json").write_text(f"[{text}]")
+    return Artifact.of_folder(folder, folder.name)
+
+
+def solved(root: Path, checkpoint: str, right: int, *, name: str = "aime24", **more) -> Artifact:
+    return evaluation(root, checkpoint, result(right, BenchmarkProtocol(name=name, k=1), **more))
+
+
+def filtered(root: Path, stage: str, reasons: list[str], rows: str = "kept.parquet") -> Artifact:
+    folder = root / stage
+    folder.mkdir()
+    if rows == "kept.parquet":
+        write_table(folder / rows, Problem, [problem("a"), problem("b")])
+    else:
+        sample = Sample(problem_id="p", index=0, model="m", text="t")
+        write_table(folder / rows, Sample, [sample] * 2)
+    row = json.dumps({"prompt": EVIL})
+    rejected = [Rejected(id=str(i), reason=r, row=row) for i, r in enumerate(reasons)]
+    write_table(folder / "rejected.parquet", Rejected, rejected)
+    return Artifact.of_folder(folder, stage).model_copy(update={"seconds": 1.5})
 
 
 def sft(root: Path) -> Artifact:
-    folder = root / "sft"
-    (folder / "logs").mkdir(parents=True)
-    lines = ({"step": t, "time": 0.0, "metrics": {"loss": 1 / t}} for t in (1, 2, 3))
-    (folder / "logs/metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-    return Artifact.of_folder(folder, "sft")
+    (root / "sft" / "logs").mkdir(parents=True)
+    lines = [{"step": s, "time": 0, "metrics": {"loss": v}} for s, v in ((1, 3.0), (2, 9), (2, 2))]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (root / "sft" / "logs" / "metrics.jsonl").write_text(text)
+    return Artifact.of_folder(root / "sft", "sft")
 
 
-def evaluation(root: Path, correct: bool) -> Artifact:
-    folder = root / "evaluate_sft"
-    folder.mkdir()
-    problem = Problem(domain="math", prompt="q", answer="1", source="aime24")
-    score = Score(problem_id=problem.id, reward=1.0, correct=correct, pass_rate=float(correct),
-                  verdict="AC" if correct else "WA")  # fmt: skip
-    protocol = BenchmarkProtocol(name="aime24", k=1)
-    result = score_benchmark(protocol, [problem], {}, {(problem.id, 0): score}, STATEMENT)
-    (folder / "results.json").write_text(f"[{result.model_dump_json()}]")
-    return Artifact.of_folder(folder, "evaluate_sft")
+def body(*inputs: Artifact, profile: str = "tiny", story: RunStory | None = None) -> str:
+    return report_page(inputs, profile, story).body
+
+
+@pytest.mark.parametrize("profile", ["tiny", "replay", "single_gpu", ""])
+def test_figures_of_any_profile_but_the_papers_say_that_they_are_not_comparable(profile):
+    said = f"> **{profile or 'unlabelled'}-profile figures: not comparable to the paper**"
+    assert said.replace("_", r"\_") in body(profile=profile)
+    assert "not comparable" not in body(profile="paper")
+
+
+def test_checkpoints_come_in_training_order_with_the_change_from_the_one_before(tmp_path):
+    rights = (("rl_math", 7), ("base", 0), ("sft", 5), ("rl_code", 6))
+    text = body(*(solved(tmp_path, c, n) for c, n in rights))
+    rows = table_rows(text, "Scores")
+    assert list(rows) == ["Checkpoint", "base", "SFT", "math RL", "code RL"]
+    assert rows["Checkpoint"] == ["AIME 2024 avg@1"]
+    low_high = r"\[\d+\.\d, \d+\.\d\]"
+    for name, value, change in (("base", "0.0", ""), ("SFT", "50.0", r" \(\+50.0\)"),
+                                ("math RL", "70.0", r" \(\+20.0\)"),
+                                ("code RL", "60.0", r" \(−10.0\)")):  # fmt: skip
+        assert re.fullmatch(rf"{value} {low_high}{change}", rows[name][0])
+    assert "- AIME 2024, after code RL: **60.0 %** +60.0 since base" in text
+
+
+def test_a_score_near_zero_on_a_published_benchmark_is_said_in_words(tmp_path):
+    base = Artifact.of_folder(tmp_path, "base").model_copy(
+        update={"metrics": {"parameters": 1_050_000.0}}
+    )
+    text = body(base, solved(tmp_path, "sft", 0))
+    assert "1.1 million parameters cannot solve AIME 2024" in text
+    assert "up to 26 % of problems" in text  # 1 - 0.05 ** (1 / 10)
+    (tmp_path / "made").mkdir()
+    assert "cannot solve" not in body(base, solved(tmp_path / "made", "sft", 0, name="made"))
+
+
+def test_unscored_answers_are_counted_and_are_no_zeros(tmp_path):
+    text = body(solved(tmp_path, "base", 0, unscored=10), solved(tmp_path, "sft", 3, unscored=2))
+    assert "12 of 20 answers could not be scored" in text
+    assert table_rows(text, "Scores")["base"] == ["unscored"]
+
+
+def test_scores_judged_without_isolation_are_marked(tmp_path):
+    assert "Judged without isolation" in body(solved(tmp_path, "sft", 3, sandbox="none"))
+    assert "without isolation" not in body(solved(tmp_path, "base", 3))
+
+
+def test_every_field_of_a_result_and_its_statement_is_printed(tmp_path):
+    text = body(solved(tmp_path, "sft", 4))
+    fields = {*Statement.model_fields, *BenchmarkResult.model_fields} - {"name", "statement"}
+    for name in fields:
+        assert f"| {name.replace('_', ' ')} |" in text, name
+
+
+def test_our_row_of_the_leaderboard_has_its_label_its_protocol_and_blanks(tmp_path):
+    early = PAPER_PROTOCOLS[3].model_copy(update={"date_to": "2024-10-01"})
+    results = (result(3, PAPER_PROTOCOLS[0].model_copy(update={"k": 1})), result(10, early),
+               result(10, PAPER_PROTOCOLS[4]))  # fmt: skip
+    inputs = [evaluation(tmp_path, "sft", *results)]
+    aime, *blank, lcb, tokens, yarn, t, top_p, top_k, penalty = table_rows(
+        body(*inputs), "Leaderboard")["SFT (tiny profile)"]  # fmt: skip
+    assert (aime[:4], aime[-5:], lcb[:5]) == ("30.0", "avg@1", "100.0")
+    assert blank == ["", "", ""]  # a score on another window is in no column
+    assert (tokens, yarn, t, top_p, top_k, penalty) == ("64K", "2.5", "0.6", "0.95", "20", "off")
+    assert "SFT (unlabelled profile)" in table_rows(body(*inputs, profile=""), "Leaderboard")
+    assert "scored none of these benchmarks" in body()
+
+
+def test_every_number_of_table_1_is_the_papers():
+    if not PAPER.exists():
+        pytest.skip("needs ../shared/paper/paper.txt")
+    text = PAPER.read_text()
+    table = text[text.index("AIME2024 avg@64") : text.index("Table 1:")]
+    found = re.findall(r"^\s*(\S.*?)((?: \d\d\.\d){5})$", table, flags=re.M)
+    template = table_rows((TEMPLATES / "leaderboard.md").read_text(), "Leaderboard")
+    ours = {name.replace("Klear-Reasoner-8B, 64K budget", "w/ 64K Inference Budget"):
+            tuple(float(cell.strip("†")) for cell in row[:5])
+            for name, row in template.items() if re.match(r"\d", row[0])}  # fmt: skip
+    assert ours == {name: tuple(map(float, scores.split())) for name, scores in found}
+    assert [p.k for p in PAPER_PROTOCOLS] == [
+        int(title.rpartition("@")[2]) for title in template["Model"][:5]
+    ]
+
+
+def test_the_funnel_adds_up_and_groups_reasons_by_kind(tmp_path):
+    reasons = [f"same prompt as {i:016x}" for i in range(3)] + ["empty prompt"]
+    lost = ["the endpoint gave no answer"]
+    text = body(filtered(tmp_path, "dedup", reasons),
+                filtered(tmp_path, "distill", lost, rows="samples.parquet"))  # fmt: skip
+    rows = table_rows(text, "Data")
+    assert rows["dedup"] == ["6", "2", "4", "same prompt as … (3); empty prompt (1)"]
+    assert rows["distill"] == ["–", "2", "1", "the endpoint gave no answer (1)"]
+    assert "<summary>dedup: 4 rejected, 66.7 %</summary>" in text
+    assert table_rows(text, "Rejected, and why")[f"same prompt as {0:016x}"][0] == "3"
+
+
+def test_a_reason_keeps_its_words_and_loses_its_numbers():
+    reason = "'make 12 from 3' is a 9-gram of aime24 item 00deadbeef00cafe (coverage 0.25)"
+    assert reason_kind(reason) == "… is a 9-gram of aime24 item … (coverage …)"
+
+
+def test_both_overlap_rules_are_counted_by_row_and_examples_span_the_range(tmp_path):
+    coverages = [("a", 0.1), ("a", 0.9), ("b", 0.6), ("c", 0.3), ("d", 0.05)]
+    same = {"benchmark": "aime24", "ngram": "a b c", "row": EVIL, "item": "x"}
+    rows = [{"row_id": i, "coverage": c, **same} for i, c in coverages]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "hits.parquet")
+    text = body(Artifact.of_folder(tmp_path, "decontaminate"))
+    counted = [row[0] for row in table_rows(text, "Contamination").values()][1:]
+    assert counted == ["4", "3", "2", "1"]
+    assert re.findall(r"<summary>aime24: (\d+) % of the item", text) == ["90", "30", "5"]
+
+
+def test_disagreements_with_published_grades_are_all_there(tmp_path):
+    p = [problem(f"q{i}") for i in range(6)]
+    for name in ("distill", "judge", "decontaminate"):
+        (tmp_path / name).mkdir()
+    write_table(tmp_path / "decontaminate/kept.parquet", Problem, p)
+    samples = [Sample(problem_id=x.id, index=0, model="R1", text=EVIL) for x in p]
+    write_table(tmp_path / "distill/samples.parquet", Sample, samples)
+    scores = [score(x, i < 4) for i, x in enumerate(p)]
+    write_table(tmp_path / "judge/scores.parquet", Score, scores)
+    grades = [Grade(problem_id=x.id, index=0, model="R1", correct=i < 2) for i, x in enumerate(p)]
+    write_table(tmp_path / "distill/grades.parquet", Grade, grades)
+    text = body(*(Artifact.of_folder(tmp_path / n, n) for n in ("distill", "judge",
+                                                                "decontaminate")))  # fmt: skip
+    row = table_rows(text, "Judge against published grades")["distill"]
+    assert (row[0], row[1][:6], row[2:]) == ("6", "66.7 %", ["2", "2", "2", "0", "0", "0"])
+    assert text.count("published wrong, ours right (AC)</summary>") == 2
+
+
+STORY = RunStory(
+    name="tiny-seed0",
+    links={"MLflow": "http://127.0.0.1:5271/#/experiments/1/runs/ab"},
+    planned=(
+        Expected(stage="dedup", action="reuse"),
+        Expected(stage="sft", action="compute", why="learning_rate: 1 → 2", seconds=60, bytes=2e9,
+                 basis="assumed"),
+    ),
+    happened=(
+        StageOutcome(stage="dedup", key="a", action="computed", why="rows are missing", seconds=2),
+        StageOutcome(stage="sft", key="b", action="computed", why="new", seconds=120, bytes=1500,
+                     tokens=1000, url="http://127.0.0.1:5271/#/runs/cd"),
+    ),
+)  # fmt: skip
+
+
+def test_plan_and_outcome_stand_beside_each_other_and_lead_to_every_run(tmp_path):
+    inputs = (filtered(tmp_path, "dedup", []), sft(tmp_path))
+    text = body(*inputs, story=STORY)
+    rows = table_rows(text, "What ran")
+    assert rows["dedup"][0] == "computed: rows are missing (planned to reuse)"
+    sft_row = rows["[sft](<http://127.0.0.1:5271/#/runs/cd>)"]
+    assert sft_row == ["computed: learning_rate: 1 → 2", "2 min 00 s (assumed 1 min 00 s)",
+                       "1.5 kB (assumed 2.0 GB)", "1,000", "–"]  # fmt: skip
+    assert rows["all stages"][1] == "1.5 s"
+    page = report_page(inputs, "tiny", STORY).html()
+    assert '<a href="http://127.0.0.1:5271/#/runs/cd">sft</a>' in page
+    assert 'href="http://127.0.0.1:5271/#/experiments/1/runs/ab"' in page
+    assert summary(STORY) in text
+    assert summary(STORY) == (
+        "2 stages: 2 computed. Computing took 2 min 02 s; 1 stages had never been measured before."
+    )
+
+
+def test_a_resumed_steps_later_line_replaces_the_earlier_one(tmp_path):
+    artifact = sft(tmp_path)
+    assert curves_of(artifact.folder / "logs/metrics.jsonl") == {"loss": {1: 3.0, 2: 2.0}}
+    assert [f.name for f in report_page([artifact], "tiny").figures] == ["sft_loss"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.44, "0.4 s"), (41.2, "41 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"),
+     (7500, "2 h 05 min")],
+)  # fmt: skip
+def test_durations_read_well(seconds, text):
+    assert duration(seconds) == text
 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_the_report_is_two_pages_and_the_plots_that_the_markdown_shows(tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    metrics = report.body(out, dedup(tmp_path), sft(tmp_path), evaluation(tmp_path, True),
-                          settings=TINY)  # fmt: skip
-    plots = {f"plots/{n}.svg" for n in ("funnel", "scores", "sft_loss")}
-    assert set(files(out)) == {"report.md", "report.html"} | plots
-    assert set(re.findall(r"\]\((plots/\S+?)\)", (out / "report.md").read_text())) == plots
-    assert metrics == {"stages": 3.0, "plots": 3.0, "aime24/avg": 1.0}
-
-
-def test_equal_inputs_give_equal_bytes_in_any_order(tmp_path):
-    inputs = [dedup(tmp_path), sft(tmp_path), evaluation(tmp_path, False)]
+def test_the_report_is_two_pages_and_the_plots_that_the_markdown_shows_in_any_order(tmp_path):
+    inputs = [filtered(tmp_path, "dedup", ["twice"]), sft(tmp_path), solved(tmp_path, "sft", 10)]
     for name, order in (("a", inputs), ("b", inputs[::-1])):
         (tmp_path / name).mkdir()
-        report.body(tmp_path / name, *order, settings=TINY)
+        metrics = report.body(tmp_path / name, *order, settings=ReportSettings(profile="tiny"))
+        assert metrics == {"stages": 3.0, "plots": 3.0, "aime24/avg": 1.0}
     assert files(tmp_path / "a") == files(tmp_path / "b")
-
-
-def test_every_stage_and_the_total_are_in_the_cost_table(tmp_path):
-    report.body(tmp_path, dedup(tmp_path), sft(tmp_path), settings=TINY)
-    text = (tmp_path / "report.md").read_text()
-    assert re.search(r"\| dedup \| 1\.5 s \|", text)
-    assert re.search(r"\*\*all stages\*\* \| 1\.5 s \|", text)
+    plots = {f"plots/{n}.svg" for n in ("funnel", "scores", "sft_loss")}
+    assert set(files(tmp_path / "a")) == {"report.md", "report.html"} | plots
+    text = (tmp_path / "a" / "report.md").read_text()
+    assert set(re.findall(r"\]\((plots/\S+?)\)", text)) == plots
 
 
 def test_a_report_of_nothing_is_still_a_page(tmp_path):
-    assert report.body(tmp_path, settings=TINY) == {"stages": 0.0, "plots": 0.0}
-    assert "not comparable to the paper" in (tmp_path / "report.html").read_text()
+    assert report.body(tmp_path, settings=ReportSettings()) == {"stages": 0.0, "plots": 0.0}
+    text = (tmp_path / "report.md").read_text()
+    assert "No checkpoint was evaluated" in text
+    assert "nothing to report" in text
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.sources import PromptPart, Source
-from tasks import row_prompt
-from tasks.row_fields import MISSING, BadField, field_of
-from tasks.row_prompt import prompt_of
+from configs.settings.sources import PromptPart, Source
+from tasks.data import row_to_problem as row_prompt
+from tasks.data.row_to_problem import MISSING, BadField, field_of, prompt_of
 
 
 def source(**fields) -> Source:

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from configs.sources import Source
-from tasks.row_fields import BadField
-from tasks.row_to_problem import to_problem
+from configs.settings.sources import Source
+from tasks.data.row_to_problem import BadField, to_problem
 
 TESTS = {"inputs": ["1\n", "2\n"], "outputs": ["1\n", "4\n"]}
 

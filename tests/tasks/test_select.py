@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.data_stages import SelectSettings
+from configs.settings.data import SelectSettings
 from eval.records import (
     Example,
     Problem,
@@ -13,9 +13,9 @@ from eval.records import (
     TestSuite,
 )
 from eval.tables import read_table, write_table
-from tasks.difficulty import Difficulty
-from tasks.select import select
-from tasks.store import Artifact
+from tasks.answers.difficulty import Difficulty
+from tasks.answers.select import select
+from tasks.store.store import Artifact
 
 TESTS = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="1"),))
 GOOD = "<think>so</think> 4"

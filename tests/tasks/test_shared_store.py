@@ -1,4 +1,4 @@
-"""A store on an S3 server: what one machine publishes, the other finds, whole or not at all."""
+"""A store on a server: what one machine publishes, the other finds, whole or not at all."""
 
 import json
 import os
@@ -7,45 +7,66 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from unittest.mock import Mock
 
+import fsspec.config
+import gcp_storage_emulator.server
 import pytest
+from moto.s3.models import S3Backend
 
-from tasks import object_store
-from tasks.object_store import ObjectDamaged, StoreUnreachable
-from tasks.shared_store import SharedStore
-from tasks.store import MANIFEST, Artifact
+from configs.settings.explain import ConfigError
+from tasks.store.object_store import ObjectDamaged, ObjectStore, StoreUnreachable
+from tasks.store.shared import SharedStore
+from tasks.store.store import MANIFEST, Artifact
 from tests.tasks.shared_by_hand import (
     KEY,
     damage_there,
     fetched,
+    gs_server,
     made,
     new_bucket,
+    problems,
     s3_server,
     signed_on,
 )
 
 ROOT = Path(__file__).parents[2]
+NAME = f"collect/{KEY}/{MANIFEST}"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with s3_server() as address:
-        yield address
+def servers() -> Iterator[dict[str, str]]:
+    with s3_server() as s3, gs_server("klear") as gs:
+        yield {"s3": s3, "gs": gs}
+
+
+def address(kind: str, servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    if kind == "s3":
+        signed_on(monkeypatch, servers["s3"])
+        return new_bucket(tmp_path)
+    there = {"token": "anon", "endpoint_url": servers["gs"]}
+    monkeypatch.setitem(fsspec.config.conf, "gs", there)
+    return {"gs": f"gs://klear/{tmp_path.name}", "file": f"file://{tmp_path}/shared"}[kind]
+
+
+@pytest.fixture(params=["s3", "gs", "file"])
+def url(request, servers, monkeypatch, tmp_path) -> str:
+    """An address of every kind: S3, Google Cloud Storage, a folder that all machines mount."""
+    return address(request.param, servers, monkeypatch, tmp_path)
 
 
 @pytest.fixture
-def url(server, monkeypatch, tmp_path) -> str:
-    signed_on(monkeypatch, server)
-    return new_bucket(tmp_path)
+def s3(servers, monkeypatch, tmp_path) -> str:
+    return address("s3", servers, monkeypatch, tmp_path)
 
 
 def test_another_machine_finds_the_result_and_fetches_its_files(url, tmp_path):
     published = made(SharedStore(tmp_path / "a", url))
     other = SharedStore(tmp_path / "b", url)
 
-    found, _ = other.find("collect", KEY)
+    found, _ = other.find("collect", KEY, verify=True)
 
     assert found is not None
     assert found.digest == published.digest
@@ -54,22 +75,17 @@ def test_another_machine_finds_the_result_and_fetches_its_files(url, tmp_path):
     assert fetched(other) == "rows"
     assert (found.folder / "deep/more.txt").read_text() == "more"
     assert other.find("collect", KEY, verify=True)[0] == found
+    assert other.unnamed_uploads() == problems(other) == []
 
 
 def test_what_nobody_published_is_nowhere(url, tmp_path):
     store = SharedStore(tmp_path, url)
     assert store.find("collect", KEY) == (None, "")
     gone = Artifact(stage="collect", key=KEY, digest="d", folder=tmp_path / "gone")
-    with pytest.raises(FileNotFoundError, match=r"collect/0123456789abcdef is not in s3://"):
+    with pytest.raises(FileNotFoundError, match=rf"collect/{KEY} is not in {url}"):
         store.fetch(gone)
     with pytest.raises(FileNotFoundError):
         store.manifest(gone)
-
-
-def test_a_damaged_copy_is_fetched_again(url, tmp_path):
-    store = SharedStore(tmp_path, url)
-    made(store).file("rows.jsonl").write_text("other rows")
-    assert fetched(store) == "rows"
 
 
 def test_the_first_of_two_machines_wins_and_the_second_takes_its_result(url, tmp_path):
@@ -85,8 +101,75 @@ def test_the_first_of_two_machines_wins_and_the_second_takes_its_result(url, tmp
     assert fetched(SharedStore(tmp_path / "c", url)) == "mine"
 
 
-def test_racing_writers_leave_one_whole_result(url, tmp_path):
-    stores = [SharedStore(tmp_path / str(i), url) for i in range(6)]
+def test_a_forced_result_replaces_the_shared_one_that_was_seen_and_no_other(url, tmp_path):
+    here, there = SharedStore(tmp_path / "a", url), SharedStore(tmp_path / "b", url)
+    made(here, rows="old")
+    assert fetched(there) == "old"
+    made(here, rows="new here")
+    assert fetched(SharedStore(tmp_path / "c", url)) == "new here"
+    [old] = here.unnamed_uploads()  # for whoever still reads it
+    here.objects.remove(old)
+    assert made(there, rows="new there").file("rows.jsonl").read_text() == "new here"
+    assert problems(here) == []
+
+
+@pytest.mark.parametrize("content", [b"sowr", b"row", None])
+def test_a_changed_or_missing_object_is_found_never_handed_out_and_sent_again(
+    url, tmp_path, content
+):
+    store = SharedStore(tmp_path / "a", url)
+    made(store)
+    damage_there(store, content)
+    assert problems(store) == [f"collect/{KEY}: rows.jsonl is missing or was changed"]
+    with pytest.raises((ObjectDamaged, AssertionError), match=r"rows.jsonl is "):
+        fetched(SharedStore(tmp_path / "b", url))
+    assert not (tmp_path / "b" / "collect" / KEY).exists()
+    found, _ = store.find("collect", KEY, verify=True)
+    assert found
+    store.share(found)
+    assert problems(store) == []
+
+
+def test_objects_are_written_once_listed_and_removed(url):
+    objects = ObjectStore(url)
+    assert objects.names() == []
+    assert objects.read("a/x") is None
+    for name in ("a/x", "a/deep/y", "ab"):
+        objects.write(name, b"old", new=True)
+    if not url.startswith("gs"):  # the emulator ignores the condition
+        with pytest.raises(FileExistsError):
+            objects.write("a/x", b"new", new=True)
+    assert objects.names() == ["a/deep/y", "a/x", "ab"]
+    assert objects.names("a") == ["deep/y", "x"]
+    objects.write("a/x", b"new", new=False)
+    assert objects.read_all(["a/x", "ab", "gone"]) == {"a/x": b"new", "ab": b"old"}
+    for name in ("a", "ab", "ab"):
+        objects.remove(name)
+    assert objects.names() == []
+
+
+def test_a_refusal_of_googles_service_means_that_another_machine_was_faster(
+    servers, monkeypatch, tmp_path
+):
+    """The emulator ignores the condition of a write; the service answers it with 412."""
+    objects = ObjectStore(address("gs", servers, monkeypatch, tmp_path))
+    handle = gcp_storage_emulator.server.Router.handle
+
+    def refuse(router, method: str) -> None:
+        request = router._request_handler
+        if "ifGenerationMatch=0" not in request.path:
+            return handle(router, method)
+        request.rfile.read(int(request.headers["Content-Length"]))
+        request.send_response(HTTPStatus.PRECONDITION_FAILED)
+        return request.end_headers()
+
+    monkeypatch.setattr(gcp_storage_emulator.server.Router, "handle", refuse)
+    with pytest.raises(FileExistsError):
+        objects.write("x", b"mine", new=True)
+
+
+def test_racing_writers_leave_one_whole_result(s3, tmp_path):
+    stores = [SharedStore(tmp_path / str(i), s3) for i in range(6)]
     results: list[Artifact] = []
     ready = threading.Barrier(len(stores))
 
@@ -102,41 +185,29 @@ def test_racing_writers_leave_one_whole_result(url, tmp_path):
 
     assert len({r.digest for r in results}) == 1
     assert len({r.file("rows.jsonl").read_text() for r in results}) == 1
-    assert [wrong for _, wrong in stores[0].shared_damage()] == [""]
+    assert problems(stores[0]) == []
 
 
-def test_a_forced_result_replaces_the_shared_one(url, tmp_path):
-    store = SharedStore(tmp_path / "a", url)
-    made(store, rows="old")
-    assert store.find("collect", KEY)[0]
-    made(store, rows="new")
-    assert fetched(SharedStore(tmp_path / "b", url)) == "new"
-    assert len(store.unnamed_uploads()) == 1  # the old one, for whoever still reads it
-
-
-def test_a_forced_result_yields_to_one_that_was_replaced_elsewhere_in_the_meantime(url, tmp_path):
-    here, there = SharedStore(tmp_path / "a", url), SharedStore(tmp_path / "b", url)
-    made(here, rows="old")
-    assert fetched(there) == "old"
-    made(here, rows="new here")
-    assert made(there, rows="new there").file("rows.jsonl").read_text() == "new here"
-
-
-def test_an_unreadable_manifest_is_named_and_replaced(url, tmp_path):
-    store = SharedStore(tmp_path, url)
-    store.objects.write(f"collect/{KEY}/{MANIFEST}", b"{", new=True)
-    found, wrong = store.find("collect", KEY)
+@pytest.mark.parametrize("text", ["{", "../outside", "/etc/outside", "deep/../../outside"])
+def test_an_unreadable_manifest_is_named_and_replaced(s3, tmp_path, text):
+    """Not that of a result, or one that reaches beyond its folder."""
+    store = SharedStore(tmp_path / "a", s3)
+    good = (made(store).folder / MANIFEST).read_text()
+    store.discard("collect", KEY)
+    wrong = text if text == "{" else good.replace("rows.jsonl", text)
+    store.objects.write(NAME, wrong.encode(), new=False)
+    found, said = store.find("collect", KEY)
     assert found is None
-    assert "unreadable manifest" in wrong
-    assert made(store).file("rows.jsonl").read_text() == "rows"
-    assert fetched(SharedStore(tmp_path / "b", url)) == "rows"
+    assert "unreadable manifest" in said
+    made(store, rows="made again")
+    assert fetched(SharedStore(tmp_path / "b", s3)) == "made again"
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tasks import object_store
-from tasks.shared_store import SharedStore
+from tasks.store import object_store
+from tasks.store.shared import SharedStore
 from tests.tasks.shared_by_hand import made
 object_store.TOGETHER = 1
 store = SharedStore(Path(sys.argv[1]), sys.argv[2])
@@ -151,58 +222,42 @@ made(store)
 
 
 def test_a_kill_in_the_middle_of_an_upload_shares_nothing_and_the_rest_is_sent_later(
-    url, tmp_path, monkeypatch
+    s3, tmp_path, monkeypatch
 ):
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "a"), url],
+        [sys.executable, "-c", KILLED, str(tmp_path / "a"), s3],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL
-    other = SharedStore(tmp_path / "b", url)
+    other = SharedStore(tmp_path / "b", s3)
     assert other.find("collect", KEY) == (None, "")
     assert len(other.unnamed_uploads()) == 1
 
-    again = SharedStore(tmp_path / "a", url)
+    again = SharedStore(tmp_path / "a", s3)
     sent: list[str] = []
     put = again.objects._fs.put
     monkeypatch.setattr(again.objects._fs, "put", lambda a, b: (sent.extend(a), put(a, b)))
     found, _ = again.find("collect", KEY)
     assert found is not None
-    again.share(found)
+    for _ in range(2):
+        again.share(found)
 
     assert len(sent) == 1  # of two files; one was there
     assert fetched(other) == "rows"
     assert other.unnamed_uploads() == []
-    sent.clear()
-    again.share(found)
-    assert sent == []
 
 
-def test_a_changed_or_missing_object_is_found_and_never_handed_out(url, tmp_path):
-    store = SharedStore(tmp_path / "a", url)
-    made(store)
-    damage_there(store, b"sowr")
+def test_a_server_that_stumbles_is_asked_again(s3, tmp_path, monkeypatch):
+    put, failures = S3Backend.put_object, iter([RuntimeError("500")])
 
-    assert [wrong for _, wrong in store.shared_damage()] == [
-        f"collect/{KEY}: rows.jsonl is missing or was changed"
-    ]
-    with pytest.raises(ObjectDamaged, match=r"rows.jsonl is not what was published; the next run"):
-        fetched(SharedStore(tmp_path / "b", url))
-    assert not (tmp_path / "b" / "collect" / KEY).exists()
-
-
-def test_a_server_that_stumbles_is_asked_again(url, tmp_path, monkeypatch):
-    store = SharedStore(tmp_path / "a", url)
-    put, failures = store.objects._fs.put, iter([OSError("reset"), TimeoutError("slow")])
-
-    def stumbling(*paths: object) -> None:
+    def stumbling(*arguments, **more):
         for error in failures:
             raise error
-        put(*paths)
+        return put(*arguments, **more)
 
-    monkeypatch.setattr(store.objects._fs, "put", stumbling)
-    made(store)
-    assert fetched(SharedStore(tmp_path / "b", url)) == "rows"
+    monkeypatch.setattr(S3Backend, "put_object", stumbling)
+    made(SharedStore(tmp_path / "a", s3))
+    assert fetched(SharedStore(tmp_path / "b", s3)) == "rows"
 
 
 def test_a_server_that_is_away_ends_the_stage_with_what_to_do(tmp_path, monkeypatch):
@@ -212,62 +267,37 @@ def test_a_server_that_is_away_ends_the_stage_with_what_to_do(tmp_path, monkeypa
         SharedStore(tmp_path, "s3://away/results").find("collect", KEY)
 
 
-@pytest.mark.parametrize("url", ["nonsense://x/y", "abfs://bucket/x"])
-def test_an_address_that_nothing_here_can_read_is_refused(url, tmp_path):
-    with pytest.raises(object_store.ConfigError, match=r"KLEAR_STORE="):
-        SharedStore(tmp_path, url)
+def test_a_mistake_of_the_program_is_raised_as_it_is(s3, monkeypatch):
+    objects, error = ObjectStore(s3), TypeError("no")
+    monkeypatch.setattr(objects._fs, "cat_file", Mock(side_effect=error))
+    with pytest.raises(TypeError) as raised:
+        objects.read(NAME)
+    assert raised.value is error
 
 
-def test_a_folder_that_machines_mount_needs_no_server(tmp_path):
-    url = f"file://{tmp_path}/shared"
-    made(SharedStore(tmp_path / "a", url))
-    other = SharedStore(tmp_path / "b", url)
-    assert fetched(other) == "rows"
-    with pytest.raises(FileExistsError):
-        other.objects.write(f"collect/{KEY}/{MANIFEST}", b"{}", new=True)
-    assert [wrong for _, wrong in other.shared_damage()] == [""]
+@pytest.mark.parametrize("wrong", ["nonsense://x/y", "abfs://bucket/x"])
+def test_an_address_that_nothing_here_can_read_is_refused(wrong, tmp_path):
+    with pytest.raises(ConfigError, match=r"KLEAR_STORE="):
+        SharedStore(tmp_path, wrong)
 
 
-def test_a_forced_result_that_could_not_be_sent_is_sent_later_and_kept(url, tmp_path, monkeypatch):
-    store = SharedStore(tmp_path / "a", url)
-    made(store, rows="old")
-    assert store.find("collect", KEY)[0]
-    with monkeypatch.context() as patch:
-        patch.setattr(store.objects, "upload", Mock(side_effect=StoreUnreachable("cut")))
-        with pytest.raises(StoreUnreachable):
-            made(store, rows="new")
-
-    again = SharedStore(tmp_path / "a", url)
-    found, _ = again.find("collect", KEY)
-    assert found is not None
-    assert again.share(found).file("rows.jsonl").read_text() == "new"
-    assert fetched(SharedStore(tmp_path / "b", url)) == "new"
+def test_a_bucket_that_is_not_there_is_said_to_be_missing(s3, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"bucket"):
+        made(SharedStore(tmp_path, "s3://nowhere/results"))
 
 
 def test_a_manifest_that_is_signed_later_is_shared_without_its_files_again(
-    url, tmp_path, monkeypatch
+    s3, tmp_path, monkeypatch
 ):
-    store = SharedStore(tmp_path / "a", url)
+    store = SharedStore(tmp_path / "a", s3)
     found = made(store)
     path = found.folder / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | {"mlflow_run": "later"}))
-    sent: list[str] = []
-    put = store.objects._fs.put
-    monkeypatch.setattr(store.objects._fs, "put", lambda a, b: (sent.extend(a), put(a, b)))
+    put = Mock()
+    monkeypatch.setattr(store.objects._fs, "put", put)
 
     store.share(found)
 
-    assert sent == []
-    assert SharedStore(tmp_path / "b", url).manifest(found).mlflow_run == "later"
-    assert fetched(SharedStore(tmp_path / "c", url)) == "rows"
-
-
-@pytest.mark.parametrize("name", ["../outside", "/etc/outside", "deep/../../outside"])
-def test_a_manifest_that_names_a_file_outside_of_its_folder_is_unreadable(url, tmp_path, name):
-    store = SharedStore(tmp_path, url)
-    text = made(store).folder.joinpath(MANIFEST).read_text().replace("rows.jsonl", name)
-    store.discard("collect", KEY)
-    store.objects.write(f"collect/{KEY}/{MANIFEST}", text.encode(), new=False)
-    found, wrong = store.find("collect", KEY)
-    assert found is None
-    assert "unreadable manifest" in wrong
+    put.assert_not_called()
+    assert SharedStore(tmp_path / "b", s3).manifest(found).mlflow_run == "later"
+    assert fetched(SharedStore(tmp_path / "c", s3)) == "rows"

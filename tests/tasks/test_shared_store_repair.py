@@ -1,29 +1,22 @@
 """A shared store that was moved, emptied or damaged: whoever has a good result mends it."""
 
-import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from configs.base import Settings
-from tasks import object_store
-from tasks.manifest import MANIFEST
-from tasks.object_store import ObjectDamaged, StoreUnreachable
-from tasks.run import Run, active
-from tasks.shared_results import remove_shared, results
-from tasks.shared_store import SharedStore
-from tasks.stage import Metrics, stage
-from tasks.store import Artifact
-from tasks.store_care import damaged
-from tests.tasks.shared_by_hand import KEY, damage_there, fetched, made
-
-NAME = f"collect/{KEY}/{MANIFEST}"
+from configs.settings.base import Settings
+from tasks.stage.run import Run, active
+from tasks.stage.stage import Metrics, stage
+from tasks.store.care import damaged
+from tasks.store.object_store import ObjectDamaged, StoreUnreachable
+from tasks.store.shared import SharedStore
+from tasks.store.store import Artifact
+from tests.tasks.shared_by_hand import KEY, damage_there, fetched, made, problems
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(object_store, "FIRST_DELAY_S", 0.0)
+def url(tmp_path: Path) -> str:
     return f"file://{tmp_path}/bucket"
 
 
@@ -32,10 +25,6 @@ def reused(store: SharedStore, *, verify: bool = False) -> Artifact:
     found, wrong = store.find("collect", KEY, verify=verify)
     assert found, wrong
     return store.share(found)
-
-
-def problems(store: SharedStore) -> list[str]:
-    return [wrong for _, wrong in store.shared_damage() if wrong]
 
 
 def test_a_cached_result_is_published_at_a_new_address_too(url, tmp_path):
@@ -47,7 +36,7 @@ def test_a_cached_result_is_published_at_a_new_address_too(url, tmp_path):
 def test_what_another_machine_removed_is_published_again_by_the_next_process(url, tmp_path):
     made(SharedStore(tmp_path / "a", url))
     other = SharedStore(tmp_path / "b", url)
-    remove_shared(other, results(other)[0])
+    other.remove_shared("collect", KEY)
     reused(SharedStore(tmp_path / "a", url))
     assert fetched(other) == "rows"
 
@@ -59,25 +48,7 @@ def test_whether_a_result_is_still_shared_is_asked_once_a_process(url, tmp_path,
     monkeypatch.setattr(store.objects, "read", asked)
     reused(store)
     reused(store)
-    asked.assert_called_once_with(NAME)
-
-
-def test_what_was_shared_counts_as_shared_while_the_server_is_away(url, tmp_path, monkeypatch):
-    made(SharedStore(tmp_path / "a", url))
-    store = SharedStore(tmp_path / "a", url)
-    away = Mock(side_effect=StoreUnreachable("away"))
-    monkeypatch.setattr(store.objects, "read", away)
-    for _ in range(2):
-        assert reused(store).file("rows.jsonl").read_text() == "rows"
-    away.assert_called_once()
-
-
-def test_what_was_shared_elsewhere_does_not_count_as_shared(url, tmp_path, monkeypatch):
-    made(SharedStore(tmp_path / "a", url))
-    store = SharedStore(tmp_path / "a", f"{url}_new")
-    monkeypatch.setattr(store.objects, "read", Mock(side_effect=StoreUnreachable("away")))
-    with pytest.raises(StoreUnreachable):
-        reused(store)
+    asked.assert_called_once()
 
 
 def test_what_another_machine_forced_is_taken_over_at_the_next_cache_hit(url, tmp_path):
@@ -88,15 +59,16 @@ def test_what_another_machine_forced_is_taken_over_at_the_next_cache_hit(url, tm
     assert reused(SharedStore(tmp_path / "b", url)).file("rows.jsonl").read_text() == "new"
 
 
-def test_of_a_result_that_is_taken_over_only_what_differs_is_fetched(url, tmp_path, monkeypatch):
-    here, there = SharedStore(tmp_path / "a", url), SharedStore(tmp_path / "b", url)
-    made(here, rows="old")
-    assert fetched(there) == "old"
-    made(here, rows="new")
-    download = Mock(wraps=there.objects.download)
-    monkeypatch.setattr(there.objects, "download", download)
-    assert (reused(there).folder / "deep/more.txt").read_text() == "more"
-    assert list(download.call_args.args[1]) == ["rows.jsonl"]
+def test_a_forced_result_that_could_not_be_sent_is_sent_later_and_kept(url, tmp_path, monkeypatch):
+    store = SharedStore(tmp_path / "a", url)
+    made(store, rows="old")
+    with monkeypatch.context() as patch:
+        patch.setattr(store.objects, "upload", Mock(side_effect=StoreUnreachable("cut")))
+        with pytest.raises(StoreUnreachable):
+            made(store, rows="new")
+
+    assert reused(SharedStore(tmp_path / "a", url)).file("rows.jsonl").read_text() == "new"
+    assert fetched(SharedStore(tmp_path / "b", url)) == "new"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"row"])
@@ -114,26 +86,13 @@ def test_a_result_without_its_files_is_not_found_and_is_replaced(url, tmp_path, 
     assert fetched(SharedStore(tmp_path / "c", url)) == "made again"
 
 
-def test_changed_bytes_end_one_run_and_the_next_one_replaces_the_result(url, tmp_path):
-    made(SharedStore(tmp_path / "a", url))
-    damage_there(SharedStore(tmp_path / "b", url), b"sowr")
-    with pytest.raises(ObjectDamaged, match=r"the next run that makes collect computes it again$"):
-        fetched(SharedStore(tmp_path / "b", url))
-
-    again = SharedStore(tmp_path / "b", url)
-    assert again.find("collect", KEY)[0] is None
-    made(again, rows="made again")
-    assert fetched(SharedStore(tmp_path / "c", url)) == "made again"
-    assert fetched(SharedStore(tmp_path / "b", url)) == "made again"
-
-
 def test_a_file_that_goes_while_it_is_fetched_is_damage(url, tmp_path):
     made(SharedStore(tmp_path / "a", url))
     other = SharedStore(tmp_path / "b", url)
     found, _ = other.find("collect", KEY)
     assert found
     damage_there(other, None)
-    with pytest.raises(ObjectDamaged, match=r"rows.jsonl is missing; the next run"):
+    with pytest.raises(ObjectDamaged, match=r"rows.jsonl is missing or was changed; the next run"):
         other.fetch(found)
 
 
@@ -145,42 +104,12 @@ def test_verify_finds_changed_bytes_before_anybody_reads_them(url, tmp_path):
 
 def test_a_machine_with_a_sound_copy_mends_the_shared_files_under_verify(url, tmp_path):
     made(SharedStore(tmp_path / "a", url))
-    damage_there(SharedStore(tmp_path / "b", url), b"sowr")
+    other = SharedStore(tmp_path / "b", url)
+    damage_there(other, b"sowr")
+    with pytest.raises(ObjectDamaged):
+        fetched(other)
     reused(SharedStore(tmp_path / "a", url), verify=True)
     assert fetched(SharedStore(tmp_path / "b", url)) == "rows"
-
-
-def test_a_copy_that_was_changed_here_is_brought_again_under_verify(url, tmp_path):
-    store = SharedStore(tmp_path / "a", url)
-    path = made(store).file("rows.jsonl")
-    path.write_text("sowr")  # of the same size
-
-    found = reused(SharedStore(tmp_path / "a", url), verify=True)
-    SharedStore(tmp_path / "a", url).fetch(found)
-
-    assert path.read_text() == "rows"
-
-
-def test_who_only_looks_for_damage_names_a_changed_copy_and_leaves_it(url, tmp_path):
-    store = SharedStore(tmp_path / "a", url)
-    path = made(store).file("rows.jsonl")
-    path.write_text("sowr")
-
-    [(_, wrong)] = damaged(store)
-
-    assert wrong.endswith("rows.jsonl was changed since it was published")
-    assert path.read_text() == "sowr"
-    assert (path.parent / MANIFEST).exists()
-
-
-def test_a_copy_that_was_changed_here_is_kept_where_the_shared_one_is_no_better(url, tmp_path):
-    path = made(SharedStore(tmp_path / "a", url)).file("rows.jsonl")
-    path.write_text("sowr")
-    damage_there(SharedStore(tmp_path / "b", url), b"worse")
-    found, wrong = SharedStore(tmp_path / "a", url).find("collect", KEY, verify=True)
-    assert found is None
-    assert "rows.jsonl is missing or was changed" in wrong
-    assert path.read_text() == "sowr"
 
 
 def test_what_store_verify_names_is_mended_by_the_next_run_here(url, tmp_path):
@@ -192,15 +121,34 @@ def test_what_store_verify_names_is_mended_by_the_next_run_here(url, tmp_path):
     assert problems(store) == []
 
 
-def test_a_result_that_was_mended_elsewhere_is_found_again(url, tmp_path):
-    made(SharedStore(tmp_path / "a", url))
-    other = SharedStore(tmp_path / "b", url)
-    damage_there(other, b"sowr")
-    with pytest.raises(ObjectDamaged):
-        fetched(other)
-    reused(SharedStore(tmp_path / "a", url), verify=True)
-    assert fetched(other) == "rows"
-    assert not other.marks.damaged("collect", KEY)
+def test_a_copy_that_was_changed_here_is_named_and_brought_again_under_verify(url, tmp_path):
+    store = SharedStore(tmp_path / "a", url)
+    path = made(store).file("rows.jsonl")
+    path.write_text("sowr")  # of the same size
+    [(_, wrong)] = damaged(store)
+    assert wrong.endswith("rows.jsonl was changed since it was published")
+    assert path.read_text() == "sowr"
+
+    found = reused(SharedStore(tmp_path / "a", url), verify=True)
+    SharedStore(tmp_path / "a", url).fetch(found)
+
+    assert path.read_text() == "rows"
+
+
+def test_a_copy_that_was_cut_here_is_fetched_again(url, tmp_path):
+    store = SharedStore(tmp_path, url)
+    made(store).file("rows.jsonl").write_text("other rows")
+    assert fetched(store) == "rows"
+
+
+def test_a_copy_that_was_changed_here_is_kept_where_the_shared_one_is_no_better(url, tmp_path):
+    path = made(SharedStore(tmp_path / "a", url)).file("rows.jsonl")
+    path.write_text("sowr")
+    damage_there(SharedStore(tmp_path / "b", url), b"worse")
+    found, wrong = SharedStore(tmp_path / "a", url).find("collect", KEY, verify=True)
+    assert found is None
+    assert "rows.jsonl is missing or was changed" in wrong
+    assert path.read_text() == "sowr"
 
 
 def test_a_damaged_winner_is_replaced_by_the_sound_result_of_the_loser(url, tmp_path):
@@ -217,22 +165,6 @@ def test_a_copy_that_was_changed_here_is_never_sent(url, tmp_path):
     with pytest.raises(OSError, match=r"was changed since it was published; .* --verify"):
         reused(SharedStore(tmp_path / "a", f"{url}_new"))
     assert SharedStore(tmp_path / "b", f"{url}_new").find("collect", KEY) == (None, "")
-
-
-def test_a_result_that_was_overwritten_yields_where_the_server_keeps_no_condition(
-    url, tmp_path, monkeypatch
-):
-    """Both of two writes at once succeed there; the later one stays."""
-    made(SharedStore(tmp_path / "b", f"{url}_later"), rows="later")
-    store = SharedStore(tmp_path / "a", url)
-    put = store.objects._put_at_once
-
-    def overtaken(path: str, content: bytes, *, new: bool) -> None:
-        put(path, content, new=new)
-        shutil.copytree(tmp_path / "bucket_later", tmp_path / "bucket", dirs_exist_ok=True)
-
-    monkeypatch.setattr(store.objects, "_put_at_once", overtaken)
-    assert made(store, rows="first").file("rows.jsonl").read_text() == "later"
 
 
 class Knobs(Settings):
@@ -260,7 +192,7 @@ def test_the_same_command_goes_on_after_it_met_a_damaged_input(url, tmp_path):
         with active(Run(store=SharedStore(tmp_path / "b", url))):
             return report(collect(settings=Knobs()), settings=Knobs()).file("page").read_text()
 
-    with pytest.raises(ObjectDamaged):
+    with pytest.raises(ObjectDamaged, match=r"the next run that makes collect computes it again$"):
         run()
     assert run() == "rows"
     assert problems(SharedStore(tmp_path / "c", url)) == []

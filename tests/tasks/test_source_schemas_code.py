@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from configs.sources import Source
+from configs.settings.sources import Source
 from eval.records import CallCase, CheckerCase, StdinCase, TestSuite
-from tasks.row_fields import BadField
-from tasks.row_to_problem import to_problem
+from tasks.data.row_to_problem import BadField, to_problem
 
 EXPERT = (
     "You are an expert Python programmer. You will be given a question (problem specification) and "

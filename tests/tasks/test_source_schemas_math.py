@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.sources import Source
+from configs.settings.sources import Source
 from eval.records import Problem
-from tasks.row_fields import BadField
-from tasks.row_to_problem import to_problem
-from tasks.sources import Piece, needed_columns, piece_rows
+from tasks.data.row_to_problem import BadField, to_problem
+from tasks.data.sources import Piece, needed_columns, piece_rows
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 STEPS = "Let's think step by step and output the final answer within \\boxed{}."

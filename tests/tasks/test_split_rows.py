@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 
 from eval.records import Problem, Rejected
 from eval.tables import read_table, write_table
-from tasks.split_rows import split_rows
+from tasks.data.split_rows import split_rows
 
 
 def problems(count: int) -> list[Problem]:

@@ -3,9 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.data_stages import SelectSettings
-from tasks.store import SCRATCH
-from tasks.subset import Candidates, choose
+from configs.settings.data import SelectSettings
+from tasks.answers.subset import Candidates, choose
+from tasks.store.store import SCRATCH
 
 TOPICS = ("circle area radius", "prime divisor remainder", "graph vertex edge")
 
@@ -64,10 +64,10 @@ def test_vectors_of_a_killed_run_are_used_again(tmp_path: Path, monkeypatch: pyt
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.k_center.k_center_greedy", killed)
+        patched.setattr("tasks.answers.k_center.k_center_greedy", killed)
         with pytest.raises(KeyboardInterrupt):
             chosen(found, tmp_path / "out", size=4)
     (vectors,) = (tmp_path / "out" / SCRATCH).rglob("vectors.npy")
     assert len(np.load(vectors)) == 9
-    monkeypatch.setattr("tasks.embeddings.embed", killed)
+    monkeypatch.setattr("tasks.answers.embeddings.embed", killed)
     assert chosen(found, tmp_path / "out", size=4) == whole

@@ -3,8 +3,8 @@
 import runpy
 from pathlib import Path
 
-from eval import benchmarks
-from tasks import train
+from eval.benchmarks import benchmarks
+from tasks.models import train
 
 
 def test_another_judge_is_another_version_of_rl_and_of_nothing_else(monkeypatch):

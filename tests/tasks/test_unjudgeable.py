@@ -5,23 +5,23 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from configs.data_stages import (
+from configs.settings.data import (
     DifficultySettings,
     FilterRLSettings,
     FilterTestsSettings,
     JudgeStageSettings,
     SelectSettings,
 )
-from configs.judging import JudgeRuntime, JudgeSettings
-from eval.judge import NO_GOLD, Judge
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.judge.judge import NO_GOLD, Judge
 from eval.records import Example, Problem, Rejected, Sample, Score
 from eval.tables import read_table, write_table
-from tasks.difficulty import Difficulty, difficulty
-from tasks.filter_rl import filter_rl
-from tasks.filter_tests import filter_tests
-from tasks.judge import judge
-from tasks.select import select
-from tasks.store import Artifact
+from tasks.answers.difficulty import Difficulty, difficulty
+from tasks.answers.filter_rl import filter_rl
+from tasks.answers.judge import judge
+from tasks.answers.select import select
+from tasks.data.filter_tests import filter_tests
+from tasks.store.store import Artifact
 
 ONE_WORKER = JudgeSettings(runtime=JudgeRuntime(workers=1))
 JUDGED = Problem(domain="math", prompt="1+1?", answer="2", source="gold")

@@ -1,4 +1,4 @@
-from tasks.words import alnum_words, whitespace_words
+from tasks.data.overlaps.words import alnum_words, whitespace_words
 
 
 def test_latex_becomes_its_letters_and_digits():

@@ -8,8 +8,8 @@ import pytest
 import torch
 from datasets import Dataset
 
-from configs.engines import EngineSettings
-from configs.training_stages import BaseModelSettings, RLSettings, TrainRuntime
+from configs.settings.engines import EngineSettings
+from configs.settings.training import BaseModelSettings, RLSettings, TrainRuntime
 from eval.families import countdown
 from eval.records import Example, Problem
 from eval.tables import write_table
@@ -53,8 +53,8 @@ def examples(problems: list[Problem]) -> list[Example]:
 @pytest.fixture(scope="session")
 def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
     """examples.parquet, problems.parquet and the checkpoint of a small base model."""
-    from training.base import create_base
-    from training.jobs import BaseJob
+    from training.checkpoints.base import create_base
+    from training.launch.jobs import BaseJob
 
     folder = tmp_path_factory.mktemp("training")
     paths = {"examples": folder / "examples.parquet", "problems": folder / "problems.parquet"}
@@ -71,10 +71,10 @@ def make_trainer(files, tmp_path):
     `rollout_func` replaces sampling; other keywords are GPPOConfig's.
     """
     from training import render
-    from training.checkpoints import load_model, load_tokenizer
-    from training.gppo_config import GPPOConfig
-    from training.gppo_trainer import GPPOTrainer
-    from training.rl import rollout_function
+    from training.checkpoints.saving import load_model, load_tokenizer
+    from training.rl.config import GPPOConfig
+    from training.rl.train import rollout_function
+    from training.rl.trainer import GPPOTrainer
 
     def make(
         reward: Any,

@@ -14,10 +14,11 @@ from unittest import mock
 
 from transformers import TrainerCallback
 
-from configs.training_stages import RLSettings, SFTSettings, TrainRuntime
+from configs.settings.training import RLSettings, SFTSettings, TrainRuntime
 from eval.records import Problem, Score
-from training import rl, sft
-from training.jobs import RLJob, SFTJob
+from training.launch.jobs import RLJob, SFTJob
+from training.rl import train as rl
+from training.sft import train as sft
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
 RL = RLSettings(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from killed_child import rl_settings
 
-from configs.placing import launch_for
-from tasks import launch
-from training.jobs import RLJob
+from configs.settings.placing import launch_for
+from tasks.models import launch
+from training.launch.jobs import RLJob
 
 
 def main(checkpoint: Path, problems: Path, out: Path, steps: int) -> int:

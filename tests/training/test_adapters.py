@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from configs.training_stages import LoRASettings, RLSettings, SFTSettings, TrainRuntime
-from training import rl, sft
-from training.adapters import lora_config
-from training.checkpoints import load_model, load_tokenizer
-from training.jobs import RLJob, SFTJob
+from configs.settings.training import LoRASettings, RLSettings, SFTSettings, TrainRuntime
+from training.checkpoints import saving
+from training.checkpoints.saving import load_model, load_tokenizer
+from training.checkpoints.whole_model import lora_config
+from training.launch.jobs import RLJob, SFTJob
+from training.rl import train as rl
 from training.schedule import rl_schedule
+from training.sft import train as sft
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
 LORA = LoRASettings(rank=4, alpha=8)
@@ -39,11 +41,10 @@ def test_adapters_are_merged_into_a_checkpoint_like_any_other(files, tmp_path):
 
 def test_a_killed_lora_run_continues_to_the_same_bits(files, tmp_path, monkeypatch):
     sft.run_sft(sft_job(files, tmp_path / "whole"))
-    original = sft.save_trained
-    monkeypatch.setattr(sft, "save_trained", lambda *a, **k: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        sft.run_sft(sft_job(files, tmp_path / "cut"))
-    monkeypatch.setattr(sft, "save_trained", original)
+    with monkeypatch.context() as patch:
+        patch.setattr(saving, "save_trained", lambda *a, **k: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            sft.run_sft(sft_job(files, tmp_path / "cut"))
     sft.run_sft(sft_job(files, tmp_path / "cut"))
     whole, cut = weights(tmp_path / "whole/checkpoint"), weights(tmp_path / "cut/checkpoint")
     assert all(torch.equal(w, cut[n]) for n, w in whole.items())

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from configs.training_stages import BaseModelSettings
-from training.base import corpus, create_base, prepare_for_chat, small_tokenizer, widen
-from training.checkpoints import load_model, load_tokenizer
-from training.jobs import BaseJob, write_job
-from training.lineage import read_lineage
+from configs.settings.training import BaseModelSettings
+from training.checkpoints.base import corpus, create_base, prepare_for_chat, small_tokenizer, widen
+from training.checkpoints.lineage import read_lineage
+from training.checkpoints.saving import load_model, load_tokenizer
+from training.launch.jobs import BaseJob, write_job
 from training.render import response_ids, response_texts
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +139,7 @@ def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
     write_job(tmp_path / "job.json", BaseJob(out=tmp_path / "out", settings=settings))
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "HUGGINGFACE"))}
     done = subprocess.run(
-        [sys.executable, "-m", "training.child", str(tmp_path / "job.json")],
+        [sys.executable, "-m", "training.launch.child", str(tmp_path / "job.json")],
         cwd=ROOT, env={**environment, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
         capture_output=True, text=True,
     )  # fmt: skip

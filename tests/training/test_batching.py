@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.batching import (
-    PlannedBatches,
-    PromptOrder,
+from training.packing import (
     cut_steps,
     epoch_batches,
     length_groups,
     optimizer_steps,
+    prompt_order,
 )
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=80)
@@ -55,7 +54,7 @@ def test_no_sequence_is_an_error():
 
 def order(**changes):
     numbers = {"prompts_per_step": 2, "rollouts": 3, "updates": 2, "steps": 4, "seed": 0}
-    return list(PromptOrder(5, **(numbers | changes)))
+    return prompt_order(5, **(numbers | changes))
 
 
 def test_each_step_repeats_its_prompts_for_rollouts_and_updates():
@@ -105,7 +104,3 @@ def test_a_step_mixes_lengths_when_it_holds_several_cells():
     lengths = [10] * 50 + [50] * 50
     steps = optimizer_steps(lengths, 400, 50, 1, seed=1)
     assert any({lengths[i] for i in step} == {10, 50} for step in steps)
-
-
-def test_an_empty_micro_batch_is_the_filler():
-    assert list(PlannedBatches([[1, 2], []], filler=9)) == [[1, 2], [9]]

@@ -8,21 +8,20 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
 
-from configs.engines import EngineRuntime
-from configs.training_stages import RLSettings, TrainRuntime
-from training import beside_vllm, own_vllm
-from training.jobs import RLJob, write_job
-from training.node import LOST
+from configs.settings.engines import EngineRuntime
+from configs.settings.training import RLSettings, TrainRuntime
+from training.launch.jobs import RLJob, write_job
+from training.launch.node import EXIT_WORKER_LOST
+from training.vllm import sidecar
+from training.vllm.ports import free_port
+from training.vllm.server import URL, own_server
 
 SERVER = """
 import json, os, subprocess, sys, threading, time
@@ -88,17 +87,16 @@ def job(tmp_path: Path) -> RLJob:
 @pytest.fixture
 def run(job, monkeypatch):
     """`run(code, word, how)`: the exit code with `python -c code FOLDER word` beside the server."""
-    monkeypatch.delenv(beside_vllm.VISIBLE, raising=False)
-    monkeypatch.setattr(beside_vllm, "gpus_here", list)
+    monkeypatch.setenv(sidecar.VISIBLE, "")
 
     def beside(code: str, word: str, how: str = "well", minutes: float = 10.0) -> int:
         def command(_: RLJob, name: str, host: str, port: int, *, cuda: bool) -> list[str]:
             assert (host, cuda) == ("127.0.0.1", False)
             return [sys.executable, "-c", SERVER, name, str(port), str(job.out), how]
 
-        monkeypatch.setattr(beside_vllm, "serve_command", command)
+        monkeypatch.setattr(sidecar, "serve_command", command)
         given = [str(job.out / "job.json"), "--minutes", str(minutes), "--"]
-        return beside_vllm.main([*given, sys.executable, "-c", code, str(job.out), word])
+        return sidecar.main([*given, sys.executable, "-c", code, str(job.out), word])
 
     return beside
 
@@ -115,7 +113,7 @@ def gone(file: Path) -> bool:
 def test_the_command_runs_beside_a_server_that_answers_and_its_end_is_the_end(
     run, job, code, monkeypatch
 ):
-    monkeypatch.setattr(beside_vllm, "LAST_WORDS_S", 0.5)  # this server has none
+    monkeypatch.setattr(sidecar, "LAST_WORDS_S", 0.5)  # this server has none
     assert run(NOTES, str(code)) == code
     assert (job.out / "told").read_text().startswith("http://127.0.0.1:2")
     assert gone(job.out / "server.pid")
@@ -155,43 +153,11 @@ def test_a_server_that_never_answers_is_ended_in_time(run, job, capsys):
         assert gone(job.out / "server.pid")
 
 
-@pytest.fixture
-def another() -> Iterator[int]:
-    """The port of somebody else's server, which answers all that ours would be asked."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            text = json.dumps({"data": [{"id": "another"}]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    found = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=found.serve_forever)
-    thread.start()
-    yield found.server_address[1]
-    found.shutdown()
-    thread.join()
-    found.server_close()
-
-
-def test_a_port_that_another_took_meanwhile_is_changed(run, job, monkeypatch, another):
-    draw = beside_vllm.free_port
-    ports = iter([another, free := draw("127.0.0.1")])
-    monkeypatch.setattr(beside_vllm, "free_port", lambda _: next(ports, 0) or draw("127.0.0.1"))
-    assert run(NOTES, "0") == 0
-    assert (job.out / "told").read_text() == f"http://127.0.0.1:{free}"
-
-
 @pytest.mark.parametrize("trainer", ["waits", "fails"])
 def test_a_server_that_dies_in_the_middle_is_a_loss_and_ends_the_training(
     run, job, capsys, trainer
 ):
-    assert run(LOSES_ITS_SERVER, trainer) == LOST
+    assert run(LOSES_ITS_SERVER, trainer) == EXIT_WORKER_LOST
     said = capsys.readouterr().err
     assert "ended with exit code 9 in the middle" in said
     assert "the engine is dead" in said
@@ -199,7 +165,7 @@ def test_a_server_that_dies_in_the_middle_is_a_loss_and_ends_the_training(
 
 
 def test_an_engine_that_outlives_its_server_is_ended_with_it(run, job):
-    assert run(LOSES_ITS_SERVER, "waits", "with an engine") == LOST
+    assert run(LOSES_ITS_SERVER, "waits", "with an engine") == EXIT_WORKER_LOST
     assert gone(job.out / "server.pid")
     deadline = time.monotonic() + 30
     while not gone(job.out / "engine.pid"):
@@ -209,31 +175,31 @@ def test_an_engine_that_outlives_its_server_is_ended_with_it(run, job):
 
 def test_a_free_port_is_one_that_can_be_listened_on():
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", beside_vllm.free_port("127.0.0.1")))
+        listener.bind(("127.0.0.1", free_port("127.0.0.1")))
         listener.listen()
 
 
 def test_trainers_and_server_share_the_gpus_of_their_machine(job, monkeypatch):
     two = job.settings.model_copy(update={"engine_runtime": EngineRuntime(tensor_parallel=2)})
     pair = job.model_copy(update={"settings": two})
-    monkeypatch.setenv(beside_vllm.VISIBLE, "4,5,6,7")
-    name = beside_vllm.VISIBLE
-    assert beside_vllm.shared_gpus(pair, 2) == ({name: "4,5"}, {name: "6,7"})
-    with pytest.raises(beside_vllm.TooFewGPUs, match=r"3 GPUs train and .* needs 2 more .* are 4"):
-        beside_vllm.shared_gpus(pair, 3)
+    monkeypatch.setenv(sidecar.VISIBLE, "4,5,6,7")
+    name = sidecar.VISIBLE
+    assert sidecar.shared_gpus(pair, 2) == ({name: "4,5"}, {name: "6,7"})
+    with pytest.raises(sidecar.TooFewGPUs, match=r"3 GPUs train and .* needs 2 more .* are 4"):
+        sidecar.shared_gpus(pair, 3)
     monkeypatch.setenv(name, "")
-    assert beside_vllm.shared_gpus(pair, 2) == ({}, {})
+    assert sidecar.shared_gpus(pair, 2) == ({}, {})
 
 
 def test_the_server_has_room_for_a_prompt_and_its_answer_and_takes_weights(job):
-    command = own_vllm.serve_command(job, "policy", "127.0.0.1", 20_001, cuda=False)
+    command = sidecar.serve_command(job, "policy", "127.0.0.1", 20_001, cuda=False)
     after = dict(pairwise(command))
     assert after["--max-model-len"] == str(4_096 + 32_768)
     assert after["--dtype"] == "float32"
-    assert after["--worker-extension-cls"] == "training.vllm_worker.PolicyWeights"
-    assert after["--middleware"] == "training.server_token.RequireToken"
+    assert after["--worker-extension-cls"] == "training.vllm.worker.PolicyWeights"
+    assert after["--middleware"] == "training.vllm.server.RequireToken"
     (job.checkpoint / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
-    command = own_vllm.serve_command(job, "policy", "127.0.0.1", 20_001, cuda=True)
+    command = sidecar.serve_command(job, "policy", "127.0.0.1", 20_001, cuda=True)
     after = dict(pairwise(command))
     assert after["--max-model-len"] == "512"
     assert json.loads(after["--weight-transfer-config"]) == {"backend": "nccl"}
@@ -241,12 +207,12 @@ def test_the_server_has_room_for_a_prompt_and_its_answer_and_takes_weights(job):
 
 
 def test_a_trainer_that_was_told_of_no_server_says_how_to_get_one(monkeypatch):
-    monkeypatch.delenv(own_vllm.URL, raising=False)
+    monkeypatch.delenv(URL, raising=False)
     with pytest.raises(ValueError, match=r"without runtime\.vllm_server_url: a stage starts"):
-        own_vllm.own_server()
-    monkeypatch.setenv(own_vllm.URL, "http://127.0.0.1:1")
-    assert own_vllm.own_server() == "http://127.0.0.1:1"
-    assert own_vllm.own_server("http://gpu-1:8000") == "http://gpu-1:8000"
+        own_server()
+    monkeypatch.setenv(URL, "http://127.0.0.1:1")
+    assert own_server() == "http://127.0.0.1:1"
+    assert own_server("http://gpu-1:8000") == "http://gpu-1:8000"
 
 
 def test_only_the_first_machine_of_a_step_has_the_server(job, monkeypatch):
@@ -259,5 +225,5 @@ def test_only_the_first_machine_of_a_step_has_the_server(job, monkeypatch):
     monkeypatch.setattr(os, "execvp", become)
     monkeypatch.setenv("SLURM_NODEID", "1")
     with pytest.raises(SystemExit):
-        beside_vllm.main([str(job.out / "job.json"), "--slurm", "--", "train", "--rank", "1"])
+        sidecar.main([str(job.out / "job.json"), "--slurm", "--", "train", "--rank", "1"])
     assert ran == [["train", "--rank", "1"]]

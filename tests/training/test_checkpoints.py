@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from training import whole_model
-from training.checkpoints import (
+from training.checkpoints import whole_model
+from training.checkpoints.saving import (
     STABLE,
     StableCheckpoints,
     check_layout,
@@ -16,7 +16,7 @@ from training.checkpoints import (
     save_model,
     save_trained,
 )
-from training.stable import latest
+from training.layout import latest
 
 
 def checkpoint(folder, step, *, stable=True):

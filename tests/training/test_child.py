@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from configs.engines import EngineSettings, Sampling
-from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
-from training import child
-from training.jobs import BaseJob, GenerateJob, RLJob, SFTJob, read_job, write_job
+from configs.settings.engines import EngineSettings, Sampling
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
+from training.launch import child
+from training.launch.jobs import BaseJob, GenerateJob, RLJob, SFTJob, read_job, write_job
 
 ROOT = Path(__file__).parents[2]
 HERE = Path("somewhere")
@@ -44,7 +44,7 @@ def test_an_unknown_kind_or_key_is_an_error_that_names_it(tmp_path):
 
 
 def test_jobs_can_be_written_without_torch():
-    code = "import sys, training.jobs; sys.exit('torch' in sys.modules)"
+    code = "import sys, training.launch.jobs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
@@ -64,7 +64,7 @@ def test_a_child_runs_its_job_and_leaves_the_result(files, tmp_path):
         ),
     )
     done = subprocess.run(
-        [sys.executable, "-m", "training.child", str(tmp_path / "job.json")],
+        [sys.executable, "-m", "training.launch.child", str(tmp_path / "job.json")],
         cwd=ROOT,
         capture_output=True,
         text=True,

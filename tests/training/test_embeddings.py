@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from configs.data_stages import EmbeddingRuntime, EmbeddingSettings
-from training import embeddings
-from training.embeddings import Embedder, EmbedJob, run_embed
+from configs.settings.data import EmbeddingRuntime, EmbeddingSettings
+from training.engines import embeddings
+from training.engines.embeddings import Embedder, EmbedJob, run_embed
 
 TEXTS = ["Make 24 from 1, 2, 3.", "Make 7.", "What is 2 + 2? " * 10, "Make 7.", "x"]
 

@@ -1,34 +1,39 @@
-"""Local generation with a real, very small model: answers, ends, seeds, and resuming a job."""
+"""Local generation with a real, very small model: answers, ends, seeds, and resuming a job; what
+reaches vLLM, without starting it."""
 
 import json
 import random
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from configs.engines import EngineRuntime, EngineSettings, Sampling
-from configs.training_stages import BaseModelSettings
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from configs.settings.training import BaseModelSettings
 from eval.families import countdown
 from eval.records import Sample
 from training.engines import local
-from training.engines.answers import make_sample, yarn_parameters
+from training.engines.answers import LocalModel, check_room, positions_of, yarn_parameters
 from training.engines.interface import EngineError, Request, request_seed
-from training.engines.journal import Journal
-from training.engines.local import generate_job, journal_path
+from training.engines.journal import Journal, journal_path
+from training.engines.local import generate_job
 from training.engines.make import make_local_engine
-from training.jobs import GenerateJob
+from training.engines.vllm_engine import engine_arguments, refuse_to_cut
+from training.launch.jobs import GenerateJob
 
 TINY = BaseModelSettings(
     kind="random", hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, mlp=16, vocabulary=280,
     max_positions=128,
 )  # fmt: skip
+LONG = Request(problem_id="long", index=0, prompt="12 " * 200)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from training.checkpoints.base import small_model, small_tokenizer
+    from training.checkpoints.saving import save_model
 
     folder = tmp_path_factory.mktemp("model") / "checkpoint"
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
@@ -36,7 +41,7 @@ def checkpoint(tmp_path_factory) -> Path:
     return folder
 
 
-def settings(checkpoint: Path, **more) -> EngineSettings:
+def settings(checkpoint: Path, **more: Any) -> EngineSettings:
     runtime = EngineRuntime(batch_size=4)
     return EngineSettings(
         kind="transformers", model=str(checkpoint), **{"runtime": runtime, **more}
@@ -51,13 +56,13 @@ def requests(count: int = 11) -> list[Request]:
     ]
 
 
-def job(checkpoint: Path, out: Path, **more) -> GenerateJob:
+def job(checkpoint: Path, out: Path, *more: Request) -> GenerateJob:
     out.mkdir(exist_ok=True)
     file = out / "requests.jsonl"
-    file.write_text("".join(r.model_dump_json() + "\n" for r in requests()))
+    file.write_text("".join(r.model_dump_json() + "\n" for r in [*requests(), *more]))
     return GenerateJob(
         out=out,
-        engine=settings(checkpoint, **more),
+        engine=settings(checkpoint),
         sampling=Sampling(max_tokens=12, temperature=1.0, top_p=1.0),
         requests=file,
     )
@@ -65,22 +70,25 @@ def job(checkpoint: Path, out: Path, **more) -> GenerateJob:
 
 def results(out: Path) -> list[Sample]:
     with Journal(journal_path(out)) as journal:
-        return list(journal.samples((r.problem_id, r.index) for r in requests()))
+        return list(journal.samples(r.key for r in requests()))
 
 
-def test_every_request_of_a_job_is_answered_once_with_progress(checkpoint, tmp_path):
+def test_every_request_of_a_job_is_answered_once_with_progress_and_curves(checkpoint, tmp_path):
     metrics = generate_job(job(checkpoint, tmp_path / "o"))
     got = results(tmp_path / "o")
     assert len(got) == metrics["new_samples"] == 11
-    assert metrics["new_tokens"] == sum(s.completion_tokens for s in got)
     assert all(1 <= s.completion_tokens <= 12 for s in got)
     assert all(s.prompt_tokens > 10 for s in got)
+    tokens = sum(s.completion_tokens for s in got)
     progress = json.loads((tmp_path / "o" / ".resume" / "progress.json").read_text())
     assert (progress["done"], progress["total"]) == (11, 11)
+    assert f"{tokens:,} tokens" in progress["note"]
+    line = (tmp_path / "o" / "logs" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(line)["metrics"]["generated/tokens"] == tokens
 
 
 def test_a_job_killed_in_the_middle_of_a_batch_ends_with_the_samples_of_a_whole_run(
-    checkpoint, tmp_path
+    checkpoint, tmp_path, monkeypatch
 ):
     generate_job(job(checkpoint, tmp_path / "whole"))
     expected = results(tmp_path / "whole")
@@ -88,15 +96,19 @@ def test_a_job_killed_in_the_middle_of_a_batch_ends_with_the_samples_of_a_whole_
     torn = job(checkpoint, tmp_path / "torn")
     journal_path(tmp_path / "torn").parent.mkdir()
     journal_path(tmp_path / "torn").write_bytes(b"".join(lines[:6]) + lines[6][:9])
-    metrics = generate_job(torn)
+    assert generate_job(torn)["new_samples"] == 11 - 6
     assert results(tmp_path / "torn") == expected
-    assert metrics["new_samples"] == 11 - 4  # one batch of four was whole
-
-
-def test_a_finished_job_starts_no_engine(checkpoint, tmp_path, monkeypatch):
-    generate_job(job(checkpoint, tmp_path / "o"))
     monkeypatch.setattr(local, "make_local_engine", lambda *_: pytest.fail("started"))
-    assert generate_job(job(checkpoint, tmp_path / "o"))["new_samples"] == 0
+    assert generate_job(torn)["new_samples"] == 0
+
+
+def test_answers_of_an_earlier_round_do_not_stand_for_those_of_this_one(checkpoint, tmp_path):
+    """Rounds share a journal: 12 answers are there already, to other requests than these 11."""
+    second = job(checkpoint, tmp_path / "o")
+    with Journal(journal_path(second.out)) as journal:
+        for i in range(12):
+            journal.append(Sample(problem_id=f"round one, {i}", index=0, model="m", text="t"))
+    assert generate_job(second)["new_samples"] == len(results(second.out)) == 11
 
 
 def test_temperature_zero_ignores_seeds_and_sampling_does_not(checkpoint):
@@ -124,8 +136,7 @@ def test_the_engine_agrees_with_generate_at_temperature_zero(checkpoint):
     for r in requests(6):
         ids = torch.tensor(prompt_ids(tokenizer, [r.prompt]))
         out = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
-        text = tokenizer.decode(out, skip_special_tokens=True)
-        assert ours[r.problem_id].text == text
+        assert ours[r.problem_id].text == tokenizer.decode(out, skip_special_tokens=True)
         assert ours[r.problem_id].completion_tokens == len(out)
 
 
@@ -141,20 +152,20 @@ class Letters:
     [([1, 2, 0], "ab", "stop"), ([1, 2], "ab", "length"), ([0], "", "empty")],
 )
 def test_how_an_answer_ended_follows_from_its_tokens(ids, text, finish):
-    request = Request(problem_id="p", index=3, prompt="?")
-    s = EngineSettings(kind="transformers", model="m")
-    sample = make_sample(request, s, Letters(), 5, ids, (0,), "<think>\n")  # type: ignore[arg-type]
+    model: Any = SimpleNamespace(
+        settings=EngineSettings(kind="transformers", model="m"), tokenizer=Letters(), ends=(0,),
+        prefill="<think>\n",
+    )  # fmt: skip
+    sample = LocalModel.sample(model, Request(problem_id="p", index=3, prompt="?"), 5, ids)
     assert (sample.text, sample.finish_reason) == ("<think>\n" + text, finish)
     assert (sample.index, sample.prompt_tokens, sample.completion_tokens) == (3, 5, len(ids))
 
 
-@pytest.mark.parametrize("options", [{}, {"top_k": 100}])
-def test_answers_end_at_the_models_positions_and_the_log_says_so(checkpoint, capsys, options):
-    """Of prompts in one batch each has the room that its own length leaves, with either loop."""
+def test_answers_end_at_the_models_positions_and_the_log_says_so_once(checkpoint, capsys):
+    """Of prompts in one batch each has the room that its own length leaves."""
     prompts = [Request(problem_id=str(n), index=0, prompt="7 " * n) for n in (1, 40)]
-    greedy = Sampling(max_tokens=200, temperature=0.0, **options)
     engine: Any
-    with make_local_engine(settings(checkpoint), greedy) as engine:
+    with make_local_engine(settings(checkpoint), Sampling(max_tokens=200, temperature=0)) as engine:
         engine.ends = (engine.config.vocab_size - 1,)  # never the likeliest: only positions end it
         got = list(engine.answer(prompts))
     assert [s.prompt_tokens + s.completion_tokens for s in got] == [128, 128]
@@ -166,35 +177,70 @@ def test_answers_end_at_the_models_positions_and_the_log_says_so(checkpoint, cap
 def test_a_prompt_without_room_for_an_answer_is_marked_and_costs_the_others_nothing(
     checkpoint, tmp_path
 ):
-    whole, with_long = job(checkpoint, tmp_path / "whole"), job(checkpoint, tmp_path / "long")
-    long = Request(problem_id="long", index=0, prompt="12 " * 200)
-    with with_long.requests.open("a") as lines:
-        lines.write(long.model_dump_json() + "\n")
-    generate_job(whole)
+    with_long = job(checkpoint, tmp_path / "long", LONG)
     generate_job(with_long)
     with Journal(journal_path(with_long.out)) as journal:
-        (marked,) = journal.samples([("long", 0)])
+        (marked,) = journal.samples([LONG.key])
         assert (marked.finish_reason, marked.text) == ("error", "")
         assert marked.prompt_tokens >= 128
-        assert len(journal) == 1 + len(results(tmp_path / "whole"))
+        assert len(journal) == 1 + 11
 
 
 def test_when_no_prompt_fits_the_run_fails_in_one_line(checkpoint, tmp_path):
     only_long = job(checkpoint, tmp_path / "o")
-    long = Request(problem_id="long", index=0, prompt="12 " * 200)
-    only_long.requests.write_text(long.model_dump_json() + "\n")
+    only_long.requests.write_text(LONG.model_dump_json() + "\n")
     with pytest.raises(EngineError, match="has no room for an answer: the shortest of 1 prompts"):
         generate_job(only_long)
 
 
+def test_the_room_for_an_answer_is_what_the_positions_leave(checkpoint, capsys):
+    model = LocalModel(settings(checkpoint), Sampling(max_tokens=100))
+    assert [model.room(prompt) for prompt in (28, 29, 127, 128, 200)] == [100, 99, 1, 0, 0]
+    said = capsys.readouterr().err
+    assert "after a prompt of 29 tokens an answer ends at 99, not at max_tokens=100" in said
+    model.positions = None
+    assert model.room(10**6) == 100
+    assert positions_of(SimpleNamespace(max_position_embeddings=32_768), 2.5) == 81_920
+    assert positions_of(SimpleNamespace()) is None
+
+
+def test_rl_refuses_a_model_that_would_end_answers_early():
+    check_room(36_864, 4_096, 32_768)
+    check_room(None, 4_096, 32_768)
+    with pytest.raises(ValueError, match=r"4,096 \+ 32,768 = 36,864 positions .* has 32,768: lower "
+                       r"max_tokens to 28,672"):  # fmt: skip
+        check_room(32_768, 4_096, 32_768)
+
+
+@pytest.mark.parametrize(
+    ("tail", "prefill"),
+    [
+        ("", ""),
+        ("<think>\\n", "<think>\n"),
+        ("<think>\\n\\n</think>\\n\\n", "<think>\n\n</think>\n\n"),
+    ],
+)
+def test_what_the_template_writes_of_the_answer_is_judged_with_it(
+    checkpoint, tmp_path, tail, prefill
+):
+    """Templates of R1 and its distillations open the think block; Qwen3's can close it, too."""
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
+    template, turn = folder / "chat_template.jinja", "<|im_start|>assistant\\n"
+    assert turn in template.read_text()
+    template.write_text(template.read_text().replace(turn, turn + tail))
+    with make_local_engine(settings(folder), Sampling(max_tokens=4)) as engine:
+        (sample,) = engine.answer(requests(1))
+    assert sample.text.startswith(prefill)
+    assert sample.text.startswith("<think>") == bool(prefill)
+
+
 def test_yarn_stretches_the_context_by_its_factor(checkpoint):
     """§4.3: 32K x 2.5 = 80K positions, interpolated from the trained 32K."""
-
-    class Config:
-        max_position_embeddings = 32_768
-        rope_parameters = {"rope_type": "default", "rope_theta": 1e6}  # noqa: RUF012
-
-    assert yarn_parameters(Config, 2.5) == {
+    trained = SimpleNamespace(
+        max_position_embeddings=32_768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+    )
+    assert yarn_parameters(trained, 2.5) == {
         "max_position_embeddings": 81_920,
         "rope_parameters": {
             "rope_type": "yarn",
@@ -206,6 +252,41 @@ def test_yarn_stretches_the_context_by_its_factor(checkpoint):
     with make_local_engine(settings(checkpoint, yarn_factor=2.0), Sampling()) as engine:
         got = list(engine.answer(requests(2)))
     assert 128 < max(s.prompt_tokens + s.completion_tokens for s in got) <= 256
+
+
+def test_the_settings_reach_vllm_in_its_words(checkpoint):
+    """§4.3: 64K of inference with YaRN 2.5 on a model trained at 32K."""
+    runtime = EngineRuntime(
+        tensor_parallel=4, pipeline_parallel=2, data_parallel=3, max_model_len=70_000
+    )
+    engine = EngineSettings(kind="vllm", model=str(checkpoint), yarn_factor=2.5, runtime=runtime)
+    config = LocalModel(engine, Sampling()).config
+    found = engine_arguments(engine, config)
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    assert [found[name] for name in sizes] == [4, 2, 3]
+    assert (found["max_model_len"], found["generation_config"]) == (70_000, "vllm")
+    assert found["hf_overrides"] == yarn_parameters(config, 2.5)
+    plain = engine.model_copy(update={"yarn_factor": None})
+    assert engine_arguments(plain, config)["hf_overrides"] == {}
+
+
+def test_a_length_of_ours_never_cuts_an_answer():
+    refuse_to_cut(10, 90, limit=100, positions=128)  # fits
+    refuse_to_cut(90, 90, limit=128, positions=128)  # the model ends there, too
+    with pytest.raises(EngineError, match=r"max_model_len=100 would cut answers.*need 101"):
+        refuse_to_cut(11, 90, limit=100, positions=128)
+    with pytest.raises(EngineError, match="need 128"):
+        refuse_to_cut(90, 90, limit=127, positions=128)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "sampling"),
+    [({"data_parallel": 2}, {}), ({}, {"top_k": 20}), ({}, {"repetition_penalty": 1.05})],
+)
+def test_what_transformers_does_not_do_is_refused(checkpoint, runtime, sampling):
+    asked = settings(checkpoint, runtime=EngineRuntime(**runtime))
+    with pytest.raises(EngineError, match="use kind=vllm for data_parallel, top_k and"):
+        make_local_engine(asked, Sampling(**sampling))
 
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):

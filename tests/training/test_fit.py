@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from configs.load import load_profile
-from configs.settings import Pipeline
-from training.fit import DoesNotFit, Fit, check, refuse
+from configs.loading import load_profile
+from configs.settings.pipeline import Pipeline
+from training.sizing.fit import DoesNotFit, Fit, check, refuse
 
 
 def fit_of(stage: str, *overrides: str, profile: str = "paper") -> Fit:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from training import render
-from training.checkpoints import load_model
+from training.checkpoints.saving import load_model
 from training.losses import Clip, policy_weight, token_weight, weighted_nll
 
 LENGTHS = [12, 3, 7, 1, 9, 5, 12, 2]

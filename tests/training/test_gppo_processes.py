@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = '''
 import json, os, sys, zlib
@@ -20,13 +22,14 @@ import torch
 torch.set_num_threads(1)
 from datasets import Dataset
 from training import render
-from training.checkpoints import load_model, load_tokenizer, save_model, save_trained
-from training.gppo_config import GPPOConfig
-from training.gppo_trainer import GPPOTrainer
-from training.kept_models import KeepModels, copy_of_policy
+from training.checkpoints.saving import load_model, load_tokenizer, save_model, save_trained
+from training.rl.config import GPPOConfig
+from training.rl.trainer import GPPOTrainer
+from training.checkpoints.whole_model import policy_on_rank0
+from transformers import TrainerCallback
 from training.schedule import world_size
 
-from training.rank import join_the_run
+from training.launch.rank import join_the_run
 
 checkpoint, examples, out = sys.argv[1:]
 join_the_run(Path(out))
@@ -63,13 +66,15 @@ def gppo(name, **more):
             max_completion_length=12, micro_batch_tokens=128, bf16=False, use_cpu=True,
             gradient_checkpointing=False, report_to=[], disable_tqdm=True, save_strategy="steps",
             save_steps=1, shuffle_dataset=False, lm_weight=0.5, logging_steps=1, **more))
-    def keep(step):
-        policy = copy_of_policy(trainer)
-        if policy is not None:
-            save_model(policy, tokenizer, Path(out) / "kept")
+
+    class Keep(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            policy = policy_on_rank0(trainer, copied=True) if state.global_step == 1 else None
+            if policy is not None:
+                save_model(policy, tokenizer, Path(out) / "kept")
 
     if name == "padded":
-        trainer.add_callback(KeepModels(keep, 1, 1))
+        trainer.add_callback(Keep())
     trainer.train(resume_from_checkpoint=f"{out}/checkpoint-1" if name == "resumed" else None)
     save_trained(trainer, Path(out) / name, bf16=False)
     if trainer.is_world_process_zero():
@@ -81,10 +86,10 @@ if world > 1:
     gppo("resumed")
 gppo("packed", packed=True)
 
-from configs.training_stages import SFTSettings, TrainRuntime
-from training import sft
-from training.jobs import SFTJob
-from training.sft_rows import tokenized
+from configs.settings.training import SFTSettings, TrainRuntime
+from training.sft import train as sft
+from training.launch.jobs import SFTJob
+from training.sft.rows import tokenized
 
 settings = SFTSettings(
     epochs=1, batch_tokens=1_000, checkpoint_steps=1, max_length=256,

@@ -4,11 +4,11 @@ import json
 
 import yaml
 
-from configs.training_stages import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
-from training.base import lineage_of
-from training.checkpoints import load_model, load_tokenizer, save_model
-from training.jobs import BaseJob
-from training.lineage import model_card, read_lineage, step_of, write_lineage
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
+from training.checkpoints.base import lineage_of
+from training.checkpoints.lineage import model_card, read_lineage, step_of, write_lineage
+from training.checkpoints.saving import load_model, load_tokenizer, save_model
+from training.launch.jobs import BaseJob
 
 STEPS = [
     step_of("base", "Qwen/Qwen3-8B-Base@main", 0, BaseModelSettings()),

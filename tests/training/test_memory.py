@@ -6,10 +6,10 @@ from accelerate import DistributedDataParallelKwargs
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from training import memory
-from training.memory import GIB, Memory
-from training.model_facts import KNOWN, ModelFacts
-from training.optimizers import MuonAndAdamW
+from training.sft.optimizers import MuonAndAdamW
+from training.sizing import memory
+from training.sizing.memory import GIB, Memory
+from training.sizing.model_facts import KNOWN, ModelFacts
 
 QWEN3_8B = KNOWN["Qwen/Qwen3-8B"]
 SMALL = ModelFacts(2, 128, 384, 4, 2, 32, 64, tied=True)
@@ -99,7 +99,7 @@ def test_the_states_are_shared_by_all_gpus():
     n = 8_190_735_360
     assert sum(memory.state_bytes(QWEN3_8B, 1).values()) == 16 * n
     assert sum(memory.state_bytes(QWEN3_8B, 32).values()) == 16 * n / 32  # 4.1e9 a GPU
-    assert memory.unreduced_bytes(QWEN3_8B) == 4 * n  # whatever the number of GPUs
+    assert memory.whole_bytes(QWEN3_8B) == 4 * n  # whatever the number of GPUs
 
 
 def test_ddp_keeps_its_buckets_beside_the_gradients(tmp_path):
@@ -115,7 +115,7 @@ def test_ddp_keeps_its_buckets_beside_the_gradients(tmp_path):
     finally:
         torch.distributed.destroy_process_group()
 
-    assert held == memory.bucket_bytes(SMALL)
+    assert held == memory.whole_bytes(SMALL)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     own = {g.untyped_storage().data_ptr(): g.untyped_storage().nbytes() for g in gradients}
     assert sum(own.values()) == memory.state_bytes(SMALL, 1)["gradients"]  # not views of a bucket
@@ -140,12 +140,9 @@ def test_the_fused_head_needs_far_less_than_full_logits():
     assert memory.head_bytes(SMALL, 8) == 2 * 4 * 8 * 64 + 4 * 128 * (8 + 64)
 
 
-def test_answers_at_once_are_room_by_keys_and_values():
+def test_keys_and_values_have_what_weights_and_workspace_leave():
     room = memory.kv_room(QWEN3_8B, 80 * GIB, 0.9, tensor_parallel=2)
     assert room == int(80 * GIB * 0.9) - 8_190_735_360 - memory.VLLM_WORKSPACE
-    each = 147_456 // 2 * 36_864
-    assert memory.answers_at_once(QWEN3_8B, room, 36_864, tensor_parallel=2) == room // each
-    assert memory.answers_at_once(QWEN3_8B, -1, 36_864, tensor_parallel=1) == 0
 
 
 def test_a_sum_shows_its_terms_and_whether_it_fits():

@@ -5,14 +5,13 @@ import json
 import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from configs.training_stages import BaseModelSettings
-from training.model_facts import (
+from configs.settings.training import BaseModelSettings
+from training.sizing.model_facts import (
     KNOWN,
     ModelFacts,
     facts_of_base,
     facts_of_config,
     facts_of_model,
-    name_of_base,
 )
 
 
@@ -64,8 +63,6 @@ def test_a_random_base_has_a_padded_vocabulary_and_a_pretrained_one_its_name(tmp
     assert facts.vocabulary == 416
 
     assert facts_of_base(BaseModelSettings()) == KNOWN["Qwen/Qwen3-8B"]
-    assert name_of_base(BaseModelSettings()) == "Qwen/Qwen3-8B-Base"
-    assert name_of_base(random) != name_of_base(BaseModelSettings(kind="random", hidden=128))
 
 
 def test_a_local_folder_tells_by_its_config_and_an_unknown_name_tells_nothing(tmp_path):
@@ -75,9 +72,3 @@ def test_a_local_folder_tells_by_its_config_and_an_unknown_name_tells_nothing(tm
 
     assert facts_of_model(str(tmp_path)) == ModelFacts(1, 8, 16, 2, 2, 4, 10, tied=False)
     assert facts_of_model("somebody/unknown") is None
-
-
-def test_flops_are_six_and_two_for_a_parameter_and_token():
-    facts = KNOWN["Qwen/Qwen3-8B"]
-    assert facts.train_flops(1000) == 6 * facts.parameters * 1000
-    assert facts.forward_flops(1000) == 2 * facts.parameters * 1000

@@ -5,7 +5,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import FullyShardedDataParallelPlugin, patch_environment
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
-from training import node
+from training.launch import node
 
 PLACE = ["--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"]
 PLACE += ["--main_process_port", "29511", "--num_processes", "16"]
@@ -13,7 +13,9 @@ PLACE += ["--main_process_port", "29511", "--num_processes", "16"]
 
 def validated(sharding: str):
     given = ["--config_file", str(node.CONFIGS / node.FILES[sharding]), *PLACE]
-    parsed = launch_command_parser().parse_args([*given, "--module", "training.child", "job.json"])
+    parsed = launch_command_parser().parse_args(
+        [*given, "--module", "training.launch.child", "job.json"]
+    )
     return _validate_launch_command(parsed)[0]
 
 

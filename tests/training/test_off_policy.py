@@ -2,20 +2,19 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
 
-from eval.off_policy import CELLS, JOURNAL, read_off_policy, summed
-from training.gppo_config import GPPOConfig
+from training.advantages import group_advantages
+from training.layout import OFF_POLICY
 from training.losses import POLICY_LOSSES, Clip, policy_weight, token_weight, weighted_nll
-from training.off_policy import (
-    OffPolicyJournal,
-    UpdateCounts,
-    gradient_length,
-    headline,
-    tables_of,
-)
+from training.rl.config import GPPOConfig
+from training.rl.journals import OffPolicyJournal
+from training.rl.off_policy_counts import headline, read_off_policy, summed
+from training.rl.rollout import MicroBatch
+from training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
 
 CLIP = Clip()
 
@@ -41,14 +40,34 @@ def test_the_length_of_a_gradient_is_what_backpropagation_gives(loss):
 
 def counted(loss, ratios, advantages, entropies, logp=-1.0):
     """The table of single-token answers with these ratios, advantages and entropies."""
-    counts, ratio = UpdateCounts(), torch.tensor(ratios)[:, None]
+    statistics, ratio = TokenStatistics(), torch.tensor(ratios)[:, None]
     new = torch.full_like(ratio, logp)
     old, advantage = new - ratio.log(), torch.tensor(advantages)[:, None]
     weight = policy_weight(loss, new, old, advantage, CLIP)
-    entropy, mask = torch.tensor(entropies)[:, None], torch.ones_like(new).bool()
-    counts.add(0, new, old, entropy, weight, advantage, mask, CLIP)
-    (table,) = tables_of(counts.flat(1))
+    entropy = torch.tensor(entropies)[:, None]
+    statistics.add(0, micro(advantage), new, old, entropy, weight, None, CLIP)
+    (table,) = statistics.off_policy_tables(1, ALONE)
     return table
+
+
+class Alone:
+    """One process."""
+
+    def total(self, values):
+        return values
+
+    def each(self, value):
+        return [value]
+
+
+ALONE: Any = Alone()
+
+
+def micro(advantage, answers=1):
+    """A micro-batch of so many answer tokens with these advantages [b, 1]."""
+    b = len(advantage)
+    ids, mask = torch.zeros(b, answers + 1, dtype=torch.long), torch.ones(b, answers).bool()
+    return MicroBatch(ids, answers, mask, advantage, torch.ones(b).bool())
 
 
 # Ã > 0 above (cut) and below; Ã < 0 below (cut), inside and above; Ã = 0 is not counted
@@ -107,9 +126,9 @@ def test_a_trainer_counts_every_update_and_the_first_is_on_policy(make_trainer, 
     assert max(row.counts.clipped for row in rows) > 0
     lines = [line for line in trainer.state.log_history if "clip/high" in line]
     for step, line in enumerate(lines, start=1):
-        whole = summed([r.counts for r in rows if r.step == step])
-        assert line["clip/high"] + line["clip/low"] == pytest.approx(whole.clipped)
-        for name, value in whole.headline().items():
+        tables = [r.counts for r in rows if r.step == step]
+        assert line["clip/high"] + line["clip/low"] == pytest.approx(summed(tables).clipped)
+        for name, value in headline(tables).items():
             assert line[name] == pytest.approx(value)
 
 
@@ -118,35 +137,62 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path):
     journal = OffPolicyJournal(tmp_path)
     for step in (1, 2, 3):
         journal.add(step, [table])
-    with (tmp_path / JOURNAL).open("a") as file:
+    with (tmp_path / OFF_POLICY).open("a") as file:
         file.write('{"step": 4, "upd')  # a kill in the middle of a line
     OffPolicyJournal(tmp_path, after_step=2).add(3, [table, table])
     assert [(r.step, r.update) for r in read_off_policy(tmp_path)] == [
         (1, 0), (2, 0), (3, 0), (3, 1)
     ]  # fmt: skip
-    assert all(json.loads(t)["tokens"] for t in (tmp_path / JOURNAL).read_text().splitlines())
+    assert all(json.loads(t)["tokens"] for t in (tmp_path / OFF_POLICY).read_text().splitlines())
 
 
-def test_counts_survive_as_plain_numbers_and_are_cleared_when_told():
-    counts = UpdateCounts()
+def test_statistics_survive_a_checkpoint_and_are_cleared_when_told(tmp_path):
+    statistics = TokenStatistics()
     new = torch.full((1, 3), -0.5)
-    counts.add(2, new, new, new.exp(), new.exp(), torch.ones(1, 1), torch.ones(1, 3), CLIP)
-    copy = UpdateCounts()
-    copy.restore(json.loads(json.dumps(counts.state())))
-    first, second = counts.flat(4), copy.flat(4)
-    assert first == second
-    assert [t.tokens.sum() for t in tables_of(first)] == [0, 0, 3, 0]
-    assert counts.flat(4) == [0.0] * 4 * 2 * CELLS
+    batch = micro(torch.ones(1, 1), 3)
+    statistics.add(2, batch, new, new, new.exp(), new.exp(), None, CLIP)
+    torch.save(statistics.state(), tmp_path / "state.pt")
+    copy = TokenStatistics()
+    copy.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    means = statistics.means(ALONE)
+    assert means["trained_tokens"] == 3
+    assert copy.means(ALONE) == means
+    for found in (statistics, copy):
+        assert [t.tokens.sum() for t in found.off_policy_tables(4, ALONE)] == [0, 0, 3, 0]
+    assert headline(statistics.off_policy_tables(4, ALONE)) == {}
+    assert statistics.means(ALONE)["trained_tokens"] == 0
 
 
 def test_one_token_that_is_not_finite_spoils_no_sum():
-    counts, mask = UpdateCounts(), torch.ones(1, 3)
+    statistics = TokenStatistics()
     new = torch.tensor([[-0.5, math.nan, -0.5]])
-    counts.add(0, new, new, -new, torch.ones(1, 3), torch.ones(1, 1), mask, CLIP)
-    (table,) = tables_of(counts.flat(1))
+    batch = micro(torch.ones(1, 1), 3)
+    statistics.add(0, batch, new, new, -new, torch.ones(1, 3), None, CLIP)
+    (table,) = statistics.off_policy_tables(1, ALONE)
     assert table.tokens.sum() == 2
     assert table.gradient.sum() == pytest.approx(2 * 2 * (1 - math.exp(-0.5)))
 
 
-def test_a_rollout_that_taught_nothing_has_no_figures():
-    assert headline(tables_of(UpdateCounts().flat(2))) == {}
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        (  # live, all right, wholly unscored, and half of it unscored but live
+            [[1, -1, -1, -1], [1, 1, 1, 1], [NAN] * 4, [1, -1, NAN, NAN]],
+            {"unscored": 6, "positive_share": 6 / 10, "zero_advantage_share": 1 / 3,
+             "tokens_per_second": 16 * 5 / 2},
+        ),
+        # not the mean of what groups or processes have: within each group rewards are equal
+        ([[1, 1, NAN, 1], [-1, -1, -1, NAN]], {"reward/std": 1.0}),
+        ([[NAN, NAN]], {"positive_share": 0, "zero_advantage_share": 0, "unscored": 2}),
+    ],
+)  # fmt: skip
+def test_shares_of_a_rollout_are_of_what_was_scored(groups, expected):
+    rewards, nothing = torch.tensor(groups, dtype=torch.float32), torch.zeros(len(groups), 1)
+    rollout: Any = None
+    found = RolloutRecord(0, [], rollout, rewards, nothing, torch.full(rewards.shape, 5),
+                          group_advantages(rewards), seconds=2.0).metrics(1.0)  # fmt: skip
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert ("reward/std" in found) == bool(rewards.isfinite().any())

@@ -15,21 +15,22 @@ import psutil
 import pytest
 from processes import below, commanded, left
 
-from configs.training_stages import BaseModelSettings
-from tasks.launch import RESTARTS
-from training.base import create_base
-from training.jobs import BaseJob
-from training.stable import CHECKPOINTS, latest, step_of_checkpoint
-from training.vllm_on_cpu import HANDED_OVER
+from configs.settings.training import BaseModelSettings
+from tasks.models.launch import RESTARTS
+from training.checkpoints.base import create_base
+from training.launch.jobs import BaseJob
+from training.layout import CHECKPOINTS, latest, step_of_checkpoint
+from training.vllm.on_cpu import HANDED_OVER
 
-pytestmark = pytest.mark.timeout(3600)  # three starts of vLLM, a minute each on a free machine
+# three starts of vLLM, a minute each on a free machine
+pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).parents[2]
 STAGE = Path(__file__).with_name("own_server_stage.py")
 SMALL = BaseModelSettings(
     kind="random", hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=320,
     max_positions=256, initializer_range=0.3,
 )  # fmt: skip
-SERVER = "training.vllm_serve"
+SERVER = "training.vllm.server"
 UPDATES = 4  # of a rollout
 STEPS = 6  # enough for one to be left wherever a disaster comes late
 DEADLINE_S = 1_800.0

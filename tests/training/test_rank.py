@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.judging import JudgeRuntime, JudgeSettings
-from training.rank import POLL_S, after_the_first, share_of_judge
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from training.launch.rank import POLL_S, rank0_first, share_of_judge
 
 ROOT = Path(__file__).parents[2]
 ORPHAN = """
 import os, subprocess, sys, time
 # the launcher starts a process of the run and ends before that one looks for it
-late = "import sys, time; time.sleep(1); from pathlib import Path; from training import rank; " \\
+late = "import sys, time; time.sleep(1); from pathlib import Path; " \\
+       "from training.launch import rank; " \\
        "rank.join_the_run(Path(sys.argv[1])); Path(sys.argv[1], 'joined').touch()"
 os.environ.update(WORLD_SIZE="2", RANK="0")
 os.environ["KLEAR_LAUNCHER"] = str(os.getpid())
@@ -26,7 +27,7 @@ if sys.argv[2] == "stays":
 """A launcher: FOLDER, and whether it stays or ends."""
 ADOPTS = """
 import ctypes, os, subprocess, sys
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # as tasks/supervise.py: orphans become our children
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # as tasks/stage/supervise.py: orphans become our children
 subprocess.run(sys.argv[1:], check=True)
 codes = []
 try:
@@ -51,7 +52,7 @@ def test_the_others_begin_when_the_first_has_ended(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     done, order = tmp_path / "DONE", []
-    other = threading.Thread(target=after_the_first, args=(done, lambda: order.append("other")))
+    other = threading.Thread(target=rank0_first, args=(done, lambda: order.append("other")))
     other.start()
     time.sleep(3 * POLL_S)
     order.append("first")
@@ -65,9 +66,9 @@ def test_the_first_says_that_it_has_ended_and_one_that_fails_does_not(tmp_path):
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        after_the_first(tmp_path / "DONE", fail)
+        rank0_first(tmp_path / "DONE", fail)
     assert not (tmp_path / "DONE").exists()
-    assert after_the_first(tmp_path / "new" / "DONE", lambda: 7) == 7
+    assert rank0_first(tmp_path / "new" / "DONE", lambda: 7) == 7
     assert (tmp_path / "new" / "DONE").exists()
 
 

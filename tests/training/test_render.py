@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.checkpoints import load_tokenizer
+from training.checkpoints.saving import load_tokenizer
 from training.render import (
     check_tokenizer,
     conversation,

@@ -6,20 +6,23 @@ import pytest
 import torch
 from transformers import TrainerState
 
-from configs.ablation import ablations, load_ablation
-from configs.training_stages import RLSettings, TrainRuntime
-from eval.off_policy import summed
+from configs.settings.ablation import ablations, load_ablation
+from configs.settings.base import key_of
+from configs.settings.training import LoRASettings, RLSettings, TrainRuntime
 from eval.records import Problem, Score
-from eval.tables import read_table, write_table
-from training import rl
-from training.checkpoints import load_model, load_tokenizer
-from training.jobs import RLJob
-from training.judge_reward import JudgeReward, components
-from training.own_vllm import URL
-from training.ports import PORTS
+from eval.tables import read_table
+from training.checkpoints.lineage import read_lineage
+from training.checkpoints.saving import load_model, load_tokenizer
+from training.launch.jobs import RLJob
+from training.layout import kept_model, kept_models
 from training.render import prompt_ids
-from training.rollout_audit import RolloutRow
+from training.rl import train as rl
+from training.rl.config import gppo_config, vllm_arguments
+from training.rl.journals import RolloutRow
+from training.rl.reward import JudgeReward, components
 from training.schedule import rl_schedule
+from training.vllm.ports import PORTS
+from training.vllm.server import URL
 
 RUNTIME = TrainRuntime(
     bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1_024
@@ -107,23 +110,23 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
     table = json.loads((tmp_path / "logs/shown/rollouts/step_00001.json").read_text())
     assert len(table["data"]) == 3
     assert all(len(row) == len(table["columns"]) for row in table["data"])
-    assert (tmp_path / "logs/shown/histograms.html").exists()
     expected = {"reward/mean", "reward/correct", "reward/unscored", "clip/high", "clip/low",
                 "policy_weight", "entropy", "ratio/log_min", "ratio/log_max", "grad_norm",
                 "completions/mean_length", "completions/clipped_ratio", "zero_advantage_share",
                 "skipped_updates", "loss", "learning_rate"}  # fmt: skip
     assert expected <= logged[0][1].keys()
     drawn = {c for s in map(load_ablation, ablations()) if s.scored != "sft" for c in s.curves}
-    measured = set(summed([]).headline())  # logged only where an answer has an advantage
+    # logged only where an answer has an advantage
+    measured = {name for name in drawn if name.startswith("off_policy/")}
     assert drawn - measured <= logged[0][1].keys()  # else an experiment's page lacks its figure
-    assert measured <= drawn
+    assert len(measured) == 4
     progress = json.loads((tmp_path / ".resume/progress.json").read_text())
     assert (progress["done"], progress["total"]) == (2, 2)
 
 
 def test_a_killed_stage_continues_to_the_same_bits(files, tmp_path, monkeypatch):
     monkeypatch.setattr(rl, "Judge", LengthJudge)
-    live = {"drop_zero_advantage": True}
+    live = {"drop_zero_advantage": True, "keep_every": 1}
     rl.run_rl(job_for(files, tmp_path / "whole", **live))
 
     original = JudgeReward.__call__
@@ -145,7 +148,8 @@ def test_a_killed_stage_continues_to_the_same_bits(files, tmp_path, monkeypatch)
     assert len(whole) == 4
     assert any(m["updates"] > 0 for _, m in whole)
     assert numbers(tmp_path / "killed") == whole
-    for name in ("checkpoint/model.safetensors", "rollouts.parquet"):
+    kept = [str(kept_model(tmp_path, n).relative_to(tmp_path)) for n in (1, 2, 3)]
+    for name in ("rollouts.parquet", *(f"{m}/model.safetensors" for m in ("checkpoint", *kept))):
         expected = (tmp_path / "whole" / name).read_bytes()
         assert (tmp_path / "killed" / name).read_bytes() == expected, name
 
@@ -207,10 +211,10 @@ def test_an_unscored_answer_is_none_and_not_zero(problems):
 def test_vllm_gets_the_papers_lengths_and_no_importance_correction(tmp_path, engine, mode):
     named = TrainRuntime(vllm_server_url="http://gpu-9:8000")
     s = RLSettings(engine=engine, runtime=named)
-    arguments = rl.vllm_arguments(s)
+    arguments = vllm_arguments(s)
     assert arguments["vllm_mode"] == mode
     assert arguments["vllm_max_model_length"] == 4_096 + 32_768
-    config = rl.gppo_config(
+    config = gppo_config(
         s.model_copy(update={"engine": "transformers", "runtime": RUNTIME}),
         0,
         rl_schedule(s, 8),
@@ -228,29 +232,29 @@ def test_vllm_server_and_correction_are_settings():
         importance_cap=2.0,
         runtime=TrainRuntime(vllm_server_url="http://127.0.0.1:9"),
     )
-    arguments = rl.vllm_arguments(s)
+    arguments = vllm_arguments(s)
     assert arguments["vllm_server_base_url"] == "http://127.0.0.1:9"
     assert arguments["vllm_importance_sampling_correction"] is True
     assert arguments["vllm_importance_sampling_clip_max"] == 2.0
-    assert rl.vllm_arguments(RLSettings())["vllm_importance_sampling_correction"] is False
-    colocated = rl.vllm_arguments(RLSettings())
+    assert vllm_arguments(RLSettings())["vllm_importance_sampling_correction"] is False
+    colocated = vllm_arguments(RLSettings())
     assert colocated["vllm_tensor_parallel_size"] == 1
     assert colocated["vllm_enable_sleep_mode"] is torch.cuda.is_available()
-    short = rl.vllm_arguments(RLSettings(), positions=8_192)
+    short = vllm_arguments(RLSettings(), positions=8_192)
     assert short["vllm_max_model_length"] == 8_192
 
 
 def test_the_first_process_is_told_of_the_stages_own_server_and_no_other_asks_one(monkeypatch):
     s = RLSettings(engine="vllm_server")
     monkeypatch.setenv(URL, "http://127.0.0.1:9")
-    first = rl.vllm_arguments(s)
+    first = vllm_arguments(s)
     assert first["vllm_server_base_url"] == "http://127.0.0.1:9"
     assert first["vllm_group_port"] in PORTS  # two stages of one machine do not share TRL's default
     monkeypatch.delenv(URL)
     with pytest.raises(ValueError, match="a stage starts its own server"):
-        rl.vllm_arguments(s)
+        vllm_arguments(s)
     monkeypatch.setenv("RANK", "1")
-    assert "vllm_group_port" not in rl.vllm_arguments(s)
+    assert "vllm_group_port" not in vllm_arguments(s)
 
 
 def test_the_options_of_the_authors_code_reach_the_trainer(tmp_path):
@@ -258,18 +262,46 @@ def test_the_options_of_the_authors_code_reach_the_trainer(tmp_path):
         oversampling=2, overlong_filter=True, dual_clip=10.0, max_log_ratio=15.0,
         advantage_std="unbiased",
     )  # fmt: skip
-    config = rl.gppo_config(s, 0, rl_schedule(s, 1), tmp_path, 1.0)
+    config = gppo_config(s, 0, rl_schedule(s, 1), tmp_path, 1.0)
     assert (config.oversampling, config.overlong_filter) == (2, True)
     assert (config.clip.dual_clip, config.clip.max_log_ratio) == (10.0, 15.0)
     assert config.generation_batch_size == 2 * s.prompts_per_step * s.rollouts_per_prompt
-    assert config.plan_units(0, packed=False).most_groups == s.prompts_per_step
+    assert config.mini_batch_groups * config.updates == s.prompts_per_step
 
 
-def test_mixed_domains_need_one_reward_for_a_correct_answer(files, problems, tmp_path):
-    write_table(tmp_path / "p.parquet", Problem, problems)
-    job = job_for(files, tmp_path)
-    assert rl.positive_reward(job, problems) == 1.0
-    reward = job.settings.judge.reward.model_copy(update={"math_correct": 2.0})
-    judge = job.settings.judge.model_copy(update={"reward": reward})
-    job = job.model_copy(update={"settings": job.settings.model_copy(update={"judge": judge})})
-    assert rl.positive_reward(job, problems) == 2.0
+def test_mixed_domains_need_one_reward_for_a_correct_answer(problems):
+    assert rl.positive_reward(settings(), problems) == 1.0
+    judge = settings().judge
+    reward = judge.reward.model_copy(update={"math_correct": 2.0})
+    s = settings(judge=judge.model_copy(update={"reward": reward}))
+    assert rl.positive_reward(s, problems) == 2.0
+    code = problems[0].model_copy(update={"domain": "code"})
+    with pytest.raises(ValueError, match="one domain a stage"):
+        rl.positive_reward(s, [*problems, code])
+
+
+def weights(folder) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("lora", [None, LoRASettings(rank=4, alpha=8)], ids=["all", "lora"])
+def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch, lora):
+    monkeypatch.setattr(rl, "Judge", LengthJudge)
+    more = {"lora": lora, "drop_zero_advantage": True}
+    found = rl.run_rl(job_for(files, tmp_path / "kept", keep_every=2, **more))
+    rl.run_rl(job_for(files, tmp_path / "short", steps=2, **more))
+    rl.run_rl(job_for(files, tmp_path / "plain", **more))
+
+    (kept,) = kept_models(tmp_path / "kept")  # of four steps; the fourth is the result
+    assert kept == (2, kept_model(tmp_path / "kept", 2))
+    assert found["models_kept"] == 1
+    assert weights(kept[1]) == weights(tmp_path / "short/checkpoint")
+    assert weights(kept[1]) != weights(tmp_path / "kept/checkpoint")
+    assert weights(tmp_path / "kept/checkpoint") == weights(tmp_path / "plain/checkpoint")
+    assert load_tokenizer(kept[1]).chat_template
+    assert read_lineage(kept[1])[-1].settings["steps"] == "2"
+
+
+def test_results_from_before_models_were_kept_are_still_found():
+    assert "keep_every" not in key_of(settings())
+    assert '"keep_every":2' in key_of(settings(keep_every=2))

@@ -2,9 +2,9 @@
 
 import torch
 
-from training.checkpoints import load_model, load_tokenizer
+from training.checkpoints.saving import load_model, load_tokenizer
+from training.engines.sampler import draw, sample
 from training.render import prompt_ids
-from training.sampler import draw, sample
 
 
 def small(files):

@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from configs.training_stages import SFTSettings, TrainRuntime
+from configs.settings.training import SFTSettings, TrainRuntime
 from eval.tables import count_rows
-from training import sft
-from training.checkpoints import STABLE, load_model, load_tokenizer
-from training.jobs import SFTJob
+from training.checkpoints.saving import STABLE, load_model, load_tokenizer
+from training.launch.jobs import SFTJob
 from training.render import prompt_ids
-from training.sft_rows import IGNORED, tokenized
+from training.sft import train as sft
+from training.sft.rows import IGNORED, tokenized
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from configs.training_stages import SFTSettings, TrainRuntime
-from training import sft
-from training.checkpoints import load_model, load_tokenizer
-from training.jobs import SFTJob
-from training.sft_rows import IGNORED, tokenized
+from configs.settings.training import SFTSettings, TrainRuntime
+from training.checkpoints.saving import load_model, load_tokenizer
+from training.launch.jobs import SFTJob
+from training.sft import train as sft
+from training.sft.rows import IGNORED, tokenized
 
 STEP_TOKENS = 2_000
 

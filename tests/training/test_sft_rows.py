@@ -6,11 +6,10 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from eval.records import Example
 from eval.tables import read_table, write_table
-from training import sft_rows
-from training.checkpoints import load_model, load_tokenizer
+from training.checkpoints.saving import load_model, load_tokenizer
 from training.packing import check_packing
 from training.render import prompt_ids, response_ids
-from training.sft_rows import IGNORED, TooLong, report_too_long, tokenized, trainable
+from training.sft.rows import IGNORED, TooLong, report_too_long, tokenized, trainable
 
 
 def example(problem_id, response):
@@ -38,15 +37,14 @@ def test_a_row_over_the_limit_is_reported_with_its_length(data, tmp_path):
     ]
 
 
-def test_tokenising_reports_every_batch_and_only_when_it_is_done(data, tmp_path, monkeypatch):
+def test_tokenising_reports_before_it_begins_and_is_done_once(data, tmp_path):
     path, tokenizer, rows = data
-    monkeypatch.setattr(sft_rows, "RENDER_BATCH", 2)
     told: list[tuple[int, int]] = []
     again = [
         tokenized(path, tokenizer, 64, tmp_path / "fresh", lambda *now: told.append(now)),
         tokenized(path, tokenizer, 64, tmp_path / "fresh", lambda *_: pytest.fail("made twice")),
     ]
-    assert told == [(0, 3), (2, 3)]
+    assert told == [(0, 3)]
     assert [list(r) for r in again] == [list(rows)] * 2
 
 

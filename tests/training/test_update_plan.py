@@ -1,13 +1,14 @@
 """From a rollout to micro-batches: padded or packed, and how many groups each process keeps."""
 
 import random
+from typing import Any
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.rollout import Rollout
-from training.update_plan import PlanUnits, fair_quotas, plan_updates
+from training.rl.rollout import Rollout, fair_quotas
+from training.rl.rollout import plan_updates as plan_of
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=12)
 
@@ -20,11 +21,8 @@ class Alone:
     def total(self, values):
         return values
 
-    def largest(self, value):
-        return value
-
-    def counts(self, count):
-        return [count]
+    def each(self, value):
+        return [value]
 
 
 def rollout(lengths):
@@ -43,15 +41,15 @@ def rollout(lengths):
     )
 
 
-def units(**changes):
-    return PlanUnits(**{"group_size": 1, "mini_batch_groups": 100, "most_updates": 1, "budget": 20,
-                        "pad_id": 0, **changes})  # fmt: skip
+def plan_updates(rollout, **changes):
+    cut = {"group_size": 1, "mini_batch_groups": 100, "most_updates": 1, "budget": 20, "pad_id": 0}
+    alone: Any = Alone()
+    return plan_of(rollout, random.Random(0), alone, **(cut | changes))
 
 
 @given(LENGTHS, st.booleans())
 def test_every_answer_token_is_scored_once_with_its_own_row(lengths, packed):
-    plan = plan_updates(rollout(lengths), units(packed=packed), random.Random(0), Alone())
-    (update,) = plan
+    (update,) = plan_updates(rollout(lengths), packed=packed)
     seen = {}
     for micro in update.micro_batches:
         answers = micro.input_ids[:, -micro.answers :]
@@ -75,7 +73,7 @@ def test_every_answer_token_is_scored_once_with_its_own_row(lengths, packed):
 
 @given(LENGTHS)
 def test_a_packed_row_has_no_padding_and_positions_that_start_over(lengths):
-    (update,) = plan_updates(rollout(lengths), units(packed=True), random.Random(0), Alone())
+    (update,) = plan_updates(rollout(lengths), packed=True)
     tokens = sum(micro.input_ids.numel() for micro in update.micro_batches)
     assert tokens == sum(p + a for p, a in lengths)
     for micro in update.micro_batches:
@@ -98,8 +96,6 @@ def test_survivors_over_the_batch_are_left_out_and_too_few_make_fewer_updates():
     for kept, updates, groups in ((12, 4, 8), (8, 4, 8), (5, 2, 5), (1, 1, 1), (0, 0, 0)):
         r = rollout(lengths)
         r.keep[kept:] = False
-        plan = plan_updates(
-            r, units(mini_batch_groups=2, most_updates=4), random.Random(0), Alone()
-        )
+        plan = plan_updates(r, mini_batch_groups=2, most_updates=4)
         assert len(plan) == updates
         assert sum(len(m.input_ids) for u in plan for m in u.micro_batches) == groups

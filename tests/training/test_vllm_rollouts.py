@@ -7,22 +7,21 @@ is the policy's own, after updates that changed it by far more.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from processes import free_ports
+from vllm_server import VLLMServer
 
-from configs.training_stages import BaseModelSettings
-from training.base import create_base
-from training.jobs import BaseJob
-from training.vllm_on_cpu import HANDED_OVER
+from configs.settings.training import BaseModelSettings
+from training.checkpoints.base import create_base
+from training.launch.jobs import BaseJob
+from training.vllm.on_cpu import HANDED_OVER
+
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("killed_child.py")
@@ -33,7 +32,6 @@ SMALL = BaseModelSettings(
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
                "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
                "NO_PROXY": "127.0.0.1"}  # fmt: skip
-START_S = 1_200.0
 
 
 @pytest.fixture(scope="module")
@@ -86,38 +84,11 @@ def test_a_colocated_vllm_samples_from_the_policy_and_a_killed_stage_repeats_its
 
 @pytest.fixture(scope="module")
 def server(checkpoint, tmp_path_factory) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     log = tmp_path_factory.mktemp("serve") / "log"
-    command = [sys.executable, "-m", "training.vllm_serve", str(checkpoint),
-               "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
-               "--worker-extension-cls", "training.vllm_worker.PolicyWeights"]  # fmt: skip
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**ENVIRONMENT, "VLLM_SERVER_DEV_MODE": "1"}, stdout=out,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    try:
-        _wait_for(f"http://127.0.0.1:{port}", process, log)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        for kind in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                os.killpg(process.pid, kind)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-
-
-def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()[-3000:]
-        with suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(f"{url}/health", timeout=5).close()
-            return
-        time.sleep(0.5)
-    pytest.fail(f"vllm serve did not start:\n{log.read_text()[-3000:]}")
+    more = ("--worker-extension-cls", "training.vllm.worker.PolicyWeights")
+    with VLLMServer(checkpoint, log, port, *more, VLLM_SERVER_DEV_MODE="1") as running:
+        yield running.address
 
 
 def test_a_vllm_server_samples_from_the_updated_policy(server, checkpoint, files, tmp_path):

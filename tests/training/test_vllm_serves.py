@@ -8,13 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from configs.engines import EngineRuntime, EngineSettings, Sampling
-from configs.training_stages import BaseModelSettings
-from training.base import create_base
+import pytest
+
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from configs.settings.training import BaseModelSettings
+from training.checkpoints.base import create_base
 from training.engines.interface import Request
-from training.engines.journal import Journal
-from training.engines.local import generate_job, journal_path
-from training.jobs import BaseJob, GenerateJob, write_job
+from training.engines.journal import Journal, journal_path
+from training.engines.local import generate_job
+from training.launch.jobs import BaseJob, GenerateJob, write_job
+
+pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = ("Make 5 from 1, 2, 3.", "Make 12 from 3, 4, 7, 9.", "What is 1+1?")
@@ -51,7 +55,7 @@ def test_vllm_answers_as_transformers_does(files, tmp_path):
     asked = job("vllm", checkpoint, tmp_path / "vllm")
     write_job(tmp_path / "job.json", asked)
     done = subprocess.run(
-        [sys.executable, "-m", "training.child", str(tmp_path / "job.json")],
+        [sys.executable, "-m", "training.launch.child", str(tmp_path / "job.json")],
         cwd=ROOT, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,59 +1,102 @@
 """What the local engines share: where an answer stops, what its text is, how long it may be."""
 
 import re
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from configs.engines import EngineSettings
+from configs.settings.engines import EngineSettings, Sampling
 from eval.records import FinishReason, Sample
+from training.checkpoints.safe_loading import NO_CODE
 from training.engines.interface import EngineError, Request
 from training.render import conversation, end_of_turn, response_texts
-from training.untrusted import NO_CODE
 
 _PREFILL = re.compile(r"<think>\s*(</think>\s*)?\Z")
 
 
-def load_tokenizer_and_config(
-    settings: EngineSettings,
-) -> tuple[PreTrainedTokenizerBase, Any, tuple[int, ...]]:
-    """Tokenizer, model configuration and the ids that end an answer."""
-    where = {"revision": settings.revision}
-    try:
-        config = AutoConfig.from_pretrained(settings.model, **where, **NO_CODE)
-        tokenizer = AutoTokenizer.from_pretrained(settings.model, **where, **NO_CODE)
-    except (OSError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise EngineError(f"engine model={settings.model} cannot be loaded: {first}") from error
-    if tokenizer.chat_template is None:
-        raise EngineError(f"the tokenizer of {settings.model} has no chat template; give it one")
-    return tokenizer, config, stop_ids(settings, tokenizer)
+class LocalModel:
+    """A model's tokenizer and configuration, and what follows from them for every answer."""
 
+    def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
+        """Raises EngineError for a model that cannot be loaded or has no chat template."""
+        self.settings, self.sampling = settings, sampling
+        where: dict[str, Any] = {"revision": settings.revision}
+        try:
+            self.config: Any = AutoConfig.from_pretrained(settings.model, **where, **NO_CODE)
+            self.tokenizer = AutoTokenizer.from_pretrained(settings.model, **where, **NO_CODE)
+        except (OSError, ValueError) as error:
+            first = str(error).splitlines()[0]
+            raise EngineError(f"engine model={settings.model} cannot be loaded: {first}") from error
+        if self.tokenizer.chat_template is None:
+            raise EngineError(
+                f"the tokenizer of {settings.model} has no chat template; give it one"
+            )
+        ends: list[Any] = [end_of_turn(self.tokenizer), self.tokenizer.eos_token_id]
+        with suppress(OSError):  # a model may come without a generation config
+            own = GenerationConfig.from_pretrained(settings.model, **where).eos_token_id
+            ends += own if isinstance(own, list) else [own]
+        self.ends = tuple(sorted({i for i in ends if isinstance(i, int)}))
+        """Ids that end an answer: the model's own end tokens and the end of the turn."""
+        self.prefill = settings.think_prefill or self._prefill_of_the_template()
+        self.positions = positions_of(self.config, settings.yarn_factor)
+        """Tokens of prompt and answer together."""
+        self._said_short = False
 
-def stop_ids(settings: EngineSettings, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The model's own end tokens and the end of the turn."""
-    found: list[Any] = [end_of_turn(tokenizer), tokenizer.eos_token_id]
-    with suppress(OSError):  # a model may come without a generation config
-        own = GenerationConfig.from_pretrained(settings.model, revision=settings.revision)
-        found += own.eos_token_id if isinstance(own.eos_token_id, list) else [own.eos_token_id]
-    return tuple(sorted({i for i in found if isinstance(i, int)}))
+    def __enter__(self) -> Self:
+        return self
 
+    def _prefill_of_the_template(self) -> str:
+        """What the chat template writes of the answer itself: `<think>`, or an empty think block.
 
-def think_prefill(settings: EngineSettings, tokenizer: PreTrainedTokenizerBase) -> str:
-    """What the chat template writes of the answer itself: `<think>`, or an empty think block.
+        Templates of DeepSeek-R1 and its distillations open the block, so the model's own text
+        begins in the middle of it.
+        """
+        text = self.tokenizer.apply_chat_template(
+            conversation("?"), add_generation_prompt=True, tokenize=False
+        )
+        found = _PREFILL.search(str(text))
+        return found[0] if found else ""
 
-    Templates of DeepSeek-R1 and its distillations open the block, so the model's own text begins
-    in the middle of it. The setting `think_prefill` goes before what the template shows.
-    """
-    if settings.think_prefill:
-        return settings.think_prefill
-    text = tokenizer.apply_chat_template(
-        conversation("?"), add_generation_prompt=True, tokenize=False
-    )
-    found = _PREFILL.search(str(text))
-    return found[0] if found else ""
+    def room(self, prompt: int) -> int:
+        """Tokens that the answer to a prompt of so many tokens may have; 0: the prompt alone fills
+        the model's context. That a model ends answers early is said, once."""
+        most = self.sampling.max_tokens
+        if self.positions is None:
+            return most
+        room = max(0, min(most, self.positions - prompt))
+        if room < most and not self._said_short:
+            self._said_short = True
+            print(
+                f"{self.settings.model} has {self.positions:,} positions: after a prompt of "
+                f"{prompt:,} tokens an answer ends at {room:,}, not at max_tokens={most:,}",
+                file=sys.stderr,
+            )
+        return room
+
+    def sample(self, request: Request, prompt_tokens: int, ids: Sequence[int] | None) -> Sample:
+        """A Sample from generated ids; None: there was no room for an answer.
+
+        Ids that hold no end token were cut: finish_reason `length`.
+        """
+        text, finish = "", "error"
+        if ids is not None:
+            stop = next((i for i, token in enumerate(ids) if token in self.ends), None)
+            text = response_texts(self.tokenizer, [list(ids[:stop])])[0]
+            finish = "length" if stop is None else "stop" if text.strip() else "empty"
+            text = self.prefill + text
+        reason: FinishReason = finish
+        return Sample(
+            problem_id=request.problem_id,
+            index=request.index,
+            model=self.settings.model,
+            text=text,
+            finish_reason=reason,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(ids or ()),
+        )
 
 
 def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:
@@ -67,41 +110,21 @@ def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:
     return {"rope_parameters": rope, "max_position_embeddings": int(trained * factor)}
 
 
-def make_sample(
-    request: Request,
-    settings: EngineSettings,
-    tokenizer: PreTrainedTokenizerBase,
-    prompt_tokens: int,
-    ids: Sequence[int],
-    ends: Sequence[int],
-    prefill: str = "",
-) -> Sample:
-    """A Sample from generated ids. Ids that hold no end token were cut: finish_reason `length`.
+def positions_of(config: Any, yarn_factor: float | None = None) -> int | None:
+    """Tokens of prompt and answer that a model can place; None where its config does not say."""
+    trained = getattr(config, "max_position_embeddings", None)
+    return int(trained * (yarn_factor or 1)) if trained else None
 
-    `prefill` is `think_prefill`'s: judged with the answer.
+
+def check_room(positions: int | None, prompt: int, max_tokens: int) -> None:
+    """Raise ValueError where the longest prompt leaves less than `max_tokens` for its answer.
+
+    In RL no answer may end early for want of positions: it would be paid as one that is too long.
     """
-    stop = next((i for i, token in enumerate(ids) if token in ends), None)
-    kept = list(ids) if stop is None else list(ids[:stop])
-    text = response_texts(tokenizer, [kept])[0]
-    finish: FinishReason = "length" if stop is None else "stop" if text.strip() else "empty"
-    return Sample(
-        problem_id=request.problem_id,
-        index=request.index,
-        model=settings.model,
-        text=prefill + text,
-        finish_reason=finish,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=len(ids),
-    )
-
-
-def too_long(request: Request, settings: EngineSettings, prompt_tokens: int) -> Sample:
-    """What stands for an answer where the prompt alone fills the model's context."""
-    return Sample(
-        problem_id=request.problem_id,
-        index=request.index,
-        model=settings.model,
-        text="",
-        finish_reason="error",
-        prompt_tokens=prompt_tokens,
-    )
+    if positions is not None and prompt + max_tokens > positions:
+        raise ValueError(
+            f"the longest prompt and its answer need {prompt:,} + {max_tokens:,} = "
+            f"{prompt + max_tokens:,} positions and the model has {positions:,}: lower max_tokens "
+            f"to {max(0, positions - prompt):,} or max_prompt_tokens, or start from a model with "
+            "more (base.positions)"
+        )

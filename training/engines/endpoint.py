@@ -1,236 +1,336 @@
 """Any OpenAI-compatible endpoint: many requests in flight, patient with it, honest about failure.
 
-What can pass (rate limits, server errors, time-outs, cut streams, garbled replies) is tried again
-with exponential back-off. A request that still fails is left out and reported at the end, so that
-the next run asks for it again. One that the endpoint calls wrong (too long, say) is handed over
-last, with finish_reason `error`. `failures_in_a_row` failures with no success in between end the
-stage. A slot is free for the next request only when the consumer has taken the last answer.
+The openai client tries again what can pass: refusals for overload, server errors, time-outs, lost
+connections. What it has handed on already, a reply that breaks off or is no answer, is asked for
+again here. A request that still fails is left out and reported at the end, so that the next run
+asks for it again. One that the endpoint calls wrong (too long, say) is handed over last, with
+finish_reason `error`. `failures_in_a_row` failures with no success in between end the stage.
 """
 
 import asyncio
+import json
 import os
-import queue
-import threading
+import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import Any, Self
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import openai
 
-from configs.engines import EngineSettings, Sampling
-from eval.records import Sample
-from training.engines import endpoint_errors as errors
-from training.engines.breaker import Breaker
-from training.engines.endpoint_errors import Failed, Fatal, Unanswerable, backoff, reason_of
-from training.engines.endpoint_reply import Reply, answer_text, read_reply
-from training.engines.interface import EngineError, Request
-from training.engines.pace import Pace, Slot
-from training.engines.served_names import ServedNames
+from configs.settings.engines import EngineSettings, Sampling
+from eval.records import FinishReason, Sample
+from training.engines.interface import EngineError, Request, ask_concurrently
 
-WORKERS_PER_SLOT = 2
-"""A request that waits for its next attempt leaves its slot to another."""
-CONNECT_TIMEOUT_S = 30.0
-LIST_TIMEOUT_S = 5.0
+FATAL = {
+    401: "the key is refused",
+    402: "the account has no credit left",
+    403: "access is refused",
+    404: "no such model or URL",
+}
+"""Statuses that no waiting changes; once answers came, a broken balancer may send one."""
+OVERLOADED = (429, 503)
+PASSING = (408, 409, *OVERLOADED)
+"""Statuses below 500, and one above, that say nothing about the request itself."""
+INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang
+FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
+OPENED, CLOSED = "<think>", "</think>"
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
+CONNECT_TIMEOUT_S, LIST_TIMEOUT_S, AFTER_THE_END_S = 30.0, 20.0, 1.0
 NO_KEY = "none"
 
 
-class EndpointEngine:
+class BrokenReply(Exception):
+    """The reply cannot be used, through no fault of the request: ask again."""
+
+
+class EndpointEngine(nullcontext["EndpointEngine"]):
     """Answers over HTTP. The key comes from `key` or the environment; it is written nowhere."""
 
     def __init__(
         self, settings: EngineSettings, sampling: Sampling, key: str | None = None
     ) -> None:
+        super().__init__(self)
         self.settings, self.sampling = settings, sampling
-        self.breaker = Breaker(settings)
-        self._unanswerable: list[Request] = []
-        self._streams_usage = True
         self._key = key or _key_from_environment(settings)
-
-    @property
-    def retries(self) -> int:
-        return self.breaker.troubles.total()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Connections live as long as one `answer`."""
 
     def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
-        self.breaker = Breaker(self.settings)
-        self._unanswerable.clear()
-        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        loop = asyncio.new_event_loop()
-        work = loop.create_task(self._ask_all(iter(requests), results))
-        thread = threading.Thread(
-            target=_run, args=(loop, work, results), name="endpoint", daemon=True
-        )
-        thread.start()
-        try:
-            while (result := results.get()) is not None:
-                if isinstance(result, BaseException):
-                    raise result
-                sample, taken = result
-                yield sample
-                with suppress(RuntimeError):  # the loop may have ended with an error meanwhile
-                    loop.call_soon_threadsafe(taken.set)
-        finally:
-            if thread.is_alive():
-                with suppress(RuntimeError):
-                    loop.call_soon_threadsafe(work.cancel)
-            thread.join()
-        yield from map(self._error_sample, self._unanswerable)
-        if self.breaker.failures:
-            raise EngineError(self.breaker.summary())
+        self._answered = self._failed_in_a_row = 0
+        self._failures: Counter[str] = Counter()
+        self._called_wrong: list[Request] = []
+        self._other_names: Counter[str] = Counter()
+        self._asked_name_came = False
+        runtime, url = self.settings.runtime, self.settings.base_url
+        with asyncio.Runner() as runner:
+            client = self._client()
+            try:
+                yield from ask_concurrently(
+                    runner, lambda r: self._ask(client, r), requests, runtime.concurrency
+                )
+            finally:
+                runner.run(client.close())
+        yield from (self._sample(r, "", "error") for r in self._called_wrong)
+        if self._failures:
+            reasons = ", ".join(f"{n} x {why}" for why, n in self._failures.most_common(5))
+            raise EngineError(
+                f"{url}: {self._failures.total()} requests failed after {runtime.max_retries} "
+                f"retries each ({reasons}); finished answers are kept, run again for the rest"
+            )
 
-    async def _ask_all(self, requests: Iterator[Request], results: Any) -> None:
+    def _client(self) -> openai.AsyncOpenAI:
         runtime = self.settings.runtime
-        self._pace = Pace(runtime.concurrency)
-        self._names = ServedNames(self.settings.served_model or self.settings.model)
         silence = runtime.silence_timeout_s if runtime.stream else runtime.request_timeout_s
-        client = openai.AsyncOpenAI(
+        limits: Any = type(openai.DEFAULT_CONNECTION_LIMITS)
+        many = limits(max_connections=None, max_keepalive_connections=runtime.concurrency)
+        return openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.settings.base_url,
-            max_retries=0,  # ours count, wait and report
+            max_retries=runtime.max_retries,
             timeout=openai.Timeout(silence, connect=CONNECT_TIMEOUT_S, pool=None),
-            http_client=openai.DefaultAsyncHttpxClient(limits=_connections(runtime.concurrency)),
+            http_client=openai.DefaultAsyncHttpxClient(limits=many),  # its own limit is 1,000
         )
-        async with client, asyncio.TaskGroup() as group:
-            for _ in range(WORKERS_PER_SLOT * runtime.concurrency):
-                group.create_task(self._work(client, requests, results))
 
-    async def _work(
-        self, client: openai.AsyncOpenAI, requests: Iterator[Request], results: Any
-    ) -> None:
-        slot = Slot(self._pace)
-        while True:
-            await slot.take()
-            request = next(requests, None)
-            if request is None:
-                slot.free()
-                return
-            try:
-                sample = await self._ask(client, request, slot)
-                taken = asyncio.Event()
-                results.put((sample, taken))
-                await taken.wait()
-            except Failed as error:
-                self.breaker.failures[str(error)] += 1
-                self.breaker.given_up(str(error))
-            except Unanswerable as error:
-                self._unanswerable.append(request)
-                self.breaker.given_up(str(error))
-            finally:
-                slot.free()
+    async def _ask(self, client: openai.AsyncOpenAI, request: Request) -> Sample | None:
+        """A sample; None where the request failed or is called wrong. Raises EngineError where no
+        request of this run can succeed.
 
-    async def _ask(self, client: openai.AsyncOpenAI, request: Request, slot: Slot) -> Sample:
-        """One sample. Raises Failed, Unanswerable or Fatal; `slot` is held at return.
-
-        A refusal for lack of room costs no attempt as long as other requests are answered.
+        While it waits for another attempt a request keeps its place among those in flight, so an
+        endpoint that refuses is asked less. Refusals cost nothing as long as others are answered.
         """
-        failed, answered_before = 0, -1
+        broken = 0
         while True:
+            before = self._answered
             try:
-                return self._sample(request, await self._send(client, request))
-            except errors.CAUGHT as error:
-                await self._consider(client, error)
-                reason, asked = reason_of(error), errors.asked_wait(error)
-            others_go_on = reason == "HTTP 429" and self.breaker.answered > answered_before >= 0
-            answered_before = self.breaker.answered
-            failed += not others_go_on
-            if failed > self.settings.runtime.max_retries:
-                raise Failed(reason)
-            self.breaker.troubles[reason] += 1
-            slot.free()
-            await asyncio.sleep(backoff(max(failed - 1, 0), asked))
-            await slot.take()
+                return self._accepted(request, await self._send(client, request))
+            except openai.APIStatusError as error:
+                status = error.status_code
+                reason, again = f"HTTP {status} ({self._words(error)})", status in FATAL
+                if again and not self._answered:
+                    raise self._fatal(status) from None
+                if status in OVERLOADED and self._answered > before:
+                    continue
+                if status < 500 and not again and status not in PASSING:
+                    self._called_wrong.append(request)
+                    self._count_failure(reason)
+                    return None
+            except openai.APIConnectionError as error:  # time-outs too
+                reason, again = _words_of(error), False
+                if not self._answered and not isinstance(error, openai.APITimeoutError):
+                    raise EngineError(
+                        f"{self.settings.base_url}: {reason}: is the server up, and is base_url "
+                        "right?"
+                    ) from error
+            except (BrokenReply, TimeoutError) as error:
+                reason, again = str(error) or "time-out", True
+            broken += 1
+            if not again or broken > self.settings.runtime.max_retries:
+                self._failures[reason] += 1
+                self._count_failure(reason)
+                return None
+            delay = min(FIRST_DELAY_S * 2 ** (broken - 1), LONGEST_DELAY_S)
+            await asyncio.sleep(delay * random.uniform(0.5, 1.5))
 
-    async def _send(self, client: openai.AsyncOpenAI, request: Request) -> Reply:
+    async def _send(self, client: openai.AsyncOpenAI, request: Request) -> "Reply":
         s, runtime = self.sampling, self.settings.runtime
-        more: dict[str, Any] = {}
-        if runtime.stream and self._streams_usage:
-            more["stream_options"] = {"include_usage": True}
         extra = {"top_k": s.top_k, "repetition_penalty": s.repetition_penalty}
-        async with (
-            asyncio.timeout(runtime.request_timeout_s),
-            client.chat.completions.with_streaming_response.create(
-                model=self.settings.model,
-                messages=[{"role": "user", "content": request.prompt}],
-                temperature=s.temperature,
-                top_p=s.top_p,
-                max_tokens=s.max_tokens,
-                seed=request.seed,
-                stream=runtime.stream,
-                extra_body={n: v for n, v in extra.items() if v is not None},
-                **more,
-            ) as response,
-        ):
-            return await read_reply(response)
-
-    async def _consider(self, client: openai.AsyncOpenAI, error: Exception) -> None:
-        """What a failed attempt means for the run; raises Fatal or Unanswerable."""
-        if isinstance(error, openai.APITimeoutError):
-            return
-        if isinstance(error, openai.APIConnectionError):
-            self.breaker.no_connection(reason_of(error))
-        if not isinstance(error, openai.APIStatusError):
-            return
-        status, said = error.status_code, self._words(error)
-        self.breaker.last_words = said
-        if status in errors.HOPELESS:
-            if self.breaker.hopeless():
-                raise self.breaker.refusal(status, await _served(client) if status == 404 else None)
-        elif status in errors.OVERLOADED:
-            self._pace.refused(errors.retry_after(error.response.headers))
-        elif status in (400, 422) and "stream_options" in said and self._streams_usage:
-            self._streams_usage = False
-        elif status < 500 and status not in errors.TRANSIENT:
-            raise Unanswerable(f"HTTP {status} ({said})")
-
-    def _sample(self, request: Request, reply: Reply) -> Sample:
-        finish = reply.finish()
-        self._names.check(reply.model)
-        sample = Sample(
-            problem_id=request.problem_id,
-            index=request.index,
+        more: Any = {"stream_options": {"include_usage": True}} if runtime.stream else {}
+        async with client.chat.completions.with_streaming_response.create(
             model=self.settings.model,
-            text=answer_text(reply, self.settings.think_prefill),
-            finish_reason=finish,
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.tokens,
-        )
-        self.breaker.success()
-        self._pace.served()
-        return sample
+            messages=[{"role": "user", "content": request.prompt}],
+            temperature=s.temperature,
+            top_p=s.top_p,
+            max_tokens=s.max_tokens,
+            seed=request.seed,
+            stream=runtime.stream,
+            extra_body={n: v for n, v in extra.items() if v is not None},
+            **more,
+        ) as response:
+            async with asyncio.timeout(runtime.request_timeout_s):
+                return await read_reply(response)
 
-    def _error_sample(self, request: Request) -> Sample:
+    def _accepted(self, request: Request, reply: "Reply") -> Sample:
+        finish = reply.finish()
+        self._check_name(reply.model)
+        self._answered += 1
+        self._failed_in_a_row = 0
+        text = answer_text(reply, self.settings.think_prefill)
+        return self._sample(request, text, finish, reply.prompt_tokens, reply.tokens)
+
+    def _sample(
+        self, request: Request, text: str, finish: FinishReason, prompt: int = 0, tokens: int = 0
+    ) -> Sample:
         return Sample(
             problem_id=request.problem_id,
             index=request.index,
             model=self.settings.model,
-            text="",
-            finish_reason="error",
+            text=text,
+            finish_reason=finish,
+            prompt_tokens=prompt,
+            completion_tokens=tokens,
         )
+
+    def _check_name(self, name: str) -> None:
+        """Raise BrokenReply when another model answered: a gateway may route a request elsewhere.
+
+        A name that contains the asked one, or is contained in it, counts at once (`gpt-4o` answers
+        as `gpt-4o-2024-08-06`); an alias when two replies carry it and none the asked name.
+        """
+        asked = (self.settings.served_model or self.settings.model).rpartition("/")[2].lower()
+        plain = name.rpartition("/")[2].lower()
+        if not plain or plain in asked or asked in plain:
+            self._asked_name_came = self._asked_name_came or bool(plain)
+            return
+        self._other_names[plain] += 1
+        (usual, times), *_ = self._other_names.most_common(1)
+        if self._asked_name_came or times < 2 or plain != usual:
+            raise BrokenReply(f"answered by another model ({name[:60]})")
+
+    def _count_failure(self, reason: str) -> None:
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= self.settings.runtime.failures_in_a_row:
+            raise EngineError(
+                f"{self.settings.base_url}: {self._failed_in_a_row} requests in a row failed, the "
+                f"last with {reason}; {self._answered} were answered; finished answers are kept"
+            )
+
+    def _fatal(self, status: int) -> EngineError:
+        url, model = self.settings.base_url, self.settings.model
+        line = f"{FATAL[status]} (HTTP {status}) by {url} for model {model}"
+        if status == 404:
+            try:
+                served = served_models(url, self._key)
+                line += f"; it serves: {', '.join(served[:8]) or 'nothing'}"
+            except EngineError:
+                line += "; base_url usually ends in /v1"
+        elif self.settings.api_key_block:
+            line += f"; the key is in the Prefect Secret block {self.settings.api_key_block}"
+        elif self.settings.api_key_env:
+            line += f"; the key is in the environment variable {self.settings.api_key_env}"
+        return EngineError(line)
 
     def _words(self, error: openai.APIStatusError) -> str:
         """The first words of what the server says, without the key."""
         return str(error.message).replace(self._key, "***").partition("\n")[0][:200]
 
 
-def _connections(most: int) -> Any:
-    """Room for every request in flight: the package's own limit is 1,000."""
-    return type(openai.DEFAULT_CONNECTION_LIMITS)(
-        max_connections=None, max_keepalive_connections=most
-    )
+@dataclass
+class Reply:
+    """One answer as it comes in. It counts only when the endpoint said how it ended."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    model: str = ""
+    """The name under which the endpoint answered."""
+    ended: str = ""
+    """The endpoint's finish reason; empty: none was given."""
+    refusal: bool = False
+    prompt_tokens: int = 0
+    tokens: int = 0
+    pieces: int = 0
+    """Chunks with text: about the tokens of a stream that does not report them."""
+
+    def add(self, text: bytes | str) -> None:
+        """Take in one chunk of a stream, or the whole body; raises BrokenReply."""
+        try:
+            data: dict[str, Any] = json.loads(text)
+            self.model = self.model or str(data.get("model") or "")
+            if usage := data.get("usage"):
+                self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
+                self.tokens = int(usage.get("completion_tokens") or 0)
+            for choice in data["choices"][:1]:
+                message = choice.get("delta") or choice.get("message") or {}
+                content = message.get("content")
+                reasoning = message.get("reasoning_content") or message.get("reasoning")
+                self.pieces += bool(content or reasoning)
+                self.content += [content] if content else []
+                self.reasoning += [reasoning] if reasoning else []
+                self.refusal |= bool(message.get("refusal"))
+                self.ended = choice.get("finish_reason") or self.ended
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise BrokenReply("garbled JSON, or an error inside of the reply") from error
+
+    def finish(self) -> FinishReason:
+        """How the answer ended; raises BrokenReply when it did not."""
+        if not self.ended:
+            raise BrokenReply("the stream was cut")
+        if self.ended in INTERRUPTED:
+            raise BrokenReply(f"the server gave up ({self.ended})")
+        if self.refusal:
+            return "refused"
+        found = FINISHES.get(self.ended, "stop")
+        return "empty" if found == "stop" and not "".join(self.content).strip() else found
 
 
-async def _served(client: openai.AsyncOpenAI) -> list[str] | None:
-    """The models that the endpoint names, or None when it does not say."""
+async def read_reply(response: Any) -> Reply:
+    """Read an open response of the openai package: server-sent events, or one JSON body where the
+    server does not stream. Raises BrokenReply; TimeoutError after too long a silence.
+
+    The package's own parser of events makes a pydantic object of each token.
+    """
+    reply = Reply()
     try:
-        return [m.id for m in (await client.models.list(timeout=LIST_TIMEOUT_S)).data]
-    except Exception:  # whatever is wrong here, the 404 is what there is to report
-        return None
+        if "event-stream" not in response.headers.get("content-type", ""):
+            reply.add(await response.read())
+            return reply
+        lines = response.iter_lines()
+        async for line in lines:
+            data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+            if data == "[DONE]":
+                # Only a body read to its end leaves its connection to the next request.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(AFTER_THE_END_S):
+                        async for _ in lines:
+                            pass
+                break
+            if data:
+                reply.add(data)
+    except (BrokenReply, TimeoutError):
+        raise
+    except Exception as error:  # of the transport, which the package hands on as they are
+        if "Timeout" in type(error).__name__:
+            raise TimeoutError from error
+        raise BrokenReply("the connection was cut") from error
+    reply.tokens = reply.tokens or reply.pieces
+    return reply
+
+
+def answer_text(reply: Reply, think_prefill: str) -> str:
+    """The text the judge sees: reasoning that the endpoint reports apart is put into think tags.
+
+    Reasoning that was cut before any answer stays unclosed. Where the template wrote the opening
+    tag, so that the text only closes it, the tag is put back.
+    """
+    content, reasoning = _joined(reply.content), _joined(reply.reasoning)
+    if reasoning:
+        closed = f"\n{CLOSED}\n\n" if content.strip() else ""
+        return f"{OPENED}\n{reasoning.strip()}{closed}{content}"
+    if content and think_prefill and not content.startswith(think_prefill.strip()):
+        return think_prefill + content
+    if not think_prefill and CLOSED in content and OPENED not in content:
+        return f"{OPENED}\n{content}"
+    return content
+
+
+def _joined(pieces: list[str]) -> str:
+    """One text; halves of a surrogate pair that came in two pieces are joined."""
+    text = "".join(pieces)
+    if text.isascii():
+        return text
+    joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    return joined.encode("utf-8", "replace").decode()
+
+
+def _words_of(error: openai.APIConnectionError) -> str:
+    """The first cause: `Connection refused` rather than what each layer made of it."""
+    if isinstance(error, openai.APITimeoutError):
+        return "time-out"
+    cause: BaseException = error
+    while (deeper := cause.__cause__ or cause.__context__) is not None:
+        cause = deeper
+    why = getattr(cause, "strerror", None) or str(cause).partition("\n")[0]
+    return f"no connection ({why or type(cause).__name__})"
 
 
 def _key_from_environment(settings: EngineSettings) -> str:
@@ -245,23 +345,20 @@ def _key_from_environment(settings: EngineSettings) -> str:
     return key
 
 
-def _run(loop: asyncio.AbstractEventLoop, work: "asyncio.Task[None]", results: Any) -> None:
-    """Body of the thread: the loop until `work` ends, its error handed over, then the end mark."""
+def served_models(base_url: str, key: str = "") -> list[str]:
+    """Their names, sorted. Raises EngineError in one line that holds no key."""
+    client = openai.OpenAI(
+        api_key=key or NO_KEY, base_url=base_url, timeout=LIST_TIMEOUT_S, max_retries=1
+    )
     try:
-        loop.run_until_complete(work)
-    except asyncio.CancelledError:
-        pass
-    except BaseExceptionGroup as group:
-        results.put(_first(group))
-    except Exception as error:
-        results.put(error)
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())  # its threads looked up names
-        loop.close()
-        results.put(None)
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return EngineError(str(error)) if isinstance(error, Fatal) else error
+        with client:
+            return sorted(m.id for m in client.models.list().data)
+    except openai.APIStatusError as error:
+        hints = {**FATAL, 404: "no such URL; base_url usually ends in /v1"}
+        hint = hints.get(error.status_code, "")
+        why = f"HTTP {error.status_code}" + (f" ({hint})" if hint else "")
+    except openai.APIConnectionError as error:
+        why = _words_of(error)
+    except (openai.APIError, ValueError, TypeError, AttributeError) as error:
+        why = type(error).__name__
+    raise EngineError(f"{base_url} does not say which models it serves: {why}") from None

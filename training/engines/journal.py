@@ -13,10 +13,13 @@ from typing import Self
 import orjson
 
 from eval.records import Sample
-from training.engines.interface import EngineError
+from training.engines.interface import EngineError, Key
 
 SECONDS_PER_SYNC = 1.0
-Key = tuple[str, int]
+
+
+def journal_path(out: Path) -> Path:
+    return out / ".resume" / "samples.jsonl"
 
 
 class Journal:
@@ -33,13 +36,17 @@ class Journal:
         self._out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._in = path.open("rb")
         self._end = 0
-        for key, end in _whole_lines(self._in):
-            self._offsets[key] = self._end
-            self._end = end
+        for line in self._in:
+            try:
+                row = orjson.loads(line if line.endswith(b"\n") else b"")
+            except orjson.JSONDecodeError:  # what a kill or a power cut left torn
+                break
+            self._offsets[row["problem_id"], row["index"]] = self._end
+            self._end += len(line)
         os.ftruncate(self._out, self._end)
         self._synced = time.monotonic()
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._offsets
 
     def __len__(self) -> int:
@@ -91,23 +98,3 @@ class Journal:
         os.fsync(self._out)
         os.close(self._out)
         self._in.close()
-
-
-def _whole_lines(lines: Iterable[bytes]) -> Iterator[tuple[Key, int]]:
-    """Key and end offset of every line up to the first that a kill or a power cut left torn."""
-    end = 0
-    for line in lines:
-        try:
-            row = orjson.loads(line if line.endswith(b"\n") else b"")
-        except orjson.JSONDecodeError:
-            return
-        end += len(line)
-        yield (row["problem_id"], row["index"]), end
-
-
-def finished_keys(path: Path) -> set[Key]:
-    """The keys of a journal that another process may be writing; empty when there is none."""
-    if not path.exists():
-        return set()
-    with path.open("rb") as lines:
-        return {key for key, _ in _whole_lines(lines)}

@@ -5,98 +5,45 @@ to `.resume/samples.jsonl`; progress to `.resume/progress.json`, curves to `logs
 second run of the same job answers what the journal lacks.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from eval.records import Sample
-from training.engines.figures import Figures, FiguresFile, parts_of
-from training.engines.interface import EngineError, LocalEngine, Request
-from training.engines.journal import Journal, Key, finished_keys
+from training.engines.figures import GenerationStats
+from training.engines.interface import EngineError, Request
+from training.engines.journal import Journal, journal_path
 from training.engines.make import make_local_engine
-from training.jobs import GenerateJob
-from training.progress_files import ProgressFile
-
-
-def journal_path(out: Path) -> Path:
-    return out / ".resume" / "samples.jsonl"
-
-
-def read_requests(path: Path) -> list[Request]:
-    with path.open("rb") as lines:
-        return [Request.model_validate_json(line) for line in lines]
+from training.launch.jobs import GenerateJob
+from training.launch.progress_files import ProgressFile
 
 
 def generate_job(job: GenerateJob) -> dict[str, float]:
     """Answer every request of the job; returns what was generated in this run and how fast."""
-    if job.engine.runtime.data_parallel > 1:
-        from training.engines.replicas import generate_in_replicas
-
-        return generate_in_replicas(job)
-    requests = read_requests(job.requests)
-    asked = {(r.problem_id, r.index) for r in requests}
-    done = finished_keys(job.done) & asked if job.done else set[Key]()
-    progress = ProgressFile(job.out)
+    with job.requests.open("rb") as lines:
+        requests = [Request.model_validate_json(line) for line in lines]
     with Journal(journal_path(job.out)) as journal:
-        take_over(job.out, journal)
-        parts = parts_of(job.out, requests)
-        figures = Figures(job.engine.runtime, journal.everything(), parts)
-        # The journals may hold answers beyond these requests: those of earlier rounds.
-        done |= {key for key in asked if key in journal}
-        progress.report(len(done), len(asked), "starting the engine")
-        if len(done) < len(asked):
-            points, too_long = FiguresFile(job.out, figures), list[Sample]()
-            with make_local_engine(job.engine, job.sampling) as engine:
-                figures.start()
-                for batch in our_batches(engine, requests, job):
-                    todo = [r for r in batch if (r.problem_id, r.index) not in done]
-                    if not todo:
-                        continue
-                    for sample in engine.answer(batch if engine.whole_batches else todo):
-                        if sample.finish_reason == "error":
-                            too_long.append(sample)
-                            continue
-                        figures.add(sample, again=(sample.problem_id, sample.index) in journal)
-                        journal.append(sample)
-                        done.add((sample.problem_id, sample.index))
-                        progress.report(len(done), len(asked), figures.note())
-                        points.now_and_then()
-            _keep_too_long(too_long, journal, job)
-            points.write()
-    return {
-        "new_samples": float(figures.whole.new_samples),
-        "new_tokens": float(figures.whole.new_tokens),
-        "tokens_per_second": figures.tokens_per_second,
-    }
-
-
-def _keep_too_long(samples: list[Sample], journal: Journal, job: GenerateJob) -> None:
-    """Mark prompts that fill the context as errors, unless none fits: then the model is wrong."""
-    if samples and not len(journal) and job.done is None:
-        shortest = min(s.prompt_tokens for s in samples)
-        raise EngineError(
-            f"{job.engine.model} has no room for an answer: the shortest of {len(samples):,} "
-            f"prompts has {shortest:,} tokens and fills its context"
-        )
-    for sample in samples:
-        journal.append(sample)
-
-
-def take_over(out: Path, journal: Journal) -> None:
-    """Keep what replicas of an earlier run had finished, however many there were."""
-    for left in sorted((out / ".resume").glob("replica-*")):
-        with Journal(journal_path(left)) as theirs:
-            for sample in theirs.everything():
-                journal.append(sample)
-
-
-def our_batches(
-    engine: LocalEngine, requests: list[Request], job: GenerateJob
-) -> Iterator[list[Request]]:
-    """The batches of this replica: whole ones in turn where a batch must stay together, so that
-    the number of replicas changes no sample."""
-    if engine.whole_batches:
-        for number, batch in enumerate(engine.batches(requests)):
-            if number % job.replicas == job.replica:
-                yield batch
-        return
-    yield from engine.batches(requests[job.replica :: job.replicas])
+        # The journal may hold answers beyond these requests: those of earlier rounds.
+        before = done = sum(r.key in journal for r in requests)
+        progress = ProgressFile(job.out)
+        progress.report(done, len(requests), "starting the engine")
+        if done == len(requests):
+            return {"new_samples": 0.0, "tokens_per_second": 0.0}
+        figures = GenerationStats(job.out, job.engine.runtime, journal.everything(), requests)
+        too_long = list[Sample]()
+        with make_local_engine(job.engine, job.sampling) as engine:
+            figures.start()
+            for sample in engine.answer(requests, journal):
+                if sample.finish_reason == "error":
+                    too_long.append(sample)
+                elif (sample.problem_id, sample.index) not in journal:  # else of a batch redone
+                    journal.append(sample)
+                    figures.add(sample)
+                    done += 1
+                    progress.report(done, len(requests), figures.note())
+        if too_long and not len(journal):
+            shortest = min(s.prompt_tokens for s in too_long)
+            raise EngineError(
+                f"{job.engine.model} has no room for an answer: the shortest of "
+                f"{len(too_long):,} prompts has {shortest:,} tokens and fills its context"
+            )
+        for sample in too_long:
+            journal.append(sample)
+        figures.write()
+    return {"new_samples": float(done - before), "tokens_per_second": figures.tokens_per_second}

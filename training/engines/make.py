@@ -1,16 +1,13 @@
 """From settings to an engine. Heavy packages are imported only by the engine that needs them."""
 
-from configs.engines import EngineSettings, Sampling
+from configs.settings.engines import EngineSettings, Sampling
 from training.engines.interface import Engine, LocalEngine
-from training.engines.recorded import RecordedEngine
-from training.engines.scripted import ScriptedEngine
-
-LOCAL = ("vllm", "transformers")
+from training.engines.without_model import RecordedEngine, ScriptedEngine
 
 
 def is_local(settings: EngineSettings) -> bool:
     """Whether the engine computes itself, and therefore belongs into a child process."""
-    return settings.kind in LOCAL
+    return settings.kind in ("vllm", "transformers")
 
 
 def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = None) -> Engine:

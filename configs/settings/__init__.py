@@ -1,0 +1,1 @@
+"""Every setting of the pipeline, one module a chapter of the paper."""

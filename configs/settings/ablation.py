@@ -1,0 +1,172 @@
+"""The paper's tables and figures as experiments: arms that differ in a setting, and a claim.
+
+A file of `configs/ablations/` says what the paper claims, which arms show it, which score decides,
+and what each profile can say about it. Every arm of a seed shares the stages that its settings do
+not touch, for the store is keyed by content.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Field, PositiveInt, ValidationError, model_validator
+
+from configs.loading import load_profile
+from configs.settings.base import LATER, Settings
+from configs.settings.explain import ConfigError, explain, nearest
+from configs.settings.overrides import read_yaml
+from configs.settings.pipeline import Pipeline
+
+FOLDER = Path(__file__).parents[1] / "ablations"
+Scored = Literal["sft", "rl_math", "rl_code"]
+Test = Literal[
+    "95 % interval over seeds and problems",
+    "95 % interval over seeds and problems; of steadiness over seeds alone",
+]
+"""All tests there are: `tasks.ablation.effects.paired_effect`,
+`tasks.report.learning.steadiness_effect`."""
+Names = Annotated[tuple[str, ...], Field(min_length=1)]
+Values = Annotated[dict[str, Any], Field(default_factory=dict)]
+
+
+class Arm(Settings):
+    """One line of a table: a name and the settings that make it, as `a.b: value`."""
+
+    name: str
+    set: Values
+
+
+class Contrast(Settings):
+    """`better` scores higher than each of `than`, or is steadier: what the paper says, as one can
+    test it."""
+
+    better: str
+    than: Names
+    measure: Annotated[Literal["score", "steadiness"], LATER] = "score"
+    """score: of the last checkpoint; steadiness: falling less along the way"""
+    says: str
+    """The sentence of the paper that it stands for"""
+    part_of_claim: bool = True
+    """Its verdict counts for the claim; else it is only shown"""
+
+    def against(self, other: str) -> str:
+        """`gppo over cispo`; `gppo steadier than cispo`."""
+        return f"{self.better} {'over' if self.measure == 'score' else 'steadier than'} {other}"
+
+
+class Scale(Settings):
+    """One profile's version of the experiment."""
+
+    benchmarks: Names
+    """The first one decides the verdict"""
+    set: Values
+    """Settings of every arm, as `a.b: value`"""
+    arms: Annotated[dict[str, dict[str, Any]], Field(default_factory=dict)]
+    """More settings of single arms"""
+    evidence: str
+    """Why this is, or is not, evidence about a model of 8B parameters"""
+
+
+class Ablation(Settings):
+    """One table or figure of the paper."""
+
+    name: str
+    shows: str
+    """`Table 6`"""
+    title: str
+    claim: str
+    """What the paper concludes, in one sentence"""
+    untested: str = ""
+    """Parts of the claim that the scores do not test"""
+    scored: Scored
+    """The checkpoint whose scores count"""
+    arms: Annotated[tuple[Arm, ...], Field(min_length=2)]
+    contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)]
+    curves: tuple[str, ...] = ()
+    """Training metrics to draw, with a band over seeds"""
+    seeds: PositiveInt = 5
+    """Runs an arm, paired by seed"""
+    test: Test = "95 % interval over seeds and problems"
+    """Of the paired difference on the benchmark that decides"""
+    scales: dict[str, Scale]
+    paper: Annotated[dict[str, dict[str, float]], Field(default_factory=dict)]
+    """The paper's figures in percent: benchmark → arm → score"""
+    source: str = ""
+    """Where in the paper its figures stand"""
+
+    @model_validator(mode="after")
+    def every_name_is_an_arm(self) -> Self:
+        arms = {a.name for a in self.arms}
+        if len(arms) < len(self.arms):
+            raise ValueError("two arms have one name")
+        tests_steadiness = any(c.measure == "steadiness" for c in self.contrasts)
+        if tests_steadiness != ("steadiness" in self.test):
+            raise ValueError(f"test: {get_args(Test)[tests_steadiness]!r} is that of its contrasts")
+        if not any(c.part_of_claim for c in self.contrasts):
+            raise ValueError("no contrast is part of the claim")
+        named = {n for c in self.contrasts for n in (c.better, *c.than)}
+        named |= {n for s in self.scales.values() for n in s.arms}
+        named |= {n for row in self.paper.values() for n in row}
+        if unknown := sorted(named - arms):
+            raise ValueError(f"no arm is called {unknown[0]!r} (arms: {', '.join(sorted(arms))})")
+        return self
+
+    def scale(self, profile: str) -> Scale:
+        """Raises ConfigError for a profile that this experiment does not describe."""
+        if profile not in self.scales:
+            known = ", ".join(self.scales)
+            raise ConfigError([f"{self.name} is not described for {profile!r} (profiles: {known})"])
+        return self.scales[profile]
+
+    def metric(self, profile: str) -> str:
+        """`avg@8 on a, which decides; avg@4 on b`: what the scores are, by the protocols."""
+        protocols = self.settings(profile, self.arms[0].name, 0).evaluate.protocols
+        k = {p.name: p.k for p in protocols}
+        first, *others = (f"avg@{k[name]} on {name}" for name in self.scale(profile).benchmarks)
+        return "; ".join([f"{first}, which decides", *others])
+
+    def settings(self, profile: str, arm: str, seed: int) -> Pipeline:
+        """The whole pipeline of one arm and seed; raises ConfigError."""
+        scale = self.scale(profile)
+        own = next(a.set for a in self.arms if a.name == arm)
+        layers = (scale.set, own, scale.arms.get(arm, {}), {"seed": seed})
+        overrides = [  # JSON is YAML on one line
+            f"{name}={json.dumps(value, ensure_ascii=False)}"
+            for layer in layers
+            for name, value in layer.items()
+        ]
+        found = load_profile(profile, overrides)
+        curve = found.evaluate.along_the_way()
+        drawn = [p.name for p in curve.protocols] if curve else []
+        decides, wanted = scale.benchmarks[0], any(c.measure != "score" for c in self.contrasts)
+        if wanted and decides not in drawn:
+            advice = f"set {self.scored}.keep_every and evaluate.learning_curve for {profile!r}"
+            raise ConfigError([f"{self.name}: steadiness on {decides} needs its curve: {advice}"])
+        return found
+
+
+def ablations() -> list[str]:
+    """Names of the experiments that ship."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_ablation(name: str) -> Ablation:
+    """One of `ablations()`, or a file `….yaml` of one's own.
+
+    Raises ConfigError with every problem of the file, or with the names there are.
+    """
+    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
+    if name.endswith(".yaml") and not path.is_file():
+        raise ConfigError([f"{name}: no such file"])
+    if not path.is_file():
+        known = ablations()
+        meant = nearest(name, known)
+        raise ConfigError([f"no ablation is called {name!r}{meant} (known: {', '.join(known)})"])
+    if not re.fullmatch(r"[\w.-]{1,100}", path.stem, re.ASCII):  # it names the last stage
+        words = "at most 100 of the letters a to z, digits, _, . and -"
+        raise ConfigError([f"{path.name}: give the file a name of {words}"])
+    try:
+        return Ablation.model_validate({"name": path.stem, **read_yaml(path)})
+    except ValidationError as error:
+        raise ConfigError(f"{path.name}: {p}" for p in explain(error, Ablation)) from error

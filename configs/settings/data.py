@@ -1,0 +1,171 @@
+"""Settings of the data stages (§3.1, §3.2.1). Defaults are the paper's."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from configs.settings.base import Runtime, Settings, Share
+from configs.settings.engines import EarlyStop, EngineSettings, Sampling
+from configs.settings.judging import JudgeSettings
+
+
+class PartsRuntime(Runtime):
+    """How work is cut into parts, which shows neither in the result nor in its key."""
+
+    workers: PositiveInt = 1
+    """Processes that compute parts"""
+    rows_per_part: PositiveInt = 50_000
+    """Rows a part: what a kill loses, and what a worker holds"""
+
+
+class DedupSettings(Settings):
+    """Exact match removal of queries (§3.1); near-duplicates are an addition, off by default."""
+
+    near: bool = False
+    """Also drop near-duplicates (MinHash-LSH)"""
+    jaccard: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """Near: this similarity of word shingles, or more"""
+    shingle: PositiveInt = 5
+    """Words a shingle"""
+    permutations: Annotated[int, Field(ge=2)] = 128
+    """Length of a MinHash signature"""
+    runtime: PartsRuntime = PartsRuntime()
+
+
+class DecontaminateSettings(Settings):
+    """9-gram overlap with any benchmark item (§3.1, §3.2.1)."""
+
+    n: Annotated[int, Field(ge=1, le=32)] = 9
+    """Words an n-gram; §3.1: 9"""
+    normalize: Literal["alnum", "whitespace"] = "alnum"
+    """whitespace: the published rule; alnum: also finds other typesetting"""
+    min_coverage: Share = 0.0
+    """Remove only if this share of the item's n-grams is shared; §3.1: one n-gram removes"""
+    runtime: PartsRuntime = PartsRuntime()
+
+
+class SampleSettings(Settings):
+    """Answers of the teacher (§3.1: R1-0528) or of the RL curator (§3.2.1: R1-0120)."""
+
+    sources: tuple[str, ...] = ()
+    """Only these sources; empty: all"""
+    samples_per_prompt: PositiveInt = 16
+    """§3.1: up to 16"""
+    engine: EngineSettings
+    """Who answers"""
+    sampling: Sampling = Sampling()
+    """How answers are drawn"""
+    early_stop: EarlyStop | None = None
+    """Stop asking once a prompt has enough right answers; empty: never"""
+
+
+class DifficultySettings(Settings):
+    """Pass rate of a rater model per prompt (§3.1: Qwen3-8B) → easy or hard."""
+
+    rater: Literal["model", "teacher", "source"] = "model"
+    """model: `rate` samples its own answers; teacher: reuse the teacher's; source: what a problem's
+    source is known to be"""
+    easy_sources: tuple[str, ...] = ()
+    """Known to be easy (rater: source)"""
+    hard_sources: tuple[str, ...] = ()
+    """Known to be hard (rater: source)"""
+
+    easy_above: ClassVar = 0.5  # easy: a pass rate above this
+    constants = ("easy_above",)
+
+    @model_validator(mode="after")
+    def sources_are_named_where_they_decide(self) -> Self:
+        if (self.rater == "source") != bool(self.easy_sources or self.hard_sources):
+            raise ValueError(
+                "difficulty: rater source goes together with easy_sources and hard_sources"
+            )
+        if both := set(self.easy_sources) & set(self.hard_sources):
+            raise ValueError(f"difficulty: {min(both)!r} is named both easy and hard")
+        return self
+
+
+class EmbeddingRuntime(Runtime):
+    """How prompts are embedded by a model."""
+
+    batch_size: PositiveInt = 64
+    """Prompts a batch (transformers)"""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Of the embedding model"""
+
+
+class EmbeddingSettings(Settings):
+    """What K-Center-Greedy measures the distance of prompts by; the paper does not say."""
+
+    kind: Literal["tfidf_svd", "transformers"] = "tfidf_svd"
+    """tfidf_svd: of words, nothing to download; transformers: a model's last hidden states,
+    averaged over the prompt"""
+    dimensions: PositiveInt = 256
+    """Of the vectors (tfidf_svd)"""
+    model: str = ""
+    """Folder or Hugging Face id (transformers)"""
+    revision: str = "main"
+    """Commit of the model (transformers)"""
+    max_tokens: PositiveInt = 512
+    """Longer prompts are cut (transformers)"""
+    runtime: EmbeddingRuntime = EmbeddingRuntime()
+
+    @model_validator(mode="after")
+    def a_model_is_named(self) -> Self:
+        if (self.kind == "transformers") != bool(self.model):
+            raise ValueError("embedding: kind transformers and model go together")
+        return self
+
+
+class SelectSettings(Settings):
+    """The SFT mixture (§3.1, §5.1). The paper keeps all responses, right or wrong (§5.1.1)."""
+
+    correctness: Literal["mixed", "only_true"] = "mixed"
+    """Table 2: keep wrong answers or not"""
+    difficulty: Literal["all", "easy", "hard"] = "all"
+    """Table 2: strata by the rater's pass rate, or by source"""
+    math_sources: tuple[str, ...] = ()
+    """Only these, best first; with top_k_sources: Table 4; empty: all"""
+    code_sources: tuple[str, ...] = ()
+    """Only these, best first; with top_k_sources: Table 5; empty: all"""
+    top_k_sources: PositiveInt | None = None
+    """The first K of the ranked sources of each domain; ranked by math_sources and code_sources, or
+    where they are empty by the `rank` of the sources; those of equal rank count as one"""
+    size: PositiveInt | None = None
+    """Subset size, K-Center-Greedy (Tables 4-5: 31,600)"""
+    balanced: bool = False
+    """Equal shares of what balance_by names"""
+    balance_by: Literal["domain", "label", "source"] = "domain"
+    """label: easy, hard and unrated"""
+    embedding: EmbeddingSettings = EmbeddingSettings()
+    """For size: what distance means"""
+    max_chars: PositiveInt | None = None
+    """Drop longer answers before training"""
+    require_think: bool = True
+    """Off: answers written by people, without thinking, may pass"""
+
+
+class FilterTestsSettings(Settings):
+    """Code problems with too few distinct tests invite false positives (§3.2.1)."""
+
+    sources: tuple[str, ...] = ()
+    """Only these sources; empty: all"""
+    min_tests: PositiveInt = 16
+    """Distinct tests a code problem must have; §3.2.1: 16"""
+
+
+class FilterRLSettings(Settings):
+    """pass@16 filter (§3.2.1), read as the share of the 16 completions that pass."""
+
+    code_threshold: Share = 0.5
+    """Share of the 16 completions that must pass; §3.2.1: 0.5"""
+    code_inclusive: bool = False
+    """§3.2.1 says above 0.5; the caption of Fig. 4 says at least"""
+
+    math_threshold: ClassVar = 0.5  # share that must agree with the gold; §3.2.1: a majority
+    min_scored: ClassVar = 0.5  # a prompt with fewer scored samples is rejected
+    constants = ("math_threshold", "min_scored")
+
+
+class JudgeStageSettings(Settings):
+    judge: JudgeSettings = JudgeSettings()
+    """How answers are judged"""

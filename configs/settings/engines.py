@@ -1,0 +1,171 @@
+"""Settings of the engines that answer prompts: teachers, raters and our own checkpoints."""
+
+from typing import Annotated, ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from configs.settings.base import HOW, Runtime, Settings, Share
+from configs.settings.judging import JudgeSettings
+
+
+def url_without_secret(name: str, url: str, instead: str) -> str:
+    """`url` itself; it is in manifests, logs and MLflow: a password or key there is public.
+
+    Raises ValueError, with `instead` as the way out, without repeating the secret.
+    """
+    parts = urlsplit(url)
+    if parts.username or parts.password or parts.query:
+        raise ValueError(f"{name} must hold no user, password or query: {instead}")
+    if url and parts.scheme not in ("http", "https"):
+        raise ValueError(f"{name}={url} must start with http:// or https://")
+    return url
+
+
+class EngineRuntime(Runtime):
+    """How samples are computed; changes no sample's meaning."""
+
+    concurrency: PositiveInt = 64
+    """Requests in flight (endpoint); fewer are asked while the endpoint refuses"""
+    request_timeout_s: PositiveFloat = 7200.0
+    """One attempt, from its start to its end (endpoint)"""
+    silence_timeout_s: PositiveFloat = 600.0
+    """Longest silence, before the first token too (endpoint that streams)"""
+    stream: bool = True
+    """Take answers as they are written: gateways cut silent connections"""
+    max_retries: NonNegativeInt = 20
+    """Of one request, after the first attempt, up to 8 s apart"""
+    batch_size: PositiveInt = 256
+    """Sequences a batch (transformers): above temperature 0 another size draws other answers,
+    equally likely"""
+    tensor_parallel: PositiveInt = 1
+    """GPUs a layer (vllm)"""
+    pipeline_parallel: PositiveInt = 1
+    """Groups of layers (vllm)"""
+    data_parallel: PositiveInt = 1
+    """Copies of the model, each with its own GPUs (vllm)"""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of a GPU's memory (vllm)"""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Of the weights (vllm, transformers)"""
+    max_model_len: PositiveInt | None = None
+    """Memory for this many tokens of prompt and answer; an answer that may need more is refused,
+    not cut; default: the model's (vllm)"""
+    failures_in_a_row: PositiveInt = 16
+    """This many failed requests in a row end the stage (endpoint)"""
+    input_price: NonNegativeFloat | None = None
+    """Per million prompt tokens: the cost is reported"""
+    output_price: NonNegativeFloat | None = None
+    """Per million answer tokens"""
+    approve_above: NonNegativeFloat | None = None
+    """Cost at these prices that a person must approve; empty: none"""
+    pilot_prompts: PositiveInt = 20
+    """Prompts answered first, to estimate the cost; their answers count"""
+    approved_cost: NonNegativeFloat = 0.0
+    """What a person approved"""
+
+
+class EngineSettings(Settings):
+    """Which engine answers, with which model."""
+
+    kind: Literal["openai", "vllm", "transformers", "scripted", "recorded"] = "openai"
+    """openai: any OpenAI-compatible endpoint; vllm, transformers: local; scripted: the teacher of
+    the generated families; recorded: samples from files"""
+    model: str = ""
+    """Model name or checkpoint"""
+    revision: str = "main"
+    """Branch, tag or commit on the hub"""
+    base_url: Annotated[str, HOW] = ""
+    """Of the endpoint (openai)"""
+    served_model: Annotated[str, HOW] = ""
+    """Name the endpoint answers under, if not `model` (openai)"""
+    api_key_env: Annotated[str, HOW] = "OPENAI_API_KEY"
+    """Environment variable that holds the key; empty: no key (openai)"""
+    api_key_block: Annotated[str, HOW] = ""
+    """Prefect Secret block that holds the key; goes before api_key_env"""
+    think_prefill: str = ""
+    """What the chat template puts before the answer; judged with it"""
+    yarn_factor: Annotated[float, Field(gt=1)] | None = None
+    """YaRN factor of the context (local engines)"""
+    files: tuple[str, ...] = ()
+    """Recorded samples: JSONL, JSON (both also .gz) or parquet; globs"""
+    prompt_field: str = "question"
+    """Prompt of a recorded row; `a|b`: the first that the row has"""
+    text_field: str = "response"
+    """Answer of a recorded row; `a|b`: the first that the row has"""
+    grade_field: str = ""
+    """Published grade, compared with our judge"""
+    think_tags: tuple[str, str] | None = None
+    """Tags the recorded text uses around its thinking, if not <think>"""
+    solution_tags: tuple[str, str] | None = None
+    """Tags the recorded text uses around its solution"""
+    error_rate: Share = 0.01
+    """Arithmetic slips (scripted)"""
+    source_error_rates: dict[str, Share] = Field(default_factory=dict)
+    """Arithmetic slips on the problems of single sources (scripted)"""
+    give_up_rate: Share = 0.12
+    """Gives up, per line (scripted)"""
+    brief_rate: Share = 0.5
+    """Answers without search (scripted)"""
+    code_brief_rate: Share | None = None
+    """The same on code; default: brief_rate"""
+    guidance: NonNegativeFloat = 0.5
+    """How well the search is ordered (scripted)"""
+    max_lines: PositiveInt = 10
+    """Longest search (scripted)"""
+    runtime: EngineRuntime = EngineRuntime()
+
+    model_field: ClassVar = "model"  # who answered, of a recorded row
+    constants = ("model_field",)
+
+    @model_validator(mode="after")
+    def the_engine_has_what_it_needs(self) -> Self:
+        needs = {"scripted": (), "recorded": ("files",), "openai": ("model", "base_url")}
+        for name in needs.get(self.kind, ("model",)):
+            if not getattr(self, name):
+                raise ValueError(f"engine kind={self.kind} needs {name}")
+        return self
+
+    @field_validator("base_url")
+    @classmethod
+    def _no_secret_in_the_url(cls, url: str) -> str:
+        key = "put the key into a variable (api_key_env) or a Prefect Secret block (api_key_block)"
+        return url_without_secret("base_url", url, key)
+
+
+class Sampling(Settings):
+    """One sampling protocol; every score carries it."""
+
+    temperature: NonNegativeFloat = 0.6
+    """Table 1: 0.6"""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """Table 1: 0.95"""
+    max_tokens: PositiveInt = 32_768
+    """Longest answer, tokens"""
+    top_k: PositiveInt | None = None
+    """Off; the authors' script has 20, their paper none"""
+    repetition_penalty: PositiveFloat | None = None
+    """Off; the authors' script has 1.05, their paper none"""
+
+
+class EarlyStop(Settings):
+    """Ask no further samples of a prompt that has enough right answers (not in the paper).
+
+    Answers are asked in rounds and judged in between, so that which samples exist depends on the
+    answers alone, not on which came first.
+    """
+
+    right: PositiveInt = 1
+    """Right answers that are enough"""
+    at_once: PositiveInt = 4
+    """Samples a prompt and round"""
+    judge: JudgeSettings = JudgeSettings()
+    """What a right answer is"""

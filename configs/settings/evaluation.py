@@ -1,0 +1,166 @@
+"""Settings of evaluation and report, and the benchmarks that `klear eval` knows by name.
+
+A source is one of configs/catalogue/catalogue.toml. Names beyond Table 1 are what post-training
+reports usually give. Models of others are asked with an instruction, as the assessment of
+DeepSeek-R1 does, which the paper follows; our own checkpoints learn from bare problems and are
+asked so.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, field_validator, model_validator
+
+from configs.settings.base import LATER, Settings
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from configs.settings.judging import JudgeSettings
+
+LEARNING_CURVE = "logs/learning_curve.jsonl"
+"""Where an evaluation draws accuracy over rollout steps."""
+Date = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}-\d{2})?$")]
+
+
+class BenchmarkProtocol(Settings):
+    """How one benchmark is scored: avg@k over a date window."""
+
+    name: str
+    """Name in scores and reports"""
+    source: str = ""
+    """Source of its problems; empty: the one called `name`"""
+    k: PositiveInt = 64
+    """Samples per problem (avg@k); §4.1: 64"""
+    question: str = "{prompt}"
+    """What is asked: {prompt} is the problem's, {format} how to answer it"""
+    date_from: Date = ""
+    """First day (ISO)"""
+    date_to: Date = ""
+    """First day after the window"""
+    official: bool = False
+    """Judge again as LiveCodeBench's runner does, and put both side by side"""
+
+    @field_validator("question")
+    @classmethod
+    def the_question_holds_the_problem(cls, text: str) -> str:
+        if text.count("{prompt}") != 1:
+            raise ValueError("question must hold {prompt} once, where the problem goes")
+        return text
+
+    @model_validator(mode="after")
+    def the_window_holds_a_day(self) -> Self:
+        if self.date_from and self.date_to and self.date_from >= self.date_to:
+            raise ValueError(
+                f"protocol {self.name!r}: date_to={self.date_to} is the first day after the "
+                f"window, so it must come after date_from={self.date_from}"
+            )
+        return self
+
+
+def livecodebench(name: str, date_from: str = "", date_to: str = "") -> BenchmarkProtocol:
+    """LiveCodeBench over a date window: avg@8."""
+    return BenchmarkProtocol(
+        name=name, source="livecodebench", k=8, official=True, date_from=date_from, date_to=date_to
+    )
+
+
+PAPER_PROTOCOLS = (  # §4.1, Table 1
+    BenchmarkProtocol(name="aime24"),
+    BenchmarkProtocol(name="aime25"),
+    BenchmarkProtocol(name="hmmt25"),
+    # By months, as 374 problems of release_v6; February 2025 is in both windows.
+    livecodebench("lcb_v5", "2024-08-01", "2025-03-01"),
+    livecodebench("lcb_v6", "2025-02-01", "2025-05-01"),
+)
+
+
+class LearningCurve(Settings):
+    """How the models that RL kept along the way (`keep_every`) are scored."""
+
+    k: Annotated[int, Field(ge=2)] = 4
+    """Samples per problem (avg@k) of each; halves of them tell noise"""
+    benchmarks: tuple[str, ...] = ()
+    """Names of protocols; empty: all of them"""
+
+
+class EvaluateSettings(Settings):
+    """Generation and judging of a checkpoint on the benchmarks (§4)."""
+
+    protocols: tuple[BenchmarkProtocol, ...] = PAPER_PROTOCOLS
+    """The benchmarks and how each is scored"""
+    sampling: Sampling = Sampling()
+    """Table 1: T 0.6, top_p 0.95, 32K"""
+    yarn_factor: Annotated[float, Field(gt=1)] | None = None
+    """2.5 for the 64K budget (§4.3), with sampling.max_tokens=65536"""
+    engine: Literal["vllm", "transformers"] = "vllm"
+    """Who generates the answers"""
+    judge: JudgeSettings = JudgeSettings()
+    """How answers become rewards"""
+    learning_curve: Annotated[LearningCurve | None, LATER] = None
+    """Scores of the models that RL kept along the way; empty: leave them"""
+    bootstrap: PositiveInt = 1_000
+    """Resamples behind each interval"""
+    seed: int = 1234
+    """Part of the protocol, not of the run"""
+    engine_runtime: EngineRuntime = EngineRuntime()
+
+    @model_validator(mode="after")
+    def names_are_unique(self) -> Self:
+        k = {p.name: p.k for p in self.protocols}
+        if len(k) < len(self.protocols):
+            raise ValueError("two protocols have one name; names must be unique")
+        asked = self.learning_curve.benchmarks if self.learning_curve else ()
+        if unknown := [n for n in asked if n not in k]:
+            raise ValueError(
+                f"learning_curve.benchmarks: no protocol is called {unknown[0]!r} "
+                f"(protocols: {', '.join(k)})"
+            )
+        for p in along.protocols if (along := self.along_the_way()) else ():
+            if p.k > k[p.name]:
+                raise ValueError(
+                    f"learning_curve.k={p.k} is more than protocol {p.name!r} asks of the last "
+                    f"model (k={k[p.name]}): the curve compares equally many answers"
+                )
+        return self
+
+    def along_the_way(self) -> Self | None:
+        """The protocols of the learning curve; None without one."""
+        curve = self.learning_curve
+        if curve is None:
+            return None
+        chosen = tuple(
+            p.model_copy(update={"k": curve.k, "official": False})
+            for p in self.protocols
+            if not curve.benchmarks or p.name in curve.benchmarks
+        )
+        return self.model_copy(update={"protocols": chosen, "learning_curve": None})
+
+
+class ReportSettings(Settings):
+    """The page a run ends with."""
+
+    profile: str = ""
+    """Label of every figure; anything but `paper` is marked as such"""
+
+
+WITH_FORMAT = "{prompt}\n\n{format}"
+FOLDERS: Mapping[str, tuple[str, ...]] = {"hmmt25": ("hmmt25", "hmmt_feb_2025")}
+"""Other folder names under which files of a source are found below `--root`."""
+
+
+def named_protocols() -> dict[str, BenchmarkProtocol]:
+    """Benchmark name → its protocol, the question with the instruction."""
+    more = (
+        BenchmarkProtocol(name="math500", k=4),
+        livecodebench("livecodebench"),
+        livecodebench("lcb_v5_caption", "2024-08-01", "2025-02-01"),
+    )
+    return {
+        p.name: p.model_copy(update={"question": WITH_FORMAT, "source": p.source or p.name})
+        for p in (*PAPER_PROTOCOLS, *more)
+    }
+
+
+class Evaluation(Settings):
+    """One `klear eval`: who answers what, under which protocol."""
+
+    engine: EngineSettings
+    evaluate: EvaluateSettings

@@ -1,0 +1,76 @@
+"""Turns what pydantic found wrong into lines a person can act on: where, what, the nearest key."""
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+
+class ConfigError(Exception):
+    """Wrong configuration: `problems` holds one line each, all of them at once."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """One line per problem: dotted path, what is wrong, and the nearest valid key."""
+    return [
+        f"{dotted(e['loc'])}: {_what(e, model)}" if e["loc"] else _what(e, model)
+        for e in error.errors(include_url=False)
+    ]
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """`; did you mean X?` for the closest choice, or nothing if none is close."""
+    close = get_close_matches(word, list(choices), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def dotted(loc: Iterable[int | str]) -> str:
+    return ".".join(map(str, loc))
+
+
+def _what(error: ErrorDetails, model: type[BaseModel]) -> str:
+    given, context = error["input"], error.get("ctx", {})
+    match error["type"]:
+        case "extra_forbidden":
+            return f"unknown key{_nearest_key(error['loc'], model)}"
+        case "missing":
+            return "missing; it has no default"
+        case "value_error":
+            return str(context["error"])
+        case "literal_error":
+            choices = re.findall(r"'(.*?)'", context["expected"])
+            return f"{given!r} is none of {', '.join(choices)}{nearest(str(given), choices)}"
+        case _:
+            return f"{given!r} {error['msg'].removeprefix('Input ')}"
+
+
+def _nearest_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """A sibling with a similar name, else keys of that name anywhere (first, at the top level)."""
+    *parents, wrong = loc
+    paths = list(_paths(model))
+    here = tuple(part for part in parents if isinstance(part, str))
+    siblings = [path[-1] for path in paths if path[:-1] == here]
+    similar = get_close_matches(str(wrong), siblings, n=1)
+    elsewhere = [dotted(path) for path in paths if path[-1] == wrong]
+    if elsewhere and not (parents and similar):
+        return f"; did you mean {' or '.join(elsewhere[:4])}?"
+    if similar:
+        return f"; did you mean {dotted([*parents, similar[0]])}?"
+    return f"; known here: {', '.join(siblings)}" if siblings else ""
+
+
+def _paths(annotation: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key below a group; unions and lists are looked through."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            yield (*above, name)
+            yield from _paths(field.annotation, (*above, name))
+    for inner in get_args(annotation):
+        yield from _paths(inner, above)

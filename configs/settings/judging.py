@@ -1,0 +1,104 @@
+"""Settings of the judge, which the filters, the RL reward and the benchmarks share."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from configs.settings.base import Runtime, Settings
+
+
+class JudgeRuntime(Runtime):
+    workers: NonNegativeInt = 0
+    """Each has its own sandbox; 0: one per core"""
+
+
+class RewardSettings(Settings):
+    """How a verdict becomes a reward (§3.2.4)."""
+
+    math_correct: float = 1.0
+    """§3.2.4: 1"""
+    math_wrong: float = -1.0
+    """§3.2.4: -1"""
+    code: Literal["soft", "all_or_nothing", "klear-code"] = "soft"
+    """soft: share p of tests passed; all_or_nothing: 1 if all pass, else -1 (the hard reward of
+    Fig. 3); klear-code: 2p - 1, as the released code of the paper"""
+    unclosed_think: float = -1.0
+    """Reward of a math answer without one closed <think> block (§3.2.4)"""
+    code_unclosed_think: Annotated[float, Field(le=0)] = -1.0
+    """The same for code, where a program that passes nothing gets 0"""
+
+    @property
+    def code_wrong(self) -> float:
+        """What a program that passes nothing is paid."""
+        return 0.0 if self.code == "soft" else -1.0
+
+    def of_math(self, correct: bool, closed_think: bool) -> float:
+        """The reward of a math answer, closed_think: after exactly one closed think block."""
+        if not closed_think:
+            return self.unclosed_think
+        return self.math_correct if correct else self.math_wrong
+
+    def of_code(self, correct: bool, pass_rate: float, closed_think: bool) -> float:
+        """The reward of a program that passes `pass_rate` of its tests."""
+        if not closed_think:
+            return self.code_unclosed_think
+        if self.code == "all_or_nothing":
+            return 1.0 if correct else -1.0
+        return 2 * pass_rate - 1 if self.code == "klear-code" else pass_rate
+
+    @field_validator("code", mode="before")
+    @classmethod
+    def the_old_name_is_not_the_new_reward(cls, code: object) -> object:
+        """`hard` paid 0 for failing: results made so must not pass for those of Fig. 3."""
+        if code == "hard":
+            raise ValueError(
+                "hard is gone, it paid 0 to a program that fails; use all_or_nothing, which pays -1"
+            )
+        return code
+
+    @model_validator(mode="after")
+    def wrong_never_pays(self) -> Self:
+        pairs = (
+            ("math_wrong", self.math_wrong, "a right answer", self.math_correct),
+            ("unclosed_think", self.unclosed_think, "a wrong answer", self.math_wrong),
+            ("code_unclosed_think", self.code_unclosed_think, "a wrong program", self.code_wrong),
+        )
+        for name, value, better, limit in pairs:
+            if value > limit:
+                raise ValueError(
+                    f"{name}={value} would pay more than {better}; use {limit} or less"
+                )
+        return self
+
+
+class JudgeSettings(Settings):
+    """How an answer is judged."""
+
+    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
+    """Isolation of model-written code; `none` marks every score as unsafe"""
+    comparator: Literal["lines", "tokens", "livecodebench"] = "lines"
+    """lines: token by token with equal line breaks; tokens: line breaks are spaces; livecodebench:
+    run and compare as its official runner does"""
+    max_tests: PositiveInt | None = None
+    """Judge on this many tests, the same ones for all answers to a problem in a step"""
+    stop_after_timeouts: PositiveInt | None = None
+    """After this many time-outs in a row the other tests count as timed out; null, as in the paper:
+    run them all"""
+    stop_at_first_failure: bool = False
+    """Stop at the first failure; later tests count as failed"""
+    math_rules: Literal["klear", "math-verify"] = "klear"
+    """klear: the last box, exact; math-verify: its plain call on the whole answer, for comparison
+    with scores made so"""
+    reward: RewardSettings = RewardSettings()
+    runtime: JudgeRuntime = JudgeRuntime()
+
+    math_timeout_s: ClassVar = 10.0  # the longest comparison of two formulas
+    time_limit_factor: ClassVar = 1.0  # times each problem's own time limit
+    output_limit_mb: ClassVar = 16  # more output is OLE
+    constants = ("math_timeout_s", "time_limit_factor", "output_limit_mb")

@@ -1,0 +1,140 @@
+"""The whole pipeline as one frozen tree; a profile (configs/*.yaml) says only what differs."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from configs.settings.base import HOW, Settings
+from configs.settings.data import (
+    DecontaminateSettings,
+    DedupSettings,
+    DifficultySettings,
+    FilterRLSettings,
+    FilterTestsSettings,
+    JudgeStageSettings,
+    SampleSettings,
+    SelectSettings,
+)
+from configs.settings.evaluation import EvaluateSettings, ReportSettings
+from configs.settings.explain import nearest
+from configs.settings.sources import CollectSettings
+from configs.settings.topology import Topology
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+
+FOR_SFT = {"distill", "judge", "rate", "judge_rate", "difficulty", "select", "sft", "evaluate_sft"}
+LEFT_OUT_BEFORE = {  # stages that a start from a model of this kind does not run
+    "base": set[str](),
+    "sft": FOR_SFT,
+    "rl_math": FOR_SFT | {"rl_math", "evaluate_rl_math"},
+}
+
+
+class Pipeline(Settings):
+    """Base model to reasoning model. Every default is the paper's value, where it gives one.
+
+    The order is that of the form: what people change most comes first.
+    """
+
+    profile: str
+    """Names the experiment in MLflow"""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Of every random stage of this run"""
+    sft: SFTSettings = SFTSettings()
+    rl_math: RLSettings = RLSettings()
+    rl_code: RLSettings = RLSettings(domain="code", mini_batch_prompts=32, learning_rate=5e-7)
+    """§4.1: mini-batches of 32 prompts, learning rate 5e-7"""
+    evaluate: EvaluateSettings = EvaluateSettings()
+    base: BaseModelSettings = BaseModelSettings()
+    distill: SampleSettings
+    rate: SampleSettings | None = None
+    sample: SampleSettings
+    judge: JudgeStageSettings = JudgeStageSettings()
+    judge_rl: JudgeStageSettings = JudgeStageSettings()
+    difficulty: DifficultySettings = DifficultySettings()
+    select: SelectSettings = SelectSettings()
+    filter_tests: FilterTestsSettings = FilterTestsSettings()
+    filter_rl: FilterRLSettings = FilterRLSettings()
+    decontaminate: DecontaminateSettings = DecontaminateSettings()
+    dedup: DedupSettings = DedupSettings()
+    collect: CollectSettings
+    benchmarks: CollectSettings
+    agreement: SampleSettings | None = None
+    """Recorded answers with published grades, to check the judge against"""
+    report: ReportSettings = ReportSettings()
+    topology: Annotated[Topology, HOW] = Topology()
+    """Machines that plans count on; checked before a launch"""
+    stall_minutes: Annotated[PositiveFloat, HOW] = 120.0
+    """Watchdog: any stage that shows no progress for this long fails, with the end of its log.
+    Training stages have a stricter limit of their own if their runtime sets one"""
+
+    @model_validator(mode="after")
+    def top_k_needs_a_ranking(self) -> Self:
+        mixture = self.mixture
+        if mixture.top_k_sources and not (mixture.math_sources or mixture.code_sources):
+            raise ValueError(
+                "select.top_k_sources needs a ranking: set select.math_sources and code_sources, "
+                "best first, or the rank of the sources"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def models_are_kept_where_they_are_scored(self) -> Self:
+        for name, rl in (("rl_math", self.rl_math), ("rl_code", self.rl_code)):
+            if rl.keep_every >= rl.steps:
+                raise ValueError(
+                    f"{name}.keep_every={rl.keep_every} keeps no model before the last of "
+                    f"{name}.steps={rl.steps}: choose a smaller one, or 0"
+                )
+        kept = self.rl_math.keep_every or self.rl_code.keep_every
+        if self.evaluate.learning_curve and not kept:
+            raise ValueError(
+                "evaluate.learning_curve scores models that RL keeps along the way, and it keeps "
+                "none: set rl_math.keep_every or rl_code.keep_every"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def stages_name_sources_that_are_collected(self) -> Self:
+        known = [source.name for source in self.collect.sources]
+        named = {
+            "difficulty.easy_sources": self.difficulty.easy_sources,
+            "difficulty.hard_sources": self.difficulty.hard_sources,
+        }
+        for stage in ("distill", "rate", "sample", "filter_tests"):
+            wanted = getattr(self, stage)
+            named[f"{stage}.sources"] = wanted.sources if wanted else ()
+        for place, names in named.items():
+            for name in names:
+                if name not in known:
+                    raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
+        return self
+
+    @property
+    def mixture(self) -> SelectSettings:
+        """`select`, its rankings filled from the sources' ranks where only a K is given.
+
+        Sources of equal rank are parts of one and count as one. A list of names cannot say that, so
+        where ranks are equal the lists hold the best K already and no K is left to apply.
+        """
+        k = self.select.top_k_sources
+        if k is None or self.select.math_sources or self.select.code_sources:
+            return self.select
+        ranked = sorted((s for s in self.collect.sources if s.rank), key=lambda s: s.rank or 0)
+        by_domain = {d: [s for s in ranked if s.domain == d] for d in ("math", "code")}
+        ranks = {d: sorted({s.rank or 0 for s in found}) for d, found in by_domain.items()}
+        changes: dict[str, object] = {}
+        if any(len(ranks[d]) < len(found) for d, found in by_domain.items()):
+            changes["top_k_sources"] = None
+            by_domain = {
+                d: [s for s in found if s.rank in ranks[d][:k]] for d, found in by_domain.items()
+            }
+        for domain, found in by_domain.items():
+            changes[f"{domain}_sources"] = tuple(s.name for s in found)
+        return self.select.model_copy(update=changes)
+
+    @property
+    def stages_left_out(self) -> set[str]:
+        """Stages that these settings do not run."""
+        rating = set() if self.difficulty.rater == "model" else {"rate", "judge_rate"}
+        checking = set() if self.agreement else {"agreement", "judge_agreement"}
+        return rating | checking | LEFT_OUT_BEFORE[self.base.stands_for]

@@ -1,0 +1,222 @@
+"""Where problems come from: a named source of the catalogue, a hub dataset, files, a family.
+
+sources:
+  - {use: deepscaler, limit: 8000}                      # as the catalogue describes it
+  - {use: apps, files: [mirror/apps/train.jsonl]}       # the same rows, without a network
+  - {name: mine, files: [mine/*.jsonl], answer_field: solution, answer_in_box: true}
+"""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from configs.settings.base import HOW, Runtime, Settings, Share
+from configs.settings.explain import nearest
+from configs.settings.overrides import layered
+
+FILE = Path(__file__).parents[1] / "catalogue" / "catalogue.toml"
+Scalar = bool | int | str
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Target = Annotated[int, Field(ge=1, le=99)]
+DATA_FORMATS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "arrow"}
+"""Suffix of a dataset's file → the builder of `datasets` that reads it."""
+
+
+@cache
+def catalogue() -> dict[str, dict[str, Any]]:
+    """name → the keys of a `Source`."""
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+class Table(Settings):
+    """Rows of a Hugging Face dataset, or of local files with the same fields."""
+
+    dataset: str = ""
+    """Hugging Face dataset id, or a local clone"""
+    config: str = ""
+    """Configuration of the dataset"""
+    revision: str = "main"
+    """Commit of the dataset; a branch is resolved when it is read"""
+    split: str = "train"
+    data_files: tuple[str, ...] = ()
+    """Files of the dataset; for those whose loading script no longer runs"""
+    files: tuple[str, ...] = ()
+    """Local JSONL, JSON (both also .gz) or parquet instead; globs; relative to root"""
+
+    @model_validator(mode="after")
+    def data_files_are_of_one_format(self) -> Self:
+        formats = {name.removesuffix(".gz").rpartition(".")[2] for name in self.data_files}
+        if len(formats) > 1 or not formats <= set(DATA_FORMATS):
+            raise ValueError(f"data_files must be of one format: {', '.join(DATA_FORMATS)}")
+        return self
+
+
+class LookupTable(Table):
+    """A table whose rows are found by their number."""
+
+    text_field: str = "question"
+
+    @model_validator(mode="after")
+    def the_table_is_somewhere(self) -> Self:
+        if not (self.dataset or self.files):
+            raise ValueError("a lookup table needs dataset or files")
+        return self
+
+
+class Lookup(Settings):
+    """A prompt that stands in another dataset: row `index_field` of the table that a row names."""
+
+    tables: dict[str, LookupTable]
+
+    placeholder: ClassVar = "-"  # the prompt of the rows to look up
+    table_fields: ClassVar = ("dataset", "split")  # joined by a slash they name the table
+    index_field: ClassVar = "index"
+    constants = ("placeholder", "table_fields", "index_field")
+
+
+class PromptPart(Settings):
+    """One field of a prompt that is put together from several."""
+
+    field: str
+    heading: str = ""
+    """Stands on a line of its own before the text"""
+
+
+class Source(Table):
+    """One place problems come from, and which of its fields mean what."""
+
+    use: str = ""
+    """Name in configs/catalogue/catalogue.toml; keys here win"""
+    name: str = ""
+    """Default: that of the catalogue"""
+    domain: Literal["math", "code"] = "math"
+    kind: Literal["hub", "files", "generated"] = "files"
+    licence: str = ""
+    """As the dataset card states it; empty: none"""
+    rank: Annotated[PositiveInt | None, HOW] = None
+    """Quality rank in its domain, 1 is best (Tables 4, 5)"""
+    where: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
+    """Only rows whose fields have these values, '' for none; others are counted"""
+    prompt_field: str = "problem"
+    """Text or chat messages; a dot reaches into an object or a list"""
+    prompt_parts: tuple[PromptPart, ...] = ()
+    """Instead of prompt_field; all but the first may be missing"""
+    strip_prefixes: tuple[str, ...] = ()
+    """Boilerplate before the problem, removed"""
+    strip_suffixes: tuple[str, ...] = ()
+    """Boilerplate after the problem, removed"""
+    lookup: Lookup | None = None
+    """For rows that name their prompt instead of giving it"""
+    gold_optional: bool = False
+    """Keep a row without answer or tests: for SFT, never scored"""
+    answer_field: str = "answer"
+    """Empty: the source has no answers"""
+    answer_in_box: bool = False
+    r"""The answer is the last \boxed{} of answer_field"""
+    no_answers: tuple[str, ...] = ()
+    """Values of answer_field that are none, like `proof`"""
+    tests_field: str = "tests"
+    """Fields that hold tests, joined by +; empty: the source has none"""
+    checker_field: str = ""
+    """A Python checker: argv input, answer, output; prints 1 or 0"""
+    fn_name_field: str = ""
+    """Field that names the function to call, if the tests do not"""
+    time_limit_field: str = ""
+    """Seconds per test"""
+    memory_field: str = ""
+    """Megabytes per test"""
+    time_limit_s: Annotated[float, Field(gt=0)] = 6.0
+    """Per test, where the row names no limit"""
+    memory_mb: Annotated[int, Field(ge=16)] = 1024
+    """Where the row names no limit"""
+    date_field: str = ""
+    """ISO date, or seconds since 1970"""
+    family: Literal["countdown", "by_example"] | None = None
+    """Generated family; what follows is of generated problems"""
+    size: PositiveInt = 100
+    """Problems to generate"""
+    split_part: Literal["train", "test"] = "train"
+    """Side of the family's hash split"""
+    fixed_seed: int | None = None
+    """Ignore the run's seed: benchmarks stay the same"""
+    duplicate_share: BelowOne = 0.0
+    """Planted duplicates"""
+    contaminated_share: BelowOne = 0.0
+    """Planted benchmark problems"""
+    contaminated_seed: int = 0
+    """fixed_seed of the benchmark whose problems are planted"""
+    few_tests_share: Share = 0.0
+    """Problems with under 16 tests (by_example)"""
+    flawed_tests_share: Share = 0.0
+    """Code problems some of whose expected outputs are wrong"""
+    difficulty: Annotated[int, Field(ge=4)] | None = None
+    """Largest number; default: the family's"""
+    smallest_target: Target = 1
+    """Of the targets (countdown)"""
+    largest_target: Target = 99
+    """Of the targets (countdown)"""
+    limit: PositiveInt | None = None
+    """Keep the first N problems"""
+
+    setup_field: ClassVar = ""  # code to run before each assertion: no source has any
+    constants = ("setup_field",)
+
+    @model_validator(mode="before")
+    @classmethod
+    def from_the_catalogue(cls, data: Any) -> Any:
+        """`use` fills in what the entry says; files of one's own replace the hub."""
+        if not isinstance(data, dict) or not data.get("use"):
+            return data
+        entries, use = catalogue(), str(data["use"])
+        if use not in entries:
+            raise ValueError(
+                f"the catalogue has no source {use!r}{nearest(use, entries)} "
+                f"(it has: {', '.join(sorted(entries))})"
+            )
+        own = {**data, "kind": "files"} if data.get("files") and "kind" not in data else data
+        return layered({"name": use, "kind": "hub", **entries[use]}, own)
+
+    @model_validator(mode="after")
+    def the_source_is_complete(self) -> Self:
+        if not self.name:
+            raise ValueError("a source needs a name, or `use` with a name of the catalogue")
+        needed = {"hub": "dataset", "files": "files", "generated": "family"}[self.kind]
+        wrong = ""
+        if not getattr(self, needed):
+            wrong = f"of kind {self.kind} needs {needed}"
+        elif self.kind == "hub" and self.files:
+            wrong = "is read from the hub or from files, not from both"
+        elif self.smallest_target > self.largest_target:
+            wrong = "has a smallest_target above largest_target"
+        elif self.duplicate_share + self.contaminated_share >= 1:
+            wrong = (
+                "leaves no room for ordinary problems: duplicate_share and contaminated_share must "
+                "add up to less than 1"
+            )
+        if wrong:
+            raise ValueError(f"source {self.name!r} {wrong}")
+        return self
+
+
+class CollectRuntime(Runtime):
+    """How problems are collected, which shows neither in them nor in the stage's key."""
+
+    workers: PositiveInt = 1
+    """Files read at once, each by a process"""
+
+
+class CollectSettings(Settings):
+    root: Annotated[str, HOW] = "."
+    """Folder that file names start from"""
+    sources: tuple[Source, ...] = ()
+    runtime: CollectRuntime = CollectRuntime()
+
+    @model_validator(mode="after")
+    def names_are_unique(self) -> Self:
+        names = [s.name for s in self.sources]
+        if twice := sorted({n for n in names if names.count(n) > 1}):
+            raise ValueError(f"two sources are called {twice[0]!r}; names must be unique")
+        return self

@@ -1,0 +1,101 @@
+"""Which machines a run is meant for, and what a plan takes for granted about them.
+
+All of it says how and not what: it enters no stage's key. `klear plan` checks the profile against
+these machines and counts time, GPU-hours and money on them.
+"""
+
+from typing import Literal, NamedTuple, Self
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from configs.settings.assumptions import Assumptions
+from configs.settings.base import Settings
+from configs.settings.explain import nearest
+
+
+class Gpu(NamedTuple):
+    """A card: memory a program can have, GiB; dense bf16 tensor throughput, TFLOP/s."""
+
+    memory_gib: float
+    tflops: float
+
+
+GPUS = {  # memory as the driver reports it, rounded down; throughput from the vendor's data sheets
+    "A100-40GB": Gpu(39.0, 312.0),
+    "A100-80GB": Gpu(79.0, 312.0),
+    "L40S": Gpu(44.0, 362.0),
+    "H100": Gpu(79.0, 989.0),
+    "H200": Gpu(139.0, 989.0),
+    "B200": Gpu(178.0, 2250.0),
+}
+Sharding = Literal["full", "zero3", "none"]
+Launcher = Literal["auto", "local", "ray", "slurm"]
+
+
+class Topology(Settings):
+    """The machines: nodes × GPUs, of which card, at what price. No GPUs: this machine as it is."""
+
+    name: str = ""
+    """How the plan calls these machines"""
+    nodes: PositiveInt = 1
+    """Machines of one kind"""
+    gpus_per_node: NonNegativeInt = 0
+    """0: none named, nothing is checked"""
+    gpu: str = ""
+    """A100-40GB, A100-80GB, L40S, H100, H200, B200, or your own"""
+    gpu_memory_gib: PositiveFloat | None = None
+    """Memory of one GPU; default: that of the card"""
+    gpu_tflops: PositiveFloat | None = None
+    """Dense bf16 TFLOP/s; default: those of the card"""
+    gpu_hour_price: NonNegativeFloat | None = None
+    """Money an hour of one GPU; empty: not counted"""
+    cores_per_node: NonNegativeInt = 0
+    """CPU cores for judging; 0: as many as this machine has"""
+    rl_gpus: NonNegativeInt = 0
+    """GPUs that train in RL; must divide a mini-batch; 0: all GPUs"""
+    sharding: Sharding = "full"
+    """full: FSDP2 over all training GPUs; zero3: DeepSpeed's (SFT only); none: a copy on each"""
+    launcher: Launcher = "auto"
+    """Starts training on the nodes; auto: local for one node, else Ray where KLEAR_RAY_ADDRESS is
+    set, else Slurm within an allocation"""
+    restarts: NonNegativeInt = 3
+    """From the checkpoint, of several processes that lost one, or a node"""
+    assume: Assumptions = Assumptions()
+    """Used by plans where nothing was measured, and printed"""
+
+    @model_validator(mode="after")
+    def the_card_is_known(self) -> Self:
+        if self.gpus_per_node and self.rl_gpus > self.gpus:
+            raise ValueError(
+                f"rl_gpus={self.rl_gpus} is more than nodes × gpus_per_node = {self.nodes} × "
+                f"{self.gpus_per_node} = {self.gpus}"
+            )
+        if not self.gpus_per_node or self.gpu in GPUS:
+            return self
+        missing = [n for n in ("gpu_memory_gib", "gpu_tflops") if getattr(self, n) is None]
+        if missing:
+            raise ValueError(
+                f"gpu {self.gpu!r} is no known card{nearest(self.gpu, GPUS)} (known: "
+                f"{', '.join(GPUS)}); for another one set {' and '.join(missing)}"
+            )
+        return self
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs; 0 when none is named."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def card(self) -> Gpu:
+        """Memory and speed of one GPU; zeros when none is named."""
+        known = GPUS.get(self.gpu, Gpu(0.0, 0.0))
+        return Gpu(self.gpu_memory_gib or known.memory_gib, self.gpu_tflops or known.tflops)
+
+    def __str__(self) -> str:
+        if not self.gpus:
+            return "this machine (no GPUs named)"
+        card, label = self.card, f"{self.name}: " if self.name else ""
+        return (
+            f"{label}{self.nodes} × {self.gpus_per_node} = {self.gpus} {self.gpu or 'GPU'} "
+            f"({card.memory_gib:g} GiB, {card.tflops:g} TFLOP/s bf16 each)"
+        )

@@ -1,0 +1,224 @@
+"""Settings of the base model, SFT and RL (§3.1, §3.2, §4.1). Defaults are the paper's."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from configs.settings.base import LATER, Runtime, Settings
+from configs.settings.engines import EngineRuntime, url_without_secret
+from configs.settings.judging import JudgeSettings
+from configs.settings.launching import Launch
+
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainRuntime(Runtime):
+    """How the weights are computed; the loss does not depend on any of it."""
+
+    micro_batch_tokens: PositiveInt = 36_864
+    """Tokens, padding included, in one forward pass"""
+    threads: NonNegativeInt = 0
+    """CPU threads; 0: all cores"""
+    launch: Launch | None = None
+    """Processes and machines; empty: those of the topology"""
+    gradient_checkpointing: bool = True
+    """Recompute activations: less memory, 4/3 of the time"""
+    bf16: bool = True
+    """Compute in bfloat16, weights and optimizer in float32 (GPU)"""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """flash_attention_2 needs the flash-attn package"""
+    vllm_server_url: str = ""
+    """For RL with engine vllm_server; empty: the stage starts its own"""
+    stall_minutes: PositiveFloat = 120.0
+    """A stricter watchdog of this stage alone, minutes without progress; that of the whole run
+    holds all the same, so only a value below its stall_minutes has an effect"""
+
+    @field_validator("vllm_server_url")
+    @classmethod
+    def _no_secret_in_the_url(cls, url: str) -> str:
+        advice = "the trainer sends none; let nobody else reach the server"
+        return url_without_secret("vllm_server_url", url, advice)
+
+
+class LoRASettings(Settings):
+    """Train low-rank adapters instead of all weights, for small GPUs. Not in the paper.
+
+    The adapters are merged into the weights when the stage ends: a checkpoint is always whole.
+    """
+
+    rank: PositiveInt = 32
+    """Of the adapters"""
+    alpha: PositiveFloat = 64.0
+    """Adapters are scaled by alpha / rank"""
+    dropout: BelowOne = 0.0
+    """On adapter inputs; 0 in RL"""
+    targets: tuple[str, ...] = ()
+    """Names of the linear layers; empty: all but the head"""
+
+
+class BaseModelSettings(Settings):
+    """Where training starts: a pretrained model, or a small Qwen3 from a seed (tiny profile)."""
+
+    kind: Literal["pretrained", "random"] = "pretrained"
+    """pretrained: load `model`; random: the sizes below, from the seed"""
+    model: str = "Qwen/Qwen3-8B-Base"
+    """Hub id or local folder; §4.1: Qwen3-8B-Base"""
+    stands_for: Literal["base", "sft", "rl_math"] = "base"
+    """What the model already is: the stages up to there leave the plan"""
+    revision: str = "main"
+    """Branch, tag or commit on the hub"""
+    positions: PositiveInt | None = None
+    """Longest prompt and answer, written into a pretrained model's config; default: its own
+    (Qwen3-8B-Base: 32768, RL at 4096 + 32768 needs 36864)"""
+    hidden: PositiveInt = 96
+    """Model width (random)"""
+    layers: PositiveInt = 3
+    """(random)"""
+    heads: PositiveInt = 4
+    """Attention heads (random)"""
+    kv_heads: PositiveInt = 2
+    """Key-value heads (random)"""
+    head_dim: PositiveInt = 32
+    """(random)"""
+    mlp: PositiveInt = 256
+    """Feed-forward width (random)"""
+    vocabulary: PositiveInt = 400
+    """Tokens of the byte-pair tokenizer (random)"""
+    max_positions: PositiveInt = 512
+    """Context length (random)"""
+    initializer_range: PositiveFloat = 0.06
+    """Standard deviation of the first weights (random)"""
+
+    @model_validator(mode="after")
+    def random_weights_have_seen_nothing(self) -> Self:
+        if self.kind == "random" and self.stands_for != "base":
+            raise ValueError(f"stands_for={self.stands_for} needs kind=pretrained and its model")
+        return self
+
+
+class SFTSettings(Settings):
+    """Long chain-of-thought SFT (§3.1, §4.1)."""
+
+    epochs: PositiveFloat = 4
+    """§4.1: 4"""
+    learning_rate: PositiveFloat = 8e-5
+    """Peak; §4.1: 8e-5"""
+    min_learning_rate: NonNegativeFloat = 4e-5
+    """Where the cosine ends; §4.1: 4e-5"""
+    warmup_share: BelowOne = 0.03
+    """Share of the steps; not in the paper"""
+    batch_tokens: PositiveInt = 4_194_304
+    """Tokens in one optimizer step, over all devices: 128 sequences of 32K; not in the paper"""
+    max_length: PositiveInt = 32_768
+    """Tokens of a row, prompt and answer; §4.1: 32K"""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon: for the matrices of layers, AdamW for the rest"""
+    muon_learning_rate: PositiveFloat = 0.02
+    """Of the matrices, with optimizer muon"""
+    weight_decay: NonNegativeFloat = 0.1
+    """Of matrices, not of norms"""
+    max_grad_norm: PositiveFloat = 1.0
+    """Longer gradients are scaled down to this norm"""
+    too_long: Literal["cut", "drop"] = "cut"
+    """Rows over max_length; both are reported"""
+    packing: bool = False
+    """No padding: the sequences of a micro-batch share one row"""
+    lora: LoRASettings | None = None
+    """Adapters instead of all weights; empty: all weights"""
+    checkpoint_steps: PositiveInt = 200
+    """Save every N steps"""
+    runtime: TrainRuntime = TrainRuntime()
+
+
+class RLSettings(Settings):
+    """One GPPO stage (§3.2, §4.1). The defaults are the paper's math stage."""
+
+    domain: Literal["math", "code"] = "math"
+    """Problems to train on"""
+    loss: Literal["gppo", "clip_higher", "grpo", "cispo"] = "gppo"
+    """gppo: Eq. 11; clip_higher: Eq. 7; grpo: Eq. 3 bounds; cispo: Eq. 15"""
+    beta1: NonNegativeFloat = 1.0
+    """β1 (Eq. 17): weight of the gradient of clipped tokens with δ < 1 - ε low; §3.2.2: 1"""
+    beta2: NonNegativeFloat = 1.0
+    """β2 (Eq. 17): weight of the gradient of clipped tokens with δ > 1 + ε high; §3.2.2: 1"""
+    eps_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """ε low (Eq. 5): tokens with δ below 1 - ε are clipped; §2.3: 0.2"""
+    eps_high: PositiveFloat = 0.28
+    """ε high (Eq. 5): tokens with δ above 1 + ε are clipped; §4.1: 0.28"""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """c of the authors' code (10); absent from the paper: off"""
+    max_log_ratio: Annotated[float, Field(gt=0, le=80)] = 20.0
+    """|log δ| is clamped to this before exp"""
+    lm_weight: NonNegativeFloat = 0.1
+    """α (Eq. 14), of the language-model loss on right answers; §4.1: 0.1"""
+    steps: PositiveInt = 100
+    """Rollout steps: each generates, judges and trains"""
+    prompts_per_step: PositiveInt = 128
+    """§4.1: 128"""
+    rollouts_per_prompt: PositiveInt = 8
+    """Size of a group; §4.1: 8"""
+    mini_batch_prompts: PositiveInt = 16
+    """Prompts an update; must divide prompts_per_step; §4.1: 16 math, 32 code"""
+    learning_rate: PositiveFloat = 1e-6
+    """Constant after warm-up; §4.1: 1e-6 for math, 5e-7 for code"""
+    warmup_steps: NonNegativeInt = 10
+    """In rollout steps, as the authors' code"""
+    weight_decay: NonNegativeFloat = 0.1
+    """Authors' code: 0.1"""
+    adam_beta2: Annotated[float, Field(gt=0, lt=1)] = 0.999
+    """Second-moment decay"""
+    max_grad_norm: PositiveFloat = 1.0
+    """Longer gradients are scaled down to this norm; authors' code: 1"""
+    temperature: PositiveFloat = 1.0
+    """Of the rollouts; authors' code: 1.0"""
+    max_prompt_tokens: PositiveInt = 4_096
+    """Longer prompts are left out; authors' code: 4096"""
+    max_tokens: PositiveInt = 32_768
+    """Longest answer, tokens; §4.1: 32K"""
+    advantage_std: Literal["population", "unbiased"] = "population"
+    """Eq. 4 is population; the authors' code is unbiased"""
+    drop_zero_advantage: bool = True
+    """Groups of equal rewards teach nothing (§5.2.5)"""
+    oversampling: PositiveInt = 1
+    """Generate this many times the prompts, train on the first that survive (authors' code: 2)"""
+    overlong_filter: bool = False
+    """Answers cut at max_tokens leave their group unrewarded"""
+    importance_cap: PositiveFloat | None = None
+    """Cap of the per-token correction for a sampler that differs from the trainer (vLLM); none, as
+    in the authors' code"""
+    lora: LoRASettings | None = None
+    """Adapters instead of all weights; empty: all weights"""
+    judge: JudgeSettings = JudgeSettings()
+    """How answers become rewards"""
+    engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "vllm_colocate"
+    """Who generates the rollouts"""
+    checkpoint_steps: PositiveInt = 5
+    """Save every N rollout steps"""
+    keep_every: Annotated[NonNegativeInt, LATER] = 0
+    """Keep the model of every N rollout steps too; 0: none"""
+    audit_rollouts: NonNegativeInt = 8
+    """Rollouts kept per step to read"""
+    runtime: TrainRuntime = TrainRuntime()
+    engine_runtime: EngineRuntime = EngineRuntime()
+
+    @model_validator(mode="after")
+    def batches_and_adapters_are_whole(self) -> Self:
+        if rest := self.prompts_per_step % self.mini_batch_prompts:
+            raise ValueError(
+                f"prompts_per_step={self.prompts_per_step} is no multiple of mini_batch_prompts="
+                f"{self.mini_batch_prompts} (remainder {rest}); choose numbers that divide"
+            )
+        if self.lora and self.lora.dropout:
+            raise ValueError(
+                f"lora.dropout={self.lora.dropout} would make the ratio of new and old "
+                "probabilities noise: set lora.dropout=0 in RL"
+            )
+        return self

@@ -1,0 +1,260 @@
+"""Which problems a benchmark is, and the statement every score travels with.
+
+Date windows are half-open, [date_from, date_to). LiveCodeBench's are named by months: v5 is August
+2024 to February 2025 (374 problems of release_v6), v6 February to April 2025 (131). So the 51
+problems of February are in both, which every result says in `shared`. The caption of the paper's
+Fig. 1 ends v5 at 2025/02/01: to that day release_v6 has 335 problems, without it 323.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, TypeAdapter
+
+from configs.settings.evaluation import BenchmarkProtocol
+from eval.benchmarks.metrics import majority_at_k, summarise
+from eval.programs.lcb_runner import side_by_side
+from eval.records import Problem, Record, Sample, Score
+
+
+class Erratum(Record):
+    source: str
+    question_id: str
+    """As its source numbers it."""
+    title: str
+    problem_id: str
+    """`eval.records.problem_id` of the statement as published."""
+    kind: Literal["many answers", "interactive", "wrong tests"]
+    reason: str
+
+
+@cache
+def all_errata() -> tuple[Erratum, ...]:
+    with Path(__file__).with_name("errata.jsonl").open("rb") as lines:
+        return tuple(map(Erratum.model_validate_json, lines))
+
+
+def errata_of(problems: Iterable[Problem]) -> dict[str, Erratum]:
+    """The errata among `problems`, by problem id: known by statement, or by the source's own id."""
+    by_statement = {e.problem_id: e for e in all_errata()}
+    by_question = {e.question_id: e for e in all_errata() if not e.question_id.isdigit()}
+    found = {p.id: by_statement.get(p.id) or by_question.get(p.id) for p in problems}
+    return {problem_id: erratum for problem_id, erratum in found.items() if erratum}
+
+
+MATH = "Please reason step by step, and put your final answer within \\boxed{}."
+STDIN = (
+    "Write a Python program that reads its input from standard input and prints the answer to "
+    "standard output. Put the whole program into one ```python block."
+)
+CALL = "Write Python code that defines {name}. Put all of it into one ```python block."
+
+
+def question(protocol: BenchmarkProtocol, problem: Problem) -> str:
+    """The text a model gets: `protocol.question` with {prompt} and {format} filled in."""
+    text = protocol.question.replace("{format}", answer_format(problem))
+    return text.replace("{prompt}", problem.prompt)
+
+
+def answer_format(problem: Problem) -> str:
+    """How the judge wants the answer to this problem."""
+    if problem.domain == "math":
+        return MATH
+    suite = problem.tests
+    if suite is None or suite.kind in ("stdin", "checker"):
+        return STDIN
+    name = f"`{suite.fn_name}`" if suite.fn_name else "the function"
+    if suite.kind == "call":
+        name = f"`class Solution` with the method {name}"
+    return CALL.replace("{name}", name)
+
+
+GRADER_VERSION = 5
+"""Raised when the judge changes its mind about any answer; two versions do not compare.
+
+It is the version of the stage `judge`, and part of that of `evaluate`.
+"""
+
+
+class Statement(Record):
+    """How the answers of one evaluation were made and judged: the same for all its benchmarks."""
+
+    model: str = ""
+    """Stage, folder name, hub id, or the model's name at an endpoint."""
+    checkpoint: str
+    """Content digest of the checkpoint, 16 hex digits; a revision of the hub; or the endpoint."""
+    engine: str
+    """Engine and version, e.g. `vllm 0.31.0`."""
+    temperature: float
+    top_p: float
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int
+    yarn_factor: float | None
+    template: str
+    """`template_hash` of the checkpoint; an endpoint applies its own and does not say which."""
+    grader_version: int
+    sandbox: str
+    seed: int
+    resamples: int
+    """Bootstrap resamples behind the interval."""
+
+
+class BenchmarkResult(Record):
+    """One score of one checkpoint, with everything needed to compare it with another.
+
+    Shares are in [0, 1]; None means that nothing was scored, or, for
+    the majority, that right answers can differ in form (programs, made targets).
+    """
+
+    name: str
+    source: str
+    k: int
+    date_from: str
+    date_to: str
+    questions: str = ""
+    """`questions_hash` of what was asked."""
+    shared: dict[str, int] = Field(default_factory=dict)
+    """Problems that are also in another benchmark of this evaluation: where, and how many."""
+    problems: int
+    """Problems behind the means."""
+    problems_unscored: int
+    samples: int
+    """Scored samples."""
+    samples_unscored: int
+    truncated: int
+    """Samples cut at max_tokens; they are judged like any other."""
+    mean_tokens: float
+    avg: float | None
+    ci_low: float | None
+    ci_high: float | None
+    """95 % bootstrap interval over problems."""
+    sample_low: float | None = None
+    sample_high: float | None = None
+    """95 % bootstrap interval over the samples of each problem."""
+    pass_at_k: float | None
+    majority_at_k: float | None
+    official: float | None = None
+    """Share of right answers by LiveCodeBench's own runner, where it was asked too."""
+    disagreements: int = 0
+    """Answers that only one of the two calls right."""
+    errata: int = 0
+    """Problems whose published tests are known to be wrong (eval/benchmarks/errata.jsonl); they
+    count."""
+    statement: Statement
+
+    @property
+    def truncation_rate(self) -> float:
+        """Share of the answers that were cut at max_tokens."""
+        return self.truncated / max(1, self.samples + self.samples_unscored)
+
+
+RESULTS = TypeAdapter(tuple[BenchmarkResult, ...])
+"""The file `results.json` of an evaluation."""
+
+
+def questions_hash(questions: Iterable[str]) -> str:
+    """16 hex digits over the questions in order: equal hashes, equal problems in equal words."""
+    digest = hashlib.sha256()
+    for text in questions:
+        digest.update(hashlib.sha256(text.encode("utf-8", "replace")).digest())
+    return digest.hexdigest()[:16]
+
+
+def overlaps(problems: Mapping[str, Sequence[Problem]]) -> dict[str, dict[str, int]]:
+    """Benchmark → other benchmark → how many problems they share, where there are any."""
+    ids = {name: {p.id for p in chosen} for name, chosen in problems.items()}
+    return {
+        name: {o: n for o, theirs in ids.items() if o != name and (n := len(mine & theirs))}
+        for name, mine in ids.items()
+    }
+
+
+def in_window(protocol: BenchmarkProtocol, date: str) -> bool:
+    """Is the ISO `date` (or date and time) in [date_from, date_to)?"""
+    day = date[:10]
+    return (not protocol.date_from or day >= protocol.date_from) and (
+        not protocol.date_to or day < protocol.date_to
+    )
+
+
+def problems_of(protocol: BenchmarkProtocol, problems: Iterable[Problem]) -> list[Problem]:
+    """The problems of one benchmark, each once, in their order.
+
+    Raises ValueError when there are none, or when a window meets a problem without a date.
+    """
+    everything = list(problems)
+    source = protocol.source or protocol.name
+    of_source = {p.id: p for p in reversed(everything) if p.source == source}
+    found = [of_source[i] for i in dict.fromkeys(p.id for p in everything) if i in of_source]
+    if not found:
+        known = ", ".join(sorted({p.source for p in everything})) or "none at all"
+        raise ValueError(
+            f"protocol {protocol.name!r} needs problems of source {source!r}, but the benchmarks "
+            f"have: {known}. Add a source called {source!r} to `benchmarks.sources`, or set the "
+            f"`source` of the protocol in `evaluate.protocols` to one of these"
+        )
+    if not (protocol.date_from or protocol.date_to):
+        return found
+    undated = [p.id for p in found if not p.date]
+    if undated:
+        raise ValueError(
+            f"protocol {protocol.name!r} cuts source {source!r} by date, but {len(undated)} of its "
+            f"{len(found)} problems have none (first: {undated[0]}). Set `date_field` of that "
+            f"source in `benchmarks.sources`, or drop date_from and date_to of the protocol"
+        )
+    inside = [p for p in found if in_window(protocol, p.date or "")]
+    if not inside:
+        days = sorted((p.date or "")[:10] for p in found)
+        raise ValueError(
+            f"protocol {protocol.name!r}: no problem of source {source!r} is dated in "
+            f"[{protocol.date_from or '...'}, {protocol.date_to or '...'}); they run from "
+            f"{days[0]} to {days[-1]}. Change the window in `evaluate.protocols`, or the source"
+        )
+    return inside
+
+
+def score_benchmark(
+    protocol: BenchmarkProtocol,
+    problems: Sequence[Problem],
+    samples: Mapping[tuple[str, int], Sample],
+    scores: Mapping[tuple[str, int], Score],
+    statement: Statement,
+    shared: Mapping[str, int] | None = None,
+    official: Mapping[tuple[str, int], Score] | None = None,
+) -> BenchmarkResult:
+    """Put one benchmark together from answers and verdicts keyed by (problem id, index).
+
+    An answer that is missing counts as unscored, like one whose judging failed. `shared` is this
+    benchmark's row of `overlaps`; `official` holds the verdicts of LiveCodeBench's rules.
+    """
+    keys = {p.id: [(p.id, i) for i in range(protocol.k)] for p in problems}
+    rows = {p: [scores.get(key) for key in row] for p, row in keys.items()}
+    outcomes = {p: [s.correct if s else None for s in row] for p, row in rows.items()}
+    answers = {p: [s.answer if s else None for s in row] for p, row in rows.items()}
+    answered = [samples[key] for row in keys.values() for key in row if key in samples]
+    summary = summarise(outcomes, protocol.k, statement.resamples, statement.seed)
+    # A vote needs answers that agree when they are right: not programs, not free expressions.
+    votes = summary.problems and all(p.domain == "math" and p.numbers is None for p in problems)
+    mine = [score for row in rows.values() for score in row if score]
+    share, differing = (None, 0) if official is None else side_by_side(mine, official.values())
+    return BenchmarkResult(
+        name=protocol.name,
+        source=protocol.source or protocol.name,
+        k=protocol.k,
+        date_from=protocol.date_from,
+        date_to=protocol.date_to,
+        questions=questions_hash(question(protocol, p) for p in problems),
+        shared=dict(shared or {}),
+        truncated=sum(s.finish_reason == "length" for s in answered),
+        mean_tokens=sum(s.completion_tokens for s in answered) / max(1, len(answered)),
+        majority_at_k=majority_at_k(answers, outcomes) if votes else None,
+        official=share,
+        disagreements=differing,
+        errata=len(errata_of(problems)),
+        statement=statement,
+        **vars(summary),
+    )

@@ -1,0 +1,194 @@
+"""Scores of a benchmark from 0/1 outcomes: avg@k, pass@k, majority@k and an interval. Pure.
+
+An outcome is True (right), False (wrong) or None (unscored: the infrastructure failed). Unscored
+samples leave every mean and are counted; a problem with no scored sample leaves the benchmark and
+is counted. Neither is ever taken for wrong.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Outcomes = Mapping[str, Sequence[bool | None]]
+"""Problem id → outcomes of its samples."""
+
+_RESAMPLED_CELLS = 4_000_000  # bounds the memory of one block of bootstrap indices to ~32 MB
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One benchmark in numbers; every share is in [0, 1], None when nothing was scored."""
+
+    problems: int
+    """Problems with at least one scored sample: the ones behind every mean."""
+    problems_unscored: int
+    samples: int
+    """Scored samples."""
+    samples_unscored: int
+    avg: float | None
+    ci_low: float | None
+    ci_high: float | None
+    sample_low: float | None
+    sample_high: float | None
+    pass_at_k: float | None
+
+
+def scored(outcomes: Outcomes) -> dict[str, list[bool]]:
+    """The outcomes without unscored samples and without problems that have none left."""
+    kept = {p: [o for o in row if o is not None] for p, row in outcomes.items()}
+    return {p: row for p, row in kept.items() if row}
+
+
+def problem_means(outcomes: Outcomes) -> np.ndarray:
+    """Mean outcome of each scored problem, float64 [problems], ordered by problem id."""
+    return np.array([np.mean(row) for _, row in sorted(scored(outcomes).items())], dtype=float)
+
+
+def avg_at_k(outcomes: Outcomes) -> float:
+    """avg@k = mean over problems of the mean over their scored samples (§4, Table 1).
+
+    Every problem weighs the same, however many of its samples were scored. NaN without problems.
+    """
+    means = problem_means(outcomes)
+    return float(means.mean()) if means.size else float("nan")
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased estimate that at least one of k samples is right, given c right ones of n ≥ k.
+
+        pass@k = 1 − C(n−c, k) / C(n, k) = 1 − Π_{i=n−c+1..n} (1 − k/i)
+
+    (Chen et al. 2021, arXiv 2107.03374, Eq. 1.) The product keeps every factor in [0, 1], where
+    the binomials would overflow. With n = k it is 1 when any sample is right, else 0.
+    """
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise ValueError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, not n={n} c={c} k={k}")
+    if n - c < k:
+        return 1.0
+    return float(1.0 - np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
+
+
+def mean_pass_at_k(outcomes: Outcomes, k: int) -> float:
+    """Mean over problems of pass@k; a problem with n < k scored samples counts as pass@n.
+
+    Lowering k for such a problem can only lower the score: a lost sample is no help.
+    """
+    rows = scored(outcomes).values()
+    values = [pass_at_k(len(row), sum(row), min(k, len(row))) for row in rows]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def majority_at_k(answers: Mapping[str, Sequence[str | None]], outcomes: Outcomes) -> float:
+    """Share of problems whose most frequent answer is right (majority vote, maj@k).
+
+        maj@k = mean over problems of  Σ_{a in top} right(a) / |top|
+
+    where `top` are the answers with the most votes (a tie is the expected value of drawing one)
+    and right(a) is the share of right outcomes among its votes. Votes are compared as text without
+    white space. A sample without an answer casts no vote, an unscored one neither; a problem
+    without votes counts as wrong if any of its samples was scored.
+    """
+    values = []
+    for problem, row in outcomes.items():
+        votes: Counter[str] = Counter()
+        right: Counter[str] = Counter()
+        for answer, outcome in zip(answers[problem], row, strict=True):
+            if outcome is not None and answer is not None:
+                key = "".join(answer.split())
+                votes[key] += 1
+                right[key] += outcome
+        top = [a for a, n in votes.items() if n == max(votes.values())]
+        if top:
+            values.append(sum(right[a] / votes[a] for a in top) / len(top))
+        elif any(o is not None for o in row):
+            values.append(0.0)
+    return float(np.mean(values)) if values else float("nan")
+
+
+def bootstrap_interval(
+    means: np.ndarray, resamples: int, seed: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of `means`, resampling problems.
+
+    Problems, not samples, are what another draw of the benchmark would change (Efron 1979); the
+    samples of one problem are not independent. `means` is float [problems]. All-equal means (a
+    score of exactly 0, say) give an interval without width: see `upper_bound_of_zero`.
+    """
+    if means.size == 0:
+        return float("nan"), float("nan")
+    rng = np.random.default_rng(seed)
+    block = max(1, _RESAMPLED_CELLS // means.size)
+    draws = []
+    for start in range(0, resamples, block):
+        shape = (min(block, resamples - start), means.size)
+        draws.append(means[rng.integers(0, means.size, shape)].mean(axis=1))
+    return _percentiles(np.concatenate(draws), confidence)
+
+
+def sample_interval(
+    outcomes: Outcomes, resamples: int, seed: int, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of avg@k, resampling the samples of every problem.
+
+    What another draw of answers to the same problems would change: it says whether k is large
+    enough, and two runs of one checkpoint should agree within it. A problem with c of n right
+    draws Binomial(n, c/n) right ones. NaN without problems.
+    """
+    rows = [row for _, row in sorted(scored(outcomes).items())]
+    if not rows:
+        return float("nan"), float("nan")
+    n = np.array([len(row) for row in rows])
+    share = np.array([np.mean(row) for row in rows], dtype=float)
+    rng = np.random.default_rng(seed)
+    draws = np.array([(rng.binomial(n, share) / n).mean() for _ in range(resamples)])
+    return _percentiles(draws, confidence)
+
+
+def _percentiles(draws: np.ndarray, confidence: float) -> tuple[float, float]:
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(draws, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def upper_bound_of_zero(problems: int, confidence: float = 0.95) -> float:
+    """Largest share of solvable problems that n problems without one solved do not rule out.
+
+    Exact binomial: (1 − p)^n = 1 − confidence, about 3/n ("rule of three").
+    """
+    return 1.0 - (1.0 - confidence) ** (1.0 / problems) if problems else 1.0
+
+
+def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson score interval of a share (Wilson 1927); (0, 1) when there are no trials.
+
+    centre ± half, with p = s/n, d = 1 + z²/n, centre = (p + z²/2n)/d and
+    half = z √(p(1−p)/n + z²/4n²) / d. It keeps its width at p = 0 and p = 1.
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    p, d = successes / trials, 1 + z * z / trials
+    centre = (p + z * z / (2 * trials)) / d
+    half = z * np.sqrt(p * (1 - p) / trials + z * z / (4 * trials**2)) / d
+    return float(max(0.0, centre - half)), float(min(1.0, centre + half))
+
+
+def summarise(outcomes: Outcomes, k: int, resamples: int, seed: int) -> Summary:
+    """Everything a results table says about one benchmark."""
+    means = problem_means(outcomes)
+    samples = sum(len(row) for row in outcomes.values())
+    unscored = sum(o is None for row in outcomes.values() for o in row)
+    shares = (
+        avg_at_k(outcomes),
+        *bootstrap_interval(means, resamples, seed),
+        *sample_interval(outcomes, resamples, seed),
+        mean_pass_at_k(outcomes, k),
+    )
+    return Summary(
+        int(means.size),
+        len(outcomes) - int(means.size),
+        samples - unscored,
+        unscored,
+        *(share if means.size else None for share in shares),
+    )

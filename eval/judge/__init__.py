@@ -1,0 +1,1 @@
+"""The one judge: an answer in, a Score out."""

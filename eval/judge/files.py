@@ -1,0 +1,171 @@
+"""`klear judge`: answers from a file or a stream, one Score line for every answer, in order.
+
+Problems and samples are records of `eval.records` in any format of `eval.row_files`. A problem
+that is no problem stops the work before it starts, because every answer to it would be lost. A
+sample that is no sample, or answers no known problem, gets a Score with verdict IE and the reason;
+so does a line of a stream that cannot be read.
+"""
+
+import json
+import os
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import ValidationError
+
+from configs.settings.explain import ConfigError
+from configs.settings.judging import JudgeSettings
+from eval.answers import writable
+from eval.judge.judge import Judge, Pending
+from eval.records import Problem, Sample, Score
+from eval.row_files import SUFFIXES, Row, read_rows
+
+
+def judge_files(
+    problems: Path, samples: Path, out: Path, settings: JudgeSettings
+) -> "Counter[str]":
+    """Write the scores to `out`, all or nothing; how often each verdict was given.
+
+    Raises ConfigError for files that cannot be judged, OSError, and SandboxUnavailable.
+    """
+    if not out.absolute().parent.is_dir():
+        raise ConfigError([f"{out}: its folder does not exist"])
+    known = _problems(problems)
+    verdicts: Counter[str] = Counter()
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        with Judge(settings) as judge, partial.open("w", encoding="utf-8") as file:
+            begun = (_begin_row(judge, row, known) for row in _rows(samples))
+            for score in _in_order(judge, begun):
+                file.write(score.model_dump_json() + "\n")
+                verdicts[score.verdict] += 1
+        os.replace(partial, out)
+    finally:
+        partial.unlink(missing_ok=True)
+    return verdicts
+
+
+def run_stream(lines: Iterable[str], out: TextIO, settings: JudgeSettings | None = None) -> int:
+    """`klear judge --stream`: one JSON line {"problem": …, "text": …} in, one Score line out.
+
+    Every line is answered as soon as the lines before it are: the first answer does not wait for
+    the end of the input. Returns the exit code 0. Raises SandboxUnavailable.
+    """
+    with Judge(settings) as judge:
+        texts = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        for score in _in_order(judge, (_begin_line(judge, *text) for text in texts)):
+            out.write(score.model_dump_json() + "\n")
+            out.flush()
+    return 0
+
+
+def _in_order(judge: Judge, begun: Iterator[Pending]) -> Iterator[Score]:
+    """Begin in one thread and answer in another, at most a window apart."""
+    pending: queue.Queue[Pending | Exception | None] = queue.Queue(judge.look_ahead)
+    stopped = threading.Event()
+
+    def read() -> None:
+        try:
+            for one in begun:
+                if stopped.is_set():
+                    return
+                pending.put(one)
+            pending.put(None)  # the end
+        except Exception as error:
+            pending.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        while (item := pending.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield item()
+    finally:
+        stopped.set()
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    if not path.exists():
+        raise ConfigError([f"{path}: no such file"])
+    if not path.name.endswith(SUFFIXES):
+        raise ConfigError([f"{path}: expected one of {', '.join(SUFFIXES)}"])
+    try:
+        yield from read_rows(path)
+    except ValueError as error:  # damaged
+        raise ConfigError([str(error)]) from error
+
+
+def _problems(path: Path) -> dict[str, Problem]:
+    found: dict[str, Problem] = {}
+    for row in _rows(path):
+        place = f"{path}:{row.number}"
+        try:
+            problem = Problem.model_validate(row.value)
+        except ValidationError as error:
+            raise ConfigError([f"{place}: {row.error or _first(error, 'row')}"]) from error
+        if found.setdefault(problem.id, problem) != problem:
+            raise ConfigError([f"{place}: another problem has the id {problem.id!r} already"])
+    if not found:
+        raise ConfigError([f"{path}: holds no problem"])
+    return found
+
+
+def _begin_row(judge: Judge, row: Row, known: dict[str, Problem]) -> Pending:
+    value = row.value or {}
+    try:
+        sample = Sample.model_validate(row.value)
+    except ValidationError as error:
+        why = row.error or _first(error, "row")
+    else:
+        if sample.problem_id not in known:
+            why = f"answers {sample.problem_id!r}, which is no problem here"
+        elif sample.finish_reason == "error":
+            why = "the engine gave no answer"
+        else:
+            return judge.begin(known[sample.problem_id], sample.text, sample.index)
+    place = f"{row.file}:{row.number}"
+    return _unjudged(value.get("problem_id"), value.get("index"), place, why)
+
+
+def _begin_line(judge: Judge, number: int, line: str) -> Pending:
+    request: Any = None
+    try:
+        request = json.loads(line)
+        if not isinstance(request, dict) or not isinstance(request.get("text"), str):
+            raise ValueError('expected {"problem": {...}, "text": "..."}')
+        if unknown := set(request) - {"problem", "text", "index"}:
+            raise ValueError(f"unknown keys {sorted(unknown)}")
+        problem = Problem.model_validate(request.get("problem"))
+        index = request.get("index", 0)
+        if not isinstance(index, int):
+            raise ValueError("index is not an integer")
+        return judge.begin(problem, request["text"], index)
+    except ValidationError as error:
+        why = _first(error, "problem")
+    except (ValueError, RecursionError) as error:
+        why = str(error)
+    problem_read = request.get("problem") if isinstance(request, dict) else None
+    name = problem_read.get("id") if isinstance(problem_read, dict) else None
+    return _unjudged(name, 0, f"line {number}", why)
+
+
+def _unjudged(problem_id: object, index: object, place: str, why: str) -> Callable[[], Score]:
+    score = Score(
+        problem_id=writable(str(problem_id or "")),
+        index=index if isinstance(index, int) else 0,
+        reward=None,
+        correct=None,
+        pass_rate=None,
+        verdict="IE",
+        reason=writable(f"{place} is not judged: {why}"[:500]),
+    )
+    return lambda: score
+
+
+def _first(error: ValidationError, whole: str) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"

@@ -1,0 +1,1 @@
+"""When two mathematical answers are equal."""

@@ -1,0 +1,253 @@
+r"""One spelling for both sides of a math comparison: typesetting is undone, values stay.
+
+What stands around the value (a unit, a percent sign, a degree sign) is kept apart, because it
+counts only where both sides have it.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from eval.math_answers.forms import is_name
+from eval.math_answers.words import (
+    GROUP,
+    NUMBER_WORDS,
+    TEXT,
+    announces,
+    is_unit,
+    quantity,
+    unit_named,
+)
+
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
+_UNICODE = str.maketrans(
+    {
+        "\N{MINUS SIGN}": "-",
+        "\N{EN DASH}": "-",
+        "\N{EM DASH}": "-",
+        "\N{MULTIPLICATION SIGN}": r"\times ",
+        "\N{MIDDLE DOT}": r"\cdot ",
+        "\N{DOT OPERATOR}": r"\cdot ",
+        "\N{DIVISION SIGN}": r"\div ",
+        "\N{GREEK SMALL LETTER PI}": r"\pi ",
+        "\N{GREEK SMALL LETTER ALPHA}": r"\alpha ",
+        "\N{GREEK SMALL LETTER BETA}": r"\beta ",
+        "\N{GREEK SMALL LETTER THETA}": r"\theta ",
+        "\N{INFINITY}": r"\infty ",
+        "\N{SQUARE ROOT}": r"\sqrt ",
+        "\N{DEGREE SIGN}": r"^\circ ",
+        "\N{LESS-THAN OR EQUAL TO}": r"\le ",
+        "\N{GREATER-THAN OR EQUAL TO}": r"\ge ",
+        "\N{NOT EQUAL TO}": r"\ne ",
+        "\N{ALMOST EQUAL TO}": r"\approx ",
+        "\N{PLUS-MINUS SIGN}": r"\pm ",
+        "\N{UNION}": r"\cup ",
+        "\N{INTERSECTION}": r"\cap ",
+        "\N{ELEMENT OF}": r"\in ",
+        "\N{EMPTY SET}": r"\emptyset ",
+        "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R}",
+        "\N{HORIZONTAL ELLIPSIS}": r"\ldots ",
+        "\N{FRACTION SLASH}": "/",
+        "\N{EURO SIGN}": "",
+        "\N{POUND SIGN}": "",
+        "\N{YEN SIGN}": "",
+        "\N{NO-BREAK SPACE}": " ",
+        "\N{PRIME}": "'",
+        "\N{RATIO}": ":",
+        "\N{LESS-THAN OR SLANTED EQUAL TO}": r"\le ",
+        "\N{GREATER-THAN OR SLANTED EQUAL TO}": r"\ge ",
+        "\N{IDEOGRAPHIC FULL STOP}": ".",
+    }
+)
+
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₙ", "0123456789n")
+_TYPOGRAPHIC = re.compile("[⁰¹²³⁴-⁹⁺⁻ⁿ]+|[₀-₉ₙ]+|[¼-¾⅐-⅞]|[\uff01-\uff5e\U0001d400-\U0001d7ff]")
+_ROOT = re.compile("\N{SQUARE ROOT}\\s*(\\d+(?:\\.\\d+)?|[a-zA-Z])")
+_GREEK = r"\\(?:pi|theta|alpha|beta)(?![a-zA-Z])"
+_NAMED = rf"[a-zA-Z]|{_GREEK}"
+_FUNCTIONS = (
+    "log|ln|lg|exp|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|max|min|gcd|lcm"
+)
+_REWRITES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (
+            r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|bigl?|bigr|Bigl?|Bigr)(?![a-zA-Z])",
+            "",
+        ),
+        (r"\\(?:bf|it|rm|sf|tiny|small|normalsize|large|Large|LARGE|huge|Huge)(?![a-zA-Z])", ""),
+        (r"\\(?:text|mathrm|textrm|mbox)\s*\{((?:[^\w{}\\]|[\d_])*)\}", r"\1"),  # no words in it
+        (r"\\(?:text|mathrm|textrm)\s*\{\s*([abeijknopqruvwxyz])\s*\}", r" \1"),  # no unit
+        (rf"^\s*\\text\s*\{{\s*({NUMBER})\s+([a-z][a-z .]*)\}}\s*$", r"\1\\text{\2}"),
+        (
+            r"(?<=\d)\s*\\text\s*\{\s*\(?base[\s-]*(?:(\d+)|([a-z]+))\)?\s*\}",
+            lambda m: f"_{{{m[1]}}}" if m[1] else rf"_{{\text{{{m[2]}}}}}",
+        ),
+        (rf"\\(?:text|mathrm|operatorname)\s*\{{({_FUNCTIONS})\s*\}}", r"\\\1 "),
+        (r",\\!", ","),
+        (r"\\text\s*\{\s*(?i:all) real(?:s| numbers)\.?\s*\}", r"\\mathbb{R}"),
+        (r"\\(?:text)?color\s*\{[a-zA-Z0-9!]+\}", ""),
+        (r"\{:\}", ":"),
+        (r"(?<=\d)\s*(?:\\[,;:! ]|~|\{,\}|\\thinspace)\s*(?=\d{3}(?!\d))", ""),  # 1\,000\,000
+        (r"(?<=\d)(?<!\d\d\d\d)\s(?=\d{3}(?!\d))(?=[\d\s]*$)", ""),  # 1 000 000
+        (r"(?<!\\)\\(?:[,;:! >]|(?:quad|qquad|thinspace|enspace)(?![a-zA-Z]))|~", " "),
+        (r"\\\$|(?<!\\)\\[()\[\]]|\$", ""),
+        (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
+        (r"\\[dtc]frac", r"\\frac"),
+        (rf"\\frac\s*(\d|(?<=\s)[a-zA-Z]|\\pi)\s*(?=\d|\{{|{_NAMED})", r"\\frac{\1}"),
+        (rf"(\\frac\s*\{{[^{{}}]*\}})\s*(\d|{_NAMED})", r"\1{\2}"),
+        (
+            rf"\\sqrt\s*(\[[^\[\]]*\])?\s*(\d|(?<=[\s\]])[a-zA-Z]|{_GREEK})",
+            lambda m: rf"\sqrt{m[1] or ''}{{{m[2]}}}",
+        ),
+        (r"\\binom\s*(\d|(?<=\s)[a-zA-Z])\s*(\d|[a-zA-Z])", r"\\binom{\1}{\2}"),
+        (r"\^\s*\\prime(?![a-zA-Z])|\^\s*\{\s*\\prime\s*\}", "'"),
+        (r"\^\s*\{\s*\\prime\s*\\prime\s*\}", "''"),
+        (r"\\sqrt\s*\[(\d*[13579])\]\s*\{\s*-\s*(\d+)\s*\}", r"(-\\sqrt[\1]{\2})"),
+        (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
+        (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
+        (r"\\neq(?![a-zA-Z])", r"\\ne "),
+        (r"\\(?:dots|cdots|dotsc|dotsb)(?![a-zA-Z])", r"\\ldots "),
+        (r"\\(?:lbrace|rbrace)(?![a-zA-Z])", lambda m: r"\{" if "lb" in m[0] else r"\}"),
+        (r"\\(?:varnothing)(?![a-zA-Z])|\\\{\s*\\\}", r"\\emptyset "),
+        (r"\\langle(?![a-zA-Z])", "("),
+        (r"\\rangle(?![a-zA-Z])", ")"),
+        (
+            r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\|)((?:[^{}|]|\\text\s*\{[^{}]*\})*)\\\}",
+            r"\1",
+        ),
+        (r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(?=\d)", ":"),  # 3 to 4
+        (r"\\text\s*\{\s*degrees?\s*\}", r"^\\circ "),
+        (r"\^\s*\{?\s*(?:\\circ|\\degree)\s*\}?|\\degree|\bdegrees?\b", r"^\\circ "),
+        (
+            r"\\(?:boldsymbol|mathbf|mathit|mathtt|mathsf|texttt|textsf|emph|underline|pmb|bm)\s*(?=\{)",
+            "",
+        ),
+        (r"^\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])", ""),
+        (r"\\Bbb(?![a-zA-Z])", r"\\mathbb"),
+        (r"\\colon(?![a-zA-Z])", ":"),
+        (r"\\ast(?![a-zA-Z])|(?<=\d)\s+x\s+(?=10\s*\^)", r"\\times "),
+        (r"_\s*\{\s*\\(?:mathrm|textrm|mbox)\s*\{", r"_{\\text{"),
+        (r"\\(?:text|mathrm)\s*\{([0-9A-F]+)\}(?=\s*_)", r"\1"),
+        (r"\(\s*\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}\s*(\d+)\s*\)", r"\\pmod{\1}"),
+        (r"\\text\s*\{\s*(?i:infinity)\s*\}", r"\\infty "),
+        (r"\\(?:mathrm|textrm|textnormal|mbox|hbox)(?=\s*\{[^{}]*[ :][^{}]*\})", r"\\text"),
+        (r"^\*\*|\*\*$", ""),
+        (r"\s+", " "),
+    )
+]
+# Possessive, and from the first digit only: 2,000 digits would take minutes otherwise.
+_OVERLINED = re.compile(r"(?<!\d)(\d*+)\.(\d*+)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?(?!\d)")
+_BRACKETED = re.compile(r"(?<!\d)(\d++)\.(\d*+)\((\d+)\)$")
+_GOES_ON = re.compile(r"(?<!\d)(\d*+)\.(\d{0,94}?)(\d{1,6}?)(?:\3){2,}+\s*(?:\\ldots|\.\.\.)\s*$")
+_MIXED = re.compile(r"^([-+]?\d+)\s+(\d+)\s*/\s*(\d+)$")
+_THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^\d{1,3}(?=.*, 0)(?:,\s?\d{3})+$")
+_POWER = r"(?:\s*\^\s*\{?([23])\}?)?\s*$"
+_TRAILING_TEXT = re.compile(rf"^(.*[\w)}}])\s*{TEXT}{_POWER}")
+_TRAILING_UNIT = re.compile(
+    rf"^(.*(?:[\d)}}]|\\pi))\s*([a-zA-Z]+\.?(?:[\s/][a-zA-Z]+\.?){{0,3}}){_POWER}"
+)
+_COUNTED = re.compile(
+    r"(?!alpha|beta|gamma|delta|theta|lambda|omega|sinh|cosh|tanh|sqrt|frac)"
+    r"[a-z]{4,}(?: [a-z]{2,}){0,3}"
+)
+_MODULUS = re.compile(r"\s*\\pmod\s*\{?\s*(\d+)\s*\}?$")
+_TEMPERATURE = re.compile(r"\s*\^\\circ\s*(?:\\(?:text|mathrm)\s*\{\s*([CFK])\s*\}|([CFK]))$")
+_NUMBERS = {word: str(number) for number, word in enumerate(NUMBER_WORDS)}
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """One side of the comparison in one spelling: `body`, with what stood around it apart."""
+
+    body: str
+    unit: str = ""
+    percent: bool = False
+    degrees: bool = False
+    listed: str = ""
+    """The body as a list, where its commas were taken for those of thousands: `100,200`."""
+
+
+def spell(text: str) -> Spelled:
+    """Undo typesetting: spaces, dollars, fraction variants, digit groups, units, percent."""
+    text = unicodedata.normalize("NFC", text)
+    money = re.match(r"\s*(\\\$|\N{EURO SIGN})\s*[\d.]", text)
+    unit = "" if not money else "$" if money[1] == r"\$" else "eur"
+    text = _ROOT.sub(r"\\sqrt{\1}", text)
+    text = _TYPOGRAPHIC.sub(_plain_letter, text).translate(_UNICODE)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    for pattern in (_OVERLINED, _BRACKETED, _GOES_ON):
+        text = pattern.sub(_repeating, text.strip())
+    text = text.strip().rstrip(".;,\\ ")
+    text = _unwrap(_MIXED.sub(_mixed, text))
+    text, unit = _without_unit(text, unit)
+    name, equals, value = text.rpartition("=")
+    if not is_name(name.strip()):
+        name, equals, value = "", "", text
+    percent = bool(re.search(r"\\?%$|\\?percent$|\bpercent$", value))
+    value = re.sub(r"\s*(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$", "", value).strip()
+    degrees = bool(re.match(rf"^{NUMBER}\s*\^\\circ$", value))
+    if degrees:
+        value = value.removesuffix(r"^\circ").strip()
+    listed = name + equals + value if _THOUSANDS.match(value) else ""
+    value = re.sub(r",\s?", "", value) if listed else value
+    value = _NUMBERS.get(value.casefold(), value)
+    return Spelled(_unwrap(name + equals + value), unit, percent, degrees, listed)
+
+
+def _plain_letter(match: re.Match[str]) -> str:
+    """Superscripts, subscripts, vulgar fractions, full-width and mathematical letters."""
+    found = match[0]
+    if found[0] in "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ":
+        return f"^{{{found.translate(_SUPERSCRIPTS)}}}"
+    if "₀" <= found[0] <= "₉" or found[0] == "ₙ":
+        return f"_{{{found.translate(_SUBSCRIPTS)}}}"
+    numerator, slash, denominator = unicodedata.normalize("NFKC", found).partition("\u2044")
+    return rf"\frac{{{numerator}}}{{{denominator}}}" if slash else numerator
+
+
+def _repeating(match: re.Match[str]) -> str:
+    """0.1666… as a fraction: its digits before and in the period."""
+    whole, before, period = match.groups()
+    if len(before) + len(period) > 100:
+        return match[0]
+    shown = int(f"{whole or 0}{before}{period}") - int(f"{whole or 0}{before}")
+    return rf"\frac{{{shown}}}{{{'9' * len(period)}{'0' * len(before)}}}"
+
+
+def _mixed(match: re.Match[str]) -> str:
+    whole, numerator, denominator = match.groups()
+    if int(numerator) >= int(denominator):
+        return match[0]
+    return rf"{whole}\frac{{{numerator}}}{{{denominator}}}"
+
+
+def _without_unit(text: str, unit: str) -> tuple[str, str]:
+    if several := quantity(text):
+        return rf"\frac{{{several[0].numerator}}}{{{several[0].denominator}}}", several[1]
+    if match := _TEMPERATURE.search(text):
+        return text[: match.start()].strip(), "°" + (match[1] or match[2])
+    if match := _MODULUS.search(text):
+        return text[: match.start()].replace(r"\equiv", "="), f"mod {match[1]}"
+    said = _TRAILING_TEXT.match(text)
+    match = said or _TRAILING_UNIT.match(text)
+    if match and (words := match[2].strip().strip(".").lower()):
+        known = unit_named(words)
+        if known or ((said or _COUNTED.fullmatch(words)) and is_unit(words)):
+            return match[1].strip(), known + (match[3] or "")
+    return text, unit
+
+
+def _unwrap(text: str) -> str:
+    r"""Without braces or \text{…} around all of it, or words in front of a formula."""
+    before = None
+    while before != text:
+        before = text
+        if match := re.fullmatch(GROUP, text) or re.fullmatch(TEXT, text):
+            text = match[1].strip()
+        elif (match := re.match(TEXT, text)) and announces(match[1]):
+            rest = text[match.end() :].strip()
+            text = rest if re.search(r"\d|\\", rest) else text
+    return text.rstrip(".").strip()

@@ -1,0 +1,217 @@
+r"""A math answer's verdict without sympy: one spelling for both sides, then words and numbers.
+
+Most answers of competition problems are integers, fractions and words; `quick_verdict` decides
+them in microseconds, in the caller's process. Everything else goes to `eval.math_answers.task`,
+in a worker that can be killed.
+
+Policies, where graders differ:
+- a unit, a percent sign or a degree sign that only one side has does not matter; known units that
+  differ do (5 m is not 5 cm but 500 cm), 25\% is 0.25 but 0.25 is not 25, and 0.5\% is not 0.5;
+- words are compared without case; a choice may repeat its value: `(B) 12` answers B;
+- a rounded decimal does not answer an exact gold, an exact answer does answer a rounded gold;
+- a numeral with a base (1011_2) is not the decimal number with the same digits.
+"""
+
+import math
+import re
+import string
+from dataclasses import dataclass
+from fractions import Fraction
+
+from eval.math_answers.spelling import NUMBER, Spelled, spell
+from eval.math_answers.words import TEXT, size_of_count, unit_ratio
+from eval.records import Verdict
+
+MAX_CHARACTERS = 2000  # longer answers are compared as text only
+
+
+@dataclass(frozen=True)
+class MathVerdict:
+    """AC, WA, or IE when the gold answer itself cannot be read."""
+
+    verdict: Verdict
+    reason: str = ""
+    seconds: float = 0.0
+
+
+_SIMPLE = re.compile(rf"^({NUMBER}(?:[eE][-+]?\d{{1,3}})?)(?:\s*/\s*({NUMBER}))?$", re.ASCII)
+_FRACTION = re.compile(rf"^([-+]?)\\frac\s*\{{\s*({NUMBER})\s*\}}\s*\{{\s*({NUMBER})\s*\}}$")
+_CHOICE = re.compile(r"^[(\[]?\s*([A-J])\s*(?:[)\].:]+(?:\s+(.*))?)?$")
+_LINK = r"(?:(?i:\b(?:or|and|maybe|perhaps|possibly|otherwise|else)\b)|[,;/&])"
+_MARKED = r"(?:[(\[]\s*[A-J]\s*[)\]]|(?<![A-Za-z(])[A-J](?:[)\]]|[.:](?=\s|$)))"
+_OTHER_CHOICE = re.compile(  # what stands behind a letter names another one, too
+    rf"^\W*(?:{_LINK}\W*)+[A-HJ](?=\s*(?:$|[)\].:,;/&]|(?:or|and|is)\b))"  # or C
+    rf"|^(?:[^A-Za-z\\]|\\[A-Za-z]+)*\bor\W*[A-HJ]\W*$"  # 5 or C
+    rf"|(?:{_LINK}|[\d}}$])\s*{_MARKED}"  # 5 or C) 6
+    rf"|^{_MARKED}(?:\s*{_MARKED})*\s*[A-J]?\W*$"  # B. C. D.
+)
+_OF_CHOICES = re.compile(r"(?i:\W*(?:none|all|both|neither|any|each|only|not)\b)")
+_BRACKETED = re.compile(r"\((?!\s*[A-J]\s*\))[^()]*\)")  # an interval (A, B)
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?", re.ASCII)
+_TIME = re.compile(r"0?(\d{1,2}):([0-5]\d)")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_ANNOUNCED = re.compile(r"^(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?\s*:?\s*", re.I)
+_SYNONYMS = {
+    "empty set": "no solution",
+    "no solutions": "no solution",
+    "no real solution": "no solution",
+    "no real solutions": "no solution",
+    "dne": "does not exist",
+}
+_WORDS = re.compile(r"^(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z' .-]*$")  # not a product like xy
+
+
+def _rational(text: str) -> Fraction | None:
+    text = _packed(text)
+    if len(text) > MAX_CHARACTERS:
+        return None
+    try:
+        if match := _SIMPLE.match(text):
+            return Fraction(match[1]) / Fraction(match[2] or "1")
+        if match := _FRACTION.match(text):
+            return Fraction(match[1] + "1") * Fraction(match[2]) / Fraction(match[3])
+    except ZeroDivisionError:
+        pass
+    return None
+
+
+def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
+    """The verdict on integers, fractions, decimals, choices and words; None for all else."""
+    if not gold.strip():
+        return MathVerdict("IE", "the gold answer is empty")
+    if gold.strip() == answer.strip():
+        return MathVerdict("AC", "equal text")
+    if max(len(gold), len(answer)) > MAX_CHARACTERS:
+        return _quick_long(gold, answer)
+    ours, theirs = spell(answer), spell(gold)
+    if ours.unit and theirs.unit and ours.unit != theirs.unit:
+        return _quick_units(ours, theirs)
+    same_text = _packed(theirs.body) in (_packed(ours.body), _without_groups(ours.body))
+    if other_angle(ours, theirs):
+        return None
+    if same_text and not _hundredfold(ours, theirs):
+        return MathVerdict("AC", "equal after normalisation")
+    by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours.body, theirs.body)
+    return by_text or _quick_number(ours, theirs)
+
+
+def _without_groups(text: str) -> str:
+    """1234 of `1, 234`, which is a list as well: the gold decides."""
+    return re.sub(r",\s?", "", text) if _GROUPED.fullmatch(text) else text
+
+
+def _quick_units(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
+    """Two units: equal when both values are numbers and the conversion is exact."""
+    ratio = unit_ratio(ours.unit, theirs.unit)
+    count, other = size_of_count(ours.unit), size_of_count(theirs.unit)
+    if (count is None) != (other is None):  # 5 million are 5000000 dollars
+        ratio = (count or Fraction(1)) / (other or Fraction(1))
+    a, b = _rational(ours.body), _rational(theirs.body)
+    if ratio is not None and (a is None or b is None):
+        return None
+    if ratio is not None and a is not None and b is not None and a * ratio == b:
+        return MathVerdict("AC", "the same in another unit")
+    return MathVerdict("WA", f"{ours.unit} is not {theirs.unit}")
+
+
+def _packed(text: str) -> str:
+    """Without the spaces that mean nothing: `1 2` is two numbers, `x + 1` is `x+1`."""
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
+
+
+def _quick_long(gold: str, answer: str) -> MathVerdict:
+    """Too long for a formula: equal as text or as a plain integer, or not; see `MathVerdict`."""
+    if "".join(gold.split()) == "".join(answer.split()):
+        return MathVerdict("AC")
+    if len(gold) > MAX_CHARACTERS:
+        return MathVerdict("IE", "the gold answer is too long to be read")
+    return MathVerdict("WA", "the answer is too long to be read")
+
+
+def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:
+    choice = re.fullmatch(r"\(?([A-J])\)?", theirs)
+    ours = ours.upper() if re.fullmatch(r"\(?[a-j]\)?", ours) else ours
+    if choice and (match := _CHOICE.match(_ANNOUNCED.sub("", re.sub(TEXT, r"\1", ours)))):
+        same = match[1] == choice[1] and not _names_another(match[2] or "")
+        return MathVerdict("AC" if same else "WA", "choice")
+    a, b = _said(ours), _said(theirs)
+    if a != b and _is_product(a) and sorted(a) == sorted(b):
+        return None
+    if a and b and not ({*a.split()} & {*b.split()} & {"and", "or"}):  # those are lists
+        return MathVerdict("AC" if a == b else "WA", "words")
+    return None
+
+
+def _is_product(letters: str) -> bool:
+    """xyz and bca, which may as well be zyx and abc: no words."""
+    alphabetical = "".join(sorted(letters)) in string.ascii_lowercase
+    return len(letters) <= 4 and (alphabetical or not set(letters) & set("aeiou"))
+
+
+def _names_another(text: str) -> bool:
+    """Whether the text behind a choice hedges; `D) both A and B` is what choice D says."""
+    return not _OF_CHOICES.match(text) and bool(_OTHER_CHOICE.search(_BRACKETED.sub("", text)))
+
+
+def _quick_time(ours: str, theirs: str) -> MathVerdict | None:
+    """10:40 is a time, for nobody leaves the ratio 1:4 so; 2023-05-06 is no difference."""
+    gold, answer = _TIME.fullmatch(theirs), _TIME.fullmatch(ours)
+    if gold and math.gcd(int(gold[1]), int(gold[2])) > 1:
+        same = answer is not None and answer.groups() == gold.groups()
+    elif _DATE.fullmatch(theirs):
+        same = ours == theirs
+    else:
+        return None
+    return MathVerdict("AC" if same else "WA", "time")
+
+
+def _said(text: str) -> str:
+    """Words without case and article, one wording for those that mean the same; else empty."""
+    if text == r"\emptyset":
+        return "no solution"
+    words = " ".join(text.casefold().split()) if _WORDS.match(text) else ""
+    words = re.sub(r"^(?:a|an|the) (?=.)", "", words)
+    return _SYNONYMS.get(words, words)
+
+
+def other_angle(ours: Spelled, theirs: Spelled) -> bool:
+    """Degrees on one side, radians on the other."""
+    return "rad" in (ours.unit if theirs.degrees else "", theirs.unit if ours.degrees else "")
+
+
+def _hundredfold(ours: Spelled, theirs: Spelled) -> bool:
+    r"""Whether a percent sign changes the value: 0.5\% for 0.5, but not 12.5\% for 12.5."""
+    value = _rational(theirs.body)
+    return ours.percent and not theirs.percent and value is not None and 0 < abs(value) < 1
+
+
+def _quick_number(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
+    if ours.degrees != theirs.degrees and "pi" in ours.body + theirs.body:
+        return None
+    a, b = _rational(ours.body), _rational(theirs.body)
+    if a is None or b is None:
+        return None
+    same = a == b and not _hundredfold(ours, theirs)
+    if not same and (ours.unit == "") != (theirs.unit == ""):  # `5 million` may be 5 or 5000000
+        same = a * (size_of_count(ours.unit) or 1) == b * (size_of_count(theirs.unit) or 1)
+    if not same and ours.percent != theirs.percent:
+        a, b = (a / 100, b) if ours.percent else (a, b / 100)
+        same = a == b
+    if not same:
+        same = _rounds_to(a, theirs.body)
+    return MathVerdict("AC" if same else "WA", "" if same else f"{a} is not {b}"[:200])
+
+
+def rounding_error(gold: str) -> Fraction | None:
+    """Half a unit of the last digit of a decimal gold; None when it is not a rounded decimal."""
+    match = re.fullmatch(r"[-+]?\d*\.(\d{2,15})", gold)
+    return Fraction(1, 2 * 10 ** len(match[1])) if match else None
+
+
+def _rounds_to(exact: Fraction, gold: str) -> bool:
+    """Whether a fraction without a finite decimal is what a decimal gold was rounded from."""
+    rest, error = exact.denominator, rounding_error(gold)
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return error is not None and rest > 1 and abs(exact - Fraction(gold)) <= error

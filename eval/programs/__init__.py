@@ -1,0 +1,1 @@
+"""Test suites, and the verdict on a program."""

@@ -1,0 +1,122 @@
+"""Is this output the expected one? Trusted code, outside the sandbox, on bytes it does not trust.
+
+Text is compared line by line and token by token, as contest checkers do:
+- blank space at either end of the output and of every line does not matter, line breaks do;
+- numbers that are equal are equal (`7.0` and `7`, `1e3` and `1000`), compared as exact decimals;
+- where the *expected* number is written as a real (`0.3`), 1e-6 absolute or relative is allowed;
+  an expected integer never has a tolerance.
+Returned values are compared as JSON: tuples count as lists, and the same rule holds for reals.
+
+Two other rules can be chosen: `same_tokens`, where line breaks are spaces like any other, and
+LiveCodeBench's own in `eval.programs.lcb_runner`. Where tests say `==`, `equal_json` is Python's
+equality.
+"""
+
+import json
+import math
+import re
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, InvalidOperation, localcontext
+from typing import Any
+
+TOLERANCE = 1e-6
+_MAX_REAL_TOKEN = 400  # characters; longer tokens are compared as text
+_NUMBER = re.compile(r"[+-]?(?:\d++\.?\d*+|\.\d++)(?:[eE][+-]?\d{1,6})?", re.ASCII)
+_MOST_DIGITS = 50_000  # of a returned integer, as many as a program may write out
+
+
+def same_text(actual: str, expected: str) -> bool:
+    """Whether a program's standard output answers the test."""
+    actual, expected = actual.strip(), expected.strip()
+    if actual == expected:
+        return True
+    ours, theirs = actual.split("\n"), expected.split("\n")
+    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+
+
+def same_tokens(actual: str, expected: str) -> bool:
+    """Like `same_text`, wherever the lines break."""
+    return _same_line(" ".join(actual.split()), " ".join(expected.split()))
+
+
+def _same_line(actual: str, expected: str) -> bool:
+    if actual == expected:
+        return True
+    ours, theirs = actual.split(), expected.split()
+    return len(ours) == len(theirs) and all(map(_same_token, ours, theirs))
+
+
+def _same_token(actual: str, expected: str) -> bool:
+    if actual == expected:
+        return True
+    if not (_NUMBER.fullmatch(actual) and _NUMBER.fullmatch(expected)):
+        return False
+    try:
+        ours, theirs = Decimal(actual), Decimal(expected)
+        if ours == theirs:
+            return True
+        is_real = any(c in expected for c in ".eE") and len(expected) <= _MAX_REAL_TOKEN
+        return is_real and _close(ours, theirs)
+    except InvalidOperation:
+        return False
+
+
+def _close(ours: Decimal, theirs: Decimal) -> bool:
+    with localcontext() as context:
+        context.prec, context.Emax, context.Emin = 50, MAX_EMAX, MIN_EMIN  # 99e999999 has a place
+        difference = abs(ours - theirs)
+        return difference <= Decimal(TOLERANCE) * max(Decimal(1), abs(theirs))
+
+
+def same_value(actual: Any, expected: Any) -> bool:
+    """Whether a returned JSON value is the expected one. `True == 1`, as in Python."""
+    if isinstance(expected, list):
+        return (
+            isinstance(actual, list)
+            and len(actual) == len(expected)
+            and all(map(same_value, actual, expected))
+        )
+    if isinstance(expected, dict):
+        return (
+            isinstance(actual, dict)
+            and actual.keys() == expected.keys()
+            and all(same_value(actual[key], value) for key, value in expected.items())
+        )
+    if isinstance(expected, float) and isinstance(actual, int | float):
+        if isinstance(actual, int) and abs(actual) > 2**1000:
+            return False
+        close = math.isclose(actual, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        return close or (math.isnan(actual) and math.isnan(expected))
+    if isinstance(actual, list | dict):
+        return False
+    return bool(actual == expected)
+
+
+def same_json(actual: bytes, expected: Any) -> bool:
+    """`same_value` of untrusted JSON text; text that is no JSON is not the expected value."""
+    try:
+        return same_value(_loaded(actual), expected)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _loaded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # an integer beyond the interpreter's own limit
+        return json.loads(text, parse_int=_integer)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError("too many digits")
+    return int(Decimal(digits))
+
+
+def equal_json(actual: bytes, expected: Any) -> bool:
+    """Whether untrusted JSON text is a value equal to the expected one, without a tolerance."""
+    try:
+        return bool(json.loads(actual) == expected)
+    except (ValueError, RecursionError):
+        return False

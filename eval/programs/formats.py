@@ -1,0 +1,377 @@
+"""Tests as public code datasets write them, turned into a `TestSuite`.
+
+| seen in | form |
+|---|---|
+| this project | the suite itself: `{"kind": …, "cases": […]}` |
+| Codeforces, DeepCoder, Kodsport | `[{"input": …, "output": …}]`, optionally `type` or `testtype` |
+| APPS, TACO, Skywork-OR1, PRIME | `{"inputs": […], "outputs": […], "fn_name": …}` |
+| CodeContests | `{"input": […], "output": […]}` |
+| LiveCodeBench | the list above as JSON, or packed (`suite_packed`) |
+| LeetCodeDataset, HumanEval | `def check(candidate): assert candidate(…) == …` (`suite_asserts`) |
+| Skywork-OR1, LeetCode part | `{"test_code": the above, "entry_point": …}` |
+| MBPP | `["assert f(1) == 2", …]`; Skywork-OR1 calls it `assert_case`, KlearReasoner `functional` |
+| MBPP+, HumanEval+ | `{"base_input", "plus_input", "canonical_solution"}` (`suite_reference`) |
+
+Every form may also come as a JSON string, and fields that hold null count as absent.
+"""
+
+import ast
+import base64
+import binascii
+import builtins
+import itertools
+import json
+import pickletools
+import re
+import textwrap
+import zlib
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from typing import Any
+
+from pydantic import ValidationError
+
+from eval.records import CheckerCase, StdinCase, TestSuite
+from eval.sandbox.zygote.asserts import PROVIDED
+
+LARGEST_UNPACKED = 512 << 20
+"""Bytes of text that a packed suite may hold."""
+
+_TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
+_HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
+
+
+def unpack_tests(text: str) -> Any:
+    """The JSON value in `text`; None when `text` is not base64.
+
+    Raises ValueError that says what is wrong with what is packed.
+    """
+    try:
+        packed = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    try:
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(packed, LARGEST_UNPACKED)
+        if unpacker.unconsumed_tail:
+            raise ValueError(f"over {LARGEST_UNPACKED >> 20} MiB of tests")
+        return json.loads(pickled_text(data))
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise ValueError(f"packed tests cannot be read: {error}") from error
+
+
+def pickled_text(data: bytes) -> str:
+    """The text in a pickle of one text; nothing is unpickled. Raises ValueError for any other."""
+    text: str | None = None
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in _TEXTS and text is None:
+            text = str(argument)
+        elif opcode.name not in _HARMLESS:
+            raise ValueError(f"the pickle holds {opcode.name}; only one text is accepted")
+    if text is None:
+        raise ValueError("the pickle ends early")
+    return text
+
+
+REFERENCE_FIELDS = frozenset({"base_input", "canonical_solution", "entry_point"})
+_TOLERANCE = 1e-6
+_NO_LISTS = "base_input and plus_input must be lists of argument lists"
+
+_CASE = """\
+reference = {{}}
+exec({source!r}, reference)
+def same(found, right):
+    if isinstance(right, float) and isinstance(found, (int, float)):
+        return found == right or abs(found - right) <= {tolerance!r} + 1e-7 * abs(right)
+    if isinstance(right, (list, tuple)) and isinstance(found, type(right)):
+        return len(found) == len(right) and all(map(same, found, right))
+    return found == right
+assert same(candidate(*{arguments}), reference[{name!r}](*{arguments}))"""
+
+
+def reference_tests(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The suite of one EvalPlus row. Raises ValueError that says what is wrong with it."""
+    name, base, more = row["entry_point"], row["base_input"], row.get("plus_input") or []
+    source = _reference(row, name)
+    if not isinstance(base, list) or not isinstance(more, list):
+        raise ValueError(_NO_LISTS)
+    inputs = [*base, *more]
+    if not inputs or not all(isinstance(arguments, list) for arguments in inputs):
+        raise ValueError(_NO_LISTS)
+    tolerance = row.get("atol") or _TOLERANCE
+    cases = [
+        {"code": _CASE.format(source=source, name=name, tolerance=tolerance, arguments=repr(a))}
+        for a in inputs
+    ]
+    return {"kind": "assert", "fn_name": name, "cases": cases}
+
+
+def _reference(row: Mapping[str, Any], name: str) -> str:
+    """HumanEval's solution goes on where the prompt stops; MBPP's stands by itself."""
+    solution = row["canonical_solution"]
+    for source in (solution, f"{row.get('prompt', '')}{solution}"):
+        try:
+            functions = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+        except (SyntaxError, ValueError, TypeError, RecursionError):
+            continue
+        if any(f.name == name for f in functions):
+            return source
+    raise ValueError(f"canonical_solution does not define {name}")
+
+
+def listed_asserts(asserts: Sequence[str], fn_name: str, setup: str = "") -> dict[str, Any]:
+    """MBPP: one case for each assertion, `setup` before it."""
+    before = f"{setup.strip()}\n" if setup.strip() else ""
+    cases = [{"code": before + code.strip()} for code in asserts]
+    return {"kind": "assert", "fn_name": fn_name or None, "cases": cases}
+
+
+def python_tests(source: str, fn_name: str) -> dict[str, Any]:
+    """HumanEval, LeetCodeDataset: one case for each assertion of `def check(candidate)`, or of the
+    module; one for all when there is other code among them. Raises ValueError.
+    """
+    try:
+        module = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"tests are neither JSON nor Python: {error}") from error
+    check = next(
+        (n for n in module.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None
+    )
+    body: Sequence[ast.stmt] = check.body if check else module.body
+    if not any(isinstance(n, ast.Assert) for b in body for n in ast.walk(b)):
+        raise ValueError("the Python tests hold no assert")
+    setup: list[ast.stmt] = []
+    if check:
+        setup = [n for n in module.body if n is not check and not isinstance(n, ast.Expr)]
+        setup = setup if _names(setup)[1] & _names(body)[0] else []
+        # some datasets use functions that only their own harness or their prompt defines
+        read, bound = _names([*setup, *body])
+        if unknown := read - bound - PROVIDED - {"candidate", fn_name, *dir(builtins)}:
+            raise ValueError(f"they use {sorted(unknown)[0]}, which they do not define")
+    lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them
+    cases = [{"code": _code(lines, [*setup, *part])} for part in _parts(body)]
+    return {"kind": "assert", "fn_name": fn_name or _checked_name(module), "cases": cases}
+
+
+def _checked_name(module: ast.Module) -> str | None:
+    """What the module itself passes to `check`, as in `check(Solution().twoSum)`."""
+    for node in module.body:
+        match node:
+            case ast.Expr(ast.Call(func=ast.Name(id="check"), args=[what])):
+                return ast.unparse(what)
+    return None
+
+
+def _parts(body: Sequence[ast.stmt]) -> list[Sequence[ast.stmt]]:
+    """Each assert by itself where every statement is one, on lines of its own."""
+    apart = all((a.end_lineno or a.lineno) < b.lineno for a, b in itertools.pairwise(body))
+    if apart and all(isinstance(n, ast.Assert) for n in body):
+        return [[n] for n in body]
+    return [body]
+
+
+def _code(lines: list[str], nodes: Sequence[ast.stmt]) -> str:
+    spans = dict.fromkeys((n.lineno - 1, n.end_lineno) for n in nodes)  # `a; b` is one line
+    texts = ("\n".join(lines[start:end]) for start, end in spans)
+    return "\n".join(textwrap.dedent(text).strip() for text in texts)
+
+
+def _names(nodes: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
+    """The names that the statements read, and the names that they bind."""
+    read: set[str] = set()
+    bound: set[str] = set()
+    for node in (inner for outer in nodes for inner in ast.walk(outer)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=alias):
+                bound.add(alias or name.partition(".")[0])
+    return read, bound
+
+
+CALLS = ("functional", "function_call", "call")
+
+
+def parse_suite(
+    value: Any,
+    *,
+    fn_name: str = "",
+    setup: str = "",
+    time_limit_s: float = 6.0,
+    memory_mb: int = 1024,
+) -> TestSuite:
+    """The suite in `value`; limits and function name count where the value names none.
+
+    `setup` is Python code that the assertions of a list need before them. Raises ValueError that
+    says what is wrong with the value.
+    """
+    if isinstance(value, str):
+        value = _decode(value)
+    suite = _suite_dict(value, fn_name, setup)
+    limits = {"time_limit_s": time_limit_s, "memory_mb": memory_mb}
+    try:
+        return TestSuite.model_validate({**limits, **suite})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(p) for p in first["loc"])
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
+
+
+def joined(suites: Sequence[TestSuite]) -> TestSuite:
+    """One suite of the cases of all, in order. Raises ValueError when they are of two kinds."""
+    first = suites[0]
+    for other in suites[1:]:
+        if (other.kind, other.fn_name) != (first.kind, first.fn_name):
+            raise ValueError(f"{first.kind} tests and {other.kind} tests cannot be one suite")
+    return first.model_copy(update={"cases": tuple(c for s in suites for c in s.cases)})
+
+
+def with_checker(suite: TestSuite, program: str) -> TestSuite:
+    """A stdin suite whose outputs the Python `program` judges.
+
+    The program is called as open-r1 calls its checkers, `checker.py input answer output`; a
+    CheckerCase names the output second, so the names are exchanged first. Raises ValueError.
+    """
+    if suite.kind != "stdin":
+        raise ValueError(f"a checker cannot judge {suite.kind} tests")
+    try:
+        body = ast.parse(program).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the checker is no Python program: {error}") from error
+    first = next((n.lineno for n in body if not _stays_first(n)), 1)
+    lines = [line.rstrip("\n") for line in _lines(program)]
+    exchange = "import sys; sys.argv[2:4] = sys.argv[3:1:-1]"
+    checker = "\n".join([*lines[: first - 1], exchange, *lines[first - 1 :]])
+    cases = tuple(
+        CheckerCase(input=c.input, output=c.output, checker=checker)
+        for c in suite.cases
+        if isinstance(c, StdinCase)
+    )
+    return suite.model_copy(update={"kind": "checker", "cases": cases})
+
+
+def _stays_first(node: ast.stmt) -> bool:
+    """The docstring and `from __future__` must come before any other statement."""
+    match node:
+        case ast.Expr(ast.Constant(str())) | ast.ImportFrom(module="__future__"):
+            return True
+    return False
+
+
+def _suite_dict(value: Any, fn_name: str, setup: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        return python_tests(value, fn_name)
+    if isinstance(value, dict):
+        return _from_object({k: v for k, v in value.items() if v is not None}, fn_name, setup)
+    if isinstance(value, Sequence):
+        return _listed(value, fn_name, setup)
+    raise ValueError(f"tests cannot be a {type(value).__name__}")
+
+
+def _from_object(value: dict[str, Any], fn_name: str, setup: str) -> dict[str, Any]:
+    fn_name = str(value.get("fn_name") or value.get("entry_point") or fn_name)
+    if "kind" in value:
+        return value if value.get("fn_name") or not fn_name else {**value, "fn_name": fn_name}
+    if value.keys() >= REFERENCE_FIELDS:
+        return reference_tests(value)
+    for inputs, outputs in (("inputs", "outputs"), ("input", "output")):
+        if inputs in value and outputs in value:
+            return _paired(value[inputs], value[outputs], fn_name)
+    for name in ("assert_case", "functional", "test_code", "test_cases"):
+        if name in value:
+            return _suite_dict(value[name], fn_name, setup)
+    if "pytest" in value:
+        raise ValueError("tests for pytest cannot be run one by one")
+    raise ValueError(f"an object with {sorted(value)[:6]} is no known form of tests")
+
+
+def _listed(cases: Sequence[Any], fn_name: str, setup: str) -> dict[str, Any]:
+    if not cases:
+        raise ValueError("there are no tests")
+    if all(isinstance(c, str) for c in cases):
+        return listed_asserts(cases, fn_name, setup)
+    for i, case in enumerate(cases):
+        if not isinstance(case, dict):
+            raise ValueError(f"test {i + 1} is no object but a {type(case).__name__}")
+    first = cases[0]
+    if "args" in first or "code" in first:
+        kind = "call" if "args" in first else "assert"
+        return {"kind": kind, "fn_name": fn_name or None, "cases": list(cases)}
+    missing = next((i for i, c in enumerate(cases) if not {"input", "output"} <= set(c)), None)
+    if missing is not None:
+        raise ValueError(f"test {missing + 1} needs input and output")
+    inputs = [c["input"] for c in cases]
+    outputs = [c["output"] for c in cases]
+    kind = str(first.get("testtype") or first.get("type") or "")
+    if kind not in CALLS:
+        if fn_name and not kind:  # LeetCodeDataset's input_output, which mixes notations
+            raise ValueError(
+                f"tests of {fn_name} without testtype are ambiguous; name the field that holds "
+                "`def check(candidate)`"
+            )
+        return _paired(inputs, outputs, "")
+    beside = first.get("metadata")  # DeepCoder keeps LiveCodeBench's beside each test
+    beside = beside.get("func_name") if isinstance(beside, Mapping) else ""
+    fn_name = str(first.get("fn_name") or beside or fn_name)
+    if isinstance(inputs[0], str):  # LiveCodeBench: one JSON value a line
+        if others := {type(t).__name__ for t in (*inputs, *outputs)} - {"str"}:
+            raise ValueError(f"a test of JSON texts holds a {min(others)}")
+        inputs = [[_json(line) for line in _lines(text)] for text in inputs]
+        outputs = [_json(text) for text in outputs]
+        calls = [{"args": a, "output": o} for a, o in zip(inputs, outputs, strict=True)]
+        return {"kind": "call", "fn_name": fn_name or None, "cases": calls}
+    return _paired(inputs, outputs, fn_name)
+
+
+def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
+    """Parallel lists; with a function name they hold arguments and results, else texts."""
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs:
+        raise ValueError("inputs and outputs must be lists with at least one test")
+    if len(inputs) != len(outputs):
+        raise ValueError(f"{len(inputs)} inputs but {len(outputs)} outputs")
+    if not fn_name:
+        texts = zip(map(_text, inputs), map(_text, outputs), strict=True)
+        return {"kind": "stdin", "cases": [{"input": i, "output": o} for i, o in texts]}
+    if all(isinstance(o, list) and len(o) == 1 for o in outputs):
+        outputs = [o[0] for o in outputs]  # APPS and TACO wrap each result in a list
+    calls = [
+        {"args": i if isinstance(i, list) else [i], "output": o}
+        for i, o in zip(inputs, outputs, strict=True)
+    ]
+    return {"kind": "call", "fn_name": fn_name, "cases": calls}
+
+
+def _text(value: Any) -> str:
+    """A stdin or stdout text; APPS writes some as a list of lines."""
+    if isinstance(value, list):
+        return "\n".join(str(line) for line in value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _lines(text: str) -> StringIO:
+    """The lines as Python and JSON know them; `splitlines` would cut at U+2028 and others too."""
+    return StringIO(text, newline=None)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:40]!r} is no JSON value") from error
+
+
+def _decode(text: str) -> Any:
+    """JSON, packed JSON, or the text itself when it is a program."""
+    if not text.strip():
+        raise ValueError("there are no tests")
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return unpack_tests(text) or text
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits
+        raise ValueError(f"tests cannot be read: {error}") from error
+    if isinstance(value, str):
+        raise ValueError("tests are a JSON text, not an object or a list")
+    return value

@@ -1,0 +1,1 @@
+"""The judge on the nodes of a Ray cluster."""

@@ -1,0 +1,129 @@
+"""Before a sandbox judges anything, it must fail to do harm and succeed in judging.
+
+Isolation is never assumed: some sandboxes run programs unprotected inside many containers without
+a word. The canary program tries what a solution must not do and prints what worked; this side
+also looks whether anything happened (a connection, a file, a signal).
+"""
+
+import os
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+from configs.settings.judging import JudgeSettings
+from eval.programs.verify import judge_program
+from eval.records import StdinCase, TestSuite
+from eval.sandbox.errors import SandboxDied, SandboxUnavailable
+from eval.sandbox.sandbox import Sandbox
+from eval.sandbox.zygote.isolation import Limits
+
+_CANARY = """
+import ctypes, os, socket
+port, readable, writable, judge = input().split()
+def attempt(name, action):
+    try:
+        action()
+    except BaseException:
+        return
+    print(name)
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+def connect():
+    socket.create_connection(("127.0.0.1", int(port)), timeout=1)
+def mount():
+    if ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None):
+        raise OSError
+def execute():
+    os.posix_spawn("/bin/true", ["true"], {})
+attempt("reach the network", connect)
+attempt("read a file outside", lambda: open(readable).read())
+attempt("read /etc/passwd", lambda: open("/etc/passwd").read())
+attempt("list a folder outside", lambda: os.listdir(os.path.dirname(readable)))
+attempt("write a file outside", lambda: open(writable, "w").write("x"))
+attempt("change a file outside", lambda: os.chmod(readable, 0o666))
+attempt("start a process", fork)
+attempt("run a program", execute)
+attempt("mount a filesystem", mount)
+print("done", flush=True)
+attempt("signal the judge", lambda: os.kill(int(judge), 0))
+attempt("signal every process", lambda: os.kill(-1, 0))
+"""
+_NO = "the sandbox does not isolate here"
+_TESTS = 64
+_RIGHT, _WRONG = "print(int(input()) + 1)", "print(int(input()) + 2)"
+_SLOW = "while True: pass"
+
+
+def assert_isolated(sandbox: Sandbox) -> None:
+    """Raises SandboxUnavailable with what a program could do, or with what was misjudged."""
+    if sandbox.backend != "none":
+        _assert_harmless(sandbox)
+    _assert_judges(sandbox)
+
+
+def _assert_harmless(sandbox: Sandbox) -> None:
+    limits = Limits(cpu_s=10, wall_s=30, memory=1 << 30, output=1 << 20)
+    with tempfile.TemporaryDirectory(prefix="klear-canary-") as name, socket.socket() as listener:
+        folder = Path(name)
+        folder.chmod(0o777)
+        readable, writable = folder / "readable", folder / "writable"
+        readable.write_text("canary")
+        readable.chmod(0o644)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        sandbox.compile(_CANARY.encode(), limits)
+        outcome = sandbox.run(f"{port} {readable} {writable} {os.getpid()}".encode(), limits)
+        done = outcome.stdout.decode("utf-8", "replace").split("\n")
+        if "done" not in done:
+            problem = f"the canary did not run: {outcome.last_error_line or outcome.exit_code}"
+            raise SandboxUnavailable(f"{_NO}: {problem}")
+        harm = [line for line in done if line not in ("", "done")]
+        if writable.exists():
+            harm.append("write a file outside")
+        if harm:
+            problem = "a program could " + ", ".join(dict.fromkeys(harm))
+            raise SandboxUnavailable(f"{_NO}: {problem}")
+
+
+def _assert_judges(sandbox: Sandbox) -> None:
+    case = StdinCase(input="1\n", output="2\n")
+    settings = JudgeSettings(sandbox=sandbox.backend)  # type: ignore[arg-type]
+    for program, expected in ((_RIGHT, "AC"), (_WRONG, "WA"), (_SLOW, "TLE")):
+        seconds = 0.1 if expected == "TLE" else 5.0
+        suite = TestSuite(kind="stdin", cases=(case,), time_limit_s=seconds)
+        verdict = judge_program(sandbox, suite, program, settings)
+        if verdict.verdict != expected:
+            problem = f"a known {expected} was judged {verdict.verdict} ({verdict.reason})"
+            if verdict.verdict == "MLE":  # none of them needs memory: somebody has killed it
+                raise SandboxDied(problem)
+            raise SandboxUnavailable(f"{_NO}: {problem}")
+
+
+def check_sandbox(backend: str) -> tuple[str, int]:
+    """`klear sandbox check`: what `backend` does on this machine and at what cost; 0 if it
+    isolates, or is `none`, else 1."""
+    if backend == "none":
+        return "judge.sandbox=none: programs run unprotected, and every score says so", 0
+    started = time.monotonic()
+    sandbox = Sandbox(backend)
+    try:
+        sandbox.start()
+        assert_isolated(sandbox)
+        seconds = time.monotonic() - started
+        cases = tuple(StdinCase(input=f"{i}\n", output=f"{i + 1}\n") for i in range(_TESTS))
+        suite = TestSuite(kind="stdin", cases=cases)
+        found = judge_program(sandbox, suite, _RIGHT, JudgeSettings())
+        if found.verdict != "AC":
+            raise SandboxUnavailable(f"a known AC was judged {found.verdict} ({found.reason})")
+        cost = found.seconds * 1e3 / _TESTS
+    except (SandboxUnavailable, SandboxDied) as error:
+        return f"judge.sandbox={backend}: refused: {' '.join(str(error).split())}", 1
+    finally:
+        sandbox.close()
+    return (
+        f"judge.sandbox={backend}: programs are isolated; self-test passed in {seconds:.1f} s, "
+        f"{cost:.1f} ms a test"
+    ), 0

@@ -1,0 +1,238 @@
+"""What a test process does once it is isolated: compile, run, call or check a program.
+
+Runs inside the sandbox, in a process forked for one test. Programs see the namespace that
+LiveCodeBench gives them (star imports of the common modules), so solutions that forget an import
+run as they do there. File descriptors: 0, 1, 2 are the program's, 3 is the role's own.
+"""
+
+import _sitebuiltins
+import atexit
+import builtins
+import collections
+import contextlib
+import gc
+import importlib
+import inspect
+import io
+import json
+import marshal
+import os
+import sys
+import threading
+import traceback
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from eval.sandbox.zygote.values import FOR_PROGRAMS
+
+_STAR = "string re datetime collections heapq bisect copy math random statistics itertools"
+_STAR += " functools operator io sys json builtins typing"
+_PRELOADED = "ast contextlib dataclasses decimal enum fractions queue"
+_STDERR_BYTES = 1 << 16
+_STREAMS = {f"{place}{fd}": fd for place in ("/dev/fd/", "/proc/self/fd/") for fd in range(3)}
+_STREAMS |= {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+NOT_JSON = "is not JSON"
+"""How the error of role `call` ends when the result only lacks a JSON form."""
+
+
+def open_file(file: Any, *args: Any, _open: Callable[..., Any] = io.open, **keywords: Any) -> Any:
+    """`open`, which also knows the standard streams by path: there is no /proc to link them to."""
+    path = os.fspath(file) if isinstance(file, os.PathLike) else file
+    fd = _STREAMS.get(path) if isinstance(path, str) else None
+    if fd is not None:  # by an opener: a bad mode, which is refused first, leaves no copy behind
+        keywords["opener"] = lambda *_: os.dup(fd)
+    return _open(file, *args, **keywords)
+
+
+def prelude() -> dict[str, Any]:
+    """The names every program starts with: the star imports first, then the modules."""
+    names: dict[str, Any] = {}
+    builtins.open = io.open = open_file
+    star, _ = ([*map(importlib.import_module, m.split())] for m in (_STAR, _PRELOADED))
+    for module in star:
+        public = getattr(module, "__all__", None)
+        public = public or [name for name in vars(module) if not name.startswith("_")]
+        names.update({name: getattr(module, name) for name in public})
+    names.update({module.__name__: module for module in star if module is not builtins})
+    with contextlib.suppress(ImportError):  # LeetCode's environment has it without an import
+        sorted_ = importlib.import_module("sortedcontainers")
+        names.update({name: getattr(sorted_, name) for name in sorted_.__all__})
+    quitter = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")
+    builtins.exit = builtins.quit = names["exit"] = names["quit"] = quitter
+    return names
+
+
+class _FirstBytes(io.RawIOBase):
+    """Standard error keeps its first 64 KiB: enough for a reason, and chatter is not a crime."""
+
+    def __init__(self) -> None:
+        self.left = _STDERR_BYTES
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def write(self, data: Any) -> int:
+        kept = bytes(data[: self.left])
+        self.left -= len(kept)
+        if kept:
+            os.write(2, kept)
+        return len(data)
+
+
+def module_named(name: str, names: dict[str, Any]) -> types.ModuleType:
+    """A module that holds the prelude, made once: filling it in every child would copy pages."""
+    module = types.ModuleType(name)
+    vars(module).update(names)
+    vars(module).update(__name__=name, __builtins__=builtins, __file__="solution.py")
+    return module
+
+
+def open_streams() -> None:
+    """Standard streams on descriptors 0 to 2, which must be files at their start, as in a test."""
+    stdin = io.BufferedReader(io.FileIO(0, closefd=False))
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(stdin, "utf-8", "surrogateescape")
+    stdout = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(stdout, "utf-8", "surrogateescape")
+    for name, mode in (("stdin", "r"), ("stdout", "w")):  # as the interpreter's own
+        stream = getattr(sys, name)
+        stream.mode, stream.buffer.raw.name = mode, f"<{name}>"
+    stderr = typing.cast(typing.BinaryIO, _FirstBytes())
+    sys.stderr = sys.__stderr__ = io.TextIOWrapper(
+        stderr, "utf-8", "backslashreplace", write_through=True
+    )
+
+
+class Process:
+    """One role, set up before the fork: what a child writes to, it must copy."""
+
+    def __init__(self, module: types.ModuleType, given: dict[str, Any]) -> None:
+        self.globals = vars(module)
+        self.given = given
+        self.streams = (sys.stdout, sys.stdout.buffer, sys.stderr)
+        self.globals.update(stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
+
+    def run(self, body: Callable[[], None]) -> int:
+        """Run `body`, then end as the interpreter would: threads, atexit, flush, exit status."""
+        status = 0
+        try:
+            body()
+        except SystemExit as leaving:
+            code = leaving.code
+            status = 0 if code is None else code & 255 if isinstance(code, int) else 1
+        except BaseException:
+            status = 1
+            with contextlib.suppress(BaseException):
+                traceback.print_exc(limit=-3)
+        with contextlib.suppress(BaseException):
+            _end_threads()
+            atexit._run_exitfuncs()
+        for stream in (sys.stdout, *self.streams, *_left_open()):
+            try:
+                if stream is not None:
+                    stream.flush()
+            except ValueError:
+                pass  # closed by the program
+            except BaseException:
+                status = status or 1
+        return status
+
+
+def _left_open() -> list[Any]:
+    """Files that the program never closed: the interpreter writes what they hold when it ends."""
+    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)  # text first, into its buffer
+    found = [o for o in gc.get_objects() if issubclass(type(o), kinds)]
+    return sorted(found, key=lambda file: not issubclass(type(file), io.TextIOWrapper))
+
+
+def _end_threads() -> None:
+    """Wait for the program's threads. The main thread's lock is always there, and costly to end."""
+    module: Any = threading
+    if len(module._shutdown_locks) > 1 or module._threading_atexits:
+        module._shutdown()
+
+
+def function_of(process: Process, name: str) -> Any:
+    """`name` of the program: a method of its class Solution, or what its module defines.
+
+    The prelude does not count: a program without `add` must not pass for `operator.add`.
+    """
+    name = name.rpartition(".")[2]
+    solution = process.globals.get("Solution")
+    if isinstance(solution, type) and hasattr(solution, name):
+        return getattr(solution(), name)
+    if name in process.globals and process.globals[name] is not process.given.get(name, ...):
+        return process.globals[name]
+    raise NameError(f"the program defines no {name!r}")
+
+
+def call_with(function: Callable[..., Any], arguments: list[Any], names: list[str]) -> Any:
+    """`function` of `arguments`, the last of which have these names.
+
+    They are passed by name where it has parameters of these names, else by position: solutions to
+    LeetCode's problems rename their parameters.
+    """
+    count = len(arguments) - len(names)
+    named = dict(zip(names, arguments[count:], strict=True))
+    if named and not _accepts(function, arguments[:count], named):
+        return function(*arguments)
+    return function(*arguments[:count], **named)
+
+
+def _accepts(function: Callable[..., Any], first: list[Any], named: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*first, **named)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # a builtin that does not tell
+    return True
+
+
+def plain(value: Any) -> Any:
+    """JSON for what solutions return beside JSON types: deques, arrays and their scalars."""
+    if isinstance(value, collections.deque | range):
+        return list(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a result of type {type(value).__name__} {NOT_JSON}")
+
+
+encode = json.JSONEncoder(default=plain).encode
+
+
+def call(process: Process, code: types.CodeType, function: str, arguments: bytes) -> None:
+    """Role `call`: write the JSON of what the function returns to descriptor 3.
+
+    `arguments` is a JSON list, or {"args": list, "names": names of its last ones}.
+    """
+    process.globals.update(FOR_PROGRAMS)
+    exec(code, process.globals)
+    given = json.loads(arguments)
+    given = given if isinstance(given, dict) else {"args": given, "names": []}
+    result = call_with(function_of(process, function), given["args"], given["names"])
+    _write(encode(result).encode())
+
+
+def compile_program(source: bytes) -> None:
+    """Role `compile`: write the marshalled code of the program to descriptor 3."""
+    code = compile(source, "solution.py", "exec", dont_inherit=True)
+    _write(marshal.dumps(code))
+
+
+def check(process: Process, request: dict[str, Any]) -> None:
+    """Role `checker`: a trusted program reads input, output and answer files named by argv."""
+    for name, content in request["files"].items():
+        with open(name, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.write(content)
+    sys.argv = ["checker.py", *request["files"]]
+    exec(compile(request["checker"], "checker.py", "exec", dont_inherit=True), process.globals)
+
+
+def _write(data: bytes) -> None:
+    while data:
+        data = data[os.write(3, data) :]

@@ -1,0 +1,1 @@
+"""Ablations as flows."""

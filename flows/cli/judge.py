@@ -1,0 +1,76 @@
+"""`klear judge` for files and for other programs, and `klear sandbox check`.
+
+Exit codes of `klear judge`: 0 every answer was judged (right or wrong), 1 some were not (verdict
+IE, each with its reason in the file), 2 wrong usage or a file that cannot be judged.
+"""
+
+import io
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from configs.loading import load_group
+from configs.settings.explain import ConfigError
+from configs.settings.judging import JudgeSettings
+
+sandbox = App(name="sandbox")
+
+
+def judge(
+    *,
+    stream: bool = False,
+    problems: Path | None = None,
+    samples: Path | None = None,
+    out: Path | None = None,
+    overrides: Annotated[tuple[str, ...], Parameter("--set")] = (),
+    sandbox: str = "",
+    workers: int | None = None,
+) -> int:
+    """Judge answers to problems.
+
+    Args:
+        stream: {"problem": …, "text": …} lines in, one score line out for each, in order.
+        problems: Problems, JSONL or parquet.
+        samples: Answers, JSONL or parquet.
+        out: Scores to write, one JSON a line.
+        overrides: Change a judge setting: --set max_tests=8 (repeatable).
+        sandbox: Short for --set sandbox=….
+        workers: Judge workers (0: one per core).
+    """
+    chosen = [*overrides, *([f"sandbox={sandbox}"] if sandbox else [])]
+    chosen += [] if workers is None else [f"runtime.workers={workers}"]
+    settings = load_group(JudgeSettings, chosen)
+    if stream:
+        if problems or samples or out:
+            raise ConfigError(["--stream reads standard input and takes no files"])
+        from eval.judge.files import run_stream
+
+        lines = io.TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n")
+        return run_stream(lines, sys.stdout, settings)
+    if not (problems and samples and out):
+        raise ConfigError(["klear judge needs --problems, --samples and --out, or --stream"])
+    from eval.judge.files import judge_files
+
+    verdicts = judge_files(problems, samples, out, settings)
+    found = ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
+    print(f"{verdicts.total()} answers judged: {found or 'none'}; scores in {out}", file=sys.stderr)
+    if unscored := verdicts["IE"]:
+        print(f"{unscored} could not be judged; see `reason` in the scores", file=sys.stderr)
+    return 1 if unscored else 0
+
+
+@sandbox.command
+def check(*, sandbox: str = "") -> int:
+    """Self-test of the sandbox. Exit codes: 0 it isolates, 1 it does not.
+
+    Args:
+        sandbox: The backend that must work; default: that of judging.
+    """
+    from eval.sandbox.selftest import check_sandbox
+
+    chosen = [f"sandbox={sandbox}"] if sandbox else []
+    text, code = check_sandbox(load_group(JudgeSettings, chosen).sandbox)
+    print(text)
+    return code

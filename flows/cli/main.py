@@ -1,0 +1,83 @@
+"""The command `klear`. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+
+A command's module is imported when the command runs, so that `klear --help` is instant.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Parameter
+
+OK, FAILED, WRONG_USAGE = 0, 1, 2
+COMMANDS = {
+    "up": ("servers:start", "start Prefect, MLflow and a worker on this machine"),
+    "down": ("servers:end", "end what `klear up` started"),
+    "serve": ("servers:serve", "one server or the worker in the foreground, for containers"),
+    "run": ("run:run", "run a profile; finished stages are reused"),
+    "plan": ("run:plan", "what a run would reuse, resume and compute, and why"),
+    "status": ("status:status", "servers, latest runs and finished stages"),
+    "lineage": ("lineage:lineage", "the chain behind a score, a checkpoint or any result"),
+    "store": ("store:store", "list, measure, verify and clean the store"),
+    "doctor": ("servers:check", "check versions, sandbox, ports, disk, memory and GPU"),
+    "judge": ("judge:judge", "judge answers to problems"),
+    "sandbox": ("judge:sandbox", "check: does this machine isolate programs?"),
+    "decontaminate": (
+        "decontaminate:decontaminate",
+        "remove problems that share n-grams with benchmarks",
+    ),
+    "ablate": ("ablate:ablate", "repeat a table or figure of the paper, with intervals"),
+    "eval": ("eval:evaluate", "score any model on benchmarks"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run one command; expected failures are lines on stderr, never tracebacks."""
+    app = App(
+        name="klear",
+        help="From a base model to a reasoning model, every stage restartable.",
+        version_flags=(),
+        default_parameter=Parameter(negative=()),
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    for name, (function, text) in COMMANDS.items():
+        app.command(f"flows.cli.{function}", name=name, help=text)
+    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        if not words:
+            raise CycloptsError("name a command")
+        return app(words) or OK
+    except CycloptsError as error:
+        command = " ".join(["klear", *words[:1]]) if words and words[0] in COMMANDS else "klear"
+        print(f"{command}: {error}; usage: {command} --help", file=sys.stderr)
+        return WRONG_USAGE
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues from here", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        code = _expected(error)
+        if code is None:
+            raise
+        print(error, file=sys.stderr)
+        return code
+
+
+def _expected(error: Exception) -> int | None:
+    """The exit code of an error whose message is for the user; None for one of ours."""
+    from configs.settings.explain import ConfigError
+    from eval.sandbox.errors import SandboxUnavailable
+    from flows.servers.servers import ServersError
+
+    if isinstance(error, ConfigError):
+        return WRONG_USAGE
+    if isinstance(error, (ServersError, SandboxUnavailable, OSError)):
+        return FAILED
+    # Whoever can raise it has imported it; all other commands do without its libraries.
+    stores = sys.modules.get("tasks.store.object_store")
+    return FAILED if stores and isinstance(error, stores.StoreUnreachable) else None

@@ -1,0 +1,1 @@
+"""`klear eval`: any model on any benchmark."""

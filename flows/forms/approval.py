@@ -1,0 +1,73 @@
+"""Approving what a stage costs: in the Prefect UI for runs from the form, by an option elsewhere.
+
+`klear run` refuses and names the option; a run that a worker executes pauses until somebody fills
+in its form, and goes on from where it was.
+"""
+
+from prefect.flow_runs import pause_flow_run
+from prefect.input import RunInput
+from pydantic import Field, create_model
+
+from configs.settings.data import SampleSettings
+from configs.settings.pipeline import Pipeline
+from tasks.answers.budget import NeedsApproval
+from tasks.stage.stage import Stage
+from tasks.store.store import Artifact
+from tasks.tracking.prefect_states import is_deployment_run, settle_approval
+
+WEEK_S = 7 * 24 * 3600
+POLL_S = 5
+SAMPLING_STAGES = ("distill", "rate", "sample", "agreement")
+
+
+class Approval(RunInput):
+    """The form under "Resume"."""
+
+    approve: bool = Field(default=False, title="Spend it", description="Off: the run fails here")
+    up_to: float = Field(default=0.0, ge=0, title="Cost that may be spent by this stage")
+
+
+def form_of(stage: str, error: NeedsApproval) -> type[Approval]:
+    """The form with the estimate above it and the amount that would do filled in.
+
+    Prefect's own `with_initial_data` would drop titles, descriptions and bounds.
+    """
+    amount = Approval.model_fields["up_to"]
+    wanted = Field(default=float(error.wanted), ge=0, title=amount.title)
+    form = create_model("Approval", __base__=Approval, up_to=(float, wanted))
+    form._description = f"**{stage}**: {error}"
+    return form
+
+
+def with_approval(stage: Stage, *inputs: Artifact, settings: SampleSettings) -> Artifact:
+    """`stage(*inputs, settings=settings)`; where it needs approval, ask for it if somebody can
+    answer. Raises NeedsApproval when nobody can or the answer is no."""
+    while True:
+        try:
+            return stage(*inputs, settings=settings)
+        except NeedsApproval as error:
+            if not is_deployment_run():
+                raise
+            said: bool | None = None
+            try:
+                form = form_of(stage.name, error)
+                answer = pause_flow_run(wait_for_input=form, timeout=WEEK_S, poll_interval=POLL_S)
+                said = answer.approve
+            finally:
+                settle_approval(error, said)  # on the stage's task run
+            if not said:
+                raise
+            settings = approved(settings, answer.up_to)
+
+
+def approved(settings: SampleSettings, cost: float) -> SampleSettings:
+    """The same settings with `cost` approved; that is no part of the stage's key."""
+    runtime = settings.engine.runtime.model_copy(update={"approved_cost": cost})
+    engine = settings.engine.model_copy(update={"runtime": runtime})
+    return settings.model_copy(update={"engine": engine})
+
+
+def approve_all(pipeline: Pipeline, cost: float) -> Pipeline:
+    """Approve up to `cost` for each stage that asks an engine (`klear run --approve-cost`)."""
+    found = {n: s for n in SAMPLING_STAGES if (s := getattr(pipeline, n)) is not None}
+    return pipeline.model_copy(update={n: approved(s, cost) for n, s in found.items()})

@@ -1,0 +1,1 @@
+"""The Prefect server, the MLflow server and the worker."""

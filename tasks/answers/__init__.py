@@ -1,0 +1,1 @@
+"""From problems to answers: distillation, judging, filters and selection."""

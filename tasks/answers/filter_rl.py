@@ -1,0 +1,77 @@
+"""Filter RL: keep the problems that a strong teacher mostly solves (§3.2.1).
+
+The text asks for pass@16 > 0.5 (code) and a majority of 16 valid answers (math). The unbiased
+pass@16 of 16 samples is 0 or 1, so the share of the 16 that pass is what it must mean.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+from configs.settings.data import FilterRLSettings
+from eval.judge.judge import NO_GOLD
+from eval.records import Domain, Problem, Rejected, Score
+from eval.tables import TableWriter, count_rows, read_table
+from tasks.answers.pass_rates import Tally, pass_rate_histogram, tally
+from tasks.stage.progress import report
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import Artifact
+
+
+def verdict(domain: Domain, counted: Tally, settings: FilterRLSettings) -> tuple[str, str]:
+    """(kind, reason) of a rejection, or two empty strings for a problem to keep.
+
+    Unscored answers leave the share; below `min_scored` of the answers scored, nothing is known.
+    """
+    if counted.samples == 0:
+        return "unsampled", "no samples"
+    rate = counted.pass_rate
+    if rate is None or counted.scored < settings.min_scored * counted.samples:
+        return "too_few_scored", f"only {counted.scored} of {counted.samples} samples were scored"
+    code = domain == "code"
+    threshold = settings.code_threshold if code else settings.math_threshold
+    inclusive = code and settings.code_inclusive
+    if rate > threshold or (inclusive and rate == threshold):
+        return "", ""
+    needed = f"at least {threshold:g}" if inclusive else f"more than {threshold:g}"
+    return (
+        "too_few_passed",
+        f"{counted.passed} of {counted.scored} samples pass; needs {needed}",
+    )
+
+
+@stage(version=1)
+def filter_rl(
+    out: Path, problems: Artifact, scores: Artifact, *, settings: FilterRLSettings
+) -> Metrics:
+    """Keep a problem when the share of its scored samples that pass exceeds the threshold."""
+    source = problems.file("kept.parquet")
+    total = count_rows(source)
+    tallies = tally(read_table(scores.file("scores.parquet"), Score))
+    counts: Counter[str] = Counter()
+    kept_rates: list[tuple[str, float]] = []
+    with (
+        TableWriter(out / "kept.parquet", Problem) as kept,
+        TableWriter(out / "rejected.parquet", Rejected) as rejected,
+    ):
+        for done, row in enumerate(read_table(source, Problem), 1):
+            counted = tallies.get(row.id, Tally())
+            kind, reason = verdict(row.domain, counted, settings)
+            if not row.judgeable:
+                kind, reason = "not_judgeable", NO_GOLD
+            if not reason:
+                counts[f"kept_{row.domain}"] += 1
+                kept_rates.append((row.domain, counted.pass_rate or 0.0))
+                kept.write(row)
+            else:
+                counts[f"rejected_{kind}"] += 1
+                original = row.model_dump_json()
+                rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
+            report(done, total)
+    return {
+        "kept": float(kept.rows),
+        "rejected": float(rejected.rows),
+        "kept_math": float(counts["kept_math"]),
+        "kept_code": float(counts["kept_code"]),
+        **{n: float(counts[n]) for n in sorted(counts) if n.startswith("rejected_")},
+        **pass_rate_histogram(kept_rates),
+    }

@@ -1,0 +1,141 @@
+"""Judge: a Score for every Sample, in the same order, by the one judge of `eval.judge.judge`."""
+
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from configs.settings.data import JudgeStageSettings
+from eval.benchmarks.benchmarks import GRADER_VERSION
+from eval.judge.judge import NO_GOLD, Judge
+from eval.records import Problem, Sample, Score
+from eval.tables import Lookup, TableWriter, count_rows, read_table
+from tasks.stage.progress import report
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import SCRATCH, Artifact
+
+
+class ScoreJournal:
+    """The scores made so far, one JSON line each: what a kill leaves is read again.
+
+    A last line that the kill tore is cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.done = 0
+        whole = 0
+        if path.exists():
+            with path.open("rb") as file:
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    whole += len(line)
+                    self.done += 1
+            os.truncate(path, whole)
+
+    def __iter__(self) -> Iterator[Score]:
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                yield from map(Score.model_validate_json, file)
+
+    def append(self, scores: Iterator[Score]) -> Iterator[Score]:
+        """Pass `scores` on, each once it is on file."""
+        with self.path.open("ab") as file:
+            for score in scores:
+                file.write(score.model_dump_json().encode() + b"\n")
+                file.flush()
+                self.done += 1
+                yield score
+
+
+def judged(judge: Judge, problems: Lookup[Problem], samples: Iterator[Sample]) -> Iterator[Score]:
+    """Scores in the order of `samples`. An answer that the engine failed to give is unscored.
+
+    Samples stay in memory only while the judge holds them.
+    """
+    waiting: deque[Score | None] = deque()  # None: it is with the judge, who keeps the order
+
+    def to_judge() -> Iterator[tuple[Problem, str, int]]:
+        for sample in samples:
+            failed = sample.finish_reason == "error"
+            waiting.append(_not_answered(sample) if failed else None)
+            if not failed:
+                yield _problem_of(problems, sample), sample.text, sample.index
+
+    def not_answered() -> Iterator[Score]:
+        while waiting and (score := waiting[0]) is not None:
+            waiting.popleft()
+            yield score
+
+    for score in judge.judge_many(to_judge()):
+        yield from not_answered()
+        waiting.popleft()
+        yield score
+    yield from not_answered()
+
+
+def _problem_of(problems: Lookup[Problem], sample: Sample) -> Problem:
+    problem = problems.get(sample.problem_id)
+    if problem is None:
+        raise ValueError(f"a sample answers {sample.problem_id}, which is no problem here")
+    return problem
+
+
+def _not_answered(sample: Sample) -> Score:
+    return Score(
+        problem_id=sample.problem_id,
+        index=sample.index,
+        reward=None,
+        correct=None,
+        pass_rate=None,
+        verdict="IE",
+        reason="the engine gave no answer",
+    )
+
+
+@stage(version=GRADER_VERSION)
+def judge(
+    out: Path, problems: Artifact, samples: Artifact, *, settings: JudgeStageSettings
+) -> Metrics:
+    """Score every sample against its problem; resumes after the last score on file.
+
+    Seconds are measurements, so the table has 0 there; their sum is a metric.
+    """
+    began = time.monotonic()
+    source = samples.file("samples.parquet")
+    total = count_rows(source)
+    journal = ScoreJournal(out / SCRATCH / "scores.jsonl")
+    by_id = Lookup(problems.file("kept.parquet"), Problem)
+    left = islice(read_table(source, Sample), journal.done, None)
+    if journal.done < total:
+        with Judge(settings.judge) as judge:
+            for score in journal.append(judged(judge, by_id, left)):
+                report(journal.done, total, score.verdict)
+    return {**_publish(out, journal), "wall_seconds": time.monotonic() - began}
+
+
+def _publish(out: Path, journal: ScoreJournal) -> dict[str, float]:
+    verdicts: Counter[str] = Counter()
+    correct, without_gold, seconds, slowest = 0, 0, 0.0, 0.0
+    with TableWriter(out / "scores.parquet", Score) as writer:
+        for score in journal:
+            verdicts[score.verdict] += 1
+            correct += bool(score.correct)
+            without_gold += score.reason == NO_GOLD
+            seconds += score.seconds
+            slowest = max(slowest, score.seconds)
+            writer.write(score.model_copy(update={"seconds": 0.0}))
+    scored = writer.rows - verdicts["IE"]
+    return {
+        "scores": float(writer.rows),
+        "unscored": float(verdicts["IE"]),
+        "not_judgeable": float(without_gold),
+        "correct_share": correct / scored if scored else 0.0,
+        **{f"verdict/{name}": float(n) for name, n in sorted(verdicts.items())},
+        "judge_seconds": seconds,
+        "slowest_seconds": slowest,
+    }

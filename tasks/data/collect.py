@@ -1,0 +1,89 @@
+"""Collect: every declared source becomes Problems; a row that cannot is rejected with its place.
+
+    deepscaler.jsonl row 17: field answer: missing
+
+Nothing is dropped silently and a bad row never ends the stage. A missing or damaged file does, and
+so does a source that gives no problem at all. A kill loses the file or the piece being read.
+"""
+
+import json
+from collections import Counter
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from configs.settings.sources import CollectSettings, Source
+from eval.records import Problem, Rejected
+from eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
+from tasks.data.collect_part import COUNTS, KEPT, REJECTED, collect_part
+from tasks.data.sources import collected_files, lookup_texts, planned
+from tasks.stage.parts import computed_parts
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import SCRATCH
+
+SOURCES = "sources.json"
+
+
+@stage(version=2, reads=collected_files)
+def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
+    """Gather the problems of every source (§3.1, §3.2.1); bad rows are kept apart with a reason.
+
+    `limit` of a source counts its problems. `sources.json` says what was read: dataset, commit and
+    licence of each source. Raises ValueError for a source that gives no problem.
+    """
+    scratch = out / SCRATCH
+    parts, lookups = planned(settings, scratch)
+    texts = lookup_texts(settings, lookups, scratch / "texts")
+    compute = partial(collect_part, settings=settings, seed=seed, texts=texts)
+    workers = settings.runtime.workers
+    counts: Counter[str] = Counter()
+    commits: dict[int, str] = {}
+    with (
+        closing(computed_parts(scratch / "parts", parts, compute, workers)) as folders,
+        ArrowWriter(out / KEPT, arrow_schema(Problem)[0]) as kept,
+        ArrowWriter(out / REJECTED, arrow_schema(Rejected)[0]) as rejected,
+    ):
+        for part, folder in zip(parts, folders, strict=True):
+            name = settings.sources[part.source].name
+            commits[part.source] = part.pieces[0].commit if part.pieces else ""
+            for table in row_groups(folder / KEPT):
+                kept.write(table)
+                counts["not_judgeable"] += table.column("judgeable").to_pylist().count(False)
+            for table in row_groups(folder / REJECTED):
+                rejected.write(table)
+            for count, number in json.loads((folder / COUNTS).read_text()).items():
+                counts[f"{count}/{name}"] += number
+            if part.last and not counts[f"kept/{name}"]:
+                first = next(read_table(folder / REJECTED, Rejected), None)
+                example = f"; {first.reason}; the row: {first.row[:300]}" if first else ""
+                raise ValueError(
+                    f"source {name!r} gives no problem: {counts[f'rejected/{name}']:,} rows are "
+                    f"rejected and its `where` leaves out {counts[f'left_out/{name}']:,}{example}"
+                )
+    facts = [_facts(source, commits[n]) for n, source in enumerate(settings.sources)]
+    (out / SOURCES).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    in_order = sorted(counts.items(), key=lambda count: count[0].partition("/")[0])
+    left_out = sum(n for name, n in in_order if name.startswith("left_out/"))
+    return {
+        "kept": float(kept.rows),
+        "rejected": float(rejected.rows),
+        **{name: float(n) for name, n in in_order if n or name.startswith("kept/")},
+        "left_out": float(left_out),
+    }
+
+
+def _facts(source: Source, commit: str) -> dict[str, str]:
+    """What `tasks.report.card.SourceFacts` reads back."""
+    if source.kind == "generated":
+        dataset = f"generated: {source.family}"
+    elif source.kind == "hub":
+        dataset = source.dataset
+    else:
+        local = ", ".join(source.files)
+        dataset = f"{source.dataset} (local files)" if source.dataset else local
+    return {
+        "name": source.name,
+        "dataset": dataset,
+        "revision": commit,
+        "licence": source.licence,
+    }

@@ -1,0 +1,146 @@
+"""Dedup: every query once (§3.1, §3.2.1); near-duplicates too, where settings ask for it."""
+
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.settings.data import DedupSettings
+from tasks.data.split_rows import split_rows
+from tasks.stage.parts import computed_parts
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import SCRATCH, Artifact
+
+KEPT, EXACT, ID, NEAR = range(4)
+REASONS = {
+    EXACT: "same query as {}",
+    ID: "id {} already names another query",
+    NEAR: "near-duplicate of {}",
+}
+
+
+class Verdicts(NamedTuple):
+    """For every row what became of it, and the row it was compared with."""
+
+    kind: np.ndarray
+    """uint8 [N]: KEPT, EXACT, ID or NEAR."""
+    match: np.ndarray
+    """int64 [N]: the first row of the same query, of the same id, or of the group; else itself."""
+    pairs: np.ndarray
+    """int64 [P, 2]: the verified pairs that joined the groups of near-duplicates."""
+    jaccard: np.ndarray
+    """float64 [P]."""
+
+
+def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Verdicts:
+    """Decide about every row of a table of problems, reading its prompts and ids alone.
+
+    Queries are equal when `normalise_prompt` makes them equal. Parts finished below `scratch` by
+    an earlier run are used. Raises ValueError for a row without a prompt.
+    """
+    # Compiled code: loading it takes longer than reading a small table.
+    from tasks.data.duplicates.prompt_parts import ComputedParts, compute_part, prompt_parts
+
+    runtime, banding = settings.runtime, None
+    if settings.near:
+        from tasks.data.duplicates.minhash import Banding
+
+        banding = Banding.for_threshold(settings.jaccard, settings.permutations)
+    compute = partial(compute_part, shingle=settings.shingle, banding=banding)
+    cut = prompt_parts(source, runtime.rows_per_part)
+    place = scratch / f"prompts-{runtime.rows_per_part}"
+    parts = ComputedParts(list(computed_parts(place, cut, compute, runtime.workers)))
+
+    kind, match = same_queries(parts.digests("digests"), parts.digests("ids"))
+    if banding is None:
+        return Verdicts(kind, match, np.zeros((0, 2), np.int64), np.zeros(0))
+    from tasks.data.duplicates.near_duplicates import near_groups
+
+    parts.open_texts()
+    left = np.flatnonzero(kind == KEPT)
+    pairs, first = near_groups(
+        parts, left, bands=banding.bands, jaccard=settings.jaccard, shingle=settings.shingle
+    )
+    near = left[first[left] != left]
+    kind[near], match[near] = NEAR, first[near]
+    return Verdicts(kind, match, *pairs)
+
+
+def same_queries(prompts: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`kind` and `match` of every row by the digests [N, 2] of its prompt and its id.
+
+    A row whose id an earlier row gave to another query is rejected, for later stages join by id;
+    it stands for no other row of its own query.
+    """
+    from tasks.data.duplicates.first_rows import first_rows
+
+    kind, match = np.zeros(len(prompts), np.uint8), np.arange(len(prompts))
+    rows = match.copy()
+    while True:
+        match[rows] = first_rows(prompts, rows)
+        kept = rows[match[rows] == rows]
+        first = first_rows(ids, kept)
+        repeated = kept[first != kept]
+        kind[repeated], match[repeated] = ID, first[first != kept]
+        if not len(repeated):
+            break
+        rows = np.flatnonzero(kind == KEPT)
+    kind[rows[match[rows] != rows]] = EXACT
+    return kind, match
+
+
+@stage(version=2)
+def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
+    """Keep the first problem of every query, in order; rejected rows name the one kept.
+
+    With `near`, groups joined by word-shingle Jaccard ≥ `jaccard` keep their first problem as
+    well. A prompt shorter than a shingle is near only to a prompt of the same words.
+    `duplicates.parquet` lists each duplicate beside the problem that stands for it;
+    `near_pairs.parquet` the verified pairs that joined groups.
+    """
+    source = problems.file("kept.parquet")
+    kind, match, pairs, jaccard = find_duplicates(source, out / SCRATCH, settings)
+    with pq.ParquetFile(source) as file:
+        names = file.read(columns=["id", "source"]).combine_chunks()
+
+    rows = np.flatnonzero((kind == EXACT) | (kind == NEAR))
+    first = match[rows]
+    kept = np.where(kind[first] == NEAR, match[first], first)
+    theirs, standing = names.take(pa.array(rows)), names.take(pa.array(kept))
+    duplicates = {
+        "row": rows,
+        "id": theirs["id"],
+        "source": theirs["source"],
+        "kind": pa.array(["", "exact", "", "near"]).take(pa.array(kind[rows])),
+        "duplicate_of": standing["id"],
+        "duplicate_of_row": kept,
+        "duplicate_of_source": standing["source"],
+    }
+    pq.write_table(pa.table(duplicates), out / "duplicates.parquet", compression="zstd")
+    if settings.near:
+        one, two = (names["id"].take(pa.array(pairs[:, side])) for side in (0, 1))
+        joined = pa.table({"id": one, "duplicate_id": two, "jaccard": jaccard})
+        pq.write_table(joined, out / "near_pairs.parquet", compression="zstd")
+
+    split = split_rows(source, _reasons(kind, match, names["id"]), out)
+    numbers = {"exact": EXACT, "id": ID, "near": NEAR}
+    rejected = {f"rejected_{n}": float(np.count_nonzero(kind == k)) for n, k in numbers.items()}
+    return {**split.metrics(), **rejected}
+
+
+def _reasons(kind: np.ndarray, match: np.ndarray, ids: pa.ChunkedArray) -> dict[int, str]:
+    """Row → why it goes, for the rows that do."""
+    rows = np.flatnonzero(kind)
+    first = match[rows]
+    first_ids = ids.take(pa.array(first)).to_pylist()
+    reasons = {
+        row: REASONS[why].format(name)
+        for row, why, name in zip(rows.tolist(), kind[rows].tolist(), first_ids, strict=True)
+    }
+    for row, near in zip(rows.tolist(), first.tolist(), strict=True):
+        if kind[row] == EXACT and kind[near] == NEAR:
+            reasons[row] += f", {reasons[near]}"
+    return reasons

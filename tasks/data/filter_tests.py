@@ -1,0 +1,74 @@
+"""Filter tests: code problems with fewer than 16 distinct tests leave the RL branch (§3.2.1)."""
+
+from collections import Counter
+from pathlib import Path
+
+from configs.settings.data import FilterTestsSettings
+from eval.judge.judge import NO_GOLD
+from eval.records import AssertCase, CallCase, CheckerCase, Problem, Rejected, StdinCase, TestSuite
+from eval.tables import TableWriter, count_rows, read_table
+from tasks.stage.progress import report
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import Artifact
+
+
+def distinct_cases(tests: TestSuite) -> TestSuite:
+    """The suite without repeated cases: the first of each stays, in order.
+
+    White space around a program's input and output, and around an assertion, makes no other
+    test: a second copy of the same test proves nothing more about a program.
+    """
+    first: dict[str, AssertCase | CallCase | StdinCase | CheckerCase] = {}
+    for case in tests.cases:
+        match case:
+            case CallCase():
+                identity = case.model_dump_json()
+            case AssertCase():
+                identity = case.code.strip()
+            case StdinCase() | CheckerCase():
+                identity = "\0".join(str(value).strip() for _, value in case)
+        first.setdefault(identity, case)
+    return tests.model_copy(update={"cases": tuple(first.values())})
+
+
+@stage(version=1)
+def filter_tests(out: Path, problems: Artifact, *, settings: FilterTestsSettings) -> Metrics:
+    """Keep math problems and code problems with at least `min_tests` distinct tests.
+
+    Repeated tests are removed from the problems kept. What has neither answer nor tests is
+    rejected, for RL cannot reward it. Rows of sources that `settings.sources`
+    leaves out belong to another branch: they are counted, neither kept nor rejected.
+    """
+    source = problems.file("kept.parquet")
+    total = count_rows(source)
+    counts: Counter[str] = Counter()
+    with (
+        TableWriter(out / "kept.parquet", Problem) as kept,
+        TableWriter(out / "rejected.parquet", Rejected) as rejected,
+    ):
+        for done, row in enumerate(read_table(source, Problem), 1):
+            report(done, total)
+            if settings.sources and row.source not in settings.sources:
+                counts["other_sources"] += 1
+                continue
+            problem, found = row, 0
+            if row.tests:
+                tests = distinct_cases(row.tests)
+                found = len(tests.cases)
+                counts["repeated_tests"] += len(row.tests.cases) - found
+                problem = row.model_copy(update={"tests": tests})
+            if row.judgeable and (row.domain == "math" or found >= settings.min_tests):
+                counts[f"kept_{row.domain}"] += 1
+                kept.write(problem)
+                continue
+            counts["not_judgeable"] += not row.judgeable
+            few = f"{found} distinct tests, fewer than {settings.min_tests}"
+            reason = few if row.judgeable else NO_GOLD
+            original = row.model_dump_json()
+            rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
+    names = ("kept_math", "kept_code", "not_judgeable", "repeated_tests", "other_sources")
+    return {
+        "kept": float(kept.rows),
+        "rejected": float(rejected.rows),
+        **{name: float(counts[name]) for name in names},
+    }

@@ -1,0 +1,1 @@
+"""Word n-grams shared with benchmarks."""

@@ -1,0 +1,279 @@
+"""One raw row of a source as a Problem: which field means what is the source's to say."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from configs.settings.sources import Source
+from eval.answers import extract_boxed
+from eval.programs.formats import joined, parse_suite, with_checker
+from eval.records import HIGHEST_LIMIT, Problem, TestSuite
+
+MISSING = object()
+"""Stands for a field that a row does not have."""
+LONGEST_PROMPT = 1_000_000
+"""Characters. What is longer is no problem statement, and no model could read it."""
+ROLES, TEXTS = ("role", "from"), ("content", "value")
+Tables = Mapping[str, Sequence[str]]
+"""The texts of each lookup table, by row."""
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?![0-9])")
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)")
+_LATEST_SECOND = 1e11  # later numbers count milliseconds
+
+
+class BadField(ValueError):
+    """A field that cannot be used; the message is `field NAME: what is wrong`."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"field {field}: {problem}")
+
+
+def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None) -> Problem:
+    """One raw row as a Problem; raises BadField, which names the field.
+
+    A row without answer or tests is an error unless the source allows it: then the problem is not
+    judgeable. `tables` are those of the source's lookup.
+    """
+    fields: dict[str, Any] = {
+        "domain": source.domain,
+        "prompt": prompt_of(row, source, tables),
+        "source": source.name,
+        "date": _date(row, source.date_field),
+    }
+    gold = _answer(row, source) if source.domain == "math" else _tests(row, source)
+    if gold is None:
+        fields["judgeable"] = False
+    else:
+        fields["answer" if source.domain == "math" else "tests"] = gold
+    try:
+        problem = Problem.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadField(".".join(map(str, first["loc"])) or "row", first["msg"]) from error
+    try:  # what no table can hold is this row's fault
+        values = problem.model_dump(exclude_none=True)
+        if b"null" in orjson.dumps(values):  # so orjson writes NaN: it would be another test
+            json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        nan = "a value is NaN or infinite"
+        said = nan if "Out of range float" in str(error) else str(error)
+        raise BadField("row", f"cannot be stored: {said}") from error
+    return problem
+
+
+# ---------------------------------------------------------------- fields
+
+
+def field_of(row: dict[str, Any], name: str) -> Any:
+    """The value at `name`, or MISSING, which also stands for null.
+
+    A dot reaches into an object, also one written as a JSON string, and into a list by number.
+    """
+    if name in row:
+        return MISSING if row[name] is None else row[name]
+    value: Any = row
+    for part in name.split("."):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                return MISSING
+        if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            return MISSING
+    return MISSING if value is None else value
+
+
+def text_of(row: dict[str, Any], name: str) -> str:
+    """The text at `name`; empty when there is none or it is no text."""
+    value = field_of(row, name) if name else ""
+    return value if isinstance(value, str) else ""
+
+
+def _date(row: dict[str, Any], name: str) -> str | None:
+    """The ISO day; numbers are seconds or milliseconds since 1970."""
+    value = field_of(row, name) if name else MISSING
+    if value is MISSING or value == "":
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value / 1000 if value > _LATEST_SECOND else value
+        with suppress(ValueError, OverflowError, OSError):
+            return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+    elif day := _DAY.match(str(value)):
+        return day[0]
+    raise BadField(name, f"{value!r} is no date")
+
+
+# ---------------------------------------------------------------- prompts
+
+
+def prompt_of(row: dict[str, Any], source: Source, tables: Tables | None = None) -> str:
+    """The problem statement, without boilerplate. Raises BadField."""
+    name = source.prompt_parts[0].field if source.prompt_parts else source.prompt_field
+    text = _parts(row, source) if source.prompt_parts else _plain(field_of(row, name), name)
+    if source.lookup and text == source.lookup.placeholder:
+        text = _looked_up(row, source, tables or {})
+    before = None
+    while text != before:  # whatever the order the boilerplate comes in
+        before = text = text.strip()
+        for prefix in source.strip_prefixes:
+            text = text.removeprefix(prefix.strip())
+        for suffix in source.strip_suffixes:
+            text = text.removesuffix(suffix.strip())
+    if not text:
+        raise BadField(name, "empty")
+    if len(text) > LONGEST_PROMPT:
+        raise BadField(name, f"{len(text):,} characters; a prompt has {LONGEST_PROMPT:,} at most")
+    return text
+
+
+def _plain(value: Any, name: str) -> str:
+    if isinstance(value, list | dict):
+        value = _user_turn(value)
+    if value is MISSING:
+        raise BadField(name, "missing")
+    if not isinstance(value, str):
+        raise BadField(name, f"must be text, this is a {type(value).__name__}")
+    return value.strip()
+
+
+def _user_turn(chat: Any) -> Any:
+    """The user's first turn; MISSING if there is none."""
+    if isinstance(chat, dict):  # `datasets` keeps a list of objects as an object of lists
+        roles, texts = _first(chat, ROLES), _first(chat, TEXTS)
+        if not isinstance(roles, list) or not isinstance(texts, list):
+            return chat
+        chat = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
+    turns = (m for m in chat if isinstance(m, dict) and _first(m, ROLES) in ("user", "human"))
+    value = _first(next(turns, {}), TEXTS)
+    if isinstance(value, list):  # parts: text beside images
+        kinds = {m.get("type") for m in value if isinstance(m, dict)}
+        if kinds == {"text"}:
+            return "\n".join(str(m.get("text", "")) for m in value)
+    return MISSING if value is None else value
+
+
+def _first(message: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((message[k] for k in keys if message.get(k) is not None), None)
+
+
+def _parts(row: dict[str, Any], source: Source) -> str:
+    texts: list[str] = []
+    for number, part in enumerate(source.prompt_parts):
+        value = field_of(row, part.field)
+        if number and value is MISSING:
+            continue
+        if number and isinstance(value, list) and all(isinstance(e, dict) for e in value):
+            pairs = [(e.get("input", ""), e.get("output", "")) for e in value]
+            text = "\n\n".join(f"Input:\n{i}\nOutput:\n{o}".strip() for i, o in pairs)
+        else:
+            text = _plain(value, part.field)
+        if text:
+            texts.append(f"{part.heading}\n\n{text}" if part.heading else text)
+        elif not number:
+            raise BadField(part.field, "empty")
+    return "\n\n".join(texts)
+
+
+def _looked_up(row: dict[str, Any], source: Source, tables: Tables) -> str:
+    lookup = source.lookup
+    assert lookup is not None
+    place = "/".join(str(field_of(row, name)) for name in lookup.table_fields)
+    if place not in tables:
+        known = ", ".join(tables) or "none"
+        raise BadField(lookup.table_fields[0], f"no lookup table {place!r} (known: {known})")
+    index = field_of(row, lookup.index_field)
+    number = int(index) if str(index).isdecimal() else -1
+    if not 0 <= number < len(tables[place]):
+        raise BadField(lookup.index_field, f"{place} has {len(tables[place]):,} rows, no {index!r}")
+    text = tables[place][number].strip()
+    if not text:
+        raise BadField(lookup.index_field, f"row {number} of {place} has no text")
+    return text
+
+
+# ---------------------------------------------------------------- answers and tests
+
+
+def _answer(row: dict[str, Any], source: Source) -> str | None:
+    name = source.answer_field
+    value = field_of(row, name) if name else MISSING
+    if isinstance(value, str) and value.startswith('["') and value.endswith('"]'):
+        with suppress(ValueError):
+            value = json.loads(value)  # Skywork-OR1: a list of texts inside a text
+    if isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
+        if len(value) > 1:
+            raise BadField(name, f"{len(value)} answers; the judge takes one")
+        value = value[0] if value else MISSING
+    if value is MISSING:
+        return _no_gold(source, name, "missing")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadField(name, f"must be text or a number, this is a {type(value).__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadField(name, f"{value} is no answer")
+    text = str(value).strip()
+    if source.answer_in_box and text:
+        boxed = extract_boxed(text)
+        if boxed.answer is None:
+            raise BadField(name, boxed.reason)
+        text = boxed.answer
+    if not text:
+        return _no_gold(source, name, "empty")
+    if text.lower() in {a.lower() for a in source.no_answers}:
+        return _no_gold(source, name, f"{text!r} is no answer to judge by")
+    return text
+
+
+def _no_gold(source: Source, name: str, why: str) -> None:
+    """A source without gold has a prompt to offer; any other row without is a bad one."""
+    if name and not source.gold_optional:
+        raise BadField(name, why)
+
+
+def _tests(row: dict[str, Any], source: Source) -> TestSuite | None:
+    suites: list[TestSuite] = []
+    names = [name.strip() for name in source.tests_field.split("+") if name.strip()]
+    for name in names:
+        # EvalPlus keeps its tests in several fields of the row.
+        value = row if name == "." else field_of(row, name)
+        if value is MISSING or value in ("", "[]", [], {}):
+            continue
+        try:
+            suites.append(
+                parse_suite(
+                    value,
+                    fn_name=text_of(row, source.fn_name_field),
+                    setup=text_of(row, source.setup_field),
+                    time_limit_s=_limit(row, source.time_limit_field, source.time_limit_s, 0.1),
+                    memory_mb=round(_limit(row, source.memory_field, source.memory_mb, 16)),
+                )
+            )
+        except (ValueError, RecursionError) as error:
+            raise BadField(name, str(error)) from error
+    if not suites:
+        missing = all(field_of(row, name) is MISSING for name in names)
+        return _no_gold(source, source.tests_field, "missing" if missing else "empty")
+    try:
+        suite = joined(suites)
+        checker = text_of(row, source.checker_field)
+        return with_checker(suite, checker) if checker.strip() else suite
+    except ValueError as error:
+        raise BadField(source.tests_field, str(error)) from error
+
+
+def _limit(row: dict[str, Any], name: str, otherwise: float, least: float) -> float:
+    """The number a limit begins with (`2.0 seconds`); `otherwise` where there is none."""
+    value = field_of(row, name) if name else MISSING
+    found = _NUMBER.match(str(value)) if isinstance(value, str | int | float) else None
+    number = float(found[1]) if found else 0.0
+    return min(max(number, least), float(HIGHEST_LIMIT)) if number else otherwise

@@ -1,0 +1,1 @@
+"""The stages that train and evaluate models."""

@@ -1,0 +1,89 @@
+"""The stages around training: each is one supervised child process, so that the flow stays light.
+
+A killed stage leaves its checkpoints in `.resume/`; the same key finds them and goes on.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from configs.settings.placing import launch_for
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from eval.benchmarks.benchmarks import GRADER_VERSION
+from eval.records import Problem
+from eval.tables import read_table, write_table
+from tasks.models.launch import run_launched
+from tasks.stage.child import run_child
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import SCRATCH, Artifact
+from training.launch.jobs import BaseJob, RLJob, SFTJob
+
+
+def local_model(settings: BaseModelSettings) -> Iterable[Path]:
+    """The files of a model that is a local folder: another content is another start."""
+    folder = Path(settings.model)
+    if settings.kind == "random" or not folder.is_dir():
+        return ()
+    return sorted(f for f in folder.rglob("*") if f.is_file())
+
+
+@stage(version=1, reads=local_model)
+def base(
+    out: Path, examples: Artifact | None = None, *, settings: BaseModelSettings, seed: int
+) -> Metrics:
+    """The model training starts from: pretrained (§4.1), or a small Qwen3 made from the seed."""
+    corpus = examples.file("kept.parquet") if examples else None
+    run_child(BaseJob(out=out, examples=corpus, settings=settings, seed=seed), out)
+    return _result(out)
+
+
+@stage(version=1)
+def sft(
+    out: Path, base: Artifact, examples: Artifact, *, settings: SFTSettings, seed: int
+) -> Metrics:
+    """Long chain-of-thought supervised fine-tuning (§3.1, Eq. 8)."""
+    job = SFTJob(
+        out=out,
+        base=base.file("checkpoint"),
+        examples=examples.file("kept.parquet"),
+        settings=settings,
+        seed=seed,
+    )
+    return _trained(job, out)
+
+
+@stage(version=1 + GRADER_VERSION)  # rewards are the judge's verdicts
+def rl(
+    out: Path, checkpoint: Artifact, problems: Artifact, *, settings: RLSettings, seed: int
+) -> Metrics:
+    """GPPO reinforcement learning on the problems of one domain (§3.2, Eq. 11-14)."""
+    chosen = out / SCRATCH / "problems.parquet"
+    chosen.parent.mkdir(exist_ok=True)
+    rows = read_table(problems.file("kept.parquet"), Problem)
+    count = write_table(chosen, Problem, (p for p in rows if p.domain == settings.domain))
+    if not count:
+        raise ValueError(
+            f"no {settings.domain} problem is left after filter_rl: add sources to collect, "
+            f"or lower filter_rl.{settings.domain}_threshold"
+        )
+    job = RLJob(
+        out=out,
+        checkpoint=checkpoint.file("checkpoint"),
+        problems=chosen,
+        settings=settings,
+        seed=seed,
+    )
+    return {"problems": count, **_trained(job, out)}
+
+
+def _trained(job: SFTJob | RLJob, out: Path) -> Metrics:
+    """Run the job in child processes, as many as its launch says."""
+    launch = launch_for(job.settings)
+    minutes = job.settings.runtime.stall_minutes
+    restarts = run_launched(job, out, launch, stall_minutes=minutes)
+    return {**_result(out), **({"restarts": float(restarts)} if launch.several else {})}
+
+
+def _result(out: Path) -> Metrics:
+    """The metrics that the child returned."""
+    return json.loads((out / SCRATCH / "result.json").read_text())

@@ -1,0 +1,1 @@
+"""The report of a run, and the pages beside each result."""

@@ -1,0 +1,151 @@
+"""A few graded answers of a stage, chosen by rule, with what the judge says of every single test.
+
+They lie beside a result (`logs/graded.jsonl`) for MLflow and for the report's readers.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from configs.settings.judging import JudgeSettings
+from eval.answers import extract_boxed, extract_program
+from eval.judge.graded import FILE, Check, Graded, read_graded
+from eval.judge.judge import Judge
+from eval.records import Problem, Record, Score
+from eval.tables import Lookup, column, read_table
+from tasks.report.results import Outputs, rows_at, spread
+
+ANSWERS = 6
+CHECKS = 8
+SECONDS = 60.0
+"""After this no further program is run again: its answer is shown with its grade alone."""
+LONGEST_TEXT = 20_000
+LONGEST_VALUE = 2_000
+FROM_THE_ROW = ("step", "problem_id", "index", "verdict", "reward", "correct", "pass_rate")
+RL_STAGES = ("rl_math", "rl_code")
+
+
+def readings(outputs: Outputs) -> tuple[list[tuple[str, Graded]], list[tuple[str, Graded]]]:
+    """(stage, rollout) of every RL stage and (checkpoint, answer) of the last evaluation."""
+    rollouts = [(stage, graded) for stage in RL_STAGES for graded in _graded_of(outputs, stage)]
+    last = outputs.evaluations()[-1:]
+    answers = [(e.checkpoint, graded) for e in last for graded in _graded_of(outputs, e.stage)]
+    return rollouts, answers
+
+
+def _graded_of(outputs: Outputs, stage: str) -> list[Graded]:
+    path = outputs.file(stage, str(FILE))
+    return read_graded(path) if path else []
+
+
+def grade_some(folder: Path, problems: Iterable[Path], settings: JudgeSettings) -> list[Graded]:
+    """A sample of the answers in a stage's folder; `problems` are looked up.
+
+    Rollouts: lowest to highest reward, first and last step. Benchmarks: right and wrong ones. A
+    program is run again, once a test, by the same judge: a score names its first failure only.
+    """
+    rows, until = list(_chosen(folder)), time.monotonic() + SECONDS
+    tables = [Lookup(path, Problem) for path in problems]
+    graded = []
+    with Judge(settings) as judge:
+        for row in rows:
+            found = (table.get(str(row["problem_id"])) for table in tables)
+            problem = next((p for p in found if p), None)
+            graded.append(_graded(row, problem, judge if time.monotonic() < until else None))
+    return graded
+
+
+def _chosen(folder: Path) -> Iterator[dict]:
+    rollouts, samples = folder / "rollouts.parquet", folder / "samples.parquet"
+    if rollouts.exists():
+        names = pq.read_schema(rollouts).names
+        if {"step", "reward", "problem_id", "text", "verdict"} <= set(names):
+            steps, rewards = list(column(rollouts, "step")), list(column(rollouts, "reward"))
+            yield from rows_at(rollouts, first_and_last(steps, rewards))
+    elif samples.exists() and (folder / "scores.parquet").exists():
+        scores = [s for s in read_table(folder / "scores.parquet", Score) if s.index == 0]
+        chosen = {(s.problem_id, s.index): s for s in right_and_wrong(scores)}
+        keys = zip(column(samples, "problem_id"), column(samples, "index"), strict=True)
+        for row in rows_at(samples, [i for i, key in enumerate(keys) if key in chosen]):
+            score = chosen[row["problem_id"], row["index"]]
+            yield {**row, **score.model_dump(exclude={"answer", "seconds"})}
+
+
+def first_and_last(steps: Sequence[int], rewards: Sequence[float | None]) -> list[int]:
+    """Row numbers: of the first and of the last step, the lowest to the highest rewards."""
+    chosen: list[int] = []
+    for step in (min(steps), max(steps)) if steps else ():
+        rows = [i for i, s in enumerate(steps) if s == step and i not in chosen]
+        rows.sort(key=lambda i: (rewards[i] or 0.0, i))
+        chosen += [rows[i] for i in spread(len(rows), ANSWERS // 2)]
+    return chosen
+
+
+def right_and_wrong(scores: Sequence[Score]) -> list[Score]:
+    """Half of them right, as far as there are; more wrong ones where there are not."""
+    right = [s for s in scores if s.correct]
+    wrong = [s for s in scores if s.correct is False]
+    half = min(len(right), max(ANSWERS // 2, ANSWERS - len(wrong)))
+    picked = [right[i] for i in spread(len(right), half)]
+    return picked + [wrong[i] for i in spread(len(wrong), ANSWERS - len(picked))]
+
+
+def _graded(row: dict, problem: Problem | None, judge: Judge | None) -> Graded:
+    text, reason = str(row["text"]), str(row.get("reason") or "")
+    is_code = problem is not None and problem.domain == "code"
+    answer = (extract_program if is_code else extract_boxed)(text).answer
+    checks, in_all = [], 0
+    if problem is not None and problem.tests is not None:
+        in_all = len(problem.tests.cases)
+        checks = _checks(problem, text, judge) if answer is not None and judge else []
+    elif problem is not None:
+        in_all = 1
+        expected = problem.answer or ""
+        checks = [Check(name="gold answer", input=answer or "", expected=expected,
+                        verdict=row["verdict"], reason=reason)]  # fmt: skip
+    kept = {name: row.get(name) for name in FROM_THE_ROW}
+    texts = {
+        "prompt": _cut(problem.prompt if problem else str(row["problem_id"])),
+        "text": _cut(text),
+        "answer": None if answer is None else _cut(answer),
+    }
+    return Graded.model_validate(
+        {**kept, **texts, "reason": reason, "checks": checks, "checks_in_all": in_all}
+    )
+
+
+def _checks(problem: Problem, text: str, judge: Judge) -> list[Check]:
+    """The first tests, each judged alone."""
+    assert problem.tests is not None
+    cases = problem.tests.cases
+    pending = []
+    for index, case in enumerate(cases[:CHECKS]):
+        tests = problem.tests.model_copy(update={"cases": (case,)})
+        pending.append(judge.begin(problem.model_copy(update={"tests": tests}), text, index))
+    checks = []
+    for number, (case, wait) in enumerate(zip(cases, pending, strict=False), 1):
+        score = wait()
+        checks.append(
+            Check(
+                name=f"test {number} of {len(cases)}",
+                input=_value(case, "input", "args", "code"),
+                expected=_value(case, "output"),
+                verdict=score.verdict,
+                reason=score.reason.removeprefix("test 1 of 1: "),
+            )
+        )
+    return checks
+
+
+def _value(case: Record, *names: str) -> str:
+    value = next((getattr(case, n) for n in names if hasattr(case, n)), "")
+    return (value if isinstance(value, str) else repr(value))[:LONGEST_VALUE]
+
+
+def _cut(text: str) -> str:
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"

@@ -1,0 +1,184 @@
+"""Pages: Markdown from the templates beside this module, and the same page as one HTML file.
+
+Every value that a template prints is literal text: whatever a model or a data file says, none of
+it becomes markup.
+"""
+
+import base64
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
+
+from tasks.report.run_story import duration
+
+TEMPLATES = Path(__file__).with_name("templates")
+PLOTS = "plots"
+_OF_ADDRESSES = "%/:=&?~#+!$,;'@()*[]"  # as they stand in them; all others are quoted
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~&$])")
+_BLOCK_START = re.compile(r"^(\d{1,9}(?=[.)](?:\s|$)))?([#+=.)-])")  # "# ", "- ", "1. ", rules
+_IMAGE = re.compile(rf"(!\[(?:\\.|[^\]\\])*\]\()({PLOTS}/[\w-]+\.svg)\)")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An SVG picture, saved as `plots/<name>.svg`; `alt` says what it shows."""
+
+    name: str
+    svg: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """`body` is Markdown that a template made; title, subtitle and label are plain text."""
+
+    title: str
+    subtitle: str
+    label: str
+    body: str
+    figures: Sequence[Figure] = ()
+
+    def markdown(self) -> str:
+        """The page with its pictures as relative links into `plots/`."""
+        return f"# {literal(self.title)}\n\n{line(self.subtitle)}\n\n{self.body.rstrip()}\n"
+
+    def html(self) -> str:
+        """One file that runs nothing and asks for nothing: pictures are data URIs."""
+        parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+        tokens = parser.parse(self.body)
+        sections = []
+        for token, inside in pairwise(tokens):
+            if token.type == "heading_open" and token.tag == "h2":
+                text = "".join(child.content for child in inside.children or ())
+                anchor = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+                token.attrSet("id", anchor)
+                sections.append((Markup(anchor), escape(text)))
+        content = parser.renderer.render(tokens, parser.options, {})
+        for figure in self.figures:
+            link = f'src="{PLOTS}/{figure.name}.svg"'
+            content = content.replace(link, f'src="{_data_uri(figure.svg)}"')
+        return render(
+            "page.html",
+            title=escape(self.title),
+            subtitle=escape(self.subtitle),
+            label=escape(self.label),
+            sections=sections,
+            style=Markup((TEMPLATES / "page.css").read_text()),
+            content=Markup(content),
+        )
+
+    def write(self, out: Path) -> None:
+        """report.md, report.html and plots/."""
+        (out / "report.md").write_text(self.markdown(), encoding="utf-8")
+        (out / "report.html").write_text(self.html(), encoding="utf-8")
+        (out / PLOTS).mkdir(exist_ok=True)
+        for figure in self.figures:
+            (out / PLOTS / f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
+
+
+def render(template: str, **facts: Any) -> str:
+    """One of the templates with its facts."""
+    return environment().get_template(template).render(facts)
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Of all templates; `finalize` makes literal text of every value that is not `Markup`."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        finalize=literal,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.globals |= {"table": table, "link": link}
+    made.filters |= {
+        "line": line,
+        "fence": fence,
+        "images": images,
+        "html": lambda text: escape(" ".join(str(text).split())),
+        "count": lambda number: f"{number:,}",
+        "percent": lambda share, digits=1: f"{100 * share:.{digits}f}",
+        "duration": duration,
+    }
+    return made
+
+
+def literal(value: object) -> Markup:
+    """Text inside of a line of Markdown, no character of which is markup; None is a dash."""
+    if isinstance(value, Markup):
+        return value
+    text = "–" if value is None else str(value)
+    return Markup(_SPECIAL.sub(r"\\\1", " ".join(text.split())))
+
+
+def line(value: object) -> Markup:
+    """Literal text as a line of its own: its beginning is no heading, list or rule either."""
+    return Markup(_BLOCK_START.sub(r"\1\\\2", literal(value)))
+
+
+def fence(text: str, language: str = "text") -> Markup:
+    """A code block around `text`, with more backticks than any run inside it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    marks = "`" * max(3, longest + 1)
+    body = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+    return Markup(f"{marks}{language}\n{body}\n{marks}")
+
+
+def link(text: str, address: str) -> Markup:
+    """A link to a web address; any other address leaves the text alone."""
+    if not address.startswith(("http://", "https://")):
+        return literal(text)
+    return Markup(f"[{literal(text)}](<{quote(address, safe=_OF_ADDRESSES, errors='replace')}>)")
+
+
+def images(figures: Iterable[Figure]) -> Markup:
+    """Pictures side by side where the screen is wide."""
+    return Markup("\n".join(f"![{literal(f.alt)}]({PLOTS}/{f.name}.svg)" for f in figures))
+
+
+def table(
+    columns: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    prose: Collection[int] = (),
+    bold: Collection[int] = (),
+) -> Markup:
+    """`prose` columns and the first are aligned left; `bold` rows are emphasised."""
+    left = {0, *prose}
+    rule = "|".join(":--" if i in left else "--:" for i in range(len(columns)))
+    lines = ["| " + " | ".join(map(literal, columns)) + " |", f"|{rule}|"]
+    for i, row in enumerate(rows):
+        cells = [str(literal(cell)) for cell in row]
+        if i in bold:
+            cells[0] = f"**{cells[0]}**"
+        lines.append("| " + " | ".join(cells) + " |")
+    return Markup("\n".join(lines))
+
+
+def with_inline_plots(markdown: str, folder: Path) -> str:
+    """The text of `folder/report.md` with its plots as data URIs: it needs no folder any more."""
+
+    def inline(match: re.Match[str]) -> str:
+        path = folder / match[2]
+        if not path.exists():
+            return match[0]
+        on_paper = '<svg style="background:#fff" '  # pages may be dark
+        svg = path.read_text(encoding="utf-8").replace("<svg ", on_paper, 1)
+        return f"{match[1]}{_data_uri(svg)})"
+
+    return _IMAGE.sub(inline, markdown)
+
+
+def _data_uri(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"

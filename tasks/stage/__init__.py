@@ -1,0 +1,1 @@
+"""What makes a function a cached, resumable, tracked stage."""

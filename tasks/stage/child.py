@@ -1,0 +1,161 @@
+"""Runs a heavy job in its own process: output to a log, progress passed on, nothing left behind.
+
+The job travels as `<out>/.resume/job.json`; `python -m training.launch.child JOB` reads it.
+Between them sits tasks/stage/supervise.py, which ends the whole tree when this process cancels,
+fails or is killed.
+"""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from configs.files import replace_text
+from tasks.stage.gpu_slot import gpu_slot
+from tasks.stage.progress import report
+from tasks.stage.supervise import supervised
+from tasks.stage.watchdog import log_tail
+
+ROOT = Path(__file__).resolve().parents[2]
+POLL_S = 0.2
+GRACE_S = 4.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
+SUPERVISOR_TIMEOUT_S = 60.0
+
+
+class ChildFailed(RuntimeError):
+    """The job ended with an error, or made no progress for too long."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        """Its exit code, 128 + n for signal n; None where it was ended here."""
+
+
+Command = Callable[[Path], Sequence[str]]
+"""What to run for the job in a file."""
+
+
+def alone(job_file: Path) -> list[str]:
+    """One process of its own for the job."""
+    # -P: the current folder may hold modules that shadow the standard library's
+    return [sys.executable, "-P", "-m", "training.launch.child", str(job_file)]
+
+
+def run_child(
+    job: BaseModel, out: Path, *, stall_minutes: float | None = None, command: Command = alone
+) -> None:
+    """Run `training.launch.child` on `job` and wait for it; see `run_command`."""
+    job_file = out / ".resume" / "job.json"
+    replace_text(job_file, job.model_dump_json(indent=2))
+    run_command(command(job_file), out, stall_minutes=stall_minutes)
+
+
+def run_command(command: Sequence[str], out: Path, *, stall_minutes: float | None = None) -> None:
+    """Run any command, on the GPU once it is free; call it from the main thread (for cancel).
+
+    Its output goes to `<out>/logs/child.log`; what it writes to `<out>/.resume/progress.json`
+    ({"done", "total", "note"}) is reported. Raises ChildFailed with the end of the log when it
+    fails, or when that file stays unchanged for `stall_minutes`.
+    """
+    with gpu_slot() as held:
+        _run(command, out, held, stall_minutes)
+
+
+def _run(
+    command: Sequence[str], out: Path, held: Sequence[int], stall_minutes: float | None
+) -> None:
+    log = out / "logs" / "child.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log_start = log.stat().st_size if log.exists() else 0
+    progress = out / ".resume" / "progress.json"
+    seen, changed_at = _stamp(progress), time.monotonic()
+    process = _launch(command, log, held)
+    try:
+        ended = False
+        while not ended:
+            time.sleep(POLL_S)
+            ended = process.poll() is not None  # before the look at what it wrote last
+            if (stamp := _stamp(progress)) != seen and _forward(progress):
+                seen, changed_at = stamp, time.monotonic()
+            idle_s = time.monotonic() - changed_at
+            if not ended and stall_minutes is not None and idle_s > stall_minutes * 60:
+                raise ChildFailed(
+                    f"no progress for {stall_minutes:g} minutes, so it was ended"
+                    f"{log_tail(log, log_start)}"
+                )
+    except BaseException:
+        _end(process)
+        raise
+    if process.returncode:
+        how = _how_it_ended(process.returncode)
+        raise ChildFailed(f"{how}{log_tail(log, log_start)}", process.returncode)
+
+
+def _launch(command: Sequence[str], log: Path, held: Sequence[int]) -> "subprocess.Popen[bytes]":
+    scratch = log.parent.parent / ".resume"
+    scratch.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file, (scratch / "child.lock").open("w") as lock:
+        # The supervisor of a killed run may take some seconds to end its child: two at once would
+        # write the same files. Its open lock file goes when it goes.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return subprocess.Popen(
+            [*supervised(GRACE_S), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=[lock.fileno(), *held],
+            env=environment(os.environ),
+        )
+
+
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a process that imports this code wherever it starts."""
+    paths = [str(ROOT), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End the tree, whatever interrupts the waiting: a second TERM makes the supervisor hurry."""
+    while process.poll() is None:
+        try:
+            process.terminate()
+            process.wait(SUPERVISOR_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        except BaseException as interrupt:
+            print(f"{interrupt!r}: not waiting for a clean end", file=sys.stderr)
+
+
+def _how_it_ended(code: int) -> str:
+    if code > 128:
+        memory = " (SIGKILL: often the machine ran out of memory)" if code == 137 else ""
+        return f"the child was ended by signal {code - 128}{memory}"
+    if code < 0:
+        return f"the supervisor was ended by signal {-code}"
+    return f"the child failed with exit code {code}"
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino
+
+
+def _forward(progress: Path) -> bool:
+    """Report what the child wrote; False for a file that is half written or gone."""
+    try:
+        now = json.loads(progress.read_text(encoding="utf-8"))
+        done, total, note = float(now["done"]), float(now["total"]), str(now.get("note", ""))
+    except (ValueError, KeyError, FileNotFoundError):
+        return False
+    report(done, total, note)
+    return True

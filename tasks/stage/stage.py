@@ -1,0 +1,284 @@
+"""A stage: a plain function that becomes cached, resumable, tracked and visible in Prefect.
+
+    @stage(version=1)
+    def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics: ...
+
+    unique = dedup(problems, settings=settings.dedup)          # inside a run
+
+The cache is the store and nothing else: a result counts while its files are there. Prefect is
+told the outcome (state Cached or Completed), MLflow gets a child run for every stage computed.
+"""
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.runtime import task_run
+from prefect.states import Completed, Failed
+
+from configs.settings.base import Settings, flat, key_of
+from tasks.stage.progress import Listener, listening
+from tasks.stage.run import Run, current_run, git_commit, package_versions
+from tasks.stage.sidecar_files import write_sidecar_files
+from tasks.stage.watchdog import watched
+from tasks.store.hardware import this_machine
+from tasks.store.store import Artifact, InputRef, file_sha256, stage_key
+from tasks.tracking.log_result import backfill_logs, log_result
+from tasks.tracking.prefect_states import (
+    ApprovalRequired,
+    ProgressArtifact,
+    is_deployment_run,
+    waiting_state,
+)
+from tasks.tracking.run_tracker import StageLog
+from tasks.tracking.stream_logs import stream_logs
+
+Metrics = Mapping[str, float]
+Body = Callable[..., Metrics]
+Reads = Callable[[Any], Iterable[Path]]
+
+
+def no_files(_: Any) -> Iterable[Path]:
+    """Most stages read nothing but their inputs."""
+    return ()
+
+
+def stage(version: int, reads: Reads = no_files) -> "Callable[[Body], Stage]":
+    """Make a stage of `fn(out, *inputs, settings=…[, seed=…]) -> Metrics`.
+
+    Bump `version` when the meaning of the result changes: older results are then left alone.
+    `reads(settings)` names the files outside of the store that the body reads: their content is
+    part of the key, so an edited file is noticed.
+    """
+
+    def wrap(body: Body) -> Stage:
+        return Stage(name=body.__name__, version=version, body=body, reads=reads)
+
+    return wrap
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage body with its name and the version of its meaning."""
+
+    name: str
+    version: int
+    body: Body
+    reads: Reads = no_files
+
+    def named(self, name: str) -> "Stage":
+        """The same work under another name: its own place in the store, the UI and MLflow."""
+        return replace(self, name=name)
+
+    def __call__(self, *inputs: Artifact, settings: Settings) -> Artifact:
+        """Reuse or compute the result."""
+        run = current_run()
+        if run.orchestrated:
+            return self._as_prefect_task(inputs, settings, run)
+        return self.compute(inputs, settings, run)[0]
+
+    def key(self, inputs: tuple[Artifact, ...], settings: Settings, run: Run) -> str:
+        seed = run.seed if self.takes_seed else None
+        digests = [i.digest for i in inputs] + [file_sha256(f) for f in self.reads(settings)]
+        return stage_key(self.name, self.version, key_of(settings), seed, digests)
+
+    @property
+    def takes_seed(self) -> bool:
+        return "seed" in inspect.signature(self.body).parameters
+
+    def compute(
+        self, inputs: tuple[Artifact, ...], settings: Settings, run: Run
+    ) -> tuple[Artifact, bool]:
+        """The result, and whether it was reused. One process computes a key at a time."""
+        key = self.key(inputs, settings, run)
+        work = _Computation(self, key, inputs, settings, run)
+        with run.store.lock(f"{self.name}-{key}", wait=False) as free:
+            if free:
+                return work.result()
+        run.display.started(self.name, "another run computes it: waiting")
+        with run.store.lock(f"{self.name}-{key}"):
+            return work.result()
+
+    def _as_prefect_task(
+        self, inputs: tuple[Artifact, ...], settings: Settings, run: Run
+    ) -> Artifact:
+        outcome: Artifact | ApprovalRequired | None = None
+
+        def body() -> State[Any]:
+            nonlocal outcome
+            state: State[Any] = Failed()
+            try:
+                outcome, reused = self.compute(inputs, settings, run)
+                figures = ", ".join(f"{n}={v:g}" for n, v in list(outcome.metrics.items())[:4])
+                state = Completed(
+                    name="Cached" if reused else "Completed",
+                    message=f"{outcome.stage}/{outcome.key}  {figures}",
+                )
+            except ApprovalRequired as error:
+                if not is_deployment_run():
+                    raise
+                outcome = error
+                return waiting_state(error)  # settled with the answer, not at the end of the run
+            finally:
+                if not isinstance(outcome, ApprovalRequired):
+                    run.ended_tasks[str(task_run.id)] = (task, state)
+            return state
+
+        # Called directly, never submitted: only the main thread can be cancelled at once.
+        task = Task(
+            fn=body,
+            name=self.name,
+            description=inspect.getdoc(self.body),
+            task_run_name=self.name,
+            cache_policy=NO_CACHE,  # the store is the cache
+            persist_result=False,
+        )
+        task()
+        if isinstance(outcome, ApprovalRequired):
+            raise outcome
+        assert outcome is not None
+        return outcome
+
+
+@dataclass(frozen=True)
+class _Computation:
+    """One key of a stage, while its lock is held."""
+
+    stage: Stage
+    key: str
+    inputs: tuple[Artifact, ...]
+    settings: Settings
+    run: Run
+
+    def result(self) -> tuple[Artifact, bool]:
+        """The result, and whether it was reused."""
+        name, run = self.stage.name, self.run
+        found, damage = run.store.find(name, self.key, verify=run.verify)
+        if found and not self._must_redo(found):
+            return self._reused(found), True
+        work = run.store.work(name, self.key)
+        why = damage or ("forced" if found else "resuming" if work.exists() else "new")
+        run.display.started(name, why)
+        artifact = self._computed(work)
+        run.note(artifact, "resumed" if why == "resuming" else "computed", why)
+        return artifact, False
+
+    def _must_redo(self, found: Artifact) -> bool:
+        """Forced, and not already redone: by this very run (a retry does not redo it twice), or by
+        another one since this one began (which it may have waited for)."""
+        if self.stage.name not in self.run.force:
+            return False
+        manifest = self.run.store.manifest(found)
+        is_newer = manifest.created >= self.run.began.isoformat(timespec="microseconds")
+        return manifest.pipeline_run != self.run.run_id and not is_newer
+
+    def _reused(self, found: Artifact) -> Artifact:
+        run = self.run
+        with self._watched():
+            found = run.store.share(found)
+        run.note(found, "reused", "")
+        manifest = run.store.manifest(found)
+        if manifest.pipeline_run == run.run_id:
+            backfill_logs(run.tracker, found, manifest, self.inputs, self._params)
+        else:
+            run.tracker.reused(run.run_id, found)
+        run.display.finished(self.stage.name, "cached", found.seconds, found.metrics)
+        return found
+
+    def _computed(self, work: Path) -> Artifact:
+        """Run the body in `work` and publish what it made; tracked and shown from start to end."""
+        name, run = self.stage.name, self.run
+        work.mkdir(parents=True, exist_ok=True)
+        target = run.store.folder(name, self.key)
+        log = run.tracker.stage(run.run_id, name, self.key, self._params, work, target)
+        progress = ProgressArtifact(name) if run.orchestrated else None
+        began = time.monotonic()
+        try:
+            with self._watched(work / "logs" / "child.log") as listen:
+                for artifact in self.inputs:
+                    run.store.fetch(artifact)
+                listen(0, 0, "")
+                began = time.monotonic()
+                metrics = self._run_body(work, log, listen, progress)
+                seconds = time.monotonic() - began
+                listen(0, 0, "publishing")
+                artifact = self._publish(work, metrics, seconds, log.wait_id())
+        except BaseException as error:
+            if isinstance(error, ApprovalRequired) and is_deployment_run():
+                log.finish("SCHEDULED")
+                run.display.progress(name, 0, 0, "waiting for approval")
+            else:
+                log.finish("FAILED" if isinstance(error, Exception) else "KILLED")
+                run.display.finished(name, "failed", time.monotonic() - began, {})
+            if progress:
+                progress.finish(whole=False)
+            raise
+        if progress:
+            progress.finish()
+        log_result(log, artifact, run.store.manifest(artifact), self.inputs)
+        run.display.finished(name, "computed", seconds, artifact.metrics)
+        return artifact
+
+    def _run_body(
+        self, work: Path, log: StageLog, listen: Listener, progress: ProgressArtifact | None
+    ) -> Metrics:
+        """The metrics of the stage; its logs are streamed while it runs."""
+        with stream_logs(log, work) as poll:
+
+            def heard(done: float, total: float, note: str) -> None:
+                listen(done, total, note)
+                poll()
+                if progress:
+                    progress.update(done, total, note)
+
+            with listening(heard):
+                seed = {"seed": self.run.seed} if self.stage.takes_seed else {}
+                return self.stage.body(work, *self.inputs, settings=self.settings, **seed)
+
+    def _publish(self, work: Path, metrics: Metrics, seconds: float, mlflow_run: str) -> Artifact:
+        """Move `work` into its place in the store, with a manifest that says what made it."""
+        run, stage = self.run, self.stage
+        return run.store.publish(
+            work,
+            about=partial(write_sidecar_files, run.store, self.inputs, self.settings),
+            stage=stage.name,
+            version=stage.version,
+            key=self.key,
+            settings=self.settings.model_dump(mode="json"),
+            inputs=tuple(InputRef(stage=i.stage, key=i.key, digest=i.digest) for i in self.inputs),
+            metrics={n: float(v) for n, v in metrics.items() if math.isfinite(v)},
+            seconds=seconds,
+            pipeline_run=run.run_id,
+            mlflow_run=mlflow_run,
+            git_commit=git_commit(),
+            versions=package_versions(),
+            hardware=this_machine(),
+            created=datetime.now(UTC).isoformat(timespec="microseconds"),
+            **({"seed": run.seed} if stage.takes_seed else {}),
+        )
+
+    @property
+    def _params(self) -> dict[str, str]:
+        return {name: str(value) for name, value in flat(self.settings.model_dump()).items()}
+
+    @contextmanager
+    def _watched(self, log: Path | None = None) -> Iterator[Listener]:
+        """What is reported in the block is shown; nothing for too long, and it fails."""
+
+        def listen(done: float, total: float, note: str) -> None:
+            beat(f"{done:g} of {total:g} {note}".rstrip())
+            self.run.display.progress(self.stage.name, done, total, note)
+
+        name, minutes = self.stage.name, self.run.stall_minutes
+        with watched(name, minutes, log) as beat, listening(listen):
+            yield listen

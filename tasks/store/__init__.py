@@ -1,0 +1,1 @@
+"""Where results lie: one folder a key, published whole."""

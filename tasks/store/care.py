@@ -1,0 +1,200 @@
+"""Keeping a store in order: what is in it, what is damaged, what nothing needs any more."""
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from tasks.store.manifest import MANIFEST, Manifest, UnusableManifest, read_manifest
+from tasks.store.shared import SharedStore
+from tasks.store.store import Store
+
+SECONDS_A_DAY = 86_400.0
+ABLATE = "ablate_"  # begins the name of an ablation's last stage
+ABLATE_VERSION = 4  # of that stage, and so of its results.json
+HERE, SHARED, BOTH = "here", "shared", "here, shared"
+
+
+class Result(NamedTuple):
+    """One result; `bytes` counts its files, `made` is a Unix time, `where` one of HERE, SHARED and
+    BOTH."""
+
+    manifest: Manifest
+    bytes: int
+    made: float
+    where: str = HERE
+
+
+class Waste(NamedTuple):
+    """A folder that can go; `name` is stage/key, or where it lies below the store."""
+
+    name: str
+    path: Path
+    bytes: int
+    why: str
+
+
+def published(store: Store) -> list[Result]:
+    """Every readable result on this machine, the oldest first."""
+    found: list[Result] = []
+    for folder in _folders(store):
+        with suppress(OSError):
+            found.append(_result(read_manifest(folder), (folder / MANIFEST).stat().st_mtime))
+    return sorted(found, key=_age)
+
+
+def results(store: Store, stage: str = "") -> list[Result]:
+    """Every readable result that this machine can use, the oldest first; of `stage`, if named.
+
+    Raises StoreUnreachable when the object store does not answer.
+    """
+    far = {(r.manifest.stage, r.manifest.key): r for r in _shared(store, stage)}
+    found = []
+    for result in published(store):
+        if stage in ("", result.manifest.stage):
+            both = far.pop((result.manifest.stage, result.manifest.key), None)
+            found.append(result._replace(where=BOTH if both else HERE))
+    return sorted([*found, *far.values()], key=_age)
+
+
+def damaged(store: Store) -> Iterator[tuple[str, str]]:
+    """(stage/key, what is wrong, '' for a sound result) of every result, by its digests.
+
+    Of the copies here alone: a shared store finds what is sound elsewhere, and mends.
+    """
+    for folder in _folders(store):
+        _, wrong = Store.find(store, folder.parent.name, folder.name, verify=True)
+        yield f"{folder.parent.name}/{folder.name}", wrong
+
+
+def unreadable(store: Store) -> list[str]:
+    """stage/key of every result whose manifest cannot be read: nobody knows what it needs."""
+    found: list[str] = []
+    for folder in _folders(store):
+        try:
+            read_manifest(folder)
+        except UnusableManifest:
+            found.append(f"{folder.parent.name}/{folder.name}")
+    return found
+
+
+def shared_unreadable(store: SharedStore) -> list[str]:
+    """stage/key of every shared result whose manifest is damaged, or of a newer klear."""
+    return [name for name, text in store.manifests().items() if _parsed(text) is None]
+
+
+def waste(store: Store, days: float) -> list[Waste]:
+    """What no report of the store was made from, and what killed runs left, older than `days`.
+
+    Results are never waste while a report that they lead to is there, nor while something that
+    is kept was made from them. While a run is under way nothing published is: it may be what the
+    run is reading; nor while a manifest is unreadable, for its inputs are unknown.
+    """
+    oldest_kept = time.time() - days * SECONDS_A_DAY
+    left = list(_left_behind(store, oldest_kept))
+    if is_busy(store) or unreadable(store):
+        return left
+    every = published(store)
+    return [
+        *(
+            Waste(f"{m.stage}/{m.key}", store.folder(m.stage, m.key), size, "no report needs it")
+            for m, size, _, _ in _not_needed(every, every, oldest_kept)
+        ),
+        *left,
+    ]
+
+
+def shared_waste(store: SharedStore, days: float) -> list[Result]:
+    """Shared results older than `days` that no page was made from, neither a shared one nor one of
+    this machine, and nothing that is kept. None while a manifest is unreadable, there or here."""
+    if shared_unreadable(store) or unreadable(store):
+        return []
+    far = _shared(store)
+    return _not_needed(far, [*far, *published(store)], time.time() - days * SECONDS_A_DAY)
+
+
+def is_busy(store: Store) -> bool:
+    """Whether some run holds a lock of the store at this moment."""
+    for path in (store.root / ".locks").glob("*"):
+        with store.lock(path.name, wait=False) as free:
+            if not free:
+                return True
+    return False
+
+
+def remove(store: Store, rubbish: Waste) -> bool:
+    """Remove it; False when a run holds it at this moment."""
+    parts = rubbish.path.relative_to(store.root).parts
+    if parts[0] == ".trash":
+        shutil.rmtree(rubbish.path, ignore_errors=True)
+        return True
+    stage, key = parts[-2:]
+    with store.lock(f"{stage}-{key}", wait=False) as free:
+        if free and parts[0] == ".work":
+            shutil.rmtree(rubbish.path, ignore_errors=True)
+        elif free:
+            store.discard(stage, key)
+        return free
+
+
+def _not_needed(
+    asked: Iterable[Result], every: Iterable[Result], oldest_kept: float
+) -> list[Result]:
+    """Those of `asked` that no page, no younger result and nothing that these need was made of."""
+    known = {(r.manifest.stage, r.manifest.key): r for r in every}
+    todo = [
+        name
+        for name, result in known.items()
+        if name[0] == "report" or name[0].startswith(ABLATE) or result.made >= oldest_kept
+    ]
+    needed: set[tuple[str, str]] = set()
+    while todo:
+        name = todo.pop()
+        if name not in needed:
+            needed.add(name)
+            todo += [(i.stage, i.key) for i in known[name].manifest.inputs] if name in known else []
+    return [r for r in asked if (r.manifest.stage, r.manifest.key) not in needed]
+
+
+def _left_behind(store: Store, oldest_kept: float) -> Iterator[Waste]:
+    """Work folders that nobody holds any more, and what a kill left of a removal."""
+    for pattern, why in ((".work/*/*", "an interrupted stage"), (".trash/*", "half removed")):
+        for path in sorted(store.root.glob(pattern)):
+            files = [f for f in path.rglob("*") if f.is_file()]
+            if max((f.stat().st_mtime for f in (path, *files)), default=0.0) < oldest_kept:
+                size = sum(f.stat().st_size for f in files)
+                yield Waste(str(path.relative_to(store.root)), path, size, why)
+
+
+def _shared(store: Store, stage: str = "") -> list[Result]:
+    """The readable results in the object store; none where the store is not shared."""
+    texts = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
+    return [_result(m, time.time(), SHARED) for m in map(_parsed, texts) if m]
+
+
+def _result(manifest: Manifest, otherwise: float, where: str = HERE) -> Result:
+    """`otherwise`: when it was made, where the manifest does not say."""
+    with suppress(ValueError):
+        otherwise = datetime.fromisoformat(manifest.created).timestamp()
+    return Result(manifest, sum(f.bytes for f in manifest.files.values()), otherwise, where)
+
+
+def _parsed(text: bytes) -> Manifest | None:
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def _age(result: Result) -> tuple[float, str, str]:
+    return result.made, result.manifest.stage, result.manifest.key
+
+
+def _folders(store: Store) -> list[Path]:
+    """The folder of every result, whole or not."""
+    return sorted(p for p in store.root.glob("[!.]*/[!.]*") if p.is_dir())

@@ -1,0 +1,141 @@
+"""Finding a result by whatever name somebody has of it: a score, a checkpoint, a file, a run."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.store.manifest import InputRef, Manifest, file_sha256
+from tasks.store.store import Store
+
+AVERAGE = "avg"
+EVALUATION = "evaluate_"
+SPOKEN = {
+    "math_rl": "rl_math", "code_rl": "rl_code", "math RL": "rl_math", "code RL": "rl_code",
+    "SFT": "sft",
+}  # fmt: skip
+RUN_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+LARGEST_FIRST = 3
+"""Files of a folder that are hashed to find whose copy it is."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """One result that a name means; `score` is the metric that was named, '' for none."""
+
+    manifest: Manifest
+    score: str = ""
+
+
+def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
+    """Everything that `results` were made from, each once, oldest first, without themselves.
+
+    A result that is gone from the store ends its branch.
+    """
+    seen = {(r.stage, r.key) for r in results}
+    found: list[Manifest] = []
+
+    def visit(ref: InputRef) -> None:
+        if (ref.stage, ref.key) in seen:
+            return
+        seen.add((ref.stage, ref.key))
+        try:
+            parent = store.manifest(ref)
+        except FileNotFoundError:
+            return
+        for older in parent.inputs:
+            visit(older)
+        found.append(parent)
+
+    for result in results:
+        for ref in result.inputs:
+            visit(ref)
+    return found
+
+
+def descendants(everything: Sequence[Manifest], result: Manifest) -> list[Manifest]:
+    """All of `everything` that was made of `result`, directly or not; a resampled input counts
+    only with the digest that was read."""
+    made_of = {(result.stage, result.key, result.digest)}
+    found: list[Manifest] = []
+    size = -1
+    while size < len(found):
+        size = len(found)
+        for m in everything:
+            read = {(i.stage, i.key, i.digest) for i in m.inputs}
+            if (m.stage, m.key, m.digest) not in made_of and made_of & read:
+                made_of.add((m.stage, m.key, m.digest))
+                found.append(m)
+    return found
+
+
+def find_named(store: Store, manifests: Sequence[Manifest], name: str) -> list[Named]:
+    """What `name` means among `manifests` (oldest first), the newest last; empty if nothing.
+
+    A name is: stage, stage/key (both may be cut), a digest or key; a path in the store, or a copy
+    of one of its files or folders elsewhere; an MLflow run's id or address; a score as the page of
+    a run names it, [checkpoint/]benchmark[/metric].
+    """
+    name = name.strip().rstrip("/")
+    stage, _, key = name.partition("/")
+    stage = SPOKEN.get(stage, stage)
+    if found := [Named(m) for m in manifests if m.stage == stage and m.key.startswith(key)]:
+        return found
+    if found := [Named(m) for m in _by_path(store, manifests, Path(name).expanduser())]:
+        return found
+    if runs := RUN_ID.findall(name):
+        made = [Named(m) for m in manifests if m.mlflow_run == runs[-1]]
+        if found := made or [Named(m) for m in manifests if m.pipeline_run == runs[-1]]:
+            return found
+    if found := _by_score(manifests, name):
+        return found
+    if not re.fullmatch(r"[0-9a-f]{6,64}", name):
+        return []
+    return [Named(m) for m in manifests if m.digest.startswith(name) or m.key.startswith(name)]
+
+
+def scores_of(manifest: Manifest) -> list[str]:
+    """The benchmarks that an evaluation scored."""
+    if not manifest.stage.startswith(EVALUATION):
+        return []
+    return [n.removesuffix(f"/{AVERAGE}") for n in manifest.metrics if n.endswith(f"/{AVERAGE}")]
+
+
+def statement_of(store: Store, manifest: Manifest, benchmark: str) -> dict | None:
+    """The result of one benchmark with everything that makes it comparable."""
+    path = store.folder(manifest.stage, manifest.key) / "results.json"
+    if not path.exists():
+        return None
+    return next((r for r in json.loads(path.read_text()) if r["name"] == benchmark), None)
+
+
+def _by_path(store: Store, manifests: Sequence[Manifest], path: Path) -> list[Manifest]:
+    """A place in the store, or a copy of something in it."""
+    try:
+        if not path.exists():
+            return []
+    except OSError:  # no file system has such a name
+        return []
+    inside, root = path.resolve(), store.root.resolve()
+    if inside.is_relative_to(root):
+        parts = inside.relative_to(root).parts[:2]
+        return [m for m in manifests if parts and (m.stage, m.key)[: len(parts)] == parts]
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    for file in sorted(files, key=lambda p: -p.stat().st_size)[:LARGEST_FIRST]:
+        sha = file_sha256(file)
+        if found := [m for m in manifests if any(f.sha256 == sha for f in m.files.values())]:
+            return found
+    return []
+
+
+def _by_score(manifests: Iterable[Manifest], name: str) -> list[Named]:
+    parts = name.split("/")
+    checkpoint = SPOKEN.get(parts[0], parts[0]).removeprefix(EVALUATION)
+    found = []
+    for m in manifests:
+        rest = parts[1:] if m.stage == EVALUATION + checkpoint else parts
+        if rest and rest[0] in scores_of(m):
+            metric = "/".join(rest) if len(rest) > 1 else f"{rest[0]}/{AVERAGE}"
+            found += [Named(m, metric)] if metric in m.metrics else []
+    return found

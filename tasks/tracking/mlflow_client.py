@@ -1,0 +1,324 @@
+"""The only MLflow code: every call to the tracking server, plain data in and ids out.
+
+Whatever may be sent again after a kill (datasets, models, traces, points) is there once then.
+"""
+
+import base64
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from mlflow import MlflowClient, entities
+from mlflow.entities.span import Span as MlflowSpan
+from mlflow.exceptions import MlflowException
+from mlflow.tracing.client import TracingClient
+
+METRICS_A_BATCH = 900  # the server takes at most 1,000 a request
+PARAMS_A_BATCH = 90
+LONGEST_PARAM = 500
+MODEL_TAG = "klear.model"
+ARTIFACT_TAG = "klear.artifact"
+PREVIEW = 1_000  # characters of a trace in lists
+Found = TypeVar("Found")
+
+
+class Point(NamedTuple):
+    """One value of a metric; `time` in Unix seconds."""
+
+    name: str
+    value: float
+    time: float
+    step: int = 0
+
+
+class Span(NamedTuple):
+    """One step of a trace; the first span of a trace is its root."""
+
+    name: str
+    kind: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    is_error: bool = False
+
+
+def dataset(
+    name: str,
+    digest: str,
+    source: Mapping[str, str],
+    columns: Iterable[tuple[str, str]],
+    **rows: float,
+) -> entities.Dataset:
+    """The rows of one artifact, without the rows: where they are, (name, type) of their columns."""
+    spec = [{"name": n, "type": t, "required": False} for n, t in columns]
+    return entities.Dataset(
+        name=name,
+        digest=digest,
+        source_type="local",
+        source=json.dumps(dict(source)),
+        schema=json.dumps({"mlflow_colspec": spec}),
+        profile=json.dumps(rows),
+    )
+
+
+class Mlflow:
+    """One tracking server (http URL) or database (absolute sqlite URI)."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+    def experiment(self, name: str) -> str:
+        """The id of an experiment, created if it is new."""
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return self._client.create_experiment(name)
+            except MlflowException:  # another run created it in the meantime
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return found.experiment_id
+
+    def create_run(self, experiment: str, name: str, tags: Mapping[str, str]) -> str:
+        return self._client.create_run(experiment, run_name=name, tags=dict(tags)).info.run_id
+
+    def find_run(self, experiment: str, tags: Mapping[str, str]) -> str:
+        """The id of a run that has all of `tags`; '' if there is none."""
+        runs = self._client.search_runs([experiment], _with_tags(tags), max_results=1)
+        return runs[0].info.run_id if runs else ""
+
+    def run(self, run_id: str) -> entities.Run | None:
+        """None: deleted by hand, never made, or on another server."""
+        found = _if_there(lambda: self._client.get_run(run_id))
+        return found if found and found.info.lifecycle_stage == "active" else None
+
+    def set_status(self, run_id: str, status: str) -> None:
+        """RUNNING, FINISHED, FAILED, KILLED or SCHEDULED."""
+        if status == "RUNNING":
+            self._client.update_run(run_id, status=status)
+        else:
+            self._client.set_terminated(run_id, status)
+
+    def mark_crashed(self, run_id: str) -> None:
+        """A run that died, and the stages below it: what still runs or waits is KILLED."""
+        run = self.run(run_id)
+        if run is None:
+            return
+        for its in (f"attributes.run_id = '{run_id}'", f"tags.`mlflow.parentRunId` = '{run_id}'"):
+            for status in ("RUNNING", "SCHEDULED"):
+                living = f"attributes.status = '{status}' and {its}"
+                for found in self._client.search_runs([run.info.experiment_id], living):
+                    self._client.set_terminated(found.info.run_id, "KILLED")
+
+    def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
+        self._client.log_batch(run_id, tags=[entities.RunTag(k, v) for k, v in tags.items()])
+
+    def params(self, run_id: str, params: Mapping[str, str]) -> None:
+        """Those that the run has not yet: it may have been killed between two batches."""
+        there = self._client.get_run(run_id).data.params
+        given = {n[:250]: v[:LONGEST_PARAM] for n, v in params.items()}
+        every = [entities.Param(n, v) for n, v in given.items() if n not in there]
+        for i in range(0, len(every), PARAMS_A_BATCH):
+            self._client.log_batch(run_id, params=every[i : i + PARAMS_A_BATCH])
+
+    def points(
+        self,
+        run_id: str,
+        points: Iterable[Point],
+        model: str = "",
+        data: entities.Dataset | None = None,
+    ) -> None:
+        """Metrics, tied to the model and the dataset that they are about, if they are."""
+        about = {"dataset_name": data.name, "dataset_digest": data.digest} if data else {}
+        every = [
+            entities.Metric(
+                legal(p.name), p.value, int(p.time * 1000), p.step, model_id=model or None, **about
+            )
+            for p in points
+        ]
+        for i in range(0, len(every), METRICS_A_BATCH):
+            self._client.log_batch(run_id, metrics=every[i : i + METRICS_A_BATCH])
+
+    def last_step(self, run_id: str, metric: str) -> int:
+        """The last step that a metric has; -1 if none."""
+        history = self._client.get_metric_history(run_id, legal(metric))
+        return max((m.step for m in history), default=-1)
+
+    def file(self, run_id: str, path: Path, folder: str = "") -> None:
+        self._client.log_artifact(run_id, str(path), folder or None)
+
+    def text(self, run_id: str, text: str, name: str) -> None:
+        self._client.log_text(run_id, text, name)
+
+    def inputs(
+        self, run_id: str, data: Iterable[tuple[entities.Dataset, str]], models: Iterable[str]
+    ) -> None:
+        """Datasets with their context (training, eval, output, …), and models that a run read."""
+        there = self._client.get_run(run_id).inputs
+        known = {m.model_id for m in there.model_inputs} if there else set()
+        new = [entities.LoggedModelInput(m) for m in dict.fromkeys(models) if m not in known]
+        tagged = [
+            entities.DatasetInput(d, [entities.InputTag("mlflow.data.context", context)])
+            for d, context in data
+        ]
+        self._client.log_inputs(run_id, tagged, new)
+
+    def model(
+        self,
+        experiment: str,
+        run_id: str,
+        name: str,
+        params: Mapping[str, str],
+        tags: Mapping[str, str],
+        files: Mapping[str, str],
+    ) -> str:
+        """The id of the model with these tags, recorded as made by the run if it is new.
+
+        `files` (name, text) are all that is uploaded: weights stay where they are.
+        """
+        same = {n: tags[n] for n in (ARTIFACT_TAG, "klear.digest")}
+        found = self._client.search_logged_models([experiment], _with_tags(same), max_results=1)
+        made = found[0] if found else None
+        if made is None:
+            made = self._client.create_logged_model(
+                experiment, name, run_id, dict(tags), dict(params), "checkpoint"
+            )
+        if made.status != entities.LoggedModelStatus.READY:
+            with tempfile.TemporaryDirectory() as folder:
+                for file, text in files.items():
+                    Path(folder, file).write_text(text, encoding="utf-8")
+                self._client.log_model_artifacts(made.model_id, folder)
+            self._client.finalize_logged_model(made.model_id, "READY")
+        there = self._client.get_run(run_id).outputs
+        if there is None or made.model_id not in {m.model_id for m in there.model_outputs}:
+            self._client.log_outputs(run_id, [entities.LoggedModelOutput(made.model_id, 0)])
+        self.tag(run_id, {MODEL_TAG: made.model_id})
+        return made.model_id
+
+    def version(
+        self, name: str, model: str, run_id: str, tags: Mapping[str, str], about: str
+    ) -> str:
+        """The version of a registered model that is `model`, registered if it is new."""
+        for version, known in self.version_tags(name).items():
+            if known.get(MODEL_TAG) == model:
+                return version
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        made = self._client.create_model_version(
+            name,
+            self._client.get_logged_model(model).artifact_location,
+            run_id,
+            {**tags, MODEL_TAG: model},
+            description=about,
+            await_creation_for=0,
+            model_id=model,
+        )
+        return str(made.version)
+
+    def artifact_of(self, model: str) -> str:
+        """stage/key behind `m-…` or `models:/NAME@ALIAS` or `models:/NAME/VERSION`; '' if none."""
+        name, at, alias = model.removeprefix("models:/").partition("@")
+        if not model.startswith("models:/"):
+            found = _if_there(lambda: self._client.get_logged_model(model))
+        elif at:
+            found = _if_there(lambda: self._client.get_model_version_by_alias(name, alias))
+        else:
+            name, _, version = name.partition("/")
+            found = _if_there(lambda: self._client.get_model_version(name, version))
+        return found.tags.get(ARTIFACT_TAG, "") if found else ""
+
+    def version_tags(self, name: str) -> dict[str, dict[str, str]]:
+        """The tags of every version of a registered model; `MODEL_TAG` is the model's id."""
+        found = self._client.search_model_versions(f"name='{name}'")
+        return {str(v.version): dict(v.tags) for v in found}
+
+    def tag_version(self, name: str, version: str, tags: Mapping[str, str]) -> None:
+        for tag, value in tags.items():
+            self._client.set_model_version_tag(name, version, tag, value)
+
+    def alias(self, name: str, alias: str, version: str) -> None:
+        self._client.set_registered_model_alias(name, alias, version)
+
+    def trace(
+        self,
+        experiment: str,
+        run_id: str,
+        model: str,
+        key: str,
+        time: float,
+        spans: Sequence[Span],
+        tags: Mapping[str, str],
+        preview: tuple[str, str],
+    ) -> None:
+        """A trace whose id is made of its key; `preview`: request and response in lists."""
+        seed = hashlib.sha256(f"{run_id}/{key}".encode()).digest()
+        trace_id = f"tr-{seed[:16].hex()}"
+        client = TracingClient(self.uri)
+        client.start_trace(
+            entities.TraceInfo(
+                trace_id,
+                entities.TraceLocation.from_experiment_id(experiment),
+                int(time * 1000),
+                entities.TraceState.OK,
+                request_preview=preview[0][:PREVIEW],
+                response_preview=preview[1][:PREVIEW],
+                execution_duration=0,
+                trace_metadata={
+                    "mlflow.sourceRun": run_id,
+                    **({"mlflow.modelId": model} if model else {}),
+                },
+                tags=dict(tags),
+            )
+        )
+        made = [_span(s, i, seed, trace_id, int(time * 1e9) + i) for i, s in enumerate(spans)]
+        client.log_spans(experiment, made)
+
+
+def _span(span: Span, number: int, seed: bytes, trace_id: str, start_ns: int) -> MlflowSpan:
+    def ident(of: int) -> str:
+        return base64.b64encode(hashlib.sha256(seed + of.to_bytes(4)).digest()[:8]).decode()
+
+    attributes = {
+        "mlflow.traceRequestId": trace_id,
+        "mlflow.spanType": span.kind,
+        "mlflow.spanInputs": dict(span.inputs),
+        "mlflow.spanOutputs": dict(span.outputs),
+    }
+    return MlflowSpan.from_dict(
+        {
+            "trace_id": base64.b64encode(seed[:16]).decode(),
+            "span_id": ident(number),
+            "parent_span_id": ident(0) if number else None,
+            "name": span.name,
+            "start_time_unix_nano": start_ns,
+            "end_time_unix_nano": start_ns + 1,
+            "status": {"code": f"STATUS_CODE_{'ERROR' if span.is_error else 'OK'}", "message": ""},
+            "attributes": {name: json.dumps(value) for name, value in attributes.items()},
+            "events": [],
+        }
+    )
+
+
+def _if_there(ask: Callable[[], Found]) -> Found | None:
+    """None where the server says that there is no such thing; a server that fails is an error."""
+    try:
+        return ask()
+    except MlflowException as error:
+        if 400 <= error.get_http_status_code() < 500:
+            return None
+        raise
+
+
+def _with_tags(tags: Mapping[str, str]) -> str:
+    return " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+
+
+def legal(name: str) -> str:
+    """MLflow allows letters, digits, _ - . space : and / in metric names."""
+    return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)

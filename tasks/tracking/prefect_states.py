@@ -1,0 +1,269 @@
+"""What Prefect shows of runs and stages that it cannot know by itself, by its public client.
+
+A worker ends the runs that came from a form; a run from the command line has nobody, so a thread
+asks for its state now and then and interrupts it on Cancel. A run whose process died is marked as
+crashed by the next one. A stage that waits for approval shows that on its task run. Task runs
+reach Prefect as events, which are lost with a server that dies: a run settles its own at its end.
+
+`get_client` fails at once where nobody answers, and retries on a busy server
+(`PREFECT_CLIENT_MAX_RETRIES`); whatever is only shown is best effort.
+"""
+
+import contextvars
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from types import FrameType
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect import Task
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.exceptions import ObjectNotFound
+from prefect.runtime import deployment, task_run
+from prefect.states import Cancelled, Completed, Crashed, Failed, Paused
+
+SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_BETWEEN_UPDATES = 3.0
+LAST_WORD_S = 5.0
+PATIENCE_AT_THE_END_S = 240.0
+LONGEST_LAUNCH = timedelta(minutes=10)
+WAITING = "WaitingForApproval"
+CANCELLED = "every process of this run has ended; the same command, or Retry, continues it"
+CRASHED = "its process ended without a word; the same command continues its work"
+_LOG = logging.getLogger("klear")
+
+
+class CancelledInUI(KeyboardInterrupt):
+    """Somebody pressed Cancel on the page of this run."""
+
+    def __init__(self, flow_run: str) -> None:
+        super().__init__("cancelled in the Prefect UI")
+        self.flow_run = flow_run
+
+
+@contextmanager
+def cancellable(flow_run: str) -> Iterator[None]:
+    """Raise CancelledInUI in the main thread when the run is cancelled; for runs of no worker."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise CancelledInUI(flow_run)
+
+    over, lock = threading.Event(), threading.Lock()
+
+    def watch() -> None:
+        while not over.wait(SECONDS_BETWEEN_LOOKS):
+            if is_cancelling(flow_run):
+                with lock:
+                    if not over.is_set():
+                        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                return
+
+    # Not SIGINT: a shell that starts a command in the background makes it ignore that one.
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    threading.Thread(target=watch, name="cancel-watcher", daemon=True).start()
+    try:
+        yield
+    finally:
+        with lock:  # no signal is sent from here on
+            over.set()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def is_cancelling(flow_run: str) -> bool:
+    """Whether somebody asked the run to end and it has not said yet that it did. Best effort."""
+    found = _best_effort(
+        "look at the run's state", lambda client: client.read_flow_run(UUID(flow_run)).state
+    )
+    return found is not None and found.is_cancelling()
+
+
+def set_cancelled(flow_run: str) -> None:
+    """Mark the run as Cancelled, ten seconds before its worker would. Best effort."""
+    state = Cancelled(message=CANCELLED)
+    _best_effort(
+        "mark the run as cancelled",
+        lambda client: client.set_flow_run_state(UUID(flow_run), state, force=True),
+    )
+
+
+def set_cancelled_if_asked(flow_run: str) -> None:
+    """`set_cancelled` where the run was asked to end by a Cancel and not by another signal."""
+    if is_cancelling(flow_run):
+        set_cancelled(flow_run)
+
+
+def mark_crashed(flow_run: str) -> None:
+    """Mark a flow run whose process is gone, and its task runs, as Crashed: nobody else will."""
+    with get_client(sync_client=True) as client:
+        try:
+            state = client.read_flow_run(UUID(flow_run)).state
+        except ObjectNotFound:
+            return
+        if state is not None and _had_a_process(state):
+            client.set_flow_run_state(UUID(flow_run), Crashed(message=CRASHED), force=True)
+    crash_task_runs(flow_run)
+
+
+def _had_a_process(state: State) -> bool:
+    """Scheduled, AwaitingRetry and Suspended have none: the worker starts one when it is time.
+
+    A Pending that is fresh is a retry whose process is being started.
+    """
+    if state.is_pending():
+        return datetime.now(UTC) - state.timestamp > LONGEST_LAUNCH
+    waits_in_a_process = state.is_paused() and not state.state_details.pause_reschedule
+    return state.is_running() or state.is_cancelling() or waits_in_a_process
+
+
+def crash_task_runs(flow_run: str) -> None:
+    """Task runs that a killed attempt of this flow run left under way, or waiting for an answer,
+    would stay so for ever."""
+    with get_client(sync_client=True) as client:
+        for found in _task_runs(client, flow_run):
+            if found.state is not None and not found.state.is_final():
+                _LOG.info("marking task run %s as crashed", found.name)
+                client.set_task_run_state(found.id, Crashed(message=CRASHED), force=True)
+
+
+def _task_runs(client: SyncPrefectClient, flow_run: str) -> list[TaskRun]:
+    only = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(flow_run)]))
+    return client.read_task_runs(flow_run_filter=only)
+
+
+EndedTasks = dict[str, tuple[Task[..., Any], State[Any]]]
+"""Task run → its task and last state."""
+
+
+def settle_task_runs(flow_run: str, ended: EndedTasks) -> None:
+    """Tell the server last states that it does not know: it was away, or died with the events.
+
+    Waits for a server that is unreachable. Best effort: the run has its results anyway.
+    """
+    deadline = time.monotonic() + PATIENCE_AT_THE_END_S
+    while ended:
+        try:
+            return _settle(flow_run, ended)
+        except Exception as error:
+            if not isinstance(error, httpx.TransportError) or time.monotonic() > deadline:
+                return _LOG.warning("Prefect's page lacks states of stages: %s", error)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _settle(flow_run: str, ended: EndedTasks) -> None:
+    with get_client(sync_client=True) as client:
+        known = {str(found.id): found for found in _task_runs(client, flow_run)}
+        for id_, (task, state) in ended.items():
+            if id_ not in known:
+                run = UUID(flow_run)
+                client.create_task_run(task, run, id_, id=UUID(id_), name=task.name, state=state)
+            if id_ not in known or known[id_].state_type != state.type:
+                client.set_task_run_state(UUID(id_), state, force=True)
+
+
+class ApprovalRequired(RuntimeError):
+    """What a stage raises that a person may answer. `task_run` is the one that shows it, if any."""
+
+    task_run: str = ""
+
+
+def is_deployment_run() -> bool:
+    """Whether this run came from a form, so that its page is where people look."""
+    return deployment.id is not None
+
+
+def waiting_state(error: ApprovalRequired) -> State[None]:
+    """The state of the current task run until `settle_approval`.
+
+    Prefect can pause a run, not a task: the task run ends when the question comes up, as paused.
+    """
+    error.task_run = str(task_run.id)
+    return Paused(name=WAITING, message=str(error))
+
+
+def settle_approval(error: ApprovalRequired, approved: bool | None) -> None:
+    """The state of the task run that waited; None: nobody answered. Best effort."""
+    if approved is None:
+        state: State[None] = Crashed(name="NotAnswered", message=str(error))
+    elif approved:
+        state = Completed(name="Approved", message=str(error))
+    else:
+        state = Failed(name="Refused", message=str(error))
+    _best_effort(
+        "show the answer on its task run",
+        lambda client: client.set_task_run_state(UUID(error.task_run), state, force=True),
+    )
+
+
+class ProgressArtifact:
+    """A progress bar on the stage's task run, created at the first update.
+
+    A server that is slow or away must neither fail a stage nor make it wait: one figure at a time
+    is sent by a thread, and those in between are dropped.
+    """
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._id: UUID | None = None
+        self._latest = 0.0, ""
+        self._sending: threading.Thread | None = None
+        self._due = 0.0
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        """Show `done` of `total`; without a total there is nothing to show."""
+        if total <= 0:
+            return
+        count = f"{self._stage}: {done:,.6g} of {total:,.6g}"
+        self._latest = min(100.0, 100.0 * done / total), f"{count} {note}".rstrip()
+        is_free = self._sending is None or not self._sending.is_alive()
+        if is_free and time.monotonic() >= self._due:
+            self._start(*self._latest)
+
+    def finish(self, *, whole: bool = True) -> None:
+        """100 % if the stage is `whole`, else the last figure; waits a few seconds at most."""
+        if self._sending is None:
+            return
+        self._sending.join(LAST_WORD_S)
+        if whole and not self._sending.is_alive():
+            self._start(100.0, self._latest[1])
+            self._sending.join(LAST_WORD_S)
+
+    def _start(self, percent: float, about: str) -> None:
+        self._due = time.monotonic() + SECONDS_BETWEEN_UPDATES
+        context = contextvars.copy_context()  # an artifact belongs to its task run
+        self._sending = threading.Thread(
+            target=context.run, args=(self._send, percent, about), daemon=True
+        )
+        self._sending.start()
+
+    def _send(self, percent: float, about: str) -> None:
+        try:
+            if self._id is not None:
+                update_progress_artifact(artifact_id=self._id, progress=percent, description=about)
+                return
+            key = f"progress-{self._stage.replace('_', '-')}"
+            made = create_progress_artifact(percent, key=key, description=about)
+            self._id = made if isinstance(made, UUID) else None
+        except Exception as error:
+            _LOG.debug("progress of %s not shown: %s", self._stage, error)
+
+
+def _best_effort(what: str, call: Callable[[SyncPrefectClient], Any]) -> Any:
+    """What `call` returns; None where Prefect does not answer."""
+    try:
+        with get_client(sync_client=True) as client:
+            return call(client)
+    except Exception as error:
+        _LOG.debug("could not %s: %s", what, error)
+        return None

@@ -1,0 +1,67 @@
+"""The data stages of `tiny` and of a small `replay` give the bytes they always gave (seed 0).
+
+`digests.json` beside this file holds the digest and the key of every stage. A change that is meant
+to alter a result bumps the version of its stage and records them anew:
+
+    python tests/flows/test_digests.py
+"""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from configs.loading import load_profile
+from configs.settings.pipeline import Pipeline
+from flows.stages import calls, compute
+from tasks.stage.run import Run, active
+from tasks.store.store import Store
+
+RECORDED = Path(__file__).with_name("digests.json")
+ROOT = Path(__file__).parents[2]
+FEW = {
+    "tiny": (
+        "dedup.near=true",
+        "distill.sources=[countdown]",
+        "distill.samples_per_prompt=1",
+        "sample.sources=[by_example_rl]",
+        "sample.samples_per_prompt=2",
+        "select.size=300",
+        "select.balanced=true",
+    ),
+    "replay": (
+        "dedup.near=true",
+        "distill.sources=[aime_1983_2023]",
+        "sample.sources=[aime_1983_2023]",
+    ),
+}
+
+
+def settings(profile: str) -> Pipeline:
+    return load_profile(profile, ["seed=0", *FEW[profile]])
+
+
+def digests(profile: str, store: Path) -> dict[str, list[str]]:
+    """Key and digest of every data stage, computed in this process."""
+    chosen = settings(profile)
+    with active(Run(store=Store(store))):
+        until = "judge_agreement" if chosen.agreement else "filter_rl"
+        made = compute(calls(chosen).values(), until)
+    return {stage: [result.key, result.digest] for stage, result in made.items()}
+
+
+@pytest.mark.parametrize("profile", FEW)
+def test_every_data_stage_gives_the_recorded_bytes(
+    profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if profile == "replay" and not (ROOT / "../shared/data").is_dir():
+        pytest.skip("needs ../shared/data")
+    monkeypatch.chdir(ROOT)  # files of `replay` are named from here, and their names are in keys
+    assert digests(profile, tmp_path / "store") == json.loads(RECORDED.read_text())[profile]
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as place:
+        found = {profile: digests(profile, Path(place) / profile) for profile in FEW}
+    RECORDED.write_text(json.dumps(found, indent=2) + "\n")

@@ -1,0 +1,286 @@
+"""One klear home with its servers, on a profile whose whole run takes a minute or two."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from processes import free_ports
+
+from configs.stage_names import STAGES
+
+KLEAR = [sys.executable, "-m", "flows.cli"]
+ROOT = Path(__file__).resolve().parents[1]
+ZOMBIE_MINUTES = 4  # longer than a test keeps the server away
+PATIENCE_S = 900.0  # for anything: the machine may do other things too
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+SMALL = """
+extends: tiny
+collect:
+  runtime: {workers: 2}
+  sources:
+    - {name: countdown_rl, domain: math, kind: generated, family: countdown, size: 24}
+    - {name: by_example_rl, domain: code, kind: generated, family: by_example, size: 24}
+    - {name: countdown, domain: math, kind: generated, family: countdown, size: 60}
+    - {name: by_example, domain: code, kind: generated, family: by_example, size: 60,
+       duplicate_share: 0.1, contaminated_share: 0.1, contaminated_seed: 2024}
+benchmarks:
+  sources:
+    - {name: countdown_test, domain: math, kind: generated, family: countdown, size: 12,
+       split_part: test, fixed_seed: 2024}
+    - {name: by_example_test, domain: code, kind: generated, family: by_example, size: 12,
+       split_part: test, fixed_seed: 2024}
+dedup: {near: true}
+judge: {judge: {runtime: {workers: 1}}}
+judge_rl: {judge: {runtime: {workers: 1}}}
+sft: {epochs: 3, batch_tokens: 1000, checkpoint_steps: 4}
+rl_math: &rl {steps: 3, prompts_per_step: 8, rollouts_per_prompt: 4, mini_batch_prompts: 4,
+              max_tokens: 48, checkpoint_steps: 1}
+rl_code: *rl
+evaluate:
+  sampling: {max_tokens: 48}
+  engine_runtime: {batch_size: 8}
+  protocols: [{name: countdown_test, k: 1}, {name: by_example_test, k: 1}]
+"""
+_NOT_IN_TINY = {"rate", "judge_rate", "agreement", "judge_agreement"}
+EVERY_STAGE = tuple(s for s in STAGES if s not in _NOT_IN_TINY)
+
+
+class Home:
+    """What a person at the browser and the command line has; all of it lies below `folder`.
+
+    Buttons of the Prefect UI are the API calls that the UI makes.
+    """
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder, self.home, self.profile = folder, folder / "home", folder / "small.yaml"
+        self.profile.write_text(SMALL)
+        prefect, mlflow = free_ports(2)
+        self.prefect, self.mlflow_url = f"http://127.0.0.1:{prefect}", f"http://127.0.0.1:{mlflow}"
+        self.mlflow = MlflowClient(tracking_uri=self.mlflow_url)
+        self.environment = {
+            **os.environ,
+            "KLEAR_HOME": str(self.home),
+            "KLEAR_PREFECT_PORT": str(prefect),
+            "KLEAR_MLFLOW_PORT": str(mlflow),
+            **environment,
+        }
+
+    @property
+    def store(self) -> Path:
+        return Path(self.environment.get("KLEAR_STORE", self.home / "store"))
+
+    def command(self, *words: str, **more: str) -> "subprocess.CompletedProcess[str]":
+        """A `klear` command, to its end, whatever that is; `more` are further variables."""
+        environment = {**self.environment, **more}
+        return subprocess.run(
+            [*KLEAR, *words], env=environment, cwd=ROOT, capture_output=True, text=True
+        )
+
+    def klear(self, *words: str, **more: str) -> str:
+        """What a command printed that must succeed."""
+        done = self.command(*words, **more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def run(self, *words: str, **more: str) -> str:
+        """What `klear run` of the small profile printed."""
+        return self.klear("run", str(self.profile), *words, **more)
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        """`klear run` of the small profile in the background."""
+        return subprocess.Popen(
+            [*KLEAR, "run", str(self.profile), *words],
+            env=self.environment,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def servers(self) -> dict[str, int]:
+        """Name → pid of what `klear up` started."""
+        recorded = json.loads((self.home / "servers.json").read_text())
+        return {process["name"]: process["pid"] for process in recorded}
+
+    # What the Prefect UI asks its server
+
+    def call(self, path: str, body: Any = None) -> Any:
+        """POST `body`, or GET; while SQLite is locked or the server starts, again."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                request = urllib.request.Request(f"{self.prefect}/api/{path}", data, headers)
+                with urllib.request.urlopen(request, timeout=120) as answer:
+                    return json.loads(answer.read() or b"null")
+            except (urllib.error.URLError, OSError) as error:
+                refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                if refused or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        """A form, with the parameters that it begins with."""
+        wanted = {"deployments": {"name": {"any_": [name]}}}
+        (found,) = self.call("deployments/filter", wanted)
+        return found
+
+    def submit(self, form: str, **changed: Any) -> str:
+        """The Submit button: every field of the form goes along. Returns the flow run's id."""
+        deployment = self.deployment(form)
+        parameters = {**deployment["parameters"], **changed}
+        path = f"deployments/{deployment['id']}/create_flow_run"
+        return self.call(path, {"parameters": parameters, "state": {"type": "SCHEDULED"}})["id"]
+
+    def set_state(self, run: str, kind: str, name: str) -> None:
+        """The buttons Retry (SCHEDULED, AwaitingRetry) and Cancel (CANCELLING, Cancelling)."""
+        state = {"state": {"type": kind, "name": name}}
+        assert self.call(f"flow_runs/{run}/set_state", state)["status"] == "ACCEPT"
+
+    def flow_run(self, run: str) -> dict[str, Any]:
+        return self.call(f"flow_runs/{run}")
+
+    def has_ended(self, run: str) -> bool:
+        return self.flow_run(run)["state_type"] in FINAL
+
+    def ended(self, run: str, seconds: float = PATIENCE_S) -> dict[str, Any]:
+        """The flow run, once it is in a final state."""
+        assert eventually(lambda: self.has_ended(run), seconds), self.flow_run(run)
+        return self.flow_run(run)
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return self.call("flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}})
+
+    def tasks_of(self, run: str) -> list[dict[str, Any]]:
+        """Its task runs, oldest first."""
+        only = {"flow_runs": {"id": {"any_": [run]}}}
+        found = self.call("task_runs/filter", {**only, "limit": 200})
+        return sorted(found, key=lambda task: task["created"])
+
+    def log(self, run: str) -> str:
+        """All lines on the page of a run."""
+        only = {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200, "sort": "TIMESTAMP_ASC"}
+        lines: list[str] = []
+        while page := self.call("logs/filter", {**only, "offset": len(lines)}):
+            lines += [line["message"] for line in page]
+        return "\n".join(lines)
+
+    def states(self, run: str) -> dict[str, list[str]]:
+        """Task name → state names of its task runs, oldest first."""
+        states: dict[str, list[str]] = {}
+        for task in self.tasks_of(run):
+            states.setdefault(task["name"], []).append(task["state_name"])
+        return states
+
+    def artifacts(self, run: str) -> set[str]:
+        """Keys of the artifacts on the page of a run."""
+        found = self.call("artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
+        return {artifact["key"] for artifact in found}
+
+    def forms(self) -> set[str]:
+        """Names of all deployments."""
+        return {found["name"] for found in self.call("deployments/filter", {"limit": 200})}
+
+    def count(self) -> int:
+        """How many flow runs there are."""
+        return self.call("flow_runs/count", {})
+
+    def worker_log(self) -> str:
+        """What the worker and its runs printed, for a test that fails."""
+        return (self.home / "logs" / "worker.log").read_text()[-20_000:]
+
+    def tracked(self, query: str) -> list[Any]:
+        """MLflow's runs of the profile's experiment."""
+        experiment = self.mlflow.get_experiment_by_name("klear-small")
+        assert experiment is not None
+        return list(self.mlflow.search_runs([experiment.experiment_id], query))
+
+    # Processes
+
+    def pids(self, *words: str, but: str = "\0") -> list[int]:
+        """Living processes with all of the words on their command line, and without `but`."""
+        found = []
+        for entry in filter(lambda e: e.name.isdigit(), Path("/proc").iterdir()):
+            try:
+                text = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if state not in "ZX" and all(word in text for word in words) and but not in text:
+                found.append(int(entry.name))
+        return found
+
+    def engines(self) -> list[int]:
+        """Processes in which a worker executes a flow of this home."""
+        home = f"KLEAR_HOME={self.home}".encode()
+        return [pid for pid in self.pids("prefect.engine") if home in _proc(pid, "environ")]
+
+    def children(self) -> list[int]:
+        """Supervisors and what they supervise: processes that train or generate for this home."""
+        return self.pids("training.launch.child", str(self.store))
+
+    def jobs(self) -> list[int]:
+        """Those of them that do the work."""
+        return self.pids("-m training.launch.child", str(self.store), but="supervise.py")
+
+    def hold_at_checkpoint(self, stage: str) -> None:
+        """Stop the job of a stage as soon as it has a checkpoint.
+
+        It runs in slices of a tenth of a second, so that it cannot be over before the look.
+        """
+        checkpoints = f".work/{stage}/*/.resume/checkpoints/checkpoint-*"
+        assert eventually(lambda: self._stop_jobs_of(stage)), f"{stage} does not start"
+        while not any(self.store.glob(checkpoints)):
+            assert self.jobs(), f"{stage} ended without a checkpoint"
+            self.signal_jobs(signal.SIGCONT)
+            time.sleep(0.1)
+            self.signal_jobs(signal.SIGSTOP)
+
+    def _stop_jobs_of(self, stage: str) -> bool:
+        if not any(f"/{stage}/" in _proc(pid, "cmdline").decode() for pid in self.jobs()):
+            return False
+        self.signal_jobs(signal.SIGSTOP)
+        return True
+
+    def signal_jobs(self, number: signal.Signals) -> None:
+        for pid in self.jobs():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _proc(pid: int, name: str) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
+
+
+def computed(output: str) -> list[str]:
+    """Stages that a run computed, by what it printed."""
+    return [line.split()[1] for line in output.splitlines() if line.startswith("✓")]
+
+
+def cached(output: str) -> list[str]:
+    return [line.split()[1] for line in output.splitlines() if line.startswith("=")]
+
+
+def eventually(
+    condition: Callable[[], object], seconds: float = PATIENCE_S, pause_s: float = 0.1
+) -> bool:
+    """Whether it holds now, or soon."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(pause_s)
+    return bool(condition())

@@ -1,0 +1,165 @@
+"""A heavy job in its own process: its log, its progress, its failures, and nothing left of it."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tasks.stage import child, supervise
+from tasks.stage.child import ChildFailed, run_child, run_command
+from tasks.stage.progress import listening
+
+SLEEP = "import time; time.sleep(300)"
+FAMILY = """
+import json, os, signal, subprocess, sys, time
+mark, ready, ending = sys.argv[1:]
+sleep = [sys.executable, "-S", "-c", "import time; time.sleep(300)", mark]
+subprocess.Popen(sleep)                              # a child
+subprocess.Popen(sleep, start_new_session=True)      # one in a session of its own
+if os.fork() == 0:                                   # one whose parent is gone
+    os.setsid()
+    subprocess.Popen(sleep)
+    os._exit(0)
+if ending == "ignore":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(ready + ".part", "w") as file:
+    json.dump({"done": 1, "total": 2, "note": "ready"}, file)
+os.replace(ready + ".part", ready)
+if ending != "end":
+    time.sleep(300)
+sys.exit(3)
+"""
+
+
+def python(code: str, *words: str) -> list[str]:
+    return [sys.executable, "-c", code, *words]
+
+
+def log_of(out: Path) -> str:
+    return (out / "logs" / "child.log").read_text()
+
+
+def test_a_failure_carries_the_last_lines_of_this_attempt_alone(tmp_path: Path) -> None:
+    run_command(python("import sys; print('earlier', file=sys.stderr)"), tmp_path)
+    with pytest.raises(ChildFailed, match="exit code 7") as caught:
+        run_command(python("[print('line', n) for n in range(30)]; raise SystemExit(7)"), tmp_path)
+    assert caught.value.code == 7
+    assert str(tmp_path / "logs" / "child.log") in str(caught.value)
+    assert str(caught.value).splitlines()[1:] == [f"line {n}" for n in range(10, 30)]
+    assert log_of(tmp_path).startswith("earlier\nline 0\n")
+
+
+def test_a_killed_child_says_so(tmp_path: Path) -> None:
+    suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(ChildFailed, match=r"signal 9 .*out of memory"):
+        run_command(python(suicide), tmp_path)
+
+
+def test_progress_of_this_attempt_is_passed_on(tmp_path: Path) -> None:
+    (tmp_path / ".resume").mkdir()
+    progress = tmp_path / ".resume" / "progress.json"
+    progress.write_text('{"done": 9, "total": 9, "note": ""}')
+    code = "import os, sys; open('new', 'w').write(sys.argv[2]); os.replace('new', sys.argv[1])"
+    now = json.dumps({"done": 1, "total": 3, "note": "step 1"})
+    seen: list[tuple[float, float, str]] = []
+    with listening(lambda *now: seen.append(now)):
+        run_command(python("pass"), tmp_path)
+        assert seen == []
+        run_command(python(f"import os; os.chdir({str(tmp_path)!r}); {code}", str(progress), now),
+                    tmp_path)  # fmt: skip
+    assert seen == [(1, 3, "step 1")]
+
+
+def test_a_child_without_progress_is_ended(tmp_path: Path, marked: Any) -> None:
+    with pytest.raises(ChildFailed, match=r"no progress for 0\.01 minutes"):
+        run_command(python(SLEEP, marked.word), tmp_path, stall_minutes=0.01)
+    assert marked.pids() == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupt_ends_the_whole_tree_before_it_goes_on(
+    tmp_path: Path, marked: Any, error: type[BaseException]
+) -> None:
+    def interrupt(*_: object) -> None:
+        assert len(marked.pids()) >= 5  # supervisor, command and its three
+        raise error
+
+    ready = tmp_path / ".resume" / "progress.json"
+    with listening(interrupt), pytest.raises(error):
+        run_command(python(FAMILY, marked.word, str(ready), "sleep"), tmp_path)
+    assert marked.pids() == []
+
+
+def test_what_a_finished_command_left_behind_is_ended(tmp_path: Path, marked: Any) -> None:
+    with pytest.raises(ChildFailed, match="exit code 3"):
+        run_command(python(FAMILY, marked.word, str(tmp_path / "ready"), "end"), tmp_path)
+    assert marked.pids() == []
+
+
+def supervisor(word: str, ready: Path, ending: str, grace_s: float) -> "subprocess.Popen[bytes]":
+    """A supervisor over a family that runs."""
+    command = [*supervise.supervised(grace_s), *python(FAMILY, word, str(ready), ending)]
+    process = subprocess.Popen(command)
+    while not ready.exists():
+        assert process.poll() is None
+    return process
+
+
+def test_a_command_that_ignores_term_is_killed_and_a_second_signal_skips_the_grace(
+    tmp_path: Path, marked: Any
+) -> None:
+    process = supervisor(marked.word, tmp_path / "one", "ignore", grace_s=0.5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    process = supervisor(marked.word, tmp_path / "two", "ignore", grace_s=3600.0)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    assert marked.pids() == []
+
+
+def test_killing_the_supervisor_ends_the_command(tmp_path: Path, marked: Any) -> None:
+    command = [*supervise.supervised(5.0), *python(f"print(flush=True); {SLEEP}", marked.word)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.wait()
+    assert marked.gone()
+
+
+def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> None:
+    stage = (
+        "import sys; from pathlib import Path; from tasks.stage.child import run_command; "
+        "run_command([sys.executable, '-c', *sys.argv[2:]], Path(sys.argv[1]))"
+    )
+    ready = tmp_path / "ready"
+    process = subprocess.Popen(
+        python(stage, str(tmp_path), FAMILY, marked.word, str(ready), "sleep"), cwd=child.ROOT
+    )
+    while not ready.exists():
+        assert process.poll() is None
+    assert len(marked.pids()) >= 6
+    process.kill()
+    process.wait()
+    assert marked.gone()
+
+
+class Job(BaseModel):
+    steps: int
+
+
+def test_the_job_travels_as_a_file_to_a_process_that_finds_the_packages_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "select.py").write_text("raise RuntimeError('shadows the standard library')")
+    code = "import sys, select, training; print(sys.stdin.read(), open(sys.argv[1]).read())"
+    job_file = tmp_path / ".resume" / "job.json"
+    run_child(Job(steps=3), tmp_path, command=lambda job: [sys.executable, "-P", "-c", code, job])
+    assert json.loads(log_of(tmp_path)) == {"steps": 3}
+    assert child.alone(job_file)[-3:] == ["-m", "training.launch.child", str(job_file)]

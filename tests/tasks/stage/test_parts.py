@@ -1,0 +1,246 @@
+"""Parts come in order and are computed once; their workers never outlive who wants them."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.stage.parts import computed_parts
+from tasks.stage.watchdog import Stalled, watched
+from tasks.stage.workers import PRELOADED, end, mapped, worker_pool
+
+ROOT = Path(__file__).parents[3]
+WORK = """
+import os, signal, time
+from pathlib import Path
+
+def hang(part, folder):
+    # a part is the folder where each worker says who it is; the first does not heed TERM
+    if not list(Path(part).iterdir()):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (Path(part) / str(os.getpid())).touch()
+    time.sleep(3600)
+
+def fail_or_hang(part, folder):
+    if part[0] == "fail":
+        while not list(Path(part[1]).iterdir()):
+            time.sleep(0.05)
+        raise OSError("disk full")
+    hang(part[1], folder)
+
+def write_square(part, folder):
+    (folder / "square").write_text(str(part * part))
+
+def die(part, folder):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A module that worker processes can import, which this file is not."""
+    (tmp_path / "work_of_parts.py").write_text(WORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("work_of_parts")
+    sys.modules.pop("work_of_parts")
+
+
+def squares(folders) -> list[int]:
+    return [int((folder / "square").read_text()) for folder in folders]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parts_come_in_order_whatever_the_number_of_workers(tmp_path, work, workers):
+    parts = [3, 1, 2, 5]
+    folders = computed_parts(tmp_path / "parts", parts, work.write_square, workers=workers)
+    assert squares(folders) == [part * part for part in parts]
+
+
+def test_a_finished_part_is_not_computed_again(tmp_path, work):
+    computed: list[int] = []
+
+    def fails_at_the_third(part: int, folder: Path) -> None:
+        (folder / "square").write_text("torn")
+        computed.append(part)
+        if computed == [1, 2, 3]:
+            raise OSError("disk full")
+        work.write_square(part, folder)
+
+    with pytest.raises(OSError, match="disk full"):
+        list(computed_parts(tmp_path / "parts", [1, 2, 3, 4], fails_at_the_third))
+    folders = list(computed_parts(tmp_path / "parts", [1, 2, 3, 4], fails_at_the_third))
+    assert computed == [1, 2, 3, 3, 4]
+    assert squares(folders) == [1, 4, 9, 16]
+
+
+def test_a_worker_that_dies_is_an_error_with_advice(tmp_path, work):
+    with pytest.raises(RuntimeError, match="fewer workers or smaller parts"):
+        list(computed_parts(tmp_path / "parts", [1, 2], work.die, workers=2))
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Path:
+    """Where hanging workers say who they are."""
+    folder = tmp_path / "names"
+    folder.mkdir()
+    return folder
+
+
+def left(names: Path) -> list[str]:
+    """The workers that are still there, ended ones that nobody buried among them."""
+    return [p.name for p in names.iterdir() if Path("/proc", p.name).exists()]
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path, names):
+    (tmp_path / "work_of_parts.py").write_text(WORK)
+    (tmp_path / "slow.py").write_text(
+        textwrap.dedent(f"""
+        import sys
+        from pathlib import Path
+        sys.path.insert(0, {str(ROOT)!r})
+        from tasks.stage.parts import computed_parts
+        from work_of_parts import hang
+
+        if __name__ == "__main__":
+            names = Path({str(names)!r})
+            list(computed_parts(names.parent / "parts", [names, names], hang, workers=2))
+        """)
+    )
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "slow.py")])
+    wait_until(lambda: len(list(names.iterdir())) == 2)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not left(names))
+
+
+def test_workers_that_hang_are_ended_with_the_stage(tmp_path, work, names):
+    def stage() -> None:
+        with watched("collect", 1 / 60) as beat:
+            threading.Thread(target=until_they_hang, args=(beat,), daemon=True).start()
+            list(computed_parts(tmp_path / "parts", [names] * 4, work.hang, workers=2))
+
+    def until_they_hang(beat: Callable[[str], None]) -> None:
+        while len(list(names.iterdir())) < 2:
+            beat("starting")
+            time.sleep(0.05)
+
+    with pytest.raises(Stalled, match="collect made no progress"):
+        stage()
+    assert len(list(names.iterdir())) == 2
+    assert left(names) == []
+
+
+def test_a_part_that_fails_ends_the_others_at_once(tmp_path, work, names):
+    parts = [("fail", names), ("hang", names)]
+    with pytest.raises(OSError, match="disk full"):
+        list(computed_parts(tmp_path / "parts", parts, work.fail_or_hang, workers=2))
+    assert len(list(names.iterdir())) == 1
+    assert left(names) == []
+
+
+def test_who_closes_the_parts_early_ends_their_workers(tmp_path, work, names):
+    (tmp_path / "parts" / "00000").mkdir(parents=True)  # finished by an earlier run
+    with closing(computed_parts(tmp_path / "parts", [names] * 3, work.hang, workers=2)) as folders:
+        next(folders)
+        wait_until(lambda: len(list(names.iterdir())) == 2)
+    assert left(names) == []
+
+
+def servers() -> list[int]:
+    """The fork servers of this process."""
+    return [
+        child.pid
+        for child in psutil.Process().children()
+        if child.status() != psutil.STATUS_ZOMBIE and "forkserver" in " ".join(child.cmdline())
+    ]
+
+
+def test_pools_share_one_server_which_is_started_again_when_it_was_killed():
+    for name in PRELOADED:  # the server passes over what it cannot import, without a word
+        importlib.import_module(name)
+    with worker_pool(1) as first, worker_pool(1) as second:
+        parents = {pool.submit(os.getppid).result() for pool in (first, second)}
+    assert parents == set(servers())
+    (server,) = servers()
+    os.kill(server, signal.SIGKILL)
+    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+    with worker_pool(1) as pool:
+        assert pool.submit(os.getppid).result() != server
+
+
+def test_a_worker_sees_the_environment_of_now_and_not_of_when_the_server_began(monkeypatch):
+    with worker_pool(1) as pool:
+        assert pool.submit(os.getenv, "KLEAR_TEST_NEW").result() is None
+    monkeypatch.setenv("KLEAR_TEST_NEW", "new")
+    with worker_pool(1) as pool:
+        assert pool.submit(os.getenv, "KLEAR_TEST_NEW").result() == "new"
+
+
+def test_a_server_that_ends_before_its_workers_begin_is_a_broken_pool():
+    with worker_pool(1) as pool:
+        pool.submit(os.getpid).result()
+    (server,) = servers()
+    os.kill(server, signal.SIGSTOP)  # so that it is killed with the question unanswered
+    threading.Timer(0.3, os.kill, (server, signal.SIGKILL)).start()
+    pool = worker_pool(1)
+    try:
+        with pytest.raises(BrokenProcessPool, match="has ended"):
+            mapped(pool, abs, [1])
+    finally:
+        end(pool)
+
+
+def test_where_no_socket_can_be_made_workers_start_by_themselves(tmp_path):
+    """A socket's name has 108 bytes at most, and batch systems give long folders."""
+    long = tmp_path / ("f" * 100)
+    long.mkdir()
+    code = (
+        "import os\nfrom tasks.stage.workers import worker_pool\n"
+        "with worker_pool(1) as pool:\n    print(pool.submit(os.getppid).result() == os.getpid())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(long)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (ran.stdout.strip(), ran.returncode) == ("True", 0), ran.stderr
+
+
+def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):
+    for name in ("tasks/__init__.py", "numba.py", "socket.py", "run/main.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise OSError('not what was wanted')")
+    (tmp_path / "run" / "main.py").write_text(
+        textwrap.dedent(f"""
+        import sys
+        sys.path[0] = {str(ROOT)!r}
+        from tasks.data.duplicates.folding import fold
+        from tasks.stage.workers import worker_pool
+        if __name__ == "__main__":
+            import pyarrow as pa
+            with worker_pool(1) as pool:
+                folded = pool.submit(fold, pa.chunked_array([["A b"]])).result()
+                print(bytes(folded.data))
+        """)
+    )
+    ran = subprocess.run(
+        [sys.executable, "run/main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (ran.stdout.strip(), ran.returncode) == ("b'a b'", 0), ran.stderr

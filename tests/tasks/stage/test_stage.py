@@ -1,0 +1,375 @@
+"""A stage is computed once, resumed after a kill, redone when asked, and never half published."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from configs.settings.base import Runtime, Settings
+from configs.settings.evaluation import ReportSettings
+from tasks.report.report import report as report_stage
+from tasks.report.run_story import summary
+from tasks.stage.progress import report
+from tasks.stage.run import (
+    Run,
+    active,
+    headline,
+    plan_summary,
+    story_of_this_run,
+)
+from tasks.stage.stage import Metrics, stage
+from tasks.stage.watchdog import Stalled
+from tasks.store.store import About, Artifact, Store, nothing
+from tasks.tracking.run_tracker import StageLog, Untracked
+
+
+class How(Runtime):
+    workers: int = 1
+
+
+class Knobs(Settings):
+    text: str = "hello"
+    how: How = How()
+
+
+CALLS: list[str] = []
+
+
+@stage(version=1)
+def write_text(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
+    CALLS.append(settings.text)
+    before = "".join(i.file("text.txt").read_text() for i in inputs)
+    (out / "text.txt").write_text(before + settings.text)
+    (out / "logs").mkdir(exist_ok=True)
+    (out / "logs" / "time.txt").write_text(str(time.time_ns()))
+    return {"length": len(before + settings.text)}
+
+
+@stage(version=1)
+def draw(out: Path, *, settings: Knobs, seed: int) -> Metrics:
+    (out / "seed.txt").write_text(str(seed))
+    return {}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    CALLS.clear()
+    return Run(store=Store(tmp_path))
+
+
+def test_the_same_meaning_is_computed_once(run: Run) -> None:
+    with active(run):
+        first = write_text(settings=Knobs())
+        assert write_text(settings=Knobs()) == first
+        assert write_text(settings=Knobs(how=How(workers=9))) == first  # how is not what
+    assert CALLS == ["hello"]
+    assert first.metrics == {"length": 5.0}
+
+
+def test_a_changed_setting_recomputes_the_stage_and_what_follows(run: Run) -> None:
+    tail = write_text.named("tail")
+    with active(run):
+        for text in ("hello", "bye"):
+            tail(write_text(settings=Knobs(text=text)), settings=Knobs(text="!"))
+    assert CALLS == ["hello", "!", "bye", "!"]
+
+
+def test_equal_bytes_from_a_forced_stage_keep_its_descendants(run: Run, tmp_path: Path) -> None:
+    tail = write_text.named("tail")
+    with active(run):
+        tail(write_text(settings=Knobs()), settings=Knobs(text="!"))
+    with active(Run(store=Store(tmp_path), force=frozenset({"write_text"}))):
+        tail(write_text(settings=Knobs()), settings=Knobs(text="!"))
+    assert CALLS == ["hello", "!", "hello"]
+
+
+def test_a_forced_stage_that_another_run_has_redone_meanwhile_is_not_redone(tmp_path: Path) -> None:
+    CALLS.clear()
+    with active(Run(store=Store(tmp_path))):
+        write_text(settings=Knobs())
+    both = [Run(store=Store(tmp_path), force=frozenset({"write_text"})) for _ in range(2)]
+    for run in (*both, *both):  # the second one waited for the first; then both are retried
+        with active(run):
+            write_text(settings=Knobs())
+    assert len(CALLS) == 2
+    with active(Run(store=Store(tmp_path), force=frozenset({"write_text"}))):
+        write_text(settings=Knobs())
+    assert len(CALLS) == 3
+
+
+@pytest.mark.parametrize("damage", ["delete", "truncate", "manifest"])
+def test_a_damaged_result_is_recomputed_and_the_reason_names_the_file(
+    run: Run, damage: str
+) -> None:
+    with active(run):
+        made = write_text(settings=Knobs())
+        victim = made.folder / ("manifest.json" if damage == "manifest" else "text.txt")
+        victim.unlink() if damage == "delete" else victim.write_text("x")
+        found, why = run.store.find(made.stage, made.key)
+        assert found is None
+        assert ("manifest" if damage == "manifest" else "text.txt") in why
+        again = write_text(settings=Knobs())
+    assert len(CALLS) == 2
+    assert again.digest == made.digest
+
+
+def test_logs_are_kept_but_do_not_change_the_digest(run: Run, tmp_path: Path) -> None:
+    with active(run):
+        first = write_text(settings=Knobs())
+    with active(Run(store=Store(tmp_path / "other"))):
+        second = write_text(settings=Knobs())
+    log = "logs/time.txt"
+    assert first.file(log).read_text() != second.file(log).read_text()
+    assert first.digest == second.digest
+
+
+def test_a_failed_stage_publishes_nothing_and_its_work_is_resumed(run: Run) -> None:
+    @stage(version=1)
+    def flaky(out: Path, *, settings: Knobs) -> Metrics:
+        scratch = out / ".resume" / "half.txt"
+        if not scratch.exists():
+            scratch.parent.mkdir()
+            scratch.write_text("half of it")
+            raise RuntimeError("killed")
+        (out / "whole.txt").write_text(scratch.read_text() + ", and the rest")
+        return {}
+
+    with active(run):
+        with pytest.raises(RuntimeError, match="killed"):
+            flaky(settings=Knobs())
+        assert not list(run.store.root.glob("flaky/*"))
+        made = flaky(settings=Knobs())
+    assert made.file("whole.txt").read_text() == "half of it, and the rest"
+    assert not (made.folder / ".resume").exists()
+
+
+def test_the_seed_is_part_of_the_key_only_of_stages_that_draw(tmp_path: Path) -> None:
+    CALLS.clear()
+    for seed in (1, 2):
+        with active(Run(store=Store(tmp_path), seed=seed)):
+            assert draw(settings=Knobs()).file("seed.txt").read_text() == str(seed)
+            write_text(settings=Knobs())
+    assert len(CALLS) == 1
+
+
+def test_a_forced_stage_that_fails_leaves_the_old_result(run: Run, tmp_path: Path) -> None:
+    healthy = [True]
+
+    @stage(version=1)
+    def fragile(out: Path, *, settings: Knobs) -> Metrics:
+        if not healthy[0]:
+            raise RuntimeError("no disk")
+        (out / "a.txt").write_text("a")
+        return {}
+
+    with active(run):
+        made = fragile(settings=Knobs())
+    healthy[0] = False
+    forced = Run(store=Store(tmp_path), force=frozenset({"fragile"}))
+    with active(forced), pytest.raises(RuntimeError, match="no disk"):
+        fragile(settings=Knobs())
+    assert made.file("a.txt").read_text() == "a"
+
+
+def test_a_metric_that_is_no_number_does_not_spoil_the_manifest(run: Run) -> None:
+    @stage(version=1)
+    def odd(out: Path, *, settings: Knobs) -> Metrics:
+        (out / "a.txt").write_text("a")
+        return {"good": 1.0, "bad": float("nan"), "worse": float("inf")}
+
+    with active(run):
+        assert odd(settings=Knobs()).metrics == {"good": 1.0}
+        assert odd(settings=Knobs()).metrics == {"good": 1.0}
+
+
+def test_an_edited_file_outside_of_the_store_is_noticed(run: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+
+    @stage(version=1, reads=lambda settings: [rows])
+    def copy_rows(out: Path, *, settings: Knobs) -> Metrics:
+        (out / "rows.jsonl").write_text(rows.read_text())
+        return {}
+
+    with active(run):
+        rows.write_text("one")
+        first = copy_rows(settings=Knobs())
+        rows.write_text("two")
+        second = copy_rows(settings=Knobs())
+        rows.write_text("one")
+        assert copy_rows(settings=Knobs()) == first
+    assert second.file("rows.jsonl").read_text() == "two"
+
+
+def test_the_manifest_says_what_made_the_result(run: Run) -> None:
+    with active(run):
+        first = write_text(settings=Knobs())
+        second = write_text.named("tail")(first, settings=Knobs(text="!"))
+    manifest = json.loads((second.folder / "manifest.json").read_text())
+    assert manifest["settings"] == {"text": "!", "how": {"workers": 1}}
+    assert manifest["inputs"] == [{"stage": "write_text", "key": first.key, "digest": first.digest}]
+    assert set(manifest["files"]) == {"text.txt", "logs/time.txt"}
+
+
+def test_a_stage_outside_of_a_run_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r"use `with active"):
+        write_text(settings=Knobs())
+
+
+def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from tasks.store.store import Store\n"
+        f"with Store(Path({str(tmp_path)!r})).lock('a'): print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with Store(tmp_path).lock("a", wait=False) as free:
+        assert not free
+    holder.kill()
+    holder.wait()
+    with Store(tmp_path).lock("a", wait=False) as free:
+        assert free
+
+
+def test_a_changed_byte_is_found_when_asked_and_that_stage_recomputed(run: Run) -> None:
+    with active(run):
+        made = write_text(settings=Knobs())
+        made.file("text.txt").write_text("jello")  # the same size
+        write_text(settings=Knobs())
+        assert len(CALLS) == 1, "sizes alone cannot tell"
+    with active(replace(run, verify=True)):
+        again = write_text(settings=Knobs())
+        write_text(settings=Knobs())
+    assert len(CALLS) == 2
+    assert again.file("text.txt").read_text() == "hello"
+
+
+PATIENCE = 2 / 60  # minutes, also for all that a stage does before its first report
+SILENT = threading.Event()
+
+
+class HangingStore(Store):
+    """A store whose server does not answer any more, in one of its three transfers."""
+
+    where = ""
+
+    def fetch(self, ref: object) -> None:
+        self._hang("fetch")
+
+    def publish(self, work: Path, about: About = nothing, **fields: Any) -> Artifact:
+        self._hang("publish")
+        return super().publish(work, about, **fields)
+
+    def share(self, artifact: Artifact) -> Artifact:
+        self._hang("share")
+        return artifact
+
+    def _hang(self, where: str) -> None:
+        if where == self.where:
+            report(1, 7, "files moved")
+            SILENT.wait(3600)
+
+
+class Told(Untracked):
+    """Remembers how each stage ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[str] = []
+
+    def stage(self, *about: Any) -> StageLog:
+        log = super().stage(*about)
+        log.finish = self.ended.append
+        return log
+
+
+@stage(version=1)
+def hang(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
+    report(1, 7, "files moved")
+    SILENT.wait(3600)
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("where", "who", "ended"),
+    [
+        ("body", "hang", ["FINISHED", "FAILED"]),
+        ("fetch", "hang", ["FINISHED", "FAILED"]),
+        ("publish", "write_text", ["FAILED"]),
+        ("share", "write_text", []),
+    ],
+)
+def test_a_stage_that_hangs_fails_and_publishes_nothing(
+    run: Run, where: str, who: str, ended: list[str]
+) -> None:
+    store = HangingStore(run.store.root)
+    if where == "share":
+        with active(run):
+            write_text(settings=Knobs())
+    store.where = where
+    tracker = Told()
+    watched = replace(run, store=store, stall_minutes=PATIENCE, tracker=tracker)
+    message = f"{who} made no progress.*1 of 7 files moved"
+    with active(watched), pytest.raises(Stalled, match=message):
+        hang(write_text(settings=Knobs()), settings=Knobs())
+    assert tracker.ended == ended
+    assert not list(store.root.glob("hang/*"))
+
+
+def planned(stage: str, action: str, why: str = "", seconds: float | None = None) -> Any:
+    return SimpleNamespace(stage=stage, action=action, why=why, seconds=seconds)
+
+
+def test_the_story_says_what_was_planned_reused_and_computed(tmp_path: Path) -> None:
+    tail = write_text.named("tail")
+    with active(Run(store=Store(tmp_path))):
+        write_text(settings=Knobs())
+    run = Run(store=Store(tmp_path))
+    plan_summary(run, [planned("write_text", "reuse"), planned("tail", "compute", "new", 9.0)])
+    with active(run):
+        tail(write_text(settings=Knobs()), settings=Knobs())
+        story = story_of_this_run()
+    assert story is not None
+    found = [(h.stage, h.action) for h in story.happened]
+    assert found == [("write_text", "reused"), ("tail", "computed")]
+    expected = story.expected("tail")
+    assert expected is not None
+    assert (expected.why, expected.seconds) == ("new", 9.0)
+    assert summary(story).startswith("2 stages: 1 computed, 1 reused. Expected 9.0 s")
+    assert "1 computed, 1 reused" in headline(run)
+    assert story_of_this_run() is None
+
+
+def test_a_retry_is_measured_by_the_first_plan_and_owns_what_was_computed_before(
+    run: Run,
+) -> None:
+    plan_summary(run, [planned("write_text", "compute")])
+    with active(run):
+        write_text(settings=Knobs())
+    retried = Run(store=run.store, run_id=run.run_id)
+    plan_summary(retried, [planned("write_text", "reuse")])
+    with active(retried):
+        write_text(settings=Knobs())
+    assert [e.action for e in retried.planned] == ["compute"]
+    happened = retried.happened["write_text"]
+    assert (happened.action, happened.why) == ("computed", "before this run was resumed")
+
+
+def test_the_report_has_the_story_of_its_run_which_is_not_in_its_key(run: Run) -> None:
+    plan_summary(run, [planned("write_text", "compute", "never computed")])
+    other = Run(store=run.store)
+    pages = []
+    for each in (run, other):
+        with active(each):
+            made = write_text(settings=Knobs())
+            pages.append(report_stage(made, settings=ReportSettings(profile="tiny")))
+    assert "never computed" in pages[0].file("report.html").read_text()
+    assert pages[0].key == pages[1].key
+    assert other.happened["report"].action == "reused"

@@ -1,0 +1,157 @@
+"""A stage that shows no progress fails with what it was doing; one that moves is left alone."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.judge.judge import Judge
+from eval.records import Problem
+from tasks.stage.watchdog import Beat, Stalled, watched
+from tasks.tracking.prefect_states import CancelledInUI
+
+SHORT = 0.6 / 60  # minutes
+LONG = 60.0
+NEVER = threading.Event()
+
+
+def hang() -> None:
+    """Without a watchdog: until the test run is ended."""
+    while not NEVER.wait(3600):
+        pass
+
+
+def under_watch(work: Callable[[Beat], object], log: Path | None = None) -> None:
+    with watched("judge", SHORT, log) as beat:
+        work(beat)
+
+
+def test_a_silent_stage_fails_and_says_where_it_was():
+    def work(beat: Beat) -> None:
+        beat("7 of 40 AC")
+        with suppress(Exception):  # what handles every failure of its own does not handle this
+            hang()
+
+    with pytest.raises(Stalled, match=r"judge made no progress for 0\.01 minutes") as stalled:
+        under_watch(work)
+    for part in ("7 of 40 AC", "NEVER.wait(3600)", "stall_minutes"):
+        assert part in str(stalled.value)
+
+
+def test_the_end_of_the_log_says_more_than_the_code(tmp_path: Path):
+    log = tmp_path / "child.log"
+    log.write_text("".join(f"line {n}\n" for n in range(100)))
+    with pytest.raises(Stalled) as stalled:
+        under_watch(lambda _: hang(), log)
+    assert str(stalled.value).splitlines()[-20:] == [f"line {n}" for n in range(80, 100)]
+    assert str(log) in str(stalled.value)
+
+
+class NoAnswer:
+    """A pool whose workers hang, and whose own deadline fails as well."""
+
+    workers = 1
+
+    def submit(self, deadline_s: float, payload: bytes) -> "Future[Any]":
+        return Future()
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_judge_that_waits_for_a_dead_worker_ends_the_stage_and_scores_nothing():
+    problem = Problem(id="p", domain="math", source="s", prompt="?", answer=r"\frac{\pi}{7}")
+    with Judge() as judge:
+        judge._math = NoAnswer()
+        with pytest.raises(Stalled, match="judge made no progress"):
+            under_watch(lambda _: judge.judge(problem, r"<think></think> \boxed{\cos x}"))
+
+
+def test_a_clean_up_that_hangs_or_fails_is_interrupted_again_and_hides_nothing():
+    reached: list[str] = []
+
+    def work(beat: Beat) -> None:
+        beat("step 3")
+        try:
+            hang()
+        finally:
+            reached.append("behind the first")
+            try:
+                hang()
+            finally:
+                raise OSError("the socket is gone")
+
+    with pytest.raises(Stalled, match="last: step 3"):
+        under_watch(work)
+    assert reached == ["behind the first"]
+
+
+def test_what_ray_makes_of_the_interrupt_is_a_stall_too():
+    def work(_: Beat) -> None:
+        with suppress(KeyboardInterrupt):
+            hang()
+        raise KeyboardInterrupt
+
+    with pytest.raises(Stalled, match="judge made no progress"):
+        under_watch(work)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), CancelledInUI("id"), OSError("disk full"), SystemExit(1)]
+)
+def test_what_the_watchdog_did_not_cause_passes_as_it_is(error: BaseException):
+    with pytest.raises(type(error)) as raised, watched("dedup", LONG):
+        raise error
+    assert raised.value is error
+
+
+def test_a_cancel_of_a_stage_that_hangs_is_a_cancel():
+    def work(_: Beat) -> None:
+        try:
+            hang()
+        finally:
+            raise CancelledInUI("id")
+
+    with pytest.raises(CancelledInUI):
+        under_watch(work)
+
+
+def test_an_interrupt_after_the_stage_went_on_is_its_own():
+    def work(beat: Beat) -> None:
+        with suppress(KeyboardInterrupt):
+            hang()
+        beat("on again")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        under_watch(work)
+    assert type(raised.value) is KeyboardInterrupt
+
+
+def test_progress_keeps_a_slow_stage_alive():
+    patience_s = 2.0
+    began = time.monotonic()
+    with watched("distill", patience_s / 60) as beat:
+        while time.monotonic() - began < 2 * patience_s:
+            beat("")
+            time.sleep(0.05)
+
+
+def test_nothing_comes_after_the_block():
+    before = signal.getsignal(signal.SIGUSR2)
+    with watched("dedup", LONG):
+        [watch] = [t for t in threading.enumerate() if t.name == "watchdog"]
+        interrupt = signal.getsignal(signal.SIGUSR2)
+        assert callable(interrupt)
+    interrupt(signal.SIGUSR2, None)  # a signal that comes at the very end
+    watch.join(60)
+    assert not watch.is_alive()
+    assert signal.getsignal(signal.SIGUSR2) == before
+    with watched("dedup", None):  # without a limit nobody watches
+        assert signal.getsignal(signal.SIGUSR2) == before

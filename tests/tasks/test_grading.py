@@ -1,0 +1,107 @@
+"""A few graded answers, each with every check of the judge, chosen by rule."""
+
+import re
+from pathlib import Path
+
+from configs.settings.judging import JudgeSettings
+from eval.judge.graded import FILE, Graded, read_graded
+from eval.records import Problem, Sample, Score, StdinCase, TestSuite
+from eval.tables import write_table
+from tasks.report import grading
+from tasks.report.grading import ANSWERS, CHECKS, grade_some
+from tasks.report.report import report_page
+from tasks.store.store import Artifact
+
+CASES = tuple(StdinCase(input=str(n), output=str(2 * n)) for n in range(CHECKS + 3))
+TWICE = Problem(
+    domain="code", prompt="Print twice the number.", tests=TestSuite(kind="stdin", cases=CASES)
+)
+ALWAYS_TWO = "<think>\n</think>\n```python\nprint(2)\n```"
+ONLY_THE_SECOND_IS_RIGHT = ["AC" if n == 1 else "WA" for n in range(CHECKS)]
+
+
+def evaluated(folder: Path, problems: list[Problem], text: str, right: set[int]) -> Path:
+    write_table(folder / "problems.parquet", Problem, problems)
+    samples = [Sample(problem_id=p.id, index=0, model="m", text=text) for p in problems]
+    write_table(folder / "samples.parquet", Sample, samples)
+    scores = [
+        Score(problem_id=p.id, reward=1.0, correct=i in right, pass_rate=float(i in right),
+              verdict="AC" if i in right else "WA")
+        for i, p in enumerate(problems)
+    ]  # fmt: skip
+    write_table(folder / "scores.parquet", Score, scores)
+    return folder / "problems.parquet"
+
+
+def test_a_program_is_judged_once_a_test(tmp_path):
+    asked = evaluated(tmp_path, [TWICE], ALWAYS_TWO, set())
+    (graded,) = grade_some(tmp_path, [asked], JudgeSettings(sandbox="none"))
+    assert [c.verdict for c in graded.checks] == ONLY_THE_SECOND_IS_RIGHT
+    assert graded.checks_in_all == len(CASES)
+    assert (graded.checks[1].input, graded.checks[1].expected) == ("1", "2")
+    assert graded.verdict == "WA"
+
+
+def test_few_are_chosen_and_both_right_and_wrong_ones(tmp_path):
+    problems = [Problem(domain="math", prompt=f"{n}?", answer="2") for n in range(30)]
+    asked = evaluated(tmp_path, problems, "\\boxed{2}", set(range(15)))
+    graded = grade_some(tmp_path, [asked], JudgeSettings())
+    assert [g.verdict for g in graded] == ["AC"] * (ANSWERS // 2) + ["WA"] * (ANSWERS // 2)
+    assert graded[0].answer == "2"
+    assert graded[0].checks[0].expected == "2"
+
+
+def test_an_answer_to_a_problem_that_is_gone_has_its_grade_and_no_checks(tmp_path):
+    evaluated(tmp_path, [TWICE], ALWAYS_TWO, set())
+    (graded,) = grade_some(tmp_path, [], JudgeSettings(sandbox="none"))
+    assert (graded.verdict, graded.checks) == ("WA", ())
+
+
+def test_what_is_written_is_read_back_and_no_file_is_no_answer(tmp_path):
+    one = Graded(problem_id="p", index=0, prompt="q", text="t", answer=None, verdict="IE",
+                 reward=None, correct=None, pass_rate=None)  # fmt: skip
+    path = tmp_path / FILE
+    assert read_graded(path) == []
+    path.parent.mkdir()
+    path.write_text(one.model_dump_json() + "\n")
+    assert read_graded(path) == [one]
+
+
+def test_an_answer_with_any_line_separator_is_read_back(tmp_path):
+    text = "a\u2028b\x85c\u2029d\x0be\x1cf"  # str.splitlines cuts at every one of them
+    graded = [
+        Graded(problem_id="p", index=i, prompt=text, text=text, answer=text, verdict="WA",
+               reward=-1, correct=False, pass_rate=0.0)
+        for i in range(2)
+    ]  # fmt: skip
+    path = tmp_path / "graded.jsonl"
+    path.write_bytes("".join(g.model_dump_json() + "\n" for g in graded).encode())
+    assert read_graded(path) == graded
+
+
+def test_an_answer_without_a_program_was_never_run(tmp_path):
+    asked = evaluated(tmp_path, [TWICE], "<think>\n</think> no program", set())
+    (graded,) = grade_some(tmp_path, [asked], JudgeSettings(sandbox="none"))
+    assert (graded.answer, graded.checks, graded.checks_in_all) == (None, (), len(CASES))
+
+
+def test_the_report_shows_what_every_test_said(tmp_path):
+    folder = tmp_path / "evaluate_sft"
+    folder.mkdir()
+    asked = evaluated(folder, [TWICE], ALWAYS_TWO, set())
+    (folder / "results.json").write_text("[]")
+    graded = grade_some(folder, [asked], JudgeSettings(sandbox="none"))
+    (folder / FILE).parent.mkdir()
+    (folder / FILE).write_text("".join(g.model_dump_json() + "\n" for g in graded))
+    text = report_page([Artifact.of_folder(folder, folder.name)], "tiny").body
+    assert "<summary>SFT: WA, reward 1.0</summary>" in text
+    verdicts = re.findall(rf"^\| test \d+ of {len(CASES)} \| (\w+)", text, flags=re.M)
+    assert verdicts == ONLY_THE_SECOND_IS_RIGHT
+    assert f"_The first {CHECKS} tests; {len(CASES) - CHECKS} more._" in text
+
+
+def test_programs_are_run_again_for_a_limited_time_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(grading, "SECONDS", 0.0)
+    asked = evaluated(tmp_path, [TWICE], ALWAYS_TWO, set())
+    (graded,) = grade_some(tmp_path, [asked], JudgeSettings(sandbox="none"))
+    assert (graded.verdict, graded.checks, graded.checks_in_all) == ("WA", (), len(CASES))

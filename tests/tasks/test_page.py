@@ -1,0 +1,63 @@
+"""Pages: no text of a model or a data file can break out of its frame."""
+
+import re
+
+import pytest
+from markdown_it import MarkdownIt
+
+from tasks.report.page import Figure, Page, environment, link, with_inline_plots
+from tasks.report.plots import Series, curve_plot, funnel_plot, scores_plot
+from tests.tasks.pages_by_hand import EVIL, Elements, page_of
+
+
+def test_no_text_becomes_markup():
+    page = page_of(EVIL)
+    for html in (page.html(), MarkdownIt("commonmark", {"html": True}).render(page.markdown())):
+        found = Elements(html)
+        assert not found.tags & {"script", "img"}
+        assert not [name for name, _ in found.attributes if name.startswith("on")]
+        assert not [v for name, v in found.attributes if name == "href" and "javascript:" in v[:11]]
+        assert found.summary == [" ".join(EVIL.split())]
+        assert found.pre == [EVIL.replace("\r\n", "\n") + "\n"]
+    assert Elements(page.html()).tags == Elements(page_of("x").html()).tags
+
+
+@pytest.mark.parametrize(
+    "start", ["# a", "- a", "1. a", "2) a", "+ a", "=== ", "> a", "    code", "---"]
+)
+def test_a_line_that_begins_like_markup_stays_a_paragraph(start):
+    text = environment().from_string("{{ text|line }}").render(text=start)
+    assert Elements(MarkdownIt().render(text)).tags == {"p"}
+
+
+def test_the_html_file_asks_for_nothing_outside_itself_and_its_contents_lead_somewhere():
+    body = "## First & second\n\n![a](plots/one.svg)\n\n## Third\n\n### inside\n"
+    page = Elements(Page("Title", "s", "", body, [Figure("one", "<svg/>", "a")]).html())
+    sources = [v for name, v in page.attributes if name in ("src", "href", "action")]
+    assert any(v.startswith("data:image/svg+xml") for v in sources)
+    assert all(v.startswith(("data:image/svg+xml", "#")) for v in sources)
+    targets = {v for name, v in page.attributes if name == "id"}
+    assert {v[1:] for name, v in page.attributes if name == "href"} == targets
+    assert targets == {"first-second", "third"}
+
+
+def test_only_web_addresses_are_links():
+    assert link("here", "javascript:alert(1)") == "here"
+    assert link("a_b", "http://x/a|b>") == r"[a\_b](<http://x/a%7Cb%3E>)"
+
+
+def test_inlined_plots_need_no_folder(tmp_path):
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "one.svg").write_text("<svg></svg>")
+    text = with_inline_plots("![a \\[b\\]](plots/one.svg)\n![lost](plots/two.svg)", tmp_path)
+    assert len(re.findall(r"\(data:image/svg\+xml;base64,", text)) == 1
+    assert "plots/two.svg" in text
+
+
+def test_the_bytes_of_a_plot_depend_on_its_data_only():
+    series = [Series("a", (0.0, 1.0), (1.0, 2.0), (0.5, 1.5), (1.5, 2.5))]
+    for draw in (lambda: funnel_plot([("dedup", 5, 1)]), lambda: curve_plot("t", series),
+                 lambda: scores_plot(["x", "y"], series)):  # fmt: skip
+        assert draw() == draw()
+        assert "<dc:date>" not in draw()
+    assert curve_plot("t", series) != curve_plot("u", series)

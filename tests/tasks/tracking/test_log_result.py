@@ -1,0 +1,228 @@
+"""What MLflow knows of finished stages: rows, checkpoint, scores, traces, and the ways between."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.tracing.client import TracingClient
+
+from configs.settings.base import Settings
+from configs.settings.evaluation import BenchmarkProtocol
+from configs.settings.judging import JudgeSettings
+from eval.benchmarks.benchmarks import Statement, score_benchmark
+from eval.records import Problem, Rejected, Sample, Score
+from eval.tables import write_table
+from tasks.stage.run import Run, active
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import Artifact, Store
+from tasks.tracking.mlflow_client import Mlflow
+from tasks.tracking.run_tracker import Tracker
+
+CANARY = "sk-canary-5f0c1d7e9b"
+PROBLEMS = [
+    Problem(domain="math", prompt=f"{n} + 1?", answer=str(n + 1), source="sums") for n in range(3)
+]
+STATEMENT = Statement(
+    checkpoint="c", engine="e", temperature=0.6, top_p=0.95, max_tokens=64, yarn_factor=None,
+    template="t", grader_version=1, sandbox="none", seed=1, resamples=20,
+)  # fmt: skip
+
+
+class Knobs(Settings):
+    value: int = 1
+    right: int = 2
+    judge: JudgeSettings = JudgeSettings()
+
+
+@stage(version=1)
+def select(out: Path, *, settings: Knobs) -> Metrics:
+    write_table(out / "kept.parquet", Problem, PROBLEMS)
+    write_table(out / "rejected.parquet", Rejected, [Rejected(id="x", reason="short", row="{}")])
+    return {"kept": 3}
+
+
+@stage(version=1)
+def sft(out: Path, rows: Artifact, *, settings: Knobs) -> Metrics:
+    (out / "checkpoint").mkdir(exist_ok=True)
+    (out / "checkpoint/model.safetensors").write_bytes(b"w" * 1_000_000 + bytes([settings.value]))
+    (out / "logs").mkdir(exist_ok=True)
+    lines = [{"step": t, "time": 1e9 + t, "metrics": {"loss": 1 / t}} for t in (1, 2, 3)]
+    (out / "logs/metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    return {"parameters": 4}
+
+
+@stage(version=1)
+def evaluate_sft(out: Path, model: Artifact, rows: Artifact, *, settings: Knobs) -> Metrics:
+    scores = {}
+    with_tables = []
+    for i, p in enumerate(PROBLEMS):
+        right = i < settings.right
+        text = f"<think>\n</think>\n\\boxed{{{p.answer if right else 7}}}"
+        with_tables.append(Sample(problem_id=p.id, index=0, model="sft", text=text))
+        scores[p.id, 0] = Score(
+            problem_id=p.id,
+            reward=1.0 if right else -1.0,
+            correct=right,
+            pass_rate=float(right),
+            verdict="AC" if right else "WA",
+        )
+    write_table(out / "problems.parquet", Problem, PROBLEMS)
+    write_table(out / "samples.parquet", Sample, with_tables)
+    write_table(out / "scores.parquet", Score, scores.values())
+    protocol = BenchmarkProtocol(name="sums", k=1)
+    result = score_benchmark(protocol, PROBLEMS, {}, scores, STATEMENT)
+    (out / "results.json").write_text(f"[{result.model_dump_json()}]")
+    return {"sums/avg": settings.right / 3}
+
+
+class Place:
+    def __init__(self, uri: str, root: Path, name: str) -> None:
+        self.uri, self.store = uri, Store(root / "store")
+        self.root, self.name = root, name
+        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self.client.create_experiment(name, str(root / "artifacts"))
+
+    def chain(self, parent: str = "", **knobs: int) -> tuple[str, list[Artifact]]:
+        """One run of all three stages; its id and results."""
+        tracker = Tracker(self.uri, self.name)
+        run_id = tracker.start_pipeline("tiny", {}, parent)
+        with active(Run(store=self.store, run_id=run_id, tracker=tracker)):
+            settings = Knobs.model_validate(knobs)
+            rows = select(settings=Knobs())
+            model = sft(rows, settings=Knobs(value=settings.value))
+            scores = evaluate_sft(model, rows, settings=settings)
+        tracker.finish(run_id, "FINISHED")
+        assert tracker.queue.refused == 0
+        return run_id, [rows, model, scores]
+
+    def run_of(self, artifact: Artifact):
+        return self.client.get_run(self.store.manifest(artifact).mlflow_run)
+
+    def traces(self) -> int:
+        experiment = self.client.get_experiment_by_name(self.name)
+        assert experiment is not None
+        found = TracingClient(self.uri).search_traces(locations=[experiment.experiment_id])
+        return len(found)
+
+
+@pytest.fixture(scope="module")
+def told(
+    mlflow_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Place, list[Artifact]]]:
+    """One run that was told whole, with a secret in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", CANARY)
+        place = Place(mlflow_database, tmp_path_factory.mktemp("told"), "klear-told")
+        _, results = place.chain()
+        yield place, results
+
+
+@pytest.fixture
+def place(mlflow_database: str, tmp_path: Path) -> Place:
+    return Place(mlflow_database, tmp_path, f"klear-{tmp_path.name}")
+
+
+def test_from_a_score_to_the_checkpoint_the_rows_the_config_and_the_commit(told):
+    place, (rows, model, scores) = told
+    scored = place.run_of(scores)
+    (read,) = scored.inputs.model_inputs
+    checkpoint = place.client.get_logged_model(read.model_id)
+    assert checkpoint.tags["klear.digest"] == model.digest
+    assert checkpoint.tags["klear.path"] == str(model.folder / "checkpoint")
+    assert [(m.key, m.value) for m in checkpoint.metrics if m.key == "sums/avg"] == [
+        ("sums/avg", pytest.approx(2 / 3))
+    ]
+    trained = place.client.get_run(checkpoint.source_run_id)
+    (trained_on,) = [d for d in trained.inputs.dataset_inputs if d.tags[0].value == "training"]
+    assert (trained_on.dataset.name, trained_on.dataset.digest) == ("select", rows.digest[:16])
+    assert json.loads(trained_on.dataset.profile)["num_rows"] == 3
+    assert json.loads(trained_on.dataset.source)["uri"] == str(rows.folder)
+    assert trained.data.params["value"] == "1"
+    assert scored.data.tags["klear.git_commit"] == place.store.manifest(scores).git_commit
+    assert f"klear lineage evaluate_sft/{scores.key}" in scored.data.tags["mlflow.note.content"]
+
+
+def test_and_back_from_the_rows_to_who_read_them(told):
+    place, (rows, model, _) = told
+    (made,) = place.run_of(rows).inputs.dataset_inputs
+    assert made.tags[0].value == "output"
+    (read,) = place.run_of(model).inputs.dataset_inputs
+    assert read.dataset.digest == made.dataset.digest
+    (output,) = place.run_of(model).outputs.model_outputs
+    assert place.client.get_logged_model(output.model_id).source_run_id == model.mlflow_run
+
+
+def test_a_checkpoint_is_a_version_with_its_stages_alias_and_no_copy_of_its_weights(told):
+    place, (_, model, _) = told
+    version = place.client.get_model_version_by_alias(place.name, "sft")
+    assert version.tags["klear.artifact"] == f"sft/{model.key}"
+    assert str(model.folder) in version.description
+    names = (f"models:/{place.name}@sft", f"models:/{place.name}/1", version.tags["klear.model"])
+    assert {Mlflow(place.uri).artifact_of(n) for n in names} == {f"sft/{model.key}"}
+    assert Mlflow(place.uri).artifact_of(f"models:/{place.name}@none") == ""
+    artifacts = Path(place.client.get_logged_model(version.tags["klear.model"]).artifact_location)
+    files = [f for f in artifacts.rglob("*") if f.is_file()]
+    assert {f.name for f in files} == {"MLmodel", "README.md"}
+    assert sum(f.stat().st_size for f in files) < 10_000
+
+
+def test_the_best_version_is_the_one_with_the_highest_mean(place):
+    place.chain(value=1, right=2)
+    place.chain(value=2, right=1)
+    versions = {a: place.client.get_model_version_by_alias(place.name, a) for a in ("best", "sft")}
+    assert versions["best"].tags["score"] == f"{2 / 3:.6f}"
+    assert versions["sft"].tags["score"] == f"{1 / 3:.6f}"
+
+
+def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told):
+    place, (*_, scores) = told
+    experiment = place.client.get_experiment_by_name(place.name)
+    found = TracingClient(place.uri).search_traces(
+        locations=[experiment.experiment_id], run_id=scores.mlflow_run
+    )
+    verdicts = sorted(t.info.tags["klear.verdict"] for t in found)
+    assert verdicts == ["AC", "AC", "WA"]
+    wrong = next(t for t in found if t.info.tags["klear.verdict"] == "WA")
+    root, write, judge, check = wrong.data.spans
+    assert root.inputs == {"prompt": "2 + 1?"}
+    assert write.outputs["text"].endswith("\\boxed{7}")
+    assert judge.outputs["reward"] == -1.0
+    assert (check.inputs["expected"], check.outputs["verdict"]) == ("3", "WA")
+
+
+def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(place):
+    tracker = Tracker(place.uri, place.name)
+    parent = tracker.start_pipeline("tiny", {})
+    tracker.put = lambda *_, **__: None  # killed before anything was sent
+    with active(Run(store=place.store, run_id=parent, tracker=tracker)):
+        rows = select(settings=Knobs())
+        evaluate_sft(sft(rows, settings=Knobs()), rows, settings=Knobs())
+    for _ in range(2):
+        _, (_, model, scores) = place.chain(parent)
+        run_id = place.store.manifest(model).mlflow_run
+        history = place.client.get_metric_history(run_id, "loss")
+        assert [m.step for m in history] == [1, 2, 3]
+        assert len(place.run_of(model).outputs.model_outputs) == 1
+        assert place.run_of(scores).info.status == "FINISHED"
+        assert place.traces() == 3
+
+
+def test_pictures_and_system_metrics_are_where_the_ui_looks_for_them(told):
+    place, (rows, model, scores) = told
+    names = {
+        a.path for r in (rows, model, scores)
+        for a in place.client.list_artifacts(r.mlflow_run, "figures")
+    }  # fmt: skip
+    assert {"figures/funnel.svg", "figures/loss.svg", "figures/scores.svg"} <= names
+    metrics = place.run_of(model).data.metrics
+    assert metrics["system/system_memory_usage_megabytes"] > 1
+
+
+def test_a_secret_of_the_environment_is_in_no_manifest_page_or_record(told):
+    place, _ = told
+    database = Path(place.uri.removeprefix("sqlite:///"))
+    files = [database, *(f for f in place.root.rglob("*") if f.is_file())]
+    assert any(f.name == "manifest.json" for f in files)
+    assert not [str(f) for f in files if CANARY.encode() in f.read_bytes()]

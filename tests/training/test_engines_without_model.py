@@ -1,0 +1,168 @@
+"""The scripted teacher and recorded answers: matched by prompt, mapped to our tags, never lost in
+silence. And what all engines share: seeds, the factory."""
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs.settings.engines import EngineSettings, Sampling
+from eval.families import by_example, countdown
+from eval.records import Rejected, Sample, problem_id
+from training.engines.interface import EngineError, Request, request_seed
+from training.engines.make import make_engine
+from training.engines.without_model import mapped_text, recorded_grades, recordings
+
+SCRIPTED = EngineSettings(kind="scripted", model="teacher")
+TAGS = {
+    "think_tags": ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    "solution_tags": ("<|begin_of_solution|>", "<|end_of_solution|>"),
+}
+
+
+def answers(settings: EngineSettings, asked: list[Request]) -> dict[tuple[str, int], Sample]:
+    with make_engine(settings, Sampling()) as engine:
+        return {(s.problem_id, s.index): s for s in engine.answer(asked)}
+
+
+def test_the_teacher_answers_every_request_once_by_its_own_seed():
+    problems = [
+        p for f in (countdown, by_example) for p in f.generate(random.Random(0), 30, "train")
+    ]
+    asked = [
+        Request(problem_id=p.id, index=i, prompt=p.prompt, seed=request_seed(0, p.id, i))
+        for p in problems
+        for i in range(2)
+    ]
+    forwards = answers(SCRIPTED, asked)
+    assert forwards == answers(SCRIPTED, asked[::-1])
+    assert set(forwards) == {r.key for r in asked}
+    assert {s.model for s in forwards.values()} == {"teacher"}
+    differ = [forwards[p.id, 0].text != forwards[p.id, 1].text for p in problems]
+    assert sum(differ) > len(differ) / 2
+
+
+def test_the_teacher_slips_more_on_a_source_that_says_so():
+    """A slip in every line against none: the same question, asked under two names of a source."""
+    settings = EngineSettings(
+        kind="scripted", error_rate=0.0, source_error_rates={"bad": 1.0}, brief_rate=0.0
+    )
+    prompt = next(iter(countdown.generate(random.Random(0), 1, "train"))).prompt
+
+    def texts(part: str) -> list[str]:
+        asked = [
+            Request(problem_id="p", index=i, prompt=prompt, seed=i, part=part) for i in range(20)
+        ]
+        return [s.text for s in answers(settings, asked).values()]
+
+    assert texts("good") == texts("") != texts("bad")
+
+
+def test_a_prompt_of_no_family_is_an_error_with_the_cure():
+    with pytest.raises(EngineError, match="use another engine"):
+        answers(SCRIPTED, [Request(problem_id="x", index=0, prompt="What is love?")])
+
+
+def test_seeds_differ_by_run_problem_and_index_and_fit_31_bits():
+    seeds = {request_seed(s, p, i) for s in range(5) for p in ("a", "b", "a/1") for i in range(9)}
+    assert len(seeds) == 5 * 3 * 9
+    assert max(seeds) < 2**31
+
+
+def test_the_interface_and_the_factory_import_no_torch():
+    code = (
+        "import sys, training.engines.make, training.engines.local, training.engines.endpoint\n"
+        "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def recorded(path: Path, rows: list, **more) -> EngineSettings:
+    text = "".join(r if isinstance(r, str) else json.dumps(r) + "\n" for r in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return EngineSettings(kind="recorded", files=(str(path),), **more)
+
+
+def row(question: str, response: object, **more) -> dict:
+    return {"question": question, "response": response, "model": "sky", **more}
+
+
+def asked_of(settings: EngineSettings, *prompts: tuple[str, int]) -> dict:
+    return answers(
+        settings, [Request(problem_id=f"id of {p}", index=i, prompt=p) for p, i in prompts]
+    )
+
+
+def test_answers_are_numbered_in_file_order_for_each_prompt_whatever_its_typesetting(tmp_path):
+    rows = [row("What is  1+1?", "a"), row("other", "b"), row("WHAT is 1+1?", "c")]
+    settings = recorded(tmp_path / "r.jsonl.gz", rows)
+    found = asked_of(settings, *(("what is 1+1?", i) for i in range(3)), ("unknown", 0))
+    assert {key: s.text for key, s in found.items()} == {
+        ("id of what is 1+1?", 0): "a",
+        ("id of what is 1+1?", 1): "c",
+    }
+    assert {s.model for s in found.values()} == {"sky"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "finish"),
+    [
+        (
+            "<|begin_of_thought|>\nhm\n<|end_of_thought|>\n<|begin_of_solution|>4<|end_of_solution|>",
+            "<think>\nhm\n</think>\n4",
+            "stop",
+        ),
+        ("<|begin_of_thought|> and on and on", "<think> and on and on", "length"),
+        ("just \\boxed{4}", "just \\boxed{4}", "stop"),
+        ("  \n", "", "empty"),
+    ],
+)
+def test_foreign_tags_become_think_tags_and_cut_thinking_is_marked(text, expected, finish):
+    s = EngineSettings(kind="recorded", files=("x",), **TAGS)
+    assert mapped_text(text, s) == (expected, finish)
+
+
+def test_a_prefill_is_put_before_texts_that_lack_it():
+    s = EngineSettings(kind="recorded", files=("x",), think_prefill="<think>\n")
+    assert mapped_text("hm</think>4", s)[0] == "<think>\nhm</think>4"
+    assert mapped_text("<think>hm</think>4", s)[0] == "<think>hm</think>4"
+
+
+def test_alternative_fields_let_files_of_two_shapes_serve_one_engine(tmp_path):
+    rows = [{"query": "q1", "response": "r1"}, {"problem": "q2", "solution": "r2"}]
+    fields = {"prompt_field": "query|problem", "text_field": "response|solution"}
+    settings = recorded(tmp_path / "r.jsonl", rows, **fields, model="people")
+    found = asked_of(settings, ("q1", 0), ("q2", 0))
+    assert [(s.text, s.model) for s in found.values()] == [("r1", "people"), ("r2", "people")]
+
+
+def test_unusable_rows_are_rejected_with_their_place_and_take_no_index(tmp_path):
+    rows = ["{broken\n", {"question": "q"}, row("q", 7), row("q", "good", ok="maybe")]
+    settings = recorded(tmp_path / "r.jsonl", [*rows, row("q", "good", ok=True)], grade_field="ok")
+    found = list(recordings(settings))
+    reasons = [x.reason for x in found if isinstance(x, Rejected)]
+    assert reasons[0].startswith("r.jsonl row 1: no JSON")
+    assert reasons[1:] == [
+        "r.jsonl row 2: field response: missing",
+        "r.jsonl row 3: field response: must be text, this is a int",
+        "r.jsonl row 4: field ok: 'maybe' is no grade; true, false, 1 or 0 are",
+    ]
+    (good,) = (x for x in found if not isinstance(x, Rejected))
+    assert good.sample.index == 0
+
+
+def test_published_grades_are_given_for_the_asked_answers_only(tmp_path):
+    rows = [row("q", "a", ok=True), row("q", "b", ok=0), row("q", "c"), row("other", "d", ok=True)]
+    settings = recorded(tmp_path / "r.jsonl", rows, grade_field="ok")
+    grades = recorded_grades(settings, {(problem_id("q"), i) for i in range(3)})
+    assert [(g.index, g.correct, g.model) for g in grades] == [(0, True, "sky"), (1, False, "sky")]
+
+
+def test_a_missing_file_names_the_setting(tmp_path):
+    missing = EngineSettings(kind="recorded", files=(str(tmp_path / "none.jsonl"),))
+    with pytest.raises(FileNotFoundError, match=r"engine\.files: no file .*none\.jsonl"):
+        asked_of(missing, ("q", 0))

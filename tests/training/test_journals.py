@@ -1,0 +1,75 @@
+"""What RL writes down: whole lines only, of a resumed run nothing twice, whatever a model wrote."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from eval.records import Score
+from eval.tables import read_table
+from training.advantages import group_advantages
+from training.layout import HISTOGRAMS, ROLLOUT_JOURNAL, SHOWN
+from training.rl import journals
+from training.rl.journals import BINS, RolloutJournal, RolloutRow
+from training.rl.rollout import Rollout
+from training.rl.statistics import RolloutRecord
+
+SEPARATORS = "a\u2028b\x85c\u2029d\x0be\x1cf\r\ng"  # str.splitlines cuts at every one of them
+
+
+def row(step: int) -> RolloutRow:
+    return RolloutRow(
+        step=step, problem_id="p", index=0, text=SEPARATORS, reward=None, correct=None,
+        pass_rate=None, verdict="IE", reason=SEPARATORS, advantage=0.0, tokens=5, trained=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def journal(tmp_path, monkeypatch):
+    """`journal(after_step)`: one that keeps an answer a step; the judge was away."""
+    monkeypatch.setattr(journals, "response_texts", lambda _, answers: [SEPARATORS] * len(answers))
+    score = Score(problem_id="p", reward=None, correct=None, pass_rate=None, verdict="IE",
+                  reason=SEPARATORS)  # fmt: skip
+    reward: Any = SimpleNamespace(scores=[score, score])
+    tokenizer: Any = None
+
+    def make(after_step=0) -> RolloutJournal:
+        return RolloutJournal(
+            tmp_path, tokenizer, reward, keep=1, longest=10, after_step=after_step
+        )
+
+    return make
+
+
+def record(step: int) -> RolloutRecord:
+    rewards = torch.tensor([[3.0, torch.nan]])
+    no = torch.zeros(2, dtype=torch.bool)
+    rollout = Rollout([torch.arange(9)] * 2, [4, 4], torch.zeros(2), positive=no, keep=no)
+    lengths, found = torch.tensor([[5, 7]]), group_advantages(rewards)
+    return RolloutRecord(step, [{}, {}], rollout, rewards, no[None], lengths, found, seconds=1.0)
+
+
+@pytest.mark.parametrize("torn", ["", '{"step": 3, "pro'])
+def test_a_resumed_journal_keeps_whole_rows_to_its_checkpoint(journal, tmp_path, torn):
+    first = journal()
+    for step in range(3):
+        first.add(record(step))
+    with (tmp_path / ROLLOUT_JOURNAL).open("a") as file:
+        file.write(torn)  # a kill in the middle of a line
+    resumed = journal(after_step=2)
+    assert resumed.write(tmp_path / "rollouts.parquet") == 2
+    assert list(read_table(tmp_path / "rollouts.parquet", RolloutRow)) == [row(1), row(2)]
+    lines = (tmp_path / HISTOGRAMS).read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    shown = json.loads((tmp_path / SHOWN / "rollouts/step_00003.json").read_text())
+    assert [len(data) for data in shown["data"]] == [len(shown["columns"])]
+
+
+def test_answers_are_counted_where_they_belong_and_outliers_at_the_ends(journal, tmp_path):
+    journal().add(record(0))
+    (counts,) = map(json.loads, (tmp_path / HISTOGRAMS).read_text().splitlines())
+    assert counts.pop("step") == 1
+    where = {name: [i for i, n in enumerate(row) if n] for name, row in counts.items()}
+    assert where == {"answer_tokens": [BINS * 5 // 10, BINS * 7 // 10], "reward": [BINS - 1]}

@@ -1,0 +1,175 @@
+"""The base model: a pretrained one, or (tiny profile) a small Qwen3 created from a seed."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from configs.settings.training import BaseModelSettings
+from eval.records import Example
+from eval.tables import read_table
+from training import render
+from training.checkpoints.lineage import TrainingStep, public_name, read_lineage, step_of
+from training.checkpoints.safe_loading import NO_CODE, WEIGHTS
+from training.checkpoints.saving import save_model
+from training.launch.jobs import BaseJob
+from training.layout import CHECKPOINT
+from training.render import TURN_END, TURN_START, end_of_turn
+
+PAD, END_OF_TEXT = "<|pad|>", "<|endoftext|>"
+THINK_TAGS = [render.THINK_OPEN, render.THINK_CLOSE]
+CORPUS_EXAMPLES = 6_000
+_PIECES = Regex(r"\d{1,2}|[+*/%()=<>-]|, |\n|[^\d+*/%()=<>\n,-]+|,")  # numbers stay short
+
+
+def create_base(job: BaseJob) -> dict[str, float]:
+    """Write `job.out/checkpoint`: weights, tokenizer with chat template, generation config."""
+    s, commit = job.settings, None
+    if s.kind == "random":
+        if job.examples is None:
+            raise ValueError("base.kind=random builds its tokenizer from examples: none were given")
+        examples = read_table(job.examples, Example)
+        tokenizer = small_tokenizer(corpus(examples, job.seed), s.vocabulary)
+        model = small_model(s, tokenizer, job.seed)
+    else:
+        # the commit that the revision of a hub model means now; a local folder has none
+        config = AutoConfig.from_pretrained(s.model, revision=s.revision, **NO_CODE)
+        commit = getattr(config, "_commit_hash", None) or s.revision
+        tokenizer = AutoTokenizer.from_pretrained(s.model, revision=commit, **NO_CODE)
+        model = AutoModelForCausalLM.from_pretrained(
+            s.model, revision=commit, dtype="auto", **WEIGHTS
+        )
+        prepare_for_chat(model, tokenizer)
+        widen(model, s.positions)
+    render.check_tokenizer(tokenizer)
+    save_model(model, tokenizer, job.out / CHECKPOINT, lineage_of(job, commit))
+    return {"parameters": float(model.num_parameters()), "vocabulary": float(len(tokenizer))}
+
+
+def widen(model: PreTrainedModel, positions: int | None) -> None:
+    """Let the model place `positions` tokens; None leaves it as it is.
+
+    Raises ValueError for fewer than it was published with.
+    """
+    own = getattr(model.config, "max_position_embeddings", None)
+    if positions is None or positions == own:
+        return
+    if own is not None and positions < own:
+        raise ValueError(
+            f"base.positions={positions:,}: {model.name_or_path} has {own:,} already; leave it out"
+        )
+    model.config.max_position_embeddings = positions
+
+
+def lineage_of(job: BaseJob, commit: str | None = None) -> list[TrainingStep]:
+    """A model of ours that is taken up again keeps its history.
+
+    `commit` is what the revision of a hub model was when it was loaded.
+    """
+    s = job.settings
+    if s.kind == "random":
+        return [step_of("base", f"random weights, seed {job.seed}", job.seed, s)]
+    if Path(s.model).is_dir():
+        return [*read_lineage(s.model), step_of("base", public_name(s.model), job.seed, s)]
+    return [step_of("base", f"{s.model}@{commit or s.revision}", job.seed, s)]
+
+
+def corpus(examples: Iterable[Example], seed: int) -> list[str]:
+    """At most `CORPUS_EXAMPLES` chats (roles, prompt, answer), drawn with `seed`, domains alike."""
+    by_domain: dict[str, list[str]] = {}
+    for e in examples:
+        by_domain.setdefault(e.domain, []).append(f"user\n{e.prompt}\nassistant\n{e.response}")
+    rng = random.Random(seed)
+    share = CORPUS_EXAMPLES // max(1, len(by_domain))
+    drawn = (rng.sample(t, min(share, len(t))) for _, t in sorted(by_domain.items()))
+    return [text for texts in drawn for text in texts]
+
+
+def small_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over numbers of two digits, operators and words: no text is unknown."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+        [
+            pre_tokenizers.Split(_PIECES, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - len(THINK_TAGS),
+        special_tokens=[PAD, END_OF_TEXT, TURN_START, TURN_END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    bpe.add_tokens(THINK_TAGS)  # plain tokens, as Qwen3: decoding keeps them
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token=PAD,
+        eos_token=TURN_END,
+        additional_special_tokens=[END_OF_TEXT, TURN_START],
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = render.CHAT_TEMPLATE
+    return tokenizer
+
+
+def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: int):
+    """A Qwen3 of about a million parameters, fp32, initialised from `seed`."""
+    config = Qwen3Config(
+        vocab_size=-(-len(tokenizer) // 16) * 16,
+        hidden_size=s.hidden,
+        intermediate_size=s.mlp,
+        num_hidden_layers=s.layers,
+        num_attention_heads=s.heads,
+        num_key_value_heads=s.kv_heads,
+        head_dim=s.head_dim,
+        max_position_embeddings=s.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        tie_word_embeddings=True,
+        initializer_range=s.initializer_range,
+        pad_token_id=tokenizer.pad_token_id,  # type: ignore[arg-type]
+        eos_token_id=end_of_turn(tokenizer),
+        bos_token_id=None,
+    )
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=end_of_turn(tokenizer),
+        pad_token_id=config.pad_token_id,
+    )
+    return model
+
+
+def prepare_for_chat(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give a pretrained base model a chat template and an end-of-turn token that stops it."""
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = render.CHAT_TEMPLATE
+    vocabulary = tokenizer.get_vocab()
+    missing = [t for t in (TURN_START, TURN_END) if t not in vocabulary]
+    if missing:
+        raise ValueError(
+            f"the tokenizer of {model.name_or_path} lacks {missing}; use a model whose vocabulary "
+            f"has the ChatML tokens (Qwen3-8B-Base has)"
+        )
+    stops = [vocabulary[TURN_END], tokenizer.eos_token_id]
+    tokenizer.eos_token = TURN_END
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = END_OF_TEXT
+    config = model.generation_config or GenerationConfig()
+    config.eos_token_id = list(dict.fromkeys(i for i in stops if isinstance(i, int)))
+    config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config = config

@@ -1,0 +1,158 @@
+"""Engines without a model: answers that were recorded elsewhere, and the scripted teacher.
+
+A recording belongs to a problem when their normalised prompts are equal; its index is its place
+among the recordings of that prompt. Files are streamed, so their size does not matter.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from configs.settings.engines import EngineSettings
+from eval.families import by_example, countdown
+from eval.judge.agreement import Grade
+from eval.records import FinishReason, Rejected, Sample, problem_id
+from eval.row_files import Row, find_files, read_rows
+from training.engines.interface import EngineError, Key, Request
+
+FAMILIES = (countdown, by_example)
+THINK = ("<think>", "</think>")
+
+
+class ScriptedEngine(nullcontext["ScriptedEngine"]):
+    """Answers prompts of `eval.families`, sometimes wrong; each answer depends on its request's
+    seed alone."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(self)
+        self.settings = settings
+
+    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
+        """Token counts are words and symbols: the teacher has no tokenizer.
+
+        Raises EngineError at a prompt that belongs to no family.
+        """
+        rates = self.settings.source_error_rates
+        for request in requests:
+            family = next((f for f in FAMILIES if f.parse(request.prompt)), None)
+            if family is None:
+                raise EngineError(
+                    f"the scripted teacher cannot read {request.prompt[:60]!r}: "
+                    "use another engine for problems that are not generated"
+                )
+            slips = rates.get(request.part, self.settings.error_rate)
+            teacher = self.settings.model_copy(update={"error_rate": slips})
+            text = family.teach(random.Random(request.seed), request.prompt, teacher)
+            yield Sample(
+                problem_id=request.problem_id,
+                index=request.index,
+                model=self.settings.model or "scripted",
+                text=text,
+                prompt_tokens=len(request.prompt.split()),
+                completion_tokens=len(text.split()),
+            )
+
+
+class RecordedEngine(nullcontext["RecordedEngine"]):
+    """Yields the recordings that were asked for; what was not recorded does not come back."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(self)
+        self.settings = settings
+
+    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
+        """One pass over the files; memory holds the requests, not the texts."""
+        wanted = {(problem_id(r.prompt), r.index): r.problem_id for r in requests}
+        for found in recordings(self.settings):
+            if isinstance(found, Recording):
+                asked_as = wanted.get((found.sample.problem_id, found.sample.index))
+                if asked_as is not None:
+                    yield found.sample.model_copy(update={"problem_id": asked_as})
+
+
+class Recording(NamedTuple):
+    """One usable row of the files."""
+
+    sample: Sample
+    correct: bool | None
+    """The published grade, where `grade_field` names one."""
+
+
+def recordings(settings: EngineSettings) -> Iterator[Recording | Rejected]:
+    """Every row of the recorded files, in order; a row that cannot be used says why."""
+    seen: Counter[str] = Counter()
+    for file in find_files(settings.files, Path(), "engine.files"):
+        for row in read_rows(file):
+            try:
+                recording = _recording(row, settings, seen)
+            except ValueError as error:
+                reason = f"{row.file} row {row.number}: {error}"
+                yield Rejected(id="", source=row.file, reason=reason, row=row.raw or str(row.value))
+            else:
+                seen[recording.sample.problem_id] += 1
+                yield recording
+
+
+def recorded_grades(settings: EngineSettings, asked: Collection[Key]) -> list[Grade]:
+    """The published grades of the asked samples, in the order of the files."""
+    return [
+        Grade(
+            problem_id=found.sample.problem_id,
+            index=found.sample.index,
+            model=found.sample.model,
+            correct=found.correct,
+        )
+        for found in recordings(settings)
+        if isinstance(found, Recording)
+        and found.correct is not None
+        and (found.sample.problem_id, found.sample.index) in asked
+    ]
+
+
+def _recording(row: Row, settings: EngineSettings, seen: Counter[str]) -> Recording:
+    if row.value is None:
+        raise ValueError(row.error)
+    prompt = _text(row.value, settings.prompt_field)
+    text, finish = mapped_text(_text(row.value, settings.text_field), settings)
+    grade = row.value.get(settings.grade_field) if settings.grade_field else None
+    if grade not in (None, True, False):  # 0 and 1 are equal to False and True
+        raise ValueError(
+            f"field {settings.grade_field}: {grade!r} is no grade; true, false, 1 or 0 are"
+        )
+    identity = problem_id(prompt)
+    model = row.value.get(settings.model_field)
+    sample = Sample(
+        problem_id=identity,
+        index=seen[identity],
+        model=str(model) if model else settings.model or "recorded",
+        text=text,
+        finish_reason=finish,
+    )
+    return Recording(sample, None if grade is None else bool(grade))
+
+
+def mapped_text(text: str, settings: EngineSettings) -> tuple[str, FinishReason]:
+    """The text with our think tags; one whose thinking never ends was cut: `length`."""
+    finish: FinishReason = "stop" if text.strip() else "empty"
+    if settings.think_tags:
+        opened, closed = settings.think_tags
+        if opened in text and closed not in text:
+            finish = "length"
+        text = text.replace(opened, THINK[0]).replace(closed, THINK[1])
+    for tag in settings.solution_tags or ():
+        text = text.replace(tag, "")
+    if settings.think_prefill and not text.lstrip().startswith(settings.think_prefill.strip()):
+        text = settings.think_prefill + text
+    return text.strip(), finish
+
+
+def _text(value: dict[str, Any], name: str) -> str:
+    """The text at `name`, or at the first of its alternatives `a|b` that the row has."""
+    text = next((v for n in name.split("|") if (v := value.get(n)) is not None), None)
+    if not isinstance(text, str):
+        kind = "missing" if text is None else f"must be text, this is a {type(text).__name__}"
+        raise ValueError(f"field {name}: {kind}")
+    return text

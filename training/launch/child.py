@@ -1,0 +1,89 @@
+"""`python -m training.launch.child JOB.json`: one training or generation job in a process of its
+own.
+
+The parent reads `out/.resume/progress.json` and `out/logs/metrics.jsonl` while it runs, and
+`out/.resume/result.json` (name → number) once it ended. Exit code 0: done; 1: failed, with the
+traceback on stderr; 2: no or a wrong job file. Running the same job again resumes it. Of several
+processes of one run (`training.launch.node` starts them) the first writes these files.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from training.launch.jobs import BaseJob, Job, RLJob, SFTJob, read_job
+from training.launch.rank import join_the_run, processes_here, rank, tell_failure
+
+QUIET = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job of one file; returns the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m training.launch.child JOB.json", file=sys.stderr)
+        return 2
+    try:
+        job = read_job(Path(arguments[0]))
+    except (OSError, ValidationError) as error:
+        print(f"cannot read the job {arguments[0]}: {error}", file=sys.stderr)
+        return 2
+    os.environ.update({n: v for n, v in QUIET.items() if n not in os.environ})
+    join_the_run(job.out)
+    job.out.mkdir(parents=True, exist_ok=True)
+    try:
+        result = run(job)
+    except Exception as error:
+        tell_failure(error)
+        return 1
+    if not rank():  # the first process tells for all
+        path = job.out / ".resume" / "result.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result))
+    return 0
+
+
+def run(job: Job) -> dict[str, float]:
+    """Run `job` in this process; torch is imported here, and only what the job needs."""
+    if isinstance(job, BaseJob):
+        from training.checkpoints.base import create_base
+
+        return create_base(job)
+    if isinstance(job, SFTJob):
+        from training.sft.train import run_sft
+
+        _limit_threads(job.settings.runtime.threads)
+        return run_sft(job)
+    if isinstance(job, RLJob):
+        from training.rl.train import run_rl
+
+        _limit_threads(job.settings.runtime.threads)
+        return run_rl(job)
+    from training.engines.local import generate_job
+
+    return generate_job(job)
+
+
+def _limit_threads(threads: int) -> None:
+    """`threads` CPU threads for torch; 0: OMP_NUM_THREADS, or a core each, as many as this process
+    and those beside it may use (a Slurm job or a container has its own).
+
+    For several processes the launcher sets OMP_NUM_THREADS to 1 where nobody has: no wish of ours.
+    """
+    import torch
+
+    beside = processes_here()
+    if threads or beside > 1 or not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // beside))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""GPPO reinforcement learning (§3.2)."""

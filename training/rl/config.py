@@ -1,0 +1,196 @@
+"""GRPOConfig with what GPPO adds, and the settings of an RL stage in its words."""
+
+import copy
+import math
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from trl.trainer.grpo_config import GRPOConfig
+
+from configs.settings.training import RLSettings
+from training.launch.rank import rank
+from training.losses import MAX_LOG_RATIO, POLICY_LOSSES, Clip
+from training.schedule import RLSchedule
+from training.vllm.ports import free_port
+from training.vllm.server import own_server
+
+LARGEST_LOG_RATIO = 80.0  # e^88 is the end of float32
+NEEDED = {
+    "gradient_accumulation_steps": (1, "micro_batch_tokens cuts the mini-batch instead"),
+    "num_iterations": (1, "GPPO makes one pass over a rollout (§4.1)"),
+    "beta": (0.0, "there is no KL loss (§4.1)"),
+    "vllm_importance_sampling_mode": (
+        "token_truncate",
+        "a product over a whole sequence masks long answers at random",
+    ),
+    "importance_sampling_level": ("token", "the ratio is per token (Eq. 11)"),
+    "mask_truncated_completions": (False, "use overlong_filter"),
+}
+"""What GPPO leaves no choice about, and why."""
+
+
+@dataclass
+class GPPOConfig(GRPOConfig):
+    """One rollout feeds `steps_per_generation` optimizer updates; each takes
+    `per_device_train_batch_size / oversampling` sequences on each device, cut into micro-batches
+    by tokens.
+
+    Use `training.schedule.rl_schedule` to get these numbers from prompts and rollouts.
+    """
+
+    policy_loss: str = "gppo"  # of training.losses.POLICY_LOSSES
+    epsilon_high: float | None = 0.28  # Eq. 5, §4.1
+    beta1: float = 1.0  # Eq. 17, low side
+    beta2: float = 1.0  # Eq. 17, high side
+    dual_clip: float | None = None  # c of the authors' code
+    max_log_ratio: float = MAX_LOG_RATIO
+    """|log δ| is clamped to this before exp."""
+    lm_weight: float = 0.1  # α of Eq. 14
+    positive_reward: float = 1.0
+    """An answer with at least this reward is correct (Eq. 13)."""
+    advantage_std: str = "population"  # or unbiased
+    drop_zero_advantage: bool = True
+    """Groups of equal rewards leave before the forward pass."""
+    oversampling: int = 1
+    """Generate this many times the prompts that are trained on; survivors beyond the batch are
+    left out (the authors' code: 2)."""
+    overlong_filter: bool = False
+    """Answers cut at the length limit leave their group unrewarded."""
+    micro_batch_tokens: int = 36_864
+    """Tokens, padding included, in one forward pass."""
+    packed: bool | None = None
+    """Sequences of a micro-batch in one row without padding; default: with flash attention, whose
+    kernel has variable lengths."""
+    vllm_importance_sampling_correction: bool = False
+    """Weigh tokens by min(π_old/π_sampler, vllm_importance_sampling_clip_max)."""
+    vllm_importance_sampling_mode: str = "token_truncate"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.policy_loss not in POLICY_LOSSES:
+            raise ValueError(f"policy_loss={self.policy_loss!r}; choose from {list(POLICY_LOSSES)}")
+        if self.advantage_std not in ("population", "unbiased"):
+            raise ValueError(f"advantage_std={self.advantage_std!r}; population or unbiased")
+        if not 0 < self.max_log_ratio <= LARGEST_LOG_RATIO:
+            raise ValueError(
+                f"max_log_ratio={self.max_log_ratio}: above 0, and at most {LARGEST_LOG_RATIO:g}, "
+                "or the ratio overflows"
+            )
+        for name, (value, why) in NEEDED.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"GPPOTrainer needs {name}={value}: {why}")
+        if self.oversampling < 1:
+            raise ValueError(f"oversampling={self.oversampling}: 1 is none, 2 doubles the prompts")
+        each, group = self.per_device_train_batch_size, self.num_generations or 1
+        mini_batch = each * self.world_size
+        if each * self.updates % group or mini_batch % (group * self.oversampling):
+            raise ValueError(
+                f"devices and mini-batches take whole groups: {each} × {self.updates} sequences of "
+                f"a device, and {mini_batch} of a mini-batch / oversampling = {self.oversampling}, "
+                f"must be multiples of num_generations = {group}"
+            )
+
+    @property
+    def updates(self) -> int:
+        """Optimizer updates of one rollout."""
+        return self.steps_per_generation or 1
+
+    @property
+    def mini_batch_groups(self) -> int:
+        """Groups of one update over all processes."""
+        sequences = self.per_device_train_batch_size * self.world_size
+        return sequences // ((self.num_generations or 1) * self.oversampling)
+
+    @property
+    def clip(self) -> Clip:
+        high = self.epsilon_high
+        if high is None or self.policy_loss == "grpo":  # Eq. 3 has one ε
+            high = self.epsilon
+        return Clip(self.epsilon, high, self.beta1, self.beta2, self.dual_clip, self.max_log_ratio)
+
+    def with_max_steps(self, prompts: int) -> "GPPOConfig":
+        """This, with `max_steps` counted from `num_train_epochs` over so many prompts where it is
+        not given. An epoch is every prompt once, and the last rollout is a full one."""
+        if self.max_steps > 0:
+            return self
+        sequences = self.num_train_epochs * prompts * (self.num_generations or 1)
+        args = copy.copy(self)
+        args.max_steps = math.ceil(sequences / (self.generation_batch_size or 1)) * self.updates
+        return args
+
+
+SAME_NAME = ("beta1", "beta2", "dual_clip", "max_log_ratio", "lm_weight", "advantage_std",
+             "drop_zero_advantage", "oversampling", "overlong_filter", "temperature",
+             "learning_rate", "weight_decay", "adam_beta2", "max_grad_norm")  # fmt: skip
+"""Settings that GPPOConfig calls as the stage does."""
+
+
+def gppo_config(
+    s: RLSettings,
+    seed: int,
+    units: RLSchedule,
+    checkpoints: Path,
+    positive_reward: float,
+    positions: int | None = None,
+) -> GPPOConfig:
+    """Settings and schedule in TRL's words; `positions` are those of the model."""
+    cuda = torch.cuda.is_available()
+    return GPPOConfig(
+        output_dir=str(checkpoints),
+        **{name: getattr(s, name) for name in SAME_NAME},
+        **asdict(units),
+        policy_loss=s.loss,
+        epsilon=s.eps_low,
+        epsilon_high=s.eps_high,
+        positive_reward=positive_reward,
+        micro_batch_tokens=s.runtime.micro_batch_tokens,
+        max_completion_length=s.max_tokens,
+        top_p=1.0,
+        beta=0.0,
+        lr_scheduler_type="constant_with_warmup",
+        bf16=s.runtime.bf16,
+        use_cpu=not cuda,
+        gradient_checkpointing=s.runtime.gradient_checkpointing,
+        **vllm_arguments(s, positions),
+        dataloader_pin_memory=cuda,
+        logging_steps=units.steps_per_generation,
+        save_strategy="steps",
+        save_steps=s.checkpoint_steps * units.steps_per_generation,
+        shuffle_dataset=False,  # prompt_order shuffles
+        seed=seed,
+        data_seed=seed,
+        report_to=[],
+        disable_tqdm=True,
+    )
+
+
+def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any]:
+    """Where vLLM samples: in the training processes (colocate) or on a server.
+
+    Only the first process asks the server, and only that one is told of the stage's own. Two
+    stages on one machine must not meet at the port for the weights.
+    """
+    if s.engine == "transformers":
+        return {"use_vllm": False}
+    arguments: dict[str, Any] = {
+        "use_vllm": True,
+        "vllm_mode": s.engine.removeprefix("vllm_"),
+        "vllm_importance_sampling_correction": s.importance_cap is not None,
+        "vllm_max_model_length": min(s.max_prompt_tokens + s.max_tokens, positions or sys.maxsize),
+    }
+    if s.importance_cap is not None:
+        arguments["vllm_importance_sampling_clip_max"] = s.importance_cap
+    if s.engine == "vllm_colocate":
+        arguments["vllm_gpu_memory_utilization"] = s.engine_runtime.gpu_memory_utilization
+        arguments["vllm_tensor_parallel_size"] = s.engine_runtime.tensor_parallel
+        arguments["vllm_enable_sleep_mode"] = torch.cuda.is_available()  # it frees GPU memory
+    elif rank():
+        arguments["vllm_server_base_url"] = s.runtime.vllm_server_url or "http://unused"
+    else:
+        arguments["vllm_server_base_url"] = own_server(s.runtime.vllm_server_url)
+        if not s.runtime.vllm_server_url:
+            arguments["vllm_group_port"] = free_port()
+    return arguments

@@ -1,0 +1,235 @@
+"""From a rollout to optimizer updates: whole groups, cut into micro-batches of tokens.
+
+And what a trainer holds in memory, on disk: a checkpoint after any update resumes exactly.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from training.packing import length_groups
+
+
+class Processes:
+    """What the processes of a run know together; all of them call every method but `local`."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.rank, self.size = accelerator.process_index, accelerator.num_processes
+        self._accelerator: Any = accelerator
+
+    def total(self, values: list[float]) -> list[float]:
+        """Element-wise sum."""
+        tensor = torch.tensor(values, device=self._accelerator.device)
+        return self._accelerator.reduce(tensor, reduction="sum").tolist()
+
+    def each(self, value: Any) -> list[Any]:
+        """The number `value` of every process, by rank."""
+        return self.gathered(torch.tensor([value], device=self._accelerator.device)).tolist()
+
+    def gathered(self, local: Tensor) -> Tensor:
+        """[B] of every process as [B × processes], by rank."""
+        return self._accelerator.gather(local)
+
+    def local(self, grouped: Tensor) -> Tensor:
+        """This process's part of a tensor over all processes, flattened to [B]."""
+        return grouped.reshape(self.size, -1)[self.rank]
+
+
+@dataclass
+class Rollout:
+    """The answers of this process, one row a sequence, and what the loss needs of them."""
+
+    tokens: list[Tensor]
+    """Prompt and answer, [T_i], no padding."""
+    prompt_length: list[int]
+    advantage: Tensor
+    """[B]"""
+    positive: Tensor
+    """[B] bool: correct answers, Φ of Eq. 13."""
+    keep: Tensor
+    """[B] bool: forwarded and counted; the others left before any compute."""
+    sampling_logp: list[Tensor] | None = None
+    """The sampler's log-probabilities of the answer tokens, where it reported them."""
+
+    def answer_length(self, i: int) -> int:
+        return len(self.tokens[i]) - self.prompt_length[i]
+
+    @classmethod
+    def of_padded(
+        cls, batch: dict[str, Tensor], advantage: Tensor, positive: Tensor, keep: Tensor
+    ) -> "Rollout":
+        """From TRL's padded tensors: prompts [B, P] (left), completions [B, C] (right)."""
+        prompts, answers = batch["prompt_mask"].bool(), batch["completion_mask"].bool()
+        tokens = [
+            torch.cat([prompt[real], answer[kept]])
+            for prompt, real, answer, kept in zip(
+                batch["prompt_ids"], prompts, batch["completion_ids"], answers, strict=True
+            )
+        ]
+        sampled = batch.get("sampling_per_token_logps")
+        if sampled is not None:
+            sampled = [row[kept] for row, kept in zip(sampled, answers, strict=True)]
+        return cls(tokens, prompts.sum(1).tolist(), advantage, positive, keep, sampled)
+
+
+@dataclass
+class MicroBatch:
+    """One forward pass. Padded: b sequences of like length [b, T], right-padded to the longest.
+    Packed: b = 1, the sequences one after another, told apart by `position_ids`."""
+
+    input_ids: Tensor
+    answers: int
+    """The last `answers` columns hold every answer token of the batch."""
+    mask: Tensor
+    """[b, answers] bool: answer tokens; none where the batch only keeps this process in step with
+    the others."""
+    advantage: Tensor
+    """[b, 1]; packed: [1, answers]"""
+    positive: Tensor
+    """[b]; packed: [1, answers]"""
+    old_logp: Tensor | None = None
+    """[b, answers]; None while the policy has not moved since the rollout."""
+    position_ids: Tensor | None = None
+    """[1, T] of a packed batch, from 0 in every sequence."""
+    sampling_logp: Tensor | None = None
+    """[b, answers]"""
+
+    @property
+    def labels(self) -> Tensor:
+        """[b, T]: the tokens to score, −100 on prompts and padding."""
+        labels = torch.full_like(self.input_ids, -100)
+        answers = slice(self.input_ids.shape[1] - self.answers, None)
+        labels[:, answers] = torch.where(self.mask, self.input_ids[:, answers], -100)
+        return labels
+
+
+@dataclass
+class Update:
+    """One optimizer update: micro-batches and the normalisers of the whole mini-batch."""
+
+    micro_batches: list[MicroBatch]
+    policy_tokens: float
+    positive_tokens: float
+
+
+def plan_updates(
+    rollout: Rollout,
+    rng: random.Random,
+    processes: Processes,
+    *,
+    group_size: int,
+    mini_batch_groups: int,
+    most_updates: int,
+    budget: int,
+    pad_id: int,
+    packed: bool = False,
+) -> list[Update]:
+    """The surviving groups, shuffled, in mini-batches of about `mini_batch_groups` groups.
+
+    Survivors beyond `most_updates` full mini-batches are left out (oversampling generates more
+    than it trains). When groups were dropped there are fewer updates, not smaller ones, as in the
+    authors' code. A micro-batch has at most `budget` tokens, padding included. Every process plans
+    the same number of updates and of micro-batches; groups are counted over all processes.
+    """
+    starts = range(0, len(rollout.tokens), group_size)
+    groups = [[i for i in range(s, s + group_size) if rollout.keep[i]] for s in starts]
+    groups = [g for g in groups if g]
+    quotas = fair_quotas(processes.each(len(groups)), mini_batch_groups * most_updates)
+    survivors = sum(quotas)
+    if not survivors:
+        return []
+    groups = groups[: quotas[processes.rank]]
+    rng.shuffle(groups)
+    updates = min(most_updates, max(1, round(survivors / mini_batch_groups)))
+    plan = []
+    for number in range(updates):
+        rows = [i for group in groups[number::updates] for i in group]
+        lengths = [len(rollout.tokens[i]) for i in rows]
+        cut = [[rows[j] for j in group] for group in length_groups(lengths, budget)]
+        batches = [_micro_batch(rollout, group, pad_id, packed) for group in cut]
+        for _ in range(max(processes.each(len(batches))) - len(batches)):
+            shortest = min(range(len(rollout.tokens)), key=lambda i: len(rollout.tokens[i]))
+            idle = _micro_batch(rollout, [shortest], pad_id, packed)
+            batches.append(replace(idle, mask=torch.zeros_like(idle.mask)))
+        tokens = [float(rollout.answer_length(i)) for i in rows]
+        positive = [t for t, i in zip(tokens, rows, strict=True) if rollout.positive[i]]
+        plan.append(Update(batches, *processes.total([sum(tokens), sum(positive)])))
+    return plan
+
+
+def fair_quotas(counts: Sequence[int], most: int) -> list[int]:
+    """How many groups each process keeps: `most` in all, the largest stocks cut first."""
+    quotas = list(counts)
+    for _ in range(sum(quotas) - most):
+        quotas[max(range(len(quotas)), key=lambda p: (quotas[p], p))] -= 1
+    return quotas
+
+
+def _micro_batch(rollout: Rollout, rows: list[int], pad_id: int, packed: bool) -> MicroBatch:
+    tokens = [rollout.tokens[i] for i in rows]
+    device = tokens[0].device
+    prompt = torch.tensor([rollout.prompt_length[i] for i in rows], device=device)
+    index = torch.tensor(rows, device=device)
+    positions = None
+    if packed:
+        ids = torch.cat(tokens)[None]
+        first = rollout.prompt_length[rows[0]]
+        row_of = torch.cat([torch.full_like(t, n) for n, t in enumerate(tokens)])[first:]
+        positions = torch.cat([torch.arange(len(t), device=device) for t in tokens])[None]
+        mask = positions[:, first:] >= prompt[row_of]
+        advantage = rollout.advantage[index[row_of]][None]
+        positive = rollout.positive[index[row_of]][None]
+    else:
+        ids = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=pad_id)
+        first = min(rollout.prompt_length[i] for i in rows)
+        position = torch.arange(first, ids.shape[1], device=device)
+        end = torch.tensor([len(t) for t in tokens], device=device)
+        mask = (position >= prompt[:, None]) & (position < end[:, None])
+        advantage, positive = rollout.advantage[index, None], rollout.positive[index]
+    sampled = None
+    if rollout.sampling_logp is not None:
+        known = torch.cat([rollout.sampling_logp[i] for i in rows]).float()
+        sampled = torch.zeros(mask.shape, device=known.device).masked_scatter(mask, known)
+    return MicroBatch(
+        input_ids=ids,
+        answers=ids.shape[1] - first,
+        mask=mask,
+        advantage=advantage,
+        positive=positive,
+        position_ids=positions,
+        sampling_logp=sampled,
+    )
+
+
+def buffer_path(checkpoint: Path, rank: int) -> Path:
+    """Where a checkpoint holds what process `rank` had in memory."""
+    return checkpoint / f"rollout_{rank}.pt"
+
+
+def load_buffer(
+    checkpoint: Path, processes: Processes, device: torch.device, *, slot: int
+) -> dict[str, Any] | None:
+    """What this process held after `slot` updates of a rollout; loading runs no code of the file.
+
+    None where there is no file and none is needed: another trainer's checkpoint, between two
+    rollouts. Raises ValueError where a part of the unfinished rollout would be lost.
+    """
+    path = buffer_path(checkpoint, processes.rank)
+    missing, surplus = not path.exists(), buffer_path(checkpoint, processes.size)
+    if slot and (missing or surplus.exists()):
+        what = f"{path.name} is missing" if missing else f"{surplus.name} has no process"
+        raise ValueError(
+            f"{checkpoint} was saved after {slot} updates of a rollout, and the rest of it cannot "
+            f"be continued on {processes.size} processes: {what}. Resume with as many processes as "
+            "saved it, or from a checkpoint between two rollouts"
+        )
+    if missing:
+        return None
+    with torch.serialization.safe_globals([Update, MicroBatch]):
+        return torch.load(path, map_location=device, weights_only=True)

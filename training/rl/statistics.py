@@ -1,0 +1,177 @@
+"""What one rollout step logs: sums over tokens and sequences, turned into means at the end.
+
+Tokens outside the clip range are counted at every update with the gradient that they carry. The
+policy term of Eq. 12 has, with respect to the logits z_t that a token was drawn from, the gradient
+
+    ∂L/∂z_t = −F_t·Ã/Z · (e_{a_t} − softmax(z_t)),    ‖∂L/∂z_t‖₁ = 2·|F_t·Ã|·(1 − π_t)/Z
+
+so the log-probability, the advantage and F give its length: no second pass through the model. Z is
+common to an update and is left out, as is the language-model term.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from training.advantages import Advantages
+from training.losses import Clip, importance_ratio, surrogate
+from training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, OffPolicy
+from training.rl.rollout import MicroBatch, Processes, Rollout
+
+
+@dataclass
+class RolloutRecord:
+    """One rollout as an observer sees it. Tensors [N, G] are of all processes, by group."""
+
+    step: int
+    """From 0."""
+    inputs: list[dict[str, Any]]
+    """The dataset row of each answer of this process."""
+    rollout: Rollout
+    """Of this process."""
+    rewards: Tensor
+    """[N, G]; NaN: unscored."""
+    overlong: Tensor
+    """[N, G] bool: left out because it was cut at the length limit."""
+    lengths: Tensor
+    """[N, G]: tokens of the answers."""
+    found: Advantages
+    seconds: float
+
+    def metrics(self, positive_reward: float) -> dict[str, float]:
+        """Shares of what was scored (answers, groups), 0 where nothing was, and speeds.
+
+        `reward/std` is the population's, over the scored answers of all processes, which no mean
+        of theirs would be.
+        """
+        scored = self.rewards[self.rewards.isfinite()]
+        groups, live = (int(kind.any(1).sum()) for kind in (self.found.scored, self.found.live))
+        spread = {"reward/std": scored.std(correction=0).item()} if len(scored) else {}
+        return {
+            **spread,
+            "zero_advantage_share": (groups - live) / max(groups, 1),
+            "unscored": float(self.rewards.numel() - len(scored)),
+            "overlong": float(self.overlong.sum()),
+            "positive_share": (scored >= positive_reward).sum().item() / max(len(scored), 1),
+            "seconds/generate_and_score": self.seconds,
+            "tokens_per_second": float(self.lengths.sum()) / max(self.seconds, 1e-9),
+        }
+
+
+def gradient_length(logp: Tensor, advantage: Tensor, weight: Tensor) -> Tensor:
+    """2·|F·Ã|·(1 − π) per token, detached; shapes as in `training.losses`."""
+    return 2 * (weight * advantage).abs() * -torch.expm1(logp.detach())
+
+
+class TokenStatistics:
+    """Adds up statistics of the tokens of the updates of one rollout, on this process."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = defaultdict(float)
+        self.extremes = [0.0, 0.0]  # lowest and highest log-ratio
+        self.off_policy: dict[int, Tensor] = {}  # update → [2, CELLS]: tokens, gradient
+
+    def add(
+        self,
+        update: int,
+        micro: MicroBatch,
+        logp: Tensor,
+        old_logp: Tensor,
+        entropy: Tensor,
+        weight: Tensor,
+        correction: Tensor | None,
+        clip: Clip,
+    ) -> None:
+        """One micro-batch of an update; tensors [b, answers].
+
+        `weight` is F of Eq. 12, `correction` what it is multiplied with for the sampler's sake.
+        """
+        kept = micro.mask
+        logp, entropy = logp.detach(), entropy.detach()
+        ratio = importance_ratio(logp, old_logp, clip.max_log_ratio)
+        advantage = micro.advantage.expand_as(ratio)
+        values = {
+            "tokens": torch.ones_like(ratio),
+            "clip/high": clip.above(ratio, advantage),
+            "clip/low": clip.below(ratio, advantage),
+            "policy_weight": weight,
+            "surrogate": surrogate(ratio, advantage, clip),
+            "ratio": ratio,
+            "entropy": entropy,
+        }
+        if micro.sampling_logp is not None:
+            difference = (old_logp - micro.sampling_logp).abs()
+            values["mismatch/logp_difference"] = torch.nan_to_num(difference)
+        if correction is not None:
+            values["mismatch/weight"] = correction
+            weight = weight * correction
+        for name, value in values.items():
+            self.sums[name] += float(value[kept].sum())
+        if kept.any():
+            log_ratio = (logp - old_logp)[kept]
+            self.extremes[0] = min(self.extremes[0], float(log_ratio.min()))
+            self.extremes[1] = max(self.extremes[1], float(log_ratio.max()))
+        length = gradient_length(logp, advantage, weight)
+        kept = kept & (advantage != 0)
+        table = _off_policy_table(ratio, advantage, entropy, length, kept, clip)
+        known = self.off_policy.get(update)
+        self.off_policy[update] = table if known is None else known + table
+
+    def means(self, processes: Processes) -> dict[str, float]:
+        """Means per token over all processes; clears the sums."""
+        names = sorted(self.sums)
+        totals = processes.total([self.sums[n] for n in names]) if names else []
+        sums = dict(zip(names, totals, strict=True))
+        tokens = sums.pop("tokens", 0.0)
+        means = {name: value / max(tokens, 1.0) for name, value in sums.items()}
+        means["ratio/log_min"] = min(processes.each(self.extremes[0]))
+        means["ratio/log_max"] = max(processes.each(self.extremes[1]))
+        means["trained_tokens"] = tokens
+        self.sums.clear()
+        self.extremes = [0.0, 0.0]
+        return means
+
+    def off_policy_tables(self, updates: int, processes: Processes) -> list[OffPolicy]:
+        """A table for each of so many updates, over all processes; clears them."""
+        empty = torch.zeros(2, CELLS)
+        tables = torch.stack([self.off_policy.get(i, empty) for i in range(updates)])
+        self.off_policy = {}
+        cells = np.reshape(processes.total(tables.flatten().tolist()), (updates, 2, *SHAPE))
+        return [OffPolicy(tokens, gradient) for tokens, gradient in cells]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that was added, as plain numbers and tensors."""
+        return {
+            "sums": dict(self.sums),
+            "extremes": self.extremes,
+            "off_policy": self.off_policy,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`, whose tensors may have come back on another device."""
+        self.sums.update(state["sums"])
+        self.extremes = state["extremes"]
+        self.off_policy = {update: table.cpu() for update, table in state["off_policy"].items()}
+
+
+def _off_policy_table(
+    ratio: Tensor, advantage: Tensor, entropy: Tensor, length: Tensor, kept: Tensor, clip: Clip
+) -> Tensor:
+    """[2, CELLS]: tokens and their gradient by sign of Ã, side of the clip range and entropy."""
+    above, below = ratio > 1 + clip.eps_high, ratio < 1 - clip.eps_low
+    side = 1 + above.long() - below.long()
+    edges = torch.tensor(ENTROPY_EDGES, device=ratio.device)
+    bins = torch.bucketize(entropy.float().contiguous(), edges, right=True)
+    kept = kept & length.isfinite()  # the update is skipped, and one NaN would be that of every sum
+    cell = (((advantage > 0).long() * 3 + side) * (len(ENTROPY_EDGES) + 1) + bins)[kept].cpu()
+    length = length[kept].float().cpu()
+    return torch.stack(
+        [
+            torch.bincount(cell, minlength=CELLS).float(),
+            torch.bincount(cell, length, minlength=CELLS).float(),
+        ]
+    )

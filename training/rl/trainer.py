@@ -1,0 +1,338 @@
+"""GPPO on TRL's GRPOTrainer: gradient-preserving clipping (§3.2.2) with the LM loss (§3.2.3).
+
+    trainer = GPPOTrainer(model=..., args=GPPOConfig(...), reward_funcs=..., train_dataset=...)
+
+What differs from the parent, besides the loss: unscored answers and groups of equal rewards leave
+before any forward pass; mini-batches are whole groups, cut into micro-batches of similar-length
+sequences, packed or padded to the longest; the normalisers are those of the whole mini-batch over
+all processes, so the loss does not depend on micro-batches or devices; a non-finite gradient skips
+its update; a checkpoint between two updates of a rollout keeps the rest of it.
+
+TRL has no hook for a policy loss; its way is subclassing. `tests/training/test_trl_pins.py` holds
+the private methods this file replaces or calls to the pinned version.
+"""
+
+import math
+import random
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from training.advantages import group_advantages
+from training.losses import mismatch_weight, policy_weight, token_weight, weighted_nll
+from training.packing import check_packing, prompt_order
+from training.rl.config import GPPOConfig
+from training.rl.off_policy_counts import OffPolicy, headline
+from training.rl.rollout import (
+    MicroBatch,
+    Processes,
+    Rollout,
+    Update,
+    buffer_path,
+    load_buffer,
+    plan_updates,
+)
+from training.rl.statistics import RolloutRecord, TokenStatistics
+from training.vllm.client import SameServer, client_of
+from training.vllm.on_cpu import in_trl
+
+COUNTS = ("non_finite_updates", "empty_rollouts", "_unscored_in_a_row")
+NOT_TRAINED = {"tool_mask": "tools or env_mask", "num_images": "images"}
+MAX_UNSCORED_ROLLOUTS = (
+    3  # rollouts in a row that nobody could score: the reward is broken, not the policy
+)
+
+
+class GPPOTrainer(GRPOTrainer):
+    """GRPOTrainer with GPPO's loss, filters and mini-batches; see the module's text."""
+
+    _name = "GPPO"
+    args: GPPOConfig
+    model: nn.Module
+    num_generations: int
+
+    def __init__(
+        self, model: Any, reward_funcs: Any, args: GPPOConfig, train_dataset: Any, **kwargs: Any
+    ) -> None:
+        args = args.with_max_steps(len(train_dataset))
+        with in_trl(args):
+            super().__init__(model, reward_funcs, args, train_dataset, **kwargs)
+        if self.is_deepspeed_enabled:
+            raise ValueError("GPPOTrainer accumulates gradients itself: use FSDP2 or DDP")
+        self.vllm_importance_sampling_correction = False  # ours is applied in the loss
+        if self._packed:
+            check_packing(self.model)
+        self.non_finite_updates = 0
+        """Updates skipped so far because their gradient was not finite."""
+        self.empty_rollouts = 0
+        """Rollouts so far that had nothing to teach, and therefore no update."""
+        self.on_rollout: Callable[[RolloutRecord], None] | None = None
+        """Called with every rollout once its advantages are known."""
+        self.on_off_policy: Callable[[int, list[OffPolicy]], None] | None = None
+        """Called at every log line with the rollout step and a table for each of its updates."""
+        self.processes = Processes(self.accelerator)
+        self._server = SameServer()
+        self._statistics = TokenStatistics()
+        self._updates: list[Update] = []
+        self._losses: list[Tensor | float] = []
+        self._grad_norms: list[float] = []
+        self._rewards = torch.empty(0)
+        self._unscored_in_a_row = 0
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        args, prompts = self.args, self.train_dataset if dataset is None else dataset
+        return prompt_order(
+            len(prompts),  # type: ignore[arg-type]
+            prompts_per_step=(args.generation_batch_size or 1) // self.num_generations,
+            rollouts=self.num_generations,
+            updates=args.updates,
+            steps=-(-args.max_steps // args.updates),
+            seed=args.seed,
+        )
+
+    # --------------------------------------------------------------------------------- one rollout
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """The next planned update, or None when the rollout has no more; a new rollout first."""
+        if self._slot == 0:
+            self._updates = self._rollout(generation_batch)
+        return self._updates[self._slot] if self._slot < len(self._updates) else None
+
+    @property
+    def _slot(self) -> int:
+        """Updates of the present rollout that are done."""
+        return self._step % self.args.updates
+
+    def _rollout(self, inputs: Any) -> list[Update]:
+        """Generate, score, drop what has nothing to teach, and plan the updates."""
+        started = time.perf_counter()
+        batch = self._generate_and_score_completions(inputs)
+        for key, what in NOT_TRAINED.items():
+            if key in batch:
+                raise ValueError(f"GPPOTrainer trains on plain text answers, without {what}")
+        seconds = time.perf_counter() - started
+        args, local = self.args, self.processes.local
+        rewards = self._rewards.view(-1, self.num_generations)
+        overlong = self._truncated(batch).view_as(rewards) & args.overlong_filter
+        found = group_advantages(rewards.masked_fill(overlong, torch.nan), args.advantage_std)  # type: ignore[arg-type]
+        rollout = Rollout.of_padded(
+            batch,
+            advantage=local(found.advantage),
+            positive=local(rewards >= args.positive_reward),
+            keep=local(found.live if args.drop_zero_advantage else found.scored),
+        )
+        lengths = self.processes.gathered(batch["completion_mask"].sum(1)).view_as(rewards)
+        step = self.state.global_step // args.updates
+        record = RolloutRecord(step, inputs, rollout, rewards, overlong, lengths, found, seconds)
+        if self.on_rollout is not None:
+            self.on_rollout(record)
+        self._give_up_without_scores(rewards)
+        updates = plan_updates(
+            rollout,
+            random.Random(f"{args.seed}:{self.state.global_step}"),
+            self.processes,
+            group_size=self.num_generations,
+            mini_batch_groups=args.mini_batch_groups,
+            most_updates=args.updates,
+            budget=args.micro_batch_tokens,
+            pad_id=self._pad_id,
+            packed=self._packed,
+        )
+        self.empty_rollouts += not updates
+        self._remember_old_logps(updates)
+        for name, value in record.metrics(args.positive_reward).items():
+            self._metrics["train"][name].append(value)
+        self._metrics["train"]["seconds/rollout"].append(time.perf_counter() - started)
+        return updates
+
+    def _generate_single_turn(self, *args, **kwargs):
+        client = client_of(self)
+        with self._server.during(client) if client is not None else nullcontext():
+            return super()._generate_single_turn(*args, **kwargs)
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> Tensor:
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        unscored = ~rewards.isfinite().any(1)
+        total = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
+        self._rewards = total.masked_fill(unscored, torch.nan)  # of all processes
+        return rewards
+
+    def _get_per_token_logps_and_entropies(self, model, input_ids, *args, **kwargs):
+        return None, None, None  # they wait until dead groups are gone and the rows are sorted
+
+    def _truncated(self, batch: dict[str, Any]) -> Tensor:
+        """[B] bool over all processes: answers without an end token."""
+        ends = torch.tensor([*self.eos_token_ids, self._pad_id], device=self._rewards.device)
+        ids, mask = batch["completion_ids"], batch["completion_mask"].bool()
+        last = ids.gather(1, (mask.sum(1, keepdim=True) - 1).clamp(min=0))[:, 0]
+        return self.processes.gathered(~torch.isin(last, ends.to(last.device)))
+
+    def _give_up_without_scores(self, rewards: Tensor) -> None:
+        lost = not bool(rewards.isfinite().any())
+        self._unscored_in_a_row = self._unscored_in_a_row + 1 if lost else 0
+        if self._unscored_in_a_row == MAX_UNSCORED_ROLLOUTS:
+            raise RuntimeError(
+                f"no answer of {MAX_UNSCORED_ROLLOUTS} rollouts in a row could be scored: the "
+                "reward returned None or NaN for all of them; training would change nothing"
+            )
+
+    @torch.no_grad()
+    def _remember_old_logps(self, updates: list[Update]) -> None:
+        for update in updates[1:]:  # the first update is made by the policy that sampled
+            for micro in update.micro_batches:
+                micro.old_logp, _ = self._logp(self.model, micro)
+
+    @property
+    def _pad_id(self) -> int:
+        pad_id = self._tokenizer.pad_token_id
+        assert isinstance(pad_id, int)  # TRL gives a tokenizer without one its EOS token
+        return pad_id
+
+    @property
+    def _packed(self) -> bool:
+        if self.args.packed is not None:
+            return self.args.packed
+        config = self.accelerator.unwrap_model(self.model).config
+        return "flash" in str(config._attn_implementation)
+
+    # ------------------------------------------------------------------------ one optimizer update
+
+    def training_step(
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
+    ) -> Tensor:
+        model.train()
+        started = time.perf_counter()
+        update: Update | None = self._prepare_inputs(inputs)
+        loss = torch.zeros((), device=self.accelerator.device)
+        if update is not None:
+            *others, last = update.micro_batches
+            with self.accelerator.no_sync(model):
+                for micro in others:
+                    loss += self._backward(model, micro, update)
+            loss += self._backward(model, last, update)
+            self._losses.append(loss)
+        self._step += 1
+        self._metrics["train"]["seconds/step"].append(time.perf_counter() - started)
+        return loss
+
+    def _backward(self, model: nn.Module, micro: MicroBatch, update: Update) -> Tensor:
+        with self.compute_loss_context_manager():
+            loss = self._micro_loss(model, micro, update)
+        # DDP and FSDP average gradients over processes; the normalisers are global sums.
+        self.accelerator.backward(loss * self.accelerator.num_processes)
+        return loss.detach()
+
+    def _micro_loss(self, model: nn.Module, micro: MicroBatch, update: Update) -> Tensor:
+        """The share of `micro` in Eq. 14, a scalar that sums to the loss over micro-batches."""
+        args = self.args
+        logp, entropy = self._logp(model, micro)
+        old_logp = logp.detach() if micro.old_logp is None else micro.old_logp
+        weight = policy_weight(args.policy_loss, logp, old_logp, micro.advantage, args.clip)
+        correction = None
+        if args.vllm_importance_sampling_correction and micro.sampling_logp is not None:
+            cap = args.vllm_importance_sampling_clip_max or math.inf
+            correction = mismatch_weight(old_logp, micro.sampling_logp, cap)
+        self._statistics.add(
+            self._slot, micro, logp, old_logp, entropy, weight, correction, args.clip
+        )
+        tokens = token_weight(
+            weight if correction is None else weight * correction,
+            micro.advantage,
+            micro.positive,
+            micro.mask,
+            policy_tokens=update.policy_tokens,
+            positive_tokens=update.positive_tokens,
+            lm_weight=args.lm_weight,
+        )
+        return weighted_nll(logp, tokens)
+
+    def _logp(self, model: nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies [b, answers] of the answer tokens, in one head pass.
+
+        Rows are right-padded, so causal attention never looks at padding and needs no mask; in a
+        packed row the positions that start over keep the sequences apart.
+        """
+        with self.accelerator.autocast():
+            output = model(
+                input_ids=micro.input_ids,
+                position_ids=micro.position_ids,
+                labels=micro.labels,
+                fused_lm_head=True,
+            )
+        return output.log_probs[:, -micro.answers :], output.entropy[:, -micro.answers :]
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        norm: Any = super()._get_grad_norm(model, grad_norm)
+        if any(p.grad is not None for p in model.parameters()):
+            self._grad_norms.append(float(norm))
+        if not math.isfinite(float(norm)):
+            self.non_finite_updates += 1
+            for parameter in model.parameters():  # an optimizer leaves parameters without gradient
+                parameter.grad = None
+        return norm
+
+    # ------------------------------------------------------------------------ logs and checkpoints
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            updates = self.args.updates
+            logs["loss"] = self._mean_loss()
+            norms, self._grad_norms = self._grad_norms, []
+            finite = [n for n in norms if math.isfinite(n)]
+            logs["grad_norm"] = sum(finite) / max(1, len(finite))
+            logs["skipped_updates"] = float(len(norms) - len(finite))
+            logs["updates"] = float(len(norms))
+            logs.update(self._statistics.means(self.processes))
+            tables = self._statistics.off_policy_tables(updates, self.processes)
+            if self.on_off_policy is not None:
+                self.on_off_policy(self.state.global_step // updates, tables)
+            logs.update(headline(tables))
+        super().log(logs, start_time)
+
+    def _mean_loss(self) -> float:
+        """The mean of Eq. 14 over the updates since the last log line that had a finite one.
+
+        transformers' own figure is the mean over processes of their shares, counts updates that
+        were not made, and after a resume forgets those before it.
+        """
+        losses, self._losses = self._losses, []
+        shares = [float(loss) for loss in losses]
+        finite = [x for x in self.processes.total(shares) if math.isfinite(x)] if shares else []
+        return sum(finite) / max(1, len(finite))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Beside what the parent saves, what this process holds in memory: between two updates
+        the rest of the rollout, and what the next log line and the counts are made of."""
+        super()._save_checkpoint(model, trial)
+        held = {
+            "step": self._slot,
+            "updates": self._updates if self._slot else [],
+            "metrics": {name: list(values) for name, values in self._metrics["train"].items()},
+            "statistics": self._statistics.state(),
+            "losses": [float(loss) for loss in self._losses],
+            "grad_norms": self._grad_norms,
+            "counts": {name: getattr(self, name) for name in COUNTS},
+        }
+        folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
+        torch.save(held, buffer_path(folder, self.processes.rank))
+        self.accelerator.wait_for_everyone()  # then the first process marks it as whole
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        slot, device = self.state.global_step % self.args.updates, self.accelerator.device
+        held = load_buffer(Path(checkpoint), self.processes, device, slot=slot)
+        if held is not None:
+            self._step, self._updates = held["step"], held["updates"]
+            self._metrics["train"].update(held["metrics"])
+            self._statistics.restore(held["statistics"])
+            self._losses, self._grad_norms = held["losses"], held["grad_norms"]
+            for name, count in held["counts"].items():
+                setattr(self, name, count)

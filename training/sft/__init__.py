@@ -1,0 +1,1 @@
+"""Supervised fine-tuning on long chains of thought (§3.1)."""
