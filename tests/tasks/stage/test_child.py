@@ -21,10 +21,12 @@ mark, ready, ending = sys.argv[1:]
 sleep = [sys.executable, "-S", "-c", "import time; time.sleep(300)", mark]
 subprocess.Popen(sleep)                              # a child
 subprocess.Popen(sleep, start_new_session=True)      # one in a session of its own
-if os.fork() == 0:                                   # one whose parent is gone
+parent = os.fork()
+if parent == 0:                                      # one whose parent is gone
     os.setsid()
     subprocess.Popen(sleep)
     os._exit(0)
+os.waitpid(parent, 0)
 if ending == "ignore":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with open(ready + ".part", "w") as file:
