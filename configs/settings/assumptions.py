@@ -1,7 +1,6 @@
 """What a plan takes for granted until the store holds a measurement; all of it is printed.
 
-Rows a second were measured on one core by tests/bench/bench_data_stages.py, judging by
-bench_judge.py. What needs a GPU or somebody's endpoint was not measured.
+What needs a GPU or somebody's endpoint was not measured.
 """
 
 from typing import Annotated
@@ -49,24 +48,4 @@ class Assumptions(Settings):
     stream_tokens_per_second: PositiveFloat = 30.0
     """Of one request to an endpoint, times its concurrency; not measured: it is yours"""
     judged_per_core: PositiveFloat = 25.0
-    """Answers judged a second and core: 16 tests, measured: 2.4 ms each"""
-    collect_rate: PositiveFloat = 37_000.0
-    """collect: rows a second and core"""
-    dedup_rate: PositiveFloat = 49_000.0
-    """dedup: rows a second and core"""
-    decontaminate_rate: PositiveFloat = 50_000.0
-    """decontaminate: rows a second and core"""
-    difficulty_rate: PositiveFloat = 24_000.0
-    """difficulty, 4 answers to a problem: rows a second and core"""
-    select_rate: PositiveFloat = 3_000.0
-    """select, answers of 31,634 characters: rows a second and core"""
-    filter_tests_rate: PositiveFloat = 87_000.0
-    """filter_tests: rows a second and core"""
-    filter_rl_rate: PositiveFloat = 8_500.0
-    """filter_rl, 16 answers to a problem: rows a second and core"""
-    rows_per_second: PositiveFloat = 20_000.0
-    """Answers a second of a scripted or recorded engine"""
-    bytes_per_token: PositiveFloat = 1.5
-    """Of generated text on disk, as compressed parquet"""
-    bytes_per_row: PositiveFloat = 1_000.0
-    """Of a problem on disk, as compressed parquet"""
+    """Answers judged a second and core: 16 tests of 2.4 ms each, by bench_judge.py"""

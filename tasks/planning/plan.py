@@ -58,7 +58,7 @@ class Planner:
             tokens = found.metrics.get("tokens") or found.metrics.get("completion_tokens")
             line = PlannedStage(
                 stage.name, "reuse", "", key, found.seconds, size, tokens,
-                cost=found.metrics.get("cost"), basis="recorded",
+                cost=found.metrics.get("cost"),
             )  # fmt: skip
             self.stages.append(line)
             return found

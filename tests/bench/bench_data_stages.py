@@ -5,7 +5,7 @@
 Problems are the real documents of ../shared/data, read from JSON lines; benchmarks those of
 bench_decontaminate.py. Every problem has 4 scores for `difficulty` and 16 for `filter_rl`;
 `select` reads the long answers of ../shared/data/skythought_cot, 16 to a prompt. The figures are
-`dedup_rate` and its like in configs/settings/assumptions.py, what a plan takes where a store has
+`on_a_core` of the kinds of work in tasks/planning/work.py, what a plan takes where a store has
 none.
 """
 

@@ -25,15 +25,6 @@ def test_gpus_are_counted_and_named_by_the_driver(driver, monkeypatch):
     assert gpus(driver / "nothing") == ""
 
 
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [("0", "1 × NVIDIA H200"), ("", ""), ("-1", ""), ("0,1", "2 × NVIDIA H200")],
-)
-def test_only_visible_gpus_count(driver, monkeypatch, visible, expected):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert gpus(driver) == expected
-
-
 def test_a_name_is_read_back_as_count_and_device(tmp_path):
     assert split("8 × NVIDIA H100 80GB HBM3") == (8, "NVIDIA H100 80GB HBM3")
     assert split("") == (1, "")

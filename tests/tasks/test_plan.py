@@ -1,13 +1,12 @@
 """The plan says what would be reused, resumed and computed, and names the difference."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import pytest
 
 from configs.settings.base import LATER, Runtime, Settings
-from tasks.planning.plan import PlannedStage, Planner, flat
+from tasks.planning.plan import PlannedStage, Planner
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, InputRef, Store
@@ -117,16 +116,6 @@ def test_a_setting_that_came_later_keeps_earlier_results_and_is_named_once_used(
     assert first.why == "later: 2 → 0"  # switched off again
 
 
-def test_a_result_from_before_a_setting_came_does_not_differ_in_it(tmp_path):
-    run(tmp_path)
-    (manifest,) = tmp_path.glob("gather/*/manifest.json")
-    told = json.loads(manifest.read_text())
-    del told["settings"]["later"]
-    manifest.write_text(json.dumps(told))
-    first, _ = planned(tmp_path, first=Knobs(rate=0.25))
-    assert first.why == "rate: 0.5 → 0.25"
-
-
 def test_another_seed_is_named_where_the_stage_is_random(tmp_path):
     run(tmp_path)
 
@@ -145,13 +134,6 @@ def test_other_rows_of_an_input_are_named(tmp_path):
         ("reuse", ""),
         ("compute", "other rows from gather"),
     ]
-
-
-def test_the_nearest_earlier_result_explains(tmp_path):
-    run(tmp_path, second=Knobs(rate=0.1, parts=()))
-    run(tmp_path, second=Knobs(rate=0.2))
-
-    assert actions(planned(tmp_path, second=Knobs(rate=0.3)))[1][1] == "rate: 0.2 → 0.3"
 
 
 def test_a_forced_stage_is_computed_and_what_follows_waits_for_its_rows(tmp_path):
@@ -200,24 +182,3 @@ def test_a_store_of_other_things_explains_nothing_at_length(tmp_path):
 
     why = actions(planned(tmp_path, second=many))[1][1]
     assert why == "nothing alike: 44 settings differ from the nearest result"
-
-
-def test_damage_is_the_reason(tmp_path):
-    run(tmp_path)
-    next(tmp_path.glob("gather/*/rows")).unlink()
-
-    action, why = actions(planned(tmp_path))[0]
-    assert action == "compute"
-    assert "rows is missing" in why
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ({"a": {"b": 1}}, {"a.b": 1}),
-        ({"a": [1, 2]}, {"a": [1, 2]}),
-        ({"a": [{"name": "x", "n": 1}, {"n": 2}]}, {"a.x.name": "x", "a.x.n": 1, "a.1.n": 2}),
-    ],
-)
-def test_settings_are_compared_by_dotted_name(value, expected):
-    assert flat(value) == expected

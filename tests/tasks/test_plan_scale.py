@@ -55,16 +55,6 @@ def test_only_the_newest_results_of_a_stage_are_read(tmp_path):
     assert keys == [f"{i:04}" for i in reversed(range(5, MOST_READ + 5))]
 
 
-def test_each_manifest_is_read_once(tmp_path, monkeypatch):
-    publish(tmp_path, "dedup")
-    earlier = StoreHistory(Store(tmp_path))
-    first = list(earlier.of("dedup"))
-    (tmp_path / "dedup" / "k" / "manifest.json").unlink()
-
-    assert list(earlier.of("dedup")) == first
-    assert first
-
-
 def test_what_cannot_be_read_is_left_out(tmp_path):
     publish(tmp_path, "dedup")
     (tmp_path / "dedup" / "torn").mkdir()

@@ -19,34 +19,43 @@ MODELS_KEPT = "models_kept"
 ROWS = {"aime24": 30, "aime25": 30, "hmmt25": 30, "math500": 500, "livecodebench": 1055}
 """Rows of the benchmarks of the catalogue."""
 PROBLEMS = {"aime24": 30, "aime25": 30, "hmmt25": 30, "lcb_v5": 374, "lcb_v6": 131}
-"""Problems of the published benchmarks (eval/benchmarks/benchmarks.py); none is in two of these
-names."""
+"""Problems of the published benchmarks (eval/benchmarks/benchmarks.py)."""
+BYTES_PER_TOKEN = 1.5
+"""Of generated text on disk, as compressed parquet."""
+BYTES_PER_ROW = 1_000.0
+"""Of a problem on disk, as compressed parquet."""
 
 
-class AssumptionLog:
-    """Assumptions by name, and the names of those that were used."""
+@dataclass(frozen=True)
+class Work:
+    """`amount` units; tokens that are generated or trained on; and what the result will count."""
 
-    def __init__(self, values: Assumptions) -> None:
-        self.values = values
-        self.names: list[str] = []
-
-    def __call__(self, name: str) -> float:
-        if name not in self.names:
-            self.names.append(name)
-        return float(getattr(self.values, name))
+    amount: float
+    unit: str
+    tokens: float | None = None
+    prompt_tokens: float = 0.0
+    trained_tokens: float = 0.0
+    bytes: float | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StageContext:
     """What is known about a stage before it runs. `past`: the nearest result of the same kind."""
 
-    stage: str
     settings: Any
     inputs: tuple[Artifact, ...]
     past: PastResult | None
     earlier: StoreHistory
     facts: ModelFacts | None
-    assume: AssumptionLog
+    assumptions: Assumptions
+    used: list[str] = field(default_factory=list)
+    """Names of the assumptions that were used."""
+
+    def assume(self, name: str) -> float:
+        if name not in self.used:
+            self.used.append(name)
+        return float(getattr(self.assumptions, name))
 
     def count(self, place: int, name: str) -> float | None:
         """A count of an input, measured or expected."""
@@ -63,11 +72,11 @@ class StageContext:
         total = metrics.get("kept", 0.0) + metrics.get("rejected", 0.0)
         return metrics["kept"] / total if total else None
 
-    def size(self, count: float, of: str, assumption: str) -> float:
+    def size(self, count: float, of: str, each: float = BYTES_PER_ROW) -> float:
         """Bytes of the result: as many for each of what metric `of` counts as before."""
         if self.past and self.past.metrics.get(of):
-            return count * self.past.bytes / self.past.metrics[of]
-        return count * self.assume(assumption)
+            each = self.past.bytes / self.past.metrics[of]
+        return count * each
 
     def checkpoint(self) -> float | None:
         """bf16 weights: 2·N; an earlier checkpoint of the same model has exactly these bytes."""
@@ -80,19 +89,6 @@ class StageContext:
         known = [given[n] for n in names if n in given]
         assumed = given.get(UNCOUNTED) and (not sources or len(known) < len(names))
         return None if assumed or not known else sum(known)
-
-
-@dataclass(frozen=True)
-class Work:
-    """`amount` units; tokens that are generated or trained on; and what the result will count."""
-
-    amount: float
-    unit: str
-    tokens: float | None = None
-    prompt_tokens: float = 0.0
-    trained_tokens: float = 0.0
-    bytes: float | None = None
-    counts: Mapping[str, float] = field(default_factory=dict)
 
 
 def collect(s: StageContext) -> Work:
@@ -114,8 +110,8 @@ def collect(s: StageContext) -> Work:
             rows, assumed = rows + s.assume("source_rows"), assumed + 1
         else:
             rows, counts[KEPT + source.name] = rows + known, float(known)
-    size = s.size(rows, "kept", "bytes_per_row")
-    return Work(rows, "rows", bytes=size, counts={**counts, UNCOUNTED: assumed, "kept": rows})
+    counts |= {UNCOUNTED: assumed, "kept": rows}
+    return Work(rows, "rows", bytes=s.size(rows, "kept"), counts=counts)
 
 
 def rows_kept(s: StageContext) -> Work:
@@ -125,7 +121,7 @@ def rows_kept(s: StageContext) -> Work:
     given = s.inputs[0].metrics
     counts = {n: v * share for n, v in given.items() if n.startswith(KEPT)}
     counts |= {UNCOUNTED: given.get(UNCOUNTED, 0.0), "kept": rows * share}
-    return Work(rows, "rows", bytes=s.size(rows, "kept", "bytes_per_row"), counts=counts)
+    return Work(rows, "rows", bytes=s.size(rows, "kept"), counts=counts)
 
 
 def filter_tests(s: StageContext) -> Work:
@@ -134,14 +130,14 @@ def filter_tests(s: StageContext) -> Work:
     if asked is None:
         published = s.assume("rl_math_prompts") + s.assume("rl_code_prompts")
         asked = published / s.assume("rl_kept")
-    size = s.size(asked, "kept", "bytes_per_row")
-    return Work(s.count(0, "kept") or 0.0, "rows", bytes=size, counts={"kept": asked})
+    rows = s.count(0, "kept") or 0.0
+    return Work(rows, "rows", bytes=s.size(asked, "kept"), counts={"kept": asked})
 
 
 def filter_rl(s: StageContext) -> Work:
     rows = s.count(0, "kept") or 0.0
     kept = rows * (s.kept_share() or s.assume("rl_kept"))
-    return Work(rows, "rows", bytes=s.size(kept, "kept", "bytes_per_row"), counts={"kept": kept})
+    return Work(rows, "rows", bytes=s.size(kept, "kept"), counts={"kept": kept})
 
 
 def distill(s: StageContext) -> Work:
@@ -151,16 +147,16 @@ def distill(s: StageContext) -> Work:
     else:
         prompts = s.of_sources(s.settings.sources) or s.assume("sft_prompts")
     samples, each = prompts * s.settings.samples_per_prompt, s.mean("tokens", "samples")
-    scripted = s.settings.engine.kind in ("scripted", "recorded")
-    if each is None and not scripted:
+    free = s.settings.engine.kind in ("scripted", "recorded")
+    if each is None and not free:
         each = min(s.assume("answer_tokens"), float(s.settings.sampling.max_tokens))
     tokens = samples * (each or 0.0)
-    asked = samples * (s.mean("prompt_tokens", "samples") or s.assume.values.prompt_tokens)
     counts = {"samples": samples, "prompts": prompts, "tokens": tokens}
-    if scripted:
-        size = s.size(samples, "samples", "bytes_per_token")
+    if free:
+        size = s.size(samples, "samples", BYTES_PER_TOKEN)
         return Work(samples, "answers", tokens or None, bytes=size, counts=counts)
-    size = s.size(tokens, "tokens", "bytes_per_token")
+    asked = samples * (s.mean("prompt_tokens", "samples") or s.assumptions.prompt_tokens)
+    size = s.size(tokens, "tokens", BYTES_PER_TOKEN)
     return Work(tokens, "tokens", tokens, asked, bytes=size, counts=counts)
 
 
@@ -179,7 +175,7 @@ def select(s: StageContext) -> Work:
     answers, tokens = s.count(1, "samples") or 0.0, s.count(1, "tokens") or 0.0
     kept = float(s.settings.size or answers * (s.kept_share() or 1.0))
     each = tokens / answers if answers else 0.0
-    size = s.size(kept if s.past else kept * each, "kept", "bytes_per_token")
+    size = s.size(kept if s.past else kept * each, "kept", BYTES_PER_TOKEN)
     return Work(answers, "answers", bytes=size, counts={"kept": kept, "answer_tokens": each})
 
 
@@ -199,7 +195,7 @@ def rl(s: StageContext) -> Work:
     rollouts = trained * settings.oversampling
     answer = s.past.mean("completions/mean_length") if s.past else 0.0
     answer = answer or min(s.assume("answer_tokens"), float(settings.max_tokens))
-    prompt = min(s.assume.values.prompt_tokens, settings.max_prompt_tokens)
+    prompt = min(s.assumptions.prompt_tokens, settings.max_prompt_tokens)
     kept = float((settings.steps - 1) // settings.keep_every if settings.keep_every else 0)
     each, before = s.checkpoint(), s.past.metrics.get(MODELS_KEPT, 0.0) if s.past else 0.0
     return Work(
@@ -231,7 +227,7 @@ def evaluate(s: StageContext) -> Work:
     each = s.mean("completion_tokens", "answers")
     each = each or min(s.assume("answer_tokens"), float(settings.sampling.max_tokens))
     tokens = answers * each
-    size = s.size(tokens, "completion_tokens", "bytes_per_token")
+    size = s.size(tokens, "completion_tokens", BYTES_PER_TOKEN)
     return Work(tokens, "tokens", tokens, bytes=size)
 
 
@@ -240,18 +236,78 @@ def once(s: StageContext) -> Work:
     return Work(1.0, "run", bytes=s.checkpoint())
 
 
-WORK: dict[str, Callable[[StageContext], Work]] = {
-    "collect": collect,
-    "dedup": rows_kept,
-    "decontaminate": rows_kept,
-    "distill": distill,
-    "judge": judge,
-    "difficulty": difficulty,
-    "select": select,
-    "filter_tests": filter_tests,
-    "filter_rl": filter_rl,
-    "sft": sft,
-    "rl": rl,
-    "evaluate": evaluate,
+def sum_of(*metrics: str) -> Callable[[PastResult], float]:
+    return lambda past: sum(past.metrics.get(name, 0.0) for name in metrics)
+
+
+def _answers_given(past: PastResult) -> float:
+    free = past.tree["engine"]["kind"] in ("scripted", "recorded")
+    return past.metrics.get("samples" if free else "tokens", 0.0)
+
+
+def _tokens_rolled_out(past: PastResult) -> float:
+    s = past.tree
+    a_step = s["prompts_per_step"] * s["rollouts_per_prompt"] * s["oversampling"]
+    steps = past.metrics.get("rollout_steps", 0.0)
+    return steps * past.mean("completions/mean_length") * a_step
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of work, whichever stages do it."""
+
+    work: Callable[[StageContext], Work]
+    stages: tuple[str, ...] = ()
+    """That are this kind, where they are not called by it."""
+    alike: tuple[str, ...] = ()
+    """Settings in which two results agree if the rate of one tells about the other."""
+    done: Callable[[PastResult], float] = sum_of("kept", "rejected", "easy", "hard", "unrated")
+    """How much work an earlier result was, in the units of `work`."""
+    on_a_core: float | None = None
+    """Units a second, measured by tests/bench/bench_data_stages.py."""
+
+
+KINDS = {
+    "collect": Kind(collect, ("collect", "benchmarks"), ("sources.*.kind",), on_a_core=37_000),
+    "dedup": Kind(rows_kept, alike=("near",), on_a_core=49_000),
+    "decontaminate": Kind(rows_kept, on_a_core=50_000),
+    "distill": Kind(
+        distill,
+        ("distill", "rate", "sample", "agreement"),
+        ("engine.kind", "engine.model"),
+        _answers_given,
+        on_a_core=20_000,  # of a scripted or recorded engine
+    ),
+    "judge": Kind(
+        judge,
+        ("judge", "judge_rl", "judge_rate", "judge_agreement"),
+        ("judge.sandbox", "judge.max_tests", "judge.stop_at_first_failure"),
+        sum_of("scores"),
+    ),
+    "difficulty": Kind(difficulty, on_a_core=24_000),  # 4 answers to a problem
+    "select": Kind(  # answers of 31,634 characters
+        select, (), ("size", "embedding.kind"), sum_of("kept", "rejected"), on_a_core=3_000
+    ),
+    "filter_tests": Kind(filter_tests, on_a_core=87_000),
+    "filter_rl": Kind(filter_rl, on_a_core=8_500),  # 16 answers to a problem
+    "sft": Kind(
+        sft,
+        alike=("lora*",),
+        done=lambda past: past.metrics.get("steps", 0.0) * past.tree["batch_tokens"],
+    ),
+    "rl": Kind(rl, ("rl_math", "rl_code"), ("lora*", "engine"), _tokens_rolled_out),
+    "evaluate": Kind(
+        evaluate,
+        ("evaluate_rl_code", "evaluate_rl_math", "evaluate_sft", "evaluate_base"),
+        ("engine", "sampling.max_tokens"),
+        sum_of("completion_tokens"),
+    ),
+    "base": Kind(
+        once,
+        alike=("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary"),
+        done=lambda past: 1.0,
+    ),
 }
-"""By the name of the stage's body; any other is `once`."""
+"""By the name of the stage's body."""
+ONCE = Kind(once, done=lambda past: 1.0)
+"""Any other body."""
