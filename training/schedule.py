@@ -31,9 +31,8 @@ def world_size() -> int:
 
 
 def is_sharded() -> bool:
-    """Whether accelerate was told to spread the weights over the processes (FSDP or DeepSpeed)."""
-    names = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    return any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
+    """Whether accelerate was told to spread the weights over the processes."""
+    return os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true")
 
 
 def rl_schedule(s: RLSettings, world: int) -> RLSchedule:

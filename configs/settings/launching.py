@@ -34,7 +34,7 @@ class Launch(Runtime):
     gpus: NonNegativeInt = 0
     """Of each node, one a process; 0: none"""
     sharding: Sharding = "full"
-    """full: FSDP2; zero3: DeepSpeed; none: a copy on each GPU"""
+    """full: FSDP2; none: a copy on each GPU"""
     launcher: Launcher = "auto"
     """auto: local, Ray where KLEAR_RAY_ADDRESS is set, else Slurm"""
     restarts: NonNegativeInt = 3

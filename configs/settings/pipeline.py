@@ -64,8 +64,7 @@ class Pipeline(Settings):
     topology: Annotated[Topology, HOW] = Topology()
     """Machines that plans count on; checked before a launch"""
     stall_minutes: Annotated[PositiveFloat, HOW] = 120.0
-    """Watchdog: any stage that shows no progress for this long fails, with the end of its log.
-    Training stages have a stricter limit of their own if their runtime sets one"""
+    """Watchdog: any stage that shows no progress for this long fails, with the end of its log"""
 
     @model_validator(mode="after")
     def top_k_needs_a_ranking(self) -> Self:

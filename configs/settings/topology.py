@@ -28,15 +28,13 @@ GPUS = {  # memory as the driver reports it, rounded down; throughput from the v
     "H200": Gpu(139.0, 989.0),
     "B200": Gpu(178.0, 2250.0),
 }
-Sharding = Literal["full", "zero3", "none"]
+Sharding = Literal["full", "none"]
 Launcher = Literal["auto", "local", "ray", "slurm"]
 
 
 class Topology(Settings):
     """The machines: nodes × GPUs, of which card, at what price. No GPUs: this machine as it is."""
 
-    name: str = ""
-    """How the plan calls these machines"""
     nodes: PositiveInt = 1
     """Machines of one kind"""
     gpus_per_node: NonNegativeInt = 0
@@ -54,7 +52,7 @@ class Topology(Settings):
     rl_gpus: NonNegativeInt = 0
     """GPUs that train in RL; must divide a mini-batch; 0: all GPUs"""
     sharding: Sharding = "full"
-    """full: FSDP2 over all training GPUs; zero3: DeepSpeed's (SFT only); none: a copy on each"""
+    """full: FSDP2 over all training GPUs; none: a copy on each"""
     launcher: Launcher = "auto"
     """Starts training on the nodes; auto: local for one node, else Ray where KLEAR_RAY_ADDRESS is
     set, else Slurm within an allocation"""
@@ -94,8 +92,8 @@ class Topology(Settings):
     def __str__(self) -> str:
         if not self.gpus:
             return "this machine (no GPUs named)"
-        card, label = self.card, f"{self.name}: " if self.name else ""
+        card = self.card
         return (
-            f"{label}{self.nodes} × {self.gpus_per_node} = {self.gpus} {self.gpu or 'GPU'} "
+            f"{self.nodes} × {self.gpus_per_node} = {self.gpus} {self.gpu or 'GPU'} "
             f"({card.memory_gib:g} GiB, {card.tflops:g} TFLOP/s bf16 each)"
         )

@@ -37,9 +37,6 @@ class TrainRuntime(Runtime):
     """flash_attention_2 needs the flash-attn package"""
     vllm_server_url: str = ""
     """For RL with engine vllm_server; empty: the stage starts its own"""
-    stall_minutes: PositiveFloat = 120.0
-    """A stricter watchdog of this stage alone, minutes without progress; that of the whole run
-    holds all the same, so only a value below its stall_minutes has an effect"""
 
     @field_validator("vllm_server_url")
     @classmethod
@@ -58,8 +55,6 @@ class LoRASettings(Settings):
     """Of the adapters"""
     alpha: PositiveFloat = 64.0
     """Adapters are scaled by alpha / rank"""
-    dropout: BelowOne = 0.0
-    """On adapter inputs; 0 in RL"""
     targets: tuple[str, ...] = ()
     """Names of the linear layers; empty: all but the head"""
 
@@ -210,15 +205,10 @@ class RLSettings(Settings):
     engine_runtime: EngineRuntime = EngineRuntime()
 
     @model_validator(mode="after")
-    def batches_and_adapters_are_whole(self) -> Self:
+    def mini_batches_are_whole(self) -> Self:
         if rest := self.prompts_per_step % self.mini_batch_prompts:
             raise ValueError(
                 f"prompts_per_step={self.prompts_per_step} is no multiple of mini_batch_prompts="
                 f"{self.mini_batch_prompts} (remainder {rest}); choose numbers that divide"
-            )
-        if self.lora and self.lora.dropout:
-            raise ValueError(
-                f"lora.dropout={self.lora.dropout} would make the ratio of new and old "
-                "probabilities noise: set lora.dropout=0 in RL"
             )
         return self

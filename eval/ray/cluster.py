@@ -29,8 +29,8 @@ BYTES_DEPEND_ON = (
     "math-verify", "mpmath", "numba", "numpy", "orjson", "pebble", "pyarrow", "pydantic",
     "pydantic-core", "pyseccomp", "pyyaml", "scikit-learn", "scipy", "sympy", "threadpoolctl",
     "xxhash",
-    # training; DeepSpeed is in no lock, and belongs on every node or on none
-    "accelerate", "datasets", "deepspeed", "peft", "safetensors", "tokenizers", "torch",
+    # training
+    "accelerate", "datasets", "peft", "safetensors", "tokenizers", "torch",
     "transformers", "trl", "vllm",
 )  # fmt: skip
 """Packages that a byte of a result, a verdict or a weight may depend on."""

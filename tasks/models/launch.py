@@ -31,9 +31,7 @@ PORT_TRIES = 5  # in a row: of which another program took each between the look 
 log = logging.getLogger("klear")
 
 
-def run_launched(
-    job: BaseModel, out: Path, launch: Launch, *, stall_minutes: float | None = None
-) -> int:
+def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
     """Run the job in all processes of `launch`; returns how often it had to start again.
 
     Every restart is a line of `<out>/logs/restarts.jsonl`. Raises ChildFailed when the job failed
@@ -44,7 +42,7 @@ def run_launched(
     begun, losses, refused = _reached(out), 0, 0
     while True:
         try:
-            run_child(job, out, stall_minutes=stall_minutes, command=command)
+            run_child(job, out, command=command)
             return _count(out)
         except ChildFailed as failure:
             # `srun` has one exit code for all nodes, and others end by it too

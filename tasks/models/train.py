@@ -79,8 +79,7 @@ def rl(
 def _trained(job: SFTJob | RLJob, out: Path) -> Metrics:
     """Run the job in child processes, as many as its launch says."""
     launch = launch_for(job.settings)
-    minutes = job.settings.runtime.stall_minutes
-    restarts = run_launched(job, out, launch, stall_minutes=minutes)
+    restarts = run_launched(job, out, launch)
     return {**_result(out), **({"restarts": float(restarts)} if launch.several else {})}
 
 

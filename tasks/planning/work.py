@@ -240,6 +240,9 @@ def sum_of(*metrics: str) -> Callable[[PastResult], float]:
     return lambda past: sum(past.metrics.get(name, 0.0) for name in metrics)
 
 
+ROWS_READ = sum_of("kept", "rejected", "easy", "hard", "unrated")
+
+
 def _answers_given(past: PastResult) -> float:
     free = past.tree["engine"]["kind"] in ("scripted", "recorded")
     return past.metrics.get("samples" if free else "tokens", 0.0)
@@ -261,7 +264,7 @@ class Kind:
     """That are this kind, where they are not called by it."""
     alike: tuple[str, ...] = ()
     """Settings in which two results agree if the rate of one tells about the other."""
-    done: Callable[[PastResult], float] = sum_of("kept", "rejected", "easy", "hard", "unrated")
+    done: Callable[[PastResult], float] = ROWS_READ
     """How much work an earlier result was, in the units of `work`."""
     on_a_core: float | None = None
     """Units a second, measured by tests/bench/bench_data_stages.py."""

@@ -47,34 +47,30 @@ def alone(job_file: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "training.launch.child", str(job_file)]
 
 
-def run_child(
-    job: BaseModel, out: Path, *, stall_minutes: float | None = None, command: Command = alone
-) -> None:
+def run_child(job: BaseModel, out: Path, *, command: Command = alone) -> None:
     """Run `training.launch.child` on `job` and wait for it; see `run_command`."""
     job_file = out / ".resume" / "job.json"
     replace_text(job_file, job.model_dump_json(indent=2))
-    run_command(command(job_file), out, stall_minutes=stall_minutes)
+    run_command(command(job_file), out)
 
 
-def run_command(command: Sequence[str], out: Path, *, stall_minutes: float | None = None) -> None:
+def run_command(command: Sequence[str], out: Path) -> None:
     """Run any command, on the GPU once it is free; call it from the main thread (for cancel).
 
     Its output goes to `<out>/logs/child.log`; what it writes to `<out>/.resume/progress.json`
     ({"done", "total", "note"}) is reported. Raises ChildFailed with the end of the log when it
-    fails, or when that file stays unchanged for `stall_minutes`.
+    fails.
     """
     with gpu_slot() as held:
-        _run(command, out, held, stall_minutes)
+        _run(command, out, held)
 
 
-def _run(
-    command: Sequence[str], out: Path, held: Sequence[int], stall_minutes: float | None
-) -> None:
+def _run(command: Sequence[str], out: Path, held: Sequence[int]) -> None:
     log = out / "logs" / "child.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log_start = log.stat().st_size if log.exists() else 0
     progress = out / ".resume" / "progress.json"
-    seen, changed_at = _stamp(progress), time.monotonic()
+    seen = _stamp(progress)
     process = _launch(command, log, held)
     try:
         ended = False
@@ -82,13 +78,7 @@ def _run(
             time.sleep(POLL_S)
             ended = process.poll() is not None  # before the look at what it wrote last
             if (stamp := _stamp(progress)) != seen and _forward(progress):
-                seen, changed_at = stamp, time.monotonic()
-            idle_s = time.monotonic() - changed_at
-            if not ended and stall_minutes is not None and idle_s > stall_minutes * 60:
-                raise ChildFailed(
-                    f"no progress for {stall_minutes:g} minutes, so it was ended"
-                    f"{log_tail(log, log_start)}"
-                )
+                seen = stamp
     except BaseException:
         _end(process)
         raise

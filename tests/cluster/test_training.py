@@ -83,7 +83,7 @@ def train(start: Path, monkeypatch: pytest.MonkeyPatch):
             scripts.update(ray="loopback_fixed_launch.py", alone="fixed_answers.py")
             problems = start / "problems.parquet"
             job = RLJob(out=out, checkpoint=model, problems=problems, settings=RL)
-        return launch.run_launched(job, out, how, stall_minutes=8)
+        return launch.run_launched(job, out, how)
 
     return run
 

@@ -23,7 +23,7 @@ def main(checkpoint: Path, problems: Path, out: Path, steps: int) -> int:
     changes = {"steps": steps, "learning_rate": 2e-3}
     settings = rl_settings("vllm_server").model_copy(update=changes)
     job = RLJob(out=out, checkpoint=checkpoint, problems=problems, seed=3, settings=settings)
-    return launch.run_launched(job, out, launch_for(settings), stall_minutes=60)
+    return launch.run_launched(job, out, launch_for(settings))
 
 
 if __name__ == "__main__":

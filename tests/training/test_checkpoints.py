@@ -84,7 +84,6 @@ def test_weights_gathered_from_shards_are_saved_in_the_type_that_was_asked_for(
         model=model,
         processing_class=load_tokenizer(files["checkpoint"]),
         is_fsdp_enabled=True,
-        is_deepspeed_enabled=False,
         is_world_process_zero=lambda: True,
         args=SimpleNamespace(world_size=2),
         accelerator=SimpleNamespace(
@@ -105,9 +104,7 @@ def test_weights_gathered_from_shards_are_saved_in_the_type_that_was_asked_for(
 def test_a_checkpoint_of_another_layout_is_refused_with_the_fix(tmp_path, written):
     folder = tmp_path / "checkpoint-4"
     (folder / written).mkdir(parents=True)
-    apart, spread = (
-        SimpleNamespace(is_fsdp_enabled=fsdp, is_deepspeed_enabled=False) for fsdp in (False, True)
-    )
+    apart, spread = (SimpleNamespace(is_fsdp_enabled=fsdp) for fsdp in (False, True))
     whole = written == "model.safetensors"
     same: Any = apart if whole else spread
     other: Any = spread if whole else apart

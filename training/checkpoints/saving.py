@@ -17,7 +17,7 @@ from transformers import (
 from configs.settings.training import RLSettings, SFTSettings
 from training.checkpoints.lineage import TrainingStep, write_lineage
 from training.checkpoints.safe_loading import NO_CODE, WEIGHTS
-from training.checkpoints.whole_model import is_sharded_model, policy_on_rank0
+from training.checkpoints.whole_model import policy_on_rank0
 from training.layout import STABLE, step_of_checkpoint
 from training.render import check_tokenizer
 
@@ -87,7 +87,7 @@ def check_layout(trainer: Trainer, checkpoint: Path | None) -> None:
     if checkpoint is None:
         return
     shards = [*checkpoint.glob("pytorch_model_fsdp*"), *checkpoint.glob("global_step*")]
-    if bool(shards) != is_sharded_model(trainer):
+    if bool(shards) != trainer.is_fsdp_enabled:
         raise ValueError(
             f"{checkpoint} holds {'shards' if shards else 'whole weights'}, and these processes "
             "would read the other: set topology.sharding and the number of processes back to what "

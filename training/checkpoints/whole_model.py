@@ -1,15 +1,13 @@
-"""The whole model in one process: LoRA adapters merged, FSDP2 and ZeRO-3 shards gathered."""
+"""The whole model in one process: LoRA adapters merged, FSDP2 shards gathered."""
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer
-from transformers.integrations import deepspeed
 
 from configs.settings.training import LoRASettings
 from training.checkpoints.safe_loading import NO_CODE
@@ -25,8 +23,8 @@ def lora_config(settings: LoRASettings | None) -> Any:
         return None
     if is_sharded():
         raise ValueError(
-            "lora runs on one device or under DDP, not FSDP or ZeRO-3: set topology.sharding=none, "
-            "or lora to null"
+            "lora runs on one device or under DDP, not FSDP: set topology.sharding=none, or lora "
+            "to null"
         )
     try:
         from peft import LoraConfig
@@ -35,15 +33,9 @@ def lora_config(settings: LoRASettings | None) -> Any:
     return LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]
-        lora_dropout=settings.dropout,
         target_modules=list(settings.targets) or "all-linear",
         task_type="CAUSAL_LM",
     )
-
-
-def is_sharded_model(trainer: Trainer) -> bool:
-    """Whether no process of `trainer` has all the weights."""
-    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
 
 
 def policy_on_rank0(trainer: Trainer, *, copied: bool = False) -> PreTrainedModel | None:
@@ -57,12 +49,9 @@ def policy_on_rank0(trainer: Trainer, *, copied: bool = False) -> PreTrainedMode
     if hasattr(model, "merge_and_unload"):
         model = copy.deepcopy(model) if copied and first else model
         return model.merge_and_unload() if first else None
-    if not copied and not is_sharded_model(trainer):
+    if not copied and not trainer.is_fsdp_enabled:
         return model if first else None
-    if trainer.is_deepspeed_enabled:
-        weights: Any = trainer.accelerator.get_state_dict(trainer.model_wrapped)
-    else:
-        weights = {n: w.cpu() for n, w in gathered(model) if first}
+    weights = {n: w.cpu() for n, w in gathered(model) if first}
     return plain(model, weights) if first else None
 
 
@@ -73,7 +62,7 @@ def policy_on_each(trainer: Trainer) -> PreTrainedModel:
     fit there twice.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    return plain(model, dict(gathered(model))) if is_sharded_model(trainer) else model
+    return plain(model, dict(gathered(model))) if trainer.is_fsdp_enabled else model
 
 
 def gathered(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
@@ -82,20 +71,9 @@ def gathered(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         yield name, weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
-@contextmanager
-def not_in_shards() -> Iterator[None]:
-    """Under ZeRO-3 transformers shards what it builds: all processes would have to take part."""
-    configured: Any = deepspeed._hf_deepspeed_config_weak_ref
-    deepspeed.unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        deepspeed._hf_deepspeed_config_weak_ref = configured
-
-
 def plain(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
     """A model like `model` that owns `weights`, in evaluation mode."""
-    with torch.device("meta"), not_in_shards():
+    with torch.device("meta"):
         made = AutoModelForCausalLM.from_config(model.config, **NO_CODE)
     made.load_state_dict(dict(weights), strict=False, assign=True)
     made.tie_weights()

@@ -8,7 +8,6 @@ further, or PORT_TAKEN: another program has the port at which the machines meet.
 """
 
 import argparse
-import importlib.util
 import os
 import platform
 import signal
@@ -21,7 +20,7 @@ PORT_TAKEN = 76
 LAUNCHER = "KLEAR_LAUNCHER"
 """Environment variable that tells a training process the number of its parent."""
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "accelerate"
-FILES = {"full": "fsdp2.yaml", "zero3": "deepspeed_zero3.yaml", "none": "ddp.yaml"}
+FILES = {"full": "fsdp2.yaml", "none": "ddp.yaml"}
 SLURM = "slurm"
 
 
@@ -36,17 +35,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--meet-s", type=int, default=0, help="wait so long for the others")
     parser.add_argument("--sharding", choices=list(FILES), default="full")
     asked = parser.parse_args(arguments)
-    refusal = ""
     if not Path(asked.job).is_file():
-        refusal = (
+        print(
             f"{platform.node()} does not see {asked.job}: all machines that train read and write "
             "the stage's folder, so the store (KLEAR_HOME or KLEAR_STORE) must lie on a file "
-            "system that they share, at the same path"
+            "system that they share, at the same path",
+            file=sys.stderr,
         )
-    elif asked.sharding == "zero3" and importlib.util.find_spec("deepspeed") is None:
-        refusal = "topology.sharding=zero3 needs DeepSpeed: pip install deepspeed, or sharding=full"
-    if refusal:
-        print(refusal, file=sys.stderr)
         return 2
     host, _, port = asked.at.rpartition(":")
     place = [

@@ -112,11 +112,6 @@ def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
         launch_of(t, "rl")
     except ValueError as error:
         problems.append(str(error))
-    if t.sharding == "zero3":
-        problems.append(
-            "topology.sharding=zero3 is for SFT: DeepSpeed steps inside `backward`, and an update "
-            "of GPPO is several backward passes that may be skipped; set it to full"
-        )
     longest = s.max_prompt_tokens + s.max_tokens
     at_once = s.mini_batch_prompts * s.rollouts_per_prompt / world * longest
     line, wrong = _training(stage, facts, s, t, world, longest, at_once)
@@ -153,7 +148,7 @@ def _training(
         residual_bytes=memory.BF16 if shards or lora else memory.FP32,
     )
     parts["CUDA"] = memory.CUDA_CONTEXT
-    if shards and t.sharding == "full" and tokens_a_step > tokens:
+    if shards and tokens_a_step > tokens:
         parts["unreduced gradients"] = memory.whole_bytes(facts)
     if isinstance(s, RLSettings) and s.engine == "vllm_colocate":
         parts["vLLM asleep"] = memory.VLLM_ASLEEP
@@ -290,8 +285,7 @@ def _state(
     if t.sharding == "none":
         whole = memory.state_bytes(facts, 1, optimizer)
         return {**whole, "DDP buckets": memory.whole_bytes(facts)}
-    parts = memory.state_bytes(facts, world, optimizer)
-    return parts if t.sharding == "full" else {**parts, "reduction": memory.ZERO3_BUCKET}
+    return memory.state_bytes(facts, world, optimizer)
 
 
 def _limit(t: Topology) -> int:

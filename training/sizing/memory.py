@@ -22,9 +22,6 @@ VLLM_WORKSPACE = int(2.0 * GIB)
 """Activations and CUDA graphs of vLLM (an allowance; vLLM profiles the exact figure)."""
 VLLM_ASLEEP = int(1.0 * GIB)
 """What a sleeping vLLM keeps beside a colocated trainer (an allowance)."""
-ZERO3_BUCKET = 500_000_000 * BF16
-"""DeepSpeed's one buffer for gradients on their way: `reduce_bucket_size`, 5e8 elements. ZeRO-3
-reduces in every backward pass, so it keeps nothing unreduced."""
 
 Optimizer = Literal["adamw", "muon"]
 
@@ -61,8 +58,8 @@ def whole_bytes(facts: ModelFacts) -> int:
 
 
 def state_bytes(facts: ModelFacts, world: int, optimizer: Optimizer = "adamw") -> dict[str, int]:
-    """fp32 weights 4·N, fp32 gradients 4·N and the optimizer, each divided by W (FSDP2 or ZeRO-3
-    over W GPUs; W = 1: on one GPU, or a copy on each). AdamW keeps two fp32 states of every
+    """fp32 weights 4·N, fp32 gradients 4·N and the optimizer, each divided by W (FSDP2 over W
+    GPUs; W = 1: on one GPU, or a copy on each). AdamW keeps two fp32 states of every
     parameter, 8·N; Muon one of every matrix inside the decoder. Qwen3-8B on 32 GPUs: 4.1e9."""
     saved = FP32 * facts.matrix_parameters if optimizer == "muon" else 0
     share = {

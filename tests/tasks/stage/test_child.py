@@ -77,12 +77,6 @@ def test_progress_of_this_attempt_is_passed_on(tmp_path: Path) -> None:
     assert seen == [(1, 3, "step 1")]
 
 
-def test_a_child_without_progress_is_ended(tmp_path: Path, marked: Any) -> None:
-    with pytest.raises(ChildFailed, match=r"no progress for 0\.01 minutes"):
-        run_command(python(SLEEP, marked.word), tmp_path, stall_minutes=0.01)
-    assert marked.pids() == []
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_an_interrupt_ends_the_whole_tree_before_it_goes_on(
     tmp_path: Path, marked: Any, error: type[BaseException]
