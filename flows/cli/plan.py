@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from configs.settings.assumptions import Assumptions
 from configs.settings.pipeline import Pipeline
-from configs.settings.topology import Topology
+from configs.settings.topology import Assumptions, Topology
 from configs.stage_names import STAGES
 from flows.cli.quantities import amount, duration, short_count, size
 from flows.stages import calls, plan_stages

@@ -46,7 +46,7 @@ class PlannedStage:
     how: str = ""
     """The arithmetic behind the time."""
     assumptions: tuple[str, ...] = ()
-    """Names in `configs.settings.assumptions.Assumptions`."""
+    """Names in `configs.settings.topology.Assumptions`."""
     assumed: frozenset[str] = frozenset()
     """Names of the figures above that rest on an assumption."""
     counts: Mapping[str, float] = field(default_factory=dict)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from configs.settings.assumptions import Assumptions
 from configs.settings.evaluation import EvaluateSettings
+from configs.settings.topology import Assumptions
 from configs.settings.training import RLSettings
 from tasks.planning.store_history import PastResult, StoreHistory
 from tasks.store.store import Artifact

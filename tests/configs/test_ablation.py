@@ -48,14 +48,6 @@ def test_steadiness_without_a_learning_curve_is_refused_before_anything_is_compu
         Ablation.model_validate(told).settings("tiny", "filtered", 0)
 
 
-def test_the_test_that_is_named_is_that_of_the_contrasts():
-    told = load_ablation("fig5_zero_advantage").model_dump()
-    with pytest.raises(
-        ValueError, match="of steadiness over seeds alone' is that of its contrasts"
-    ):
-        Ablation.model_validate(told | {"test": "95 % interval over seeds and problems"})
-
-
 def trained_on(profile: str, name: str, arm: str) -> set[str]:
     """Sources whose answers the mixture of an arm may hold."""
     settings = load_ablation(name).settings(profile, arm, seed=0)
@@ -106,14 +98,6 @@ def test_the_papers_filter_of_figure_4_keeps_half_and_more():
     """Its caption says at least 0.5; §3.2.1, which the pipeline follows, says above."""
     found = load_ablation("fig4_test_filter").settings("paper", "filtered", 0).filter_rl
     assert (found.code_threshold, found.code_inclusive) == (0.5, True)
-
-
-def test_an_experiment_says_how_it_is_scored_by_its_protocols():
-    spec = load_ablation("table5_code_sources")
-    assert spec.metric("tiny") == "avg@8 on by_example_test, which decides"
-    assert spec.metric("paper").startswith(
-        "avg@8 on lcb_v5, which decides; avg@8 on lcb_v6; avg@64"
-    )
 
 
 def test_an_unknown_experiment_profile_or_arm_is_one_line():

@@ -7,12 +7,10 @@ import pytest
 from configs.loading import (
     ConfigError,
     differences,
-    load_group,
     load_profile,
     profiles,
     run_name,
 )
-from configs.settings.judging import JudgeSettings
 
 MINIMAL = """
 profile: small
@@ -137,13 +135,6 @@ def test_the_error_names_the_key_and_the_fix(profile: str, override: str, line: 
     assert problems(profile, override)[0] == line
 
 
-def test_all_problems_come_at_once(profile: str):
-    found = problems(profile, "sft.epochs=four", "sft.learning_rat=1", "oops", "rl_code.steps=-1")
-    assert [line.split(":")[0] for line in found] == [
-        "--set oops", "sft.epochs", "sft.learning_rat", "rl_code.steps",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -163,12 +154,6 @@ def test_an_unknown_profile_lists_the_known_ones():
     assert "did you mean tiny?" in line
     assert all(name in line for name in profiles())
     assert problems("nowhere.yaml") == ["nowhere.yaml: no such file"]
-
-
-def test_a_single_group_takes_overrides_too():
-    assert load_group(JudgeSettings, ["reward.code=klear-code"]).reward.code == "klear-code"
-    with pytest.raises(ConfigError, match="did you mean sandbox"):
-        load_group(JudgeSettings, ["sandbx=none"])
 
 
 @pytest.mark.parametrize(

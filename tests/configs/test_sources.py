@@ -62,18 +62,6 @@ def test_files_of_ones_own_replace_the_hub_and_keep_the_meaning_of_the_fields() 
     assert source.prompt_parts == Source(use="taco").prompt_parts
 
 
-def test_a_source_is_read_from_one_place() -> None:
-    with pytest.raises(ValidationError, match="from the hub or from files, not from both"):
-        Source(use="taco", kind="hub", files=("mirror/*.parquet",))
-
-
-def test_settings_that_were_written_down_load_again() -> None:
-    for name in catalogue():
-        source = Source(use=name)
-        assert Source.model_validate(source.model_dump()) == source
-        assert Source.model_validate_json(source.model_dump_json()) == source
-
-
 def test_an_unknown_name_is_an_error_with_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         load_profile("paper", ["collect.sources.0.use=skywork-math"])
@@ -125,11 +113,6 @@ def test_without_equal_ranks_the_mixture_is_what_it_was_for_the_cache() -> None:
     assert found.top_k_sources == 1
 
 
-def test_a_ranking_of_ones_own_goes_before_the_rank() -> None:
-    mine = ["select.top_k_sources=1", "select.math_sources=[numina_math]"]
-    assert load_profile("paper", mine).mixture.math_sources == ("numina_math",)
-
-
 def test_top_k_without_any_ranking_is_a_wrong_configuration() -> None:
     with pytest.raises(ConfigError, match="top_k_sources needs a ranking"):
         load_profile("tiny", ["select.top_k_sources=1"])
@@ -156,21 +139,7 @@ def test_the_paper_rates_and_rewards_only_what_can_be_judged() -> None:
     assert paper.filter_tests.sources == paper.sample.sources
 
 
-@pytest.mark.parametrize("profile", ["paper", "single_gpu"])
-def test_every_branch_names_sources_that_are_collected(profile: str) -> None:
-    loaded = load_profile(profile)
-    collected = {s.name for s in loaded.collect.sources}
-    rate = loaded.rate.sources if loaded.rate else ()
-    for branch in (loaded.distill.sources, loaded.filter_tests.sources, rate):
-        assert set(branch) <= collected
-
-
 @pytest.mark.parametrize("files", [("a.csv",), ("a.jsonl", "b.parquet")])
 def test_the_files_of_a_dataset_are_of_one_known_format(files: tuple[str, ...]) -> None:
     with pytest.raises(ValidationError, match="data_files must be of one format: jsonl, json"):
         Source(name="s", kind="hub", dataset="a/b", data_files=files)
-
-
-def test_a_source_without_a_name_is_told_how_to_get_one() -> None:
-    with pytest.raises(ValidationError, match="needs a name, or `use`"):
-        Source(files=("a.jsonl",))

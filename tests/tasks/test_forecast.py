@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.assumptions import Assumptions
 from configs.settings.base import Settings
 from configs.settings.data import JudgeStageSettings, SampleSettings, SelectSettings
 from configs.settings.engines import EngineSettings
 from configs.settings.evaluation import EvaluateSettings
-from configs.settings.topology import Topology
+from configs.settings.topology import Assumptions, Topology
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from tasks.answers.distill import distill
 from tasks.answers.judge import judge

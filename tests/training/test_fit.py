@@ -1,7 +1,5 @@
 """What cannot divide or fit is refused before a launch, with the numbers and what to change."""
 
-import re
-
 import pytest
 
 from configs.loading import load_profile
@@ -18,10 +16,6 @@ def test_the_shipped_profiles_run_on_the_machines_that_they_name(profile):
     refuse(load_profile(profile))
 
 
-def test_no_machines_named_nothing_checked():
-    assert check(load_profile("tiny")) == []
-
-
 def test_every_gpu_stage_of_the_paper_shows_its_arithmetic():
     fits = {f.stage: f for f in check(load_profile("paper"))}
 
@@ -31,14 +25,6 @@ def test_every_gpu_stage_of_the_paper_shows_its_arithmetic():
     )
     assert "16 prompts × 8 / 16 GPUs = 8 answers" in fits["rl_math"].lines[0]
     assert "147,456 B × 36,864 tokens = 5.1 GiB an answer" in fits["rate"].lines[0]
-
-
-def test_the_terms_of_a_sum_add_up():
-    line = fit_of("sft").lines[1]
-    terms, total = line.split(": ", 1)[1].split(" = ")
-    found = [float(n) for n in re.findall(r" (\d+\.\d+)(?= \+|$)", terms)]
-    assert len(found) == 8
-    assert sum(found) == pytest.approx(float(total.split()[0]), abs=0.06 * len(found))
 
 
 @pytest.mark.parametrize(
@@ -105,11 +91,6 @@ def test_only_the_stages_that_will_run_are_refused():
         refuse(settings, until="rl_math")
 
 
-def test_stages_that_are_left_out_are_not_checked():
-    overrides = ["base.model=Qwen/Qwen3-8B", "base.stands_for=rl_math"]
-    assert [f.stage for f in check(load_profile("paper", overrides))] == ["rl_code", "evaluate"]
-
-
 def test_a_model_of_unknown_size_is_said_to_be_unchecked():
     settings: Pipeline = load_profile("paper", ["base.model=somebody/unknown"])
     last = check(settings)[-1]
@@ -124,19 +105,6 @@ def test_gradients_wait_unsharded_only_where_micro_batches_do():
     one_each = fit_of("sft", "sft.batch_tokens=1048576").lines[1]  # 32 rows on 32 GPUs
     assert "unreduced" not in one_each
     assert "unreduced" not in fit_of("sft", profile="single_gpu").lines[1]
-
-
-def test_a_copy_on_each_gpu_holds_ddps_buckets_beside_its_gradients():
-    """Qwen3-8B on 8 × B200, 4·N = 30.5 GiB more: 199.6 GiB, where 169.0 would have fitted 178."""
-    one_box = ["topology.gpu=B200", "topology.nodes=1", "topology.sharding=none"]
-    fit = fit_of("sft", *one_box, "topology.rl_gpus=8")
-    assert "gradients 30.5 + optimizer 61.0 + DDP buckets 30.5" in fit.lines[1]
-    assert fit.lines[1].endswith("= 199.6 > 178.0 GiB")
-    assert any("topology.sharding=full" in problem for problem in fit.problems)
-    beside = fit_of("rl_math", *one_box, "topology.rl_gpus=8").lines
-    assert any("training state 152.6" in line for line in beside)  # 5 · 4 bytes a parameter
-    alone = ["topology.gpus_per_node=1", "topology.rl_gpus=1"]
-    assert "DDP" not in fit_of("sft", *one_box, *alone).lines[1]
 
 
 def test_lora_keeps_no_optimizer_of_the_frozen_weights():

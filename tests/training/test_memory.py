@@ -8,7 +8,6 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from training.sft.optimizers import MuonAndAdamW
 from training.sizing import memory
-from training.sizing.memory import GIB, Memory
 from training.sizing.model_facts import KNOWN, ModelFacts
 
 QWEN3_8B = KNOWN["Qwen/Qwen3-8B"]
@@ -95,13 +94,6 @@ def test_the_state_of_a_step_has_these_bytes_exactly(optimizer):
     )
 
 
-def test_the_states_are_shared_by_all_gpus():
-    n = 8_190_735_360
-    assert sum(memory.state_bytes(QWEN3_8B, 1).values()) == 16 * n
-    assert sum(memory.state_bytes(QWEN3_8B, 32).values()) == 16 * n / 32  # 4.1e9 a GPU
-    assert memory.whole_bytes(QWEN3_8B) == 4 * n  # whatever the number of GPUs
-
-
 def test_ddp_keeps_its_buckets_beside_the_gradients(tmp_path):
     """Counted in torch's own reducer, with the defaults that accelerate starts it with."""
     model = model_of(SMALL)
@@ -138,16 +130,3 @@ def test_the_fused_head_needs_far_less_than_full_logits():
     assert memory.head_bytes(QWEN3_8B, tokens) == by_hand
     assert by_hand < 2 * 4 * tokens * 151_936 / 10
     assert memory.head_bytes(SMALL, 8) == 2 * 4 * 8 * 64 + 4 * 128 * (8 + 64)
-
-
-def test_keys_and_values_have_what_weights_and_workspace_leave():
-    room = memory.kv_room(QWEN3_8B, 80 * GIB, 0.9, tensor_parallel=2)
-    assert room == int(80 * GIB * 0.9) - 8_190_735_360 - memory.VLLM_WORKSPACE
-
-
-def test_a_sum_shows_its_terms_and_whether_it_fits():
-    assert (
-        str(Memory({"weights": GIB, "KV": 3 * GIB}, 4 * GIB))
-        == "weights 1.0 + KV 3.0 = 4.0 ≤ 4.0 GiB"
-    )
-    assert not Memory({"weights": 2 * GIB}, GIB).fits
