@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from configs.settings.engines import EngineRuntime
 from configs.settings.launching import launch_of
 from configs.settings.pipeline import Pipeline
-from configs.settings.placing import placed, server_gpus
+from configs.settings.placing import server_gpus
 from configs.settings.topology import Topology
 from configs.settings.training import RLSettings, SFTSettings
 from configs.stage_names import STAGES
@@ -203,31 +203,22 @@ def _generating(
 
 
 def _server(s: RLSettings, t: Topology) -> tuple[list[str], list[str]]:
-    """Where the vLLM server of `engine=vllm_server` stands."""
-    world, own = t.rl_gpus or t.gpus, server_gpus(s)
-    if not own:
-        none_left = (
-            f"engine=vllm_server needs GPUs of its own, and RL trains on all {t.gpus}: set "
-            "topology.rl_gpus to fewer"
-        )
-        return [], [none_left] if world == t.gpus else []
-    try:
-        launch = placed(s, t).runtime.launch
-    except ValueError:  # said of the launch already
+    """Where the vLLM server stands that the stage starts: beside the trainers, or a node behind."""
+    world, own, node = t.rl_gpus or t.gpus, server_gpus(s), t.gpus_per_node
+    if not own:  # it runs elsewhere
         return [], []
-    assert launch is not None
-    used = world + own
-    idle = f"; {t.gpus - used} of {t.gpus} GPUs idle in RL" if used < t.gpus else ""
-    if launch.server is None or not launch.server.apart:
-        both = f"{launch.processes} + {own} of the {t.gpus_per_node} GPUs of the first node"
+    training = -(-world // node)
+    idle = f"; {t.gpus - world - own} of {t.gpus} GPUs idle in RL"
+    if world + own <= node:
+        both = f"{world} + {own} of the {node} GPUs of the first node"
         return [f"trainers and the stage's vLLM server: {both}{idle}"], []
-    if launch.nodes < t.nodes:
-        place = f"the stage's vLLM server: {own} of the {t.gpus_per_node} GPUs of a node behind"
-        return [f"{place} the {launch.nodes} that train{idle}"], []
+    if training < t.nodes and own <= node:
+        place = f"{own} of the {node} GPUs of a node behind the {training} that train"
+        return [f"the stage's vLLM server: {place}{idle}"], []
     return [], [
-        f"engine=vllm_server needs GPUs of its own: {own} beside the {launch.processes} that "
-        f"train on a node of {t.gpus_per_node}, or a node; RL trains on {world} of {t.gpus} GPUs: "
-        "set topology.rl_gpus to fewer, or take engine=vllm_colocate"
+        f"engine=vllm_server needs {own} GPUs of its own, beside the trainers on a node of {node} "
+        f"or on a node behind them, and RL trains on {world} of {t.gpus} GPUs: set "
+        "topology.rl_gpus to fewer, or take engine=vllm_colocate"
     ]
 
 
