@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.judge import Judge, judge
+from eval.judge.judge import Judge
 from eval.judge.workers import WorkerPool
 from eval.records import Problem
 
@@ -210,10 +210,6 @@ def test_importing_the_judge_loads_neither_sympy_nor_torch():
     code = "import sys, eval.judge.judge; print('sympy' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
-
-
-def test_a_one_off_judgement_needs_no_set_up():
-    assert judge(INTEGER, boxed("42"), index=2).index == 2
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from eval.benchmarks.template_hash import NO_TEMPLATE, template_hash
+from eval.benchmarks.benchmarks import NO_TEMPLATE, template_hash
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 

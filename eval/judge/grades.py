@@ -1,7 +1,11 @@
-"""How often our judge and the grades published with recorded answers say the same."""
+"""Grades to read: a few answers with what every check said, and our judge beside published grades.
+
+Grades that were published with recorded answers are compared with ours, answer by answer.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -9,7 +13,45 @@ from pydantic import Field
 from eval.benchmarks.metrics import wilson_interval
 from eval.records import Problem, Record, Sample, Score, Verdict
 
+GRADED = "logs/graded.jsonl"
 TAIL_CHARS = 300
+
+
+class Check(Record):
+    """One test of a program, or the comparison with the gold answer."""
+
+    name: str
+    input: str
+    expected: str
+    verdict: Verdict
+    reason: str = ""
+
+
+class Graded(Record):
+    """One answer and its grade, as they stand in the stage's tables; texts may be cut."""
+
+    step: int | None = None
+    """Rollout step in RL; None for a benchmark's answer."""
+    problem_id: str
+    index: int
+    prompt: str
+    text: str
+    answer: str | None
+    verdict: Verdict
+    reward: float | None
+    correct: bool | None
+    pass_rate: float | None
+    reason: str = ""
+    checks: tuple[Check, ...] = ()
+    checks_in_all: int = Field(default=0, ge=0)
+
+
+def read_graded(path: Path) -> list[Graded]:
+    """Every graded answer of a stage; none if it has none."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:  # not splitlines of a text: an answer may hold its separators
+        return [Graded.model_validate_json(line) for line in file]
 
 
 class Grade(Record):
@@ -79,19 +121,24 @@ def compare(
     """
     published = {(g.problem_id, g.index): g for g in grades}
     judged = {(s.problem_id, s.index): s for s in scores}
-    pairs = {
-        key: (judged[key], grade)
+    pairs = [
+        (judged[key], grade)
         for key, grade in sorted(published.items())
         if key in judged and judged[key].correct is not None
-    }
-    counts = Counter((score.correct, grade.correct) for score, grade in pairs.values())
-    differing = {k: pair for k, pair in pairs.items() if pair[0].correct != pair[1].correct}
+    ]
+    counts = Counter((score.correct, grade.correct) for score, grade in pairs)
+    differing = [(score, grade) for score, grade in pairs if score.correct != grade.correct]
+    keys = {(grade.problem_id, grade.index) for _, grade in differing}
+    texts = {key: s.text for s in samples if (key := (s.problem_id, s.index)) in keys}
     known = {p.id: p for p in problems}
-    texts = {key: s.text for s in samples if (key := (s.problem_id, s.index)) in differing}
-    disagreements: list[Disagreement] = []
-    for key, (score, grade) in differing.items():
-        problem = known.get(score.problem_id)
-        disagreements.append(
+    return Agreement(
+        both_right=counts[True, True],
+        both_wrong=counts[False, False],
+        only_ours=counts[True, False],
+        only_published=counts[False, True],
+        unscored=len(published) - len(pairs),
+        ungraded=len(judged.keys() - published.keys()),
+        disagreements=tuple(
             Disagreement(
                 problem_id=score.problem_id,
                 index=score.index,
@@ -103,15 +150,9 @@ def compare(
                 ours=bool(score.correct),
                 verdict=score.verdict,
                 reason=score.reason,
-                tail=texts.get(key, "")[-TAIL_CHARS:],
+                tail=texts.get((score.problem_id, score.index), "")[-TAIL_CHARS:],
             )
-        )
-    return Agreement(
-        both_right=counts[True, True],
-        both_wrong=counts[False, False],
-        only_ours=counts[True, False],
-        only_published=counts[False, True],
-        unscored=len(published) - len(pairs),
-        ungraded=len(judged.keys() - published.keys()),
-        disagreements=tuple(disagreements),
+            for score, grade in differing
+            for problem in (known.get(score.problem_id),)
+        ),
     )

@@ -1,8 +1,8 @@
-"""eval.judge.agreement: judge against published grades."""
+"""eval.judge.grades: our judge beside published grades."""
 
 import pytest
 
-from eval.judge.agreement import TAIL_CHARS, Grade, compare
+from eval.judge.grades import TAIL_CHARS, Grade, compare
 from eval.records import Problem, Sample, Score
 
 P = Problem(domain="math", prompt="What is 1 + 1?", answer="2")
