@@ -55,8 +55,8 @@ def test_only_the_element_at_hand_is_held(monkeypatch):
     ("data", "reason"),
     [
         (b"", "'\\[' expected, not 'the end'"),
-        (b"[1, 2", "'\\]' expected, not 'the end'"),
-        (b"[1 2]", "'\\]' expected, not '2'"),
+        (b"[1, 2", "',\\]' expected, not 'the end'"),
+        (b"[1 2]", "',\\]' expected, not '2'"),
         (b"[1, 2] 3", "'3' after the end of the array"),
         (b'[{"a": }]', "Expecting value"),
         (b'["\xff"]', "can't decode byte 0xff"),
