@@ -6,7 +6,7 @@ Grades that were published with recorded answers are compared with ours, answer 
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -63,25 +63,19 @@ class Grade(Record):
     correct: bool
 
 
-class Disagreement(Record):
+class Disagreement(NamedTuple):
     """One answer on which judge and grade differ, with what a reader needs to settle it."""
 
-    problem_id: str
-    index: int
-    model: str
+    grade: Grade
+    score: Score
     prompt: str
     gold: str
     """The gold answer; empty for a program, which tests judge."""
-    extracted: str
-    published: bool
-    ours: bool
-    verdict: Verdict
-    reason: str
     tail: str
     """The last characters of the answer."""
 
 
-class Agreement(Record):
+class Agreement(NamedTuple):
     """Confusion counts of judge against grades; nothing compared gives `share` None."""
 
     both_right: int
@@ -93,7 +87,7 @@ class Agreement(Record):
     """Graded samples that our judge could not score: in no share."""
     ungraded: int
     """Scored samples without a published grade: in no share."""
-    disagreements: tuple[Disagreement, ...]
+    disagreements: list[Disagreement]
 
     @property
     def compared(self) -> int:
@@ -121,16 +115,17 @@ def compare(
     """
     published = {(g.problem_id, g.index): g for g in grades}
     judged = {(s.problem_id, s.index): s for s in scores}
-    pairs = [
-        (judged[key], grade)
+    pairs = {
+        key: (judged[key], grade)
         for key, grade in sorted(published.items())
         if key in judged and judged[key].correct is not None
-    ]
-    counts = Counter((score.correct, grade.correct) for score, grade in pairs)
-    differing = [(score, grade) for score, grade in pairs if score.correct != grade.correct]
-    keys = {(grade.problem_id, grade.index) for _, grade in differing}
-    texts = {key: s.text for s in samples if (key := (s.problem_id, s.index)) in keys}
-    known = {p.id: p for p in problems}
+    }
+    counts = Counter((score.correct, grade.correct) for score, grade in pairs.values())
+    differing = {key: pair for key, pair in pairs.items() if pair[0].correct != pair[1].correct}
+    tails = {
+        key: s.text[-TAIL_CHARS:] for s in samples if (key := (s.problem_id, s.index)) in differing
+    }
+    asked = {p.id: (p.prompt, p.answer or "") for p in problems}
     return Agreement(
         both_right=counts[True, True],
         both_wrong=counts[False, False],
@@ -138,21 +133,8 @@ def compare(
         only_published=counts[False, True],
         unscored=len(published) - len(pairs),
         ungraded=len(judged.keys() - published.keys()),
-        disagreements=tuple(
-            Disagreement(
-                problem_id=score.problem_id,
-                index=score.index,
-                model=grade.model,
-                prompt=problem.prompt if problem else "",
-                gold=(problem.answer or "") if problem else "",
-                extracted=score.answer or "",
-                published=grade.correct,
-                ours=bool(score.correct),
-                verdict=score.verdict,
-                reason=score.reason,
-                tail=texts.get((score.problem_id, score.index), "")[-TAIL_CHARS:],
-            )
-            for score, grade in differing
-            for problem in (known.get(score.problem_id),)
-        ),
+        disagreements=[
+            Disagreement(grade, score, *asked.get(key[0], ("", "")), tails.get(key, ""))
+            for key, (score, grade) in differing.items()
+        ],
     )
