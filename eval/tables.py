@@ -20,23 +20,20 @@ from eval.records import Record
 
 ROWS_PER_GROUP = 4096
 BYTES_PER_GROUP = 64 << 20
+GROUPS_IN_MEMORY = 4
 R = TypeVar("R", bound=Record)
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
 def _plain_type(annotation: Any) -> pa.DataType | None:
     """The Arrow type of a scalar annotation (or Optional or Literal scalar); None means JSON."""
-    if annotation in _ARROW:
-        return _ARROW[annotation]
-    origin = typing.get_origin(annotation)
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
         return pa.string()
-    if origin is typing.Annotated:
-        return _plain_type(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        members = [a for a in typing.get_args(annotation) if a is not type(None)]
+        members = [a for a in members if a is not type(None)]
         return _plain_type(members[0]) if len(members) == 1 else None
-    return None
+    return _plain_type(members[0]) if origin is typing.Annotated else _ARROW.get(annotation)
 
 
 @cache
@@ -50,7 +47,8 @@ def arrow_schema(record: type[Record]) -> tuple[pa.Schema, frozenset[str]]:
 class ArrowWriter:
     """Append Arrow tables to one parquet file; the row groups depend on the rows alone.
 
-    A row group is compressed and written by a thread while the next one is gathered.
+    A group closes with the row that fills it: by `ROWS_PER_GROUP` or by `BYTES_PER_GROUP` of text.
+    It is compressed and written by a thread while the next one is gathered.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -59,38 +57,31 @@ class ArrowWriter:
         self._thread = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
         self._waiting: list[pa.Table] = []
-        self._waiting_rows, self._waiting_bytes = 0, 0
+        self._room_rows, self._room_bytes = ROWS_PER_GROUP, BYTES_PER_GROUP
 
     def write(self, table: pa.Table) -> None:
-        for start, stop, full in self._cuts(table):
-            self._waiting.append(table.slice(start, stop - start))
-            self.rows += stop - start
-            if full:
-                self._flush()
-
-    def _cuts(self, table: pa.Table) -> Iterator[tuple[int, int, bool]]:
-        """Ranges of rows, and whether each fills the row group it ends in."""
         until = np.concatenate([[0], np.cumsum(_text_bytes(table))])  # bytes of text before a row
         start = 0
         while start < len(table):
-            room = BYTES_PER_GROUP - self._waiting_bytes
-            by_bytes = int(np.searchsorted(until, until[start] + room))
-            stop = min(start + ROWS_PER_GROUP - self._waiting_rows, by_bytes)
-            full = stop <= len(table)
-            stop = min(stop, len(table))
-            self._waiting_rows += stop - start
-            self._waiting_bytes += int(until[stop] - until[start])
-            yield start, stop, full
+            by_bytes = int(np.searchsorted(until, until[start] + self._room_bytes))
+            end = min(start + self._room_rows, by_bytes)
+            stop = min(end, len(table))
+            self._waiting.append(table.slice(start, stop - start))
+            self._room_rows -= stop - start
+            self._room_bytes -= int(until[stop] - until[start])
+            if end <= len(table):
+                self._flush()
+            self.rows += stop - start
             start = stop
 
     def _flush(self) -> None:
         if self._writing is not None:
             self._writing.result()
         if self._waiting:
-            together = pa.concat_tables(self._waiting)
-            write, size = self._writer.write_table, max(len(together), 1)
-            self._writing = self._thread.submit(write, together, row_group_size=size)
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+            group = pa.concat_tables(self._waiting)
+            write, size = self._writer.write_table, max(len(group), 1)
+            self._writing = self._thread.submit(write, group, row_group_size=size)
+        self._waiting, self._room_rows, self._room_bytes = [], ROWS_PER_GROUP, BYTES_PER_GROUP
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +104,7 @@ def _text_bytes(table: pa.Table) -> np.ndarray:
 
 
 class TableWriter:
-    """Append records to one parquet file; `rows` counts them. Use as a context manager."""
+    """Append records to one parquet file; `rows` counts them."""
 
     def __init__(self, path: Path, record: type[Record]) -> None:
         self.rows = 0
@@ -134,9 +125,8 @@ class TableWriter:
             self._flush()
 
     def _flush(self) -> None:
-        if self._buffer:
-            self._writer.write(pa.Table.from_pylist(self._buffer, schema=self._schema))
-            self._buffer, self._buffered = [], 0
+        self._writer.write(pa.Table.from_pylist(self._buffer, schema=self._schema))
+        self._buffer, self._buffered = [], 0
 
     def __enter__(self) -> Self:
         return self
@@ -187,9 +177,6 @@ def count_rows(path: Path) -> int:
     return pq.read_metadata(path).num_rows
 
 
-GROUPS_IN_MEMORY = 4
-
-
 class Lookup(Generic[R]):
     """`get(id)`: one row group is read at a time and the last few stay in memory.
 
@@ -198,18 +185,19 @@ class Lookup(Generic[R]):
     `GROUPS_IN_MEMORY` row groups.
     """
 
-    def __init__(self, path: Path, record: type[R], id_column: str = "id") -> None:
+    def __init__(self, path: Path, record: type[R]) -> None:
         file = pq.ParquetFile(path)
         self._rows: dict[str, int] = {}
-        for row, id_ in enumerate(column(path, id_column)):
+        for row, id_ in enumerate(column(path, "id")):
             self._rows.setdefault(id_, row)
         sizes = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
         self._starts = [0, *accumulate(sizes)]
 
-        def read(number: int) -> list[R]:
+        @lru_cache(GROUPS_IN_MEMORY)
+        def group(number: int) -> list[R]:
             return list(to_records(file.read_row_group(number), record))
 
-        self._group = lru_cache(GROUPS_IN_MEMORY)(read)
+        self._group = group
 
     def __len__(self) -> int:
         return len(self._rows)

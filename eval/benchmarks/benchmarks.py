@@ -7,11 +7,17 @@ Fig. 1 ends v5 at 2025/02/01: to that day release_v6 has 335 problems, without i
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import Field, TypeAdapter
 
 from configs.settings.evaluation import BenchmarkProtocol
@@ -21,12 +27,12 @@ from eval.records import Problem, Record, Sample, Score
 
 
 class Erratum(Record):
+    """A problem whose published tests are wrong; `problem_id` is that of its statement."""
+
     source: str
     question_id: str
-    """As its source numbers it."""
     title: str
     problem_id: str
-    """`eval.records.problem_id` of the statement as published."""
     kind: Literal["many answers", "interactive", "wrong tests"]
     reason: str
 
@@ -55,28 +61,20 @@ CALL = "Write Python code that defines {name}. Put all of it into one ```python 
 
 def question(protocol: BenchmarkProtocol, problem: Problem) -> str:
     """The text a model gets: `protocol.question` with {prompt} and {format} filled in."""
-    text = protocol.question.replace("{format}", answer_format(problem))
-    return text.replace("{prompt}", problem.prompt)
-
-
-def answer_format(problem: Problem) -> str:
-    """How the judge wants the answer to this problem."""
-    if problem.domain == "math":
-        return MATH
     suite = problem.tests
-    if suite is None or suite.kind in ("stdin", "checker"):
-        return STDIN
-    name = f"`{suite.fn_name}`" if suite.fn_name else "the function"
-    if suite.kind == "call":
-        name = f"`class Solution` with the method {name}"
-    return CALL.replace("{name}", name)
+    if problem.domain == "math":
+        how = MATH
+    elif suite is None or suite.kind in ("stdin", "checker"):
+        how = STDIN
+    else:
+        name = f"`{suite.fn_name}`" if suite.fn_name else "the function"
+        solution = "`class Solution` with the method " if suite.kind == "call" else ""
+        how = CALL.replace("{name}", solution + name)
+    return protocol.question.replace("{format}", how).replace("{prompt}", problem.prompt)
 
 
 GRADER_VERSION = 5
-"""Raised when the judge changes its mind about any answer; two versions do not compare.
-
-It is the version of the stage `judge`, and part of that of `evaluate`.
-"""
+"""Of the stage `judge`, and part of that of `evaluate`: raised when any verdict changes."""
 
 
 class Statement(Record):
@@ -106,8 +104,8 @@ class Statement(Record):
 class BenchmarkResult(Record):
     """One score of one checkpoint, with everything needed to compare it with another.
 
-    Shares are in [0, 1]; None means that nothing was scored, or, for
-    the majority, that right answers can differ in form (programs, made targets).
+    Shares are in [0, 1]; None means that nothing was scored, or, for the majority, that right
+    answers can differ in form (programs, made targets).
     """
 
     name: str
@@ -187,32 +185,31 @@ def problems_of(protocol: BenchmarkProtocol, problems: Iterable[Problem]) -> lis
     Raises ValueError when there are none, or when a window meets a problem without a date.
     """
     everything = list(problems)
-    source = protocol.source or protocol.name
+    name, source = protocol.name, protocol.source or protocol.name
     of_source = {p.id: p for p in reversed(everything) if p.source == source}
     found = [of_source[i] for i in dict.fromkeys(p.id for p in everything) if i in of_source]
     if not found:
         known = ", ".join(sorted({p.source for p in everything})) or "none at all"
         raise ValueError(
-            f"protocol {protocol.name!r} needs problems of source {source!r}, but the benchmarks "
-            f"have: {known}. Add a source called {source!r} to `benchmarks.sources`, or set the "
-            f"`source` of the protocol in `evaluate.protocols` to one of these"
+            f"protocol {name!r} needs problems of source {source!r}, but the benchmarks have: "
+            f"{known}. Add it to `benchmarks.sources`, or set the `source` of the protocol in "
+            "`evaluate.protocols` to one of these"
         )
     if not (protocol.date_from or protocol.date_to):
         return found
     undated = [p.id for p in found if not p.date]
     if undated:
         raise ValueError(
-            f"protocol {protocol.name!r} cuts source {source!r} by date, but {len(undated)} of its "
+            f"protocol {name!r} cuts source {source!r} by date, but {len(undated)} of its "
             f"{len(found)} problems have none (first: {undated[0]}). Set `date_field` of that "
-            f"source in `benchmarks.sources`, or drop date_from and date_to of the protocol"
+            "source in `benchmarks.sources`, or drop date_from and date_to of the protocol"
         )
     inside = [p for p in found if in_window(protocol, p.date or "")]
     if not inside:
         days = sorted((p.date or "")[:10] for p in found)
         raise ValueError(
-            f"protocol {protocol.name!r}: no problem of source {source!r} is dated in "
-            f"[{protocol.date_from or '...'}, {protocol.date_to or '...'}); they run from "
-            f"{days[0]} to {days[-1]}. Change the window in `evaluate.protocols`, or the source"
+            f"protocol {name!r}: no problem of source {source!r} is dated in its window; they run "
+            f"from {days[0]} to {days[-1]}. Change date_from and date_to in `evaluate.protocols`"
         )
     return inside
 
@@ -238,7 +235,7 @@ def score_benchmark(
     answered = [samples[key] for row in keys.values() for key in row if key in samples]
     summary = summarise(outcomes, protocol.k, statement.resamples, statement.seed)
     # A vote needs answers that agree when they are right: not programs, not free expressions.
-    votes = summary.problems and all(p.domain == "math" and p.numbers is None for p in problems)
+    votes = summary["problems"] and all(p.domain == "math" and p.numbers is None for p in problems)
     mine = [score for row in rows.values() for score in row if score]
     share, differing = (None, 0) if official is None else side_by_side(mine, official.values())
     return BenchmarkResult(
@@ -256,5 +253,56 @@ def score_benchmark(
         disagreements=differing,
         errata=len(errata_of(problems)),
         statement=statement,
-        **vars(summary),
+        **summary,
     )
+
+
+PROBE = [{"role": "user", "content": "What is 1 + 1?"}]
+NO_TEMPLATE = "none"
+
+
+class _PlainGeneration(Extension):
+    """`{% generation %}` of training templates marks assistant tokens; it prints its body."""
+
+    tags = {"generation"}  # noqa: RUF012 (declared so by jinja2)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _template_text(checkpoint: Path) -> str | None:
+    if (checkpoint / "chat_template.jinja").exists():
+        return (checkpoint / "chat_template.jinja").read_text()
+    config = checkpoint / "tokenizer_config.json"
+    template = json.loads(config.read_text()).get("chat_template") if config.exists() else None
+    if isinstance(template, list):  # several named templates
+        template = next((t["template"] for t in template if t["name"] == "default"), None)
+    return template
+
+
+def template_hash(checkpoint: Path) -> str:
+    """16 hex digits of the SHA-256 of the chat template applied to `PROBE`.
+
+    Two checkpoints with equal hashes were asked in the same words, however their templates are
+    written; "none" when the folder has no chat template. A template that cannot be rendered
+    outside of its tokenizer is hashed as text.
+    """
+    template = _template_text(checkpoint)
+    if template is None:
+        return NO_TEMPLATE
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _PlainGeneration]
+    )
+    environment.filters["tojson"] = lambda x, **_: json.dumps(x, ensure_ascii=False)
+    try:
+        text = environment.from_string(template).render(
+            messages=PROBE,
+            add_generation_prompt=True,
+            tools=None,
+            bos_token="<s>",
+            eos_token="</s>",
+        )
+    except TemplateError:
+        text = template
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -7,7 +7,7 @@ is counted. Neither is ever taken for wrong.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,33 +17,15 @@ Outcomes = Mapping[str, Sequence[bool | None]]
 _RESAMPLED_CELLS = 4_000_000  # bounds the memory of one block of bootstrap indices to ~32 MB
 
 
-@dataclass(frozen=True)
-class Summary:
-    """One benchmark in numbers; every share is in [0, 1], None when nothing was scored."""
-
-    problems: int
-    """Problems with at least one scored sample: the ones behind every mean."""
-    problems_unscored: int
-    samples: int
-    """Scored samples."""
-    samples_unscored: int
-    avg: float | None
-    ci_low: float | None
-    ci_high: float | None
-    sample_low: float | None
-    sample_high: float | None
-    pass_at_k: float | None
-
-
 def scored(outcomes: Outcomes) -> dict[str, list[bool]]:
-    """The outcomes without unscored samples and without problems that have none left."""
-    kept = {p: [o for o in row if o is not None] for p, row in outcomes.items()}
+    """The outcomes without unscored samples and problems that have none left, by problem id."""
+    kept = {p: [o for o in row if o is not None] for p, row in sorted(outcomes.items())}
     return {p: row for p, row in kept.items() if row}
 
 
 def problem_means(outcomes: Outcomes) -> np.ndarray:
     """Mean outcome of each scored problem, float64 [problems], ordered by problem id."""
-    return np.array([np.mean(row) for _, row in sorted(scored(outcomes).items())], dtype=float)
+    return np.array([np.mean(row) for row in scored(outcomes).values()], dtype=float)
 
 
 def avg_at_k(outcomes: Outcomes) -> float:
@@ -107,10 +89,8 @@ def majority_at_k(answers: Mapping[str, Sequence[str | None]], outcomes: Outcome
     return float(np.mean(values)) if values else float("nan")
 
 
-def bootstrap_interval(
-    means: np.ndarray, resamples: int, seed: int, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of `means`, resampling problems.
+def bootstrap_interval(means: np.ndarray, resamples: int, seed: int) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean of `means`, resampling problems.
 
     Problems, not samples, are what another draw of the benchmark would change (Efron 1979); the
     samples of one problem are not independent. `means` is float [problems]. All-equal means (a
@@ -124,71 +104,73 @@ def bootstrap_interval(
     for start in range(0, resamples, block):
         shape = (min(block, resamples - start), means.size)
         draws.append(means[rng.integers(0, means.size, shape)].mean(axis=1))
-    return _percentiles(np.concatenate(draws), confidence)
+    return _percentiles(np.concatenate(draws))
 
 
-def sample_interval(
-    outcomes: Outcomes, resamples: int, seed: int, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of avg@k, resampling the samples of every problem.
+def sample_interval(outcomes: Outcomes, resamples: int, seed: int) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of avg@k, resampling the samples of every problem.
 
     What another draw of answers to the same problems would change: it says whether k is large
     enough, and two runs of one checkpoint should agree within it. A problem with c of n right
     draws Binomial(n, c/n) right ones. NaN without problems.
     """
-    rows = [row for _, row in sorted(scored(outcomes).items())]
-    if not rows:
+    n = np.array([len(row) for row in scored(outcomes).values()])
+    if not n.size:
         return float("nan"), float("nan")
-    n = np.array([len(row) for row in rows])
-    share = np.array([np.mean(row) for row in rows], dtype=float)
+    share = problem_means(outcomes)
     rng = np.random.default_rng(seed)
     draws = np.array([(rng.binomial(n, share) / n).mean() for _ in range(resamples)])
-    return _percentiles(draws, confidence)
+    return _percentiles(draws)
 
 
-def _percentiles(draws: np.ndarray, confidence: float) -> tuple[float, float]:
-    tail = 100 * (1 - confidence) / 2
+def _percentiles(draws: np.ndarray) -> tuple[float, float]:
+    tail = 100 * (1 - 0.95) / 2
     low, high = np.percentile(draws, [tail, 100 - tail])
     return float(low), float(high)
 
 
-def upper_bound_of_zero(problems: int, confidence: float = 0.95) -> float:
+def upper_bound_of_zero(problems: int) -> float:
     """Largest share of solvable problems that n problems without one solved do not rule out.
 
-    Exact binomial: (1 − p)^n = 1 − confidence, about 3/n ("rule of three").
+    Exact binomial at 95 %: (1 − p)^n = 0.05, about 3/n ("rule of three").
     """
-    return 1.0 - (1.0 - confidence) ** (1.0 / problems) if problems else 1.0
+    return 1.0 - 0.05 ** (1.0 / problems) if problems else 1.0
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson score interval of a share (Wilson 1927); (0, 1) when there are no trials.
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
+    """95 % Wilson score interval of a share (Wilson 1927); (0, 1) when there are no trials.
 
     centre ± half, with p = s/n, d = 1 + z²/n, centre = (p + z²/2n)/d and
     half = z √(p(1−p)/n + z²/4n²) / d. It keeps its width at p = 0 and p = 1.
     """
     if trials == 0:
         return 0.0, 1.0
+    z = 1.959964
     p, d = successes / trials, 1 + z * z / trials
     centre = (p + z * z / (2 * trials)) / d
     half = z * np.sqrt(p * (1 - p) / trials + z * z / (4 * trials**2)) / d
     return float(max(0.0, centre - half)), float(min(1.0, centre + half))
 
 
-def summarise(outcomes: Outcomes, k: int, resamples: int, seed: int) -> Summary:
-    """Everything a results table says about one benchmark."""
+def summarise(outcomes: Outcomes, k: int, resamples: int, seed: int) -> dict[str, Any]:
+    """The fields of a `BenchmarkResult` that follow from its outcomes."""
     means = problem_means(outcomes)
     samples = sum(len(row) for row in outcomes.values())
     unscored = sum(o is None for row in outcomes.values() for o in row)
-    shares = (
-        avg_at_k(outcomes),
-        *bootstrap_interval(means, resamples, seed),
-        *sample_interval(outcomes, resamples, seed),
-        mean_pass_at_k(outcomes, k),
-    )
-    return Summary(
-        int(means.size),
-        len(outcomes) - int(means.size),
-        samples - unscored,
-        unscored,
-        *(share if means.size else None for share in shares),
-    )
+    low, high = bootstrap_interval(means, resamples, seed)
+    sample_low, sample_high = sample_interval(outcomes, resamples, seed)
+    shares = {
+        "avg": avg_at_k(outcomes),
+        "ci_low": low,
+        "ci_high": high,
+        "sample_low": sample_low,
+        "sample_high": sample_high,
+        "pass_at_k": mean_pass_at_k(outcomes, k),
+    }
+    return {
+        "problems": means.size,
+        "problems_unscored": len(outcomes) - means.size,
+        "samples": samples - unscored,
+        "samples_unscored": unscored,
+        **(shares if means.size else dict.fromkeys(shares)),
+    }

@@ -24,65 +24,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from configs.settings.engines import EngineSettings
-from eval.families.countdown import Side, apply, different, side_of, verdict
+from eval.families.countdown import Form, Side, closest_first, different, search, side_of, verdict
 from eval.records import Problem, StdinCase, TestSuite, normalise_prompt
 
 OPERATORS = ("+", "*", "-", "max", "min")
 LARGEST_NUMBER = 9  # of a, b and the constant, unless asked otherwise
 EXAMPLES, HIDDEN_TESTS = 2, 16
 FEWEST_TESTS = 4
-LARGEST_VALUE = 99
 _PROMPT = re.compile(r"use a, b, (\d+), (\S+), (\S+)\.((?: a=\d+ b=\d+ f=\d+)+)")
 _EXAMPLE = re.compile(r"a=(\d+) b=(\d+) f=(\d+)")
-
-
-class Form(NamedTuple):
-    """`(x op1 y) op2 z`, or `z op2 (x op1 y)` when `flipped`; x, y, z are a, b or a constant."""
-
-    x: str
-    op1: str
-    y: str
-    op2: str
-    z: str
-    flipped: bool
-
-    def inner_expression(self) -> str:
-        if self.op1 in ("max", "min"):
-            return f"{self.op1}({self.x},{self.y})"
-        return f"({self.x}{self.op1}{self.y})"
-
-    def expression(self) -> str:
-        inner = self.inner_expression()
-        return f"{self.z}{self.op2}{inner}" if self.flipped else f"{inner}{self.op2}{self.z}"
-
-    def at(self, a: int, b: int) -> "Form":
-        """The same form with the numbers in place of `a` and `b`."""
-        terms = (self.x, self.y, self.z)
-        x, y, z = (str(a) if t == "a" else str(b) if t == "b" else t for t in terms)
-        return self._replace(x=x, y=y, z=z)
-
-    def values(self, a: int, b: int) -> tuple[int, int]:
-        """The inner and the whole result at (a, b)."""
-        terms = (self.x, self.y, self.z)
-        x, y, z = (a if t == "a" else b if t == "b" else int(t) for t in terms)
-        inner = apply(self.op1, x, y)
-        return inner, apply(self.op2, z, inner) if self.flipped else apply(self.op2, inner, z)
-
-    def defined_at(self, a: int, b: int) -> bool:
-        """Whether both results lie in 0..99."""
-        inner, value = self.values(a, b)
-        return 0 <= inner <= LARGEST_VALUE and 0 <= value <= LARGEST_VALUE
-
-    def working(self, a: int, b: int) -> str:
-        """The two steps of the evaluation at (a, b), as the teacher writes them."""
-        numeric = self.at(a, b)
-        inner, value = self.values(a, b)
-        left = numeric.inner_expression()
-        if self.op1 not in ("max", "min"):
-            left = left[1:-1]  # the outer brackets cost tokens and say nothing
-        if self.flipped:
-            return f"{left}={inner},{numeric.z}{self.op2}{inner}={value}"
-        return f"{left}={inner}{self.op2}{numeric.z}={value}"
 
 
 @lru_cache(maxsize=64)
@@ -118,10 +68,10 @@ def _inputs(form: Form, largest: int) -> tuple[Points, Points]:
     Both are empty for a form that is defined in too few places or takes under four values.
     """
     numbers = range(1, largest + 1)
-    inputs = tuple((a, b) for a in numbers for b in numbers if form.defined_at(a, b))
+    inputs = tuple((a, b) for a in numbers for b in numbers if form.at(a, b).in_range)
     constants = {form.x, form.y, form.z}
     telling = tuple((a, b) for a, b in inputs if a != b and not {str(a), str(b)} & constants)
-    dull = len({form.values(*ab)[1] for ab in inputs}) < 4
+    dull = len({form.at(a, b).value for a, b in inputs}) < 4
     if dull or len(inputs) < HIDDEN_TESTS + 2 * EXAMPLES or len(telling) < EXAMPLES:
         return (), ()
     return inputs, telling
@@ -141,36 +91,33 @@ def generate(
     run from the same state begins with the shorter one's problems. Raises ValueError when the
     family has no `size` different problems.
     """
-    failure = f"by_example has fewer than size={size} {split} problems"
-    return different(lambda: _draw(rng, split, largest, few_tests_share), size, failure)
 
+    def draw() -> Problem | None:
+        constant = rng.randint(2, largest)
+        form = rng.choice(forms(constant))
+        inputs, telling = _inputs(form, largest)
+        if not inputs:
+            return None
+        shown = rng.sample(telling, EXAMPLES)
+        examples = [(a, b, form.at(a, b).value) for a, b in shown]
+        if side_of(f"by_example {constant} {sorted(examples)}") != split:
+            return None
+        few = rng.random() < few_tests_share
+        count = rng.randint(FEWEST_TESTS, HIDDEN_TESTS - 1) if few else HIDDEN_TESTS
+        hidden = rng.sample([ab for ab in inputs if ab not in shown], count)
+        cases = tuple(
+            StdinCase(input=f"{a} {b}\n", output=f"{form.at(a, b).value}\n") for a, b in hidden
+        )
+        first, second = sorted((form.op1, form.op2))
+        told = "".join(f" a={a} b={b} f={f}" for a, b, f in examples)
+        return Problem(
+            domain="code",
+            prompt=f"Use a, b, {constant}, {first}, {second}.{told}",
+            tests=TestSuite(kind="stdin", cases=cases, time_limit_s=2.0, memory_mb=256),
+            source="by_example",
+        )
 
-def _draw(rng: random.Random, split: Side, largest: int, few_tests_share: float) -> Problem | None:
-    """One problem; None when the drawn function is too dull or belongs to the other side."""
-    constant = rng.randint(2, largest)
-    form = rng.choice(forms(constant))
-    inputs, telling = _inputs(form, largest)
-    if not inputs:
-        return None
-    shown = rng.sample(telling, EXAMPLES)
-    examples = [(a, b, form.values(a, b)[1]) for a, b in shown]
-    if side_of(f"by_example {constant} {sorted(examples)}") != split:
-        return None
-    few = rng.random() < few_tests_share
-    count = rng.randint(FEWEST_TESTS, HIDDEN_TESTS - 1) if few else HIDDEN_TESTS
-    hidden = rng.sample([ab for ab in inputs if ab not in shown], count)
-    cases = tuple(
-        StdinCase(input=f"{a} {b}\n", output=f"{form.values(a, b)[1]}\n") for a, b in hidden
-    )
-    first, second = sorted((form.op1, form.op2))
-    prompt = f"Use a, b, {constant}, {first}, {second}."
-    prompt += "".join(f" a={a} b={b} f={f}" for a, b, f in examples)
-    return Problem(
-        domain="code",
-        prompt=prompt,
-        tests=TestSuite(kind="stdin", cases=cases, time_limit_s=2.0, memory_mb=256),
-        source="by_example",
-    )
+    return different(draw, size, f"by_example has fewer than size={size} {split} problems")
 
 
 class Task(NamedTuple):
@@ -201,44 +148,32 @@ def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
         raise ValueError(f"no by_example prompt: {prompt[:80]!r}")
     a, b, f = task.examples[0]
     named = candidates(task.constant, task.operators)
-    order = [form for form in named if form.defined_at(a, b)] or list(named)
-    guidance = settings.guidance
-    order.sort(
-        key=lambda form: rng.random() + guidance * min(abs(form.values(a, b)[1] - f), 40) / 40
-    )
+    defined = [form for form in named if form.at(a, b).in_range] or named
+    order = closest_first(rng, defined, lambda form: form.at(a, b).value - f, settings)
     brief = settings.brief_rate if settings.code_brief_rate is None else settings.code_brief_rate
     if rng.random() < brief:
-        return _answer([order[0].expression()], order[0])
-    lines: list[str] = []
-    form = order[0]
-    for form in order[: settings.max_lines]:
-        tried, fits = _try(rng, form, task, settings.error_rate)
-        lines.append(tried)
-        if fits or rng.random() < settings.give_up_rate:
-            break
-    return _answer(lines, form)
+        thought, form = order[0].expression(), order[0]
+    else:
+        thought, form = search(
+            rng, order, lambda form: _attempt(rng, form, task, settings.error_rate), settings
+        )
+    program = f"a,b=map(int,input().split())\nprint({form.expression()})"
+    return f"<think>\n{thought}\n</think>\n```python\n{program}\n```"
 
 
-def _try(rng: random.Random, form: Form, task: Task, error_rate: float) -> tuple[str, bool]:
+def _attempt(rng: random.Random, form: Form, task: Task, error_rate: float) -> tuple[str, bool]:
     """The teacher's lines on one candidate, and whether it believes that all examples fit."""
     lines: list[str] = []
-    fits = True
     for a, b, f in task.examples:
-        fits = fits and form.defined_at(a, b)
-        if not fits:
+        there = form.at(a, b)
+        if not there.in_range:
             break
-        value = form.values(a, b)[1]
+        seen = there.value
         if rng.random() < error_rate:
-            value = f if value != f else f + rng.choice((-1, 1))
-        lines.append(f"{form.working(a, b)} ?{f} {verdict(value, f)}")
-        fits = value == f
-    return f"{form.expression()}: {chr(10).join(lines)}".rstrip(), fits
-
-
-def program(form: Form) -> str:
-    return f"a,b=map(int,input().split())\nprint({form.expression()})"
-
-
-def _answer(lines: list[str], form: Form) -> str:
-    thought = "\n".join(lines)
-    return f"<think>\n{thought}\n</think>\n```python\n{program(form)}\n```"
+            seen = f if seen != f else f + rng.choice((-1, 1))
+        lines.append(f"{there.working(there.value)} ?{f} {verdict(seen, f)}")
+        if seen != f:
+            break
+    else:
+        return f"{form.expression()}: {chr(10).join(lines)}", True
+    return f"{form.expression()}: {chr(10).join(lines)}".rstrip(), False

@@ -16,7 +16,7 @@ without searching. Lines are short because a model of a million parameters reads
 import hashlib
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -25,6 +25,12 @@ from eval.records import Problem, normalise_prompt
 
 Side = Literal["train", "test"]
 TEST_SHARE = 0.15
+SMALLEST, LARGEST_VALUE = 2, 99
+LARGEST_NUMBER = 10  # unless asked otherwise
+SLIPS = (-2, -1, 1, 2, 10)
+MISSES_BEFORE_GIVING_UP = 20_000
+OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "max": max, "min": min}
+_PROMPT = re.compile(r"make (\d+) from (\d+), (\d+), (\d+)\.")
 
 
 def side_of(key: str) -> Side:
@@ -33,58 +39,65 @@ def side_of(key: str) -> Side:
     return "test" if int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64 else "train"
 
 
-SMALLEST, LARGEST_VALUE = 2, 99
-LARGEST_NUMBER = 10  # unless asked otherwise
-SLIPS = (-2, -1, 1, 2, 10)
-MISSES_BEFORE_GIVING_UP = 20_000
-_PROMPT = re.compile(r"make (\d+) from (\d+), (\d+), (\d+)\.")
+class Form(NamedTuple):
+    """`(x op1 y) op2 z`, or `z op2 (x op1 y)` when `flipped`; x, y, z are numbers, `a` or `b`."""
 
-
-class Candidate(NamedTuple):
-    """`(x op1 y) op2 z`, or `z op2 (x op1 y)` when `flipped`."""
-
-    x: int
+    x: str
     op1: str
-    y: int
-    inner: int
-    z: int
+    y: str
     op2: str
+    z: str
     flipped: bool
-    value: int
+
+    def at(self, a: int, b: int) -> "Form":
+        """The same form with the numbers in place of `a` and `b`."""
+        told = {"a": str(a), "b": str(b)}
+        x, y, z = (told.get(term, term) for term in (self.x, self.y, self.z))
+        return Form(x, self.op1, y, self.op2, z, self.flipped)
+
+    def values(self) -> tuple[int, int]:
+        """The inner and the whole result, of a form of numbers."""
+        inner = OPERATIONS[self.op1](int(self.x), int(self.y))
+        pair = (int(self.z), inner) if self.flipped else (inner, int(self.z))
+        return inner, OPERATIONS[self.op2](*pair)
+
+    @property
+    def value(self) -> int:
+        return self.values()[1]
+
+    @property
+    def in_range(self) -> bool:
+        """Whether both results lie in 0..99."""
+        return all(0 <= value <= LARGEST_VALUE for value in self.values())
 
     def expression(self) -> str:
-        inner = f"({self.x}{self.op1}{self.y})"
+        x, op, y = self.x, self.op1, self.y
+        inner = f"{op}({x},{y})" if op in ("max", "min") else f"({x}{op}{y})"
         return f"{self.z}{self.op2}{inner}" if self.flipped else f"{inner}{self.op2}{self.z}"
 
-    def working(self) -> str:
-        inner = f"{self.x}{self.op1}{self.y}={self.inner}"
+    def working(self, value: int) -> str:
+        """The two steps of the evaluation, as the teacher writes them, ending in `value`."""
+        x, op, y, inner = self.x, self.op1, self.y, self.values()[0]
+        step = f"{op}({x},{y})={inner}" if op in ("max", "min") else f"{x}{op}{y}={inner}"
         if self.flipped:
-            return f"{inner},{self.z}{self.op2}{self.inner}={self.value}"
-        return f"{inner}{self.op2}{self.z}={self.value}"
-
-
-OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "max": max, "min": min}
-
-
-def apply(op: str, x: int, y: int) -> int:
-    return OPERATIONS[op](x, y)
+            return f"{step},{self.z}{self.op2}{inner}={value}"
+        return f"{step}{self.op2}{self.z}={value}"
 
 
 @lru_cache(maxsize=4096)
-def candidates(numbers: tuple[int, int, int]) -> tuple[Candidate, ...]:
+def candidates(numbers: tuple[int, int, int]) -> tuple[Form, ...]:
     """Every expression over the three numbers whose results all lie in 0..99."""
-    found: dict[Candidate, None] = {}
+    found: dict[Form, None] = {}
     for i, z in enumerate(numbers):
         first, second = (n for j, n in enumerate(numbers) if j != i)
         for op1 in "+*-":
             swap = op1 == "-" and first < second
             x, y = (second, first) if swap else (first, second)
-            inner = apply(op1, x, y)
             for op2 in "+*-":
-                flipped = op2 == "-" and inner < z
-                value = z - inner if flipped else apply(op2, inner, z)
-                if max(inner, value) <= LARGEST_VALUE:
-                    found[Candidate(x, op1, y, inner, z, op2, flipped, value)] = None
+                flipped = op2 == "-" and OPERATIONS[op1](x, y) < z
+                form = Form(str(x), op1, str(y), op2, str(z), flipped)
+                if form.in_range:
+                    found[form] = None
     return tuple(found)
 
 
@@ -99,10 +112,8 @@ def generate(
     """`size` different problems of one side, numbers in 2..`largest`, targets within `targets`.
 
     Small targets are easier: of some twenty expressions over three numbers up to 7 two or three
-    make a target up to 10, one or two make a target from 20 on.
-
-    A longer run from the same state begins with the shorter one's problems. Raises ValueError when
-    the family has no `size` different problems.
+    make a target up to 10, one or two make a target from 20 on. A longer run from the same state
+    begins with the shorter one's problems. Raises ValueError when there are not so many.
     """
     if not SMALLEST < largest <= LARGEST_VALUE:
         raise ValueError(f"countdown difficulty={largest}; use {SMALLEST + 1}..{LARGEST_VALUE}")
@@ -149,10 +160,6 @@ def parse(prompt: str) -> tuple[int, tuple[int, int, int]] | None:
     return target, (first, second, third)
 
 
-def verdict(value: int, target: int) -> str:
-    return "yes" if value == target else "high" if value > target else "low"
-
-
 def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
     """The scripted teacher's answer, worked out from the prompt alone; may be wrong.
 
@@ -163,24 +170,49 @@ def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
     if problem is None:
         raise ValueError(f"no countdown prompt: {prompt[:80]!r}")
     target, numbers = problem
-    order = list(candidates(numbers))
+    order = closest_first(rng, candidates(numbers), lambda form: form.value - target, settings)
     if not order:
         raise ValueError(f"no expression stays within 0..{LARGEST_VALUE} for {prompt[:80]!r}")
-    order.sort(key=lambda c: rng.random() + settings.guidance * min(abs(c.value - target), 40) / 40)
-    if rng.random() < settings.brief_rate:
-        return _answer([order[0].working()], order[0])
-    lines: list[str] = []
-    chosen = order[0]
-    for chosen in order[: settings.max_lines]:
-        shown = chosen
+
+    def attempt(form: Form) -> tuple[str, bool]:
+        value = form.value
         if rng.random() < settings.error_rate:
-            shown = chosen._replace(value=max(0, chosen.value + rng.choice(SLIPS)))
-        lines.append(f"{shown.working()} ?{target} {verdict(shown.value, target)}")
-        if shown.value == target or rng.random() < settings.give_up_rate:
-            break
-    return _answer(lines, chosen)
+            value = max(0, value + rng.choice(SLIPS))
+        return f"{form.working(value)} ?{target} {verdict(value, target)}", value == target
 
-
-def _answer(lines: list[str], chosen: Candidate) -> str:
-    thought = "\n".join(lines)
+    if rng.random() < settings.brief_rate:
+        thought, chosen = order[0].working(order[0].value), order[0]
+    else:
+        thought, chosen = search(rng, order, attempt, settings)
     return f"<think>\n{thought}\n</think>\n\\boxed{{{chosen.expression()}}}"
+
+
+def verdict(value: int, target: int) -> str:
+    return "yes" if value == target else "high" if value > target else "low"
+
+
+def closest_first(
+    rng: random.Random,
+    forms: Iterable[Form],
+    miss: Callable[[Form], int],
+    settings: EngineSettings,
+) -> list[Form]:
+    """A random order that prefers, by `guidance`, what misses the target by less."""
+    weight = settings.guidance
+    return sorted(forms, key=lambda form: rng.random() + weight * min(abs(miss(form)), 40) / 40)
+
+
+def search(
+    rng: random.Random,
+    order: list[Form],
+    attempt: Callable[[Form], tuple[str, bool]],
+    settings: EngineSettings,
+) -> tuple[str, Form]:
+    """The teacher's lines, and the form it ends with: one that fits, or the one it gives up at."""
+    lines: list[str] = []
+    for form in order[: settings.max_lines]:
+        line, fits = attempt(form)
+        lines.append(line)
+        if fits or rng.random() < settings.give_up_rate:
+            return "\n".join(lines), form
+    return "\n".join(lines), order[: settings.max_lines][-1]

@@ -11,11 +11,11 @@ import os
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationError
 
 from configs.settings.explain import ConfigError
 from configs.settings.judging import JudgeSettings
@@ -23,6 +23,15 @@ from eval.answers import writable
 from eval.judge.judge import Judge, Pending
 from eval.records import Problem, Sample, Score
 from eval.row_files import SUFFIXES, Row, read_rows
+
+
+class _Request(BaseModel):
+    """One line of a stream."""
+
+    model_config = ConfigDict(extra="forbid")
+    problem: Problem
+    text: StrictStr
+    index: StrictInt = 0
 
 
 def judge_files(
@@ -106,7 +115,7 @@ def _problems(path: Path) -> dict[str, Problem]:
         try:
             problem = Problem.model_validate(row.value)
         except ValidationError as error:
-            raise ConfigError([f"{place}: {row.error or _first(error, 'row')}"]) from error
+            raise ConfigError([f"{place}: {row.error or _first(error)}"]) from error
         if found.setdefault(problem.id, problem) != problem:
             raise ConfigError([f"{place}: another problem has the id {problem.id!r} already"])
     if not found:
@@ -115,11 +124,10 @@ def _problems(path: Path) -> dict[str, Problem]:
 
 
 def _begin_row(judge: Judge, row: Row, known: dict[str, Problem]) -> Pending:
-    value = row.value or {}
     try:
         sample = Sample.model_validate(row.value)
     except ValidationError as error:
-        why = row.error or _first(error, "row")
+        why = row.error or _first(error)
     else:
         if sample.problem_id not in known:
             why = f"answers {sample.problem_id!r}, which is no problem here"
@@ -127,33 +135,26 @@ def _begin_row(judge: Judge, row: Row, known: dict[str, Problem]) -> Pending:
             why = "the engine gave no answer"
         else:
             return judge.begin(known[sample.problem_id], sample.text, sample.index)
-    place = f"{row.file}:{row.number}"
-    return _unjudged(value.get("problem_id"), value.get("index"), place, why)
+    value = row.value or {}
+    return _unjudged(f"{row.file}:{row.number}", why, value.get("problem_id"), value.get("index"))
 
 
 def _begin_line(judge: Judge, number: int, line: str) -> Pending:
-    request: Any = None
+    value: Any = None
     try:
-        request = json.loads(line)
-        if not isinstance(request, dict) or not isinstance(request.get("text"), str):
-            raise ValueError('expected {"problem": {...}, "text": "..."}')
-        if unknown := set(request) - {"problem", "text", "index"}:
-            raise ValueError(f"unknown keys {sorted(unknown)}")
-        problem = Problem.model_validate(request.get("problem"))
-        index = request.get("index", 0)
-        if not isinstance(index, int):
-            raise ValueError("index is not an integer")
-        return judge.begin(problem, request["text"], index)
+        value = json.loads(line)
+        request = _Request.model_validate(value)
+        return judge.begin(request.problem, request.text, request.index)
     except ValidationError as error:
-        why = _first(error, "problem")
+        why = f'{_first(error)}; expected {{"problem": {{...}}, "text": "..."}}'
     except (ValueError, RecursionError) as error:
         why = str(error)
-    problem_read = request.get("problem") if isinstance(request, dict) else None
-    name = problem_read.get("id") if isinstance(problem_read, dict) else None
-    return _unjudged(name, 0, f"line {number}", why)
+    problem = value.get("problem") if isinstance(value, dict) else None
+    name = problem.get("id") if isinstance(problem, dict) else None
+    return _unjudged(f"line {number}", why, name)
 
 
-def _unjudged(problem_id: object, index: object, place: str, why: str) -> Callable[[], Score]:
+def _unjudged(place: str, why: str, problem_id: object, index: object = 0) -> Pending:
     score = Score(
         problem_id=writable(str(problem_id or "")),
         index=index if isinstance(index, int) else 0,
@@ -166,6 +167,6 @@ def _unjudged(problem_id: object, index: object, place: str, why: str) -> Callab
     return lambda: score
 
 
-def _first(error: ValidationError, whole: str) -> str:
+def _first(error: ValidationError) -> str:
     first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
+    return f"{'.'.join(map(str, first['loc'])) or 'row'}: {first['msg']}"

@@ -49,7 +49,7 @@ class Judge:
         self.settings = settings or JudgeSettings()
         workers = self.settings.runtime.workers
         if address := load_machine().ray_address:
-            from eval.ray.judge import RayPool
+            from eval.judge.ray_pool import RayPool
 
             self._math, self._code = (RayPool(k, address, workers) for k in ("math", "code"))
         else:
@@ -97,14 +97,15 @@ class Judge:
         started = time.perf_counter()
         is_math = problem.domain == "math"
         extracted = (extract_boxed if is_math else extract_program)(text)
-        answer, closed = extracted.answer, has_closed_think(text)
+        answer, closed, settings = extracted.answer, has_closed_think(text), self.settings
+        mark = "unsandboxed" if settings.sandbox == "none" and not is_math else ""
 
         def score(
             verdict: Verdict, pass_rate: float, reason: str, seconds: float | None = None
         ) -> Score:
             seconds = time.perf_counter() - started if seconds is None else seconds
             return make_score(
-                problem, index, answer, closed, verdict, pass_rate, reason, seconds, self.settings
+                problem, index, answer, closed, verdict, pass_rate, reason, seconds, settings
             )
 
         def known(verdict: Verdict, reason: str) -> Pending:
@@ -114,9 +115,11 @@ class Judge:
         gold = problem.answer or ""
         if not problem.judgeable:
             return known("IE", NO_GOLD)
-        if is_math and self.settings.math_rules == "math-verify" and problem.numbers is None:
+        if is_math and settings.math_rules == "math-verify" and problem.numbers is None:
             # it knows no rule about the numbers to use, and reads the whole answer
-            future = self._math_future(gold, after_think(text) or "", True)
+            future = self._submit(
+                self._math, settings.math_timeout_s, gold, after_think(text) or "", True
+            )
         elif answer is None:
             return known("WA", extracted.reason)
         elif problem.numbers is not None:
@@ -124,13 +127,13 @@ class Judge:
             return known(verdict.verdict, verdict.reason)
         elif is_math and (verdict := quick_verdict(gold, answer)):
             return known(verdict.verdict, verdict.reason)
+        elif is_math:
+            future = self._submit(self._math, settings.math_timeout_s, gold, answer)
         else:
-            future = (
-                self._math_future(gold, answer)
-                if is_math
-                else self._code_future(problem, answer, draw)
-            )
-        unsafe = not is_math and self.settings.sandbox == "none"
+            assert problem.tests is not None
+            suite = chosen_suite(problem.tests, problem.id, settings.max_tests, draw)
+            limit = longest_seconds(suite, settings)
+            future = self._submit(self._code, limit, suite, answer, settings)
 
         def wait() -> Score:
             try:
@@ -139,25 +142,15 @@ class Judge:
                 raise
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}".replace("\n", " ")[:500]
-                return score("IE", 0.0, _unsandboxed(reason) if unsafe else reason)
+                return score("IE", 0.0, "; ".join(filter(None, (mark, reason))))
             rate = float(found.verdict == "AC") if is_math else found.passed / found.total
-            reason = _unsandboxed(found.reason) if unsafe else found.reason
+            reason = "; ".join(filter(None, (mark, found.reason)))
             return score(found.verdict, rate, reason, found.seconds)
 
         return wait
 
-    def _math_future(self, *task: Any) -> "Future[Any]":
-        """`task` is the arguments of `eval.math_answers.task.run`."""
-        return self._submit(self._math, self.settings.math_timeout_s, *task)
-
-    def _code_future(self, problem: Problem, program: str, draw: int) -> "Future[Any]":
-        assert problem.tests is not None
-        suite = chosen_suite(problem.tests, problem.id, self.settings.max_tests, draw)
-        limit = longest_seconds(suite, self.settings)
-        return self._submit(self._code, limit, suite, program, self.settings)
-
     def _submit(self, pool: Any, limit: float, *arguments: Any) -> "Future[Any]":
-        """Hand out the work, once per window."""
+        """Hand out the arguments of the task's `run`, once per window."""
         payload = pickle.dumps(arguments)
         key = hashlib.blake2b(payload, digest_size=16).digest()
         future = self._recent.get(key)
@@ -166,10 +159,6 @@ class Judge:
             while len(self._recent) > self.look_ahead:
                 self._recent.popitem(last=False)
         return future
-
-
-def _unsandboxed(reason: str) -> str:
-    return f"unsandboxed; {reason}" if reason else "unsandboxed"
 
 
 def make_score(
@@ -184,28 +173,21 @@ def make_score(
     settings: JudgeSettings,
 ) -> Score:
     """The reward mapping of §3.2.4: math ±1, code by its tests, and the think block for both."""
-    correct = verdict == "AC"
-    reward: float | None = None
-    if verdict != "IE" and problem.domain == "math":
-        reward = settings.reward.of_math(correct, closed_think)
-    elif verdict != "IE":
-        reward = settings.reward.of_code(correct, pass_rate, closed_think)
+    unscored, correct = verdict == "IE", verdict == "AC"
+    rewards = settings.reward
+    reward = (
+        rewards.of_math(correct, closed_think)
+        if problem.domain == "math"
+        else rewards.of_code(correct, pass_rate, closed_think)
+    )
     return Score(
         problem_id=writable(problem.id),
         index=index,
-        reward=reward,
-        correct=None if verdict == "IE" else correct,
-        pass_rate=None if verdict == "IE" else pass_rate,
+        reward=None if unscored else reward,
+        correct=None if unscored else correct,
+        pass_rate=None if unscored else pass_rate,
         verdict=verdict,
         answer=None if answer is None else writable(answer),
         reason=writable(reason),
         seconds=seconds,
     )
-
-
-def judge(
-    problem: Problem, text: str, *, settings: JudgeSettings | None = None, index: int = 0
-) -> Score:
-    """The Score of one answer, with workers of its own: for one-off use."""
-    with Judge(settings) as one:
-        return one.judge(problem, text, index)

@@ -19,15 +19,12 @@ import os
 import pickle
 import resource
 import select
-import shutil
 import signal
 import tempfile
 import threading
-import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as DeadlinePassed
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
@@ -38,8 +35,7 @@ Kind = Literal["math", "code"]
 TASKS = {"math": "eval.math_answers.task", "code": "eval.programs.task"}
 _MATH_BYTES = 4 << 30
 _ATTEMPTS = 2
-_PREFIX = "klear-judge-"
-_SWEEP_AFTER_S = 60.0
+_LOST = (DeadlinePassed, ProcessExpired, BrokenProcessPool)
 
 
 class NoVerdict(RuntimeError):
@@ -55,7 +51,6 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._pool: ProcessPool | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._held = -1
         self._closed = False
         self._open: set[Future[Any]] = set()
 
@@ -72,17 +67,16 @@ class WorkerPool:
     ) -> None:
         def done(ended: "Future[Any]") -> None:
             error = ended.exception()
-            lost = isinstance(error, DeadlinePassed | ProcessExpired | BrokenProcessPool)
-            if lost and number < _ATTEMPTS:
+            if error is None:
+                answer.set_result(ended.result())
+            elif not isinstance(error, _LOST):
+                answer.set_exception(error)
+            elif number < _ATTEMPTS:
                 self._attempt(answer, deadline_s, payload, number + 1)
-            elif lost:
+            else:
                 late = isinstance(error, DeadlinePassed)
                 reason = f"no verdict in {deadline_s:g} s" if late else f"the worker died: {error}"
                 answer.set_exception(NoVerdict(f"{reason}, {_ATTEMPTS} times"))
-            elif error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(ended.result())
 
         with self._lock:
             if self._closed:
@@ -98,11 +92,10 @@ class WorkerPool:
         if broken is not None:  # in a thread: this may be one of its own, which it waits for
             threading.Thread(target=broken.join, daemon=True).start()
         if self._folder is None:
-            _sweep(Path(tempfile.gettempdir()))
-            self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+            self._folder = tempfile.TemporaryDirectory(
+                prefix="klear-judge-", ignore_cleanup_errors=True
+            )
             os.chmod(self._folder.name, 0o711)
-            self._held = os.open(self._folder.name, os.O_RDONLY)
-            fcntl.flock(self._held, fcntl.LOCK_EX)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, *TASKS.values()])
         pinned = self.kind == "code" and self.workers >= len(os.sched_getaffinity(0))
@@ -122,22 +115,6 @@ class WorkerPool:
             answer.set_exception(NoVerdict("the judge was closed"))
         if self._folder is not None:
             self._folder.cleanup()
-            self._folder = None
-            os.close(self._held)
-
-
-def _sweep(parent: Path) -> None:
-    """Remove the folders of killed judges: the kernel has freed their locks."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # held, another user's, or gone
-            if time.time() - folder.stat().st_mtime < _SWEEP_AFTER_S:
-                continue  # perhaps not locked yet
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(fd)
 
 
 def start_worker(kind: Kind, folder: str, pinned: bool) -> None:

@@ -18,9 +18,8 @@ from rich.console import Console
 from configs.machine import load_machine
 from configs.settings.base import key_of
 from configs.settings.sources import CollectSettings, Source
-from eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult
+from eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
 from eval.benchmarks.metrics import upper_bound_of_zero
-from eval.benchmarks.template_hash import template_hash
 from eval.records import Problem
 from eval.tables import read_table, write_table
 from flows.cli.display import Terminal

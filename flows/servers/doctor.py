@@ -211,7 +211,7 @@ def try_store(url: str) -> str:
 
 def try_ray(address: str) -> str:
     """Ask every node whether it runs this machine's code and packages."""
-    from eval.ray.cluster import join
+    from eval.ray_cluster import join
 
     host, _, port = address.rpartition(":")
     if port.isdigit() and "/" not in host:  # Ray itself asks for more than a minute
@@ -226,7 +226,7 @@ def try_ray(address: str) -> str:
 def _same_code(ray: Any, node: dict[str, str]) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from eval.ray.cluster import code_digest, same_code
+    from eval.ray_cluster import code_digest, same_code
 
     there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     task = ray.remote(same_code).options(num_cpus=0, max_retries=0, scheduling_strategy=there)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineSettings
-from eval.judge.agreement import Grade
+from eval.judge.grades import Grade
 from eval.records import Problem, Rejected, Sample
 from eval.tables import TableWriter, read_table, write_table
 from tasks.answers.asking import Plan, ask

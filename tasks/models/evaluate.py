@@ -12,8 +12,7 @@ from pathlib import Path
 
 from configs.settings.engines import EngineSettings
 from configs.settings.evaluation import LEARNING_CURVE, EvaluateSettings
-from eval.benchmarks.benchmarks import GRADER_VERSION, RESULTS
-from eval.benchmarks.template_hash import template_hash
+from eval.benchmarks.benchmarks import GRADER_VERSION, RESULTS, template_hash
 from eval.records import Problem
 from eval.tables import column, count_rows, read_table
 from tasks.models.benchmarking import Subject, metrics_of, run_benchmarks

@@ -16,7 +16,7 @@ from typing import Any
 
 from configs.machine import load_machine
 from configs.settings.launching import Launch
-from eval.ray.cluster import code_digest, join, same_code
+from eval.ray_cluster import code_digest, join, same_code
 from eval.sandbox.errors import MachineUnfit
 from tasks.models.launch import node_command, vllm_sidecar
 from tasks.stage.child import GRACE_S, environment

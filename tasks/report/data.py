@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.judge.agreement import Agreement, Grade, compare
+from eval.judge.grades import Agreement, Grade, compare
 from eval.records import Problem, Sample, Score
 from eval.tables import column, count_rows, read_table
 from tasks.report.page import Figure

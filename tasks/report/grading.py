@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from configs.settings.judging import JudgeSettings
 from eval.answers import extract_boxed, extract_program
-from eval.judge.graded import FILE, Check, Graded, read_graded
+from eval.judge.grades import GRADED, Check, Graded, read_graded
 from eval.judge.judge import Judge
 from eval.records import Problem, Record, Score
 from eval.tables import Lookup, column, read_table
@@ -36,7 +36,7 @@ def readings(outputs: Outputs) -> tuple[list[tuple[str, Graded]], list[tuple[str
 
 
 def _graded_of(outputs: Outputs, stage: str) -> list[Graded]:
-    path = outputs.file(stage, str(FILE))
+    path = outputs.file(stage, GRADED)
     return read_graded(path) if path else []
 
 

@@ -39,10 +39,10 @@ def computed_parts(
     scratch.mkdir(parents=True, exist_ok=True)
     run, address = partial(_computed, scratch, compute), load_machine().ray_address
     if len(parts) > 1 and address:
-        from eval.ray.parts import parts_over_ray
+        from eval.ray_cluster import parts_over_ray
 
         at_once = workers if workers > 1 else 0
-        with closing(parts_over_ray(address, scratch, parts, compute, at_once, report)) as folders:
+        with closing(parts_over_ray(address, scratch, parts, compute, at_once)) as folders:
             yield from _reported(folders, len(parts))
     elif len(parts) > 1 and workers > 1:
         yield from _on_workers(run, parts, min(workers, len(parts)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from eval.ray.cluster import on_cluster_wait
+from eval.ray_cluster import on_cluster_wait
 
 Listener = Callable[[float, float, str], None]
 _listener: ContextVar[Listener | None] = ContextVar("progress_listener", default=None)

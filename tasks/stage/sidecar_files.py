@@ -43,7 +43,7 @@ def _figures(stage: str, work: Path) -> list[str]:
 
 
 def _graded_examples(inputs: Sequence[Artifact], judge: JudgeSettings, work: Path) -> list[str]:
-    from eval.judge.graded import FILE
+    from eval.judge.grades import GRADED as FILE
     from tasks.report.grading import grade_some
 
     asked = [work / "problems.parquet", *(a.folder / "kept.parquet" for a in inputs)]

@@ -16,8 +16,7 @@ import yaml
 
 from configs.files import replace_text
 from configs.settings.base import flat
-from eval.judge.graded import FILE as GRADED
-from eval.judge.graded import Graded, read_graded
+from eval.judge.grades import GRADED, Graded, read_graded
 from tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
 from tasks.tracking.mlflow_client import MODEL_TAG, Mlflow, Point, Span, dataset
 from tasks.tracking.run_tracker import StageLog, Tracker

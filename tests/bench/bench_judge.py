@@ -67,30 +67,30 @@ PRELUDE = "from typing import *\nfrom collections import *\nimport math, heapq, 
 
 
 def built_in_corpus() -> list[Entry]:
-    """Four ways to add two numbers, for a checkout without the shared cases."""
+    """Three ways to add two numbers, for a checkout without the shared cases."""
     programs = [
         "a, b = map(int, input().split())\nprint(a + b)\n",
         "import sys\nprint(sum(map(int, sys.stdin.read().split())))\n",
-        "import math\na, b = map(int, input().split())\nprint(math.fsum([a, b]).__int__())\n",
         "class Solution:\n    def add(self, a, b): return a + b\n",
     ]
     corpus: list[Entry] = []
-    for k, program in enumerate(programs * 5):
-        is_call = program.startswith("class")
-        lines = [(f"{i}\n{i * k}" if is_call else f"{i} {i * k}\n") for i in range(16)]
+    for k, program in enumerate(programs * 6):
+        function, between = ("add", "\n") if program.startswith("class") else (None, " ")
+        lines = [f"{i}{between}{i * k}" for i in range(16)]
         sums = [f"{i + i * k}" for i in range(16)]
-        function = "add" if is_call else None
         corpus.append({"src": program, "fn": function, "inputs": lines, "outputs": sums})
     return corpus
 
 
 def suite_of(entry: Entry) -> TestSuite:
-    pairs = list(zip(entry["inputs"], entry["outputs"], strict=True))
+    pairs = zip(entry["inputs"], entry["outputs"], strict=True)
     if entry["fn"] is None:
         cases = [{"input": given, "output": expected} for given, expected in pairs]
         return TestSuite.model_validate({"kind": "stdin", "cases": cases})
-    loaded = [([json.loads(x) for x in given.split("\n")], json.loads(out)) for given, out in pairs]
-    cases = [{"args": given, "output": expected} for given, expected in loaded]
+    cases = [
+        {"args": [json.loads(x) for x in given.split("\n")], "output": json.loads(expected)}
+        for given, expected in pairs
+    ]
     return TestSuite.model_validate({"kind": "call", "fn_name": entry["fn"], "cases": cases})
 
 
@@ -122,10 +122,9 @@ def ours(corpus: list[Entry]) -> tuple[float, float]:
 
 def throughput(corpus: list[Entry], workers: int) -> float:
     """Tests per wall second of the whole judge with this many workers."""
-    prompts = [f"bench {i}" for i in range(len(corpus))]
     problems = [
-        Problem.model_validate({"domain": "code", "prompt": prompt, "tests": suite_of(entry)})
-        for prompt, entry in zip(prompts, corpus, strict=True)
+        Problem(domain="code", prompt=f"bench {i}", tests=suite_of(entry))
+        for i, entry in enumerate(corpus)
     ]
     answers = [
         (problem, f"<think></think>```python\n{entry['src']}\n# {k}\n```", k)
@@ -164,24 +163,17 @@ def per_test(prefix: list[str], corpus: list[Entry]) -> float:
     return (seconds() - before) * 1e3 / tests
 
 
-def in_process(name: str, corpus: list[Entry]) -> float | None:
-    """CPU milliseconds per test of a published runner; None when it cannot be fetched."""
-    script = Path(__file__).with_name("judge_peers.py")
-    command = [sys.executable, str(script), name]
-    done = subprocess.run(command, input=json.dumps(corpus), capture_output=True, text=True)
-    if done.returncode:
-        print(f"{name}: not measured: {done.stderr.strip()[-300:]}", file=sys.stderr)
-        return None
-    found = json.loads(done.stdout.splitlines()[-1])
-    if found["passed"] < found["tests"]:
-        print(f"{name}: passes {found['passed']} of {found['tests']}", file=sys.stderr)
-    return found["cpu_s"] * 1e3 / found["tests"]
-
-
 def peers(corpus: list[Entry], few: list[Entry]) -> Iterator[tuple[str, float]]:
+    """CPU milliseconds per test of each peer that can be had."""
     for name in ("livecodebench", "prime_code"):
-        if (cost := in_process(name, corpus)) is not None:
-            yield name, cost
+        command = [sys.executable, str(Path(__file__).with_name("judge_peers.py")), name]
+        done = subprocess.run(command, input=json.dumps(corpus), capture_output=True, text=True)
+        if done.returncode:
+            print(f"{name}: not measured: {done.stderr.strip()[-300:]}", file=sys.stderr)
+            continue
+        found = json.loads(done.stdout.splitlines()[-1])
+        print(f"{name}: passes {found['passed']} of {found['tests']}", file=sys.stderr)
+        yield name, found["cpu_s"] * 1e3 / found["tests"]
     for name, prefix in COMMANDS.items():
         if not prefix or shutil.which(prefix.split()[0]):
             yield name, per_test(prefix.split(), few)
@@ -212,7 +204,6 @@ def main() -> None:
     found = {name: round(min(values), 3) for name, values in every.items()}
     cost = found.pop("klear") + min(starts) * 1e3 / (options.rounds * tests)
     one, two = throughput(corpus, 1), throughput(corpus, 2)
-    steps = {"klear": cost, **found}
     result = {
         "bench": "judge",
         "ours": round(cost, 3),
@@ -222,11 +213,9 @@ def main() -> None:
         "setup": f"{len(corpus)} programs x 16 tests, full isolation, one core; of "
         f"{options.rounds} rounds the least of each side; firejail "
         f"{'with the profile pip' if PIP else 'with its default profile'}",
-        "rounds": {name: [round(value, 2) for value in values] for name, values in every.items()},
         "start_cpu_s": round(min(starts), 3),
-        "ratio_lean": round(found["firejail_lean"] / cost, 2) if "firejail" in found else None,
         "tests_per_second": {"1 worker": round(one), "2 workers": round(two)},
-        "step_cpu_s": {name: round(value * STEP_TESTS / 1e3, 1) for name, value in steps.items()},
+        "step_cpu_s": round(cost * STEP_TESTS / 1e3, 1),
     }
     print(json.dumps(result))
 

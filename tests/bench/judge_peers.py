@@ -11,6 +11,7 @@ time is that of this process and of all it started. Exit status 3: the wheel can
 """
 
 import gc
+import importlib
 import importlib.util
 import json
 import multiprocessing
@@ -63,37 +64,28 @@ def firejail_profiles() -> Path | None:
     return unpacked if done.returncode == 0 else None
 
 
-def livecodebench(folder: Path) -> Callable[[dict[str, Any]], list[Any]]:
-    spec = importlib.util.spec_from_file_location(
-        "codegen_metrics", folder / FILES["livecodebench"]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    runner = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(runner)
+def check_correctness(name: str) -> Callable[[dict[str, Any]], list[Any]]:
+    """The peer's function: a program with its tests → a result for each test."""
+    folder, names = fetched(name), {"inputs": "inputs", "outputs": "outputs", "fn_name": "fn"}
+    if name == "prime_code":
+        sys.path.insert(0, str(folder))
+        module = importlib.import_module("verl.utils.reward_score.prime_code.utils")
+    else:
+        spec = importlib.util.spec_from_file_location("codegen_metrics", folder / FILES[name])
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
 
     def judge(entry: dict[str, Any]) -> list[Any]:
-        sample = {name: entry[key] for name, key in _KEYS.items()}
-        return runner.check_correctness(
-            {"input_output": json.dumps(sample)}, entry["src"], timeout=TIMEOUT_S
-        )
+        program, sample = entry["src"], {key: entry[k] for key, k in names.items()}
+        if name == "livecodebench":
+            tests = {"input_output": json.dumps(sample)}
+            return module.check_correctness(tests, program, timeout=TIMEOUT_S)
+        given = {key: value for key, value in sample.items() if value is not None}
+        return module.check_correctness(given, program, timeout=TIMEOUT_S, debug=False)[0]
 
     return judge
-
-
-def prime_code(folder: Path) -> Callable[[dict[str, Any]], list[Any]]:
-    sys.path.insert(0, str(folder))
-    runner = importlib.import_module("verl.utils.reward_score.prime_code.utils")
-
-    def judge(entry: dict[str, Any]) -> list[Any]:
-        sample = {name: entry[key] for name, key in _KEYS.items() if entry[key] is not None}
-        return runner.check_correctness(sample, entry["src"], timeout=TIMEOUT_S, debug=False)[0]
-
-    return judge
-
-
-_KEYS = {"inputs": "inputs", "outputs": "outputs", "fn_name": "fn"}
-_PEERS = {"livecodebench": livecodebench, "prime_code": prime_code}
 
 
 def seconds() -> float:
@@ -103,7 +95,7 @@ def seconds() -> float:
 
 def main(name: str) -> None:
     corpus = json.load(sys.stdin)
-    judge = _PEERS[name](fetched(name))
+    judge = check_correctness(name)
     judge(corpus[0])  # imports
     gc.collect()
     cpu, wall, passed, tests = seconds(), time.monotonic(), 0, 0

@@ -20,8 +20,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -74,30 +74,21 @@ def rollouts(step: int) -> Iterator[tuple[Problem, str, int]]:
 def measure() -> dict[str, float]:
     """Megabytes, descriptors, processes and zombies of this process and everything below it."""
     own = psutil.Process()
-    found: dict[str, float] = {
+    found: Counter[str] = Counter()
+    for process in own.children(recursive=True):
+        with suppress(psutil.NoSuchProcess), process.oneshot():
+            found["processes"] += 1
+            if process.status() == psutil.STATUS_ZOMBIE:
+                found["zombies"] += 1
+            else:
+                found["children_bytes"] += process.memory_full_info().uss
+                found["children_fds"] += process.num_fds()
+    return {
         "parent_mb": own.memory_info().rss / 2**20,
         "parent_fds": own.num_fds(),
+        "children_mb": found["children_bytes"] / 2**20,
+        **{name: found[name] for name in ("children_fds", "processes", "zombies")},
     }
-    below: list[dict[str, Any]] = []
-    for process in own.children(recursive=True):
-        try:
-            with process.oneshot():
-                zombie = process.status() == psutil.STATUS_ZOMBIE
-                memory = 0 if zombie else process.memory_full_info().uss
-                below.append(
-                    {
-                        "mb": memory / 2**20,
-                        "fds": 0 if zombie else process.num_fds(),
-                        "dead": zombie,
-                    }
-                )
-        except psutil.NoSuchProcess:
-            continue
-    found |= {
-        "children_mb": sum(p["mb"] for p in below),
-        "children_fds": sum(p["fds"] for p in below),
-    }
-    return found | {"processes": len(below), "zombies": sum(p["dead"] for p in below)}
 
 
 def medians(samples: list[dict[str, float]]) -> dict[str, float]:

@@ -5,7 +5,6 @@ tests empty, as on a machine without a shared file system.
 """
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import below, commanded
+from processes import below, commanded, free_ports
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -30,20 +29,12 @@ RAY = {  # a node that is gone refuses connections, and is declared dead after a
 }
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Cluster:
     """Nodes as processes below this one: `close` ends all of them, whatever they started."""
 
     def __init__(self, folder: Path, hidden: Path) -> None:
         self.folder, self.hidden = folder, hidden
-        self.address = f"127.0.0.1:{free_port()}"
-        self.store_bytes = STORE_BYTES
-        self.spilled = folder / "spilled"
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self.nodes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *, blind: bool = False) -> subprocess.Popen[bytes]:
@@ -51,31 +42,24 @@ class Cluster:
         first = not self.nodes
         where = ["--head", f"--port={self.address.rpartition(':')[2]}"]
         node = [
-            *(sys.executable, str(HERE / "loopback_node.py"), "start", "--block"),
+            *(sys.executable, str(HERE / "loopback.py"), "ray", "start", "--block"),
             *(where if first else [f"--address={self.address}"]),
             *("--node-ip-address=127.0.0.1", "--num-cpus=1", "--num-gpus=0"),
             *(["--include-dashboard=false"] if first else []),
             *("--disable-usage-stats", "--include-log-monitor=false", f"--temp-dir={self.folder}"),
-            *(
-                f"--object-store-memory={STORE_BYTES}",
-                f"--object-spilling-directory={self.spilled}",
-            ),
+            f"--object-store-memory={STORE_BYTES}",
         ]
         if blind:
             hide = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", str(self.hidden)]
             caps = ["--cap-add", "ALL"] if os.geteuid() == 0 else []
             node = [*hide, *caps, "--die-with-parent", "--", *node]
         log = self.folder / f"node-{len(self.nodes)}.log"
-        supervised = [
-            sys.executable,
-            "-I",
-            str(ROOT / "tasks" / "stage" / "supervise.py"),
-            str(os.getpid()),
-        ]
+        supervise = str(ROOT / "tasks" / "stage" / "supervise.py")
+        supervised = [sys.executable, "-I", supervise, str(os.getpid()), "1", "--"]
         path = os.pathsep.join(filter(None, (str(ROOT), str(HERE), os.environ.get("PYTHONPATH"))))
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*supervised, "1", "--", *node],
+                [*supervised, *node],
                 env=os.environ | RAY | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

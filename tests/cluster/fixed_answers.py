@@ -2,14 +2,14 @@
 
 `python fixed_answers.py NODE-ARGUMENTS` is `training.launch.node` whose processes are those of
 `python -m fixed_answers JOB.json`: `training.launch.child`, with answers that follow from the
-prompt and
-the place in its group, and a judge that pays for an even length.
+prompt and the place in its group, and a judge that pays for an even length.
 """
 
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from contextlib import nullcontext
+from typing import Any
 from unittest import mock
 
 from eval.records import Problem, Score
@@ -17,27 +17,20 @@ from eval.records import Problem, Score
 GROUP = 4
 
 
-class LengthJudge:
+class LengthJudge(nullcontext):
     """In the place of the judge, which would start a sandbox on every node."""
 
     def __init__(self, settings: Any) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        super().__init__(self)
 
     def judge_many(
         self, items: Iterable[tuple[Problem, str, int]], draw: int = 0
     ) -> Iterator[Score]:
         for problem, text, index in items:
             good = len(text) % 2 == 0
-            yield Score(
-                problem_id=problem.id, index=index, reward=float(good), correct=good,
-                pass_rate=float(good), verdict="AC" if good else "WA",
-            )  # fmt: skip
+            share, verdict = float(good), "AC" if good else "WA"
+            yield Score(problem_id=problem.id, index=index, reward=share, correct=good,
+                        pass_rate=share, verdict=verdict)  # fmt: skip
 
 
 def roll_out(prompts: list[Any], trainer: Any) -> dict[str, Any]:
@@ -62,10 +55,8 @@ def train(arguments: list[str]) -> int:
     from training.launch import child
     from training.rl import train as rl
 
-    with (
-        mock.patch.object(rl, "Judge", LengthJudge),
-        mock.patch.object(rl, "rollout_function", return_value=roll_out),
-    ):
+    judge = mock.patch.object(rl, "Judge", LengthJudge)
+    with judge, mock.patch.object(rl, "rollout_function", return_value=roll_out):
         return child.main(arguments)
 
 
@@ -73,12 +64,10 @@ def launch(arguments: list[str]) -> int:
     """`training.launch.node` with processes of this module."""
     from training.launch import node
 
-    original = node.launch
+    original, ours = node.launch, {"training.launch.child": "fixed_answers"}
 
     def other(given: list[str], sharding: str) -> int:
-        return original(
-            ["fixed_answers" if g == "training.launch.child" else g for g in given], sharding
-        )
+        return original([ours.get(word, word) for word in given], sharding)
 
     with mock.patch.object(node, "launch", other):
         return node.main(arguments)

@@ -11,10 +11,10 @@ import ray
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
 from configs.settings.launching import Launch
+from eval import ray_cluster
+from eval.judge import ray_pool
 from eval.judge.judge import Judge
-from eval.ray import judge as ray_judge
-from eval.ray import parts as ray_parts
-from eval.ray.cluster import BUSY, code_digest, join
+from eval.ray_cluster import BUSY, code_digest, join
 from eval.records import Problem
 from flows.servers import doctor
 from tasks.models import ray_launch
@@ -37,8 +37,10 @@ class Other:
 
 
 @pytest.fixture
-def others(cluster: Any) -> Iterator[list[Any]]:
+def others(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """An actor on each CPU of both nodes; a test may kill them."""
+    for module in (ray_cluster, ray_pool):
+        monkeypatch.setattr(module, "POLL_S", POLL_S)
     api: Any = join(cluster.address)
     actors = [api.remote(Other).options(num_cpus=1).remote() for _ in range(2)]
     api.get([actor.there.remote() for actor in actors], timeout=HELD_S)
@@ -50,26 +52,14 @@ def others(cluster: Any) -> Iterator[list[Any]]:
     end(actors)
 
 
-@pytest.fixture
-def busy(cluster: Any, others: list[Any]) -> Any:
-    """Both nodes, with no CPU free."""
-    return cluster
-
-
 def end(actors: list[Any]) -> None:
     api: Any = ray
     while actors:
         api.kill(actors.pop())
 
 
-@pytest.fixture(autouse=True)
-def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (ray_parts, ray_judge):
-        monkeypatch.setattr(module, "POLL_S", POLL_S)
-
-
 def test_parts_wait_for_a_cpu_for_longer_than_a_stall_and_say_so(
-    busy: Any, others: list[Any], place: Path, monkeypatch: pytest.MonkeyPatch
+    others: list[Any], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(HERE)
     work = importlib.import_module("parts_of_tests")
@@ -87,12 +77,12 @@ def test_parts_wait_for_a_cpu_for_longer_than_a_stall_and_say_so(
             folders = list(computed_parts(place / "parts", [1, 2, 3], work.write_square))
 
     assert [int((folder / "square").read_text()) for folder in folders] == [1, 4, 9]
-    assert said[0] == f"0 of 3 {BUSY}"
+    assert said[0] == f"0 of 0 {BUSY}"
     assert said[-3:] == ["1 of 3 parts", "2 of 3 parts", "3 of 3 parts"]
 
 
 def test_an_answer_that_waits_for_a_cpu_says_so_and_one_that_takes_long_does_not(
-    busy: Any, others: list[Any]
+    others: list[Any],
 ) -> None:
     said: list[str] = []
 
@@ -115,7 +105,8 @@ def test_an_answer_that_waits_for_a_cpu_says_so_and_one_that_takes_long_does_not
     assert len(said) == waited
 
 
-def test_training_begins_while_a_judge_holds_every_cpu(busy: Any) -> None:
+@pytest.mark.usefixtures("others")
+def test_training_begins_while_a_judge_holds_every_cpu() -> None:
     api: Any = ray
     group, nodes = ray_launch._asked(api, Launch(nodes=2))
     try:
@@ -127,10 +118,11 @@ def test_training_begins_while_a_judge_holds_every_cpu(busy: Any) -> None:
         api.util.remove_placement_group(group)
 
 
+@pytest.mark.usefixtures("others")
 def test_the_doctor_asks_every_node_for_its_code_though_no_cpu_is_free(
-    busy: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert doctor.try_ray(busy.address).endswith("2 nodes with this code")
-    monkeypatch.setattr("eval.ray.cluster.code_digest", lambda: f"not {code_digest()}")
+    assert doctor.try_ray(cluster.address).endswith("2 nodes with this code")
+    monkeypatch.setattr(ray_cluster, "code_digest", lambda: f"not {code_digest()}")
     with pytest.raises(Exception, match="has other code or packages than the machine that asks"):
-        doctor.try_ray(busy.address)
+        doctor.try_ray(cluster.address)

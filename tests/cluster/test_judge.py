@@ -7,10 +7,10 @@ import psutil
 import pytest
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.judge import ray_pool
 from eval.judge.judge import Judge
-from eval.ray import judge as ray_judge
-from eval.ray.cluster import OtherCode
-from eval.ray.judge import RayPool
+from eval.judge.ray_pool import RayPool
+from eval.ray_cluster import OtherCode
 from eval.records import Problem
 
 SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
@@ -33,25 +33,15 @@ def answer(problem: Problem, program: str, index: int = 0) -> tuple[Problem, str
     return problem, f"<think></think>\n```python\n{program}\n# {index}\n```", index
 
 
-def test_a_large_suite_is_sent_once_for_all_answers_to_its_problem(cluster):
+def test_a_large_suite_is_sent_once_for_all_answers_and_math_is_judged_meanwhile(cluster):
+    surd = Problem(domain="math", prompt="The root of 8?", answer=r"2\sqrt{2}")
     problem = adding(200_000)
-    programs = [RIGHT, "print(3)"]
     with Judge(SETTINGS) as judge:
-        items = [answer(problem, programs[i % 2], i) for i in range(8)]
-        scores = list(judge.judge_many(items))
+        waiting = [judge.begin(*answer(problem, (RIGHT, "print(3)")[i % 2], i)) for i in range(8)]
+        assert judge.judge(surd, r"<think></think>\boxed{\sqrt{8}}").verdict == "AC"
+        assert [wait().verdict for wait in waiting] == ["AC", "WA"] * 4
         assert isinstance(judge._code, RayPool)
         assert len(judge._code.suites) == 1
-    assert [score.index for score in scores] == list(range(8))
-    assert [score.verdict for score in scores] == ["AC", "WA"] * 4
-
-
-def test_math_and_code_are_judged_side_by_side(cluster):
-    surd = Problem(domain="math", prompt="The root of 8?", answer=r"2\sqrt{2}")
-    with Judge(SETTINGS) as judge:
-        wait = judge.begin(*answer(adding(), RIGHT))
-        math = judge.judge(surd, r"<think></think>\boxed{\sqrt{8}}")
-        assert (math.verdict, wait().verdict) == ("AC", "AC")
-        assert judge._math.workers == judge._code.workers == 1
 
 
 def test_work_whose_worker_dies_every_time_is_unscored_and_the_next_is_judged(cluster):
@@ -76,9 +66,6 @@ def test_work_whose_worker_dies_every_time_is_unscored_and_the_next_is_judged(cl
 
 
 def test_a_node_with_other_code_judges_nothing(cluster, monkeypatch):
-    monkeypatch.setattr(ray_judge, "code_digest", lambda: "another commit")
-    with (
-        Judge(SETTINGS) as judge,
-        pytest.raises(OtherCode, match="install the same commit"),
-    ):
+    monkeypatch.setattr(ray_pool, "code_digest", lambda: "another commit")
+    with Judge(SETTINGS) as judge, pytest.raises(OtherCode, match="install the same commit"):
         judge.judge(*answer(adding(), RIGHT))

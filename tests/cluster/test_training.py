@@ -62,14 +62,15 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def train(start: Path, monkeypatch: pytest.MonkeyPatch):
     """`train(kind, out, launch)`: how often it was started again."""
-    original, scripts = launch.command_of, dict[str, str]()
+    original, scripts = launch.command_of, dict[str, list[str]]()
 
     def command_of(job_file: Path, launch: Launch, launcher: str) -> list[str]:
         command = original(job_file, launch, launcher)
         if launcher not in scripts:
             return command
         at = command.index("-P")
-        return [*command[:at], str(HERE / scripts[launcher]), *command[at + len(MODULE) :]]
+        script, *words = scripts[launcher]
+        return [*command[:at], str(HERE / script), *words, *command[at + len(MODULE) :]]
 
     monkeypatch.setattr(launch, "command_of", command_of)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -77,10 +78,10 @@ def train(start: Path, monkeypatch: pytest.MonkeyPatch):
     def run(kind: str, out: Path, how: Launch) -> int:
         out.mkdir(parents=True)
         model, examples = start / "checkpoint", start / "examples.parquet"
-        scripts.update(ray="loopback_launch.py")
+        scripts.update(ray=["loopback.py", "launch"])
         job = SFTJob(out=out, base=model, examples=examples, settings=SFT)
         if kind == "rl":
-            scripts.update(ray="loopback_fixed_launch.py", alone="fixed_answers.py")
+            scripts.update(ray=["loopback.py", "fixed"], alone=["fixed_answers.py"])
             problems = start / "problems.parquet"
             job = RLJob(out=out, checkpoint=model, problems=problems, settings=RL)
         return launch.run_launched(job, out, how)

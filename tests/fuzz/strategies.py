@@ -1,13 +1,27 @@
 """Hypothesis strategies for what klear reads: model texts, answers, rows, schemas, overrides."""
 
 import string
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from configs.settings.sources import Source
+
 few = settings(derandomize=True, max_examples=40, deadline=None)
 """The same few examples in every run of the suite; `make fuzz` looks for new ones."""
+
+_folder = TemporaryDirectory(prefix="klear-fuzz-")
+SCRATCH = Path(_folder.name)
+"""For the files of a property, which has no fixtures: the fuzzer calls it too."""
+SOURCES = [
+    Source(name="m", files=("f",), domain="math"),
+    Source(name="b", files=("f",), domain="math", answer_in_box=True, date_field="date"),
+    Source(name="c", files=("f",), domain="code", time_limit_field="time_limit_s"),
+    Source(name="p", files=("f",), domain="code", tests_field="."),
+]
 
 texts = st.text(max_size=200)
 THINKING = (
@@ -16,6 +30,17 @@ THINKING = (
     " \n<think>{t}</think>{a}",
 )  # fmt: skip
 """Ways to write an answer `a` after a thought `t` so that `a` is what is judged."""
+PIECES = (
+    "\\boxed{", "\\fbox{", "}", "{", "\\boxed 7", "\\frac", "\\dfrac{1}{2}", "\\sqrt",
+    "\\text{cm}", "\\left(", "\\right)", "\\pm", "\\infty", "\\cup", "[0,1)", "\\begin{pmatrix}",
+    "\\end{pmatrix}", "&", "\\\\", "\\ldots", "1,000", "0.1666\\ldots", "0.\\overline{3}",
+    "3 \\frac{1}{2}", "50\\%", "30^\\circ", "x = 3", "x < 1", "\\le", "1011_2", "(A)",
+    "5 \\text{ m}", "e^{i\\pi}", "²", "½", "٣", "10^{10^{10}}", "2!", "\\binom{5}{2}", " or ",
+    "<think>", "</think>", "```python\n", "```\n", "~~~", "print(1)", "\n", " ", "\t", "\r", "0",
+    "7", "9" * 40, "-", "+", ".", "e9", "99e999999", "$",
+)  # fmt: skip
+answers = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=24).map("".join)
+"""Fragments of answers, one after the other."""
 
 
 @st.composite
@@ -49,9 +74,18 @@ DRESSES = (
 )  # fmt: skip
 """Typesetting that means nothing, around an answer."""
 
+WORDS = (
+    "", "a", "kind", "cases", "stdin", "call", "assert", "checker", "input", "output", "inputs",
+    "outputs", "fn_name", "code", "args", "testtype", "functional", "base_input", "plus_input",
+    "canonical_solution", "entry_point", "test_code", "metadata", "func_name", "problem", "answer",
+    "tests", "role", "user", "content", "\\boxed{7}", "assert f(1) == 2", "def f(x): pass",
+    "def check(candidate): assert candidate(1) == 2", "2024-01-01", "time_limit_s", "memory_mb",
+    "\ud800", "\x00", "\u2028", "../../etc/passwd", "e\u0301", "[1]", "{", "null", "NaN",
+)  # fmt: skip
+names = st.sampled_from(WORDS)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | texts,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    st.none() | st.booleans() | st.integers() | st.floats() | texts | names | st.just(10**4000),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names | texts, inner, max_size=4),
     max_leaves=12,
 )
 FIELDS = ("problem", "answer", "tests", "source", "date", "id", "messages")
@@ -75,12 +109,8 @@ arrow_types = st.recursive(
     ),
     max_leaves=4,
 )
-schemas = st.lists(
-    st.tuples(st.sampled_from(FIELDS), arrow_types),
-    min_size=1,
-    max_size=5,
-    unique_by=lambda f: f[0],
-).map(pa.schema)
+_fields = st.tuples(st.sampled_from(FIELDS), arrow_types)
+schemas = st.lists(_fields, min_size=1, max_size=5, unique_by=lambda f: f[0]).map(pa.schema)
 
 words = st.text(string.ascii_lowercase + "_", max_size=12)
 overrides = st.tuples(

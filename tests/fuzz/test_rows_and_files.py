@@ -2,88 +2,113 @@
 
 import codecs
 import json
-from pathlib import Path
+from contextlib import suppress
+from html.parser import HTMLParser
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-from fuzz.strategies import few, json_values, rows, schemas
-from fuzz.targets import SOURCES
-from hypothesis import HealthCheck, example, given, settings
+from fuzz.strategies import SCRATCH, SOURCES, WORDS, few, json_values, rows, schemas, texts
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eval.records import CallCase, Problem, Rejected, TestSuite
+from eval.programs.formats import parse_suite, pickled_text, unpack_tests
+from eval.records import Problem, Rejected
 from eval.row_files import Row, read_rows
 from eval.tables import read_table, write_table
 from tasks.data.collect_part import checked
 from tasks.data.overlaps.overlaps import Decision
 from tasks.data.overlaps.row_filter import NoSuchField, filter_rows
+from tasks.store.manifest import MANIFEST
+from tasks.store.store import Store
+from tests.tasks.pages_by_hand import page_of
 
-few_files = settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".parquet")
 
 
-@few_files
+@few
 @given(st.lists(rows, min_size=1, max_size=4), st.sampled_from(SOURCES))
-def test_a_row_is_a_problem_that_a_table_gives_back_or_a_reject(tmp_path, found, source) -> None:
+def test_a_row_is_a_problem_that_a_table_gives_back_or_a_reject(found, source) -> None:
     made = [checked(Row("f", n, row), source, {}) for n, row in enumerate(found, 1)]
     for kind in (Problem, Rejected):
         mine = [m for m in made if isinstance(m, kind)]
-        write_table(tmp_path / "t.parquet", kind, mine)
-        assert list(read_table(tmp_path / "t.parquet", kind)) == mine
+        write_table(SCRATCH / "rows.parquet", kind, mine)
+        assert list(read_table(SCRATCH / "rows.parquet", kind)) == mine
     reasons = [(n, m.reason) for n, m in enumerate(made, 1) if isinstance(m, Rejected)]
     assert all(reason.startswith(f"f row {n}: ") for n, reason in reasons)
 
 
-@few_files
-@given(st.lists(json_values | st.binary(max_size=30), max_size=8))
-def test_every_line_of_a_file_is_one_row(tmp_path: Path, values: list) -> None:
-    lines = [v if isinstance(v, bytes) else json.dumps(v).encode() for v in values]
+@few
+@given(json_values, st.sampled_from(WORDS), st.binary(max_size=200))
+def test_tests_of_any_form_are_a_suite_or_a_value_error(value, fn_name, packed) -> None:
+    with suppress(ValueError, RecursionError):
+        assert parse_suite(value, fn_name=fn_name).cases is not None
+    with suppress(ValueError):  # never a pickle loaded
+        assert isinstance(pickled_text(packed), str)
+    with suppress(ValueError):
+        unpack_tests(packed.decode("latin-1"))
+
+
+@few
+@given(st.lists(json_values.map(json.dumps) | st.binary(max_size=30), max_size=8))
+def test_every_line_of_a_file_is_one_row(values: list) -> None:
+    lines = [v if isinstance(v, bytes) else v.encode("utf-8", "replace") for v in values]
     lines = [line.replace(b"\n", b" ") for line in lines]
-    (tmp_path / "r.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
-    found = list(read_rows(tmp_path / "r.jsonl"))
-    mark = b"\xef\xbb\xbf"
-    expected = [n for n, line in enumerate(lines, 1)
-                if (line.removeprefix(mark) if n == 1 else line).strip()]  # fmt: skip
-    assert [row.number for row in found] == expected
+    (SCRATCH / "r.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    found = list(read_rows(SCRATCH / "r.jsonl"))
+    unmarked = [lines[0].removeprefix(codecs.BOM_UTF8), *lines[1:]] if lines else []
+    assert [row.number for row in found] == [
+        n for n, line in enumerate(unmarked, 1) if line.strip()
+    ]
     assert all((row.value is None) == bool(row.error) for row in found)
 
 
-@few_files
+@few
+@given(st.sampled_from(SUFFIXES), st.binary(max_size=300))
+def test_a_file_of_any_bytes_gives_rows_or_an_error_that_names_it(suffix, data) -> None:
+    path = SCRATCH / f"file{suffix}"
+    path.write_bytes(data)
+    try:
+        assert all((row.value is None) == bool(row.error) for row in read_rows(path))
+    except ValueError as error:
+        assert path.name in str(error)  # noqa: PT017
+
+
+@few
 @given(schemas, st.integers(0, 5), st.data())
-def test_a_parquet_file_of_any_schema_gives_all_its_rows(tmp_path, schema, count, data) -> None:
+def test_a_parquet_file_of_any_schema_gives_all_its_rows(schema, count, data) -> None:
     columns = [pa.nulls(count, field.type) for field in schema]
     for place, field in enumerate(schema):
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
             words = st.text().map(lambda text: text.encode("utf-8", "replace").decode())
             columns[place] = pa.array([data.draw(words) for _ in range(count)], field.type)
     try:
-        pq.write_table(pa.table(columns, schema=schema), tmp_path / "r.parquet")
+        pq.write_table(pa.table(columns, schema=schema), SCRATCH / "r.parquet")
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return  # parquet has no such column
+    found = list(read_rows(SCRATCH / "r.parquet"))
+    assert [row.number for row in found] == list(range(1, count + 1))
     for source in SOURCES:
-        found = list(read_rows(tmp_path / "r.parquet"))
-        assert [row.number for row in found] == list(range(1, count + 1))
         assert all(isinstance(checked(row, source, {}), Problem | Rejected) for row in found)
 
 
-@few_files
+@few
 @given(st.lists(rows | st.text(max_size=20), min_size=1, max_size=8))
 @example(["\ufeff"])  # nothing but the mark that some editors put before a file
-def test_a_filter_keeps_every_byte_of_every_line(tmp_path: Path, values: list) -> None:
+def test_a_filter_keeps_every_byte_of_every_line(values: list) -> None:
     """What is kept is as it was; what is rejected has one field more; nothing is lost."""
     lines = [json.dumps(v) if isinstance(v, dict) else v.replace("\n", " ") for v in values]
     lines = [line.encode("utf-8", "replace") for line in lines]
-    (tmp_path / "in.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    (SCRATCH / "in.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
 
     def decide(batch) -> Decision:
         return Decision(dict.fromkeys(range(1, len(batch.texts), 2), "odd"), [], 0)
 
     try:
-        counts = filter_rows(tmp_path / "in.jsonl", "problem", decide, tmp_path)
+        counts = filter_rows(SCRATCH / "in.jsonl", "problem", decide, SCRATCH)
     except NoSuchField:
         return
-    kept = (tmp_path / "kept.jsonl").read_bytes().split(b"\n")[:-1]
-    gone = (tmp_path / "rejected.jsonl").read_bytes().split(b"\n")[:-1]
+    kept = (SCRATCH / "kept.jsonl").read_bytes().split(b"\n")[:-1]
+    gone = (SCRATCH / "rejected.jsonl").read_bytes().split(b"\n")[:-1]
     unmarked = [line.removeprefix(codecs.BOM_UTF8).strip() for line in lines]
     asked = [line for line in unmarked if line]
     assert set(kept) <= set(asked)
@@ -91,21 +116,37 @@ def test_a_filter_keeps_every_byte_of_every_line(tmp_path: Path, values: list) -
     assert all(b"reason" in line for line in gone)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_test_that_expects_nan_is_rejected_and_not_turned_into_null(tmp_path, value) -> None:
-    """Found by fuzzing: the table held null, and `return None` would have been right."""
-    suite = {"kind": "call", "fn_name": "f", "cases": [{"args": [1], "output": [value]}]}
-    (tmp_path / "r.jsonl").write_text(json.dumps({"problem": "p", "tests": suite}) + "\n")
-    (row,) = read_rows(tmp_path / "r.jsonl")
-    made = checked(row, SOURCES[2], {})
-    assert isinstance(made, Rejected)
-    assert "NaN or infinite" in made.reason
+SOUND = {
+    "format": 1, "stage": "stage", "version": 1, "key": "key", "digest": "", "settings": {},
+    "files": {}, "seconds": 1, "pipeline_run": "", "created": "",
+}  # fmt: skip
 
 
-def test_a_test_that_expects_null_is_kept(tmp_path: Path) -> None:
-    suite = {"kind": "call", "fn_name": "f", "cases": [{"args": [None, 1.5], "output": None}]}
-    made = checked(Row("f", 1, {"problem": "p", "tests": suite}), SOURCES[2], {})
-    assert isinstance(made, Problem)
-    assert made.tests == TestSuite(
-        kind="call", fn_name="f", cases=(CallCase(args=(None, 1.5), output=None),)
-    )
+@few
+@given(st.binary(max_size=100), st.sampled_from(sorted(SOUND)), json_values)
+def test_a_manifest_of_any_content_is_a_result_or_a_reason(data, field, value) -> None:
+    folder = SCRATCH / "store" / "stage" / "key"
+    folder.mkdir(parents=True, exist_ok=True)
+    values = [json.dumps({**SOUND, field: v}).encode() for v in (value, {"x": value})]
+    for content in (data, *values):
+        (folder / MANIFEST).write_bytes(content)
+        artifact, wrong = Store(SCRATCH / "store").find("stage", "key", verify=True)
+        assert (artifact is None) == bool(wrong)
+
+
+class _Tags(HTMLParser):
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        assert not [name for name, _ in attrs if name.startswith("on")]
+
+
+@few
+@given(texts | st.text("<>&\"'`[](){}|*_#!\\ \nabon=:/", max_size=60))
+def test_no_text_becomes_an_element_of_a_page_or_an_attribute_that_runs(text: str) -> None:
+    ours = _Tags(page_of("x").html()).seen | {"hr"}  # emphasis on nothing
+    assert _Tags(page_of(text).html()).seen <= ours

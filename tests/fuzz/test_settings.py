@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fuzz.strategies import few, overrides, texts
-from hypothesis import HealthCheck, given, settings
+from fuzz.strategies import SCRATCH, few, overrides, texts
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.loading import load_profile, profiles
@@ -13,8 +13,6 @@ from configs.settings.explain import ConfigError
 from configs.settings.overrides import MOST_VALUES, read_yaml
 from configs.settings.pipeline import Pipeline
 from flows.cli.main import main
-
-few_files = settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @few
@@ -28,10 +26,10 @@ def test_an_override_is_taken_or_explained(chosen: list[str]) -> None:
     assert all(problem.strip() for problem in problems)
 
 
-@few_files
+@few
 @given(texts)
-def test_a_profile_of_any_text_is_explained(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "p.yaml"
+def test_a_profile_of_any_text_is_explained(text: str) -> None:
+    path = SCRATCH / "profile.yaml"
     path.write_text(text, encoding="utf-8", errors="replace")
     with pytest.raises(ConfigError):
         load_profile(str(path))

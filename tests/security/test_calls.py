@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ("configs", "eval", "training", "tasks", "flows", "deployments")
 UNPICKLING = {
     "eval/judge/workers.py": "tasks of our own process, over its pipe",
-    "eval/ray/judge.py": "tasks and test suites between our own processes of a Ray cluster",
+    "eval/judge/ray_pool.py": "tasks and test suites between our own processes of a Ray cluster",
 }
 """Where pickle.loads stands, and whose bytes it reads: never a file, never a model's text."""
 EXECUTING = {

@@ -9,7 +9,7 @@ import pytest
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime, EngineSettings
 from configs.settings.sources import CollectSettings, Source
-from eval.judge.agreement import Grade
+from eval.judge.grades import Grade
 from eval.records import Problem, Rejected, Sample
 from eval.tables import read_table, write_table
 from tasks.answers import asking as module

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from configs.settings.judging import JudgeSettings
-from eval.judge.graded import FILE, Graded, read_graded
+from eval.judge.grades import GRADED, Graded, read_graded
 from eval.records import Problem, Sample, Score, StdinCase, TestSuite
 from eval.tables import write_table
 from tasks.report import grading
@@ -60,7 +60,7 @@ def test_an_answer_to_a_problem_that_is_gone_has_its_grade_and_no_checks(tmp_pat
 def test_what_is_written_is_read_back_and_no_file_is_no_answer(tmp_path):
     one = Graded(problem_id="p", index=0, prompt="q", text="t", answer=None, verdict="IE",
                  reward=None, correct=None, pass_rate=None)  # fmt: skip
-    path = tmp_path / FILE
+    path = tmp_path / GRADED
     assert read_graded(path) == []
     path.parent.mkdir()
     path.write_text(one.model_dump_json() + "\n")
@@ -91,8 +91,8 @@ def test_the_report_shows_what_every_test_said(tmp_path):
     asked = evaluated(folder, [TWICE], ALWAYS_TWO, set())
     (folder / "results.json").write_text("[]")
     graded = grade_some(folder, [asked], JudgeSettings(sandbox="none"))
-    (folder / FILE).parent.mkdir()
-    (folder / FILE).write_text("".join(g.model_dump_json() + "\n" for g in graded))
+    (folder / GRADED).parent.mkdir()
+    (folder / GRADED).write_text("".join(g.model_dump_json() + "\n" for g in graded))
     text = report_page([Artifact.of_folder(folder, folder.name)], "tiny").body
     assert "<summary>SFT: WA, reward 1.0</summary>" in text
     verdicts = re.findall(rf"^\| test \d+ of {len(CASES)} \| (\w+)", text, flags=re.M)

@@ -10,7 +10,7 @@ import pytest
 
 from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from eval.benchmarks.benchmarks import BenchmarkResult, Statement, score_benchmark
-from eval.judge.agreement import Grade
+from eval.judge.grades import Grade
 from eval.records import Problem, Rejected, Sample, Score
 from eval.tables import write_table
 from tasks.report.data import reason_kind

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from configs.settings.engines import EngineSettings
 from eval.families import by_example, countdown
-from eval.judge.agreement import Grade
+from eval.judge.grades import Grade
 from eval.records import FinishReason, Rejected, Sample, problem_id
 from eval.row_files import Row, find_files, read_rows
 from training.engines.interface import EngineError, Key, Request

