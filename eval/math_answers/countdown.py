@@ -4,6 +4,8 @@
 The value is exact (fractions), and nothing is evaluated by Python or sympy.
 """
 
+import ast
+import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -18,19 +20,34 @@ _LATEX = (
     (re.compile(r"[−–]"), "-"),
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
-_TOKEN = re.compile(r"\s*(?:(\d+)|([-+*/()=]))", re.ASCII)
+_ALLOWED = re.compile(r"[-+*/()\d\s]*", re.ASCII)
+_LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")  # Python reads no 07
 _MAX_CHARACTERS = 2000
+_OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
 
 
 def verify_countdown(answer: str, target: str, numbers: Sequence[int]) -> MathVerdict:
-    """Whether `answer` uses every number once and equals `target` (IE: no number)."""
+    """Whether `answer`, an expression or `expression = target`, uses every number once and equals
+    `target` (IE: no number).
+    """
     try:
         goal = Fraction(target.strip())
     except (ValueError, ZeroDivisionError):
         return MathVerdict("IE", f"the target {target!r} is not a number")
+    used: list[int] = []
     try:
-        value, used = _evaluate(_plain(answer), goal)
-    except (ValueError, ZeroDivisionError, RecursionError) as error:
+        expression, equals, stated = _plain(answer).partition("=")
+        value = _value(_parsed(expression), used)
+        if equals and (_value(_parsed(stated), []) != goal or value != goal):
+            raise ValueError("the stated equation does not hold")
+    except (ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
         return MathVerdict("WA", f"not an expression: {error}")
     if Counter(used) != Counter(numbers):
         return MathVerdict("WA", "the numbers are not used exactly once each")
@@ -47,68 +64,26 @@ def _plain(answer: str) -> str:
     before = None
     while before != answer:
         before, answer = answer, _FRACTION.sub(r"((\1)/(\2))", answer)
-    return answer.replace("{", "(").replace("}", ")").replace("[", "(").replace("]", ")")
+    return answer.translate(str.maketrans("{[]}", "(())"))
 
 
-def _evaluate(text: str, goal: Fraction) -> tuple[Fraction, list[int]]:
-    """Value and numbers of `expression` or `expression = target`."""
-    parser = _Parser(text)
-    value = parser.sum()
-    used = list(parser.used)
-    if parser.peek() == "=":
-        parser.next()
-        if parser.sum() != goal or value != goal:
-            raise ValueError("the stated equation does not hold")
-    if parser.peek() is not None:
-        raise ValueError(f"unexpected {parser.peek()!r}")
-    return value, used
+def _parsed(text: str) -> ast.expr:
+    if not _ALLOWED.fullmatch(text):
+        raise ValueError(f"unexpected text in {text[:40]!r}")
+    try:
+        return ast.parse(_LEADING_ZEROS.sub("", " ".join(text.split())), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(error.msg) from error
 
 
-class _Parser:
-    """sum := product (± product)*; product := factor (×÷ factor)*; factor := ± factor | ( ) | n."""
-
-    def __init__(self, text: str) -> None:
-        self.tokens: list[str] = []
-        self.used: list[int] = []
-        position, text = 0, text.strip()
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise ValueError(f"unexpected {text[position : position + 10]!r}")
-            self.tokens.append(match[1] or match[2])
-            position = match.end()
-        self.tokens.reverse()
-
-    def peek(self) -> str | None:
-        return self.tokens[-1] if self.tokens else None
-
-    def next(self) -> str:
-        if not self.tokens:
-            raise ValueError("it ends too early")
-        return self.tokens.pop()
-
-    def sum(self) -> Fraction:
-        value = self.product()
-        while self.peek() in ("+", "-"):
-            value += self.product() if self.next() == "+" else -self.product()
-        return value
-
-    def product(self) -> Fraction:
-        value = self.factor()
-        while self.peek() in ("*", "/"):
-            value = value * self.factor() if self.next() == "*" else value / self.factor()
-        return value
-
-    def factor(self) -> Fraction:
-        token = self.next()
-        if token in "+-":
-            return self.factor() if token == "+" else -self.factor()
-        if token == "(":
-            value = self.sum()
-            if self.next() != ")":
-                raise ValueError("a parenthesis is not closed")
-            return value
-        if not token.isdigit():
-            raise ValueError(f"unexpected {token!r}")
-        self.used.append(int(token))
-        return Fraction(int(token))
+def _value(node: ast.expr, used: list[int]) -> Fraction:
+    """The exact value; the numbers in it are added to `used`."""
+    match node:
+        case ast.Constant(int(number)):
+            used.append(number)
+            return Fraction(number)
+        case ast.BinOp(left, operation, right) if type(operation) in _OPERATIONS:
+            return _OPERATIONS[type(operation)](_value(left, used), _value(right, used))
+        case ast.UnaryOp(operation, operand) if type(operation) in _OPERATIONS:
+            return _OPERATIONS[type(operation)](_value(operand, used))
+    raise ValueError("unexpected operation")

@@ -3,11 +3,15 @@ r"""Are two answers of any shape equal: shapes first, then sympy on the pieces.
 math-verify decides the sets that `regions` cannot represent.
 """
 
+import logging
 import re
 import string
+from contextlib import suppress
 from dataclasses import replace
 
+import math_verify
 import sympy
+from sympy import Expr
 
 from eval.math_answers.forms import (
     SAID_BETWEEN,
@@ -17,16 +21,17 @@ from eval.math_answers.forms import (
     form_of,
     is_name,
 )
-from eval.math_answers.peer import by_math_verify
 from eval.math_answers.reading import TooCostly, Unreadable, parse
 from eval.math_answers.regions import RELATION, same_region
 from eval.math_answers.values import same_equation, same_value
 from eval.math_answers.verify import quick_verdict, rounding_error
+from eval.math_answers.words import NUMBER_WORDS
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 
 _MOST_PIECES = 60
 _BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*(\d+|\\text\{[a-z]+\})\s*\}?")
 _BASE_NAME = re.compile(r"\\text\s*\{\s*([a-z]+)\s*\}")
-_BASES = "two three four five six seven eight nine ten eleven twelve"  # from 2 on
 _CONDITION = re.compile(  # 2k\pi, k \in \mathbb{Z}
     r"[,;(]?\s*(?:\\text\s*\{\s*(?:where|for)\s*\}|where|for)?\s*"
     r"(?<![A-Za-z\\])[A-Za-z]\s*\\in\s*\\mathbb\s*\{?[ZNQ]\}?\)?$"
@@ -69,9 +74,7 @@ def _same_numeral(gold: str, answer: str) -> bool:
 
 
 def _base_digits(match: re.Match[str]) -> str:
-    name = match[1].replace("sixteen", "16")
-    names = _BASES.split()
-    return str(names.index(name) + 2) if name in names else name
+    return str(NUMBER_WORDS.index(match[1])) if match[1] in NUMBER_WORDS else match[1]
 
 
 def _same_collection(gold: Form, answer: Form) -> bool:
@@ -93,8 +96,9 @@ def _same_collection(gold: Form, answer: Form) -> bool:
     if kinds == {"set", "scalar"} and r"\emptyset" in (*gold.pieces, *answer.pieces):
         return False  # the set that holds the empty set is not empty
     if kinds <= {"list", "set", "scalar"}:
-        if kinds == {"list"} and _assigns(gold) and _assigns(answer):
-            return _same_assignments(gold, answer)
+        theirs, ours = _assignments(gold), _assignments(answer)
+        if kinds == {"list"} and theirs and ours:
+            return theirs.keys() == ours.keys() and all(same(theirs[n], ours[n]) for n in theirs)
         return _same_elements(gold, answer)
     if "list" in kinds or gold.brackets == answer.brackets:
         return _all_same(gold, answer)
@@ -102,25 +106,21 @@ def _same_collection(gold: Form, answer: Form) -> bool:
 
 
 def _all_same(gold: Form, answer: Form) -> bool:
-    named = _assigns(gold) and _assigns(answer) and _names(gold) == _names(answer)
-    gold, answer = (_in_order(form, named) for form in (gold, answer))
+    same_names = _assignments(gold).keys() == _assignments(answer).keys()
+    gold, answer = (_in_order(form, same_names) for form in (gold, answer))
     return len(gold.pieces) == len(answer.pieces) and all(
         map(same, map(value_of, gold.pieces), map(value_of, answer.pieces))
     )
 
 
-def _in_order(form: Form, named: bool) -> Form:
+def _in_order(form: Form, same_names: bool) -> Form:
     """Values of x, y, z in the order of their names, whichever was written first.
 
-    Other letters (m and b of a line) have no order, unless both sides have `named` the same ones.
+    Other letters (m and b of a line) have no order, unless both sides have the `same_names`.
     """
-    if not _assigns(form) or not (named or "".join(_names(form)) in string.ascii_lowercase):
-        return form
-    return replace(form, pieces=tuple(sorted(form.pieces)))
-
-
-def _names(form: Form) -> list[str]:
-    return sorted(equation_sides(piece)[0] for piece in form.pieces)
+    names = "".join(sorted(_assignments(form)))
+    ordered = names and (same_names or names in string.ascii_lowercase)
+    return replace(form, pieces=tuple(sorted(form.pieces))) if ordered else form
 
 
 def value_of(piece: str) -> str:
@@ -129,21 +129,17 @@ def value_of(piece: str) -> str:
     return sides[-1] if len(sides) > 1 and is_name(sides[0]) else piece
 
 
-def _assigns(form: Form) -> bool:
+def _assignments(form: Form) -> dict[str, str]:
+    """The values of `x = 1, y = 2` by name; empty where they are not of different names."""
     sides = [equation_sides(piece) for piece in form.pieces]
-    return all(len(s) == 2 and is_name(s[0]) for s in sides) and len({s[0] for s in sides}) > 1
+    assigned = {side[0]: side[-1] for side in sides if len(side) == 2 and is_name(side[0])}
+    return assigned if 1 < len(assigned) == len(sides) else {}
 
 
 def _named(form: Form) -> set[str]:
     """The names that equations of a list give values to."""
     sides = (equation_sides(piece) for piece in form.pieces)
     return {side[0].strip() for side in sides if len(side) > 1 and is_name(side[0])}
-
-
-def _same_assignments(gold: Form, answer: Form) -> bool:
-    ours = dict(equation_sides(piece) for piece in answer.pieces)
-    theirs = dict(equation_sides(piece) for piece in gold.pieces)
-    return ours.keys() == theirs.keys() and all(same(v, ours[k]) for k, v in theirs.items())
 
 
 def _same_elements(gold: Form, answer: Form) -> bool:
@@ -195,27 +191,18 @@ def _same_said(gold: str, answer: str) -> bool:
 
 def _consistent(sides: list[str]) -> bool:
     """In `x = 3 = 4` the numbers contradict each other."""
-    values = [side for side in sides[:-1] if not is_name(side)]
-    for side in values:
-        try:
-            formula = parse(side)
-        except (Unreadable, TooCostly):
-            continue
-        if (
-            not formula.free_symbols
-            and not parse_fails(sides[-1])
-            and not same_value(side, sides[-1])
-        ):
-            return False
-    return True
+    *before, last = sides
+    formulas = [(side, _formula(side)) for side in before if not is_name(side)]
+    numbers = [
+        side for side, formula in formulas if formula is not None and not formula.free_symbols
+    ]
+    return _formula(last) is None or all(same_value(number, last) for number in numbers)
 
 
-def parse_fails(text: str) -> bool:
-    try:
-        parse(text)
-    except (Unreadable, TooCostly):
-        return True
-    return False
+def _formula(text: str) -> Expr | None:
+    with suppress(Unreadable, TooCostly):
+        return parse(text)
+    return None
 
 
 def _same_ratio(gold: list[str], answer: list[str]) -> bool:
@@ -230,3 +217,19 @@ def _same_region(gold: str, answer: str) -> bool:
         return same_region(gold, answer)
     except Unreadable:
         return by_math_verify(gold, answer)
+
+
+def by_math_verify(gold: str, answer: str) -> bool:
+    """math-verify's opinion. Raises Unreadable for the gold and TooCostly for the answer."""
+    config = [math_verify.LatexExtractionConfig(boxed_match_priority=-1)]
+    quiet = {"parsing_timeout": 0, "raise_on_error": False}
+    expected = math_verify.parse(f"${gold}$", config, **quiet)
+    expected = [value for value in expected if not isinstance(value, str)]
+    if not expected:
+        raise Unreadable(gold[:80])
+    with suppress(Unreadable):  # TooCostly for a formula that it would evaluate for ever
+        parse(answer)
+    given = math_verify.parse(f"${answer}$", config, **quiet)
+    return math_verify.verify(
+        expected, given, numeric_precision=200, timeout_seconds=0, raise_on_error=False
+    )

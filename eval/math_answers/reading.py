@@ -56,7 +56,7 @@ class _Reader(_Latex2Sympy):
 def parse(text: str) -> Expr:
     """The unevaluated formula. Raises Unreadable and TooCostly."""
     text = text.strip()
-    _refuse_nesting(text)
+    _check_nesting(text)
     if re.search(r"\d\s+\d", text):
         raise Unreadable("two numbers beside each other")
     if said := SAID_BETWEEN.search(text):
@@ -73,7 +73,7 @@ def parse(text: str) -> Expr:
         formula = formula.args[0]
     if not isinstance(formula, Expr):
         raise Unreadable(f"not a formula: {text[:80]}")
-    _refuse_cost(formula)
+    _check_cost(formula)
     if formula.has(sympy.Sum, sympy.Product):
         formula = formula.doit()
     constants = {Symbol("i"): sympy.I, Symbol("e"): sympy.E}
@@ -92,7 +92,7 @@ def _replace(formula: Any, values: dict[Any, Any]) -> Any:
     return formula.func(*(_replace(arg, values) for arg in formula.args), evaluate=False)
 
 
-def _refuse_nesting(text: str) -> None:
+def _check_nesting(text: str) -> None:
     """Refuse by the text what the parser itself would evaluate or choke on."""
     if re.search(r"(?<!\\)[A-Za-z]{40}", text):
         raise TooCostly("a long run of letters is no formula")
@@ -121,7 +121,7 @@ def _tall_power(text: str) -> bool:
     return any(int(n) > 30 for n in re.findall(r"\^\s*\{?\s*(\d{1,9})", text))
 
 
-def _refuse_cost(formula: Expr) -> None:
+def _check_cost(formula: Expr) -> None:
     for part in sympy.preorder_traversal(formula):
         if isinstance(part, _UNDONE):
             raise TooCostly("an integral or limit is no final answer")

@@ -20,70 +20,47 @@ from eval.math_answers.words import (
 )
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
-_UNICODE = str.maketrans(
-    {
-        "\N{MINUS SIGN}": "-",
-        "\N{EN DASH}": "-",
-        "\N{EM DASH}": "-",
-        "\N{MULTIPLICATION SIGN}": r"\times ",
-        "\N{MIDDLE DOT}": r"\cdot ",
-        "\N{DOT OPERATOR}": r"\cdot ",
-        "\N{DIVISION SIGN}": r"\div ",
-        "\N{GREEK SMALL LETTER PI}": r"\pi ",
-        "\N{GREEK SMALL LETTER ALPHA}": r"\alpha ",
-        "\N{GREEK SMALL LETTER BETA}": r"\beta ",
-        "\N{GREEK SMALL LETTER THETA}": r"\theta ",
-        "\N{INFINITY}": r"\infty ",
-        "\N{SQUARE ROOT}": r"\sqrt ",
-        "\N{DEGREE SIGN}": r"^\circ ",
-        "\N{LESS-THAN OR EQUAL TO}": r"\le ",
-        "\N{GREATER-THAN OR EQUAL TO}": r"\ge ",
-        "\N{NOT EQUAL TO}": r"\ne ",
-        "\N{ALMOST EQUAL TO}": r"\approx ",
-        "\N{PLUS-MINUS SIGN}": r"\pm ",
-        "\N{UNION}": r"\cup ",
-        "\N{INTERSECTION}": r"\cap ",
-        "\N{ELEMENT OF}": r"\in ",
-        "\N{EMPTY SET}": r"\emptyset ",
-        "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R}",
-        "\N{HORIZONTAL ELLIPSIS}": r"\ldots ",
-        "\N{FRACTION SLASH}": "/",
-        "\N{EURO SIGN}": "",
-        "\N{POUND SIGN}": "",
-        "\N{YEN SIGN}": "",
-        "\N{NO-BREAK SPACE}": " ",
-        "\N{PRIME}": "'",
-        "\N{RATIO}": ":",
-        "\N{LESS-THAN OR SLANTED EQUAL TO}": r"\le ",
-        "\N{GREATER-THAN OR SLANTED EQUAL TO}": r"\ge ",
-        "\N{IDEOGRAPHIC FULL STOP}": ".",
-    }
+_SYMBOLS = r"""
+− -  – -  — -  × \times  · \cdot  ⋅ \cdot  ÷ \div  π \pi  α \alpha  β \beta  θ \theta  ∞ \infty
+√ \sqrt  ° ^\circ  ≤ \le  ≥ \ge  ⩽ \le  ⩾ \ge  ≠ \ne  ≈ \approx  ± \pm  ∪ \cup  ∩ \cap  ∈ \in
+∅ \emptyset  ℝ \mathbb{R}  … \ldots  ⁄ /  ′ '  ∶ :  。 .
+"""  # noqa: RUF001
+_UNICODE = str.maketrans(dict.fromkeys("€£¥", "")) | {
+    ord(symbol): latex + " " * latex[-1].isalpha()
+    for symbol, latex in re.findall(r"(\S)\s+(\S+)", _SYMBOLS)
+}
+_TYPOGRAPHIC = re.compile(
+    "(?P<up>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)|(?P<down>[₀-₉ₙ]+)|[\xa0¼-¾⅐-⅞]|[\uff01-\uff5e\U0001d400-\U0001d7ff]"
 )
-
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
-_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₙ", "0123456789n")
-_TYPOGRAPHIC = re.compile("[⁰¹²³⁴-⁹⁺⁻ⁿ]+|[₀-₉ₙ]+|[¼-¾⅐-⅞]|[\uff01-\uff5e\U0001d400-\U0001d7ff]")
-_ROOT = re.compile("\N{SQUARE ROOT}\\s*(\\d+(?:\\.\\d+)?|[a-zA-Z])")
+_ROOT = re.compile("√\\s*(\\d+(?:\\.\\d+)?|[a-zA-Z])")
 _GREEK = r"\\(?:pi|theta|alpha|beta)(?![a-zA-Z])"
 _NAMED = rf"[a-zA-Z]|{_GREEK}"
 _FUNCTIONS = (
     "log|ln|lg|exp|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|max|min|gcd|lcm"
 )
-_REWRITES = [
+_LAYOUT = """
+displaystyle textstyle limits nolimits left right big bigl bigr Big Bigl Bigr bf it rm sf tiny small
+normalsize large Large LARGE huge Huge boldsymbol mathbf mathit mathtt mathsf texttt textsf emph
+underline pmb bm
+"""
+_COMMANDS = dict.fromkeys(_LAYOUT.split(), "") | {
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), r"\frac"),
+    **dict.fromkeys(("le", "leq", "leqslant"), r"\le "),
+    **dict.fromkeys(("ge", "geq", "geqslant"), r"\ge "),
+    **dict.fromkeys(("dots", "cdots", "dotsc", "dotsb"), r"\ldots "),
+    **{"lbrace": r"\{", "rbrace": r"\}", "langle": "(", "rangle": ")", "colon": ":"},
+    **{"neq": r"\ne ", "varnothing": r"\emptyset ", "ast": r"\times ", "Bbb": r"\mathbb"},
+}
+"""What a command is written as; the layout of a formula is no part of its value."""
+_COMMAND = re.compile(r"\\([a-zA-Z]+)")
+_REWRITES = [  # in this order: later ones read what earlier ones have written
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (
-            r"\\(?:displaystyle|textstyle|limits|nolimits|left|right|bigl?|bigr|Bigl?|Bigr)(?![a-zA-Z])",
-            "",
-        ),
-        (r"\\(?:bf|it|rm|sf|tiny|small|normalsize|large|Large|LARGE|huge|Huge)(?![a-zA-Z])", ""),
         (r"\\(?:text|mathrm|textrm|mbox)\s*\{((?:[^\w{}\\]|[\d_])*)\}", r"\1"),  # no words in it
         (r"\\(?:text|mathrm|textrm)\s*\{\s*([abeijknopqruvwxyz])\s*\}", r" \1"),  # no unit
         (rf"^\s*\\text\s*\{{\s*({NUMBER})\s+([a-z][a-z .]*)\}}\s*$", r"\1\\text{\2}"),
-        (
-            r"(?<=\d)\s*\\text\s*\{\s*\(?base[\s-]*(?:(\d+)|([a-z]+))\)?\s*\}",
-            lambda m: f"_{{{m[1]}}}" if m[1] else rf"_{{\text{{{m[2]}}}}}",
-        ),
+        (r"(?<=\d)\s*\\text\s*\{\s*\(?base[\s-]*(\d+)\)?\s*\}", r"_{\1}"),
+        (r"(?<=\d)\s*\\text\s*\{\s*\(?base[\s-]*([a-z]+)\)?\s*\}", r"_{\\text{\1}}"),
         (rf"\\(?:text|mathrm|operatorname)\s*\{{({_FUNCTIONS})\s*\}}", r"\\\1 "),
         (r",\\!", ","),
         (r"\\text\s*\{\s*(?i:all) real(?:s| numbers)\.?\s*\}", r"\\mathbb{R}"),
@@ -94,40 +71,24 @@ _REWRITES = [
         (r"(?<!\\)\\(?:[,;:! >]|(?:quad|qquad|thinspace|enspace)(?![a-zA-Z]))|~", " "),
         (r"\\\$|(?<!\\)\\[()\[\]]|\$", ""),
         (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
-        (r"\\[dtc]frac", r"\\frac"),
         (rf"\\frac\s*(\d|(?<=\s)[a-zA-Z]|\\pi)\s*(?=\d|\{{|{_NAMED})", r"\\frac{\1}"),
         (rf"(\\frac\s*\{{[^{{}}]*\}})\s*(\d|{_NAMED})", r"\1{\2}"),
-        (
-            rf"\\sqrt\s*(\[[^\[\]]*\])?\s*(\d|(?<=[\s\]])[a-zA-Z]|{_GREEK})",
-            lambda m: rf"\sqrt{m[1] or ''}{{{m[2]}}}",
-        ),
+        (rf"\\sqrt\s*(\[[^\[\]]*\]|)\s*(\d|(?<=[\s\]])[a-zA-Z]|{_GREEK})", r"\\sqrt\1{\2}"),
         (r"\\binom\s*(\d|(?<=\s)[a-zA-Z])\s*(\d|[a-zA-Z])", r"\\binom{\1}{\2}"),
         (r"\^\s*\\prime(?![a-zA-Z])|\^\s*\{\s*\\prime\s*\}", "'"),
         (r"\^\s*\{\s*\\prime\s*\\prime\s*\}", "''"),
         (r"\\sqrt\s*\[(\d*[13579])\]\s*\{\s*-\s*(\d+)\s*\}", r"(-\\sqrt[\1]{\2})"),
-        (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
-        (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
-        (r"\\neq(?![a-zA-Z])", r"\\ne "),
-        (r"\\(?:dots|cdots|dotsc|dotsb)(?![a-zA-Z])", r"\\ldots "),
-        (r"\\(?:lbrace|rbrace)(?![a-zA-Z])", lambda m: r"\{" if "lb" in m[0] else r"\}"),
-        (r"\\(?:varnothing)(?![a-zA-Z])|\\\{\s*\\\}", r"\\emptyset "),
-        (r"\\langle(?![a-zA-Z])", "("),
-        (r"\\rangle(?![a-zA-Z])", ")"),
-        (
-            r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\|)((?:[^{}|]|\\text\s*\{[^{}]*\})*)\\\}",
+        (r"\\\{\s*\\\}", r"\\emptyset "),
+        (  # the condition of a set of real numbers
+            r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\|)"
+            r"((?:[^{}|]|\\text\s*\{[^{}]*\})*)\\\}",
             r"\1",
         ),
         (r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(?=\d)", ":"),  # 3 to 4
         (r"\\text\s*\{\s*degrees?\s*\}", r"^\\circ "),
         (r"\^\s*\{?\s*(?:\\circ|\\degree)\s*\}?|\\degree|\bdegrees?\b", r"^\\circ "),
-        (
-            r"\\(?:boldsymbol|mathbf|mathit|mathtt|mathsf|texttt|textsf|emph|underline|pmb|bm)\s*(?=\{)",
-            "",
-        ),
         (r"^\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])", ""),
-        (r"\\Bbb(?![a-zA-Z])", r"\\mathbb"),
-        (r"\\colon(?![a-zA-Z])", ":"),
-        (r"\\ast(?![a-zA-Z])|(?<=\d)\s+x\s+(?=10\s*\^)", r"\\times "),
+        (r"(?<=\d)\s+x\s+(?=10\s*\^)", r"\\times "),
         (r"_\s*\{\s*\\(?:mathrm|textrm|mbox)\s*\{", r"_{\\text{"),
         (r"\\(?:text|mathrm)\s*\{([0-9A-F]+)\}(?=\s*_)", r"\1"),
         (r"\(\s*\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}\s*(\d+)\s*\)", r"\\pmod{\1}"),
@@ -176,6 +137,7 @@ def spell(text: str) -> Spelled:
     unit = "" if not money else "$" if money[1] == r"\$" else "eur"
     text = _ROOT.sub(r"\\sqrt{\1}", text)
     text = _TYPOGRAPHIC.sub(_plain_letter, text).translate(_UNICODE)
+    text = _COMMAND.sub(lambda m: _COMMANDS.get(m[1], m[0]), text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     for pattern in (_OVERLINED, _BRACKETED, _GOES_ON):
@@ -199,12 +161,10 @@ def spell(text: str) -> Spelled:
 
 def _plain_letter(match: re.Match[str]) -> str:
     """Superscripts, subscripts, vulgar fractions, full-width and mathematical letters."""
-    found = match[0]
-    if found[0] in "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ":
-        return f"^{{{found.translate(_SUPERSCRIPTS)}}}"
-    if "₀" <= found[0] <= "₉" or found[0] == "ₙ":
-        return f"_{{{found.translate(_SUBSCRIPTS)}}}"
-    numerator, slash, denominator = unicodedata.normalize("NFKC", found).partition("\u2044")
+    plain = unicodedata.normalize("NFKC", match[0])
+    if match.lastgroup:
+        return f"{'^' if match.lastgroup == 'up' else '_'}{{{plain}}}"
+    numerator, slash, denominator = plain.partition("\N{FRACTION SLASH}")
     return rf"\frac{{{numerator}}}{{{denominator}}}" if slash else numerator
 
 

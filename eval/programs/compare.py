@@ -15,7 +15,8 @@ equality.
 import json
 import math
 import re
-from decimal import MAX_EMAX, MIN_EMIN, Decimal, InvalidOperation, localcontext
+from contextlib import suppress
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 from typing import Any
 
 TOLERANCE = 1e-6
@@ -50,21 +51,13 @@ def _same_token(actual: str, expected: str) -> bool:
         return True
     if not (_NUMBER.fullmatch(actual) and _NUMBER.fullmatch(expected)):
         return False
-    try:
-        ours, theirs = Decimal(actual), Decimal(expected)
-        if ours == theirs:
-            return True
-        is_real = any(c in expected for c in ".eE") and len(expected) <= _MAX_REAL_TOKEN
-        return is_real and _close(ours, theirs)
-    except InvalidOperation:
-        return False
-
-
-def _close(ours: Decimal, theirs: Decimal) -> bool:
+    ours, theirs = Decimal(actual), Decimal(expected)
+    if ours == theirs:
+        return True
+    is_real = any(c in expected for c in ".eE") and len(expected) <= _MAX_REAL_TOKEN
     with localcontext() as context:
         context.prec, context.Emax, context.Emin = 50, MAX_EMAX, MIN_EMIN  # 99e999999 has a place
-        difference = abs(ours - theirs)
-        return difference <= Decimal(TOLERANCE) * max(Decimal(1), abs(theirs))
+        return is_real and abs(ours - theirs) <= Decimal(TOLERANCE) * max(1, abs(theirs))
 
 
 def same_value(actual: Any, expected: Any) -> bool:
@@ -93,19 +86,10 @@ def same_value(actual: Any, expected: Any) -> bool:
 
 def same_json(actual: bytes, expected: Any) -> bool:
     """`same_value` of untrusted JSON text; text that is no JSON is not the expected value."""
-    try:
-        return same_value(_loaded(actual), expected)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _loaded(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:  # an integer beyond the interpreter's own limit
-        return json.loads(text, parse_int=_integer)
+    for parse_int in (None, _integer):  # for an integer beyond the interpreter's own limit
+        with suppress(ValueError, RecursionError):
+            return same_value(json.loads(actual, parse_int=parse_int), expected)
+    return False
 
 
 def _integer(digits: str) -> int:
@@ -116,7 +100,6 @@ def _integer(digits: str) -> int:
 
 def equal_json(actual: bytes, expected: Any) -> bool:
     """Whether untrusted JSON text is a value equal to the expected one, without a tolerance."""
-    try:
+    with suppress(ValueError, RecursionError):
         return bool(json.loads(actual) == expected)
-    except (ValueError, RecursionError):
-        return False
+    return False

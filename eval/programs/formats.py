@@ -75,7 +75,6 @@ def pickled_text(data: bytes) -> str:
 
 REFERENCE_FIELDS = frozenset({"base_input", "canonical_solution", "entry_point"})
 _TOLERANCE = 1e-6
-_NO_LISTS = "base_input and plus_input must be lists of argument lists"
 
 _CASE = """\
 reference = {{}}
@@ -93,11 +92,9 @@ def reference_tests(row: Mapping[str, Any]) -> dict[str, Any]:
     """The suite of one EvalPlus row. Raises ValueError that says what is wrong with it."""
     name, base, more = row["entry_point"], row["base_input"], row.get("plus_input") or []
     source = _reference(row, name)
-    if not isinstance(base, list) or not isinstance(more, list):
-        raise ValueError(_NO_LISTS)
-    inputs = [*base, *more]
+    inputs = [*base, *more] if isinstance(base, list) and isinstance(more, list) else []
     if not inputs or not all(isinstance(arguments, list) for arguments in inputs):
-        raise ValueError(_NO_LISTS)
+        raise ValueError("base_input and plus_input must be lists of argument lists")
     tolerance = row.get("atol") or _TOLERANCE
     cases = [
         {"code": _CASE.format(source=source, name=name, tolerance=tolerance, arguments=repr(a))}
@@ -117,13 +114,6 @@ def _reference(row: Mapping[str, Any], name: str) -> str:
         if any(f.name == name for f in functions):
             return source
     raise ValueError(f"canonical_solution does not define {name}")
-
-
-def listed_asserts(asserts: Sequence[str], fn_name: str, setup: str = "") -> dict[str, Any]:
-    """MBPP: one case for each assertion, `setup` before it."""
-    before = f"{setup.strip()}\n" if setup.strip() else ""
-    cases = [{"code": before + code.strip()} for code in asserts]
-    return {"kind": "assert", "fn_name": fn_name or None, "cases": cases}
 
 
 def python_tests(source: str, fn_name: str) -> dict[str, Any]:
@@ -189,9 +179,6 @@ def _names(nodes: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
             case ast.alias(name=name, asname=alias):
                 bound.add(alias or name.partition(".")[0])
     return read, bound
-
-
-CALLS = ("functional", "function_call", "call")
 
 
 def parse_suite(
@@ -290,22 +277,22 @@ def _from_object(value: dict[str, Any], fn_name: str, setup: str) -> dict[str, A
 def _listed(cases: Sequence[Any], fn_name: str, setup: str) -> dict[str, Any]:
     if not cases:
         raise ValueError("there are no tests")
-    if all(isinstance(c, str) for c in cases):
-        return listed_asserts(cases, fn_name, setup)
-    for i, case in enumerate(cases):
+    if all(isinstance(c, str) for c in cases):  # MBPP
+        codes = [{"code": f"{setup.strip()}\n{code.strip()}".lstrip()} for code in cases]
+        return {"kind": "assert", "fn_name": fn_name or None, "cases": codes}
+    for number, case in enumerate(cases, 1):
         if not isinstance(case, dict):
-            raise ValueError(f"test {i + 1} is no object but a {type(case).__name__}")
+            raise ValueError(f"test {number} is no object but a {type(case).__name__}")
     first = cases[0]
     if "args" in first or "code" in first:
         kind = "call" if "args" in first else "assert"
         return {"kind": kind, "fn_name": fn_name or None, "cases": list(cases)}
-    missing = next((i for i, c in enumerate(cases) if not {"input", "output"} <= set(c)), None)
-    if missing is not None:
-        raise ValueError(f"test {missing + 1} needs input and output")
-    inputs = [c["input"] for c in cases]
-    outputs = [c["output"] for c in cases]
+    for number, case in enumerate(cases, 1):
+        if not case.keys() >= {"input", "output"}:
+            raise ValueError(f"test {number} needs input and output")
+    inputs, outputs = [c["input"] for c in cases], [c["output"] for c in cases]
     kind = str(first.get("testtype") or first.get("type") or "")
-    if kind not in CALLS:
+    if kind not in ("functional", "function_call", "call"):
         if fn_name and not kind:  # LeetCodeDataset's input_output, which mixes notations
             raise ValueError(
                 f"tests of {fn_name} without testtype are ambiguous; name the field that holds "

@@ -21,30 +21,24 @@ def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeV
     try:
         return _judged(suite, program, settings)
     except SandboxDied:
-        _discard()
         time.sleep(0.1)
-    try:
         return _judged(suite, program, settings)
+
+
+def _judged(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeVerdict | None:
+    global _sandbox
+    if _sandbox is None or _sandbox.backend != settings.sandbox:
+        _discard()
+        _sandbox = _tested(settings.sandbox)
+    try:
+        return suite and judge_program(_sandbox, suite, program, settings)
     except SandboxDied:
         _discard()
         raise
 
 
-def _judged(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeVerdict | None:
-    sandbox = _ready(settings.sandbox)
-    return suite and judge_program(sandbox, suite, program, settings)
-
-
-def _ready(backend: str) -> Sandbox:
-    """The running sandbox, or a new one that has passed its self-test."""
-    global _sandbox
-    if _sandbox is None or _sandbox.backend != backend:
-        _discard()
-        _sandbox = _tested(backend)
-    return _sandbox
-
-
 def _tested(backend: str) -> Sandbox:
+    """A new sandbox that has passed its self-test."""
     died = ""
     for _ in range(_STARTS):
         sandbox = Sandbox(backend)

@@ -23,7 +23,7 @@ from typing import Any
 
 from configs.settings.judging import JudgeSettings
 from eval.programs import compare, lcb_runner
-from eval.programs.assert_calls import NamedCall, as_calls
+from eval.programs.assert_calls import NamedCall, as_call
 from eval.records import AssertCase, CallCase, CheckerCase, StdinCase, TestSuite, Verdict
 from eval.sandbox.sandbox import Outcome, Sandbox
 from eval.sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
@@ -162,19 +162,17 @@ def _results(
     if error:
         yield error
         return
-    asserts = [case for case in suite.cases if isinstance(case, AssertCase)]
-    calls = iter(as_calls(asserts, suite.fn_name))
     for case in suite.cases:
         if isinstance(case, CallCase):
             yield _judge_call(sandbox, NamedCall(function, case), limits, same_json)
         elif not isinstance(case, AssertCase):
             yield _judge_stdin(sandbox, case, limits, _SAME_TEXT[settings.comparator])
-        elif call := next(calls):
-            result = _judge_call(sandbox, call, limits, compare.equal_json)
-            other_type = result.verdict == "RE" and result.reason.endswith(NOT_JSON)
-            yield _judge_assert(sandbox, suite.fn_name, case, limits) if other_type else result
         else:
-            yield _judge_assert(sandbox, suite.fn_name, case, limits)
+            call = as_call(case, suite.fn_name)
+            result = call and _judge_call(sandbox, call, limits, compare.equal_json)
+            if result is None or (result.verdict == "RE" and result.reason.endswith(NOT_JSON)):
+                result = _judge_assert(sandbox, suite.fn_name, case, limits)
+            yield result
 
 
 def _judge_stdin(
@@ -183,8 +181,7 @@ def _judge_stdin(
     limits: Limits,
     same_text: Callable[[str, str], bool],
 ) -> TestResult:
-    room = 2 * len(case.output) + 65_536
-    limits = Limits(**{**limits, "output": max(limits["output"], room)})
+    limits = _with_room(limits, 2 * len(case.output) + 65_536)
     outcome = sandbox.run(case.input.encode("utf-8", "surrogatepass"), limits)
     failure = _failure(outcome, limits)
     if failure:
@@ -213,9 +210,12 @@ def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Lim
 def _checked(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Outcome:
     given, answer = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
     files = {"input.txt": given, "output.txt": output, "answer.txt": answer}  # in argv's order
-    room = max(map(len, files.values())) + _MIB
-    limits = Limits(**{**limits, "output": max(limits["output"], room)})
-    return sandbox.check(case.checker, files, limits)
+    room = _with_room(limits, max(map(len, files.values())) + _MIB)
+    return sandbox.check(case.checker, files, room)
+
+
+def _with_room(limits: Limits, output: int) -> Limits:
+    return Limits(**{**limits, "output": max(limits["output"], output)})
 
 
 def _has_failed(said: Outcome) -> bool:

@@ -34,7 +34,7 @@ from eval.sandbox.policy import seccomp_program
 from eval.sandbox.zygote.isolation import Isolation, Limits
 from eval.sandbox.zygote.main import Ended, Spawn
 
-_ZYGOTE = ("isolation", "values", "roles", "asserts", "warmup", "main")  # in import order
+_ZYGOTE = ("isolation", "values", "roles", "asserts", "main")  # in import order
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
 _STACK_BYTES = 512 << 20
@@ -309,13 +309,4 @@ def _outcome(ended: Ended, fds: list[int]) -> Outcome:
         raise SandboxDied(f"a test could not be isolated: {message[-300:]}")
     contents = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds[1:]]
     stdout, stderr, result = (*contents, b"")[:3]
-    return Outcome(
-        status=ended.status,
-        timed_out=bool(ended.timed_out),
-        cpu_s=ended.cpu_s,
-        wall_s=ended.wall_s,
-        peak_kb=ended.peak_kb,
-        stdout=stdout,
-        stderr=stderr,
-        result=result,
-    )
+    return Outcome(*ended[:5], stdout, stderr, result)

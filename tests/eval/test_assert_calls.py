@@ -2,12 +2,12 @@
 
 import pytest
 
-from eval.programs.assert_calls import NamedCall, as_calls
+from eval.programs.assert_calls import NamedCall, as_call
 from eval.records import AssertCase, CallCase
 
 
 def calls(*codes: str, fn_name: str | None = "f") -> list[NamedCall | None]:
-    return as_calls([AssertCase(code=code) for code in codes], fn_name)
+    return [as_call(AssertCase(code=code), fn_name) for code in codes]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ EXECUTING = {
     "eval/sandbox/zygote/main.py": "the judged program, inside of the sandbox",
     "eval/sandbox/zygote/roles.py": "programs and checkers, inside of the sandbox",
     "eval/sandbox/zygote/asserts.py": "tests of a dataset, inside of the sandbox",
-    "eval/sandbox/zygote/warmup.py": "a program of ours, inside of the sandbox",
     "eval/programs/lcb_runner.py": "LiveCodeBench's own prelude, inside of the sandbox",
 }
 FORBIDDEN = {

@@ -10,8 +10,7 @@ output, and it never runs or compiles untrusted code itself: both happen in proc
 What it reports about a process is the kernel's word: wait status, CPU time and peak memory.
 
 Half of what a test costs is page faults: a child copies every page that it writes to, and so does
-this process after each fork. So everything is made, warmed up and looked up before the fork, and
-the loop here touches little.
+this process after each fork. So what can be made before the fork is made once.
 """
 
 import gc
@@ -26,12 +25,10 @@ import socket
 import sys
 import threading
 import time
-import types
 from typing import Any, NamedTuple, TypedDict
 
 from eval.sandbox.zygote import asserts as zygote_asserts
 from eval.sandbox.zygote import roles as zygote_roles
-from eval.sandbox.zygote import warmup as zygote_warmup
 from eval.sandbox.zygote.isolation import (
     Isolation,
     Limits,
@@ -47,8 +44,6 @@ from eval.sandbox.zygote.roles import Process
 _MAX_MESSAGE = 1 << 17
 _ANCILLARY = socket.CMSG_SPACE(16 * 4)
 _CONTROL_FD, _FIRST_FD = 200, 100  # above the descriptors of a test; where those wait for it
-_MOST_KEPT_STEPS = 64
-_LARGE_CODE = 1 << 16  # bytes; more is unpacked in each child: here it would leave memory behind
 
 
 class Spawn(TypedDict):
@@ -64,14 +59,11 @@ class Ended(NamedTuple):
     """The kernel's word on one process. `isolated` is 0 when isolation itself failed."""
 
     status: int
-    timed_out: int
+    timed_out: bool
     cpu_s: float
     wall_s: float
     peak_kb: int
     isolated: int
-
-
-_ENDED = "[%d, %d, %.6f, %.6f, %d, %d]"
 
 
 class Zygote:
@@ -79,14 +71,14 @@ class Zygote:
         self.control = control
         self.isolation = isolation
         self.seccomp = seccomp_filter(bytes.fromhex(isolation["seccomp"]))
-        self.steps: dict[tuple[Any, ...], list[Step]] = {}
-        self.code: types.CodeType | bytes = b""
+        self.code = b""
+        """Of the program, marshalled: only children unpack it."""
         self.isolated = mmap.mmap(-1, mmap.PAGESIZE)  # each child sets its byte, then unmaps it
         sys.setrecursionlimit(50_000)
         sys.set_int_max_str_digits(50_000)
         threading.stack_size(8 << 20)  # the main thread's limit is larger, threads' need not be
         names = zygote_roles.prelude()
-        zygote_warmup.warm_up(names)
+        zygote_roles.open_streams()
         modules = [zygote_roles.module_named(name, names) for name in ("__main__", "solution")]
         sys.modules.update((module.__name__, module) for module in modules)
         sys.argv = ["solution.py"]
@@ -107,24 +99,21 @@ class Zygote:
             request = json.loads(data)
             ended = self.run(request["processes"], fds[:])
             if request["op"] == "compile" and ended[0].status == 0:
-                data = _all_of(fds[3])
-                self.code = data if len(data) > _LARGE_CODE else marshal.loads(data)
+                self.code = _all_of(fds[3])
             for fd in fds:
                 os.close(fd)
-            self.control.send(f"[{', '.join([_ENDED % one for one in ended])}]".encode())
+            self.control.send(json.dumps(ended).encode())
 
     def run(self, spawns: list[Spawn], fds: list[int]) -> list[Ended]:
         """Fork all processes, wait for the last of them, end the others."""
-        if len(spawns) == 2:  # the program and its tests talk over a socket of their own
-            pair = socket.socketpair()
-            spawns[0]["fds"].append(len(fds))
-            spawns[1]["fds"].append(len(fds) + 1)
-            fds += [end.detach() for end in pair]
+        pair = socket.socketpair() if len(spawns) == 2 else ()
+        for spawn, end in zip(spawns, pair, strict=False):  # the program and its tests talk over it
+            spawn["fds"].append(len(fds))
+            fds.append(end.fileno())
         started = time.monotonic()
         pids = [self._start(i, spawn, fds) for i, spawn in enumerate(spawns)]
-        if len(spawns) == 2:
-            os.close(fds.pop())
-            os.close(fds.pop())
+        for end in pair:
+            end.close()
         timed_out = self._wait(pids, spawns, started)
         ended: list[Ended] = []
         for i, pid in enumerate(pids):
@@ -133,26 +122,23 @@ class Zygote:
             peak, isolated = usage.ru_maxrss, self.isolated[i]
             ended.append(Ended(status, timed_out, cpu_s, wall_s, peak, isolated))
         if not self.isolation["namespaces"]:
-            for entry in os.scandir(self.isolation["folder"]):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    os.unlink(entry.path)
+            shutil.rmtree(self.isolation["folder"], ignore_errors=True)
+            os.makedirs(self.isolation["folder"], exist_ok=True)
         return ended
 
-    def _wait(self, pids: list[int], spawns: list[Spawn], started: float) -> int:
-        """Wait for the last process and kill the others; 1 when a time limit ended it."""
+    def _wait(self, pids: list[int], spawns: list[Spawn], started: float) -> bool:
+        """Wait for the last process and kill the others; whether a time limit ended it."""
         pidfds = [os.pidfd_open(pid) for pid in pids]
         poll = select.poll()
         poll.register(pidfds[-1], select.POLLIN)
         poll.register(_CONTROL_FD, 0)  # reports the hang-up only
-        timed_out = 0
+        timed_out = False
         while True:
             left = spawns[-1]["limits"]["wall_s"] - (time.monotonic() - started)
             for pid, spawn in zip(pids, spawns, strict=True):
                 left = min(left, spawn["limits"]["cpu_s"] - _cpu_seconds(pid))
             if left <= 0:
-                timed_out = 1
+                timed_out = True
                 break
             events = poll.poll(max(1.0, left * 1000))
             for fd, _ in events:
@@ -167,13 +153,7 @@ class Zygote:
         return timed_out
 
     def _start(self, index: int, spawn: Spawn, fds: list[int]) -> int:
-        mine = tuple([fds[k] for k in spawn["fds"]])
-        key = (mine, *spawn["limits"].values())
-        steps = self.steps.get(key)
-        if steps is None:
-            if len(self.steps) >= _MOST_KEPT_STEPS:
-                self.steps.clear()
-            steps = self.steps[key] = self._steps(mine, spawn["limits"])
+        steps = self._steps([fds[k] for k in spawn["fds"]], spawn["limits"])
         self.isolated[index] = 0
         pid = fork(self.isolation["namespaces"])
         if pid:
@@ -183,7 +163,7 @@ class Zygote:
         finally:
             os._exit(1)
 
-    def _steps(self, fds: tuple[int, ...], limits: Limits) -> list[Step]:
+    def _steps(self, fds: list[int], limits: Limits) -> list[Step]:
         """What a child does before its role: its own descriptors only, then isolation."""
         high = range(_FIRST_FD, _FIRST_FD + len(fds))
         steps: list[Step] = [("dup2", os.dup2, pair) for pair in zip(fds, high, strict=True)]
@@ -207,7 +187,7 @@ class Zygote:
             return zygote_roles.check(process, json.loads(_all_of(3)))
         if role == "asserts":
             return zygote_asserts.run_tests(process, _all_of(0).decode(), argument)
-        code = marshal.loads(self.code) if isinstance(self.code, bytes) else self.code
+        code = marshal.loads(self.code)
         if role == "serve":
             return zygote_asserts.serve(process, code, argument)
         if role == "call":

@@ -93,7 +93,13 @@ def module_named(name: str, names: dict[str, Any]) -> types.ModuleType:
 
 
 def open_streams() -> None:
-    """Standard streams on descriptors 0 to 2, which must be files at their start, as in a test."""
+    """Standard streams on descriptors 0 to 2. While they are opened, 0 and 1 are empty files at
+    their start, as in a test.
+    """
+    for fd in (0, 1):
+        file = os.memfd_create("empty")
+        os.dup2(file, fd)
+        os.close(file)
     stdin = io.BufferedReader(io.FileIO(0, closefd=False))
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(stdin, "utf-8", "surrogateescape")
     stdout = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
@@ -178,22 +184,17 @@ def call_with(function: Callable[..., Any], arguments: list[Any], names: list[st
     """
     count = len(arguments) - len(names)
     named = dict(zip(names, arguments[count:], strict=True))
-    if named and not _accepts(function, arguments[:count], named):
-        return function(*arguments)
+    if named:
+        try:
+            inspect.signature(function).bind(*arguments[:count], **named)
+        except TypeError:
+            return function(*arguments)
+        except ValueError:
+            pass  # a builtin that does not tell
     return function(*arguments[:count], **named)
 
 
-def _accepts(function: Callable[..., Any], first: list[Any], named: dict[str, Any]) -> bool:
-    try:
-        inspect.signature(function).bind(*first, **named)
-    except TypeError:
-        return False
-    except ValueError:
-        return True  # a builtin that does not tell
-    return True
-
-
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """JSON for what solutions return beside JSON types: deques, arrays and their scalars."""
     if isinstance(value, collections.deque | range):
         return list(value)
@@ -202,7 +203,7 @@ def plain(value: Any) -> Any:
     raise TypeError(f"a result of type {type(value).__name__} {NOT_JSON}")
 
 
-encode = json.JSONEncoder(default=plain).encode
+_encode = json.JSONEncoder(default=_plain).encode
 
 
 def call(process: Process, code: types.CodeType, function: str, arguments: bytes) -> None:
@@ -215,7 +216,7 @@ def call(process: Process, code: types.CodeType, function: str, arguments: bytes
     given = json.loads(arguments)
     given = given if isinstance(given, dict) else {"args": given, "names": []}
     result = call_with(function_of(process, function), given["args"], given["names"])
-    _write(encode(result).encode())
+    _write(_encode(result).encode())
 
 
 def compile_program(source: bytes) -> None:
@@ -234,5 +235,5 @@ def check(process: Process, request: dict[str, Any]) -> None:
 
 
 def _write(data: bytes) -> None:
-    while data:
-        data = data[os.write(3, data) :]
+    with open(3, "wb", closefd=False) as file:
+        file.write(data)

@@ -26,6 +26,20 @@ LONGEST_ITERATOR = 1 << 20
 _MOST_NODES = 1 << 20
 _ATTRIBUTES = {"ListNode": ("val", "next"), "TreeNode": ("val", "left", "right")}
 _BUILTINS = (type, types.BuiltinFunctionType)
+_SCALARS: tuple[tuple[type, Callable[[Any], Any]], ...]
+_SCALARS = ((int, int.__int__), (float, float.__float__), (str, str.__str__))
+"""Of their subclasses, only the value crosses."""
+_AS_JSON: dict[str, tuple[type | types.UnionType, Callable[..., Any], Callable[..., Any]]] = {
+    "complex": (complex, lambda v: [v.real, v.imag], lambda parts: complex(*parts)),
+    "decimal": (decimal.Decimal, str, decimal.Decimal),
+    "fraction": (
+        fractions.Fraction,
+        lambda v: [v.numerator, v.denominator],
+        lambda parts: fractions.Fraction(*parts),
+    ),
+    "bytes": (bytes | bytearray, lambda v: bytes(v).hex(), bytes.fromhex),
+}
+"""How a type is written and read."""
 _OF_DATA = "int float bool complex str bytes bytearray list tuple dict set frozenset object"
 _TYPES_OF_DATA = frozenset(_OF_DATA.split())
 _KINDS = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
@@ -126,24 +140,16 @@ def pack(
     again = functools.partial(pack, keep=keep, nodes=nodes, functions=functions)
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int):
-        return int.__int__(value)  # of a subclass only the number
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, complex):
-        return {"complex": [value.real, value.imag]}
-    if type(value) is decimal.Decimal:
-        return {"decimal": str(value)}
-    if type(value) is fractions.Fraction:
-        return {"fraction": [value.numerator, value.denominator]}
-    if isinstance(value, bytes | bytearray):
-        return {"bytes": bytes(value).hex()}
+    for kind, plain in _SCALARS:
+        if isinstance(value, kind):
+            return plain(value)
+    for name, (kind, written, _) in _AS_JSON.items():
+        if isinstance(value, kind):
+            return {name: written(value)}
     if isinstance(value, list | range | map | filter | zip | types.GeneratorType):
         return [again(v) for v in itertools.islice(value, LONGEST_ITERATOR)]
-    for name, kind in _KINDS.items():
-        if isinstance(value, kind):
+    for name, collection in _KINDS.items():
+        if isinstance(value, collection):
             return {name: [again(v) for v in value]}
     if isinstance(value, dict):
         return {"dict": [[again(k), again(v)] for k, v in value.items()]}
@@ -175,16 +181,13 @@ def unpack(
     ((kind, content),) = value.items()
     if kind == "object":
         return object_of(content)
-    if kind == "builtin":
-        return _builtin(content, functions)
-    if kind == "bytes":
-        return bytes.fromhex(content)
-    if kind == "complex":
-        return complex(*content)
-    if kind == "decimal":
-        return decimal.Decimal(content)
-    if kind == "fraction":
-        return fractions.Fraction(*content)
+    if kind == "builtin":  # types of data; with `functions` all that is builtin, but no `exit`
+        found = getattr(builtins, content, None)
+        if isinstance(found, _BUILTINS) and (functions or content in _TYPES_OF_DATA):
+            return found
+        raise TypeError(f"{content} does not cross")
+    if kind in _AS_JSON:
+        return _AS_JSON[kind][2](content)
     if kind == "dict":
         return dict(again(content))
     values = again(content)
@@ -195,14 +198,6 @@ def unpack(
     if kind == "list_node":
         return list_node(values, classes["ListNode"])
     return tree_node(values, classes["TreeNode"])
-
-
-def _builtin(name: str, functions: bool) -> Any:
-    """Types of data; with `functions` all that is builtin, but `exit`, which is neither."""
-    found = getattr(builtins, name, None)
-    if isinstance(found, _BUILTINS) and (functions or name in _TYPES_OF_DATA):
-        return found
-    raise TypeError(f"{name} does not cross")
 
 
 def send(channel: socket.socket, message: Any) -> None:

@@ -1,0 +1,152 @@
+r"""Math verdicts: equal values in any spelling are right, all else is wrong, nothing is slow.
+
+The rows of math_cases.jsonl are answers of every kind, each with the verdict that a careful
+mathematician gives: `text` is what the model wrote, `right` whether it answers `gold`.
+"""
+
+import gzip
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from eval.answers import extract_boxed
+from eval.math_answers import task as math_task
+from eval.math_answers.reading import parse
+from eval.math_answers.task import OutOfTime, cpu_seconds, run
+from eval.math_answers.verify import quick_verdict
+
+CASES = [
+    json.loads(line)
+    for line in Path(__file__).with_name("math_cases.jsonl").read_text().splitlines()
+]
+GRADED = Path(__file__).parents[3] / "shared/data/skythought_cot/aime24.jsonl.gz"
+TAGS = {"begin_of_thought": "<think>", "end_of_thought": "</think>"}
+TAGS |= {"begin_of_solution": "", "end_of_solution": ""}
+
+
+def verdict_of(gold: str, answer: str) -> str:
+    """What the judge does, in this process."""
+    return (quick_verdict(gold, answer) or run(gold, answer)).verdict
+
+
+def verdict_of_text(gold: str, text: str) -> str:
+    answer = extract_boxed(text).answer
+    return "WA" if answer is None else verdict_of(gold, answer)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['gold']} ? {case['text']}")
+def test_an_answer_is_right_when_a_mathematician_says_so(case):
+    assert verdict_of_text(case["gold"], case["text"]) == ("AC" if case["right"] else "WA")
+
+
+@pytest.mark.skipif(not GRADED.exists(), reason="needs ../shared/data/skythought_cot")
+def test_published_grades_are_reproduced():
+    agree = total = 0
+    with gzip.open(GRADED, "rt") as lines:
+        for row in map(json.loads, lines):
+            text = row["response"]
+            for theirs, ours in TAGS.items():
+                text = text.replace(f"<|{theirs}|>", ours)
+            agree += (verdict_of_text(row["gt"], text) == "AC") is bool(row["correct"])
+            total += 1
+    assert agree / total >= 0.99  # two truncated answers without a box were graded right
+
+
+@pytest.mark.parametrize("gold", ["", r"\frac{", r"\sqrt{2", r"\int_0^1 x^x dx", "((10!)!)!"])
+def test_a_gold_that_cannot_be_read_is_unscored(gold):
+    assert verdict_of(gold, "7") == "IE"
+
+
+def test_a_gold_that_cannot_be_read_is_unscored_whatever_words_the_answer_has():
+    gold = r"\begin{cases} 1 & x > 0 \\ 0 & x \le 0\end{cases}"
+    answer = r"\begin{cases} 1 & \text{if }x > 0 \\ 0 & \text{if }x \le 0\end{cases}"
+    assert verdict_of(gold, answer) == "IE"
+
+
+def test_a_gold_with_too_many_digits_to_tell_a_near_answer_from_it_is_unscored():
+    assert verdict_of("e^{100000}", r"e^{100000}+\pi") == "IE"
+    assert verdict_of("e^{100000}", "5") == "WA"
+
+
+def test_an_answer_on_which_sympy_fails_is_wrong():
+    product = r"\left[\begin{array}{rr}12&-7\\-5&3\end{array}\right]"
+    product += r"\left[\begin{array}{r}0\\-1\end{array}\right]"
+    vector = r"\left[\begin{array}{r}7\\-3\end{array}\right]"
+    assert run(f"{product}={vector} So $x=7$", f"{product}={vector} So $x=8$").verdict == "WA"
+
+
+REPEATED = [("(", "1", ")"), (r"\sqrt{", "2", "}"), (r"\frac{1}{", "2", "}"), ("{", "", "}")]
+REPEATED += [(r"\overline{", "2", "}"), (r"\text{", "", "}"), ("1+", "1", ""), ("x_", "", "")]
+REPEATED += [(r"\pm", "1", ""), ("1,", "1", ""), (",", "", ""), ("2^", "2", ""), ("_{", "", "}")]
+REPEATED += [(r"\frac", "", ""), (r"(0,1)\cup", "(0,1)", ""), ("x<", "1", ""), ("1/", "2", "")]
+REPEATED += [("0.9", "9", ""), ("a", "!", ""), (" ", "", ""), ("$", "", ""), ("\0", "2", "")]
+HOSTILE = [
+    r"9^{9^{9^{9}}}",
+    r"2^{-9^{9^{9}}}",
+    "3^{-5000000}+7^{-2000000}",
+    r"\frac{1}{3^{400000}}+\frac{1}{7^{400000}}",
+    "3^{1000000}+7^{500000}",
+    "7+e^{-100000}",
+    r"((10!)!)!",
+    r"\binom{1000000000}{500000000}",
+    r"\lfloor 10^{10^{10}} \rfloor",
+    r"\sin(10^{1000000})",
+    r"\int_0^1 x^{x^{x^x}}\,dx",
+    r"\sum_{k=1}^{10^9} \frac{1}{k^2}",
+    r"\prod_{k=1}^{\infty} \frac{k}{k+1}",
+    r"\lim_{x \to 0} \frac{\sin x}{x^x}",
+    r"(x+y+z+1)^{200}-(x+y+z)^{200}",
+    r"\begin{pmatrix}" + "1&" * 400 + r"1\end{pmatrix}",
+    "9" * 1900 + "!",
+    "0.(" + "3" * 1900 + ")",
+    "1" * 50_000,
+    "\ud800",
+]
+for start, inner, end in REPEATED:
+    times = 1900 // len(start + end)
+    HOSTILE.append(start * times + inner + end * times)
+
+
+@pytest.mark.parametrize("answer", HOSTILE, ids=lambda answer: answer[:20])
+def test_hostile_answers_are_wrong_and_quick(answer, quickest):
+    run("1", "2")  # the parser's own start-up
+
+    def judge():
+        parse.cache_clear()
+        assert verdict_of("77", answer) == "WA"
+
+    assert quickest(judge, below=2.5) < 2.5
+
+
+def test_an_integer_costs_less_than_a_millisecond(quickest):
+    def judge_200():
+        for i in range(200):
+            verdict_of(str(i), str(i + 1))
+
+    assert quickest(judge_200, below=0.2) < 0.2
+
+
+def test_what_takes_too_long_is_a_wrong_answer_or_an_unscored_gold(monkeypatch):
+    run("1", "2")
+    monkeypatch.setattr(math_task, "_CPU_S", 0.5)
+    monkeypatch.setattr(math_task, "_CPU_OF_GOLD_S", 0.5)
+    endless = r"\sum_{k=1}^{9999}k!"
+    verdict = run("7", endless)
+    assert (verdict.verdict, "0.5 s of CPU time" in verdict.reason) == ("WA", True)
+    assert run(endless, "7").verdict == "IE"
+
+
+def busy(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def test_cpu_time_is_limited_in_the_block_alone_and_waiting_costs_none():
+    with pytest.raises(OutOfTime), cpu_seconds(0.05):
+        busy(10)
+    with cpu_seconds(0.2):
+        time.sleep(0.5)
+    busy(0.3)
