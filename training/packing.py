@@ -1,12 +1,18 @@
-"""What is trained together: sequences in batches of tokens, prompts in rollouts, packed rows."""
+"""What is trained together: sequences in batches of tokens, prompts in rollouts, packed rows.
+
+The paper counts prompts, rollouts and tokens; TRL counts sequences on one device and optimizer
+updates. Importable without torch.
+"""
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
+from configs.settings.training import RLSettings
 
 POOL = 2_048  # sequences sorted by length at a time: like lengths meet, yet epochs differ
+PROBE = 8  # tokens of each probe sequence of `check_packing`
 
 
 def length_groups(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -127,16 +133,52 @@ def prompt_order(
     return chosen
 
 
-PROBE = 8  # tokens of each probe sequence
+@dataclass(frozen=True)
+class RLSchedule:
+    """One RL stage in TRL's units; fields are named as those of GRPOConfig."""
+
+    per_device_train_batch_size: int
+    """Sequences of one optimizer update on one device, times `oversampling`."""
+    steps_per_generation: int
+    """Optimizer updates of one rollout."""
+    num_generations: int
+    max_steps: int
+    """Optimizer updates of the whole stage."""
+    warmup_steps: int
+    """Optimizer updates; the authors warm up over rollouts (80 and 40 updates, §4.1)."""
 
 
-@torch.no_grad()
+def rl_schedule(s: RLSettings, world: int) -> RLSchedule:
+    """`s` on `world` processes; raises ValueError when the numbers do not divide."""
+    updates = _divide(s.prompts_per_step, s.mini_batch_prompts, "prompts a step", "mini-batch")
+    prompts = _divide(s.mini_batch_prompts, world, "mini-batch prompts", "processes")
+    return RLSchedule(
+        per_device_train_batch_size=prompts * s.rollouts_per_prompt * s.oversampling,
+        steps_per_generation=updates,
+        num_generations=s.rollouts_per_prompt,
+        max_steps=s.steps * updates,
+        warmup_steps=s.warmup_steps * updates,
+    )
+
+
+def _divide(number: int, by: int, what: str, unit: str) -> int:
+    if number % by:
+        near = number - number % by or by
+        raise ValueError(
+            f"{what} = {number} is no multiple of {unit} = {by}: {number} = {number // by} × {by} "
+            f"+ {number % by}; {near} and {number - number % by + by} would divide"
+        )
+    return number // by
+
+
 def check_packing(model: Any) -> None:
     """Raise ValueError if a packed sequence sees the one before it.
 
     The second of two packed sequences must give the same logits whatever the first one is. That
     holds where the attention kernel takes sequence starts from `position_ids` that begin anew.
     """
+    import torch
+
     config = model.config.get_text_config()
     vocabulary = torch.arange(config.vocab_size, device=model.device)
     second = vocabulary[:PROBE]
@@ -145,8 +187,9 @@ def check_packing(model: Any) -> None:
     model.eval()
     seen = []
     for first in (vocabulary[:PROBE], vocabulary[-PROBE:]):
-        ids = torch.cat([first, second])[None]
-        output = model(input_ids=ids, position_ids=positions, use_cache=False)  # as in training
+        with torch.no_grad():
+            ids = torch.cat([first, second])[None]
+            output = model(input_ids=ids, position_ids=positions, use_cache=False)  # as in training
         seen.append(output.logits[0, PROBE:].float())
     model.train(training)
     if not torch.allclose(*seen, rtol=1e-3, atol=1e-3):

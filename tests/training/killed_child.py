@@ -16,9 +16,9 @@ from transformers import TrainerCallback
 
 from configs.settings.training import RLSettings, SFTSettings, TrainRuntime
 from eval.records import Problem, Score
+from training import sft
 from training.launch.jobs import RLJob, SFTJob
 from training.rl import train as rl
-from training.sft import train as sft
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
 RL = RLSettings(

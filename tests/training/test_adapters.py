@@ -4,13 +4,12 @@ import pytest
 import torch
 
 from configs.settings.training import LoRASettings, RLSettings, SFTSettings, TrainRuntime
+from training import sft
 from training.checkpoints import saving
-from training.checkpoints.saving import load_model, load_tokenizer
-from training.checkpoints.whole_model import lora_config
+from training.checkpoints.saving import load_model, load_tokenizer, lora_config
 from training.launch.jobs import RLJob, SFTJob
+from training.packing import rl_schedule
 from training.rl import train as rl
-from training.schedule import rl_schedule
-from training.sft import train as sft
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
 LORA = LoRASettings(rank=4, alpha=8)

@@ -18,9 +18,8 @@ import pytest
 from configs.settings.engines import EngineRuntime
 from configs.settings.training import RLSettings, TrainRuntime
 from training.launch.jobs import RLJob, write_job
-from training.launch.node import EXIT_WORKER_LOST
+from training.launch.node import EXIT_WORKER_LOST, free_port
 from training.vllm import sidecar
-from training.vllm.ports import free_port
 from training.vllm.server import URL, own_server
 
 SERVER = """
@@ -196,7 +195,7 @@ def test_the_server_has_room_for_a_prompt_and_its_answer_and_takes_weights(job):
     after = dict(pairwise(command))
     assert after["--max-model-len"] == str(4_096 + 32_768)
     assert after["--dtype"] == "float32"
-    assert after["--worker-extension-cls"] == "training.vllm.worker.PolicyWeights"
+    assert after["--worker-extension-cls"] == "training.vllm.server.PolicyWeights"
     assert after["--middleware"] == "training.vllm.server.RequireToken"
     (job.checkpoint / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
     command = sidecar.serve_command(job, "policy", "127.0.0.1", 20_001, cuda=True)

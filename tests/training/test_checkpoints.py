@@ -6,17 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from training.checkpoints import whole_model
+from training.callbacks import StableCheckpoints
+from training.checkpoints import saving
 from training.checkpoints.saving import (
-    STABLE,
-    StableCheckpoints,
     check_layout,
     load_model,
     load_tokenizer,
     save_model,
     save_trained,
 )
-from training.layout import latest
+from training.layout import STABLE, latest
 
 
 def checkpoint(folder, step, *, stable=True):
@@ -79,7 +78,7 @@ def test_weights_gathered_from_shards_are_saved_in_the_type_that_was_asked_for(
 ):
     model = load_model(files["checkpoint"], dtype="float32")
     gathered = {n: w + 1 for n, w in model.state_dict().items()}  # not what this process holds
-    monkeypatch.setattr(whole_model, "gathered", lambda _: gathered.items())
+    monkeypatch.setattr(saving, "gathered", lambda _: gathered.items())
     trainer: Any = SimpleNamespace(
         model=model,
         processing_class=load_tokenizer(files["checkpoint"]),

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from training.checkpoints.saving import STABLE, StableCheckpoints
+from training.callbacks import StableCheckpoints
+from training.layout import STABLE
 from training.rl.rollout import buffer_path
 from training.rl.trainer import GPPOTrainer
 

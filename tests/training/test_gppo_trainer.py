@@ -125,8 +125,6 @@ def test_each_prompt_is_used_once_before_any_is_used_again(make_trainer):
         ({"mask_truncated_completions": True}, "overlong_filter"),
         ({"policy_loss": "ppo"}, "clip_higher"),
         ({"advantage_std": "sample"}, "unbiased"),
-        ({"max_log_ratio": 100.0}, "overflows"),
-        ({"oversampling": 0}, "oversampling"),
         (
             {"per_device_train_batch_size": 4, "steps_per_generation": 2, "num_generations": 8},
             r"4 × 2 sequences .* must be multiples of num_generations = 8",

@@ -146,8 +146,3 @@ def test_padding_with_infinite_log_probabilities_does_not_reach_the_loss():
     assert loss.item() == pytest.approx(1.1)
     assert logp.grad is not None
     assert logp.grad.tolist() == [[pytest.approx(-1.1), 0.0]]
-
-
-def test_an_unknown_loss_is_refused_by_name():
-    with pytest.raises(ValueError, match="clip_higher"):
-        policy_weight("ppo", torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1), CLIP)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.sft.optimizers import MuonAndAdamW, split_parameters
+from training.sft import MuonAndAdamW, split_parameters
 
 
 class Small(nn.Module):

@@ -2,7 +2,7 @@
 
 import json
 
-from training.launch.progress_files import MetricsFile, ProgressFile
+from training.layout import MetricsFile, ProgressFile
 
 
 def steps(out):

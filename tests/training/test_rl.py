@@ -14,14 +14,14 @@ from eval.tables import read_table
 from training.checkpoints.lineage import read_lineage
 from training.checkpoints.saving import load_model, load_tokenizer
 from training.launch.jobs import RLJob
+from training.launch.node import PORTS
 from training.layout import kept_model, kept_models
+from training.packing import rl_schedule
 from training.render import prompt_ids
 from training.rl import train as rl
 from training.rl.config import gppo_config, vllm_arguments
 from training.rl.journals import RolloutRow
-from training.rl.reward import JudgeReward, components
-from training.schedule import rl_schedule
-from training.vllm.ports import PORTS
+from training.rl.train import JudgeReward, components
 from training.vllm.server import URL
 
 RUNTIME = TrainRuntime(

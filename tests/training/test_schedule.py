@@ -3,7 +3,7 @@
 import pytest
 
 from configs.settings.training import RLSettings
-from training.schedule import rl_schedule
+from training.packing import rl_schedule
 
 MATH = RLSettings()
 CODE = RLSettings(mini_batch_prompts=32, learning_rate=5e-7)

@@ -8,11 +8,12 @@ from transformers import TrainerCallback
 
 from configs.settings.training import SFTSettings, TrainRuntime
 from eval.tables import count_rows
-from training.checkpoints.saving import STABLE, load_model, load_tokenizer
+from training import sft
+from training.checkpoints.saving import load_model, load_tokenizer
 from training.launch.jobs import SFTJob
+from training.layout import STABLE
 from training.render import prompt_ids
-from training.sft import train as sft
-from training.sft.rows import IGNORED, tokenized
+from training.sft import IGNORED, tokenized
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
 

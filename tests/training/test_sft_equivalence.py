@@ -7,10 +7,10 @@ import torch
 from transformers import TrainerCallback
 
 from configs.settings.training import SFTSettings, TrainRuntime
+from training import sft
 from training.checkpoints.saving import load_model, load_tokenizer
 from training.launch.jobs import SFTJob
-from training.sft import train as sft
-from training.sft.rows import IGNORED, tokenized
+from training.sft import IGNORED, tokenized
 
 STEP_TOKENS = 2_000
 

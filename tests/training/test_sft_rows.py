@@ -9,7 +9,7 @@ from eval.tables import read_table, write_table
 from training.checkpoints.saving import load_model, load_tokenizer
 from training.packing import check_packing
 from training.render import prompt_ids, response_ids
-from training.sft.rows import IGNORED, TooLong, report_too_long, tokenized, trainable
+from training.sft import IGNORED, TooLong, report_too_long, tokenized, trainable
 
 
 def example(problem_id, response):

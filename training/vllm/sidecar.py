@@ -24,11 +24,9 @@ from pathlib import Path
 import requests
 
 from training.launch.jobs import RLJob, read_job
-from training.launch.node import EXIT_WORKER_LOST
-from training.launch.progress_files import ProgressFile
-from training.vllm.ports import free_port
-from training.vllm.server import REQUIRE, TOKEN, URL, header, without_proxy
-from training.vllm.worker import EXTENSION
+from training.launch.node import EXIT_WORKER_LOST, free_port
+from training.layout import ProgressFile
+from training.vllm.server import EXTENSION, REQUIRE, TOKEN, URL, header, without_proxy
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POLL_S, ASK_S, END_S = 0.2, 5.0, 20.0
