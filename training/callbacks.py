@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerCallback
 
 from training.layout import STABLE, MetricsFile, ProgressFile, step_of_checkpoint
 
@@ -28,11 +28,12 @@ class WriteMetrics(TrainerCallback):
         self.updates_per_step = updates_per_step
         self._note = ""
 
-    def on_train_begin(self, args, state, control, **_) -> None:
-        self._report(state)
-
     def on_step_end(self, args, state, control, **_) -> None:
-        self._report(state)
+        if state.is_world_process_zero:
+            done, total = (n // self.updates_per_step for n in (state.global_step, state.max_steps))
+            self.progress.report(done, total, self._note)
+
+    on_train_begin = on_step_end
 
     def on_log(self, args, state, control, logs=None, **_) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
@@ -45,11 +46,6 @@ class WriteMetrics(TrainerCallback):
         self.metrics.append(state.global_step // self.updates_per_step, numbers)
         shown = [f"{n} {numbers[n]:.3g}" for n in ("loss", "reward/mean") if n in numbers]
         self._note = ", ".join(shown)
-
-    def _report(self, state: TrainerState) -> None:
-        if state.is_world_process_zero:
-            done, total = (n // self.updates_per_step for n in (state.global_step, state.max_steps))
-            self.progress.report(done, total, self._note)
 
 
 class StableCheckpoints(TrainerCallback):

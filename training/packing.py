@@ -4,6 +4,7 @@ The paper counts prompts, rollouts and tokens; TRL counts sequences on one devic
 updates. Importable without torch.
 """
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +17,8 @@ PROBE = 8  # tokens of each probe sequence of `check_packing`
 
 
 def length_groups(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut indices, sorted by length, into groups whose padded size stays within `budget`.
-
-    The padded size of a group is its number of sequences times its longest. A sequence longer
-    than `budget` is alone in its group.
-    """
+    """Cut indices, sorted by length, into groups whose padded size (sequences × the longest) stays
+    within `budget`; a sequence longer than that is alone in its group."""
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if not groups or (len(groups[-1]) + 1) * lengths[i] > budget:
@@ -35,12 +33,10 @@ def epoch_batches(
     """All batches of a whole training run: a pure function of its arguments.
 
     Every epoch visits every sequence once, in an order of its own; the last epoch may be a part.
-    The number of batches is a multiple of `multiple`: the first batches are repeated at the end
-    if it must be.
+    The first batches are repeated at the end until their number is a multiple of `multiple`.
     """
     batches: list[list[int]] = []
-    epoch = 0
-    while epoch < epochs:
+    for epoch in range(math.ceil(epochs)):
         rng = random.Random(f"{seed}:{epoch}")
         order = list(range(len(lengths)))
         rng.shuffle(order)
@@ -52,7 +48,6 @@ def epoch_batches(
             of_epoch += [[pool[i] for i in group] for group in groups]
         rng.shuffle(of_epoch)
         batches += of_epoch
-        epoch += 1
     if not batches:
         raise ValueError(f"no batch: {len(lengths)} sequences over {epochs} epochs")
     missing = -len(batches) % multiple
@@ -112,20 +107,17 @@ def prompt_order(
 ) -> list[int]:
     """Which prompts each rollout step uses, in the shape TRL's generation batches expect.
 
-    Epochs over the prompts are shuffled by (`seed`, epoch) and run on without a break, so every
-    step has `prompts_per_step` prompts and no prompt waits for more than one epoch. Each prompt
+    Epochs over the prompts are shuffled by (`seed`, epoch) and run on without a break. Each prompt
     is repeated `rollouts` times, and each step `updates` times (TRL reads the batch of a rollout
     once for every optimizer update). The whole run is one pass, hence resuming is skipping.
     """
     if prompts < 1:
         raise ValueError("there is no prompt to train on")
     stream: list[int] = []
-    epoch = 0
-    while len(stream) < steps * prompts_per_step:
+    for epoch in range(-(-steps * prompts_per_step // prompts)):
         order = list(range(prompts))
         random.Random(f"{seed}:{epoch}").shuffle(order)
         stream += order
-        epoch += 1
     chosen: list[int] = []
     for start in range(0, steps * prompts_per_step, prompts_per_step):
         step = [i for i in stream[start : start + prompts_per_step] for _ in range(rollouts)]

@@ -1,8 +1,12 @@
 """GPPOTrainer on its own: updates, normalisers, and what it refuses."""
 
+import math
+from typing import Any
+
 import pytest
 import torch
 
+from training import render
 from training.rl.config import GPPOConfig
 from training.rl.trainer import GPPOTrainer
 
@@ -53,34 +57,6 @@ def test_groups_of_equal_rewards_are_never_forwarded(make_trainer, monkeypatch):
     assert logged(trainer, "updates") == [1.0]
 
 
-def test_the_first_update_of_a_rollout_is_on_policy(make_trainer):
-    trainer = make_trainer(by_row(1.0, 0.0, 0.0, 0.0), prompts=2, mini_batch=2)
-    trainer.train()
-    assert logged(trainer, "ratio") == [1.0]
-    assert logged(trainer, "clip/high") == [0.0]
-
-
-def test_later_updates_are_off_policy(make_trainer):
-    trainer = make_trainer(by_row(1.0, 0.0, 0.0, 0.0), prompts=4, mini_batch=1)
-    trainer.train()
-    (low,), (high,) = logged(trainer, "ratio/log_min"), logged(trainer, "ratio/log_max")
-    assert low < 0 < high
-
-
-def test_the_lm_loss_reaches_only_correct_answers(make_trainer):
-    """With α large and the policy term tiny, only answers with reward 1 are pushed up."""
-    gradients = {}
-    for alpha in (0.0, 1.0):
-        trainer = make_trainer(by_row(0.5, 0.0, 0.0, 0.0), lm_weight=alpha)  # nobody is correct
-        trainer.train()
-        gradients[alpha] = weights_of(trainer)
-    same = all(torch.equal(w, gradients[1.0][n]) for n, w in gradients[0.0].items())
-    assert same
-    trainer = make_trainer(by_row(1.0, 0.0, 0.0, 0.0), lm_weight=1.0)
-    trainer.train()
-    assert any(not torch.equal(w, gradients[0.0][n]) for n, w in weights_of(trainer).items())
-
-
 @pytest.mark.parametrize("max_grad_norm", [1.0, 0.0])
 def test_a_non_finite_gradient_skips_its_update_and_is_counted(
     make_trainer, monkeypatch, max_grad_norm
@@ -107,14 +83,6 @@ def test_a_non_finite_gradient_skips_its_update_and_is_counted(
     assert all(torch.isfinite(w).all() for w in weights_of(trainer).values())
 
 
-def test_each_prompt_is_used_once_before_any_is_used_again(make_trainer):
-    trainer = make_trainer(by_row(1.0, 0.0), prompts=4, rollouts=2, mini_batch=2, steps=2)
-    seen = []
-    trainer.on_rollout = lambda r: seen.extend(row["prompt"][0]["content"] for row in r.inputs[::2])
-    trainer.train()
-    assert len(seen) == len(set(seen)) == 8
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -138,3 +106,124 @@ def test_each_prompt_is_used_once_before_any_is_used_again(make_trainer):
 def test_settings_that_contradict_gppo_are_refused(tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
         GPPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **wrong)
+
+
+def cut_every_other(prompts: list[Any], trainer: Any, **more: Any) -> dict[str, Any]:
+    """Every second answer has no end token."""
+    end = trainer._tokenizer.convert_tokens_to_ids("<|im_end|>")
+    ids = render.prompt_ids(trainer._tokenizer, [p[-1]["content"] for p in prompts])
+    answers = [[80, 81, 82, end if i % 2 == 0 else 83] for i in range(len(prompts))]
+    return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None, **more}
+
+
+def test_overlong_answers_leave_before_the_group_statistics(make_trainer):
+    """Rewards 1 and 0 remain: without the filter the mean would be 0.75."""
+    kept = []
+    trainer = make_trainer(
+        lambda completions, **_: [(1.0, 1.0, 0.0, 1.0)[i % 4] for i in range(len(completions))],
+        rollout_func=cut_every_other,
+        overlong_filter=True,
+    )
+    trainer.on_rollout = kept.append
+    trainer.train()
+    assert kept[0].rollout.keep.tolist() == [True, False] * 8
+    assert kept[0].rollout.advantage.tolist() == pytest.approx([1.0, 0.0, -1.0, 0.0] * 4)
+    assert kept[0].rewards.flatten().tolist() == [1.0, 1.0, 0.0, 1.0] * 4
+    assert logged(trainer, "overlong") == [8.0]
+    assert logged(trainer, "unscored") == [0.0]
+
+
+@pytest.mark.parametrize("dead", [0, 2, 3, 4])
+def test_oversampling_trains_on_the_first_groups_that_survive(make_trainer, monkeypatch, dead):
+    """4 groups generated for 2: the dead ones leave, then whatever is over the batch."""
+    forwarded = []
+    original = GPPOTrainer._micro_loss
+
+    def spy(self, model, micro, update):
+        forwarded.append(len(micro.input_ids))
+        return original(self, model, micro, update)
+
+    monkeypatch.setattr(GPPOTrainer, "_micro_loss", spy)
+    trainer = make_trainer(
+        lambda completions, **_: [
+            1.0 if i // 4 < dead else float(i % 4 == 0) for i in range(len(completions))
+        ],
+        prompts=4,
+        mini_batch=2,
+        oversampling=2,
+    )
+    trainer.train()
+    trained = min(2, 4 - dead)
+    assert sum(forwarded) == 4 * trained
+    assert logged(trainer, "updates") == [float(trained)]  # mini-batches of one group
+    assert trainer.empty_rollouts == (dead == 4)
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan, math.inf])
+def test_a_reward_that_is_no_number_is_unscored_never_zero(make_trainer, nothing):
+    kept = []
+    trainer = make_trainer(
+        lambda completions, **_: [(1.0, nothing, 0.0, 0.5)[i % 4] for i in range(len(completions))]
+    )
+    trainer.on_rollout = kept.append
+    trainer.train()
+    assert kept[0].rollout.keep.tolist() == [True, False, True, True] * 4
+    assert torch.isfinite(kept[0].rollout.advantage).all()
+    assert logged(trainer, "unscored") == [4.0]
+    assert all(torch.isfinite(w).all() for w in weights_of(trainer).values())
+
+
+def test_a_reward_that_never_scores_ends_the_run_with_the_reason(make_trainer):
+    trainer = make_trainer(lambda completions, **_: [math.nan] * len(completions), steps=5)
+    with pytest.raises(RuntimeError, match="no answer of 3 rollouts in a row could be scored"):
+        trainer.train()
+
+
+def test_a_rollout_without_survivors_is_counted_once_each(make_trainer):
+    trainer = make_trainer(lambda completions, **_: [1.0] * len(completions), steps=3)
+    before = weights_of(trainer)
+    trainer.train()
+    assert all(torch.equal(before[n], p) for n, p in weights_of(trainer).items())
+    assert trainer.empty_rollouts == 3
+    assert logged(trainer, "zero_advantage_share") == [1.0] * 3
+
+
+def with_sampler_logps(shift):
+    def roll_out(prompts, trainer):
+        return cut_every_other(prompts, trainer) | {
+            "logprobs": [[-6.0 + shift] * 4 for _ in prompts]
+        }
+
+    return roll_out
+
+
+def test_the_mismatch_correction_weighs_the_policy_term_token_by_token(make_trainer, gradients):
+    """A sampler that was e^2 less sure of every token is capped: the gradient triples."""
+
+    def run(**config):
+        return gradients(
+            make_trainer(
+                lambda completions, **_: [float(i % 4 == 0) for i in range(len(completions))],
+                mini_batch=4,
+                rollout_func=with_sampler_logps(-20.0),
+                lm_weight=0.0,
+                max_grad_norm=0.0,
+                **config,
+            )
+        )[0]
+
+    off = run()
+    capped = run(vllm_importance_sampling_correction=True, vllm_importance_sampling_clip_max=3.0)
+    for name, gradient in off.items():
+        torch.testing.assert_close(capped[name], 3 * gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_answers_with_parts_that_are_not_the_models_are_refused(make_trainer):
+    def with_tools(prompts, trainer):
+        return cut_every_other(prompts, trainer, env_mask=[[1, 1, 0, 1] for _ in prompts])
+
+    trainer = make_trainer(
+        lambda completions, **_: [1.0] * len(completions), rollout_func=with_tools
+    )
+    with pytest.raises(ValueError, match="without tools or env_mask"):
+        trainer.train()

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from transformers import TrainerState
 
 from configs.settings.ablation import ablations, load_ablation
@@ -91,10 +90,6 @@ def job_for(files, out, **changes):
     )
 
 
-class Killed(Exception):
-    pass
-
-
 def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
     result = rl.run_rl(job_for(files, tmp_path, steps=2))
     assert result["rollout_steps"] == 2
@@ -122,36 +117,6 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
     assert len(measured) == 4
     progress = json.loads((tmp_path / ".resume/progress.json").read_text())
     assert (progress["done"], progress["total"]) == (2, 2)
-
-
-def test_a_killed_stage_continues_to_the_same_bits(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(rl, "Judge", LengthJudge)
-    live = {"drop_zero_advantage": True, "keep_every": 1}
-    rl.run_rl(job_for(files, tmp_path / "whole", **live))
-
-    original = JudgeReward.__call__
-    calls = []
-
-    def mortal(self, **kwargs):
-        calls.append(1)
-        if len(calls) == 3:  # in the third rollout: two checkpoints exist
-            raise Killed
-        return original(self, **kwargs)
-
-    monkeypatch.setattr(JudgeReward, "__call__", mortal)
-    with pytest.raises(Killed):
-        rl.run_rl(job_for(files, tmp_path / "killed", **live))
-    monkeypatch.setattr(JudgeReward, "__call__", original)
-    rl.run_rl(job_for(files, tmp_path / "killed", **live))
-
-    whole = numbers(tmp_path / "whole")
-    assert len(whole) == 4
-    assert any(m["updates"] > 0 for _, m in whole)
-    assert numbers(tmp_path / "killed") == whole
-    kept = [str(kept_model(tmp_path, n).relative_to(tmp_path)) for n in (1, 2, 3)]
-    for name in ("rollouts.parquet", *(f"{m}/model.safetensors" for m in ("checkpoint", *kept))):
-        expected = (tmp_path / "whole" / name).read_bytes()
-        assert (tmp_path / "killed" / name).read_bytes() == expected, name
 
 
 def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
@@ -224,24 +189,6 @@ def test_vllm_gets_the_papers_lengths_and_no_importance_correction(tmp_path, eng
     assert config.vllm_importance_sampling_correction is False
     assert (config.max_steps, config.warmup_steps, config.save_steps) == (800, 80, 40)
     assert (config.epsilon, config.epsilon_high, config.beta) == (0.2, 0.28, 0.0)
-
-
-def test_vllm_server_and_correction_are_settings():
-    s = RLSettings(
-        engine="vllm_server",
-        importance_cap=2.0,
-        runtime=TrainRuntime(vllm_server_url="http://127.0.0.1:9"),
-    )
-    arguments = vllm_arguments(s)
-    assert arguments["vllm_server_base_url"] == "http://127.0.0.1:9"
-    assert arguments["vllm_importance_sampling_correction"] is True
-    assert arguments["vllm_importance_sampling_clip_max"] == 2.0
-    assert vllm_arguments(RLSettings())["vllm_importance_sampling_correction"] is False
-    colocated = vllm_arguments(RLSettings())
-    assert colocated["vllm_tensor_parallel_size"] == 1
-    assert colocated["vllm_enable_sleep_mode"] is torch.cuda.is_available()
-    short = vllm_arguments(RLSettings(), positions=8_192)
-    assert short["vllm_max_model_length"] == 8_192
 
 
 def test_the_first_process_is_told_of_the_stages_own_server_and_no_other_asks_one(monkeypatch):

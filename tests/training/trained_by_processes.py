@@ -41,10 +41,6 @@ def shard_on_cpu() -> None:
             self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
 
     state.AcceleratorState.__init__ = init  # type: ignore[method-assign]
-    # transformers loads optimizers to "cpu:0", which torch does not know
-    torch.serialization.register_package(
-        100, lambda _: None, lambda storage, place: storage if place.startswith("cpu:") else None
-    )
 
 
 def crc(*parts: object) -> int:

@@ -151,8 +151,7 @@ def policy_on_rank0(trainer: Trainer, *, copied: bool = False) -> PreTrainedMode
 def policy_on_each(trainer: Trainer) -> PreTrainedModel:
     """The policy as a plain model: processes that sample do not wait for each other's answers.
 
-    Where weights are spread, all of them beside the shards of every process: only for models that
-    fit there twice.
+    Where weights are spread there must be room for all of them beside the shards.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     return plain(model, dict(gathered(model))) if is_sharded_model(trainer) else model

@@ -50,6 +50,12 @@ def join_run(out: Path) -> None:
     launcher = os.environ.get(LAUNCHER)
     if launcher and os.getppid() != int(launcher):  # it ended before the line above
         sys.exit("the launcher is gone")
+    import torch
+
+    # without CUDA transformers loads optimizers to "cpu:0", which torch does not know
+    torch.serialization.register_package(
+        100, lambda _: None, lambda storage, place: storage if place.startswith("cpu:") else None
+    )
     if rank():
         log = rank_log(out, rank())
         log.parent.mkdir(parents=True, exist_ok=True)

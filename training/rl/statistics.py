@@ -126,16 +126,12 @@ class TokenStatistics:
         totals = processes.total([self.sums[n] for n in names]) if names else []
         sums = dict(zip(names, totals, strict=True))
         tokens = sums.pop("tokens", 0.0)
-        low, high = (processes.each(extreme) for extreme in self.extremes)
+        means = {name: value / max(tokens, 1.0) for name, value in sums.items()}
+        means["ratio/log_min"] = min(processes.each(self.extremes[0]))
+        means["ratio/log_max"] = max(processes.each(self.extremes[1]))
         self.sums.clear()
         self.extremes = [0.0, 0.0]
-        means = {name: value / max(tokens, 1.0) for name, value in sums.items()}
-        return {
-            **means,
-            "ratio/log_min": min(low),
-            "ratio/log_max": max(high),
-            "trained_tokens": tokens,
-        }
+        return {**means, "trained_tokens": tokens}
 
     def off_policy_tables(self, updates: int, processes: Processes) -> list[OffPolicy]:
         """A table for each of so many updates, over all processes; clears them."""

@@ -28,10 +28,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 def own_server(named: str = "") -> str:
-    """`named`, the address in the settings, or that of the stage's own server.
-
-    Raises ValueError where neither is known.
-    """
+    """`named`, the address in the settings, or that of the stage's own server, or ValueError."""
     url = named or os.environ.get(URL, "")
     if not url:
         raise ValueError(
