@@ -47,31 +47,6 @@ def settings(**changes) -> RLSettings:
     return RLSettings(**(few | changes))
 
 
-class LengthJudge:
-    """A judge that pays for length: rewards differ even for an untrained model."""
-
-    def __init__(self, settings=None):
-        self.settings = settings
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def judge_many(self, items, draw=0):
-        for problem, text, index in items:
-            good = len(text) % 2 == 0
-            yield Score(
-                problem_id=problem.id,
-                index=index,
-                reward=1.0 if good else -1.0,
-                correct=good,
-                pass_rate=float(good),
-                verdict="AC" if good else "WA",
-            )
-
-
 def numbers(out):
     lines = [json.loads(line) for line in (out / "logs/metrics.jsonl").read_text().splitlines()]
     return [
@@ -138,10 +113,10 @@ def test_a_model_that_would_end_answers_early_is_refused_before_any_rollout(file
         rl.run_rl(job)
 
 
-def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(problems):
+def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(problems, child):
     seen = []
 
-    class Judge(LengthJudge):
+    class Judge(child.LengthJudge):
         def judge_many(self, items, draw=0):
             items = list(items)
             seen.append((draw, [(p.id, i) for p, _, i in items]))
@@ -151,12 +126,12 @@ def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(pro
     reward = JudgeReward(Judge(), problems)
     state = TrainerState(global_step=12)
     paid = reward(completions=["ab", "abc", "ab"], problem_id=[a, a, b], trainer_state=state)
-    assert paid == [1.0, -1.0, 1.0]
+    assert paid == [1.0, 0.0, 1.0]
     assert seen == [(12, [(a, 0), (a, 1), (b, 0)])]  # the step draws the tests of all siblings
 
 
-def test_an_unscored_answer_is_none_and_not_zero(problems):
-    class Broken(LengthJudge):
+def test_an_unscored_answer_is_none_and_not_zero(problems, child):
+    class Broken(child.LengthJudge):
         def judge_many(self, items, draw=0):
             for problem, _, index in items:
                 yield Score(
@@ -232,8 +207,8 @@ def weights(folder) -> bytes:
 
 
 @pytest.mark.parametrize("lora", [None, LoRASettings(rank=4, alpha=8)], ids=["all", "lora"])
-def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch, lora):
-    monkeypatch.setattr(rl, "Judge", LengthJudge)
+def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch, child, lora):
+    monkeypatch.setattr(rl, "Judge", child.LengthJudge)
     more = {"lora": lora, "drop_zero_advantage": True}
     found = rl.run_rl(job_for(files, tmp_path / "kept", keep_every=2, **more))
     rl.run_rl(job_for(files, tmp_path / "short", steps=2, **more))
