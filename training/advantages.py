@@ -12,11 +12,11 @@ class Advantages(NamedTuple):
     """All [N, G]: N groups (prompts) of G answers."""
 
     advantage: Tensor
-    """Ã; 0 for every answer outside `live`."""
+    """Ã; 0 for every answer outside `mixed`."""
     scored: Tensor
     """bool: the answer has a reward, in a group with at least two of them."""
-    live: Tensor
-    """bool: scored, and the rewards of its group differ."""
+    mixed: Tensor
+    """bool: scored, in a group whose rewards differ."""
 
 
 def group_advantages(
@@ -26,7 +26,7 @@ def group_advantages(
 
     `rewards` [N, G]; NaN (or infinity) is an unscored answer, which leaves its group: it has no
     advantage and no part in μ and σ. A group with fewer than two scored answers is dropped.
-    Groups of equal rewards have zero advantage and are not `live` (§5.2.5).
+    Groups of equal rewards have zero advantage (§5.2.5).
     """
     known = rewards.isfinite()
     count = known.sum(1, keepdim=True)
@@ -38,5 +38,6 @@ def group_advantages(
     sigma = (centred.square().sum(1, keepdim=True) / free.clamp(min=1)).sqrt()
     high = torch.where(scored, rewards, -torch.inf).amax(1, keepdim=True)
     low = torch.where(scored, rewards, torch.inf).amin(1, keepdim=True)
-    live = scored & (high - low > SAME_REWARD)
-    return Advantages(torch.where(live, centred / torch.where(live, sigma, 1.0), 0.0), scored, live)
+    mixed = scored & (high - low > SAME_REWARD)
+    advantage = torch.where(mixed, centred / torch.where(mixed, sigma, 1.0), 0.0)
+    return Advantages(advantage, scored, mixed)

@@ -1,9 +1,14 @@
-"""The trainer callback that writes the metrics and progress files."""
+"""What both trainers do at their steps: write metrics and progress, mark checkpoints as whole."""
 
-from transformers import TrainerCallback, TrainerState
+import os
+import shutil
+from pathlib import Path
 
-from training.launch.progress_files import MetricsFile, ProgressFile
+from transformers import TrainerCallback
 
+from training.layout import STABLE, MetricsFile, ProgressFile, step_of_checkpoint
+
+KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.
 _NOISE = {"epoch", "total_flos", "num_input_tokens_seen", "num_tokens", "step_time", "reward",
           "reward_std", "rewards/judge/mean", "rewards/judge/std",
@@ -23,11 +28,12 @@ class WriteMetrics(TrainerCallback):
         self.updates_per_step = updates_per_step
         self._note = ""
 
-    def on_train_begin(self, args, state, control, **_) -> None:
-        self._report(state)
-
     def on_step_end(self, args, state, control, **_) -> None:
-        self._report(state)
+        if state.is_world_process_zero:
+            done, total = (n // self.updates_per_step for n in (state.global_step, state.max_steps))
+            self.progress.report(done, total, self._note)
+
+    on_train_begin = on_step_end
 
     def on_log(self, args, state, control, logs=None, **_) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
@@ -41,7 +47,33 @@ class WriteMetrics(TrainerCallback):
         shown = [f"{n} {numbers[n]:.3g}" for n in ("loss", "reward/mean") if n in numbers]
         self._note = ", ".join(shown)
 
-    def _report(self, state: TrainerState) -> None:
+
+class StableCheckpoints(TrainerCallback):
+    """Marks every finished checkpoint STABLE, then removes all but the newest `KEEP`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_begin(self, args, state, control, **_) -> None:
         if state.is_world_process_zero:
-            done, total = (n // self.updates_per_step for n in (state.global_step, state.max_steps))
-            self.progress.report(done, total, self._note)
+            for checkpoint in self.folder.glob("checkpoint-*"):
+                if not (checkpoint / STABLE).exists():  # a kill came before it was whole
+                    shutil.rmtree(checkpoint)
+
+    def on_save(self, args, state, control, **_) -> None:
+        if not state.is_world_process_zero:
+            return
+        checkpoint = self.folder / f"checkpoint-{state.global_step}"
+        flush(checkpoint)
+        (checkpoint / STABLE).touch()
+        whole = (mark.parent for mark in self.folder.glob(f"*/{STABLE}"))
+        for old in sorted(whole, key=step_of_checkpoint)[:-KEEP]:
+            (old / STABLE).unlink()
+            shutil.rmtree(old)
+
+
+def flush(folder: Path) -> None:
+    """Bring the files of `folder` to disk, so that STABLE survives a power cut only with them."""
+    for path in (p for p in folder.rglob("*") if p.is_file()):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())

@@ -1,12 +1,23 @@
-"""Where things lie in the folder of a result. Importable without torch: the launcher asks too.
+"""The folder of a result, and the files in it by which a training process speaks to its parent.
 
 checkpoint/             the model
 kept/step-00010/        the model after a rollout step, where a stage keeps models on its way
 logs/                   curves, counts and logs; `logs/shown` is for people, the tracker shows it
 .resume/                what a killed stage goes on from; deleted once the result is whole
+
+The child knows neither Prefect nor MLflow; its parent, which has no torch, tails metrics.jsonl and
+progress.json.
 """
 
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from configs.files import replace_text
 
 CHECKPOINT = "checkpoint"
 TOO_LONG = "too_long.parquet"
@@ -18,6 +29,7 @@ HISTOGRAMS = f"{LOGS}/histograms.jsonl"
 HISTOGRAM_RANGES = f"{LOGS}/histogram_ranges.json"
 OFF_POLICY = f"{LOGS}/off_policy.jsonl"
 SHOWN = f"{LOGS}/shown"
+VLLM_LOG = f"{LOGS}/vllm.log"
 
 SCRATCH = ".resume"
 CHECKPOINTS, TOKENS = "checkpoints", "tokens"  # in SCRATCH
@@ -26,6 +38,13 @@ RESULT = f"{SCRATCH}/result.json"
 ROLLOUT_JOURNAL = f"{SCRATCH}/rollouts.jsonl"
 STABLE = "STABLE"
 """The file that marks a training checkpoint as whole."""
+
+PROGRESS_INTERVAL_S = 0.5
+
+
+def rank_log(out: Path, rank: int) -> Path:
+    """What training process `rank` prints; rank 0 prints to its parent."""
+    return out / LOGS / f"rank-{rank}.log"
 
 
 def kept_model(out: Path, step: int) -> Path:
@@ -48,3 +67,55 @@ def latest(checkpoints: Path) -> Path | None:
 def step_of_checkpoint(checkpoint: Path) -> int:
     """Optimizer updates that it has behind it."""
     return int(checkpoint.name.rpartition("-")[2])
+
+
+class StepLines:
+    """JSON lines with a step each; a resumed run first drops what came after its start."""
+
+    def __init__(self, path: Path, *, after_step: int) -> None:
+        self.path = path
+        text = path.read_text() if path.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()  # a line cut by a kill is no line
+        kept = [line + "\n" for line in lines if line and json.loads(line)["step"] <= after_step]
+        replace_text(path, "".join(kept))
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append one line."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class MetricsFile(StepLines):
+    """Lines `{"step": int, "time": float, "metrics": {name: number}}` in `out`."""
+
+    def __init__(self, out: Path, *, after_step: int = 0) -> None:
+        super().__init__(out / METRICS, after_step=after_step)
+
+    def append(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write one line; what is not finite is left out, for JSON has no name for it."""
+        finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
+        self.write({"step": step, "time": time.time(), "metrics": finite})
+
+
+class ProgressFile:
+    """`{"done": int, "total": int, "note": str}` in `out`, replaced at most twice a second."""
+
+    def __init__(self, out: Path) -> None:
+        self.path = out / PROGRESS
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._last = 0.0
+
+    def report(self, done: int, total: int, note: str = "") -> None:
+        """Cheap: writes at most every half second, and always at the end."""
+        now = time.monotonic()
+        if done < total and now - self._last < PROGRESS_INTERVAL_S:
+            return
+        self._last = now
+        partial = self.path.with_suffix(f".{os.getpid()}.partial")  # others may report too
+        partial.write_text(json.dumps({"done": done, "total": total, "note": note}))
+        os.replace(partial, self.path)
+
+    def note(self, note: str) -> None:
+        """A sign of life beside the progress that is known, whichever process reported it."""
+        known = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.report(known.get("done", 0), known.get("total", 0), note)

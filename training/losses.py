@@ -69,10 +69,7 @@ def cispo(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
 
 
 POLICY_LOSSES: dict[str, Callable[[Tensor, Tensor, Clip], Tensor]] = {
-    "gppo": gppo,
-    "clip_higher": clip_higher,
-    "grpo": grpo,
-    "cispo": cispo,
+    loss.__name__: loss for loss in (gppo, clip_higher, grpo, cispo)
 }
 
 
@@ -103,8 +100,6 @@ def policy_weight(
 
     `clip.dual_clip` = c gives tokens with Ã < 0 and δ > c no gradient (the authors' code, c = 10).
     """
-    if loss not in POLICY_LOSSES:
-        raise ValueError(f"unknown policy loss {loss!r}; choose one of {sorted(POLICY_LOSSES)}")
     ratio = importance_ratio(logp, old_logp, clip.max_log_ratio)
     weight = POLICY_LOSSES[loss](ratio, advantage, clip)
     if clip.dual_clip is not None:

@@ -1,20 +1,24 @@
-"""What is trained together: sequences in batches of tokens, prompts in rollouts, packed rows."""
+"""What is trained together: sequences in batches of tokens, prompts in rollouts, packed rows.
 
+The paper counts prompts, rollouts and tokens; TRL counts sequences on one device and optimizer
+updates. Importable without torch.
+"""
+
+import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
+from configs.settings.training import RLSettings
 
 POOL = 2_048  # sequences sorted by length at a time: like lengths meet, yet epochs differ
+PROBE = 8  # tokens of each probe sequence of `check_packing`
 
 
 def length_groups(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut indices, sorted by length, into groups whose padded size stays within `budget`.
-
-    The padded size of a group is its number of sequences times its longest. A sequence longer
-    than `budget` is alone in its group.
-    """
+    """Cut indices, sorted by length, into groups whose padded size (sequences × the longest) stays
+    within `budget`; a sequence longer than that is alone in its group."""
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if not groups or (len(groups[-1]) + 1) * lengths[i] > budget:
@@ -29,12 +33,10 @@ def epoch_batches(
     """All batches of a whole training run: a pure function of its arguments.
 
     Every epoch visits every sequence once, in an order of its own; the last epoch may be a part.
-    The number of batches is a multiple of `multiple`: the first batches are repeated at the end
-    if it must be.
+    The first batches are repeated at the end until their number is a multiple of `multiple`.
     """
     batches: list[list[int]] = []
-    epoch = 0
-    while epoch < epochs:
+    for epoch in range(math.ceil(epochs)):
         rng = random.Random(f"{seed}:{epoch}")
         order = list(range(len(lengths)))
         rng.shuffle(order)
@@ -46,7 +48,6 @@ def epoch_batches(
             of_epoch += [[pool[i] for i in group] for group in groups]
         rng.shuffle(of_epoch)
         batches += of_epoch
-        epoch += 1
     if not batches:
         raise ValueError(f"no batch: {len(lengths)} sequences over {epochs} epochs")
     missing = -len(batches) % multiple
@@ -106,20 +107,17 @@ def prompt_order(
 ) -> list[int]:
     """Which prompts each rollout step uses, in the shape TRL's generation batches expect.
 
-    Epochs over the prompts are shuffled by (`seed`, epoch) and run on without a break, so every
-    step has `prompts_per_step` prompts and no prompt waits for more than one epoch. Each prompt
+    Epochs over the prompts are shuffled by (`seed`, epoch) and run on without a break. Each prompt
     is repeated `rollouts` times, and each step `updates` times (TRL reads the batch of a rollout
     once for every optimizer update). The whole run is one pass, hence resuming is skipping.
     """
     if prompts < 1:
         raise ValueError("there is no prompt to train on")
     stream: list[int] = []
-    epoch = 0
-    while len(stream) < steps * prompts_per_step:
+    for epoch in range(-(-steps * prompts_per_step // prompts)):
         order = list(range(prompts))
         random.Random(f"{seed}:{epoch}").shuffle(order)
         stream += order
-        epoch += 1
     chosen: list[int] = []
     for start in range(0, steps * prompts_per_step, prompts_per_step):
         step = [i for i in stream[start : start + prompts_per_step] for _ in range(rollouts)]
@@ -127,16 +125,52 @@ def prompt_order(
     return chosen
 
 
-PROBE = 8  # tokens of each probe sequence
+@dataclass(frozen=True)
+class RLSchedule:
+    """One RL stage in TRL's units; fields are named as those of GRPOConfig."""
+
+    per_device_train_batch_size: int
+    """Sequences of one optimizer update on one device, times `oversampling`."""
+    steps_per_generation: int
+    """Optimizer updates of one rollout."""
+    num_generations: int
+    max_steps: int
+    """Optimizer updates of the whole stage."""
+    warmup_steps: int
+    """Optimizer updates; the authors warm up over rollouts (80 and 40 updates, §4.1)."""
 
 
-@torch.no_grad()
+def rl_schedule(s: RLSettings, world: int) -> RLSchedule:
+    """`s` on `world` processes; raises ValueError when the numbers do not divide."""
+    updates = _divide(s.prompts_per_step, s.mini_batch_prompts, "prompts a step", "mini-batch")
+    prompts = _divide(s.mini_batch_prompts, world, "mini-batch prompts", "processes")
+    return RLSchedule(
+        per_device_train_batch_size=prompts * s.rollouts_per_prompt * s.oversampling,
+        steps_per_generation=updates,
+        num_generations=s.rollouts_per_prompt,
+        max_steps=s.steps * updates,
+        warmup_steps=s.warmup_steps * updates,
+    )
+
+
+def _divide(number: int, by: int, what: str, unit: str) -> int:
+    if number % by:
+        near = number - number % by or by
+        raise ValueError(
+            f"{what} = {number} is no multiple of {unit} = {by}: {number} = {number // by} × {by} "
+            f"+ {number % by}; {near} and {number - number % by + by} would divide"
+        )
+    return number // by
+
+
 def check_packing(model: Any) -> None:
     """Raise ValueError if a packed sequence sees the one before it.
 
     The second of two packed sequences must give the same logits whatever the first one is. That
     holds where the attention kernel takes sequence starts from `position_ids` that begin anew.
     """
+    import torch
+
     config = model.config.get_text_config()
     vocabulary = torch.arange(config.vocab_size, device=model.device)
     second = vocabulary[:PROBE]
@@ -145,8 +179,9 @@ def check_packing(model: Any) -> None:
     model.eval()
     seen = []
     for first in (vocabulary[:PROBE], vocabulary[-PROBE:]):
-        ids = torch.cat([first, second])[None]
-        output = model(input_ids=ids, position_ids=positions, use_cache=False)  # as in training
+        with torch.no_grad():
+            ids = torch.cat([first, second])[None]
+            output = model(input_ids=ids, position_ids=positions, use_cache=False)  # as in training
         seen.append(output.logits[0, PROBE:].float())
     model.train(training)
     if not torch.allclose(*seen, rtol=1e-3, atol=1e-3):

@@ -28,12 +28,8 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> li
     """Token ids of each prompt up to the point where the model begins its answer."""
     if not prompts:
         return []
-    encoded = tokenizer.apply_chat_template(
-        [conversation(p) for p in prompts],
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-    )
+    turns = [conversation(p) for p in prompts]
+    encoded = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
     return encoded["input_ids"]  # type: ignore[index]
 
 
@@ -46,29 +42,6 @@ def response_ids(tokenizer: PreTrainedTokenizerBase, responses: Sequence[str]) -
     return [[*ids, end] for ids in encoded]  # type: ignore[misc]
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError, with the cure, if answers could not be trained on or judged."""
-    name = tokenizer.name_or_path or "this model"
-    if tokenizer.chat_template is None:
-        raise ValueError(f"the tokenizer of {name} has no chat template; set one, or let klear's "
-                         "base stage prepare the model")  # fmt: skip
-    if tokenizer.pad_token_id is None:
-        raise ValueError(f"the tokenizer of {name} has no pad token; set tokenizer.pad_token")
-    if tokenizer.pad_token_id == end_of_turn(tokenizer):
-        raise ValueError(
-            f"the tokenizer of {name} pads with its end-of-turn token {tokenizer.pad_token!r}: a "
-            "finished answer would look like padding; set another pad_token"
-        )
-    answer = f"{THINK_OPEN}\n1\n{THINK_CLOSE}\n2"
-    (found,) = response_texts(tokenizer, response_ids(tokenizer, [answer]))
-    if THINK_OPEN not in found or THINK_CLOSE not in found:
-        raise ValueError(
-            f"the tokenizer of {name} does not keep {THINK_OPEN} and {THINK_CLOSE} (they are "
-            "special tokens, dropped when decoding): every answer would break the think format; "
-            "add them as ordinary tokens"
-        )
-
-
 def response_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[Sequence[int]]) -> list[str]:
     """The answers as the judge sees them: without end-of-turn and padding, with think tags."""
     return tokenizer.batch_decode([list(i) for i in ids], skip_special_tokens=True)
@@ -76,8 +49,30 @@ def response_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[Sequence[in
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
     """The id that ends an answer: `<|im_end|>` where the vocabulary has it, else EOS."""
-    known = tokenizer.get_vocab().get(TURN_END)
-    end = tokenizer.eos_token_id if known is None else known
+    end = tokenizer.get_vocab().get(TURN_END, tokenizer.eos_token_id)
     if not isinstance(end, int):
         raise ValueError(f"the tokenizer has neither {TURN_END} nor an EOS token to end an answer")
     return end
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError, with the cure, if answers could not be trained on or judged."""
+    wrong = ""
+    answer = f"{THINK_OPEN}\n1\n{THINK_CLOSE}\n2"
+    (kept,) = response_texts(tokenizer, response_ids(tokenizer, [answer]))
+    if tokenizer.chat_template is None:
+        wrong = "has no chat template; set one, or let klear's base stage prepare the model"
+    elif tokenizer.pad_token_id is None:
+        wrong = "has no pad token; set tokenizer.pad_token"
+    elif tokenizer.pad_token_id == end_of_turn(tokenizer):
+        wrong = (
+            f"pads with its end-of-turn token {tokenizer.pad_token!r}: a finished answer would "
+            "look like padding; set another pad_token"
+        )
+    elif THINK_OPEN not in kept or THINK_CLOSE not in kept:
+        wrong = (
+            f"does not keep {THINK_OPEN} and {THINK_CLOSE} (they are special tokens, dropped when "
+            "decoding): every answer would break the think format; add them as ordinary tokens"
+        )
+    if wrong:
+        raise ValueError(f"the tokenizer of {tokenizer.name_or_path or 'this model'} {wrong}")

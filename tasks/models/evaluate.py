@@ -20,8 +20,7 @@ from tasks.report.learning import ACCURACY, accuracy, answers_of
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
 from training.engines.figures import cost_of
-from training.launch.progress_files import StepLines
-from training.layout import kept_model, kept_models
+from training.layout import StepLines, kept_model, kept_models
 
 _FILES = ("results.json", "samples.parquet", "problems.parquet", "scores.parquet")
 

@@ -21,9 +21,8 @@ from configs.machine import load_machine
 from configs.settings.launching import Launch
 from tasks.stage.child import ChildFailed, alone, run_child
 from tasks.store.store import LOGS, SCRATCH
-from training.launch.node import EXIT_WORKER_LOST, PORT_TAKEN, SLURM, slurm_nodes
+from training.launch.node import EXIT_WORKER_LOST, PORT_TAKEN, PORTS, SLURM, free_port, slurm_nodes
 from training.layout import CHECKPOINTS, latest, step_of_checkpoint
-from training.vllm.ports import PORTS, free_port
 
 RESTARTS = "restarts.jsonl"
 MEET_BESIDE_S = 3_600

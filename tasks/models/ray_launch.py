@@ -22,9 +22,8 @@ from tasks.models.launch import node_command, vllm_sidecar
 from tasks.stage.child import GRACE_S, environment
 from tasks.stage.supervise import UNKILLABLE_S, supervised
 from tasks.store.store import LOGS
-from training.launch.node import EXIT_WORKER_LOST, PORT_TAKEN
-from training.launch.progress_files import ProgressFile
-from training.vllm.ports import free_port
+from training.launch.node import EXIT_WORKER_LOST, PORT_TAKEN, free_port
+from training.layout import ProgressFile
 from training.vllm.server import TOKEN, URL, without_proxy
 
 POLL_S = 2.0

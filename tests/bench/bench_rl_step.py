@@ -3,57 +3,161 @@
     python tests/bench/bench_rl_step.py [--steps 2] [--dead 0.4] [--threads 1] [--longest 384]
     python tests/bench/bench_rl_step.py --model 0.6b --context 8192 --device cuda
 
-Both trainers get the same recorded rollouts (`rl_trainers.py`), model and mini-batches, each in a
-process of its own: 20 prompts × 8 answers, 4 updates a rollout. A live token is an answer token of
-a group that is not paid equally. Time is that of the process's CPU, on a GPU that of the wall. Peak
-memory is the highest resident size (on a GPU: memory in tensors) over that before training. A
-second pair of processes computes, in float32, the gradient of one off-policy update of the
-objective both trainers share (clip-higher, no LM loss). The first step is left out of the times.
-Prints one JSON line.
+Both trainers get the same recorded rollouts, model and mini-batches, each in a process of its own:
+20 prompts × 8 answers of log-normal lengths, 4 updates a rollout; a share of the groups is paid
+equally, as in every RL run. A live token is an answer token of the other groups. Time is that of
+the process's CPU, on a GPU that of the wall. Peak memory is the highest resident size (on a GPU:
+memory in tensors) over that before training. A second pair of processes computes, in float32, the
+gradient of one off-policy update of the objective both trainers share (clip-higher, no LM loss).
+The first step is left out of the times. Prints one JSON line.
 """
 
 import argparse
 import json
 import math
 import os
+import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
-
-from rl_trainers import MODELS, PROMPTS, ROLLOUTS, build, make_checkpoint, token_counts  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 PEER = "trl GRPOTrainer (dapo)"
-UPDATES = 4
+PROMPTS, ROLLOUTS, UPDATES = 20, 8, 4
+MEDIAN, SPREAD = 0.2, 0.8  # median length as a share of the longest
+PAY = 1_000.0  # so large that the peer's 1e-4 in the standard deviation does not count
+FIRST_TOKEN = 300  # of answers; the tokenizer's own tokens lie below
+MODELS: dict[str, dict[str, int]] = {
+    "tiny": {"hidden": 128, "layers": 2, "mlp": 384, "vocabulary": 1_024},
+    "0.6b": {"hidden": 1_024, "layers": 28, "mlp": 3_072, "heads": 16, "kv_heads": 8,
+             "head_dim": 128, "vocabulary": 151_936},
+}  # fmt: skip
+"""Sizes of random-weight Qwen3 models; 0.6b has those of Qwen/Qwen3-0.6B."""
 
 
-def resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
+def seed_of(*parts: object) -> int:
+    return zlib.crc32(repr(parts).encode())
 
 
-def memory_mb(device: str) -> tuple[float, float]:
-    """(now, highest since the start of the process), in MB."""
-    if device == "cuda":
-        import torch
+def answer(text: str, place: int, options: argparse.Namespace) -> list[int]:
+    """The recorded answer at `place` of the group of prompt `text`."""
+    rng, longest = random.Random(seed_of(text, place)), options.longest
+    length = max(2, min(longest, round(longest * MEDIAN * math.exp(rng.gauss(0, SPREAD)))))
+    vocabulary = MODELS[options.model]["vocabulary"]
+    return [rng.randrange(FIRST_TOKEN, vocabulary) for _ in range(length)]
 
-        return torch.cuda.memory_allocated() / 2**20, torch.cuda.max_memory_allocated() / 2**20
-    return resident_mb(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+def is_dead(text: str, share: float) -> bool:
+    """Exactly `share` of the prompts of every step, rounded: their numbers are in the text."""
+    return int(text.split()[1]) % PROMPTS < round(share * PROMPTS)
 
 
-def seconds(device: str) -> float:
-    """CPU time of this process, or the wall once the GPU has done what it was given."""
+def token_counts(options: argparse.Namespace, step: int) -> tuple[int, int]:
+    """Live and all answer tokens of one step's prompts."""
+    live = total = 0
+    for text in (f"Task {n}" for n in range(step * PROMPTS, (step + 1) * PROMPTS)):
+        tokens = sum(len(answer(text, i, options)) for i in range(ROLLOUTS))
+        live += 0 if is_dead(text, options.dead) else tokens
+        total += tokens
+    return live, total
+
+
+def make_checkpoint(folder: Path, options: argparse.Namespace) -> Path:
+    """A Qwen3 with random weights that can place the longest answer."""
+    from configs.settings.training import BaseModelSettings
+    from training.checkpoints.base import small_model, small_tokenizer
+    from training.checkpoints.saving import save_model
+
+    sizes = dict(MODELS[options.model])
+    vocabulary = sizes.pop("vocabulary")
+    positions = 4_096 * -(-(options.longest + 64) // 4_096)
+    settings = BaseModelSettings(kind="random", max_positions=positions, **sizes)  # type: ignore[arg-type]
+    tokenizer = small_tokenizer(["user\nTask 12 of the bench\nassistant\n"], FIRST_TOKEN)
+    model = small_model(settings, tokenizer, 0)
+    model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    save_model(model, tokenizer, folder / "checkpoint")
+    return folder / "checkpoint"
+
+
+def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, bf16=False) -> Any:
+    """One of the two trainers (`ours`, `peer`), told the same; `steps` rollouts."""
+    from datasets import Dataset
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    from training import render
+    from training.checkpoints.saving import load_model, load_tokenizer
+    from training.rl.config import GPPOConfig
+    from training.rl.trainer import GPPOTrainer
+
+    def recorded(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        texts = [p[-1]["content"] for p in prompts]
+        answers = [answer(t, i % ROLLOUTS, options) for i, t in enumerate(texts)]
+        ids = render.prompt_ids(trainer._tokenizer, texts)
+        return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
+
+    def pay(prompts: list[Any], **_: Any) -> list[float]:
+        paid = []
+        for i, text in enumerate(p[-1]["content"] for p in prompts):
+            place = i % ROLLOUTS
+            good = place if place < 2 else seed_of(text, place, "pay") % 2
+            paid.append(0.0 if is_dead(text, options.dead) else PAY * good)
+        return paid
+
+    sequences, a_pass = PROMPTS * ROLLOUTS // updates, options.peer_sequences
+    accumulation = 1 if kind == "ours" else sequences // a_pass
+    told = {
+        "output_dir": str(options.checkpoint.parent / kind),
+        "per_device_train_batch_size": sequences if kind == "ours" else a_pass,
+        "gradient_accumulation_steps": accumulation,
+        "steps_per_generation": updates * accumulation,
+        "num_generations": ROLLOUTS,
+        "max_steps": steps * updates,
+        "max_completion_length": options.longest,
+        "learning_rate": 1e-5,
+        "epsilon": 0.2,
+        "epsilon_high": 0.28,
+        "bf16": bf16,
+        "use_cpu": options.device == "cpu",
+        "gradient_checkpointing": options.device == "cuda",
+        "logging_steps": updates,
+        "save_strategy": "no",
+        "shuffle_dataset": False,
+        "report_to": [],
+        "disable_tqdm": True,
+    }
+    rows = [{"prompt": [{"role": "user", "content": f"Task {i}"}]} for i in range(PROMPTS * steps)]
+    common: dict[str, Any] = {
+        "model": load_model(options.checkpoint, attention=options.attention, dtype="float32"),
+        "processing_class": load_tokenizer(options.checkpoint),
+        "reward_funcs": pay,
+        "train_dataset": Dataset.from_list(rows),
+        "rollout_func": recorded,
+    }
+    if kind == "ours":
+        shared = {"policy_loss": "clip_higher", "lm_weight": 0.0, "advantage_std": "unbiased"}
+        args = GPPOConfig(micro_batch_tokens=options.budget, **shared, **told)
+        return GPPOTrainer(args=args, **common)
+    return GRPOTrainer(args=GRPOConfig(loss_type="dapo", beta=0.0, **told), **common)
+
+
+def state_of(device: str) -> tuple[float, float, float]:
+    """(seconds: CPU time, or the wall once the GPU is done; memory in MB now; the highest)."""
     if device == "cuda":
         import torch
 
         torch.cuda.synchronize()
-        return time.perf_counter()
-    return time.process_time()
+        memory = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+        return time.perf_counter(), memory[0] / 2**20, memory[1] / 2**20
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return time.process_time(), pages * resource.getpagesize() / 2**20, highest
 
 
 def measure(kind: str, options: argparse.Namespace) -> dict[str, float]:
@@ -67,52 +171,48 @@ def measure(kind: str, options: argparse.Namespace) -> dict[str, float]:
     class Clock(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
             if state.global_step % UPDATES == 0:
-                marks.append(seconds(options.device))
+                marks.append(state_of(options.device)[0])
 
     trainer.add_callback(Clock())
-    before, _ = memory_mb(options.device)
+    _, before, _ = state_of(options.device)
     trainer.train()
-    _, peak = memory_mb(options.device)
+    _, _, peak = state_of(options.device)
     return {"seconds": (marks[-1] - marks[0]) / options.steps, "peak_mb": peak - before}
 
 
-def disturbed(logp: Any, ids: Any, place: Any) -> Any:
-    """The old policy of the gradient: the model, off by a fixed amount at every token."""
-    return logp + 0.5 * (37.0 * ids + place).sin()
-
-
-def disturb_ours(trainer: Any) -> None:
+def disturb(kind: str, trainer: Any) -> None:
+    """Give the trainer an old policy: the model, off by a fixed amount at every token."""
     import torch
 
+    def disturbed(logp: Any, ids: Any, place: Any) -> Any:
+        return logp + 0.5 * (37.0 * ids + place).sin()
+
     @torch.no_grad()
-    def old_logps(updates: Any) -> None:
+    def of_updates(updates: Any) -> None:
         for micro in (m for u in updates for m in u.micro_batches):
             logp, _ = trainer._logp(trainer.model, micro)
             ids = micro.input_ids[:, -micro.answers :]
             micro.old_logp = disturbed(logp, ids, micro.mask.cumsum(1))
 
-    trainer._remember_old_logps = old_logps
-
-
-def disturb_peer(trainer: Any) -> None:
-    import torch
-
     generate = trainer._generate_and_score_completions
 
     @torch.no_grad()
-    def with_old_logps(inputs: Any) -> Any:
+    def of_batch(inputs: Any) -> Any:
         batch = generate(inputs)
         answers, kept = batch["completion_ids"], batch["completion_mask"]
         ids = torch.cat([batch["prompt_ids"], answers], 1)
         mask = torch.cat([batch["prompt_mask"], kept], 1)
+        size = trainer.args.per_device_train_batch_size
         logp, _, _ = trainer._get_per_token_logps_and_entropies(
-            trainer.model, ids, mask, answers.shape[1],
-            batch_size=trainer.args.per_device_train_batch_size,
-        )  # fmt: skip
+            trainer.model, ids, mask, answers.shape[1], batch_size=size
+        )
         batch["old_per_token_logps"] = disturbed(logp, answers, kept.cumsum(1))
         return batch
 
-    trainer._generate_and_score_completions = with_old_logps
+    if kind == "ours":
+        trainer._remember_old_logps = of_updates
+    else:
+        trainer._generate_and_score_completions = of_batch
 
 
 def gradient(kind: str, options: argparse.Namespace) -> dict[str, float]:
@@ -121,7 +221,7 @@ def gradient(kind: str, options: argparse.Namespace) -> dict[str, float]:
     from transformers import TrainerCallback
 
     trainer = build(kind, options, updates=1, steps=1)
-    (disturb_ours if kind == "ours" else disturb_peer)(trainer)
+    disturb(kind, trainer)
     kept: dict[str, Any] = {}
 
     class Keep(TrainerCallback):
@@ -209,11 +309,8 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(words: list[str]) -> None:
     options = parsed(words)
-    if options.job:
-        job = measure if options.job == "measure" else gradient
-        print(json.dumps(job(options.kind, options)))
-        return
-    print(json.dumps(compare(options)))
+    job = {"measure": measure, "gradient": gradient}.get(options.job)
+    print(json.dumps(job(options.kind, options) if job else compare(options)))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A base model of a few thousand parameters and trainers on it, shared by the training tests."""
 
+import importlib.util
 import random
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,17 @@ def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
     write_table(paths["problems"], Problem, problems)
     create_base(BaseJob(out=folder, examples=paths["examples"], settings=SMALL, seed=0))
     return {**paths, "checkpoint": folder / "checkpoint"}
+
+
+@pytest.fixture(scope="session")
+def child():
+    """The module `killed_child`."""
+    path = Path(__file__).with_name("killed_child.py")
+    spec = importlib.util.spec_from_file_location("killed_child", path)
+    assert spec and spec.loader  # noqa: PT018
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from transformers import TrainerCallback
 
 from configs.settings.training import RLSettings, SFTSettings, TrainRuntime
 from eval.records import Problem, Score
+from training import sft
 from training.launch.jobs import RLJob, SFTJob
 from training.rl import train as rl
-from training.sft import train as sft
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
 RL = RLSettings(
@@ -28,7 +28,7 @@ RL = RLSettings(
 )  # fmt: skip
 SFT = SFTSettings(
     epochs=2, learning_rate=3e-3, min_learning_rate=3e-4, batch_tokens=256, max_length=256,
-    checkpoint_steps=3, runtime=RUNTIME,
+    checkpoint_steps=3, optimizer="muon", runtime=RUNTIME,
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def rl_settings(kind: str) -> RLSettings:
 class LengthJudge:
     """Pays for an even length, so that an untrained model has something to learn."""
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: Any = None) -> None:
         pass
 
     def __enter__(self) -> Self:

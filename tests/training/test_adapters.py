@@ -4,13 +4,10 @@ import pytest
 import torch
 
 from configs.settings.training import LoRASettings, RLSettings, SFTSettings, TrainRuntime
+from training import sft
 from training.checkpoints import saving
-from training.checkpoints.saving import load_model, load_tokenizer
-from training.checkpoints.whole_model import lora_config
-from training.launch.jobs import RLJob, SFTJob
-from training.rl import train as rl
-from training.schedule import rl_schedule
-from training.sft import train as sft
+from training.checkpoints.saving import load_model, lora_config
+from training.launch.jobs import SFTJob
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
 LORA = LoRASettings(rank=4, alpha=8)
@@ -50,41 +47,16 @@ def test_a_killed_lora_run_continues_to_the_same_bits(files, tmp_path, monkeypat
     assert all(torch.equal(w, cut[n]) for n, w in whole.items())
 
 
-def test_rl_trains_adapters_only(files, tmp_path, problems):
-    s = RLSettings(steps=1, prompts_per_step=4, rollouts_per_prompt=4, mini_batch_prompts=4,
-                   warmup_steps=0, learning_rate=1e-2, max_tokens=16, engine="transformers",
-                   lora=LORA, runtime=RUNTIME)  # fmt: skip
-    job = RLJob(
-        out=tmp_path, checkpoint=files["checkpoint"], problems=files["problems"], settings=s
-    )
-    trainer = rl.build_trainer(
-        job,
-        load_model(files["checkpoint"], dtype="float32"),
-        load_tokenizer(files["checkpoint"]),
-        problems,
-        lambda completions, **_: [float(i % 2) for i in range(len(completions))],
-        rl_schedule(s, 1),
-        tmp_path / "c",
-    )
-    trained = [n for n, p in trainer.model.named_parameters() if p.requires_grad]
-    assert trained
-    assert all("lora_" in n for n in trained)
-    before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
-    trainer.train()
-    moved = {n for n, p in trainer.model.named_parameters() if not torch.equal(p, before[n])}
-    assert moved
-    assert moved <= set(trained)
-
-
-def test_no_lora_is_the_default_and_muon_refuses_it(files, tmp_path):
-    assert lora_config(None) is None
-    assert SFTSettings().lora is None
-    assert RLSettings().lora is None
-    with pytest.raises(ValueError, match="use adamw with lora"):
-        sft.run_sft(sft_job(files, tmp_path, optimizer="muon"))
-
-
-def test_spread_weights_refuse_it(monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(ValueError, match="not FSDP"):
+@pytest.mark.parametrize("name", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_spread_weights_refuse_it(monkeypatch, name):
+    monkeypatch.setenv(name, "true")
+    with pytest.raises(ValueError, match="not FSDP or ZeRO-3"):
         lora_config(LORA)
+
+
+def test_dropout_is_for_sft_only():
+    """In RL the old and the new probabilities would be those of different subnetworks."""
+    noisy = LoRASettings(dropout=0.1)
+    assert SFTSettings(lora=noisy).lora == noisy
+    with pytest.raises(ValueError, match=r"set lora\.dropout=0 in RL"):
+        RLSettings(lora=noisy)

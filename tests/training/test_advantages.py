@@ -17,7 +17,7 @@ def test_advantages_are_rewards_in_population_deviations_from_the_group_mean():
     mean, sigma = statistics.mean(rewards), statistics.pstdev(rewards)
     found = group_advantages(torch.tensor([rewards]))
     assert found.advantage[0].tolist() == pytest.approx([(r - mean) / sigma for r in rewards])
-    assert found.live.all()
+    assert found.mixed.all()
 
 
 def test_the_unbiased_deviation_is_the_authors_option():
@@ -29,7 +29,7 @@ def test_the_unbiased_deviation_is_the_authors_option():
 
 def test_a_group_of_equal_rewards_has_nothing_to_teach():
     found = group_advantages(torch.tensor([[1.0, 1.0], [1.0, 0.0]]))
-    assert found.live.tolist() == [[False, False], [True, True]]
+    assert found.mixed.tolist() == [[False, False], [True, True]]
     assert found.advantage[0].tolist() == [0.0, 0.0]
     assert found.scored.all()
 
@@ -39,13 +39,13 @@ def test_an_unscored_answer_leaves_its_group():
     without = group_advantages(torch.tensor([[1.0, 0.0, 0.5]]))
     assert with_gap.advantage[0, [0, 2, 3]].tolist() == without.advantage[0].tolist()
     assert with_gap.advantage[0, 1].item() == 0.0
-    assert with_gap.live.tolist() == [[True, False, True, True]]
+    assert with_gap.mixed.tolist() == [[True, False, True, True]]
 
 
 def test_a_group_with_fewer_than_two_scored_answers_is_dropped():
     found = group_advantages(torch.tensor([[1.0, NAN, NAN], [NAN, NAN, NAN]]))
     assert not found.scored.any()
-    assert not found.live.any()
+    assert not found.mixed.any()
     assert not found.advantage.any()
 
 
@@ -63,4 +63,4 @@ def test_advantages_are_finite_and_sum_to_zero_in_every_group(rows):
     found = group_advantages(rewards)
     assert torch.isfinite(found.advantage).all()
     assert found.advantage.sum(1).abs().max().item() < 1e-6
-    assert not found.advantage[~found.live].any()
+    assert not found.advantage[~found.mixed].any()

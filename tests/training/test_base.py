@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from configs.settings.training import BaseModelSettings
-from training.checkpoints.base import corpus, create_base, prepare_for_chat, small_tokenizer, widen
+from training.checkpoints.base import create_base, prepare_for_chat, small_tokenizer, widen
 from training.checkpoints.lineage import read_lineage
 from training.checkpoints.saving import load_model, load_tokenizer
 from training.launch.jobs import BaseJob, write_job
@@ -42,15 +42,6 @@ def test_the_same_seed_makes_the_same_bytes(files, tmp_path):
         ).read_bytes(), name
 
 
-def test_another_seed_makes_other_weights(files, tmp_path):
-    weights = []
-    for seed in (1, 2):
-        make(tmp_path / str(seed), files, seed)
-        model = load_model(tmp_path / str(seed) / "checkpoint")
-        weights.append(model.get_input_embeddings().weight)
-    assert not torch.equal(*weights)
-
-
 def test_the_model_is_qwen3_of_the_asked_size_and_stops_at_the_end_of_a_turn(files, tmp_path):
     result = make(tmp_path, files, 0)
     model, tokenizer = load_model(tmp_path / "checkpoint"), load_tokenizer(tmp_path / "checkpoint")
@@ -74,13 +65,6 @@ def test_numbers_of_two_digits_are_one_token_and_think_tags_survive_decoding():
     (ids,) = response_ids(tokenizer, ["<think>\n12+34=46\n</think>"])
     assert len(tokenizer("12", add_special_tokens=False)["input_ids"]) == 1
     assert response_texts(tokenizer, [ids]) == ["<think>\n12+34=46\n</think>"]
-
-
-def test_the_corpus_takes_every_domain_alike(examples):
-    code = [e.model_copy(update={"domain": "code", "response": "CODE"}) for e in examples[:4]]
-    texts = corpus([*examples, *code], seed=0)
-    assert sum("CODE" in t for t in texts) == 4
-    assert texts == corpus([*examples, *code], seed=0)
 
 
 def test_a_pretrained_model_without_chatml_tokens_is_refused(files):
@@ -119,13 +103,6 @@ def test_training_starts_from_any_local_checkpoint(files, tmp_path):
         assert torch.equal(weight, after.state_dict()[name])
     assert load_tokenizer(tmp_path / "checkpoint").chat_template
     assert [s.stage for s in read_lineage(tmp_path / "checkpoint")] == ["base", "base"]
-
-
-def test_random_weights_need_examples_and_have_seen_no_stage(tmp_path):
-    with pytest.raises(ValueError, match="builds its tokenizer from examples"):
-        create_base(BaseJob(out=tmp_path, settings=SMALL))
-    with pytest.raises(ValueError, match="stands_for=sft needs kind=pretrained"):
-        BaseModelSettings(kind="random", stands_for="sft")
 
 
 def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):

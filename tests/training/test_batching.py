@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.settings.training import RLSettings
 from training.packing import (
     cut_steps,
     epoch_batches,
     length_groups,
     optimizer_steps,
     prompt_order,
+    rl_schedule,
 )
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=80)
@@ -36,20 +38,9 @@ def test_a_plan_visits_every_sequence_every_epoch_in_a_multiple_of_batches(
     assert min(seen.values()) >= epochs
 
 
-def test_a_plan_depends_on_its_seed_and_nothing_else():
-    lengths = list(range(1, 60))
-    assert epoch_batches(lengths, 100, 2, seed=1) == epoch_batches(lengths, 100, 2, seed=1)
-    assert epoch_batches(lengths, 100, 2, seed=1) != epoch_batches(lengths, 100, 2, seed=2)
-
-
 def test_half_an_epoch_visits_half_the_sequences():
     plan = epoch_batches([3] * 40, 30, 0.5, seed=0)
     assert sum(map(len, plan)) == 20
-
-
-def test_no_sequence_is_an_error():
-    with pytest.raises(ValueError, match="no batch"):
-        epoch_batches([], 10, 1, seed=0)
 
 
 def order(**changes):
@@ -104,3 +95,25 @@ def test_a_step_mixes_lengths_when_it_holds_several_cells():
     lengths = [10] * 50 + [50] * 50
     steps = optimizer_steps(lengths, 400, 50, 1, seed=1)
     assert any({lengths[i] for i in step} == {10, 50} for step in steps)
+
+
+MATH = RLSettings()
+CODE = RLSettings(mini_batch_prompts=32, learning_rate=5e-7)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("settings", [MATH, CODE], ids=["math", "code"])
+@pytest.mark.parametrize("oversampling", [1, 2])
+def test_the_papers_batch_fits_every_number_of_processes(settings, world, oversampling):
+    settings = settings.model_copy(update={"oversampling": oversampling})
+    units = rl_schedule(settings, world)
+    trained = units.per_device_train_batch_size * world // oversampling
+    assert trained == settings.mini_batch_prompts * 8
+    assert trained * units.steps_per_generation == 128 * 8
+    assert units.max_steps == 100 * units.steps_per_generation
+    assert units.warmup_steps == (80 if settings.mini_batch_prompts == 16 else 40)
+
+
+def test_more_processes_than_prompts_in_a_mini_batch_are_refused_with_what_would_divide():
+    with pytest.raises(ValueError, match=r"16 = 0 × 32 \+ 16; 32 and 32 would divide"):
+        rl_schedule(MATH, 32)

@@ -77,8 +77,3 @@ def test_the_commands_of_the_readme_are_understood(path, words, monkeypatch):
     (options,) = told
     if "--device cuda" in words:
         assert options.device == "cuda"
-
-
-def test_the_readme_names_the_measurements_that_need_a_gpu():
-    gpu = {path for path, words in COMMANDS if "--device cuda" in words}
-    assert gpu == {"tests/bench/bench_rl_step.py", "tests/bench/bench_lm_head.py"}

@@ -6,7 +6,6 @@ The real server is started in tests/training/test_own_vllm.py.
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from itertools import pairwise
@@ -20,8 +19,6 @@ from configs.settings.training import RLSettings, TrainRuntime
 from training.launch.jobs import RLJob, write_job
 from training.launch.node import EXIT_WORKER_LOST
 from training.vllm import sidecar
-from training.vllm.ports import free_port
-from training.vllm.server import URL, own_server
 
 SERVER = """
 import json, os, subprocess, sys, threading, time
@@ -173,12 +170,6 @@ def test_an_engine_that_outlives_its_server_is_ended_with_it(run, job):
         time.sleep(0.05)
 
 
-def test_a_free_port_is_one_that_can_be_listened_on():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port("127.0.0.1")))
-        listener.listen()
-
-
 def test_trainers_and_server_share_the_gpus_of_their_machine(job, monkeypatch):
     two = job.settings.model_copy(update={"engine_runtime": EngineRuntime(tensor_parallel=2)})
     pair = job.model_copy(update={"settings": two})
@@ -196,7 +187,7 @@ def test_the_server_has_room_for_a_prompt_and_its_answer_and_takes_weights(job):
     after = dict(pairwise(command))
     assert after["--max-model-len"] == str(4_096 + 32_768)
     assert after["--dtype"] == "float32"
-    assert after["--worker-extension-cls"] == "training.vllm.worker.PolicyWeights"
+    assert after["--worker-extension-cls"] == "training.vllm.server.PolicyWeights"
     assert after["--middleware"] == "training.vllm.server.RequireToken"
     (job.checkpoint / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
     command = sidecar.serve_command(job, "policy", "127.0.0.1", 20_001, cuda=True)
@@ -204,15 +195,6 @@ def test_the_server_has_room_for_a_prompt_and_its_answer_and_takes_weights(job):
     assert after["--max-model-len"] == "512"
     assert json.loads(after["--weight-transfer-config"]) == {"backend": "nccl"}
     assert "--worker-extension-cls" not in command
-
-
-def test_a_trainer_that_was_told_of_no_server_says_how_to_get_one(monkeypatch):
-    monkeypatch.delenv(URL, raising=False)
-    with pytest.raises(ValueError, match=r"without runtime\.vllm_server_url: a stage starts"):
-        own_server()
-    monkeypatch.setenv(URL, "http://127.0.0.1:1")
-    assert own_server() == "http://127.0.0.1:1"
-    assert own_server("http://gpu-1:8000") == "http://gpu-1:8000"
 
 
 def test_only_the_first_machine_of_a_step_has_the_server(job, monkeypatch):

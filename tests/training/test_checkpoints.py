@@ -1,22 +1,27 @@
-"""Checkpoints: only whole ones count."""
+"""Checkpoints: only whole ones count, and each says where it comes from."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
-from training.checkpoints import whole_model
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
+from training.callbacks import StableCheckpoints
+from training.checkpoints import saving
+from training.checkpoints.base import lineage_of
+from training.checkpoints.lineage import model_card, read_lineage, step_of, write_lineage
 from training.checkpoints.saving import (
-    STABLE,
-    StableCheckpoints,
     check_layout,
     load_model,
     load_tokenizer,
     save_model,
     save_trained,
 )
-from training.layout import latest
+from training.launch.jobs import BaseJob
+from training.layout import STABLE, latest
 
 
 def checkpoint(folder, step, *, stable=True):
@@ -30,19 +35,6 @@ def checkpoint(folder, step, *, stable=True):
 
 def state(step):
     return SimpleNamespace(is_world_process_zero=True, global_step=step)
-
-
-def test_the_latest_checkpoint_is_the_newest_by_number_not_by_name(tmp_path):
-    checkpoint(tmp_path, 90)
-    newest = checkpoint(tmp_path, 100)
-    assert latest(tmp_path) == newest
-
-
-def test_a_half_written_checkpoint_is_never_used(tmp_path):
-    whole = checkpoint(tmp_path, 10)
-    checkpoint(tmp_path, 20, stable=False)
-    assert latest(tmp_path) == whole
-    assert latest(tmp_path / "nowhere") is None
 
 
 def test_half_written_checkpoints_are_removed_when_training_begins(tmp_path):
@@ -79,7 +71,7 @@ def test_weights_gathered_from_shards_are_saved_in_the_type_that_was_asked_for(
 ):
     model = load_model(files["checkpoint"], dtype="float32")
     gathered = {n: w + 1 for n, w in model.state_dict().items()}  # not what this process holds
-    monkeypatch.setattr(whole_model, "gathered", lambda _: gathered.items())
+    monkeypatch.setattr(saving, "gathered", lambda _: gathered.items())
     trainer: Any = SimpleNamespace(
         model=model,
         processing_class=load_tokenizer(files["checkpoint"]),
@@ -112,3 +104,59 @@ def test_a_checkpoint_of_another_layout_is_refused_with_the_fix(tmp_path, writte
     check_layout(other, None)
     with pytest.raises(ValueError, match=r"set topology\.sharding .* remove .* begin this stage"):
         check_layout(other, folder)
+
+
+STEPS = [
+    step_of("base", "Qwen/Qwen3-8B-Base@main", 0, BaseModelSettings()),
+    step_of("sft", "the step before", 1, SFTSettings()),
+    step_of("rl math", "the step before", 2, RLSettings(loss="cispo")),
+]
+
+
+def header(card):
+    return yaml.safe_load(card.split("---")[1])
+
+
+def test_the_card_lists_every_step_and_names_the_base_model():
+    card = model_card(STEPS)
+    assert header(card)["base_model"] == "Qwen/Qwen3-8B-Base"
+    assert header(card)["library_name"] == "transformers"
+    for n, words in enumerate(["base", "sft", "rl math"], 1):
+        assert f"| {n} | {words} |" in card
+    assert "loss cispo" in card
+
+
+def test_a_random_base_model_is_no_hub_id():
+    settings = BaseModelSettings(kind="random")
+    step = step_of("base", "random weights, seed 0", 0, settings)
+    assert "base_model" not in header(model_card([step]))
+
+
+def test_lineage_survives_its_file_and_holds_all_settings_but_runtime(tmp_path):
+    write_lineage(tmp_path, STEPS)
+    assert read_lineage(tmp_path) == STEPS
+    flat = json.loads((tmp_path / "lineage.json").read_text())[2]["settings"]
+    assert flat["mini_batch_prompts"] == "16"
+    assert flat["judge.reward.code"] == "soft"
+    assert not any("runtime" in name for name in flat)
+    other = RLSettings(loss="cispo", runtime=TrainRuntime(threads=3))
+    assert step_of("rl math", "the step before", 2, other) == STEPS[2]
+
+
+def test_a_checkpoint_of_another_origin_is_named_without_its_folder(tmp_path):
+    (step,) = read_lineage(tmp_path)
+    assert step.start == tmp_path.name
+    (step,) = read_lineage("Kwai-Klear/Klear-Reasoner-8B-SFT")
+    assert step.start == "Kwai-Klear/Klear-Reasoner-8B-SFT"
+
+
+def test_a_local_model_taken_up_again_keeps_its_history(files, tmp_path):
+    model, tokenizer = load_model(files["checkpoint"]), load_tokenizer(files["checkpoint"])
+    save_model(model, tokenizer, tmp_path / "released", STEPS[:2])
+    job = BaseJob(
+        out=tmp_path, settings=BaseModelSettings(model=str(tmp_path / "released"), stands_for="sft")
+    )
+    steps = lineage_of(job)
+    assert [s.stage for s in steps] == ["base", "sft", "base"]
+    assert steps[2].settings["model"] == "released"
+    assert str(tmp_path) not in model_card(steps)

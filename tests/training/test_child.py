@@ -1,4 +1,4 @@
-"""The child process: jobs as files, exit codes, results."""
+"""The processes of a stage: jobs as files, exit codes, what they write, how they are launched."""
 
 import json
 import subprocess
@@ -6,15 +6,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import FullyShardedDataParallelPlugin, patch_environment
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from pydantic import ValidationError
 
 from configs.settings.engines import EngineSettings, Sampling
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
-from training.launch import child
+from training.launch import child, node
 from training.launch.jobs import BaseJob, GenerateJob, RLJob, SFTJob, read_job, write_job
+from training.layout import MetricsFile, ProgressFile
 
 ROOT = Path(__file__).parents[2]
 HERE = Path("somewhere")
+PLACE = ["--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"]
+PLACE += ["--main_process_port", "29511", "--num_processes", "16"]
 JOBS = [
     BaseJob(out=HERE, examples=HERE, settings=BaseModelSettings(kind="random"), seed=1),
     SFTJob(out=HERE, base=HERE, examples=HERE, settings=SFTSettings(), seed=2),
@@ -89,3 +95,91 @@ def test_wrong_usage_exits_with_2(tmp_path, capsys):
     assert child.main([]) == 2
     assert child.main([str(tmp_path / "no.json")]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+def steps(out):
+    lines = (out / "logs/metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+def test_a_resumed_run_drops_the_lines_after_its_checkpoint(tmp_path):
+    metrics = MetricsFile(tmp_path)
+    for step in (10, 20, 30):
+        metrics.append(step, {"loss": 1.0})
+    MetricsFile(tmp_path, after_step=20).append(30, {"loss": 2.0})
+    assert steps(tmp_path) == [10, 20, 30]
+    last = (tmp_path / "logs/metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["metrics"] == {"loss": 2.0}
+
+
+def test_a_line_cut_by_a_kill_is_dropped(tmp_path):
+    MetricsFile(tmp_path).append(1, {"loss": 1.0})
+    with (tmp_path / "logs/metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "ti')
+    MetricsFile(tmp_path, after_step=5)
+    assert steps(tmp_path) == [1]
+
+
+def test_progress_is_written_rarely_but_always_at_the_end(tmp_path):
+    progress = ProgressFile(tmp_path)
+    path = tmp_path / ".resume/progress.json"
+    progress.report(1, 100, "first")
+    progress.report(2, 100, "too soon")
+    assert json.loads(path.read_text()) == {"done": 1, "total": 100, "note": "first"}
+    progress.report(100, 100, "end")
+    assert json.loads(path.read_text())["note"] == "end"
+
+
+def validated(sharding: str):
+    given = ["--config_file", str(node.CONFIGS / node.FILES[sharding]), *PLACE]
+    parsed = launch_command_parser().parse_args(
+        [*given, "--module", "training.launch.child", "job.json"]
+    )
+    return _validate_launch_command(parsed)[0]
+
+
+@pytest.mark.parametrize("sharding", ["full", "none"])
+def test_torchrun_is_told_the_machines_and_processes(sharding):
+    arguments = validated(sharding)
+    assert arguments.use_fsdp == (sharding == "full")
+    assert arguments.multi_gpu == (sharding == "none")
+    prepare_multi_gpu_env(arguments)
+    names = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint")
+    assert [str(getattr(arguments, name)) for name in names] == ["2", "8", "1", "10.0.0.1:29511"]
+    assert arguments.rdzv_backend == "static"
+
+
+def test_full_sharding_is_fsdp2_with_checkpoints_in_shards():
+    environment = prepare_multi_gpu_env(validated("full"))
+    with patch_environment(**environment):
+        plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is True
+    assert "SHARDED" in str(plugin.state_dict_type)
+    assert environment["ACCELERATE_MIXED_PRECISION"] == "no"  # the stage's runtime.bf16 decides
+
+
+def test_zero3_is_deepspeeds_and_gathers_the_weights_it_saves():
+    arguments = validated("zero3")
+    assert arguments.use_deepspeed
+    arguments.deepspeed_fields_from_accelerate_config = ""
+    _, environment = prepare_deepspeed_cmd_env(arguments)
+    assert environment["ACCELERATE_USE_DEEPSPEED"] == "true"
+    assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "3"
+    assert environment["ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("sharding", "refusal"), [("full", "does not see"), ("zero3", "DeepSpeed")]
+)
+def test_what_cannot_start_is_refused_before_anything_does(
+    tmp_path, monkeypatch, capsys, sharding, refusal
+):
+    monkeypatch.setattr(node.importlib.util, "find_spec", lambda _: None)
+    if sharding == "zero3":
+        (tmp_path / "job.json").touch()
+    arguments = [str(tmp_path / "job.json"), "--processes", "2", "--at", "10.0.0.1:29511"]
+    with pytest.raises(SystemExit) as ended:
+        node.main([*arguments, "--sharding", sharding])
+    assert ended.value.code == 2
+    assert refusal in capsys.readouterr().err

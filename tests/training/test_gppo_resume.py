@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from training.checkpoints.saving import STABLE, StableCheckpoints
+from training.callbacks import StableCheckpoints
+from training.layout import STABLE
 from training.rl.rollout import buffer_path
 from training.rl.trainer import GPPOTrainer
 
@@ -117,14 +118,6 @@ def test_the_rest_of_a_rollout_is_never_dropped_in_silence(make_trainer, tmp_pat
     own.unlink()
     with pytest.raises(ValueError, match=r"after 1 updates of a rollout.*rollout_0\.pt is missing"):
         make_trainer(pay, **config).train(resume_from_checkpoint=str(inside))
-
-
-def test_another_trainers_checkpoint_between_two_rollouts_is_taken(make_trainer, tmp_path):
-    config, between = cut_at(make_trainer, tmp_path, 2)
-    buffer_path(between, 0).unlink()
-    trainer = make_trainer(pay, **config)
-    trainer.train(resume_from_checkpoint=str(between))
-    assert trainer.state.global_step == 4
 
 
 def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(

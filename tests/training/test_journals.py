@@ -1,7 +1,6 @@
 """What RL writes down: whole lines only, of a resumed run nothing twice, whatever a model wrote."""
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,12 +31,11 @@ def journal(tmp_path, monkeypatch):
     monkeypatch.setattr(journals, "response_texts", lambda _, answers: [SEPARATORS] * len(answers))
     score = Score(problem_id="p", reward=None, correct=None, pass_rate=None, verdict="IE",
                   reason=SEPARATORS)  # fmt: skip
-    reward: Any = SimpleNamespace(scores=[score, score])
     tokenizer: Any = None
 
     def make(after_step=0) -> RolloutJournal:
         return RolloutJournal(
-            tmp_path, tokenizer, reward, keep=1, longest=10, after_step=after_step
+            tmp_path, tokenizer, lambda: [score, score], keep=1, longest=10, after_step=after_step
         )
 
     return make

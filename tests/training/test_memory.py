@@ -6,7 +6,7 @@ from accelerate import DistributedDataParallelKwargs
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from training.sft.optimizers import MuonAndAdamW
+from training.sft import MuonAndAdamW
 from training.sizing import memory
 from training.sizing.model_facts import KNOWN, ModelFacts
 

@@ -11,8 +11,7 @@ from training.advantages import group_advantages
 from training.layout import OFF_POLICY
 from training.losses import POLICY_LOSSES, Clip, policy_weight, token_weight, weighted_nll
 from training.rl.config import GPPOConfig
-from training.rl.journals import OffPolicyJournal
-from training.rl.off_policy_counts import headline, read_off_policy, summed
+from training.rl.off_policy_counts import OffPolicyJournal, headline, read_off_policy, summed
 from training.rl.rollout import MicroBatch
 from training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
 

@@ -20,7 +20,7 @@ from tasks.models.launch import RESTARTS
 from training.checkpoints.base import create_base
 from training.launch.jobs import BaseJob
 from training.layout import CHECKPOINTS, latest, step_of_checkpoint
-from training.vllm.on_cpu import HANDED_OVER
+from training.vllm.sampler import HANDED_OVER
 
 # three starts of vLLM, a minute each on a free machine
 pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]

@@ -17,7 +17,7 @@ import os, subprocess, sys, time
 # the launcher starts a process of the run and ends before that one looks for it
 late = "import sys, time; time.sleep(1); from pathlib import Path; " \\
        "from training.launch import rank; " \\
-       "rank.join_the_run(Path(sys.argv[1])); Path(sys.argv[1], 'joined').touch()"
+       "rank.join_run(Path(sys.argv[1])); Path(sys.argv[1], 'joined').touch()"
 os.environ.update(WORLD_SIZE="2", RANK="0")
 os.environ["KLEAR_LAUNCHER"] = str(os.getpid())
 child = subprocess.Popen([sys.executable, "-c", late, sys.argv[1]])

@@ -5,7 +5,6 @@ import pytest
 from training.checkpoints.saving import load_tokenizer
 from training.render import (
     check_tokenizer,
-    conversation,
     end_of_turn,
     prompt_ids,
     response_ids,
@@ -21,12 +20,6 @@ def test_a_prompt_ends_where_the_answer_begins(files):
     )
 
 
-def test_the_template_never_opens_the_think_block(files):
-    tokenizer = load_tokenizer(files["checkpoint"])
-    (ids,) = prompt_ids(tokenizer, ["p"])
-    assert "<think>" not in tokenizer.decode(ids)
-
-
 def test_an_answer_ends_with_the_end_of_turn_and_decodes_to_itself(files, examples):
     tokenizer = load_tokenizer(files["checkpoint"])
     texts = [e.response for e in examples]
@@ -35,29 +28,11 @@ def test_an_answer_ends_with_the_end_of_turn_and_decodes_to_itself(files, exampl
     assert response_texts(tokenizer, ids) == texts
 
 
-def test_the_trainer_renders_prompts_as_we_do(files):
-    """TRL tokenizes conversational prompts itself when vLLM samples."""
-    tokenizer = load_tokenizer(files["checkpoint"])
-    theirs = tokenizer.apply_chat_template(
-        [conversation("Make 5.")], add_generation_prompt=True, tokenize=True, return_dict=True
-    )
-    assert theirs["input_ids"] == prompt_ids(tokenizer, ["Make 5."])
-
-
-def test_nothing_renders_to_nothing(files):
-    tokenizer = load_tokenizer(files["checkpoint"])
-    assert prompt_ids(tokenizer, []) == response_ids(tokenizer, []) == []
-
-
 def altered(files, **changes):
     tokenizer = load_tokenizer(files["checkpoint"])
     for name, value in changes.items():
         setattr(tokenizer, name, value)
     return tokenizer
-
-
-def test_a_tokenizer_that_can_be_trained_and_judged_is_accepted(files):
-    check_tokenizer(altered(files))
 
 
 @pytest.mark.parametrize(

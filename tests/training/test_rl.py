@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from transformers import TrainerState
 
 from configs.settings.ablation import ablations, load_ablation
@@ -14,14 +13,14 @@ from eval.tables import read_table
 from training.checkpoints.lineage import read_lineage
 from training.checkpoints.saving import load_model, load_tokenizer
 from training.launch.jobs import RLJob
+from training.launch.node import PORTS
 from training.layout import kept_model, kept_models
+from training.packing import rl_schedule
 from training.render import prompt_ids
 from training.rl import train as rl
 from training.rl.config import gppo_config, vllm_arguments
 from training.rl.journals import RolloutRow
-from training.rl.reward import JudgeReward, components
-from training.schedule import rl_schedule
-from training.vllm.ports import PORTS
+from training.rl.train import JudgeReward, components
 from training.vllm.server import URL
 
 RUNTIME = TrainRuntime(
@@ -48,31 +47,6 @@ def settings(**changes) -> RLSettings:
     return RLSettings(**(few | changes))
 
 
-class LengthJudge:
-    """A judge that pays for length: rewards differ even for an untrained model."""
-
-    def __init__(self, settings=None):
-        self.settings = settings
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def judge_many(self, items, draw=0):
-        for problem, text, index in items:
-            good = len(text) % 2 == 0
-            yield Score(
-                problem_id=problem.id,
-                index=index,
-                reward=1.0 if good else -1.0,
-                correct=good,
-                pass_rate=float(good),
-                verdict="AC" if good else "WA",
-            )
-
-
 def numbers(out):
     lines = [json.loads(line) for line in (out / "logs/metrics.jsonl").read_text().splitlines()]
     return [
@@ -89,10 +63,6 @@ def job_for(files, out, **changes):
         settings=settings(**changes),
         seed=5,
     )
-
-
-class Killed(Exception):
-    pass
 
 
 def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
@@ -124,36 +94,6 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
     assert (progress["done"], progress["total"]) == (2, 2)
 
 
-def test_a_killed_stage_continues_to_the_same_bits(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(rl, "Judge", LengthJudge)
-    live = {"drop_zero_advantage": True, "keep_every": 1}
-    rl.run_rl(job_for(files, tmp_path / "whole", **live))
-
-    original = JudgeReward.__call__
-    calls = []
-
-    def mortal(self, **kwargs):
-        calls.append(1)
-        if len(calls) == 3:  # in the third rollout: two checkpoints exist
-            raise Killed
-        return original(self, **kwargs)
-
-    monkeypatch.setattr(JudgeReward, "__call__", mortal)
-    with pytest.raises(Killed):
-        rl.run_rl(job_for(files, tmp_path / "killed", **live))
-    monkeypatch.setattr(JudgeReward, "__call__", original)
-    rl.run_rl(job_for(files, tmp_path / "killed", **live))
-
-    whole = numbers(tmp_path / "whole")
-    assert len(whole) == 4
-    assert any(m["updates"] > 0 for _, m in whole)
-    assert numbers(tmp_path / "killed") == whole
-    kept = [str(kept_model(tmp_path, n).relative_to(tmp_path)) for n in (1, 2, 3)]
-    for name in ("rollouts.parquet", *(f"{m}/model.safetensors" for m in ("checkpoint", *kept))):
-        expected = (tmp_path / "whole" / name).read_bytes()
-        assert (tmp_path / "killed" / name).read_bytes() == expected, name
-
-
 def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
     tokenizer = load_tokenizer(files["checkpoint"])
     long = Problem(domain="math", prompt="Make 5 from " + "9, " * 200, answer="5")
@@ -173,10 +113,10 @@ def test_a_model_that_would_end_answers_early_is_refused_before_any_rollout(file
         rl.run_rl(job)
 
 
-def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(problems):
+def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(problems, child):
     seen = []
 
-    class Judge(LengthJudge):
+    class Judge(child.LengthJudge):
         def judge_many(self, items, draw=0):
             items = list(items)
             seen.append((draw, [(p.id, i) for p, _, i in items]))
@@ -186,12 +126,12 @@ def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(pro
     reward = JudgeReward(Judge(), problems)
     state = TrainerState(global_step=12)
     paid = reward(completions=["ab", "abc", "ab"], problem_id=[a, a, b], trainer_state=state)
-    assert paid == [1.0, -1.0, 1.0]
+    assert paid == [1.0, 0.0, 1.0]
     assert seen == [(12, [(a, 0), (a, 1), (b, 0)])]  # the step draws the tests of all siblings
 
 
-def test_an_unscored_answer_is_none_and_not_zero(problems):
-    class Broken(LengthJudge):
+def test_an_unscored_answer_is_none_and_not_zero(problems, child):
+    class Broken(child.LengthJudge):
         def judge_many(self, items, draw=0):
             for problem, _, index in items:
                 yield Score(
@@ -224,24 +164,6 @@ def test_vllm_gets_the_papers_lengths_and_no_importance_correction(tmp_path, eng
     assert config.vllm_importance_sampling_correction is False
     assert (config.max_steps, config.warmup_steps, config.save_steps) == (800, 80, 40)
     assert (config.epsilon, config.epsilon_high, config.beta) == (0.2, 0.28, 0.0)
-
-
-def test_vllm_server_and_correction_are_settings():
-    s = RLSettings(
-        engine="vllm_server",
-        importance_cap=2.0,
-        runtime=TrainRuntime(vllm_server_url="http://127.0.0.1:9"),
-    )
-    arguments = vllm_arguments(s)
-    assert arguments["vllm_server_base_url"] == "http://127.0.0.1:9"
-    assert arguments["vllm_importance_sampling_correction"] is True
-    assert arguments["vllm_importance_sampling_clip_max"] == 2.0
-    assert vllm_arguments(RLSettings())["vllm_importance_sampling_correction"] is False
-    colocated = vllm_arguments(RLSettings())
-    assert colocated["vllm_tensor_parallel_size"] == 1
-    assert colocated["vllm_enable_sleep_mode"] is torch.cuda.is_available()
-    short = vllm_arguments(RLSettings(), positions=8_192)
-    assert short["vllm_max_model_length"] == 8_192
 
 
 def test_the_first_process_is_told_of_the_stages_own_server_and_no_other_asks_one(monkeypatch):
@@ -285,8 +207,8 @@ def weights(folder) -> bytes:
 
 
 @pytest.mark.parametrize("lora", [None, LoRASettings(rank=4, alpha=8)], ids=["all", "lora"])
-def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch, lora):
-    monkeypatch.setattr(rl, "Judge", LengthJudge)
+def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch, child, lora):
+    monkeypatch.setattr(rl, "Judge", child.LengthJudge)
     more = {"lora": lora, "drop_zero_advantage": True}
     found = rl.run_rl(job_for(files, tmp_path / "kept", keep_every=2, **more))
     rl.run_rl(job_for(files, tmp_path / "short", steps=2, **more))

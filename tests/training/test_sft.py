@@ -1,63 +1,54 @@
-"""SFT on the real trainer: what is learned from, and exact resumption."""
+"""SFT on the real trainer: what is learned from, and by which gradient."""
 
 import json
+import math
 
 import pytest
 import torch
+from torch import nn
 from transformers import TrainerCallback
 
 from configs.settings.training import SFTSettings, TrainRuntime
-from eval.tables import count_rows
-from training.checkpoints.saving import STABLE, load_model, load_tokenizer
+from eval.records import Example
+from eval.tables import count_rows, read_table, write_table
+from training import layout, sft
+from training.checkpoints.saving import load_model, load_tokenizer
 from training.launch.jobs import SFTJob
-from training.render import prompt_ids
-from training.sft import train as sft
-from training.sft.rows import IGNORED, tokenized
+from training.packing import check_packing
+from training.render import prompt_ids, response_ids
+from training.sft import (
+    IGNORED,
+    MuonAndAdamW,
+    TooLong,
+    report_too_long,
+    split_parameters,
+    tokenized,
+    trainable,
+)
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
 
 
-def settings(**changes) -> SFTSettings:
-    few = {
-        "epochs": 2,
-        "learning_rate": 3e-3,
-        "min_learning_rate": 3e-4,
-        "batch_tokens": 256,
-        "max_length": 256,
-        "checkpoint_steps": 4,
-        "runtime": RUNTIME,
-    }
-    return SFTSettings(**(few | changes))
+@pytest.fixture
+def job(files, tmp_path):
+    """`job(**settings)`: a small one in `tmp_path`."""
+
+    def make(name="", **changes) -> SFTJob:
+        few = {"epochs": 2, "learning_rate": 3e-3, "min_learning_rate": 3e-4, "batch_tokens": 256,
+               "max_length": 256, "checkpoint_steps": 5, "runtime": RUNTIME}  # fmt: skip
+        return SFTJob(out=tmp_path / name, base=files["checkpoint"], examples=files["examples"],
+                      settings=SFTSettings(**(few | changes)), seed=4)  # fmt: skip
+
+    return make
 
 
-def metrics(out):
-    return [json.loads(line) for line in (out / "logs/metrics.jsonl").read_text().splitlines()]
-
-
-def numbers(out):
-    """Steps and metrics without the wall clock."""
-    return [(line["step"], line["metrics"]) for line in metrics(out)]
-
-
-class Killed(Exception):
-    pass
-
-
-class KillAt(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_end(self, args, state, control, **_):
-        if state.global_step == self.step:
-            raise Killed
+def progress(out):
+    return json.loads((out / layout.PROGRESS).read_text())
 
 
 def test_the_loss_is_on_the_answer_only(files, tmp_path):
     tokenizer = load_tokenizer(files["checkpoint"])
-    data = tokenized(files["examples"], tokenizer, 256, tmp_path)
-    example = data[0]
-    prompt = prompt_ids(tokenizer, [tokenizer.decode(example["input_ids"])])
-    assert prompt  # the template renders
+    example = tokenized(files["examples"], tokenizer, 256, tmp_path)[0]
     answer = [t for t in example["labels"] if t != IGNORED]
     assert example["labels"] == [IGNORED] * (len(example["labels"]) - len(answer)) + answer
     assert example["input_ids"][-len(answer) :] == answer
@@ -66,97 +57,193 @@ def test_the_loss_is_on_the_answer_only(files, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, optimizer):
-    result = sft.run_sft(
-        SFTJob(
-            out=tmp_path,
-            base=files["checkpoint"],
-            examples=files["examples"],
-            settings=settings(epochs=4, optimizer=optimizer, checkpoint_steps=5),
-        )
-    )
-    losses = [m["loss"] for _, m in numbers(tmp_path)]
+def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, job, optimizer):
+    result = sft.run_sft(job(epochs=4, optimizer=optimizer))
+    lines = map(json.loads, (tmp_path / layout.METRICS).read_text().splitlines())
+    losses = [line["metrics"]["loss"] for line in lines]
     assert losses[-1] < 0.8 * losses[0]
     assert result["truncated_examples"] == 0
-    model = load_model(tmp_path / "checkpoint", dtype="float32")
-    before = load_model(files["checkpoint"], dtype="float32")
-    assert not torch.equal(
-        model.get_input_embeddings().weight, before.get_input_embeddings().weight
-    )
+    folders = files["checkpoint"], tmp_path / "checkpoint"
+    before, after = (load_model(f, dtype="float32").get_input_embeddings() for f in folders)
+    assert not torch.equal(before.weight, after.weight)
     assert load_tokenizer(tmp_path / "checkpoint").chat_template
-    progress = json.loads((tmp_path / ".resume/progress.json").read_text())
-    assert progress["done"] == progress["total"] == result["steps"]
+    assert progress(tmp_path)["done"] == progress(tmp_path)["total"] == result["steps"]
 
 
-def test_the_parent_sees_progress_before_the_first_step(files, tmp_path, monkeypatch):
+def test_the_parent_sees_progress_before_the_first_step(files, tmp_path, job, monkeypatch):
     """At paper size the rows are tokenised for longer than a watchdog waits."""
-
-    class Tokenised(Exception):
-        pass
-
-    def stop(*_):
-        raise Tokenised
-
-    monkeypatch.setattr(sft, "build_trainer", stop)
-    examples = files["examples"]
-    with pytest.raises(Tokenised):
-        sft.run_sft(
-            SFTJob(out=tmp_path, base=files["checkpoint"], examples=examples, settings=settings())
-        )
-    said = json.loads((tmp_path / ".resume/progress.json").read_text())
-    count = count_rows(examples)
-    assert said == {"done": 0, "total": count, "note": f"tokenised 0 of {count:,} examples"}
+    monkeypatch.setattr(sft, "build_trainer", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        sft.run_sft(job())
+    count = count_rows(files["examples"])
+    note = f"tokenised 0 of {count:,} examples"
+    assert progress(tmp_path) == {"done": 0, "total": count, "note": note}
 
 
 def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(
-    files, tmp_path, monkeypatch
+    tmp_path, job, monkeypatch
 ):
     last = tmp_path / ".resume/checkpoints/checkpoint-1"
     waits, original = [], sft.build_trainer
 
     def watched(*args):
         trainer = original(*args)
-
-        def wait():
-            waits.append([(last / n).exists() for n in ("rng_state.pth", STABLE)])
-
+        names = ("rng_state.pth", layout.STABLE)
+        wait = lambda: waits.append([(last / n).exists() for n in names])  # noqa: E731
         monkeypatch.setattr(trainer.accelerator, "wait_for_everyone", wait)
         return trainer
 
     monkeypatch.setattr(sft, "build_trainer", watched)
-    few = settings(epochs=1, batch_tokens=100_000)  # everything in one step
-    base, examples = files["checkpoint"], files["examples"]
-    sft.run_sft(SFTJob(out=tmp_path, base=base, examples=examples, settings=few))
-    assert (last / STABLE).exists()
+    sft.run_sft(job(epochs=1, batch_tokens=100_000))  # everything in one step
+    assert (last / layout.STABLE).exists()
     assert [True, False] in waits
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_killed_run_continues_to_the_same_bits(files, tmp_path, monkeypatch, optimizer):
-    def job(out):
-        return SFTJob(
-            out=tmp_path / out,
-            base=files["checkpoint"],
-            examples=files["examples"],
-            settings=settings(optimizer=optimizer),
-            seed=3,
-        )
+@pytest.fixture
+def data(files, tmp_path):
+    """Three examples, the middle one too long for 64 tokens."""
+    path, same = tmp_path / "examples.parquet", {"domain": "math", "source": "s", "prompt": "p"}
+    answers = {"a": "1", "b": "1 " * 300, "c": "2"}
+    rows = [Example(problem_id=n, index=3, response=text, **same) for n, text in answers.items()]
+    write_table(path, Example, rows)
+    tokenizer = load_tokenizer(files["checkpoint"])
+    return path, tokenizer, tokenized(path, tokenizer, 64, tmp_path / "cache")
 
-    sft.run_sft(job("whole"))
-    original = sft.build_trainer
 
-    def mortal(*args):
-        trainer = original(*args)
-        trainer.add_callback(KillAt(6))  # after the checkpoint of step 4, and two steps more
-        return trainer
+def test_a_row_over_the_limit_is_reported_with_its_length(data, tmp_path):
+    path, tokenizer, rows = data
+    report = tmp_path / "too_long.parquet"
+    assert report_too_long(rows, path, 64, "cut", report) == 1
+    whole = len(prompt_ids(tokenizer, ["p"])[0]) + len(response_ids(tokenizer, ["1 " * 300])[0])
+    assert list(read_table(report, TooLong)) == [
+        TooLong(problem_id="b", index=3, source="s", tokens=whole, max_length=64, treatment="cut")
+    ]
 
-    monkeypatch.setattr(sft, "build_trainer", mortal)
-    with pytest.raises(Killed):
-        sft.run_sft(job("killed"))
-    monkeypatch.setattr(sft, "build_trainer", original)
-    sft.run_sft(job("killed"))
 
-    assert len(numbers(tmp_path / "whole")) >= 3
-    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
-    whole = (tmp_path / "whole/checkpoint/model.safetensors").read_bytes()
-    assert (tmp_path / "killed/checkpoint/model.safetensors").read_bytes() == whole
+def test_tokenising_reports_before_it_begins_and_is_done_once(data, tmp_path):
+    path, tokenizer, rows = data
+    told: list[tuple[int, int]] = []
+    again = [
+        tokenized(path, tokenizer, 64, tmp_path / "fresh", lambda *now: told.append(now)),
+        tokenized(path, tokenizer, 64, tmp_path / "fresh", lambda *_: pytest.fail("made twice")),
+    ]
+    assert told == [(0, 3)]
+    assert [list(r) for r in again] == [list(rows)] * 2
+
+
+def test_it_is_cut_or_dropped_as_the_setting_says(data):
+    rows = data[2]
+    cut, lengths = trainable(rows, 64, "cut")
+    assert lengths[1] == 64 == len(cut[1]["input_ids"])
+    dropped, lengths = trainable(rows, 64, "drop")
+    assert len(lengths) == 2
+    assert [row["input_ids"] for row in dropped][:2] == [cut[i]["input_ids"] for i in (0, 2)]
+    with pytest.raises(ValueError, match="too_long=cut"):
+        trainable(rows, 3, "drop")
+
+
+def test_an_attention_that_mixes_packed_samples_is_refused(files, monkeypatch):
+    model = load_model(files["checkpoint"], dtype="float32")
+    check_packing(model)
+    forward = type(model).forward
+
+    def without_positions(self, *args, position_ids=None, **kwargs):
+        return forward(self, *args, **kwargs)  # as a kernel that ignores where a sample begins
+
+    monkeypatch.setattr(type(model), "forward", without_positions)
+    with pytest.raises(ValueError, match="see each other"):
+        check_packing(model)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.middle = nn.Linear(4, 4)
+        self.lm_head = nn.Linear(4, 5, bias=False)
+        self.lm_head.weight = self.embed.weight  # tied
+
+
+def test_muon_gets_the_matrices_outside_embeddings_and_head_and_both_one_schedule():
+    model = Small()
+    matrices, rest = split_parameters(model)
+    assert [id(p) for p in matrices] == [id(model.middle.weight)]
+    assert {id(p) for p in rest} == {id(model.embed.weight), id(model.middle.bias)}
+    optimizer = MuonAndAdamW(model, muon_lr=0.02, adamw_lr=1e-3, weight_decay=0.01)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 0.5)
+    rates = [group["lr"] for part in optimizer.parts for group in part.param_groups]
+    assert rates == pytest.approx([0.01, 5e-4])
+
+
+class Keep(TrainerCallback):
+    def __init__(self, trainer):
+        self.trainer, self.gradients, self.rates = trainer, [], []
+
+    def on_pre_optimizer_step(self, args, state, control, **_):
+        named = self.trainer.model.named_parameters()
+        self.gradients.append({n: p.grad.clone() for n, p in named})
+        self.rates.append(self.trainer.optimizer.param_groups[0]["lr"])
+
+
+@pytest.fixture
+def train(files, job):
+    """`train(micro_batch_tokens, **settings)`: the callback that kept gradients and rates."""
+
+    def run(budget, name="run", **changes):
+        runtime = RUNTIME.model_copy(update={"micro_batch_tokens": budget})
+        paper = {"epochs": 1, "batch_tokens": 2_000, "max_grad_norm": 1e9, "learning_rate": 8e-5,
+                 "min_learning_rate": 4e-5, "runtime": runtime}  # fmt: skip
+        asked, tokenizer = job(name, **(paper | changes)), load_tokenizer(files["checkpoint"])
+        model = load_model(files["checkpoint"], dtype="float32")
+        rows = tokenized(files["examples"], tokenizer, 256, asked.out / "tokens")
+        trainer = sft.build_trainer(asked, model, tokenizer, rows, asked.out / "checkpoints")
+        kept = Keep(trainer)
+        trainer.add_callback(kept)
+        trainer.train()
+        return kept
+
+    return run
+
+
+def close(a, b, rtol=2e-4):
+    for name, gradient in a.items():
+        torch.testing.assert_close(gradient, b[name], rtol=rtol, atol=1e-6)
+
+
+def test_a_step_has_one_gradient_for_every_micro_batch_and_layout(train):
+    whole = train(10_000, "whole")
+    for budget in (1, 250, 1_000):  # single sequences, then about 2 and 8 at a time
+        cut = train(budget, f"cut{budget}")
+        assert cut.trainer.args.gradient_accumulation_steps > 1
+        assert len(cut.gradients) == len(whole.gradients) > 1
+        close(cut.gradients[0], whole.gradients[0])
+    packed = train(500, "packed", packing=True)
+    assert packed.trainer.padding_free
+    close(packed.gradients[0], whole.gradients[0])
+
+
+def test_the_gradient_is_the_mean_nll_of_the_answers_in_float64(train, files):
+    kept = train(300)
+    trainer = kept.trainer
+    plan = trainer.plan[: trainer.args.gradient_accumulation_steps]
+    model = load_model(files["checkpoint"], dtype="float32").double()
+    nll, tokens = torch.zeros((), dtype=torch.float64), 0
+    for i in (i for batch in plan for i in batch):
+        row = trainer.train_dataset[i]
+        ids, labels = torch.tensor(row["input_ids"]), torch.tensor(row["labels"])
+        logp = model(ids[None]).logits[0, :-1].log_softmax(-1)
+        scored = labels[1:] != IGNORED
+        nll = nll - logp.gather(1, ids[1:, None])[:, 0][scored].sum()
+        tokens += int(scored.sum())
+    (nll / tokens).backward()
+    theirs = {name: parameter.grad for name, parameter in model.named_parameters()}
+    close({n: g.double() for n, g in kept.gradients[0].items()}, theirs, rtol=1e-3)
+
+
+def test_the_learning_rate_falls_on_a_cosine_from_8e5_to_4e5(train):
+    """§4.1; the rate of step k of n is that of the cosine at k/n."""
+    rates = train(10_000, batch_tokens=256, warmup_share=0.0).rates
+    n = len(rates)
+    assert n > 10
+    expected = [4e-5 + 4e-5 * (1 + math.cos(math.pi * k / n)) / 2 for k in range(n)]
+    assert rates == pytest.approx(expected, rel=1e-6)

@@ -1,6 +1,5 @@
 """SIGKILL at any moment of training, then the same job again: the same curves and the same bits."""
 
-import importlib.util
 import json
 import os
 import random
@@ -16,16 +15,6 @@ HOOKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step
          "on_save")  # fmt: skip
 CHILD = Path(__file__).with_name("killed_child.py")
 CLOCKS = ("seconds/", "tokens_per_second")
-
-
-@pytest.fixture(scope="module")
-def child():
-    spec = importlib.util.spec_from_file_location("killed_child", CHILD)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def killed(kind: str, checkpoint: Path, data: Path, out: Path, hook: str, call: int) -> None:

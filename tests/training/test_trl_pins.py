@@ -11,7 +11,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from training.rl.trainer import GPPOTrainer
-from training.vllm.on_cpu import GenerationOnCPU
+from training.vllm.sampler import PolicySampler
 
 SIGNATURES = {
     "training_step": "(self, model, inputs, num_items_in_batch)",
@@ -73,12 +73,12 @@ def test_the_methods_of_trls_sampler_are_those_of_the_pinned_version(owner, pinn
     found = {name: signature_of(getattr(owner, name)) for name in pinned}
     assert found == pinned, (
         f"{owner.__name__} changed with this version of trl: read what changed, adapt "
-        "training/vllm/on_cpu.py, then update this test."
+        "training/vllm/sampler.py, then update this test."
     )
 
 
 def test_every_private_method_that_is_replaced_is_pinned():
-    replaced = {n for n in vars(GenerationOnCPU) if hasattr(VLLMGeneration, n)}
+    replaced = {n for n in vars(PolicySampler) if hasattr(VLLMGeneration, n)}
     assert {n for n in replaced if not n.startswith("__")} <= set(SAMPLER_SIGNATURES)
     own = {n for c in GPPOTrainer.__mro__[:1] for n in vars(c)}
     replaced = {n for n in own if callable(getattr(GRPOTrainer, n, None)) and n != "__init__"}

@@ -16,15 +16,9 @@ import requests
 import torch
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
-from trl.generation import vllm_generation
-from trl.generation.vllm_client import VLLMClient
-from trl.trainer.grpo_trainer import GRPOTrainer
 
-from training.rl.config import GPPOConfig
-from training.rl.trainer import GPPOTrainer
-from training.vllm.client import PolicyClient, SameServer, ServerLost, client_of
-from training.vllm.server import REQUIRE, TOKEN, URL, RequireToken, header
-from training.vllm.worker import EXTENSION, PolicyWeights
+from training.vllm.sampler import PolicyClient, ServerLost
+from training.vllm.server import EXTENSION, REQUIRE, TOKEN, URL, PolicyWeights, RequireToken, header
 
 RIGHT = "the-token-of-this-start"
 WRONG = [{}, header("another"), {"Authorization": RIGHT}, {"Authorization": f"Basic {RIGHT}"}]
@@ -164,29 +158,8 @@ def test_a_port_of_another_program_is_named(own: Stub, monkeypatch: pytest.Monke
     assert "of another start" not in str(refused.value)
 
 
-class Built(Exception):
-    """TRL's trainer would make its client now."""
-
-
-def test_trl_makes_our_client_while_a_trainer_is_built_and_its_own_afterwards(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    trl: Any = vllm_generation
-    found = []
-
-    def build(*_: Any, **__: Any) -> None:
-        found.append(trl.VLLMClient)
-        raise Built
-
-    monkeypatch.setattr(GRPOTrainer, "__init__", build)
-    with pytest.raises(Built):
-        GPPOTrainer("a model", None, args=GPPOConfig(str(tmp_path), bf16=False), train_dataset=[])
-    assert found == [PolicyClient]
-    assert trl.VLLMClient is VLLMClient
-
-
-class Restarted:
-    """TRL's client of a server; `starts` are what it says of itself, one a question."""
+class Restarted(PolicyClient):
+    """The client of a server; `starts` are what it says of itself, one a question."""
 
     base_url = "http://127.0.0.1:8000"
 
@@ -202,9 +175,9 @@ class Restarted:
 
 def rollouts(client: Restarted, count: int, broken: Exception | None = None) -> int:
     """How many were sampled and may be trained on."""
-    server, done = SameServer(), 0
+    done = 0
     for _ in range(count):
-        with server.during(client):
+        with client.same_server():
             if broken:
                 raise broken
         done += 1
@@ -213,7 +186,6 @@ def rollouts(client: Restarted, count: int, broken: Exception | None = None) -> 
 
 def test_one_server_serves_every_rollout() -> None:
     assert rollouts(Restarted("a", "a", "a", "a"), 2) == 2
-    assert client_of(object()) is None  # a trainer that samples by itself
 
 
 @pytest.mark.parametrize("starts", [("a", "b"), ("a", "a", "b")])

@@ -19,7 +19,7 @@ from vllm_server import VLLMServer
 from configs.settings.training import BaseModelSettings
 from training.checkpoints.base import create_base
 from training.launch.jobs import BaseJob
-from training.vllm.on_cpu import HANDED_OVER
+from training.vllm.sampler import HANDED_OVER
 
 pytestmark = pytest.mark.system
 
@@ -86,7 +86,7 @@ def test_a_colocated_vllm_samples_from_the_policy_and_a_killed_stage_repeats_its
 def server(checkpoint, tmp_path_factory) -> Iterator[str]:
     (port,) = free_ports(1)
     log = tmp_path_factory.mktemp("serve") / "log"
-    more = ("--worker-extension-cls", "training.vllm.worker.PolicyWeights")
+    more = ("--worker-extension-cls", "training.vllm.server.PolicyWeights")
     with VLLMServer(checkpoint, log, port, *more, VLLM_SERVER_DEV_MODE="1") as running:
         yield running.address
 

@@ -41,8 +41,8 @@ def create_base(job: BaseJob) -> dict[str, float]:
     if s.kind == "random":
         if job.examples is None:
             raise ValueError("base.kind=random builds its tokenizer from examples: none were given")
-        examples = read_table(job.examples, Example)
-        tokenizer = small_tokenizer(corpus(examples, job.seed), s.vocabulary)
+        texts = corpus(read_table(job.examples, Example), job.seed)
+        tokenizer = small_tokenizer(texts, s.vocabulary)
         model = small_model(s, tokenizer, job.seed)
     else:
         # the commit that the revision of a hub model means now; a local folder has none
@@ -57,21 +57,6 @@ def create_base(job: BaseJob) -> dict[str, float]:
     render.check_tokenizer(tokenizer)
     save_model(model, tokenizer, job.out / CHECKPOINT, lineage_of(job, commit))
     return {"parameters": float(model.num_parameters()), "vocabulary": float(len(tokenizer))}
-
-
-def widen(model: PreTrainedModel, positions: int | None) -> None:
-    """Let the model place `positions` tokens; None leaves it as it is.
-
-    Raises ValueError for fewer than it was published with.
-    """
-    own = getattr(model.config, "max_position_embeddings", None)
-    if positions is None or positions == own:
-        return
-    if own is not None and positions < own:
-        raise ValueError(
-            f"base.positions={positions:,}: {model.name_or_path} has {own:,} already; leave it out"
-        )
-    model.config.max_position_embeddings = positions
 
 
 def lineage_of(job: BaseJob, commit: str | None = None) -> list[TrainingStep]:
@@ -101,12 +86,9 @@ def corpus(examples: Iterable[Example], seed: int) -> list[str]:
 def small_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE over numbers of two digits, operators and words: no text is unknown."""
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
-        [
-            pre_tokenizers.Split(_PIECES, "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(_PIECES, "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])  # type: ignore[assignment]
     bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - len(THINK_TAGS),
@@ -129,6 +111,7 @@ def small_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
 
 def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: int):
     """A Qwen3 of about a million parameters, fp32, initialised from `seed`."""
+    end, pad = end_of_turn(tokenizer), tokenizer.pad_token_id
     config = Qwen3Config(
         vocab_size=-(-len(tokenizer) // 16) * 16,
         hidden_size=s.hidden,
@@ -141,16 +124,13 @@ def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: 
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         tie_word_embeddings=True,
         initializer_range=s.initializer_range,
-        pad_token_id=tokenizer.pad_token_id,  # type: ignore[arg-type]
-        eos_token_id=end_of_turn(tokenizer),
+        pad_token_id=pad,  # type: ignore[arg-type]
+        eos_token_id=end,
         bos_token_id=None,
     )
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(
-        eos_token_id=end_of_turn(tokenizer),
-        pad_token_id=config.pad_token_id,
-    )
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
     return model
 
 
@@ -173,3 +153,16 @@ def prepare_for_chat(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
     config.eos_token_id = list(dict.fromkeys(i for i in stops if isinstance(i, int)))
     config.pad_token_id = tokenizer.pad_token_id
     model.generation_config = config
+
+
+def widen(model: PreTrainedModel, positions: int | None) -> None:
+    """Let the model place `positions` tokens; None leaves it as it is. Raises ValueError for fewer
+    than it was published with."""
+    if positions is None:
+        return
+    own = getattr(model.config, "max_position_embeddings", None) or 0
+    if positions < own:
+        raise ValueError(
+            f"base.positions={positions:,}: {model.name_or_path} has {own:,} already; leave it out"
+        )
+    model.config.max_position_embeddings = positions

@@ -53,9 +53,15 @@ def read_lineage(checkpoint: str | Path, commit: str | None = None) -> list[Trai
     file = Path(checkpoint) / LINEAGE
     if file.exists():
         return _STEPS.validate_json(file.read_bytes())
-    name = public_name(str(checkpoint))
-    start = f"{name}@{commit}" if commit else name
+    start = public_name(str(checkpoint)) + (f"@{commit}" if commit else "")
     return [TrainingStep(stage="start", start=start, seed=0, settings={})]
+
+
+def lineage_after(
+    start: Path, commit: str | None, stage: str, seed: int, settings: Settings
+) -> list[TrainingStep]:
+    """The steps behind what this stage made of the model `start`."""
+    return [*read_lineage(start, commit), step_of(stage, "the step before", seed, settings)]
 
 
 def write_lineage(folder: Path, steps: Sequence[TrainingStep]) -> None:
@@ -65,43 +71,15 @@ def write_lineage(folder: Path, steps: Sequence[TrainingStep]) -> None:
 
 
 def model_card(steps: Sequence[TrainingStep]) -> str:
-    """The card in the Hub's format: a header for machines, then the lineage, then how to use it."""
+    """The card in the Hub's format; its text is `model_card.md`."""
     rows = "\n".join(
         f"| {n} | {s.stage} | {s.start} | {s.seed} | {_shown(s)} |" for n, s in enumerate(steps, 1)
     )
     origin = steps[0].start.partition("@")[0]
     base = f"base_model: {origin}\n" if origin.count("/") == 1 else ""
-    return _CARD.format(base=base, rows=rows, last=steps[-1].stage)
+    template = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
+    return template.format(base=base, rows=rows, last=steps[-1].stage)
 
 
 def _shown(step: TrainingStep) -> str:
     return ", ".join(f"{n} {step.settings[n]}" for n in SHOWN if n in step.settings) or "-"
-
-
-_CARD = """---
-library_name: transformers
-pipeline_tag: text-generation
-{base}tags: [klear, reasoning, gppo, "arxiv:2508.07629"]
----
-
-# A reasoning model made with klear (after {last})
-
-The model thinks between `<think>` and `</think>`, then answers: mathematics in `\\boxed{{}}`, code
-in a fenced block. Post-training follows *Klear-Reasoner* (arXiv 2508.07629).
-
-## Lineage
-
-| step | stage | started from | seed | settings |
-|---|---|---|---|---|
-{rows}
-
-`lineage.json` holds every setting of every step.
-
-## Use
-
-    vllm serve FOLDER
-    AutoModelForCausalLM.from_pretrained("FOLDER")
-
-The chat template is in the tokenizer and the end-of-turn token in the generation config. The paper
-samples with temperature 0.6 and top_p 0.95.
-"""

@@ -1,27 +1,29 @@
-"""Checkpoints on disk: a half-written one is never taken for a whole one."""
+"""Models from disk and to disk, whatever they are in between: with LoRA adapters, or in shards."""
 
+import copy
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
-    TrainerCallback,
 )
+from transformers.integrations import deepspeed
 
-from configs.settings.training import RLSettings, SFTSettings
+from configs.settings.training import LoRASettings, RLSettings, SFTSettings
 from training.checkpoints.lineage import TrainingStep, write_lineage
 from training.checkpoints.safe_loading import NO_CODE, WEIGHTS
-from training.checkpoints.whole_model import policy_on_rank0
-from training.layout import STABLE, step_of_checkpoint
+from training.launch.rank import is_sharded
 from training.render import check_tokenizer
-
-KEEP = 2
 
 
 def load_model(
@@ -49,6 +51,31 @@ def load_to_train(
     check_tokenizer(tokenizer)
     dtype = "bfloat16" if s.lora and s.runtime.bf16 else "float32"
     return load_model(folder, attention=s.runtime.attention, dtype=dtype), tokenizer
+
+
+def lora_config(settings: LoRASettings | None) -> Any:
+    """peft's configuration, or None to train all weights.
+
+    Raises ValueError without peft, and where the weights are spread over processes.
+    """
+    if settings is None:
+        return None
+    if is_sharded():
+        raise ValueError(
+            "lora runs on one device or under DDP, not FSDP or ZeRO-3: set topology.sharding=none, "
+            "or lora to null"
+        )
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise ValueError("lora needs the package peft: pip install peft") from error
+    return LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]
+        lora_dropout=settings.dropout,
+        target_modules=list(settings.targets) or "all-linear",
+        task_type="CAUSAL_LM",
+    )
 
 
 def save_model(
@@ -87,7 +114,7 @@ def check_layout(trainer: Trainer, checkpoint: Path | None) -> None:
     if checkpoint is None:
         return
     shards = [*checkpoint.glob("pytorch_model_fsdp*"), *checkpoint.glob("global_step*")]
-    if bool(shards) != trainer.is_fsdp_enabled:
+    if bool(shards) != is_sharded_model(trainer):
         raise ValueError(
             f"{checkpoint} holds {'shards' if shards else 'whole weights'}, and these processes "
             "would read the other: set topology.sharding and the number of processes back to what "
@@ -95,32 +122,59 @@ def check_layout(trainer: Trainer, checkpoint: Path | None) -> None:
         )
 
 
-class StableCheckpoints(TrainerCallback):
-    """Marks every finished checkpoint STABLE, then removes all but the newest `KEEP`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def on_train_begin(self, args, state, control, **_) -> None:
-        if state.is_world_process_zero:
-            for checkpoint in self.folder.glob("checkpoint-*"):
-                if not (checkpoint / STABLE).exists():  # a kill came before it was whole
-                    shutil.rmtree(checkpoint)
-
-    def on_save(self, args, state, control, **_) -> None:
-        if not state.is_world_process_zero:
-            return
-        checkpoint = self.folder / f"checkpoint-{state.global_step}"
-        flush(checkpoint)
-        (checkpoint / STABLE).touch()
-        whole = (mark.parent for mark in self.folder.glob(f"*/{STABLE}"))
-        for old in sorted(whole, key=step_of_checkpoint)[:-KEEP]:
-            (old / STABLE).unlink()
-            shutil.rmtree(old)
+def is_sharded_model(trainer: Trainer) -> bool:
+    """Whether no process of `trainer` has all the weights."""
+    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
 
 
-def flush(folder: Path) -> None:
-    """Bring the files of `folder` to disk, so that STABLE survives a power cut only with them."""
-    for path in (p for p in folder.rglob("*") if p.is_file()):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+def policy_on_rank0(trainer: Trainer, *, copied: bool = False) -> PreTrainedModel | None:
+    """All weights, adapters merged, on rank 0; None on other ranks, which must call it too.
+
+    `copied`: apart from what is being trained, in CPU memory; with adapters beside the model, for
+    which there must be room.
+    """
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    first = trainer.is_world_process_zero()
+    if hasattr(model, "merge_and_unload"):
+        model = copy.deepcopy(model) if copied and first else model
+        return model.merge_and_unload() if first else None
+    if not copied and not is_sharded_model(trainer):
+        return model if first else None
+    if trainer.is_deepspeed_enabled:
+        weights: Any = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+        deepspeed.unset_hf_deepspeed_config()  # with it transformers shards what it builds
+    else:
+        weights = {n: w.cpu() for n, w in gathered(model) if first}
+    return plain(model, weights) if first else None
+
+
+def policy_on_each(trainer: Trainer) -> PreTrainedModel:
+    """The policy as a plain model: processes that sample do not wait for each other's answers.
+
+    Where weights are spread there must be room for all of them beside the shards.
+    """
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    return plain(model, dict(gathered(model))) if is_sharded_model(trainer) else model
+
+
+def gathered(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Every weight whole, one after the other; all processes must exhaust it."""
+    for name, weight in model.state_dict().items():
+        yield name, weight.full_tensor() if isinstance(weight, DTensor) else weight
+
+
+def plain(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
+    """A model like `model` that owns `weights`, in evaluation mode."""
+    with torch.device("meta"):
+        made = AutoModelForCausalLM.from_config(model.config, **NO_CODE)
+    made.load_state_dict(dict(weights), strict=False, assign=True)
+    made.tie_weights()
+    for name, buffer in model.named_buffers():  # rotations, which no checkpoint holds
+        owner, _, last = name.rpartition(".")
+        made.get_submodule(owner)._buffers[last] = buffer.detach().clone()
+    every = (*made.named_parameters(), *made.named_buffers())
+    left = [n for n, tensor in every if tensor.is_meta]
+    if left:
+        raise RuntimeError(f"the gathered weights lack {left[0]}")
+    made.generation_config = model.generation_config
+    return made.eval()

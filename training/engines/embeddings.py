@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from configs.settings.base import Settings
 from configs.settings.data import EmbeddingSettings
 from training.checkpoints.safe_loading import NO_CODE, WEIGHTS
-from training.launch.progress_files import ProgressFile
+from training.layout import ProgressFile
 
 
 class EmbedJob(Settings):

@@ -15,7 +15,7 @@ import orjson
 from configs.settings.engines import EngineRuntime
 from eval.records import Sample
 from training.engines.interface import Request
-from training.launch.progress_files import MetricsFile
+from training.layout import MetricsFile
 
 SECONDS_PER_POINT = 5.0
 WHOLE = ""

@@ -11,7 +11,7 @@ from training.engines.interface import EngineError, Request
 from training.engines.journal import Journal, journal_path
 from training.engines.make import make_local_engine
 from training.launch.jobs import GenerateJob
-from training.launch.progress_files import ProgressFile
+from training.layout import ProgressFile
 
 
 def generate_job(job: GenerateJob) -> dict[str, float]:

@@ -1,21 +1,22 @@
-"""`python -m training.launch.child JOB.json`: one training or generation job in a process of its
-own.
+"""`python -m training.launch.child JOB.json`: one training or generation job, in its own process.
 
-The parent reads `out/.resume/progress.json` and `out/logs/metrics.jsonl` while it runs, and
-`out/.resume/result.json` (name → number) once it ended. Exit code 0: done; 1: failed, with the
-traceback on stderr; 2: no or a wrong job file. Running the same job again resumes it. Of several
-processes of one run (`training.launch.node` starts them) the first writes these files.
+It writes the files of `training.layout` as it goes, and its result (name → number) at the end.
+Exit code 0: done; 1: failed, with the traceback on stderr; 2: no or a wrong job file. Running the
+same job again resumes it.
 """
 
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from training.launch.jobs import BaseJob, Job, RLJob, SFTJob, read_job
-from training.launch.rank import join_the_run, processes_here, rank, tell_failure
+from configs.files import replace_text
+from training.launch.jobs import BaseJob, GenerateJob, Job, SFTJob, read_job
+from training.launch.rank import join_run, processes_here, rank
+from training.layout import RESULT
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -37,17 +38,19 @@ def main(arguments: list[str]) -> int:
         print(f"cannot read the job {arguments[0]}: {error}", file=sys.stderr)
         return 2
     os.environ.update({n: v for n, v in QUIET.items() if n not in os.environ})
-    join_the_run(job.out)
+    join_run(job.out)
     job.out.mkdir(parents=True, exist_ok=True)
     try:
         result = run(job)
     except Exception as error:
-        tell_failure(error)
+        traceback.print_exc()
+        if "TORCHELASTIC_ERROR_FILE" in os.environ:  # the launcher prints it too
+            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+            get_error_handler().record_exception(error)
         return 1
-    if not rank():  # the first process tells for all
-        path = job.out / ".resume" / "result.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result))
+    if not rank():
+        replace_text(job.out / RESULT, json.dumps(result))
     return 0
 
 
@@ -57,19 +60,18 @@ def run(job: Job) -> dict[str, float]:
         from training.checkpoints.base import create_base
 
         return create_base(job)
+    if isinstance(job, GenerateJob):
+        from training.engines.local import generate_job
+
+        return generate_job(job)
+    _limit_threads(job.settings.runtime.threads)
     if isinstance(job, SFTJob):
-        from training.sft.train import run_sft
+        from training.sft import run_sft
 
-        _limit_threads(job.settings.runtime.threads)
         return run_sft(job)
-    if isinstance(job, RLJob):
-        from training.rl.train import run_rl
+    from training.rl.train import run_rl
 
-        _limit_threads(job.settings.runtime.threads)
-        return run_rl(job)
-    from training.engines.local import generate_job
-
-    return generate_job(job)
+    return run_rl(job)
 
 
 def _limit_threads(threads: int) -> None:

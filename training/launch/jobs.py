@@ -1,4 +1,4 @@
-"""What a training child process is asked to do. Importable without torch: the launcher uses it.
+"""What a training process is asked to do. Importable without torch: the launcher uses it.
 
 `python -m training.launch.child JOB.json` runs one of these and exits 0 or 1.
 """
@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from configs.settings.base import Settings
 from configs.settings.engines import EngineSettings, Sampling
@@ -14,35 +14,37 @@ from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 
 
 class _Job(Settings):
-    out: Annotated[Path, Field(description="Work folder; a second run of the job resumes in it")]
-    seed: Annotated[int, Field(ge=0)] = 0
+    out: Path
+    """Work folder; a second run of the job resumes in it."""
+    seed: NonNegativeInt = 0
 
 
 class BaseJob(_Job):
     """Write the base model to `out/checkpoint`."""
 
     kind: Literal["base"] = "base"
-    examples: Annotated[
-        Path | None, Field(description="parquet[Example]: corpus of the small tokenizer (random)")
-    ] = None
+    examples: Path | None = None
+    """parquet[Example]: the corpus of the small tokenizer, where weights are random."""
     settings: BaseModelSettings
 
 
 class SFTJob(_Job):
-    """Fine-tune `base` on `examples`; writes `out/checkpoint`."""
+    """Fine-tune `base` (a folder or a hub id) on `examples` (parquet[Example]) into
+    `out/checkpoint`."""
 
     kind: Literal["sft"] = "sft"
-    base: Annotated[Path, Field(description="Checkpoint folder, or a hub id")]
-    examples: Annotated[Path, Field(description="parquet[Example]")]
+    base: Path
+    examples: Path
     settings: SFTSettings
 
 
 class RLJob(_Job):
-    """One GPPO stage on `problems`; writes `out/checkpoint` and `out/rollouts.parquet`."""
+    """One GPPO stage from `checkpoint` (a folder or a hub id) on `problems` (parquet[Problem]);
+    writes `out/checkpoint` and `out/rollouts.parquet`."""
 
     kind: Literal["rl"] = "rl"
-    checkpoint: Annotated[Path, Field(description="Checkpoint folder, or a hub id")]
-    problems: Annotated[Path, Field(description="parquet[Problem]")]
+    checkpoint: Path
+    problems: Path
     settings: RLSettings
 
 

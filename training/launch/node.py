@@ -8,9 +8,12 @@ further, or PORT_TAKEN: another program has the port at which the machines meet.
 """
 
 import argparse
+import importlib.util
 import os
 import platform
+import random
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +23,10 @@ PORT_TAKEN = 76
 LAUNCHER = "KLEAR_LAUNCHER"
 """Environment variable that tells a training process the number of its parent."""
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "accelerate"
-FILES = {"full": "fsdp2.yaml", "none": "ddp.yaml"}
+FILES = {"full": "fsdp2.yaml", "zero3": "deepspeed_zero3.yaml", "none": "ddp.yaml"}
 SLURM = "slurm"
+PORTS = range(20_000, 30_000)
+"""TCP ports of which no system hands out any by itself."""
 
 
 def main(arguments: list[str]) -> int:
@@ -36,13 +41,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--sharding", choices=list(FILES), default="full")
     asked = parser.parse_args(arguments)
     if not Path(asked.job).is_file():
-        print(
+        parser.error(
             f"{platform.node()} does not see {asked.job}: all machines that train read and write "
             "the stage's folder, so the store (KLEAR_HOME or KLEAR_STORE) must lie on a file "
-            "system that they share, at the same path",
-            file=sys.stderr,
+            "system that they share, at the same path"
         )
-        return 2
+    if asked.sharding == "zero3" and importlib.util.find_spec("deepspeed") is None:
+        parser.error("topology.sharding=zero3 needs DeepSpeed: pip install deepspeed, or use full")
     host, _, port = asked.at.rpartition(":")
     place = [
         *("--num_machines", str(asked.nodes), "--machine_rank", str(asked.rank)),
@@ -84,6 +89,22 @@ def slurm_nodes(*, whole_allocation: bool = False) -> list[str]:
         return []
     command = ["scontrol", "show", "hostnames", nodes]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def free_port(host: str = "") -> int:
+    """A port on which nothing listens now; `host` is the address of this machine to listen on.
+
+    Another program may take it before it is used. Raises OSError where no port is free, or the
+    address is none of this machine.
+    """
+    refusal = OSError()
+    for port in random.sample(PORTS, 100):
+        try:
+            with socket.create_server((host, port)):
+                return port
+        except OSError as error:
+            refusal = error
+    raise refusal
 
 
 if __name__ == "__main__":

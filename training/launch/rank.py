@@ -1,7 +1,6 @@
-"""One of several processes of a training run: it ends with its launcher and keeps a log of its own.
+"""A training process among those of its run: which one it is, and what it does for all of them.
 
-The first one's output is that of the launcher; that of the others goes to `out/logs/rank-N.log`.
-What ends a run is on both.
+Rank 0 prints what the launcher prints; the others print to `logs/rank-N.log`.
 """
 
 import ctypes
@@ -9,18 +8,22 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from configs.settings.judging import JudgeSettings
 from training.launch.node import LAUNCHER
-from training.schedule import world_size
+from training.layout import rank_log
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 0.2
 T = TypeVar("T")
+
+
+def world_size() -> int:
+    """Processes of this run, on all machines."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
@@ -29,41 +32,36 @@ def rank() -> int:
 
 
 def processes_here() -> int:
-    """Training processes of this run on this machine."""
+    """Processes of this run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def join_the_run(out: Path) -> None:
-    """Call first, in every process of a run; one that runs alone is left as it is."""
+def is_sharded() -> bool:
+    """Whether accelerate was told to spread the weights over the processes (FSDP or DeepSpeed)."""
+    names = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    return any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
+
+
+def join_run(out: Path) -> None:
+    """Call first: one of several processes ends with its launcher and has a log of its own."""
     if world_size() == 1:
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     launcher = os.environ.get(LAUNCHER)
     if launcher and os.getppid() != int(launcher):  # it ended before the line above
         sys.exit("the launcher is gone")
-    _prepare_for_gloo()
+    import torch
+
+    # without CUDA transformers loads optimizers to "cpu:0", which torch does not know
+    torch.serialization.register_package(
+        100, lambda _: None, lambda storage, place: storage if place.startswith("cpu:") else None
+    )
     if rank():
-        log = out / "logs" / f"rank-{rank()}.log"
+        log = rank_log(out, rank())
         log.parent.mkdir(parents=True, exist_ok=True)
-        _launcher_output.append(os.dup(2))
         with log.open("ab") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)
-
-
-_launcher_output: list[int] = []
-
-
-def tell_failure(error: BaseException) -> None:
-    """Say why this process ends: in its log, to the launcher, and for torchrun's summary."""
-    text = "".join(traceback.format_exception(error))
-    print(text, file=sys.stderr, flush=True)
-    for stream in _launcher_output:
-        os.write(stream, f"process {rank()} of {world_size()}:\n{text}".encode())
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-        get_error_handler().record_exception(error)
 
 
 def rank0_first(done: Path, work: Callable[[], T]) -> T:
@@ -87,36 +85,3 @@ def share_of_judge(s: JudgeSettings) -> JudgeSettings:
     workers = max(1, (s.runtime.workers or len(os.sched_getaffinity(0))) // processes_here())
     runtime = s.runtime.model_copy(update={"workers": workers})
     return s.model_copy(update={"runtime": runtime})
-
-
-def _prepare_for_gloo() -> None:
-    """What works on GPUs and has to be told to torch and accelerate without them."""
-    import torch
-
-    if torch.cuda.is_available():
-        return
-    # transformers loads optimizers to "cpu:0", which torch does not know
-    torch.serialization.register_package(
-        100, lambda _: None, lambda storage, place: storage if place.startswith("cpu:") else None
-    )
-    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
-        _allow_fsdp_on_cpu()
-
-
-def _allow_fsdp_on_cpu() -> None:
-    """FSDP2 over gloo: accelerate shards on GPUs only, and what is not run cannot be trusted."""
-    from accelerate import state
-    from accelerate.utils import DistributedType
-
-    original = state.AcceleratorState.__init__
-
-    def init(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
-        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
-        plugin = fsdp_plugin or vars(self).get("fsdp_plugin")  # every call resets the type
-        if plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
-            self.distributed_type = DistributedType.FSDP
-            if self._mixed_precision != "no":
-                plugin.set_mixed_precision(self._mixed_precision)
-            self.fsdp_plugin = plugin
-
-    state.AcceleratorState.__init__ = init  # type: ignore[method-assign]

@@ -11,25 +11,26 @@ import torch
 from trl.trainer.grpo_config import GRPOConfig
 
 from configs.settings.training import RLSettings
+from training.launch.node import free_port
 from training.launch.rank import rank
 from training.losses import MAX_LOG_RATIO, POLICY_LOSSES, Clip
-from training.schedule import RLSchedule
-from training.vllm.ports import free_port
+from training.packing import RLSchedule
 from training.vllm.server import own_server
 
-LARGEST_LOG_RATIO = 80.0  # e^88 is the end of float32
-NEEDED = {
-    "gradient_accumulation_steps": (1, "micro_batch_tokens cuts the mini-batch instead"),
-    "num_iterations": (1, "GPPO makes one pass over a rollout (§4.1)"),
-    "beta": (0.0, "there is no KL loss (§4.1)"),
+ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "policy_loss": (tuple(POLICY_LOSSES), "these are in training.losses"),
+    "advantage_std": (("population", "unbiased"), "Eq. 4, or the authors' code"),
+    "gradient_accumulation_steps": ((1,), "micro_batch_tokens cuts the mini-batch instead"),
+    "num_iterations": ((1,), "GPPO makes one pass over a rollout (§4.1)"),
+    "beta": ((0.0,), "there is no KL loss (§4.1)"),
     "vllm_importance_sampling_mode": (
-        "token_truncate",
+        ("token_truncate",),
         "a product over a whole sequence masks long answers at random",
     ),
-    "importance_sampling_level": ("token", "the ratio is per token (Eq. 11)"),
-    "mask_truncated_completions": (False, "use overlong_filter"),
+    "importance_sampling_level": (("token",), "the ratio is per token (Eq. 11)"),
+    "mask_truncated_completions": ((False,), "use overlong_filter"),
 }
-"""What GPPO leaves no choice about, and why."""
+"""Where GPPO leaves less choice than TRL, and why."""
 
 
 @dataclass
@@ -38,7 +39,7 @@ class GPPOConfig(GRPOConfig):
     `per_device_train_batch_size / oversampling` sequences on each device, cut into micro-batches
     by tokens.
 
-    Use `training.schedule.rl_schedule` to get these numbers from prompts and rollouts.
+    Use `training.packing.rl_schedule` to get these numbers from prompts and rollouts.
     """
 
     policy_loss: str = "gppo"  # of training.losses.POLICY_LOSSES
@@ -70,20 +71,9 @@ class GPPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.policy_loss not in POLICY_LOSSES:
-            raise ValueError(f"policy_loss={self.policy_loss!r}; choose from {list(POLICY_LOSSES)}")
-        if self.advantage_std not in ("population", "unbiased"):
-            raise ValueError(f"advantage_std={self.advantage_std!r}; population or unbiased")
-        if not 0 < self.max_log_ratio <= LARGEST_LOG_RATIO:
-            raise ValueError(
-                f"max_log_ratio={self.max_log_ratio}: above 0, and at most {LARGEST_LOG_RATIO:g}, "
-                "or the ratio overflows"
-            )
-        for name, (value, why) in NEEDED.items():
-            if getattr(self, name) != value:
-                raise ValueError(f"GPPOTrainer needs {name}={value}: {why}")
-        if self.oversampling < 1:
-            raise ValueError(f"oversampling={self.oversampling}: 1 is none, 2 doubles the prompts")
+        for name, (allowed, why) in ALLOWED.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise ValueError(f"{name}={value!r}: GPPOTrainer takes one of {allowed}; {why}")
         each, group = self.per_device_train_batch_size, self.num_generations or 1
         mini_batch = each * self.world_size
         if each * self.updates % group or mini_batch % (group * self.oversampling):
@@ -112,13 +102,12 @@ class GPPOConfig(GRPOConfig):
         return Clip(self.epsilon, high, self.beta1, self.beta2, self.dual_clip, self.max_log_ratio)
 
     def with_max_steps(self, prompts: int) -> "GPPOConfig":
-        """This, with `max_steps` counted from `num_train_epochs` over so many prompts where it is
+        """A copy, with `max_steps` counted from `num_train_epochs` over so many prompts where it is
         not given. An epoch is every prompt once, and the last rollout is a full one."""
-        if self.max_steps > 0:
-            return self
-        sequences = self.num_train_epochs * prompts * (self.num_generations or 1)
         args = copy.copy(self)
-        args.max_steps = math.ceil(sequences / (self.generation_batch_size or 1)) * self.updates
+        if self.max_steps <= 0:
+            sequences = self.num_train_epochs * prompts * (self.num_generations or 1)
+            args.max_steps = math.ceil(sequences / (self.generation_batch_size or 1)) * self.updates
         return args
 
 
@@ -168,10 +157,9 @@ def gppo_config(
 
 
 def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any]:
-    """Where vLLM samples: in the training processes (colocate) or on a server.
+    """Where vLLM samples: in the training processes (colocate) or on a server, which rank 0 asks.
 
-    Only the first process asks the server, and only that one is told of the stage's own. Two
-    stages on one machine must not meet at the port for the weights.
+    Two stages on one machine must not meet at the port for the weights.
     """
     if s.engine == "transformers":
         return {"use_vllm": False}
@@ -187,9 +175,7 @@ def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any
         arguments["vllm_gpu_memory_utilization"] = s.engine_runtime.gpu_memory_utilization
         arguments["vllm_tensor_parallel_size"] = s.engine_runtime.tensor_parallel
         arguments["vllm_enable_sleep_mode"] = torch.cuda.is_available()  # it frees GPU memory
-    elif rank():
-        arguments["vllm_server_base_url"] = s.runtime.vllm_server_url or "http://unused"
-    else:
+    elif not rank():
         arguments["vllm_server_base_url"] = own_server(s.runtime.vllm_server_url)
         if not s.runtime.vllm_server_url:
             arguments["vllm_group_port"] = free_port()

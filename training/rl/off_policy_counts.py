@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from training.layout import OFF_POLICY
+from training.layout import OFF_POLICY, StepLines
 
 SIGNS = ("negative", "positive")
 """Of the advantage Ã."""
@@ -27,6 +28,7 @@ CELLS = SHAPE[0] * SHAPE[1] * SHAPE[2]
 HIGH_ENTROPY = 0.5
 """Nats. A token at which the policy decides something (§5.2.1), for the figures that need one."""
 _HIGH = ENTROPY_EDGES.index(HIGH_ENTROPY) + 1
+_INSIDE = SIDES.index("inside")
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,15 @@ class OffPolicy:
     gradient: np.ndarray
     """Sum over tokens of the length of their policy gradient, in a unit common to one update."""
 
-    def outside(self, sign: str) -> float:
-        """Share of the tokens with this sign of Ã whose ratio lies outside the clip range."""
-        mine = self.tokens[SIGNS.index(sign)]
-        return _share(mine[0].sum() + mine[2].sum(), mine.sum())
-
     def on(self, sign: str, side: str) -> float:
         """Share of the tokens with this sign of Ã that lie on this side."""
         mine = self.tokens[SIGNS.index(sign)]
         return _share(mine[SIDES.index(side)].sum(), mine.sum())
+
+    def outside(self, sign: str) -> float:
+        """Share of the tokens with this sign of Ã whose ratio lies outside the clip range."""
+        mine = self.tokens[SIGNS.index(sign)]
+        return _share(mine.sum() - mine[_INSIDE].sum(), mine.sum())
 
     @property
     def clipped(self) -> float:
@@ -62,34 +64,24 @@ class OffPolicy:
         """Share of the tokens of `HIGH_ENTROPY` or more that clipping cuts off."""
         return _share(_clipped(self.tokens)[_HIGH:].sum(), self.tokens[:, :, _HIGH:].sum())
 
-    def by_entropy(self) -> list[tuple[str, float, float, float, float]]:
+    def by_entropy(self) -> list[tuple[Any, ...]]:
         """(bin, share of tokens, of these clipped, share of the gradient, of this on clipped
         tokens), from low to high entropy."""
-        tokens, gradient = self.tokens.sum((0, 1)), self.gradient.sum((0, 1))
-        cut, carried = _clipped(self.tokens), _clipped(self.gradient)
-        return [
-            (
-                name,
-                _share(tokens[i], tokens.sum()),
-                _share(cut[i], tokens[i]),
-                _share(gradient[i], gradient.sum()),
-                _share(carried[i], gradient[i]),
-            )
-            for i, name in enumerate(bins())
-        ]
+        columns = []
+        for table in (self.tokens, self.gradient):
+            of_bin = table.sum((0, 1))
+            columns += [_share(of_bin, of_bin.sum()), _share(_clipped(table), of_bin)]
+        return list(zip(bins(), *columns, strict=True))
 
-    def outside_by_entropy(self) -> list[tuple[str, float, float, float, float]]:
+    def outside_by_entropy(self) -> list[tuple[Any, ...]]:
         """(bin, tokens with Ã > 0 as a share of all tokens, share of these outside the clip range,
         the same two for Ã < 0), from low to high entropy."""
-        return [
-            (name, *self._outside("positive", i), *self._outside("negative", i))
-            for i, name in enumerate(bins())
-        ]
-
-    def _outside(self, sign: str, entropy: int) -> tuple[float, float]:
-        mine = self.tokens[SIGNS.index(sign), :, entropy]
-        inside = mine[SIDES.index("inside")]
-        return _share(mine.sum(), self.tokens.sum()), _share(mine.sum() - inside, mine.sum())
+        columns = []
+        for sign in ("positive", "negative"):
+            mine = self.tokens[SIGNS.index(sign)]
+            of_bin = mine.sum(0)
+            columns += [_share(of_bin, self.tokens.sum()), _share(of_bin - mine[_INSIDE], of_bin)]
+        return list(zip(bins(), *columns, strict=True))
 
 
 @dataclass(frozen=True)
@@ -110,10 +102,8 @@ def bins() -> list[str]:
 
 def summed(counts: Sequence[OffPolicy]) -> OffPolicy:
     """All of them as one; zeros where there is none."""
-    zeros = np.zeros(SHAPE)
-    return OffPolicy(
-        sum((c.tokens for c in counts), start=zeros), sum((c.gradient for c in counts), start=zeros)
-    )
+    tables = ([c.tokens for c in counts], [c.gradient for c in counts])
+    return OffPolicy(*(sum(table, start=np.zeros(SHAPE)) for table in tables))
 
 
 def headline(tables: Sequence[OffPolicy]) -> dict[str, float]:
@@ -127,6 +117,21 @@ def headline(tables: Sequence[OffPolicy]) -> dict[str, float]:
         "off_policy/clipped_high_entropy": whole.clipped_at_high_entropy,
         "off_policy/clipped_gradient": whole.clipped_gradient,
     }
+
+
+class OffPolicyJournal(StepLines):
+    """`logs/off_policy.jsonl`: a line of counts for every update of a rollout step."""
+
+    def __init__(self, out: Path, *, after_step: int = 0) -> None:
+        super().__init__(out / OFF_POLICY, after_step=after_step)
+
+    def add(self, step: int, tables: list[OffPolicy]) -> None:
+        """One rollout step, from 1; an update without a counted token is left out."""
+        for update, table in enumerate(tables):
+            if table.tokens.any():
+                gradient = [float(f"{g:.6g}") for g in table.gradient.flatten()]
+                tokens = table.tokens.flatten().tolist()
+                self.write({"step": step, "update": update, "tokens": tokens, "gradient": gradient})
 
 
 def read_off_policy(folder: Path) -> list[Counted]:
@@ -145,5 +150,6 @@ def _clipped(table: np.ndarray) -> np.ndarray:
     return table[0, 0] + table[1, 2]
 
 
-def _share(part: float, whole: float) -> float:
-    return float(part / whole) if whole else 0.0
+def _share(part: Any, whole: Any) -> Any:
+    """part / whole, element by element; 0 where the whole is nothing."""
+    return np.divide(part, whole, out=np.zeros(np.shape(part)), where=np.asarray(whole) != 0)[()]

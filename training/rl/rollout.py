@@ -66,11 +66,10 @@ class Rollout:
     ) -> "Rollout":
         """From TRL's padded tensors: prompts [B, P] (left), completions [B, C] (right)."""
         prompts, answers = batch["prompt_mask"].bool(), batch["completion_mask"].bool()
+        columns = batch["prompt_ids"], prompts, batch["completion_ids"], answers
         tokens = [
             torch.cat([prompt[real], answer[kept]])
-            for prompt, real, answer, kept in zip(
-                batch["prompt_ids"], prompts, batch["completion_ids"], answers, strict=True
-            )
+            for prompt, real, answer, kept in zip(*columns, strict=True)
         ]
         sampled = batch.get("sampling_per_token_logps")
         if sampled is not None:
@@ -132,10 +131,9 @@ def plan_updates(
 ) -> list[Update]:
     """The surviving groups, shuffled, in mini-batches of about `mini_batch_groups` groups.
 
-    Survivors beyond `most_updates` full mini-batches are left out (oversampling generates more
-    than it trains). When groups were dropped there are fewer updates, not smaller ones, as in the
-    authors' code. A micro-batch has at most `budget` tokens, padding included. Every process plans
-    the same number of updates and of micro-batches; groups are counted over all processes.
+    Survivors beyond `most_updates` full mini-batches are left out. When groups were dropped there
+    are fewer updates, not smaller ones, as in the authors' code. A micro-batch has at most `budget`
+    tokens, padding included. Every process plans as many updates and micro-batches as every other.
     """
     starts = range(0, len(rollout.tokens), group_size)
     groups = [[i for i in range(s, s + group_size) if rollout.keep[i]] for s in starts]
@@ -173,13 +171,11 @@ def fair_quotas(counts: Sequence[int], most: int) -> list[int]:
 
 def _micro_batch(rollout: Rollout, rows: list[int], pad_id: int, packed: bool) -> MicroBatch:
     tokens = [rollout.tokens[i] for i in rows]
-    device = tokens[0].device
-    prompt = torch.tensor([rollout.prompt_length[i] for i in rows], device=device)
-    index = torch.tensor(rows, device=device)
-    positions = None
+    lengths = [rollout.prompt_length[i] for i in rows]
+    device, positions = tokens[0].device, None
+    prompt, index = torch.tensor(lengths, device=device), torch.tensor(rows, device=device)
     if packed:
-        ids = torch.cat(tokens)[None]
-        first = rollout.prompt_length[rows[0]]
+        ids, first = torch.cat(tokens)[None], lengths[0]
         row_of = torch.cat([torch.full_like(t, n) for n, t in enumerate(tokens)])[first:]
         positions = torch.cat([torch.arange(len(t), device=device) for t in tokens])[None]
         mask = positions[:, first:] >= prompt[row_of]
@@ -187,7 +183,7 @@ def _micro_batch(rollout: Rollout, rows: list[int], pad_id: int, packed: bool) -
         positive = rollout.positive[index[row_of]][None]
     else:
         ids = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=pad_id)
-        first = min(rollout.prompt_length[i] for i in rows)
+        first = min(lengths)
         position = torch.arange(first, ids.shape[1], device=device)
         end = torch.tensor([len(t) for t in tokens], device=device)
         mask = (position >= prompt[:, None]) & (position < end[:, None])
@@ -196,15 +192,8 @@ def _micro_batch(rollout: Rollout, rows: list[int], pad_id: int, packed: bool) -
     if rollout.sampling_logp is not None:
         known = torch.cat([rollout.sampling_logp[i] for i in rows]).float()
         sampled = torch.zeros(mask.shape, device=known.device).masked_scatter(mask, known)
-    return MicroBatch(
-        input_ids=ids,
-        answers=ids.shape[1] - first,
-        mask=mask,
-        advantage=advantage,
-        positive=positive,
-        position_ids=positions,
-        sampling_logp=sampled,
-    )
+    answers = ids.shape[1] - first
+    return MicroBatch(ids, answers, mask, advantage, positive, None, positions, sampled)
 
 
 def buffer_path(checkpoint: Path, rank: int) -> Path:

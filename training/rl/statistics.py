@@ -49,11 +49,11 @@ class RolloutRecord:
         of theirs would be.
         """
         scored = self.rewards[self.rewards.isfinite()]
-        groups, live = (int(kind.any(1).sum()) for kind in (self.found.scored, self.found.live))
+        groups, mixed = (int(kind.any(1).sum()) for kind in (self.found.scored, self.found.mixed))
         spread = {"reward/std": scored.std(correction=0).item()} if len(scored) else {}
         return {
             **spread,
-            "zero_advantage_share": (groups - live) / max(groups, 1),
+            "zero_advantage_share": (groups - mixed) / max(groups, 1),
             "unscored": float(self.rewards.numel() - len(scored)),
             "overlong": float(self.overlong.sum()),
             "positive_share": (scored >= positive_reward).sum().item() / max(len(scored), 1),
@@ -118,8 +118,7 @@ class TokenStatistics:
         length = gradient_length(logp, advantage, weight)
         kept = kept & (advantage != 0)
         table = _off_policy_table(ratio, advantage, entropy, length, kept, clip)
-        known = self.off_policy.get(update)
-        self.off_policy[update] = table if known is None else known + table
+        self.off_policy[update] = self.off_policy.get(update, 0) + table
 
     def means(self, processes: Processes) -> dict[str, float]:
         """Means per token over all processes; clears the sums."""
@@ -130,10 +129,9 @@ class TokenStatistics:
         means = {name: value / max(tokens, 1.0) for name, value in sums.items()}
         means["ratio/log_min"] = min(processes.each(self.extremes[0]))
         means["ratio/log_max"] = max(processes.each(self.extremes[1]))
-        means["trained_tokens"] = tokens
         self.sums.clear()
         self.extremes = [0.0, 0.0]
-        return means
+        return {**means, "trained_tokens": tokens}
 
     def off_policy_tables(self, updates: int, processes: Processes) -> list[OffPolicy]:
         """A table for each of so many updates, over all processes; clears them."""
@@ -145,11 +143,7 @@ class TokenStatistics:
 
     def state(self) -> dict[str, Any]:
         """Everything that was added, as plain numbers and tensors."""
-        return {
-            "sums": dict(self.sums),
-            "extremes": self.extremes,
-            "off_policy": self.off_policy,
-        }
+        return {"sums": dict(self.sums), "extremes": self.extremes, "off_policy": self.off_policy}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a `state`, whose tensors may have come back on another device."""
@@ -169,9 +163,5 @@ def _off_policy_table(
     kept = kept & length.isfinite()  # the update is skipped, and one NaN would be that of every sum
     cell = (((advantage > 0).long() * 3 + side) * (len(ENTROPY_EDGES) + 1) + bins)[kept].cpu()
     length = length[kept].float().cpu()
-    return torch.stack(
-        [
-            torch.bincount(cell, minlength=CELLS).float(),
-            torch.bincount(cell, length, minlength=CELLS).float(),
-        ]
-    )
+    sums = (torch.bincount(cell, of, CELLS).float() for of in (None, length))
+    return torch.stack(list(sums))

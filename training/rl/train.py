@@ -1,32 +1,31 @@
 """One GPPO stage (§3.2, §4.1): problems in, a better checkpoint and a table of rollouts out."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
 from configs.settings.training import RLSettings
 from eval.judge.judge import Judge
 from eval.ray_cluster import on_cluster_wait
-from eval.records import Problem
+from eval.records import Problem, Score
 from eval.tables import read_table
 from training import layout, render
-from training.callbacks import WriteMetrics
+from training.callbacks import StableCheckpoints, WriteMetrics, flush
 from training.checkpoints import saving
-from training.checkpoints.lineage import TrainingStep, read_lineage, step_of
-from training.checkpoints.whole_model import lora_config, policy_on_each, policy_on_rank0
+from training.checkpoints.lineage import TrainingStep, lineage_after
 from training.engines.answers import check_room, positions_of
 from training.engines.sampler import sample
 from training.launch.jobs import RLJob
-from training.launch.progress_files import MetricsFile, ProgressFile
-from training.launch.rank import share_of_judge
+from training.launch.rank import share_of_judge, world_size
+from training.packing import RLSchedule, rl_schedule
 from training.rl.config import gppo_config
-from training.rl.journals import OffPolicyJournal, RolloutJournal
-from training.rl.reward import JudgeReward
+from training.rl.journals import RolloutJournal
+from training.rl.off_policy_counts import OffPolicyJournal
 from training.rl.trainer import GPPOTrainer
-from training.schedule import RLSchedule, rl_schedule, world_size
 
 
 def run_rl(job: RLJob) -> dict[str, float]:
@@ -42,25 +41,19 @@ def run_rl(job: RLJob) -> dict[str, float]:
     checkpoints = job.out / layout.SCRATCH / layout.CHECKPOINTS
     start = layout.latest(checkpoints)
     done = layout.step_of_checkpoint(start) // updates if start else 0
-    shown = ProgressFile(job.out)
-    with on_cluster_wait(shown.note), Judge(share_of_judge(s.judge)) as judge:
+    progress = layout.ProgressFile(job.out)
+    with on_cluster_wait(progress.note), Judge(share_of_judge(s.judge)) as judge:
         reward = JudgeReward(judge, problems)
         trainer = build_trainer(job, model, tokenizer, problems, reward, units, checkpoints)
         saving.check_layout(trainer, start)
         journal = None
         if trainer.is_world_process_zero():
-            journal = RolloutJournal(
-                job.out,
-                tokenizer,
-                reward,
-                keep=s.audit_rollouts,
-                longest=s.max_tokens,
-                after_step=done,
-            )
+            kept = {"keep": s.audit_rollouts, "longest": s.max_tokens, "after_step": done}
+            journal = RolloutJournal(job.out, tokenizer, lambda: reward.scores, **kept)
             trainer.on_rollout = journal.add
             trainer.on_off_policy = OffPolicyJournal(job.out, after_step=done).add
-            metrics = MetricsFile(job.out, after_step=done)
-            trainer.add_callback(WriteMetrics(metrics, shown, updates_per_step=updates))
+            metrics = layout.MetricsFile(job.out, after_step=done)
+            trainer.add_callback(WriteMetrics(metrics, progress, updates_per_step=updates))
         if s.keep_every:
             trainer.add_callback(KeepModels(job, trainer, updates))
         trainer.train(resume_from_checkpoint=str(start) if start else None)
@@ -90,21 +83,21 @@ class KeepModels(TrainerCallback):
         step, s = state.global_step // self.updates, self.job.settings
         if state.global_step % (s.keep_every * self.updates) or step == s.steps:
             return
-        policy = policy_on_rank0(self.trainer, copied=True)
+        policy = saving.policy_on_rank0(self.trainer, copied=True)
         if policy is not None:
             policy = policy.bfloat16() if s.runtime.bf16 else policy
             folder = layout.kept_model(self.job.out, step)
             folder.parent.mkdir(exist_ok=True)
             lineage = lineage_of(self.job, policy, step)
             saving.save_model(policy, self.trainer._tokenizer, folder, lineage)
-            saving.flush(folder)  # before the checkpoint that a stage would go on from
+            flush(folder)  # before the checkpoint that a stage would go on from
 
 
 def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[TrainingStep]:
     """The steps behind the policy after `steps` rollout steps."""
     settings = job.settings.model_copy(update={"steps": steps})
-    step = step_of(f"rl {settings.domain}", "the step before", job.seed, settings)
-    return [*read_lineage(job.checkpoint, getattr(model.config, "_commit_hash", None)), step]
+    commit = getattr(model.config, "_commit_hash", None)
+    return lineage_after(job.checkpoint, commit, f"rl {settings.domain}", job.seed, settings)
 
 
 def fitting(
@@ -120,6 +113,60 @@ def fitting(
             "raise max_prompt_tokens or check the problems file"
         )
     return kept, len(problems) - len(kept), max(n for n in lengths if n <= longest)
+
+
+class JudgeReward:
+    """A TRL reward function. None is unscored: the answer leaves its group, it is never a 0.
+
+    Where a problem is judged on a part of its tests, all answers of a step share that part, and
+    the next step draws another.
+    """
+
+    __name__ = "judge"
+
+    def __init__(self, judge: Judge, problems: Sequence[Problem]) -> None:
+        self.judge = judge
+        self.problems = {p.id: p for p in problems}
+        self.scores: list[Score] = []
+        """Of the latest rollout, in the order of its answers."""
+
+    def __call__(
+        self,
+        *,
+        completions: list[Any],
+        problem_id: list[str],
+        trainer_state: TrainerState,
+        log_metric: Any = None,
+        **_: Any,
+    ) -> list[float | None]:
+        seen: Counter[str] = Counter()
+        items = []
+        for id_, turns in zip(problem_id, completions, strict=True):
+            text = turns if isinstance(turns, str) else turns[-1]["content"]
+            items.append((self.problems[id_], text, seen[id_]))
+            seen[id_] += 1
+        self.scores = list(self.judge.judge_many(items, draw=trainer_state.global_step))
+        if log_metric is not None:
+            for name, value in components(self.scores).items():
+                log_metric(name, value)
+        return [s.reward for s in self.scores]
+
+
+def components(scores: Sequence[Score]) -> dict[str, float]:
+    """Shares of the rollout behind its mean reward; unscored answers count in `unscored` only.
+
+    Of this process: the trainer logs their mean over processes. That is no way to join standard
+    deviations, so `reward/std` comes from `training.rl.statistics`, which sees all rewards.
+    """
+    scored = [s for s in scores if not s.unscored]
+    shares = {"reward/unscored": 1 - len(scored) / max(1, len(scores))}
+    if scored:
+        shares["reward/mean"] = sum(s.reward or 0.0 for s in scored) / len(scored)
+        shares["reward/correct"] = sum(bool(s.correct) for s in scored) / len(scored)
+        shares["reward/pass_rate"] = sum(s.pass_rate or 0.0 for s in scored) / len(scored)
+        for verdict, count in sorted(Counter(s.verdict for s in scored).items()):
+            shares[f"verdict/{verdict}"] = count / len(scored)
+    return shares
 
 
 def build_trainer(
@@ -141,9 +188,9 @@ def build_trainer(
         args=gppo_config(s, job.seed, units, checkpoints, correct, positions),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,  # type: ignore[arg-type]
-        callbacks=[saving.StableCheckpoints(checkpoints)],
+        callbacks=[StableCheckpoints(checkpoints)],
         rollout_func=rollout_function(s),
-        peft_config=lora_config(s.lora),
+        peft_config=saving.lora_config(s.lora),
     )
 
 
@@ -165,7 +212,7 @@ def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[s
         tokenizer, units = trainer._tokenizer, trainer.args
         ids = render.prompt_ids(tokenizer, [turns[-1]["content"] for turns in prompts])
         answers = sample(
-            policy_on_each(trainer),
+            saving.policy_on_each(trainer),
             ids,
             max_tokens=units.max_completion_length or 1,
             stop_ids=trainer.eos_token_ids,

@@ -39,14 +39,11 @@ from training.rl.rollout import (
     plan_updates,
 )
 from training.rl.statistics import RolloutRecord, TokenStatistics
-from training.vllm.client import SameServer, client_of
-from training.vllm.on_cpu import in_trl
+from training.vllm.sampler import PolicyClient, PolicySampler
 
 COUNTS = ("non_finite_updates", "empty_rollouts", "_unscored_in_a_row")
 NOT_TRAINED = {"tool_mask": "tools or env_mask", "num_images": "images"}
-MAX_UNSCORED_ROLLOUTS = (
-    3  # rollouts in a row that nobody could score: the reward is broken, not the policy
-)
+MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
 
 
 class GPPOTrainer(GRPOTrainer):
@@ -60,11 +57,15 @@ class GPPOTrainer(GRPOTrainer):
     def __init__(
         self, model: Any, reward_funcs: Any, args: GPPOConfig, train_dataset: Any, **kwargs: Any
     ) -> None:
-        args = args.with_max_steps(len(train_dataset))
-        with in_trl(args):
-            super().__init__(model, reward_funcs, args, train_dataset, **kwargs)
+        vllm, args = args.use_vllm, args.with_max_steps(len(train_dataset))
+        args.use_vllm = False  # else TRL makes a sampler of its own
+        super().__init__(model, reward_funcs, args, train_dataset, **kwargs)
         if self.is_deepspeed_enabled:
             raise ValueError("GPPOTrainer accumulates gradients itself: use FSDP2 or DDP")
+        args.use_vllm = self.use_vllm = vllm
+        if vllm:
+            self.vllm_generation = PolicySampler(self)
+            self._last_loaded_step = -1
         self.vllm_importance_sampling_correction = False  # ours is applied in the loss
         if self._packed:
             check_packing(self.model)
@@ -77,7 +78,6 @@ class GPPOTrainer(GRPOTrainer):
         self.on_off_policy: Callable[[int, list[OffPolicy]], None] | None = None
         """Called at every log line with the rollout step and a table for each of its updates."""
         self.processes = Processes(self.accelerator)
-        self._server = SameServer()
         self._statistics = TokenStatistics()
         self._updates: list[Update] = []
         self._losses: list[Tensor | float] = []
@@ -125,7 +125,7 @@ class GPPOTrainer(GRPOTrainer):
             batch,
             advantage=local(found.advantage),
             positive=local(rewards >= args.positive_reward),
-            keep=local(found.live if args.drop_zero_advantage else found.scored),
+            keep=local(found.mixed if args.drop_zero_advantage else found.scored),
         )
         lengths = self.processes.gathered(batch["completion_mask"].sum(1)).view_as(rewards)
         step = self.state.global_step // args.updates
@@ -152,8 +152,9 @@ class GPPOTrainer(GRPOTrainer):
         return updates
 
     def _generate_single_turn(self, *args, **kwargs):
-        client = client_of(self)
-        with self._server.during(client) if client is not None else nullcontext():
+        client = getattr(getattr(self, "vllm_generation", None), "vllm_client", None)
+        same_server = client.same_server() if isinstance(client, PolicyClient) else nullcontext()
+        with same_server:
             return super()._generate_single_turn(*args, **kwargs)
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> Tensor:

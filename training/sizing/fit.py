@@ -11,7 +11,7 @@ from configs.settings.placing import server_gpus
 from configs.settings.topology import Topology
 from configs.settings.training import RLSettings, SFTSettings
 from configs.stage_names import STAGES
-from training.schedule import rl_schedule
+from training.packing import rl_schedule
 from training.sizing import memory
 from training.sizing.memory import GIB, Memory, gib
 from training.sizing.model_facts import ModelFacts, facts_of_base, facts_of_model

@@ -2,22 +2,24 @@
 
 vLLM's `--api-key` guards the paths of the OpenAI API. Those that take weights and call methods of
 the workers (VLLM_SERVER_DEV_MODE) stay open with it, and the server of a launch over nodes listens
-on its node's address. `RequireToken` is handed to vLLM by `--middleware` and guards them all. Each
-start of a server draws a token of its own, which travels in the environment: no command line holds
-it, and no log.
+on its node's address. `--middleware` RequireToken guards them all. Each start of a server draws a
+token of its own, which travels in the environment: no command line holds it, and no log.
+`--worker-extension-cls` PolicyWeights takes the weights of a policy without NCCL.
 
 This is not `vllm serve`, which asks for the version of a package that the build for CPUs lacks.
 """
 
 import os
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 URL = "KLEAR_STAGE_VLLM"
 """Environment variable that tells the first training process where its server is."""
 TOKEN = "KLEAR_STAGE_VLLM_TOKEN"
 """Environment variable of the server, and of the first training process."""
+REQUIRE = "training.vllm.server.RequireToken"  # for --middleware
+EXTENSION = "training.vllm.server.PolicyWeights"  # for --worker-extension-cls
 REFUSAL = b'{"error": "this server answers the stage that started it, and nobody else"}'
 
 Scope = MutableMapping[str, Any]
@@ -26,10 +28,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 def own_server(named: str = "") -> str:
-    """`named`, the address in the settings, or that of the stage's own server.
-
-    Raises ValueError where neither is known.
-    """
+    """`named`, the address in the settings, or that of the stage's own server, or ValueError."""
     url = named or os.environ.get(URL, "")
     if not url:
         raise ValueError(
@@ -78,8 +77,29 @@ class RequireToken:
             await send({"type": "http.response.body", "body": REFUSAL})
 
 
-REQUIRE = "training.vllm.server.RequireToken"
-"""What `--middleware` takes."""
+class PolicyWeights:
+    """Methods added to vLLM's worker.
+
+    vLLM's own way for new weights is `reload_weights`. On CPU a layer computes with a packed copy
+    of its weights, which that packs anew for the layers that it loads; a tied head is not among
+    them and would go on with the old weights.
+    """
+
+    def take_policy(
+        self,
+        weights_path: str | None = None,
+        weights_iterator: Iterable[tuple[str, Any]] | None = None,
+    ) -> None:
+        """Use the weights in a folder of safetensors, or the (name, tensor) pairs given."""
+        worker: Any = self
+        worker.reload_weights(weights_path=weights_path, weights_iterator=weights_iterator)
+        model = worker.model_runner.get_model()
+        head: Any = getattr(model, "lm_head", None)
+        embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
+        packed = hasattr(head, "cpu_linear") and head is not embedding
+        if packed and head.weight is getattr(embedding, "weight", None):
+            head.quant_method.process_weights_after_loading(head)
+
 
 if __name__ == "__main__":
     from vllm.entrypoints.launchers.api_server.entry import main

@@ -5,7 +5,7 @@
 Starts the server of the job's policy, waits until it answers, runs COMMAND and ends the server.
 Exits as COMMAND does; EXIT_WORKER_LOST when the server died, so another start may go further; 2
 when there are too few GPUs for both; 1 when the server did not start. The server's output is
-`out/logs/vllm.log`. Before the first answer the trainer hands over the policy as it is.
+`logs/vllm.log`. Before the first answer the trainer hands over the policy as it is.
 """
 
 import argparse
@@ -24,11 +24,9 @@ from pathlib import Path
 import requests
 
 from training.launch.jobs import RLJob, read_job
-from training.launch.node import EXIT_WORKER_LOST
-from training.launch.progress_files import ProgressFile
-from training.vllm.ports import free_port
-from training.vllm.server import REQUIRE, TOKEN, URL, header, without_proxy
-from training.vllm.worker import EXTENSION
+from training.launch.node import EXIT_WORKER_LOST, free_port
+from training.layout import VLLM_LOG, ProgressFile
+from training.vllm.server import EXTENSION, REQUIRE, TOKEN, URL, header, without_proxy
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POLL_S, ASK_S, END_S = 0.2, 5.0, 20.0
@@ -56,7 +54,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("command", nargs="+")
     asked = parser.parse_args(arguments)
     if asked.slurm and os.environ.get("SLURM_NODEID", "0") != "0":
-        os.execvp(asked.command[0], asked.command)  # the server is beside the first process
+        os.execvp(asked.command[0], asked.command)  # the server is beside rank 0
     job = read_job(Path(asked.job))
     assert isinstance(job, RLJob)
     try:
@@ -90,8 +88,9 @@ def shared_gpus(job: RLJob, trainers: int) -> tuple[dict[str, str], dict[str, st
             f"tensor_parallel × pipeline_parallel × data_parallel), but there are {len(devices)}: "
             "set topology.rl_gpus to fewer, make the server smaller, or take engine=vllm_colocate"
         )
-    behind = devices[trainers : trainers + needs]
-    return {VISIBLE: ",".join(devices[:trainers])}, {VISIBLE: ",".join(behind)}
+    parts = devices[:trainers], devices[trainers : trainers + needs]
+    ours, servers = ({VISIBLE: ",".join(part)} for part in parts)
+    return ours, servers
 
 
 def serve_command(job: RLJob, name: str, host: str, port: int, *, cuda: bool) -> list[str]:
@@ -102,18 +101,26 @@ def serve_command(job: RLJob, name: str, host: str, port: int, *, cuda: bool) ->
     if config.is_file():
         known = json.loads(config.read_text())
         longest = min(longest, known.get("max_position_embeddings", longest))
+    own_type = "bfloat16" if s.runtime.bf16 else "float32"
+    options = {
+        "model": job.checkpoint,
+        "served-model-name": name,
+        "host": host,
+        "port": port,
+        "dtype": own_type if runtime.dtype == "auto" else runtime.dtype,
+        "max-model-len": longest,
+        "seed": job.seed,
+        "logprobs-mode": "processed_logprobs",
+        "middleware": REQUIRE,
+        "tensor-parallel-size": runtime.tensor_parallel,
+        "pipeline-parallel-size": runtime.pipeline_parallel,
+        "data-parallel-size": runtime.data_parallel,
+        "gpu-memory-utilization": runtime.gpu_memory_utilization,
+    }
     nccl = ["--weight-transfer-config", '{"backend": "nccl"}']
-    dtype = "bfloat16" if s.runtime.bf16 else "float32"
     return [
-        *(sys.executable, "-P", "-m", "training.vllm.server", "--model", str(job.checkpoint)),
-        *("--served-model-name", name, "--host", host, "--port", str(port)),
-        *("--dtype", dtype if runtime.dtype == "auto" else runtime.dtype),
-        *("--max-model-len", str(longest), "--seed", str(job.seed)),
-        *("--logprobs-mode", "processed_logprobs", "--middleware", REQUIRE),
-        *("--tensor-parallel-size", str(runtime.tensor_parallel)),
-        *("--pipeline-parallel-size", str(runtime.pipeline_parallel)),
-        *("--data-parallel-size", str(runtime.data_parallel)),
-        *("--gpu-memory-utilization", str(runtime.gpu_memory_utilization)),
+        *(sys.executable, "-P", "-m", "training.vllm.server"),
+        *(word for option, value in options.items() for word in (f"--{option}", str(value))),
         *(nccl if cuda else ["--worker-extension-cls", EXTENSION, "--enforce-eager"]),
     ]
 
@@ -125,7 +132,7 @@ class Server:
         port = free_port("" if by else host)
         self.url, self.token = f"http://{host}:{port}", secrets.token_urlsafe(32)
         self._name, self._progress = f"policy-{secrets.token_hex(4)}", ProgressFile(job.out)
-        self.log = job.out / "logs" / "vllm.log"
+        self.log = job.out / VLLM_LOG
         self.log.parent.mkdir(parents=True, exist_ok=True)
         environment = {
             "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -208,10 +215,6 @@ def end(process: "subprocess.Popen[bytes]", *, group: bool = False) -> None:
             process.wait(END_S)
 
 
-def _terminated(number: int, _: object) -> None:
-    sys.exit(128 + number)  # by way of all `finally`
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # by way of `finally`
     sys.exit(main(sys.argv[1:]))

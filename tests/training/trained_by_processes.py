@@ -1,0 +1,128 @@
+"""One process of several (or of one) that train the same: `python … CHECKPOINT EXAMPLES OUT`."""
+
+import json
+import os
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import state
+from accelerate.utils import DistributedType
+from datasets import Dataset
+from transformers import TrainerCallback
+
+from configs.settings.training import SFTSettings, TrainRuntime
+from training import render, sft
+from training.checkpoints.saving import (
+    load_model,
+    load_tokenizer,
+    policy_on_rank0,
+    save_model,
+    save_trained,
+)
+from training.launch.jobs import SFTJob
+from training.launch.rank import join_run, rank, world_size
+from training.rl.config import GPPOConfig
+from training.rl.trainer import GPPOTrainer
+
+PROMPTS, ROLLOUTS = 8, 4
+
+
+def shard_on_cpu() -> None:
+    """accelerate shards on GPUs only: here FSDP2 over gloo stands in for it."""
+    original = state.AcceleratorState.__init__
+
+    def init(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        plugin = fsdp_plugin or vars(self).get("fsdp_plugin")  # every call resets the type
+        if plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
+
+    state.AcceleratorState.__init__ = init  # type: ignore[method-assign]
+
+
+def crc(*parts: object) -> int:
+    return zlib.crc32(repr(parts).encode())
+
+
+def fixed(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    """Answers of different lengths that depend on the prompt and the place in the group alone."""
+    texts = [p[-1]["content"] for p in prompts]
+    answers = [
+        [65 + crc(t, i % 4, j) % 60 for j in range(2 + crc(t, i % 4) % 9)]
+        for i, t in enumerate(texts)
+    ]
+    ids = render.prompt_ids(trainer._tokenizer, texts)
+    return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
+
+
+def pay(prompts: list[Any], **_: Any) -> list[float]:
+    texts = [p[-1]["content"] for p in prompts]
+    return [float(crc(t) % 3 > 0 and (i % 4) < 1 + crc(t) % 2) for i, t in enumerate(texts)]
+
+
+def rl(name: str, checkpoint: str, out: Path, **more: Any) -> None:
+    """Two steps into `out/name`; `resumed` begins after the first one of another run."""
+    tokenizer = load_tokenizer(checkpoint)
+    rows = [{"prompt": render.conversation(f"Make {i} from 1.")} for i in range(PROMPTS)]
+    trainer = GPPOTrainer(
+        model=load_model(checkpoint, dtype="float32"), reward_funcs=pay, rollout_func=fixed,
+        processing_class=tokenizer, train_dataset=Dataset.from_list(rows),
+        args=GPPOConfig(
+            output_dir=str(out), per_device_train_batch_size=PROMPTS * ROLLOUTS // world_size(),
+            steps_per_generation=1, num_generations=ROLLOUTS, max_steps=2, learning_rate=1e-3,
+            max_completion_length=12, micro_batch_tokens=128, bf16=False, use_cpu=True,
+            gradient_checkpointing=False, report_to=[], disable_tqdm=True, save_strategy="steps",
+            save_steps=1, shuffle_dataset=False, lm_weight=0.5, logging_steps=1, **more,
+        ),
+    )  # fmt: skip
+
+    class Keep(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            policy = policy_on_rank0(trainer, copied=True) if state.global_step == 1 else None
+            if policy is not None:
+                save_model(policy, tokenizer, out / "kept")
+
+    if name == "padded":
+        trainer.add_callback(Keep())
+    trainer.train(resume_from_checkpoint=f"{out}/checkpoint-1" if name == "resumed" else None)
+    save_trained(trainer, out / name, bf16=False)
+    if trainer.is_world_process_zero():
+        losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+        (out / f"{name}.json").write_text(json.dumps(losses))
+
+
+def tune(name: str, checkpoint: str, examples: str, out: Path, start: str | None = None) -> Any:
+    runtime = TrainRuntime(bf16=False, gradient_checkpointing=False, micro_batch_tokens=400)
+    settings = SFTSettings(epochs=1, batch_tokens=1_000, checkpoint_steps=1, max_length=256,
+                           learning_rate=1e-3, min_learning_rate=1e-3, runtime=runtime)  # fmt: skip
+    job = SFTJob(out=out, base=Path(checkpoint), examples=Path(examples), settings=settings)
+    tokenizer = load_tokenizer(checkpoint)
+    rows = sft.tokenized(job.examples, tokenizer, 256, out / f"tokens{rank()}")
+    model = load_model(checkpoint, dtype="float32")
+    trainer = sft.build_trainer(job, model, tokenizer, rows, out / "checkpoints")
+    trainer.train(resume_from_checkpoint=start)
+    assert trainer.args.gradient_accumulation_steps > 1
+    assert trainer.is_fsdp_enabled == ("ACCELERATE_USE_FSDP" in os.environ)
+    save_trained(trainer, out / name, bf16=False)
+    return trainer
+
+
+def main(checkpoint: str, examples: str, out: Path) -> None:
+    torch.set_num_threads(1)
+    if "ACCELERATE_USE_FSDP" in os.environ:
+        shard_on_cpu()
+    join_run(out)
+    rl("padded", checkpoint, out)
+    if world_size() > 1:
+        rl("resumed", checkpoint, out)
+    rl("packed", checkpoint, out, packed=True)
+    save_trained(tune("sft", checkpoint, examples, out), out / "half", bf16=True)
+    if world_size() > 1:
+        tune("sft_resumed", checkpoint, examples, out, f"{out}/checkpoints/checkpoint-2")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3], Path(sys.argv[3]))

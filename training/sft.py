@@ -1,0 +1,294 @@
+"""Long chain-of-thought SFT (§3.1, §4.1) on TRL's SFTTrainer.
+
+Loss on the answer's tokens only. Eq. 8 prints π where the gradient needs log π: this is the
+negative log-likelihood, a mean over the answer tokens of the whole optimizer step.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from datasets.fingerprint import Hasher
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from configs.settings.training import SFTSettings
+from eval.records import Example, Record
+from eval.tables import count_rows, read_table, row_groups, to_records, write_table
+from training import layout, render
+from training.callbacks import StableCheckpoints, WriteMetrics
+from training.checkpoints import saving
+from training.checkpoints.lineage import lineage_after
+from training.launch.jobs import SFTJob
+from training.launch.rank import is_sharded, rank0_first, world_size
+from training.packing import check_packing, cut_steps, optimizer_steps
+
+IGNORED = -100  # label of a token without loss
+LOG_STEPS = 10
+
+
+class TooLong(Record):
+    """An example with more tokens than `max_length`."""
+
+    problem_id: str
+    index: int
+    source: str
+    tokens: int
+    """Of prompt and answer."""
+    max_length: int
+    treatment: str
+    """cut: trained on without its end; drop: not trained on."""
+
+
+def run_sft(job: SFTJob) -> dict[str, float]:
+    """Fine-tune `job.base` on `job.examples` into `job.out/checkpoint`; resumes in `job.out`."""
+    s, scratch, progress = job.settings, job.out / layout.SCRATCH, layout.ProgressFile(job.out)
+    model, tokenizer = saving.load_to_train(job.base, s)
+
+    def tokenising(n: int, of: int) -> None:
+        # done: 0, for of the training, which a plan reads from this file, nothing is
+        progress.report(0, of, f"tokenised {n:,} of {of:,} examples")
+
+    tokens, checkpoints = scratch / layout.TOKENS, scratch / layout.CHECKPOINTS
+    dataset = rank0_first(
+        tokens / "DONE",
+        lambda: tokenized(job.examples, tokenizer, s.max_length, tokens, tokenising),
+    )
+    trainer = build_trainer(job, model, tokenizer, dataset, checkpoints)
+    start = layout.latest(checkpoints)
+    saving.check_layout(trainer, start)
+    too_long = 0
+    if trainer.is_world_process_zero():
+        done = layout.step_of_checkpoint(start) if start else 0
+        metrics = layout.MetricsFile(job.out, after_step=done)
+        trainer.add_callback(WriteMetrics(metrics, progress))
+        report = job.out / layout.TOO_LONG
+        too_long = report_too_long(dataset, job.examples, s.max_length, s.too_long, report)
+    trainer.train(resume_from_checkpoint=str(start) if start else None)
+    commit = getattr(model.config, "_commit_hash", None)
+    lineage = lineage_after(job.base, commit, "sft", job.seed, s)
+    saving.save_trained(trainer, job.out / layout.CHECKPOINT, bf16=s.runtime.bf16, lineage=lineage)
+    treated = "truncated_examples" if s.too_long == "cut" else "dropped_examples"
+    return {"steps": float(trainer.state.global_step), treated: float(too_long)}
+
+
+def tokenized(
+    examples: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    cache: Path,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Dataset:
+    """Columns input_ids, labels (−100 on the prompt), length, tokens (before any cut); on disk,
+    in the order of the file.
+
+    `report(done, total)` is called before every row group of the file; nothing is done when
+    `cache` has the rows.
+    """
+
+    def rows(path: str) -> Iterator[dict]:
+        done, total = 0, count_rows(Path(path))
+        for table in row_groups(Path(path)):
+            report(done, total)
+            batch = list(to_records(table, Example))
+            prompts = render.prompt_ids(tokenizer, [e.prompt for e in batch])
+            answers = render.response_ids(tokenizer, [e.response for e in batch])
+            for prompt, answer in zip(prompts, answers, strict=True):
+                ids, labels = [*prompt, *answer], [IGNORED] * len(prompt) + answer
+                yield {
+                    "input_ids": ids[:max_length],
+                    "labels": labels[:max_length],
+                    "length": min(len(ids), max_length),
+                    "tokens": len(ids),
+                }
+            done += len(batch)
+
+    dataset = Dataset.from_generator(
+        rows,
+        gen_kwargs={"path": str(examples)},
+        cache_dir=str(cache),
+        fingerprint=Hasher.hash([tokenizer, max_length, str(examples)]),
+    )
+    assert isinstance(dataset, Dataset)
+    return dataset
+
+
+def report_too_long(
+    dataset: Dataset, examples: Path, max_length: int, treatment: str, path: Path
+) -> int:
+    """Write a row for every example over `max_length` into `path`, if any; returns how many."""
+    more = {"max_length": max_length, "treatment": treatment}
+    found = [
+        TooLong(problem_id=e.problem_id, index=e.index, source=e.source, tokens=n, **more)
+        for e, n in zip(read_table(examples, Example), dataset["tokens"], strict=True)
+        if n > max_length
+    ]
+    if found:
+        write_table(path, TooLong, found)
+    return len(found)
+
+
+def trainable(dataset: Dataset, max_length: int, treatment: str) -> tuple[Dataset, list[int]]:
+    """(rows to train on, their lengths); the last row is a filler without any label.
+
+    Raises ValueError when nothing is left.
+    """
+    if treatment == "drop":
+        kept = [i for i, n in enumerate(dataset["tokens"]) if n <= max_length]
+        dataset = dataset.select(kept)
+    if not len(dataset):
+        raise ValueError(
+            f"every example has more than max_length={max_length} tokens and too_long=drop: raise "
+            "max_length, or use too_long=cut"
+        )
+    rows = dataset.remove_columns(["length", "tokens"])
+    ids = rows[0]["input_ids"][:2]
+    filler = {"input_ids": ids, "labels": [IGNORED] * len(ids)}
+    return rows.add_item(filler), list(dataset["length"])  # type: ignore[arg-type]
+
+
+class PlannedSFTTrainer(SFTTrainer):
+    """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler."""
+
+    def __init__(self, *args, plan: list[list[int]], **kwargs) -> None:
+        self.plan = plan
+        super().__init__(*args, **kwargs)
+
+    def get_train_dataloader(self) -> DataLoader:
+        assert isinstance(self.train_dataset, Dataset)
+        filler = len(self.train_dataset) - 1
+        loader = DataLoader(
+            self.train_dataset,  # type: ignore[arg-type]
+            batch_sampler=[batch or [filler] for batch in self.plan],
+            collate_fn=self.data_collator,
+        )
+        return self.accelerator.prepare(loader)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()  # then rank 0 marks it as whole
+
+
+def build_trainer(
+    job: SFTJob,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dataset: Dataset,
+    checkpoints: Path,
+) -> PlannedSFTTrainer:
+    """The trainer with its plan of micro-batches and its optimizer."""
+    s, world = job.settings, world_size()
+    rows, lengths = trainable(dataset, s.max_length, s.too_long)
+    steps = optimizer_steps(lengths, s.batch_tokens, s.max_length, s.epochs, job.seed)
+    plan, accumulation = cut_steps(steps, lengths, s.runtime.micro_batch_tokens, world)
+    if s.packing:
+        check_packing(model)
+    optimizer = None
+    if s.optimizer == "muon":
+        if s.lora:
+            raise ValueError("optimizer=muon needs whole weights: use adamw with lora")
+        if world > 1 and is_sharded():
+            raise ValueError(
+                "optimizer=muon needs whole matrices, and FSDP2 and ZeRO-3 cut them: set "
+                "optimizer=adamw, or topology.sharding=none"
+            )
+        optimizer = MuonAndAdamW(model, s.muon_learning_rate, s.learning_rate, s.weight_decay)
+    return PlannedSFTTrainer(
+        model=model,
+        args=sft_config(s, job.seed, checkpoints, accumulation, len(steps)),
+        train_dataset=rows,
+        processing_class=tokenizer,
+        callbacks=[StableCheckpoints(checkpoints)],
+        optimizers=(optimizer, None),
+        peft_config=saving.lora_config(s.lora),
+        plan=plan,
+    )
+
+
+def sft_config(
+    s: SFTSettings, seed: int, checkpoints: Path, accumulation: int, steps: int
+) -> SFTConfig:
+    """The paper's schedule (§4.1): cosine from the highest to the lowest learning rate."""
+    # a log line never spans a checkpoint, so a resumed run logs the same lines
+    every = max(n for n in range(1, LOG_STEPS + 1) if s.checkpoint_steps % n == 0)
+    cuda = torch.cuda.is_available()
+    return SFTConfig(
+        output_dir=str(checkpoints),
+        max_steps=steps,
+        per_device_train_batch_size=2,  # nominal: the plan brings its own batches
+        gradient_accumulation_steps=accumulation,
+        learning_rate=s.learning_rate,
+        lr_scheduler_type="cosine_with_min_lr",
+        lr_scheduler_kwargs={"min_lr_rate": s.min_learning_rate / s.learning_rate},
+        warmup_steps=round(s.warmup_share * steps),
+        weight_decay=s.weight_decay,
+        max_grad_norm=s.max_grad_norm,
+        bf16=s.runtime.bf16,
+        use_cpu=not cuda,
+        gradient_checkpointing=s.runtime.gradient_checkpointing,
+        max_length=None,  # the rows are cut or dropped already, and reported
+        padding_free=s.packing,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        accelerator_config={"even_batches": False, "split_batches": False},
+        shuffle_dataset=False,
+        dataloader_pin_memory=cuda,
+        logging_steps=every,
+        logging_first_step=False,
+        save_strategy="steps",
+        save_steps=s.checkpoint_steps,
+        seed=seed,
+        data_seed=seed,
+        report_to=[],
+        disable_tqdm=True,
+    )
+
+
+class MuonAndAdamW(torch.optim.Optimizer):
+    """Muon for the matrices of the transformer, AdamW for everything else: embeddings, norms and
+    the output head. One schedule, one state dict, one `step`.
+
+    Needs unsharded weights (one device or DDP).
+    """
+
+    def __init__(
+        self, model: nn.Module, muon_lr: float, adamw_lr: float, weight_decay: float
+    ) -> None:
+        matrices, rest = split_parameters(model)
+        self.parts: tuple[torch.optim.Optimizer, ...] = (
+            torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay, momentum=0.95),
+            torch.optim.AdamW(rest, lr=adamw_lr, weight_decay=0.0, betas=(0.9, 0.98)),
+        )
+        super().__init__([{"params": matrices}, {"params": rest}], {"lr": adamw_lr})
+        self._share_groups()
+
+    def _share_groups(self) -> None:
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for part in self.parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self._share_groups()
+
+
+def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """(2-D weights outside embeddings and output head, all other trainable parameters)."""
+    head = getattr(model, "lm_head", None)
+    edges = (m for m in model.modules() if isinstance(m, nn.Embedding) or m is head)
+    outside = {id(p) for m in edges for p in m.parameters()}
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trainable if p.ndim == 2 and id(p) not in outside]
+    chosen = {id(p) for p in matrices}
+    return matrices, [p for p in trainable if id(p) not in chosen]

@@ -1,1 +1,0 @@
-"""Supervised fine-tuning on long chains of thought (§3.1)."""
