@@ -14,8 +14,8 @@ from configs.settings.engines import EngineSettings, Sampling
 from eval.families import by_example, countdown
 from eval.records import Rejected, Sample, problem_id
 from training.engines.interface import EngineError, Request, request_seed
-from training.engines.make import make_engine
-from training.engines.without_model import mapped_text, recorded_grades, recordings
+from training.engines.generate import make_engine
+from training.engines.without_model import mapped_text, recordings
 
 SCRIPTED = EngineSettings(kind="scripted", model="teacher")
 TAGS = {
@@ -75,7 +75,7 @@ def test_seeds_differ_by_run_problem_and_index_and_fit_31_bits():
 
 def test_the_interface_and_the_factory_import_no_torch():
     code = (
-        "import sys, training.engines.make, training.engines.local, training.engines.endpoint\n"
+        "import sys, training.engines.generate, training.engines.endpoint\n"
         "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

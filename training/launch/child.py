@@ -67,7 +67,7 @@ def run(job: Job) -> dict[str, float]:
 
         _limit_threads(job.settings.runtime.threads)
         return run_rl(job)
-    from training.engines.local import generate_job
+    from training.engines.generate import generate_job
 
     return generate_job(job)
 

@@ -17,8 +17,8 @@ from training.callbacks import WriteMetrics
 from training.checkpoints import saving
 from training.checkpoints.lineage import TrainingStep, read_lineage, step_of
 from training.checkpoints.whole_model import lora_config, policy_on_each, policy_on_rank0
-from training.engines.answers import check_room, positions_of
-from training.engines.sampler import sample
+from training.engines.local_model import check_room, positions_of
+from training.engines.transformers_engine import sample
 from training.launch.jobs import RLJob
 from training.launch.progress_files import MetricsFile, ProgressFile
 from training.launch.rank import share_of_judge
