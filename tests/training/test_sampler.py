@@ -39,11 +39,6 @@ def test_greedy_answers_are_those_of_generate_one_by_one(files):
         assert out[0, len(prompt) :].tolist() == answer
 
 
-def test_answers_do_not_depend_on_the_batch(files):
-    model, prompts = small(files)
-    assert greedy(model, prompts, [-1], 8, 256) == greedy(model, prompts, [-1], 8, 2)
-
-
 def test_an_answer_ends_with_its_stop_token_or_at_the_limit(files):
     model, prompts = small(files)
     stops = list(range(0, 320, 3))

@@ -107,12 +107,14 @@ def generate(
             began = told = time.monotonic()
             try:
                 for sample in engine.answer(takewhile(lambda _: not spent(), requests), journal):
+                    if (sample.problem_id, sample.index) in journal:
+                        continue  # of a batch that was redone
+                    done += 1
                     if sample.finish_reason == "error":
                         unanswerable.append(sample)
-                    elif (sample.problem_id, sample.index) not in journal:  # else: a batch redone
+                    else:
                         journal.append(sample, part_of[sample.problem_id])
                         new_tokens += sample.completion_tokens
-                        done += 1
                     if time.monotonic() - told > SECONDS_PER_POINT:
                         told = time.monotonic()
                         tell()
