@@ -10,7 +10,7 @@ from pydantic import Field, create_model
 
 from configs.settings.data import SampleSettings
 from configs.settings.pipeline import Pipeline
-from tasks.answers.budget import NeedsApproval
+from tasks.answers.asking import NeedsApproval
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
 from tasks.tracking.prefect_states import is_deployment_run, settle_approval

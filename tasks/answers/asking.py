@@ -1,22 +1,84 @@
-"""Asking an engine: every answer on disk before the next; tokens and cost as they grow."""
+"""Asking an engine for what a stage lacks, for no more money than may be spent.
+
+Every answer is on disk before the next. The budget gate asks a pilot first, one sample of a few
+prompts whose answers are used, and goes on when the estimate is below what needs approval, or below
+what a person approved; it also stops when answers have really cost that much.
+"""
 
 import json
-import time
-from collections.abc import Iterator, Sequence
-from itertools import takewhile
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import TypeVar
 
 from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineSettings
+from configs.settings.engines import EngineRuntime, EngineSettings
 from eval.records import Problem
 from tasks.stage.child import ChildFailed, run_child
 from tasks.stage.progress import report
 from tasks.store.store import SCRATCH
-from training.engines.figures import GenerationStats
-from training.engines.interface import EngineError, Key, Request, request_seed
-from training.engines.journal import Journal, journal_path
-from training.engines.make import is_local, make_engine
+from tasks.tracking.prefect_states import ApprovalRequired
+from training.engines.generate import SpentApproved, generate, is_local
+from training.engines.interface import EngineError, Request, request_seed
+from training.engines.journal import Journal, cost_of, journal_path
 from training.launch.jobs import GenerateJob
+
+T = TypeVar("T")
+
+
+class Plan(Sequence[Request]):
+    """The requests of a stage, made when they are asked for: `indices` of every problem's."""
+
+    def __init__(self, problems: Sequence[Problem], indices: range, seed: int) -> None:
+        self.problems, self.indices, self.seed = problems, indices, seed
+
+    def __len__(self) -> int:
+        return len(self.problems) * len(self.indices)
+
+    def __getitem__(self, place: int) -> Request:  # type: ignore[override]
+        row, column = divmod(range(len(self))[place], len(self.indices))
+        p, index = self.problems[row], self.indices[column]
+        seed = request_seed(self.seed, p.id, index)
+        return Request(problem_id=p.id, index=index, prompt=p.prompt, seed=seed, part=p.source)
+
+
+def ask(
+    out: Path, requests: Sequence[Request], settings: SampleSettings, limit: float | None = None
+) -> float:
+    """Answer what the journal in `out` lacks; returns the tokens a second of this run.
+
+    Raises EngineError when some could not be answered, SpentApproved when an endpoint's answers
+    have cost `limit`. Finished answers are kept in every case. With a `limit` of 0 no engine is
+    started: every answer is on file, or SpentApproved is raised.
+    """
+    engine, sampling = settings.engine, settings.sampling
+    if not is_local(engine):
+        key = api_key(engine)
+        return generate(out, requests, engine, sampling, report, key=key, limit=limit)
+    with Journal(journal_path(out)) as journal:
+        if all(r.key in journal for r in requests):
+            return 0.0
+        if limit == 0:
+            raise SpentApproved(0.0, len(journal))
+    return _ask_in_child(out, requests, settings)
+
+
+def _ask_in_child(out: Path, requests: Sequence[Request], settings: SampleSettings) -> float:
+    file = out / SCRATCH / "requests.jsonl"
+    with file.open("w", encoding="utf-8") as lines:
+        lines.writelines(r.model_dump_json() + "\n" for r in requests)
+    job = GenerateJob(out=out, engine=settings.engine, sampling=settings.sampling, requests=file)
+    try:
+        run_child(job, out)
+    except ChildFailed as error:
+        name, _, message = str(error).splitlines()[-1].partition(": ")
+        if name.endswith(EngineError.__name__):  # what the engine said, without its traceback
+            raise EngineError(message) from error
+        raise
+    result = out / SCRATCH / "result.json"
+    return json.loads(result.read_text())["tokens_per_second"] if result.exists() else 0.0
 
 
 def api_key(engine: EngineSettings) -> str | None:
@@ -39,143 +101,69 @@ def api_key(engine: EngineSettings) -> str | None:
     return str(block.get())  # type: ignore[union-attr]
 
 
-SECONDS_PER_REPORT = 0.2
+class NeedsApproval(ApprovalRequired):
+    """The stage costs more than may be spent without asking. Every answer so far is kept."""
 
-
-class SpentApproved(Exception):
-    """Answers have cost what was approved; asking stopped, and everything paid for is kept."""
-
-    def __init__(self, cost: float, done: int) -> None:
-        super().__init__(f"{done:,} answers have cost {cost:,.2f} and more are to come")
-        self.cost = cost
-
-
-class Plan(Sequence[Request]):
-    """The requests of a stage, made when they are asked for: `indices` of every problem's."""
-
-    def __init__(self, problems: Sequence[Problem], indices: range, seed: int) -> None:
-        self.problems, self.indices, self.seed = problems, indices, seed
-
-    def __len__(self) -> int:
-        return len(self.problems) * len(self.indices)
-
-    def __getitem__(self, place: int) -> Request:  # type: ignore[override]
-        problem, index = divmod(range(len(self))[place], len(self.indices))
-        return self._request(self.problems[problem], self.indices[index])
-
-    def __iter__(self) -> Iterator[Request]:
-        for problem in self.problems:
-            for index in self.indices:
-                yield self._request(problem, index)
-
-    def _request(self, p: Problem, index: int) -> Request:
-        seed = request_seed(self.seed, p.id, index)
-        return Request(problem_id=p.id, index=index, prompt=p.prompt, seed=seed, part=p.source)
-
-    def sample_keys(self) -> Iterator[Key]:
-        return ((p.id, i) for p in self.problems for i in self.indices)
-
-
-def ask(
-    out: Path,
-    requests: Sequence[Request],
-    settings: SampleSettings,
-    seed: int,
-    limit: float | None = None,
-) -> float:
-    """Answer what the journal in `out` lacks; returns the tokens a second of this run.
-
-    Raises EngineError when some could not be answered, SpentApproved when an endpoint's answers
-    have cost `limit`. Finished answers are kept in every case. With a `limit` of 0 no engine is
-    started: every answer is on file, or SpentApproved is raised.
-    """
-    if limit == 0:
-        return _only_on_file(out, requests)
-    if is_local(settings.engine):
-        return ask_in_child(out, requests, settings, seed)
-    return ask_in_process(out, requests, settings, limit)
-
-
-def _only_on_file(out: Path, requests: Sequence[Request]) -> float:
-    with Journal(journal_path(out)) as journal:
-        if any(r.key not in journal for r in requests):
-            raise SpentApproved(0.0, len(journal))
-    return 0.0
-
-
-def ask_in_process(
-    out: Path, requests: Sequence[Request], settings: SampleSettings, limit: float | None = None
-) -> float:
-    """Ask a scripted, recorded or endpoint engine."""
-    with Journal(journal_path(out), sync_each=settings.engine.kind == "openai") as journal:
-        done = sum(r.key in journal for r in requests)
-        if done == len(requests):
-            return 0.0
-        figures = GenerationStats(out, settings.engine.runtime, journal.everything(), requests)
-
-        def spent() -> bool:
-            return limit is not None and (figures.cost() or 0.0) >= limit
-
-        # Once the limit is reached no more are asked; those on their way are waited for and kept.
-        left = (r for r in requests if r.key not in journal)
-        missing = takewhile(lambda _: not spent(), left)
-        last = time.monotonic()
-        with make_engine(settings.engine, settings.sampling, api_key(settings.engine)) as engine:
-            figures.start()
-            try:
-                for place, sample in enumerate(engine.answer(missing), done + 1):
-                    journal.append(sample)
-                    figures.add(sample)
-                    if time.monotonic() - last > SECONDS_PER_REPORT:
-                        last = time.monotonic()
-                        report(place, len(requests), figures.note())
-            finally:
-                figures.write()
-        if spent() and any(r.key not in journal for r in requests):
-            raise SpentApproved(figures.cost() or 0.0, figures.samples)
-    return figures.tokens_per_second
-
-
-def ask_in_child(
-    out: Path, requests: Sequence[Request], settings: SampleSettings, seed: int
-) -> float:
-    """Ask a local model, in a supervised process of its own."""
-    with Journal(journal_path(out)) as journal:
-        if all(r.key in journal for r in requests):
-            return 0.0
-    file = out / SCRATCH / "requests.jsonl"
-    with file.open("w", encoding="utf-8") as lines:
-        lines.writelines(r.model_dump_json() + "\n" for r in requests)
-    job = GenerateJob(
-        out=out, engine=settings.engine, sampling=settings.sampling, requests=file, seed=seed
-    )
-    try:
-        run_child(job, out)
-    except ChildFailed as error:
-        raise _in_one_line(out, error) from error
-    with Journal(journal_path(out)) as journal:
-        missing = sum(r.key not in journal for r in requests)
-    if missing:
-        raise EngineError(
-            f"the engine ended without {missing:,} of {len(requests):,} answers and named no "
-            f"error: see {out / 'logs' / 'child.log'}; finished answers are kept"
+    def __init__(self, what: str, allowed: float, wanted: float) -> None:
+        self.wanted = math.ceil(wanted)
+        """A whole amount that lets the stage go on."""
+        super().__init__(
+            f"{what}, and {allowed:,.2f} may be spent without approval. To approve it: the same "
+            f"command with --approve-cost {self.wanted}, or engine.runtime.approved_cost="
+            f"{self.wanted} in the settings of the stage; answers so far are kept"
         )
-    return _speed(out)
 
 
-def _in_one_line(out: Path, error: ChildFailed) -> Exception:
-    """What the engine itself said last, if it did; else the error with the end of the log."""
-    log = out / "logs" / "child.log"
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    said = next((line for line in reversed(lines) if line.strip()), "")
-    name, _, message = said.partition(": ")
-    own = name.endswith(EngineError.__name__) and message in str(error)
-    return EngineError(message) if own else error
+def within_budget(
+    out: Path, plan: Plan, settings: SampleSettings, ask_all: Callable[[float | None], T]
+) -> T:
+    """`ask_all(limit)`, after a pilot if the settings ask for one.
 
-
-def _speed(out: Path) -> float:
+    Raises NeedsApproval, before or while money is spent, and ValueError without prices.
+    """
+    runtime = settings.engine.runtime
+    if runtime.approve_above is None:
+        return ask_all(None)
+    if cost_of(runtime, 1, 1) is None:
+        raise ValueError(
+            "engine.runtime.approve_above needs prices: set engine.runtime.input_price and "
+            "output_price (per million tokens)"
+        )
+    with suppress(SpentApproved):
+        return ask_all(0.0)  # a kill came after the last answer: nothing is left to buy
+    pilot = pilot_of(plan, runtime.pilot_prompts)
+    ask(out, pilot, settings)
+    mean, high, said = estimate(out, pilot, len(plan), runtime)
+    allowed = max(runtime.approve_above, runtime.approved_cost)
+    if mean > allowed:
+        raise NeedsApproval(said, allowed, high)
     try:
-        result = json.loads((out / SCRATCH / "result.json").read_text())
-        return float(result["tokens_per_second"])
-    except (OSError, ValueError, KeyError):
-        return 0.0
+        return ask_all(allowed)
+    except SpentApproved as spent:
+        raise NeedsApproval(str(spent), allowed, max(high, 1.25 * spent.cost)) from None
+
+
+def pilot_of(plan: Plan, prompts: int) -> Plan:
+    """The first sample of `prompts` problems, spread evenly."""
+    count = min(prompts, len(plan.problems))
+    chosen = [plan.problems[i * len(plan.problems) // count] for i in range(count)]
+    return Plan(chosen, plan.indices[:1], plan.seed)
+
+
+def estimate(
+    out: Path, pilot: Plan, answers: int, runtime: EngineRuntime
+) -> tuple[float, float, str]:
+    """What `answers` answers like those of the pilot will cost, the upper end of its 95 % interval
+    by the spread of the pilot, and both in words."""
+    with Journal(journal_path(out)) as journal:
+        found = journal.samples(r.key for r in pilot)
+        tokens = [(s.prompt_tokens, s.completion_tokens) for s in found]
+    costs = [cost_of(runtime, *each) or 0.0 for each in tokens] or [0.0]
+    each = fmean(costs)
+    spread = 1.96 * stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else 0.0
+    mean, low, high = (answers * x for x in (each, max(0.0, each - spread), each + spread))
+    words = (
+        f"{answers:,} answers would cost about {mean:,.2f} ({low:,.2f} to {high:,.2f}; a pilot of "
+        f"{len(tokens)} had {sum(n for _, n in tokens) / len(costs):,.0f} tokens an answer)"
+    )
+    return mean, high, words

@@ -4,6 +4,8 @@ Or its source does, where it is known how hard a source's problems are.
 """
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -11,7 +13,6 @@ from typing import Literal
 from configs.settings.data import DifficultySettings
 from eval.records import Domain, Problem, Record, Score
 from eval.tables import TableWriter, count_rows, read_table
-from tasks.answers.pass_rates import Tally, pass_rate_histogram, tally
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
 
@@ -31,20 +32,46 @@ class Difficulty(Record):
     label: Label
 
 
-def label_of(pass_rate: float | None, easy_above: float) -> Label:
-    """Easy strictly above `easy_above`; no pass rate is neither easy nor hard."""
-    if pass_rate is None:
-        return "unrated"
-    return "easy" if pass_rate > easy_above else "hard"
+@dataclass
+class Tally:
+    """Answers to one problem; unscored ones count as samples only."""
+
+    samples: int = 0
+    scored: int = 0
+    passed: int = 0
+
+    @property
+    def pass_rate(self) -> float | None:
+        """passed / scored in [0, 1]; None when nothing was scored."""
+        return self.passed / self.scored if self.scored else None
 
 
-def label_by(settings: DifficultySettings, source: str, pass_rate: float | None) -> Label:
-    """By what the settings let decide: the pass rate, or the source."""
+def tally(scores: Iterable[Score]) -> dict[str, Tally]:
+    """problem_id → Tally, in one pass."""
+    tallies: dict[str, Tally] = {}
+    for score in scores:
+        counted = tallies.setdefault(score.problem_id, Tally())
+        counted.samples += 1
+        counted.scored += not score.unscored
+        counted.passed += bool(score.correct)
+    return tallies
+
+
+def pass_rate_histogram(rates: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Problems by domain and tenth of their pass rate; 1.0 has a column of its own."""
+    names = (f"pass_rate/{domain}/{int(rate * 10) / 10:.1f}" for domain, rate in sorted(rates))
+    return {name: float(count) for name, count in Counter(names).items()}
+
+
+def label_of(settings: DifficultySettings, source: str, pass_rate: float | None) -> Label:
+    """By what the settings let decide: the source, or the pass rate, of which none is no label."""
     if settings.rater == "source":
         if source in settings.easy_sources:
             return "easy"
         return "hard" if source in settings.hard_sources else "unrated"
-    return label_of(pass_rate, settings.easy_above)
+    if pass_rate is None:
+        return "unrated"
+    return "easy" if pass_rate > settings.easy_above else "hard"
 
 
 @stage(version=1)
@@ -65,10 +92,9 @@ def difficulty(
     if answered != judged:
         raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
     tallies = tally(read_table(scores.file("scores.parquet"), Score))
-    labels: Counter[str] = Counter()
-    rated_as: dict[Label, list[float]] = {"easy": [], "hard": [], "unrated": []}
+    labels: Counter[Label] = Counter({"easy": 0, "hard": 0, "unrated": 0})
+    rates: list[tuple[Label, Domain, float]] = []
     not_judgeable = 0
-    rates: list[tuple[str, float]] = []
     with TableWriter(out / "difficulty.parquet", Difficulty) as writer:
         for problem in read_table(problems.file("kept.parquet"), Problem):
             counted = tallies.get(problem.id, Tally())
@@ -78,19 +104,19 @@ def difficulty(
                 domain=problem.domain,
                 pass_rate=counted.pass_rate,
                 scored=counted.scored,
-                label=label_by(settings, problem.source, counted.pass_rate),
+                label=label_of(settings, problem.source, counted.pass_rate),
             )
             labels[row.label] += 1
             not_judgeable += not problem.judgeable
             if row.pass_rate is not None:
-                rates.append((row.domain, row.pass_rate))
-                rated_as[row.label].append(row.pass_rate)
+                rates.append((row.label, row.domain, row.pass_rate))
             writer.write(row)
     rated = labels["easy"] + labels["hard"]
+    by_label = {name: [rate for label, _, rate in rates if label == name] for name in labels}
     return {
-        **{name: float(labels[name]) for name in ("easy", "hard", "unrated")},
+        **{name: float(count) for name, count in labels.items()},
         "not_judgeable": float(not_judgeable),
         "hard_share": labels["hard"] / rated if rated else 0.0,
-        **{f"mean_pass_rate/{name}": fmean(found) for name, found in rated_as.items() if found},
-        **pass_rate_histogram(rates),
+        **{f"mean_pass_rate/{name}": fmean(found) for name, found in by_label.items() if found},
+        **pass_rate_histogram((domain, rate) for _, domain, rate in rates),
     }

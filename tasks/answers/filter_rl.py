@@ -9,34 +9,33 @@ from pathlib import Path
 
 from configs.settings.data import FilterRLSettings
 from eval.judge.judge import NO_GOLD
-from eval.records import Domain, Problem, Rejected, Score
+from eval.records import Problem, Rejected, Score
 from eval.tables import TableWriter, count_rows, read_table
-from tasks.answers.pass_rates import Tally, pass_rate_histogram, tally
+from tasks.answers.difficulty import Tally, pass_rate_histogram, tally
 from tasks.stage.progress import report
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
 
 
-def verdict(domain: Domain, counted: Tally, settings: FilterRLSettings) -> tuple[str, str]:
+def verdict(problem: Problem, counted: Tally, settings: FilterRLSettings) -> tuple[str, str]:
     """(kind, reason) of a rejection, or two empty strings for a problem to keep.
 
     Unscored answers leave the share; below `min_scored` of the answers scored, nothing is known.
     """
+    if not problem.judgeable:
+        return "not_judgeable", NO_GOLD
     if counted.samples == 0:
         return "unsampled", "no samples"
-    rate = counted.pass_rate
+    rate, code = counted.pass_rate, problem.domain == "code"
     if rate is None or counted.scored < settings.min_scored * counted.samples:
         return "too_few_scored", f"only {counted.scored} of {counted.samples} samples were scored"
-    code = domain == "code"
     threshold = settings.code_threshold if code else settings.math_threshold
     inclusive = code and settings.code_inclusive
     if rate > threshold or (inclusive and rate == threshold):
         return "", ""
-    needed = f"at least {threshold:g}" if inclusive else f"more than {threshold:g}"
-    return (
-        "too_few_passed",
-        f"{counted.passed} of {counted.scored} samples pass; needs {needed}",
-    )
+    needed = f"{'at least' if inclusive else 'more than'} {threshold:g}"
+    passed = f"{counted.passed} of {counted.scored} samples pass"
+    return "too_few_passed", f"{passed}; needs {needed}"
 
 
 @stage(version=1)
@@ -47,7 +46,7 @@ def filter_rl(
     source = problems.file("kept.parquet")
     total = count_rows(source)
     tallies = tally(read_table(scores.file("scores.parquet"), Score))
-    counts: Counter[str] = Counter()
+    counts = Counter({"kept_math": 0, "kept_code": 0})
     kept_rates: list[tuple[str, float]] = []
     with (
         TableWriter(out / "kept.parquet", Problem) as kept,
@@ -55,23 +54,19 @@ def filter_rl(
     ):
         for done, row in enumerate(read_table(source, Problem), 1):
             counted = tallies.get(row.id, Tally())
-            kind, reason = verdict(row.domain, counted, settings)
-            if not row.judgeable:
-                kind, reason = "not_judgeable", NO_GOLD
-            if not reason:
-                counts[f"kept_{row.domain}"] += 1
-                kept_rates.append((row.domain, counted.pass_rate or 0.0))
-                kept.write(row)
-            else:
+            kind, reason = verdict(row, counted, settings)
+            if reason:
                 counts[f"rejected_{kind}"] += 1
                 original = row.model_dump_json()
                 rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
+            else:
+                counts[f"kept_{row.domain}"] += 1
+                kept_rates.append((row.domain, counted.pass_rate or 0.0))
+                kept.write(row)
             report(done, total)
     return {
         "kept": float(kept.rows),
         "rejected": float(rejected.rows),
-        "kept_math": float(counts["kept_math"]),
-        "kept_code": float(counts["kept_code"]),
-        **{n: float(counts[n]) for n in sorted(counts) if n.startswith("rejected_")},
+        **{name: float(counts[name]) for name in sorted(counts)},
         **pass_rate_histogram(kept_rates),
     }

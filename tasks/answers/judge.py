@@ -1,9 +1,8 @@
 """Judge: a Score for every Sample, in the same order, by the one judge of `eval.judge.judge`."""
 
-import os
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,31 +17,27 @@ from tasks.store.store import SCRATCH, Artifact
 
 
 class ScoreJournal:
-    """The scores made so far, one JSON line each: what a kill leaves is read again.
+    """The scores made so far, one JSON line each; `done` of them are on file.
 
-    A last line that the kill tore is cut off.
+    What a kill leaves is read again, and a last line that it tore is cut off.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self.done = 0
-        whole = 0
-        if path.exists():
-            with path.open("rb") as file:
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    whole += len(line)
+        self.path, self.done, whole = path, 0, 0
+        with path.open("a+b") as file:
+            file.seek(0)
+            for line in file:
+                if line.endswith(b"\n"):
                     self.done += 1
-            os.truncate(path, whole)
+                    whole += len(line)
+            file.truncate(whole)
 
     def __iter__(self) -> Iterator[Score]:
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                yield from map(Score.model_validate_json, file)
+        with self.path.open("rb") as file:
+            yield from map(Score.model_validate_json, file)
 
-    def append(self, scores: Iterator[Score]) -> Iterator[Score]:
+    def append(self, scores: Iterable[Score]) -> Iterator[Score]:
         """Pass `scores` on, each once it is on file."""
         with self.path.open("ab") as file:
             for score in scores:
@@ -61,10 +56,14 @@ def judged(judge: Judge, problems: Lookup[Problem], samples: Iterator[Sample]) -
 
     def to_judge() -> Iterator[tuple[Problem, str, int]]:
         for sample in samples:
-            failed = sample.finish_reason == "error"
-            waiting.append(_not_answered(sample) if failed else None)
-            if not failed:
-                yield _problem_of(problems, sample), sample.text, sample.index
+            if sample.finish_reason == "error":
+                waiting.append(_not_answered(sample))
+                continue
+            problem = problems.get(sample.problem_id)
+            if problem is None:
+                raise ValueError(f"a sample answers {sample.problem_id}, which is no problem here")
+            waiting.append(None)
+            yield problem, sample.text, sample.index
 
     def not_answered() -> Iterator[Score]:
         while waiting and (score := waiting[0]) is not None:
@@ -76,13 +75,6 @@ def judged(judge: Judge, problems: Lookup[Problem], samples: Iterator[Sample]) -
         waiting.popleft()
         yield score
     yield from not_answered()
-
-
-def _problem_of(problems: Lookup[Problem], sample: Sample) -> Problem:
-    problem = problems.get(sample.problem_id)
-    if problem is None:
-        raise ValueError(f"a sample answers {sample.problem_id}, which is no problem here")
-    return problem
 
 
 def _not_answered(sample: Sample) -> Score:
@@ -115,10 +107,6 @@ def judge(
         with Judge(settings.judge) as judge:
             for score in journal.append(judged(judge, by_id, left)):
                 report(journal.done, total, score.verdict)
-    return {**_publish(out, journal), "wall_seconds": time.monotonic() - began}
-
-
-def _publish(out: Path, journal: ScoreJournal) -> dict[str, float]:
     verdicts: Counter[str] = Counter()
     correct, without_gold, seconds, slowest = 0, 0, 0.0, 0.0
     with TableWriter(out / "scores.parquet", Score) as writer:
@@ -138,4 +126,5 @@ def _publish(out: Path, journal: ScoreJournal) -> dict[str, float]:
         **{f"verdict/{name}": float(n) for name, n in sorted(verdicts.items())},
         "judge_seconds": seconds,
         "slowest_seconds": slowest,
+        "wall_seconds": time.monotonic() - began,
     }

@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from configs.settings.data import SelectSettings
 from eval.answers import after_think, has_closed_think
 from eval.records import Domain, Example, Rejected, Sample, Score
-from eval.tables import TableWriter, count_rows, read_table
+from eval.tables import TableWriter, count_rows, read_table, row_groups
 from tasks.answers.difficulty import Difficulty, Label
-from tasks.answers.subset import Candidates, choose
+from tasks.answers.subset import choose
 from tasks.stage.progress import report
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
@@ -28,7 +26,7 @@ class Prompt:
     domain: Domain
     source: str
     label: Label
-    judgeable: bool = True
+    judgeable: bool
 
 
 def unfit(sample: Sample, settings: SelectSettings) -> str | None:
@@ -69,27 +67,20 @@ def unwanted(prompt: Prompt, correct: bool | None, settings: SelectSettings) -> 
 
 def read_prompts(problems: Path, difficulty: Path) -> dict[str, Prompt]:
     """problem id → Prompt."""
-    labels: dict[str, Label] = {
-        row.problem_id: row.label for row in read_table(difficulty, Difficulty)
-    }
+    rated = read_table(difficulty, Difficulty)
+    labels: dict[str, Label] = {row.problem_id: row.label for row in rated}
     prompts: dict[str, Prompt] = {}
-    with pq.ParquetFile(problems) as file:
-        columns = ["id", "prompt", "domain", "source", "judgeable"]
-        known = [name for name in columns if name in file.schema_arrow.names]
-        for batch in file.iter_batches(columns=known):
-            for row in batch.to_pylist():
-                prompts[row["id"]] = Prompt(
-                    text=row["prompt"],
-                    domain=row["domain"],
-                    source=row["source"],
-                    label=labels.get(row["id"], "unrated"),
-                    judgeable=row.get("judgeable", True),
-                )
+    for table in row_groups(problems, ["id", "prompt", "domain", "source", "judgeable"]):
+        for row in table.to_pylist():
+            id_, text = row.pop("id"), row.pop("prompt")
+            prompts[id_] = Prompt(text=text, label=labels.get(id_, "unrated"), **row)
     return prompts
 
 
-def judged_samples(samples: Path, scores: Path) -> Iterator[tuple[Sample, Score]]:
-    """Samples with their scores; raises ValueError when the two tables do not belong together."""
+def judged_samples(
+    samples: Path, scores: Path, prompts: dict[str, Prompt]
+) -> Iterator[tuple[Sample, Score, Prompt]]:
+    """Samples with their scores and prompts; raises ValueError where these do not match."""
     answered, judged = count_rows(samples), count_rows(scores)
     if answered != judged:
         raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
@@ -99,7 +90,9 @@ def judged_samples(samples: Path, scores: Path) -> Iterator[tuple[Sample, Score]
                 f"score of {score.problem_id} {score.index} stands beside the sample "
                 f"{sample.problem_id} {sample.index}: rerun the judge stage"
             )
-        yield sample, score
+        if sample.problem_id not in prompts:
+            raise ValueError(f"a sample answers {sample.problem_id}, which is no problem here")
+        yield sample, score, prompts[sample.problem_id]
 
 
 @stage(version=2)
@@ -119,68 +112,48 @@ def select(
     subset is chosen by their prompts, and the second writes.
     """
     prompts = read_prompts(problems.file("kept.parquet"), difficulty.file("difficulty.parquet"))
-    paths = samples.file("samples.parquet"), scores.file("scores.parquet")
-    total = count_rows(paths[0])
-    candidates, reasons = Candidates(), dict[int, str]()
-    for row, (sample, score) in enumerate(judged_samples(*paths)):
+    tables = samples.file("samples.parquet"), scores.file("scores.parquet"), prompts
+    total = count_rows(tables[0])
+    candidates: dict[str, dict[str, list[int]]] = {}
+    reasons: dict[int, str] = {}
+    for row, (sample, score, prompt) in enumerate(judged_samples(*tables)):
         report(row, 2 * total, "filtering")
-        prompt = _prompt_of(prompts, sample)
         reason = unfit(sample, settings) or unwanted(prompt, score.correct, settings)
         if reason is None:
-            candidates.add(getattr(prompt, settings.balance_by), sample.problem_id, row)
+            pool = candidates.setdefault(getattr(prompt, settings.balance_by), {})
+            pool.setdefault(sample.problem_id, []).append(row)
         else:
             reasons[row] = reason
-    subset = choose(candidates, lambda id_: prompts[id_].text, settings, seed, out)
+    chosen, radius = choose(candidates, lambda id_: prompts[id_].text, settings, seed, out)
     counts: Counter[str] = Counter()
     with (
         TableWriter(out / "kept.parquet", Example) as kept,
         TableWriter(out / "rejected.parquet", Rejected) as rejected,
     ):
-        for row, (sample, score) in enumerate(judged_samples(*paths)):
+        for row, (sample, score, prompt) in enumerate(judged_samples(*tables)):
             report(total + row + 1, 2 * total, "writing")
-            prompt = prompts[sample.problem_id]
-            if row in subset.rows:
+            if row in chosen:
                 counts[f"kept_{prompt.domain}"] += 1
                 counts[f"kept/{prompt.source}"] += 1
                 counts["kept_correct"] += bool(score.correct)
-                kept.write(_example(sample, score, prompt))
+                example = Example(
+                    problem_id=sample.problem_id,
+                    index=sample.index,
+                    domain=prompt.domain,
+                    source=prompt.source,
+                    prompt=prompt.text,
+                    response=sample.text,
+                    correct=score.correct,
+                )
+                kept.write(example)
                 continue
             reason = reasons.get(row, NOT_CHOSEN)
             counts[f"rejected/{reason}"] += 1
-            rejected.write(_rejected(sample, prompt, reason))
+            name, original = f"{sample.problem_id}/{sample.index}", sample.model_dump_json()
+            rejected.write(Rejected(id=name, source=prompt.source, reason=reason, row=original))
     return {
         "kept": float(kept.rows),
         "rejected": float(rejected.rows),
         **{name: float(counts[name]) for name in sorted(counts)},
-        **{f"k_center_radius/{pool}": r for pool, r in subset.radius.items() if r > 0.0},
+        **{f"k_center_radius/{pool}": r for pool, r in radius.items() if r > 0.0},
     }
-
-
-def _prompt_of(prompts: dict[str, Prompt], sample: Sample) -> Prompt:
-    try:
-        return prompts[sample.problem_id]
-    except KeyError:
-        raise ValueError(
-            f"a sample answers {sample.problem_id}, which is no problem here"
-        ) from None
-
-
-def _example(sample: Sample, score: Score, prompt: Prompt) -> Example:
-    return Example(
-        problem_id=sample.problem_id,
-        index=sample.index,
-        domain=prompt.domain,
-        source=prompt.source,
-        prompt=prompt.text,
-        response=sample.text,
-        correct=score.correct,
-    )
-
-
-def _rejected(sample: Sample, prompt: Prompt, reason: str) -> Rejected:
-    return Rejected(
-        id=f"{sample.problem_id}/{sample.index}",
-        source=prompt.source,
-        reason=reason,
-        row=sample.model_dump_json(),
-    )

@@ -1,101 +1,205 @@
 """Which candidates a subset of fixed size takes: diverse prompts first, pools balanced if asked.
 
-K-Center-Greedy runs on the vectors of the distinct prompts; the answers then come round by round,
-one for every picked prompt, until the subset is full. Vectors and picks are kept in the scratch
-folder, so that a killed stage goes on where it was.
+K-Center-Greedy (Tables 4-5; Sener & Savarese, arXiv 1708.00489) runs on the vectors of the distinct
+prompts; the answers then come round by round, one for every picked prompt, until the subset is
+full. Vectors and picks are kept in the scratch folder, so a killed stage goes on where it was.
 """
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from configs.settings.data import SelectSettings
+from configs.settings.data import EmbeddingSettings, SelectSettings
+from tasks.data.overlaps.words import alnum_words
+from tasks.stage.child import run_command
+from tasks.stage.progress import report
 from tasks.store.store import SCRATCH
+from training.engines.embeddings import EmbedJob
 
-PromptOf = Callable[[str], str]
-
-
-@dataclass
-class Candidates:
-    """Rows that passed every filter: for each pool (a domain, say), problem id → its rows."""
-
-    rows: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-
-    def add(self, pool: str, problem_id: str, row: int) -> None:
-        self.rows.setdefault(pool, {}).setdefault(problem_id, []).append(row)
-
-    def size(self, pool: str) -> int:
-        return sum(map(len, self.rows[pool].values()))
-
-
-@dataclass(frozen=True)
-class Subset:
-    """`rows` to keep; `radius` is the largest distance from a prompt to a picked one, by pool."""
-
-    rows: frozenset[int]
-    radius: dict[str, float]
+Candidates = Mapping[str, Mapping[str, Sequence[int]]]
+"""Rows that passed every filter: for each pool (a domain, say), problem id → its rows."""
+GRID = 2.0**-20
+BLOCK = 4096
+"""Points that are brought up to date at once, if as many bounds are that large."""
+ROWS_A_PRODUCT = 512
+SECONDS_PER_CHECKPOINT = 60.0
 
 
 def choose(
-    candidates: Candidates, prompt_of: PromptOf, settings: SelectSettings, seed: int, out: Path
-) -> Subset:
-    """All candidates, or `size` of them, or equal shares of the pools (the smallest decides)."""
-    names = sorted(candidates.rows)
-    everything: dict[str, list[int]] = {}
-    for name in names:
-        everything.update(candidates.rows[name])
-    total = sum(map(len, everything.values()))
-    size = settings.size or total
-    if settings.balanced and names:
-        share = min(size // len(names), *map(candidates.size, names))
-        pools = {name: (candidates.rows[name], share) for name in names}
+    candidates: Candidates,
+    prompt_of: Callable[[str], str],
+    settings: SelectSettings,
+    seed: int,
+    out: Path,
+) -> tuple[set[int], dict[str, float]]:
+    """The rows to keep: all, or `size`, or equal shares of the pools (the smallest decides).
+
+    Also, by pool, the largest distance from a prompt to a picked one (0: all were picked). The seed
+    decides the first pick and the randomised SVD.
+    """
+    sizes = {name: sum(map(len, candidates[name].values())) for name in sorted(candidates)}
+    size = settings.size or sum(sizes.values())
+    if settings.balanced and sizes:
+        share = min(size // len(sizes), *sizes.values())
+        pools = {name: (candidates[name], share) for name in sizes}
     else:
-        pools = {"all": (everything, min(size, total))}
-    rows: set[int] = set()
+        everything = {i: rows for name in sizes for i, rows in candidates[name].items()}
+        pools = {"all": (everything, min(size, sum(sizes.values())))}
+    kept: set[int] = set()
     radius: dict[str, float] = {}
     for number, (name, (pool, wanted)) in enumerate(pools.items()):
         order, radius[name] = list(pool), 0.0
         if 0 < wanted < len(order):
             scratch = out / SCRATCH / f"subset-{number}"
             prompts = [prompt_of(id_) for id_ in order]
-            picks, radius[name] = diverse(prompts, wanted, settings, seed, scratch)
+            points = _vectors(prompts, settings.embedding, seed, scratch)
+            first = int(np.random.default_rng(seed).integers(len(order)))
+            picks, radius[name] = k_center_greedy(points, wanted, first, scratch / "picks.npz")
             order = [order[i] for i in picks]
-        rows.update(_round_by_round([pool[id_] for id_ in order], wanted))
-    return Subset(frozenset(rows), radius)
+        rounds = sorted(  # the first answer of every prompt, then the second of every prompt
+            (turn, place, row)
+            for place, id_ in enumerate(order)
+            for turn, row in enumerate(pool[id_])
+        )
+        kept.update(row for _, _, row in rounds[:wanted])
+    return kept, radius
 
 
-def diverse(
-    prompts: list[str], wanted: int, settings: SelectSettings, seed: int, scratch: Path
-) -> tuple[list[int], float]:
-    """K-Center-Greedy's picks of `prompts` in their order, and the covering radius.
-
-    The seed decides the first pick and the randomised SVD.
-    """
-    # Compiled code and scikit-learn: only a sized subset needs them.
-    from tasks.answers.embeddings import embed
-    from tasks.answers.k_center import k_center_greedy
-
-    scratch.mkdir(parents=True, exist_ok=True)
-    vectors = scratch / "vectors.npy"
-    if not vectors.exists():
+def _vectors(
+    prompts: list[str], settings: EmbeddingSettings, seed: int, scratch: Path
+) -> np.ndarray:
+    path = scratch / "vectors.npy"
+    if not path.exists():
+        scratch.mkdir(parents=True, exist_ok=True)
         partial = scratch / "partial.npy"
-        np.save(partial, embed(prompts, settings.embedding, seed, scratch))
-        os.replace(partial, vectors)
-    first = int(np.random.default_rng(seed).integers(len(prompts)))
-    centers = k_center_greedy(np.load(vectors), wanted, first, checkpoint=scratch / "picks.npz")
-    return centers.picks, centers.radius
+        np.save(partial, embed(prompts, settings, seed, scratch))
+        os.replace(partial, path)
+    return np.load(path)
 
 
-def _round_by_round(answers: list[list[int]], wanted: int) -> list[int]:
-    """The first answer of every prompt, then the second of every prompt, up to `wanted` rows."""
-    taken: list[int] = []
-    for round_ in range(max(map(len, answers), default=0)):
-        for rows in answers:
-            if len(taken) == wanted:
-                return taken
-            if round_ < len(rows):
-                taken.append(rows[round_])
-    return taken
+def embed(prompts: list[str], settings: EmbeddingSettings, seed: int, out: Path) -> np.ndarray:
+    """Unit vectors [N, d] float32 of `prompts`: TF-IDF of words, or a model's hidden states.
+
+    Coordinates are rounded to multiples of 2⁻²⁰. What linear algebra libraries and their threads
+    change in the last bits is gone then, and prompts of the same words are the same point. A model
+    computes in a process of its own, which leaves its files and log below `out` and goes on where
+    an earlier run was; raises ChildFailed where it cannot be loaded.
+    """
+    if settings.kind == "tfidf_svd":
+        vectors = tfidf_svd(prompts, settings.dimensions, seed)
+    else:
+        table = pa.table({"prompt": pa.array(prompts, pa.large_string())})
+        pq.write_table(table, out / "prompts.parquet", row_group_size=1024)
+        job = out / "job.json"
+        job.write_text(EmbedJob(folder=out, settings=settings).model_dump_json())
+        run_command([sys.executable, "-P", "-m", "training.engines.embeddings", str(job)], out)
+        vectors = np.concatenate([np.load(part) for part in sorted(out.glob("embedded-*.npy"))])
+    return np.asarray(np.round(vectors / GRID) * GRID, np.float32)
+
+
+def tfidf_svd(prompts: list[str], dimensions: int, seed: int) -> np.ndarray:
+    """TF-IDF of words and numbers, reduced by truncated SVD to [N, ≤ dimensions], unit length."""
+    # Slow to import, and only sized subsets need it.
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.preprocessing import normalize
+
+    def terms(text: str) -> list[str]:
+        return alnum_words(text) or [text]
+
+    vectoriser = TfidfVectorizer(analyzer=terms, sublinear_tf=True)  # pyright: ignore
+    weights = vectoriser.fit_transform(prompts)
+    dimensions = min(dimensions, min(weights.shape) - 1)
+    if dimensions < 1:
+        return weights.toarray()
+    with np.errstate(invalid="ignore"):  # equal prompts have no variance to be explained
+        reduced = TruncatedSVD(dimensions, random_state=seed).fit_transform(weights)
+    return np.asarray(normalize(reduced))
+
+
+def k_center_greedy(
+    points: np.ndarray, k: int, first: int = 0, checkpoint: Path | None = None
+) -> tuple[list[int], float]:
+    """Pick `k` of `points` [n, d], `first` and then always the point farthest from all picks; also
+    the distance of the farthest point to its pick.
+
+    Distances are Euclidean; of equally far points the lowest index wins. Raises ValueError when k
+    is not in 1..n or a coordinate is not finite. With `checkpoint` the state is saved there once a
+    minute, and a second call goes on from it.
+    """
+    if not 1 <= k <= len(points):
+        raise ValueError(f"cannot pick {k} of {len(points)} points")
+    greedy = _Greedy(np.asarray(points, np.float64), first)
+    if checkpoint and checkpoint.exists():
+        greedy.load(checkpoint)
+    saved = time.monotonic()
+    while len(greedy.picks) < k:
+        greedy.pick(greedy.farthest())
+        report(len(greedy.picks), k, "picks")
+        if checkpoint and time.monotonic() - saved > SECONDS_PER_CHECKPOINT:
+            greedy.save(checkpoint)
+            saved = time.monotonic()
+    return greedy.picks, float(np.sqrt(max(greedy.bound[greedy.farthest()], 0.0)))
+
+
+class _Greedy:
+    """The picks, and for every point its squared distance to the first `seen` of them.
+
+    Distances to the picks only ever shrink, so an old distance is an upper bound: only the points
+    with the largest bounds are brought up to date before a pick. Points lie on the grid of `embed`,
+    where every product and sum below is exact in float64, so the picks are the same on every
+    machine and with any number of threads.
+    """
+
+    def __init__(self, points: np.ndarray, first: int) -> None:
+        self.points, self.squares = points, np.einsum("nd,nd->n", points, points)
+        if len(wrong := np.flatnonzero(~np.isfinite(self.squares))):
+            raise ValueError(f"point {wrong[0]} has a coordinate that is not finite")
+        self.picks: list[int] = []
+        self.bound = np.full(len(points), np.inf)  # -1 marks a pick
+        self.seen = np.zeros(len(points), np.int64)
+        self.pick(first)
+
+    def pick(self, point: int) -> None:
+        self.picks.append(point)
+        self.bound[point] = -1.0
+
+    def farthest(self) -> int:
+        """The point that is farthest from all picks."""
+        while True:
+            place = max(len(self.bound) - BLOCK, 0)
+            least = np.partition(self.bound, place)[place]
+            top = np.flatnonzero(self.bound >= least)
+            age = len(self.picks) - self.seen[top]
+            self._update(top[age == 1])
+            self._update(top[age > 1])
+            best = top[self.bound[top].argmax()]
+            if self.bound[best] >= least:  # all others are nearer than that
+                return int(best)
+
+    def _update(self, stale: np.ndarray) -> None:
+        for rows in np.split(stale, range(ROWS_A_PRODUCT, len(stale), ROWS_A_PRODUCT)):
+            if not len(rows):
+                continue
+            new = self.picks[self.seen[rows].min() :]
+            products = self.points[rows] @ self.points[new].T
+            apart = self.squares[rows, None] + self.squares[new] - 2 * products
+            self.bound[rows] = np.minimum(self.bound[rows], np.maximum(apart.min(axis=1), 0.0))
+            self.seen[rows] = len(self.picks)
+
+    def save(self, path: Path) -> None:
+        """Write the state, whole or not at all."""
+        partial = path.with_name(f"partial-{path.name}")
+        np.savez(partial, picks=self.picks, bound=self.bound, seen=self.seen)
+        os.replace(partial, path)
+
+    def load(self, path: Path) -> None:
+        with np.load(path) as state:
+            self.picks = state["picks"].tolist()
+            self.bound, self.seen = state["bound"], state["seen"]

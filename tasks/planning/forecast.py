@@ -18,8 +18,8 @@ from tasks.planning.work import KINDS, ONCE, Kind, StageContext, Work
 from tasks.stage.stage import Stage
 from tasks.store.hardware import cores, gpus, split, this_machine
 from tasks.store.store import Artifact
-from training.engines.figures import cost_of
-from training.engines.make import is_local
+from training.engines.generate import is_local
+from training.engines.journal import cost_of
 from training.sizing.model_facts import facts_of_base, facts_of_model
 
 ASSUMED_COUNTS = "assumed"

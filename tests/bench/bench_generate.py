@@ -79,11 +79,11 @@ def with_generate(checkpoint: str, asked: list[Request]) -> tuple[int, float]:
 
 
 def with_engine(kind: str, checkpoint: str, asked: list[Request]) -> tuple[int, float]:
-    from training.engines.make import make_local_engine
+    from training.engines.generate import make_engine
 
     runtime = EngineRuntime(batch_size=BATCH, gpu_memory_utilization=0.5)
     settings = EngineSettings(kind=kind, model=checkpoint, runtime=runtime)  # type: ignore[arg-type]
-    with make_local_engine(settings, SAMPLING) as engine:
+    with make_engine(settings, SAMPLING) as engine:
         began = time.monotonic()
         tokens = sum(s.completion_tokens for s in engine.answer(asked))
         return tokens, time.monotonic() - began

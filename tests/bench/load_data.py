@@ -66,7 +66,7 @@ def distill(prompts: int) -> dict[str, float]:
             missing = sum((r.problem_id, r.index) not in journal for r in plan)
         resumed = time.monotonic() - began
         assert not missing
-        counts = write_outputs(out, problems, plan.sample_keys(), EngineSettings(kind="scripted"))
+        counts = write_outputs(out, plan, EngineSettings(kind="scripted"))
     assert counts["samples"] == prompts * SAMPLES
     return {"resume_s": resumed, "samples": counts["samples"]}
 

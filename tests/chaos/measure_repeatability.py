@@ -19,7 +19,7 @@ from pathlib import Path
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from configs.settings.training import BaseModelSettings
 from eval.families import countdown
-from training.engines.interface import LocalEngine, Request, request_seed
+from training.engines.interface import Engine, Request, request_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = BaseModelSettings(
@@ -75,19 +75,19 @@ def differing(found: dict[str, Texts]) -> dict[str, float]:
 
 def measure(kind: str, dtype: str, model: str, count: int) -> dict[str, dict[str, float]]:
     """T → way → share; in this process."""
-    from training.engines.make import make_local_engine
+    from training.engines.generate import make_engine
 
     runtime = EngineRuntime(dtype=dtype, batch_size=count, gpu_memory_utilization=0.3)  # type: ignore[arg-type]
     settings = EngineSettings(kind=kind, model=model, runtime=runtime)  # type: ignore[arg-type]
     shares = {}
-    with make_local_engine(settings, Sampling(max_tokens=TOKENS)) as engine:
+    with make_engine(settings, Sampling(max_tokens=TOKENS)) as engine:
         for temperature in TEMPERATURES:
             sampling = Sampling(max_tokens=TOKENS, temperature=temperature, top_p=1.0)
             shares[f"T={temperature:g}"] = differing(ways(_by(engine, sampling), requests(count)))
     return shares
 
 
-def _by(engine: LocalEngine, sampling: Sampling) -> Answer:
+def _by(engine: Engine, sampling: Sampling) -> Answer:
     def answer(asked: list[Request]) -> Texts:
         engine.sampling = sampling  # type: ignore[attr-defined]
         return {s.problem_id: s.text for s in engine.answer(asked)}

@@ -28,7 +28,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sums(tmp_path: Path) -> Path:
-    """Ten problems; the endpoint's answer holds no box, so every third is made right below."""
+    """Ten problems."""
     path = tmp_path / "sums.jsonl"
     rows = [{"question": f"What is {i} + 1?", "gt": str(i + 1)} for i in range(10)]
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
@@ -173,20 +173,11 @@ def _published_rows() -> list[dict[str, str]]:
         (["no/such", "--bench", "math50"], "no such benchmark; did you mean math500?"),
         (["org/model", "--bench", "nowhere.jsonl"], "--bench nowhere.jsonl: no such file"),
         (["org/model", "--bench", "aime24", "--k", "0"], "--k 0: at least 1"),
-        (["org/model", "--bench", "aime24", "--root", "/nowhere"], "--root /nowhere: no such fold"),
         (["/tmp", "--bench", "aime24"], "/tmp: neither a folder with a model"),
         (["https://api.example.org", "--bench", "aime24"], "set the environment variable OPENAI_"),
         (["https://u:p@host/v1", "--bench", "aime24"], "must hold no user, password or query"),
-        (["org/model", "--bench", "aime24", "--top-p", "2"], "evaluate.sampling.top_p"),
         (["org/model", "--bench", "aime24", "--set", "engine.kindd=x"], "unknown key"),
-        (["org/model", "--bench", "aime24", "--limit", "0"], "--limit 0: at least 1"),
-        (["org/model", "--bench", "aime24", "--limit", "-1"], "--limit -1: at least 1"),
         (["org/model", "--bench", "aime24", "--set", "evaluate.yarn_factor=2"], "use --yarn"),
-        (["org/model", "--bench", "aime24", "--set", "evaluate.engine=vllm"], "use --engine"),
-        (
-            ["org/model", "--bench", "aime24", "--set", "evaluate.engine_runtime.dtype=auto"],
-            "use --set engine.runtime.",
-        ),
         (["org/model", "--bench", "aime24", "--question", "Solve!"], "{prompt} once"),
     ],
 )
@@ -204,20 +195,20 @@ def test_an_endpoint_that_is_not_there_is_one_line(sums, capsys):
     assert "onnection" in line
 
 
-def test_a_model_that_is_not_served_is_named_beside_those_that_are(endpoint_of, sums, capsys):
-    with endpoint_of(lambda *_: "404") as endpoint:
-        code, _, err = evaluated(capsys, endpoint.url, "--model", "r2", "--bench", sums)
-    assert code == 1
-    assert "no such model or URL (HTTP 404)" in err
-    assert "it serves: teacher-r1" in err
-
-
-def test_a_wrong_key_is_one_line_that_does_not_hold_it(endpoint_of, sums, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("404", "for model r2; it serves: teacher-r1"),
+        ("401", "the key is refused (HTTP 401)"),
+    ],
+)
+def test_a_wrong_model_or_key_is_one_line_that_holds_no_key(
+    endpoint_of, sums, capsys, monkeypatch, fault, said
+):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with endpoint_of(lambda *_: "401") as endpoint:
-        code, out, err = evaluated(capsys, endpoint.url, "--bench", sums)
-    assert code == 1
-    assert "the key is refused (HTTP 401)" in err.strip().splitlines()[-1]
+    with endpoint_of(lambda *_: fault) as endpoint:
+        code, out, err = evaluated(capsys, endpoint.url, "--model", "r2", "--bench", sums)
+    assert (code, said in err.strip().splitlines()[-1]) == (1, True), err
     assert KEY not in out + err
 
 

@@ -42,13 +42,13 @@ OFFLINE = """
 import json, sys
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from training.engines.interface import Request
-from training.engines.make import make_local_engine
+from training.engines.generate import make_engine
 
 checkpoint, lines = sys.argv[1:]
 requests = [Request.model_validate(r) for r in json.loads(lines)]
 runtime = EngineRuntime(dtype="float32", gpu_memory_utilization=0.3)
 settings = EngineSettings(kind="vllm", model=checkpoint, yarn_factor=2.5, runtime=runtime)
-with make_local_engine(settings, Sampling(max_tokens=12, temperature=0)) as engine:
+with make_engine(settings, Sampling(max_tokens=12, temperature=0)) as engine:
     greedy = [s.model_dump() for s in engine.answer(requests)]
     engine.sampling = Sampling(max_tokens=12, temperature=1.0, top_k=50, repetition_penalty=1.1)
     drawn = [[s.model_dump() for s in engine.answer(asked)] for asked in (requests, requests[::-1])]

@@ -11,6 +11,7 @@ from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem, Sample, problem_id
 from eval.tables import read_table
 from flows.cli.main import main
+from tasks.answers.asking import Plan
 from tasks.answers.distill import write_outputs
 from tasks.data.collect import collect
 from tasks.store.manifest import FileEntry, InputRef, Manifest
@@ -39,7 +40,7 @@ def test_an_id_is_data_and_no_path(tmp_path: Path, name: str) -> None:
     sample = Sample(problem_id=name, index=0, model=name, text="2")
     with Journal(journal_path(out)) as journal:
         journal.append(sample)
-    write_outputs(out, [problem], [(name, 0)], EngineSettings(kind="scripted"))
+    write_outputs(out, Plan([problem], range(1), 0), EngineSettings(kind="scripted"))
     assert list(read_table(out / "samples.parquet", Sample)) == [sample]
     assert below(tmp_path / "a") == {"b", "b/out", *(f"b/out/{n}" for n in below(out))}
     assert {n for n in below(out) if not n.startswith(".resume")} == {

@@ -50,16 +50,15 @@ def test_code_is_kept_in_the_users_cache_and_not_beside_the_source(source: Path,
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
 
 
-def test_without_any_folder_that_can_be_written_it_compiles_and_runs(source: Path, tmp_path: Path):
-    blocked = tmp_path / "a file"
+def test_a_folder_that_cannot_be_written_and_damage_in_one_are_no_error(
+    source: Path, tmp_path: Path
+):
+    blocked, chosen = tmp_path / "a file", tmp_path / "chosen"
     blocked.write_text("no folder")
     assert run(source, XDG_CACHE_HOME=str(blocked), HOME=str(blocked)) == "42"
     assert files(source) == [".py"]
-
-
-def test_a_chosen_folder_is_used_and_damage_in_it_is_no_error(source: Path, tmp_path: Path):
-    run(source, NUMBA_CACHE_DIR=str(tmp_path / "chosen"))
-    assert files(tmp_path / "chosen") == [".nbc", ".nbi"]
-    for path in (tmp_path / "chosen").rglob("*.nb?"):
+    run(source, NUMBA_CACHE_DIR=str(chosen))
+    assert files(chosen) == [".nbc", ".nbi"]
+    for path in chosen.rglob("*.nb?"):
         path.write_bytes(path.read_bytes()[:20])
-    assert run(source, NUMBA_CACHE_DIR=str(tmp_path / "chosen")) == "42"
+    assert run(source, NUMBA_CACHE_DIR=str(chosen)) == "42"

@@ -6,24 +6,14 @@ from pydantic import ValidationError
 from configs.settings.data import DifficultySettings
 from eval.records import Problem, Sample, Score
 from eval.tables import read_table, write_table
-from tasks.answers.difficulty import Difficulty, difficulty
+from tasks.answers.difficulty import Difficulty, difficulty, pass_rate_histogram
 from tasks.store.store import Artifact
 
 
 def score(problem: str, index: int, correct: bool | None) -> Score:
-    if correct is None:
-        return Score(
-            problem_id=problem, index=index, reward=None, correct=None, pass_rate=None, verdict="IE"
-        )
-    rate, verdict = (1.0, "AC") if correct else (0.0, "WA")
-    return Score(
-        problem_id=problem,
-        index=index,
-        reward=rate,
-        correct=correct,
-        pass_rate=rate,
-        verdict=verdict,
-    )
+    rate = None if correct is None else float(correct)
+    return Score(problem_id=problem, index=index, reward=rate, correct=correct, pass_rate=rate,
+                 verdict="IE" if correct is None else "AC" if correct else "WA")  # fmt: skip
 
 
 def run(tmp_path: Path, marks: dict[str, list[bool | None]], samples: int | None = None, **chosen):
@@ -58,8 +48,7 @@ def test_easy_is_strictly_above_the_threshold(tmp_path: Path):
 def test_unscored_answers_leave_the_rate_and_no_rating_is_no_label(tmp_path: Path):
     metrics, rows = run(tmp_path, {"a": [True, None, None], "b": [None], "c": []})
     assert [(r.label, r.scored) for r in rows] == [("easy", 1), ("unrated", 0), ("unrated", 0)]
-    assert metrics["unrated"] == 2.0
-    assert metrics["hard_share"] == 0.0
+    assert (metrics["unrated"], metrics["hard_share"]) == (2.0, 0.0)
 
 
 def test_a_source_that_is_known_to_be_easy_or_hard_decides_whatever_the_pass_rate(tmp_path: Path):
@@ -70,9 +59,8 @@ def test_a_source_that_is_known_to_be_easy_or_hard_decides_whatever_the_pass_rat
     metrics, rows = run(tmp_path, marks, rater="source", **known)
     labels = [(r.label, r.pass_rate) for r in rows]
     assert labels == [("easy", 0.5), ("hard", 1.0), ("easy", None), ("unrated", 1.0)]
-    assert metrics["mean_pass_rate/easy"] == 0.5
-    assert metrics["mean_pass_rate/hard"] == 1.0
-    assert metrics["hard_share"] == 1 / 3
+    means = [metrics[f"mean_pass_rate/{label}"] for label in ("easy", "hard")]
+    assert (means, metrics["hard_share"]) == ([0.5, 1.0], 1 / 3)
 
 
 def test_sources_are_named_where_they_decide_and_nowhere_else():
@@ -86,3 +74,10 @@ def test_sources_are_named_where_they_decide_and_nowhere_else():
 def test_scores_of_other_samples_are_an_error(tmp_path: Path):
     with pytest.raises(ValueError, match="1 samples but 2 scores"):
         run(tmp_path, {"a": [True, False]}, samples=1)
+
+
+def test_the_histogram_has_tenths_by_domain_and_a_column_for_one():
+    rates = [("math", 0.55), ("math", 0.59), ("math", 1.0), ("code", 0.0)]
+    assert pass_rate_histogram(rates) == {
+        "pass_rate/code/0.0": 1.0, "pass_rate/math/0.5": 2.0, "pass_rate/math/1.0": 1.0,
+    }  # fmt: skip

@@ -1,47 +1,81 @@
 """Distill: every answer once, in order, resumed at the sample; what never came is named."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineRuntime, EngineSettings
-from configs.settings.sources import CollectSettings, Source
+from configs.settings.engines import EarlyStop, EngineRuntime, EngineSettings
 from eval.judge.grades import Grade
 from eval.records import Problem, Rejected, Sample
 from eval.tables import read_table, write_table
-from tasks.answers import asking as module
+from tasks.answers import asking
 from tasks.answers.distill import distill
-from tasks.data.collect import collect
 from tasks.store.store import Artifact
-from training.engines.interface import EngineError, Request
+from training.engines import generate
+from training.engines.interface import EngineError, Key, Request
 from training.engines.journal import Journal, journal_path
-from training.engines.make import make_engine
 
-SCRIPTED = SampleSettings(samples_per_prompt=3, engine=EngineSettings(kind="scripted"))
-
-
-@pytest.fixture(scope="module")
-def problems(tmp_path_factory) -> Artifact:
-    out = tmp_path_factory.mktemp("collected")
-    shared = {"kind": "generated", "size": 20}
-    sources = (
-        Source(name="cd", family="countdown", duplicate_share=0.1, **shared),
-        Source(name="be", family="by_example", domain="code", **shared),
-    )
-    collect.body(out, settings=CollectSettings(sources=sources), seed=0)
-    return Artifact.of_folder(out)
+FIRST_RIGHT = {"p0": 0, "p1": 3, "p2": 5, "p3": 99}
+"""From which index on the answers to a prompt are right."""
 
 
-def ids(problems: Artifact, *sources: str) -> list[str]:
-    rows = read_table(problems.file("kept.parquet"), Problem)
-    return list(dict.fromkeys(p.id for p in rows if not sources or p.source in sources))
+class Teacher(nullcontext["Teacher"]):
+    """Answers the last requests first; dies after `patience` answers, which all runs share."""
+
+    def __init__(self, patience: float = float("inf"), ends: tuple[str, ...] = ("stop",)) -> None:
+        super().__init__(self)
+        self.patience, self.ends = patience, ends
+        self.asked: list[Key] = []
+
+    def answer(
+        self, requests: Iterable[Request], finished: Container[Key] = ()
+    ) -> Iterator[Sample]:
+        for number, r in enumerate([r for r in requests if r.key not in finished][::-1]):
+            if len(self.asked) >= self.patience:
+                raise EngineError("the endpoint went away")
+            self.asked.append(r.key)
+            box = "1" if r.index >= FIRST_RIGHT[r.prompt] else "2"
+            yield r.answered(
+                "m",
+                f"<think>\nhm\n</think>\n\n\\boxed{{{box}}}",
+                finish_reason=self.ends[number % len(self.ends)],
+                prompt_tokens=10,
+                completion_tokens=100,
+            )
 
 
-def run(out: Path, problems: Artifact, settings: SampleSettings = SCRIPTED) -> dict[str, float]:
+@pytest.fixture
+def hire(monkeypatch: pytest.MonkeyPatch):
+    """`hire(patience=…)`: a teacher who answers from now on."""
+
+    def hire(**more: Any) -> Teacher:
+        teacher = Teacher(**more)
+        monkeypatch.setattr(generate, "make_engine", lambda *_: teacher)
+        return teacher
+
+    return hire
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Artifact:
+    """Four problems of two sources; one stands there twice."""
+    rows = [Problem(domain="math", prompt=p, answer="1", source=f"s{i % 2}")
+            for i, p in enumerate([*FIRST_RIGHT, "p0"])]  # fmt: skip
+    (tmp_path / "problems").mkdir()
+    write_table(tmp_path / "problems" / "kept.parquet", Problem, rows)
+    return Artifact.of_folder(tmp_path / "problems")
+
+
+def run(out: Path, problems: Artifact, samples: int = 8, **chosen: Any) -> dict[str, float]:
     out.mkdir(exist_ok=True)
+    chosen = {"engine": EngineSettings(kind="scripted"), **chosen}
+    settings = SampleSettings(samples_per_prompt=samples, **chosen)
     return dict(distill.body(out, problems, settings=settings, seed=0))
 
 
@@ -49,169 +83,152 @@ def samples(out: Path) -> list[Sample]:
     return list(read_table(out / "samples.parquet", Sample))
 
 
-def test_every_problem_is_answered_n_times_in_the_order_of_the_problems(tmp_path, problems):
+def ids(problems: Artifact) -> list[str]:
+    rows = read_table(problems.file("kept.parquet"), Problem)
+    return list(dict.fromkeys(p.id for p in rows))
+
+
+def test_every_problem_is_answered_n_times_in_the_order_of_the_problems(tmp_path, problems, hire):
+    hire()
     metrics = run(tmp_path / "o", problems)
     got = [(s.problem_id, s.index) for s in samples(tmp_path / "o")]
-    assert got == [(p, i) for p in ids(problems) for i in range(3)]
-    assert metrics["samples"] == len(got) == 3 * 38
-    assert metrics["tokens"] > 0
+    assert got == [(p, i) for p in ids(problems) for i in range(8)]
+    assert metrics["samples"] == 32
+    assert (metrics["tokens"], metrics["tokens/s0"]) == (3200, 1600)
     assert metrics["problems_without_answer"] == 0
-    assert "cost" not in metrics
+    assert not {"cost", "stopped_early"} & set(metrics)
 
 
-def test_only_the_named_sources_are_asked(tmp_path, problems):
-    run(tmp_path / "o", problems, SCRIPTED.model_copy(update={"sources": ("be",)}))
-    assert {s.problem_id for s in samples(tmp_path / "o")} == set(ids(problems, "be"))
-
-
-def test_a_source_that_does_not_exist_is_an_error(tmp_path, problems):
-    with pytest.raises(ValueError, match="sources=cdx names no problem"):
-        run(tmp_path / "o", problems, SCRIPTED.model_copy(update={"sources": ("cdx",)}))
-
-
-class Dying:
-    """The scripted engine, ended in the middle of its work; counts what it was asked."""
-
-    asked: list[Request]
-
-    def __init__(self, settings, sampling, after: int) -> None:
-        self.engine, self.after = make_engine(settings, sampling), after
-        Dying.asked = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
-        Dying.asked = list(requests)
-        for i, sample in enumerate(self.engine.answer(Dying.asked[::-1])):
-            if i == self.after:
-                raise EngineError("the endpoint went away")
-            yield sample
+def test_only_the_named_sources_are_asked_and_one_that_is_none_is_an_error(
+    tmp_path, problems, hire
+):
+    hire()
+    run(tmp_path / "o", problems, sources=("s1",))
+    assert {s.problem_id for s in samples(tmp_path / "o")} == set(ids(problems)[1::2])
+    with pytest.raises(ValueError, match="sources=s9 names no problem"):
+        run(tmp_path / "o", problems, sources=("s9",))
 
 
 def test_a_killed_stage_asks_only_for_what_is_missing_and_ends_with_the_same_bytes(
-    tmp_path, problems, monkeypatch
+    tmp_path, problems, hire
 ):
+    hire()
     run(tmp_path / "whole", problems)
-    monkeypatch.setattr(module, "make_engine", lambda s, p, _: Dying(s, p, after=50))
+    whole = (tmp_path / "whole" / "samples.parquet").read_bytes()
+    hire(patience=20)
     with pytest.raises(EngineError):
         run(tmp_path / "o", problems)
-    monkeypatch.setattr(module, "make_engine", lambda s, p, _: Dying(s, p, after=1000))
+    rest = hire()
     run(tmp_path / "o", problems)
-    assert len(Dying.asked) == 3 * 38 - 50
-    whole = (tmp_path / "whole" / "samples.parquet").read_bytes()
+    assert len(rest.asked) == 32 - 20
+    (tmp_path / "o" / "samples.parquet").unlink()  # killed while it writes its outputs
+    nobody = hire()
+    run(tmp_path / "o", problems)
+    assert not nobody.asked
     assert (tmp_path / "o" / "samples.parquet").read_bytes() == whole
 
 
-def test_a_stage_killed_while_it_writes_its_outputs_asks_nothing_again(
-    tmp_path, problems, monkeypatch
-):
-    run(tmp_path / "o", problems)
-    before = (tmp_path / "o" / "samples.parquet").read_bytes()
-    (tmp_path / "o" / "samples.parquet").unlink()
-    monkeypatch.setattr(module, "make_engine", lambda *_: pytest.fail("asked again"))
-    run(tmp_path / "o", problems)
-    assert (tmp_path / "o" / "samples.parquet").read_bytes() == before
-
-
-class Marked(Dying):
-    """Answers that ended in each possible way, with token counts."""
-
-    reasons = ("stop", "length", "empty", "refused", "error")
-
-    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
-        for i, r in enumerate(requests):
-            yield Sample(
-                problem_id=r.problem_id,
-                index=r.index,
-                model="m",
-                text="",
-                finish_reason=self.reasons[i % 5],
-                prompt_tokens=10,
-                completion_tokens=100,
-            )
-
-
-def test_truncated_empty_refused_and_failed_answers_are_counted_and_paid(
-    tmp_path, problems, monkeypatch
-):
-    """38 problems x 5 samples: each way to end comes 38 times."""
-    monkeypatch.setattr(module, "make_engine", lambda s, p, _: Marked(s, p, after=0))
-    runtime = EngineRuntime(input_price=1.0, output_price=2.0)
-    engine = EngineSettings(kind="scripted", runtime=runtime)
-    metrics = run(tmp_path / "o", problems, SampleSettings(samples_per_prompt=5, engine=engine))
+def test_truncated_empty_refused_and_failed_answers_are_counted_and_paid(tmp_path, problems, hire):
+    hire(ends=("length", "empty", "refused", "error"))
+    engine = EngineSettings(
+        kind="scripted", runtime=EngineRuntime(input_price=1.0, output_price=2.0)
+    )
+    metrics = run(tmp_path / "o", problems, engine=engine)
     ways = ("truncated", "empty", "refused", "errors")
-    assert {n: metrics[n] for n in ways} == dict.fromkeys(ways, 38)
-    assert metrics["cost"] == pytest.approx(190 * (10 * 1.0 + 100 * 2.0) / 1e6)
-
-
-def recorded_problems(folder: Path) -> Artifact:
-    folder.mkdir()
-    rows = [Problem(domain="math", prompt=p, answer="1", source="s") for p in ("q1", "q2", "q3")]
-    write_table(folder / "kept.parquet", Problem, rows)
-    return Artifact.of_folder(folder)
+    assert {n: metrics[n] for n in ways} == dict.fromkeys(ways, 8)
+    assert metrics["cost"] == pytest.approx(32 * (10 * 1.0 + 100 * 2.0) / 1e6)
 
 
 def test_problems_without_a_recording_and_unusable_recordings_are_rejected_by_name(tmp_path):
     file = tmp_path / "r.jsonl"
     rows = [
         {"question": "Q1", "response": "a", "ok": True},
-        {"question": "Q1", "response": "b", "ok": False},
-        {"question": "q3", "response": "c", "ok": True},
+        {"question": "Q1", "response": "b", "ok": 0},
+        {"question": "q3", "response": "c"},
         {"question": "q2"},
+        {"question": "beside", "response": "d", "ok": True},
     ]
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    problems = recorded_problems(tmp_path / "p")
+    asked = [Problem(domain="math", prompt=p, answer="1", source="s") for p in ("q1", "q2", "q3")]
+    write_table(tmp_path / "kept.parquet", Problem, asked)
+    one, two, three = (p.id for p in asked)
     engine = EngineSettings(kind="recorded", files=(str(file),), grade_field="ok", model="m")
-    settings = SampleSettings(samples_per_prompt=2, engine=engine)
-    metrics = run(tmp_path / "o", problems, settings)
-    one, two, three = ids(problems)
+    metrics = run(tmp_path / "o", Artifact.of_folder(tmp_path), 2, engine=engine)
     got = [(s.problem_id, s.index, s.text) for s in samples(tmp_path / "o")]
     assert got == [(one, 0, "a"), (one, 1, "b"), (three, 0, "c")]
     rejected = list(read_table(tmp_path / "o" / "rejected.parquet", Rejected))
-    assert [r.reason for r in rejected] == [
-        "the recorded engine has no answer to this prompt",
-        "r.jsonl row 4: field response: missing",
+    assert [(r.id, r.reason) for r in rejected] == [
+        (two, "the recorded engine has no answer to this prompt"),
+        ("", "r.jsonl row 4: field response: missing"),
     ]
-    assert rejected[0].id == two
     assert metrics["problems_without_answer"] == 1
     grades = list(read_table(tmp_path / "o" / "grades.parquet", Grade))
-    assert [(g.problem_id, g.index, g.correct) for g in grades] == [
-        (one, 0, True),
-        (one, 1, False),
-        (three, 0, True),
-    ]
+    assert [(g.problem_id, g.index, g.correct) for g in grades] == [(one, 0, True), (one, 1, False)]
 
 
-def test_local_engines_get_a_job_and_only_what_the_journal_lacks_is_left_to_do(
-    tmp_path, problems, monkeypatch
-):
+def test_local_engines_get_a_job_once(tmp_path, problems, monkeypatch):
     jobs = []
 
     def child(job, out: Path) -> None:
         jobs.append(job)
         with Journal(journal_path(out)) as journal, job.requests.open() as lines:
             for line in lines:
-                r = Request.model_validate_json(line)
-                journal.append(Sample(problem_id=r.problem_id, index=r.index, model="m", text="t"))
+                journal.append(Request.model_validate_json(line).answered("m", "t"))
 
-    monkeypatch.setattr(module, "run_child", child)
+    monkeypatch.setattr(asking, "run_child", child)
     engine = EngineSettings(kind="transformers", model="somewhere")
-    settings = SampleSettings(samples_per_prompt=2, engine=engine)
-    run(tmp_path / "o", problems, settings)
-    run(tmp_path / "o", problems, settings)
-    (job,) = jobs
-    assert job.engine.model == "somewhere"
-    assert len(samples(tmp_path / "o")) == 2 * 38
+    for _ in range(2):
+        run(tmp_path / "o", problems, engine=engine)
+    assert [job.engine.model for job in jobs] == ["somewhere"]
+    assert len(samples(tmp_path / "o")) == 32
 
 
-def test_a_local_engine_that_ends_without_all_answers_fails_the_stage(
-    tmp_path, problems, monkeypatch
+def test_what_a_local_engine_says_is_the_error_without_its_traceback(tmp_path, problems):
+    engine = EngineSettings(kind="transformers", model=str(tmp_path / "nothing"))
+    with pytest.raises(EngineError, match=r"^engine model=.*nothing cannot be loaded") as caught:
+        run(tmp_path / "o", problems, engine=engine)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("right", "at_once", "asked"), [(1, 2, (2, 4, 6, 8)), (3, 3, (3, 6, 8, 8))]
+)
+def test_with_early_stop_a_prompt_is_asked_in_rounds_until_it_has_enough_right_answers(
+    tmp_path, problems, hire, right, at_once, asked
 ):
-    monkeypatch.setattr(module, "run_child", lambda job, out: None)
-    engine = EngineSettings(kind="transformers", model="somewhere")
-    with pytest.raises(EngineError, match=r"without 38 of 38 answers.*child\.log"):
-        run(tmp_path / "o", problems, SampleSettings(samples_per_prompt=1, engine=engine))
+    """Rounds of 2 and one right answer: p0 after round 1, p1 after 2, p2 after 3, p3 never. Of 3
+    and three: p0 has them at index 2, p1 at index 5, p2 at index 7, the last."""
+    teacher = hire()
+    early = EarlyStop(right=right, at_once=at_once)
+    metrics = run(tmp_path / "o", problems, early_stop=early)
+    assert Counter(p for p, _ in teacher.asked) == dict(zip(ids(problems), asked, strict=True))
+    assert metrics["samples"] == sum(asked)
+    assert metrics["stopped_early"] == sum(n < 8 for n in asked)
+
+
+def test_early_stop_killed_anywhere_ends_with_the_same_samples_and_asks_nothing_twice(
+    tmp_path, problems, hire
+):
+    early = EarlyStop(right=1, at_once=2)
+    hire()
+    run(tmp_path / "whole", problems, early_stop=early)
+    whole = (tmp_path / "whole" / "samples.parquet").read_bytes()
+    for patience in (1, 8, 13, 19):
+        out, teacher = tmp_path / f"o{patience}", hire(patience=patience)
+        with pytest.raises(EngineError):
+            run(out, problems, early_stop=early)
+        teacher.patience = float("inf")
+        run(out, problems, early_stop=early)
+        assert (out / "samples.parquet").read_bytes() == whole
+        assert len(teacher.asked) == len(set(teacher.asked)) == 20
+
+
+def test_finished_rounds_of_a_killed_stage_need_no_approval_again(tmp_path, problems, hire):
+    """20 answers were approved and bought; the whole plan of 32 would cost more than is allowed."""
+    teacher = hire()
+    for approved in (1e9, 0.0):
+        runtime = EngineRuntime(output_price=1e6, approve_above=0.5, approved_cost=approved)
+        engine = EngineSettings(kind="scripted", runtime=runtime)
+        run(tmp_path / "o", problems, engine=engine, early_stop=EarlyStop(right=1, at_once=2))
+        (tmp_path / "o" / "samples.parquet").unlink()
+    assert len(set(teacher.asked)) == len(teacher.asked) == 20

@@ -41,17 +41,16 @@ def run(tmp_path: Path, rows: dict[str, list[Score]], **chosen):
     return metrics, kept, rejected
 
 
-def test_nine_of_sixteen_is_a_majority_and_eight_is_not(tmp_path: Path):
-    rows = {"math8": scores("math8", 8, 8), "math9": scores("math9", 9, 7)}
+def test_nine_of_sixteen_answers_that_pass_is_a_majority_and_eight_is_not(tmp_path: Path):
+    """Code counts answers that pass: a wrong one here passes 90 % of its tests."""
+    names = ("math8", "math9", "code8", "code9")
+    rows = {name: scores(name, int(name[-1]), 16 - int(name[-1])) for name in names}
     metrics, kept, rejected = run(tmp_path, rows)
-    assert kept == ["math9"]
-    assert rejected == {"math8": "8 of 16 samples pass; needs more than 0.5"}
-    assert metrics["pass_rate/math/0.5"] == metrics["rejected_too_few_passed"] == 1.0
-
-
-def test_code_counts_answers_that_pass_not_tests_that_pass(tmp_path: Path):
-    rows = {"code8": scores("code8", 8, 8), "code9": scores("code9", 9, 7)}
-    assert run(tmp_path, rows)[1] == ["code9"]
+    assert kept == ["math9", "code9"]
+    reason = "8 of 16 samples pass; needs more than 0.5"
+    assert rejected == {"math8": reason, "code8": reason}
+    assert metrics["pass_rate/math/0.5"] == 1.0
+    assert metrics["rejected_too_few_passed"] == 2.0
 
 
 def test_the_inclusive_reading_of_figure_4_changes_code_only(tmp_path: Path):
@@ -59,16 +58,15 @@ def test_the_inclusive_reading_of_figure_4_changes_code_only(tmp_path: Path):
     assert run(tmp_path, rows, code_inclusive=True)[1] == ["code"]
 
 
-def test_unscored_answers_leave_the_share(tmp_path: Path):
-    # 5 of 9 scored pass; as wrong answers the 7 unscored would make it 5 of 16.
-    assert run(tmp_path, {"math": scores("math", 5, 4, unscored=7)})[1] == ["math"]
-
-
-def test_too_few_scored_answers_prove_nothing(tmp_path: Path):
-    rows = {"math": scores("math", 7, 0, unscored=9), "code": []}
+def test_unscored_answers_leave_the_share_and_too_few_scored_ones_prove_nothing(tmp_path: Path):
+    rows = {
+        "math5": scores("math5", 5, 4, unscored=7),  # as wrong answers: 5 of 16
+        "math7": scores("math7", 7, 0, unscored=9),
+        "code": [],
+    }
     metrics, kept, rejected = run(tmp_path, rows)
-    assert kept == []
-    assert rejected == {"math": "only 7 of 16 samples were scored", "code": "no samples"}
+    assert kept == ["math5"]
+    assert rejected == {"math7": "only 7 of 16 samples were scored", "code": "no samples"}
     assert metrics["rejected_too_few_scored"] == metrics["rejected_unsampled"] == 1.0
 
 

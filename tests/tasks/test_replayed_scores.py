@@ -38,8 +38,8 @@ def test_every_model_gets_its_published_score_on_aime24():
     answers: dict[str, list[tuple[Sample, bool]]] = defaultdict(list)
     for found in recordings(ENGINE):
         assert isinstance(found, Recording)
-        assert found.correct is not None
-        answers[found.sample.model].append((found.sample, found.correct))
+        assert found.grade is not None
+        answers[found.sample.model].append((found.sample, found.grade.correct))
     assert (len(problems), len(answers)) == (30, 32)
     off = 0
     with Judge() as judge:

@@ -3,15 +3,7 @@ from pathlib import Path
 import pytest
 
 from configs.settings.data import SelectSettings
-from eval.records import (
-    Example,
-    Problem,
-    Rejected,
-    Sample,
-    Score,
-    StdinCase,
-    TestSuite,
-)
+from eval.records import Example, Problem, Rejected, Sample, Score, StdinCase, TestSuite
 from eval.tables import read_table, write_table
 from tasks.answers.difficulty import Difficulty
 from tasks.answers.select import select
@@ -33,9 +25,7 @@ class Data:
     def problem(self, id_: str, prompt: str = "", domain="math", source="s", label="hard"):
         given = {"answer": "4"} if domain == "math" else {"tests": TESTS}
         self.problems.append(
-            Problem.model_validate(
-                {"id": id_, "domain": domain, "prompt": prompt or id_, "source": source, **given}
-            )
+            Problem(id=id_, domain=domain, prompt=prompt or id_, source=source, **given)
         )
         self.labels.append(
             Difficulty(
@@ -50,22 +40,13 @@ class Data:
             Sample(problem_id=id_, index=index, model="m", text=text, finish_reason=finish)
         )
         rate = None if correct is None else float(correct)
-        verdict = {None: "IE", True: "AC", False: "WA"}[correct]
         self.scores.append(
-            Score.model_validate(
-                {
-                    "problem_id": id_,
-                    "index": index,
-                    "reward": rate,
-                    "correct": correct,
-                    "pass_rate": rate,
-                    "verdict": verdict,
-                }
-            )
-        )
+            Score(problem_id=id_, index=index, reward=rate, correct=correct, pass_rate=rate,
+                  verdict="IE" if correct is None else "AC" if correct else "WA")
+        )  # fmt: skip
         return self
 
-    def run(self, place: Path, seed: int = 0, **chosen):
+    def run(self, place: Path, **chosen):
         place.mkdir(exist_ok=True)
         write_table(place / "kept.parquet", Problem, self.problems)
         write_table(place / "samples.parquet", Sample, self.samples)
@@ -74,7 +55,7 @@ class Data:
         data, out = Artifact.of_folder(place), place / "out"
         out.mkdir()
         settings = SelectSettings(**chosen)
-        metrics = select.body(out, data, data, data, data, settings=settings, seed=seed)
+        metrics = select.body(out, data, data, data, data, settings=settings, seed=0)
         rejected = {r.id: r.reason for r in read_table(out / "rejected.parquet", Rejected)}
         return metrics, list(read_table(out / "kept.parquet", Example)), rejected
 
@@ -103,9 +84,9 @@ def test_only_true_keeps_what_is_known_to_be_right(tmp_path: Path):
     assert rejected == {"a/1": "wrong", "a/2": "unscored"}
 
 
-@pytest.mark.parametrize(
-    ("text", "finish", "reason"),
-    [
+def test_an_answer_that_cannot_be_trained_on_says_why(tmp_path: Path):
+    data = Data().problem("a").answer("a")
+    wrong = [
         (GOOD, "length", "truncated"),
         ("", "empty", "empty"),
         ("  ", "stop", "empty"),
@@ -115,28 +96,22 @@ def test_only_true_keeps_what_is_known_to_be_right(tmp_path: Path):
         ("the answer is 4", "stop", "no single closed think block"),
         ("<think>so</think>\n ", "stop", "no answer after the think block"),
         (GOOD + "!" * 100, "stop", "longer than max_chars"),
-    ],
-)
-def test_an_answer_that_cannot_be_trained_on_says_why(
-    tmp_path: Path, text: str, finish: str, reason: str
-):
-    data = Data().problem("a").answer("a").answer("a", text=text, finish=finish)
+    ]
+    for text, finish, _ in wrong:
+        data.answer("a", text=text, finish=finish)
     metrics, kept, rejected = data.run(tmp_path, max_chars=100)
     assert named(kept) == ["a/0"]
-    assert rejected == {"a/1": reason}
-    assert metrics[f"rejected/{reason}"] == 1.0
+    assert rejected == {f"a/{i}": reason for i, (_, _, reason) in enumerate(wrong, 1)}
+    assert metrics["rejected/empty"] == 2.0
 
 
-@pytest.mark.parametrize("wanted", ["easy", "hard"])
-def test_a_stratum_keeps_its_label_only(tmp_path: Path, wanted: str):
+def test_a_stratum_keeps_its_label_only(tmp_path: Path):
     data = Data()
     for label in ("easy", "hard", "unrated"):
         data.problem(label, label=label).answer(label)
-    _, kept, rejected = data.run(tmp_path, difficulty=wanted)
-    assert named(kept) == [f"{wanted}/0"]
-    assert rejected == {
-        f"{x}/0": f"{x} problem" for x in ("easy", "hard", "unrated") if x != wanted
-    }
+    _, kept, rejected = data.run(tmp_path, difficulty="easy")
+    assert named(kept) == ["easy/0"]
+    assert rejected == {f"{x}/0": f"{x} problem" for x in ("hard", "unrated")}
 
 
 def test_top_k_takes_the_best_ranked_sources_of_each_domain(tmp_path: Path):
@@ -151,65 +126,30 @@ def test_top_k_takes_the_best_ranked_sources_of_each_domain(tmp_path: Path):
     assert set(rejected.values()) == {"source not in the mixture"}
 
 
-def topics(data: Data, domain: str = "math", copies: int = 1) -> Data:
+def test_a_subset_covers_every_topic_before_it_repeats_one(tmp_path: Path):
+    data = Data()
     for topic in ("circle area radius", "prime divisor remainder", "graph vertex edge"):
         for n in ("one", "two", "three"):
-            id_ = f"{domain} {topic.split()[0]} {n}"
-            data.problem(id_, f"{topic} {topic} {n}", domain=domain)
-            for _ in range(copies):
-                data.answer(id_)
-    return data
-
-
-def test_a_subset_covers_every_topic_before_it_repeats_one(tmp_path: Path):
-    metrics, kept, rejected = topics(Data(), copies=2).run(tmp_path, size=3)
-    assert {e.problem_id.split()[1] for e in kept} == {"circle", "prime", "graph"}
+            id_ = f"{topic.split()[0]} {n}"
+            data.problem(id_, f"{topic} {topic} {n}").answer(id_).answer(id_)
+    metrics, kept, rejected = data.run(tmp_path, size=3)
+    assert {e.problem_id.split()[0] for e in kept} == {"circle", "prime", "graph"}
     assert len(rejected) == 15
     assert set(rejected.values()) == {"not in the subset"}
     assert 0.0 < metrics["k_center_radius/all"] < 1.0
 
 
-def test_a_subset_takes_one_answer_of_each_prompt_before_a_second(tmp_path: Path):
-    _, kept, _ = topics(Data(), copies=3).run(tmp_path, size=11)
-    answers = [e.problem_id for e in kept]
-    assert len(answers) == 11
-    assert len(set(answers)) == 9
-
-
-def test_a_subset_larger_than_the_candidates_is_all_of_them(tmp_path: Path):
-    assert len(topics(Data()).run(tmp_path, size=1000)[1]) == 9
-
-
-def test_balanced_takes_equal_shares_of_the_domains(tmp_path: Path):
-    data = topics(topics(Data(), copies=4), "code")
-    metrics, kept, _ = data.run(tmp_path, balanced=True)
-    assert metrics["kept_math"] == metrics["kept_code"] == 9.0
-    metrics, kept, _ = data.run(tmp_path / "sized", balanced=True, size=7)
-    assert metrics["kept_math"] == metrics["kept_code"] == 3.0
-    assert len(kept) == 6
-
-
-@pytest.mark.parametrize("balance_by", ["label", "source"])
+@pytest.mark.parametrize("balance_by", ["domain", "label", "source"])
 def test_balanced_takes_equal_shares_of_whatever_is_named(tmp_path: Path, balance_by: str):
     data = Data()
     for number in range(12):
-        rare = number % 4 == 0
-        label, source = ("easy", "b") if rare else ("hard", "a")
-        data.problem(str(number), f"topic {number}", source=source, label=label).answer(str(number))
+        label, source, domain = ("hard", "a", "math") if number % 4 else ("easy", "b", "code")
+        data.problem(str(number), f"topic {number}", domain=domain, source=source, label=label)
+        data.answer(str(number))
     _, kept, rejected = data.run(tmp_path, balanced=True, balance_by=balance_by, size=6)
     rare = [int(e.problem_id) % 4 == 0 for e in kept]
     assert (rare.count(True), rare.count(False)) == (3, 3)
     assert len(rejected) == 6
-
-
-def test_the_seed_decides_the_subset(tmp_path: Path):
-    data = topics(Data())
-    runs = [
-        named(data.run(tmp_path / str(i), seed=seed, size=2)[1])
-        for i, seed in enumerate([0, 0, 1, 2, 3])
-    ]
-    assert runs[0] == runs[1]
-    assert len(set(map(tuple, runs))) > 1
 
 
 def test_scores_of_other_samples_are_an_error(tmp_path: Path):
@@ -221,7 +161,5 @@ def test_scores_of_other_samples_are_an_error(tmp_path: Path):
 
 def test_answers_without_thinking_pass_only_when_the_settings_allow_them(tmp_path: Path):
     data = Data().problem("a").answer("a", text="It is \\boxed{4}.")
-    _, kept, rejected = data.run(tmp_path / "strict")
-    assert (named(kept), set(rejected.values())) == ([], {"no single closed think block"})
-    _, kept, rejected = data.run(tmp_path / "open", require_think=False)
+    _, kept, rejected = data.run(tmp_path, require_think=False)
     assert (named(kept), rejected) == (["a/0"], {})

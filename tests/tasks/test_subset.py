@@ -1,32 +1,41 @@
+"""A subset of fixed size: shares of pools, rounds of answers, K-Center-Greedy and its vectors."""
+
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from configs.settings.data import SelectSettings
-from tasks.answers.subset import Candidates, choose
-from tasks.store.store import SCRATCH
+from configs.settings.data import EmbeddingRuntime, EmbeddingSettings, SelectSettings
+from tasks.answers import subset
+from tasks.answers.subset import GRID, choose, embed, k_center_greedy
 
 TOPICS = ("circle area radius", "prime divisor remainder", "graph vertex edge")
+PROMPTS = ["circle area radius", "prime divisor", "graph edge", "radius, Circle: area!", "$", ""]
+Pools = dict[str, dict[str, list[int]]]
 
 
-def candidates(pools: dict[str, int], answers: int = 1) -> Candidates:
+def candidates(pools: dict[str, int], answers: int = 1) -> Pools:
     """So many prompts of each topic in each pool, with so many answers each."""
-    found, row = Candidates(), 0
-    for pool, count in pools.items():
-        for topic in TOPICS:
-            for number in range(count):
-                for _ in range(answers):
-                    found.add(pool, f"{topic} {pool}{number}", row)
-                    row += 1
-    return found
+    rows = iter(range(1_000))
+    return {
+        pool: {
+            f"{topic} {pool}{number}": [next(rows) for _ in range(answers)]
+            for topic in TOPICS
+            for number in range(count)
+        }
+        for pool, count in pools.items()
+    }
 
 
-def chosen(found: Candidates, out: Path, seed: int = 0, **settings) -> list[str]:
+def chosen(found: Pools, out: Path, seed: int = 0, **settings) -> list[str]:
     """The prompt of every chosen row, in row order."""
-    prompt = {r: id_ for pool in found.rows.values() for id_, rows in pool.items() for r in rows}
-    picked = choose(found, lambda id_: f"{id_} {id_}", SelectSettings(**settings), seed, out)
-    return [prompt[row] for row in sorted(picked.rows)]
+    prompt = {r: id_ for pool in found.values() for id_, rows in pool.items() for r in rows}
+    rows, _ = choose(found, lambda id_: f"{id_} {id_}", SelectSettings(**settings), seed, out)
+    return [prompt[row] for row in sorted(rows)]
 
 
 def test_each_pool_has_its_share_and_covers_every_topic_before_it_repeats_one(tmp_path: Path):
@@ -42,11 +51,13 @@ def test_without_a_size_the_smallest_pool_decides(tmp_path: Path):
     assert sum("easy" in prompt for prompt in kept) == sum("hard" in prompt for prompt in kept) == 6
 
 
-@pytest.mark.parametrize("size", [1, 5, 17, 18, 100])
-def test_no_more_rows_than_asked_for_and_none_twice(tmp_path: Path, size: int):
-    found = candidates({"all": 3}, answers=2)
-    picked = choose(found, str, SelectSettings(size=size), 0, tmp_path)
-    assert len(picked.rows) == min(size, 18)
+@pytest.mark.parametrize("size", [1, 5, 17, 100])
+def test_no_more_rows_than_asked_for_and_none_twice_and_every_prompt_once_first(
+    tmp_path: Path, size: int
+):
+    kept = chosen(candidates({"all": 3}, answers=2), tmp_path, size=size)
+    assert len(kept) == min(size, 18)
+    assert len(set(kept)) == min(size, 9)
 
 
 def test_the_same_seed_picks_the_same_rows_and_another_others(tmp_path: Path):
@@ -64,10 +75,128 @@ def test_vectors_of_a_killed_run_are_used_again(tmp_path: Path, monkeypatch: pyt
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.answers.k_center.k_center_greedy", killed)
+        patched.setattr(subset, "k_center_greedy", killed)
         with pytest.raises(KeyboardInterrupt):
             chosen(found, tmp_path / "out", size=4)
-    (vectors,) = (tmp_path / "out" / SCRATCH).rglob("vectors.npy")
-    assert len(np.load(vectors)) == 9
-    monkeypatch.setattr("tasks.answers.embeddings.embed", killed)
+    monkeypatch.setattr(subset, "embed", killed)
     assert chosen(found, tmp_path / "out", size=4) == whole
+
+
+def naive(points: np.ndarray, k: int, first: int) -> list[int]:
+    points = points.astype(np.float64)
+    picks = [first]
+    nearest = ((points - points[first]) ** 2).sum(axis=1)
+    while len(picks) < k:
+        nearest[picks] = -1.0
+        picks.append(int(nearest.argmax()))
+        nearest = np.minimum(nearest, ((points - points[picks[-1]]) ** 2).sum(axis=1))
+    return picks
+
+
+def on_grid(points: np.ndarray) -> np.ndarray:
+    """As `embed` rounds them: what follows is exact."""
+    return np.round(points / GRID) * GRID
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_lazy_picks_are_the_naive_picks(block: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(subset, "BLOCK", block)
+    points = on_grid(np.random.default_rng(block).uniform(-1, 1, size=(400, 13)))
+    points = points.astype(np.float32)
+    assert k_center_greedy(points, 120, first=5)[0] == naive(points, 120, 5)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=25),
+    st.integers(1, 25),
+    st.integers(1, 8),
+)
+def test_ties_and_copies_are_broken_like_the_naive_algorithm(points, k: int, block: int):
+    grid = np.array(points, np.float64)
+    k = min(k, len(grid))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subset, "BLOCK", block)
+        assert k_center_greedy(grid, k)[0] == naive(grid, k, 0)
+
+
+def test_the_order_of_sums_changes_no_pick():
+    """Columns in another order are added in another order; nearly copies would show it."""
+    points = on_grid(np.random.default_rng(0).uniform(-1, 1, size=(400, 64)))
+    points[200:] = points[:200]
+    points[200:, 0] += GRID
+    turned = np.ascontiguousarray(points[:, ::-1])
+    assert k_center_greedy(points, 150) == k_center_greedy(turned, 150)
+
+
+def test_radius_is_the_distance_of_the_farthest_point_to_its_center():
+    line = np.array([[0.0], [10.0], [4.0], [1.0]])
+    assert k_center_greedy(line, 2) == ([0, 1], 4.0)
+    assert k_center_greedy(np.zeros((3, 2)), 3, first=2) == ([2, 0, 1], 0.0)
+
+
+def test_an_impossible_size_or_a_point_that_is_nowhere_is_an_error():
+    for k in (0, 4):
+        with pytest.raises(ValueError, match=f"cannot pick {k} of 3"):
+            k_center_greedy(np.eye(3), k)
+    points = np.eye(3)
+    points[1, 2] = np.nan
+    with pytest.raises(ValueError, match="point 1 has a coordinate that is not finite"):
+        k_center_greedy(points, 2)
+
+
+def test_killed_picks_go_on_from_their_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    points = np.random.default_rng(0).normal(size=(300, 8))
+    whole = k_center_greedy(points, 100)
+    monkeypatch.setattr(subset, "SECONDS_PER_CHECKPOINT", 0.0)
+    path, real, saved = tmp_path / "picks.npz", subset._Greedy.save, []
+
+    def dies(self, to: Path) -> None:
+        real(self, to)
+        saved.append(len(self.picks))
+        if saved[-1] > 50:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(subset._Greedy, "save", dies)
+    with pytest.raises(KeyboardInterrupt):
+        k_center_greedy(points, 100, checkpoint=path)
+    monkeypatch.setattr(subset._Greedy, "save", lambda self, _: saved.append(len(self.picks)))
+    before = len(saved)
+    assert k_center_greedy(points, 100, checkpoint=path) == whole
+    assert saved[before] > 50  # nothing is picked again
+
+
+def test_prompts_of_the_same_words_are_the_same_point(tmp_path: Path):
+    points = embed(PROMPTS, EmbeddingSettings(), 0, tmp_path)
+    assert np.array_equal(points[0], points[3])
+    assert len(np.unique(points, axis=0)) == len(PROMPTS) - 1
+    assert points.dtype == np.float32
+    assert np.array_equal(points, on_grid(points))
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1.0, atol=1e-4)
+    assert embed(PROMPTS, EmbeddingSettings(dimensions=2), 0, tmp_path).shape == (6, 2)
+    assert embed(["one prompt"] * 2, EmbeddingSettings(), 0, tmp_path).shape[0] == 2
+
+
+def test_a_model_and_its_kind_go_together():
+    for told in ({"kind": "transformers"}, {"model": "some/model"}):
+        with pytest.raises(ValueError, match="kind transformers and model go together"):
+            EmbeddingSettings(**told)
+
+
+def test_a_model_embeds_in_a_process_of_its_own(tmp_path: Path):
+    words = ["[PAD]", "[UNK]", "circle", "area", "prime"]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
+    config = BertConfig(vocab_size=len(words), hidden_size=16, num_hidden_layers=1,
+                        num_attention_heads=2, intermediate_size=32)  # fmt: skip
+    fast.save_pretrained(tmp_path / "model")
+    BertModel(config).save_pretrained(tmp_path / "model")
+    runtime = EmbeddingRuntime(dtype="float32")
+    settings = EmbeddingSettings(
+        kind="transformers", model=str(tmp_path / "model"), runtime=runtime
+    )
+    points = embed(["circle area", "prime", "circle area"], settings, 0, tmp_path)
+    assert points.shape == (3, 16)
+    assert np.array_equal(points[0], points[2])
+    assert not np.array_equal(points[0], points[1])
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1.0, atol=1e-4)

@@ -33,25 +33,23 @@ PROBLEMS = [JUDGED, *PROMPTS]
 TEXT = "<think>hm</think>\n\\boxed{2}"
 
 
-@pytest.mark.parametrize("extra", [{"answer": "2"}, {"numbers": (1, 2)}])
-def test_a_problem_is_not_both_without_gold_and_with_it(extra):
+def test_a_problem_is_either_without_gold_or_with_it():
     with pytest.raises(ValidationError, match="judgeable is false, yet"):
-        Problem(domain="math", prompt="p", judgeable=False, **extra)
-
-
-@pytest.mark.parametrize("domain", ["math", "code"])
-def test_gold_that_is_simply_missing_is_still_an_error(domain):
-    with pytest.raises(ValidationError, match="needs"):
-        Problem(domain=domain, prompt="p")
+        Problem(domain="math", prompt="p", judgeable=False, answer="2")
+    for domain in ("math", "code"):
+        with pytest.raises(ValidationError, match="needs"):
+            Problem(domain=domain, prompt="p")
 
 
 @pytest.mark.parametrize("problem", PROMPTS, ids=lambda p: p.domain)
-@pytest.mark.parametrize("text", [TEXT, "no answer at all", ""])
-def test_every_answer_to_it_is_unscored_with_the_reason_and_never_zero(problem, text):
+def test_every_answer_to_it_is_unscored_with_the_reason_and_never_zero(problem, tmp_path):
     with Judge(ONE_WORKER) as one:
-        score = one.judge(problem, text)
-    assert (score.verdict, score.reason) == ("IE", NO_GOLD)
-    assert (score.reward, score.correct, score.pass_rate) == (None, None, None)
+        scores = [one.judge(problem, text) for text in (TEXT, "no answer at all", "")]
+    for score in scores:
+        assert (score.verdict, score.reason) == ("IE", NO_GOLD)
+        assert (score.reward, score.correct, score.pass_rate) == (None, None, None)
+    write_table(tmp_path / "s.parquet", Score, scores)
+    assert list(read_table(tmp_path / "s.parquet", Score)) == scores
 
 
 @pytest.fixture
@@ -76,11 +74,8 @@ def tables(tmp_path: Path) -> dict[str, Artifact]:
 
 def test_it_is_unrated(tables):
     rows = read_table(tables["strata"].file("difficulty.parquet"), Difficulty)
-    assert [(r.label, r.pass_rate) for r in rows] == [
-        ("easy", 1.0),
-        ("unrated", None),
-        ("unrated", None),
-    ]
+    rated = [(r.label, r.pass_rate) for r in rows]
+    assert rated == [("easy", 1.0), ("unrated", None), ("unrated", None)]
 
 
 @pytest.mark.parametrize(
@@ -104,23 +99,20 @@ def test_the_mixed_set_keeps_it_and_what_asks_for_gold_says_why_not(
     assert metrics.get("rejected/not judgeable", 0) == 3 - len(kept)
 
 
-def test_rl_rejects_it_before_it_is_sampled_and_counts_it(tables, tmp_path):
-    (tmp_path / "out").mkdir()
-    settings = FilterTestsSettings(min_tests=1)
-    metrics = filter_tests.body(tmp_path / "out", tables["problems"], settings=settings)
+def test_rl_rejects_it_before_and_after_it_is_sampled_and_counts_it(tables, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def rejected() -> list[str]:
+        return [r.reason for r in read_table(out / "rejected.parquet", Rejected)]
+
+    fewest = FilterTestsSettings(min_tests=1)
+    metrics = filter_tests.body(out, tables["problems"], settings=fewest)
     assert (metrics["kept"], metrics["not_judgeable"]) == (1, 2)
-    rejected = read_table(tmp_path / "out" / "rejected.parquet", Rejected)
-    assert [r.reason for r in rejected] == [NO_GOLD, NO_GOLD]
-
-
-def test_rl_rejects_it_after_sampling_too(tables, tmp_path):
-    (tmp_path / "out").mkdir()
-    metrics = filter_rl.body(
-        tmp_path / "out", tables["problems"], tables["scores"], settings=FilterRLSettings()
-    )
+    assert rejected() == [NO_GOLD, NO_GOLD]
+    metrics = filter_rl.body(out, tables["problems"], tables["scores"], settings=FilterRLSettings())
     assert (metrics["kept"], metrics["rejected_not_judgeable"]) == (1, 2)
-    rejected = read_table(tmp_path / "out" / "rejected.parquet", Rejected)
-    assert [r.reason for r in rejected] == [NO_GOLD, NO_GOLD]
+    assert rejected() == [NO_GOLD, NO_GOLD]
 
 
 def test_tables_written_before_prompts_could_lack_gold_are_read(tmp_path):
@@ -130,10 +122,3 @@ def test_tables_written_before_prompts_could_lack_gold_are_read(tmp_path):
     old = pq.read_table(tmp_path / "new.parquet").drop_columns(["judgeable"])
     pq.write_table(old, tmp_path / "old.parquet")
     assert list(read_table(tmp_path / "old.parquet", Problem)) == [JUDGED]
-
-
-def test_a_score_without_gold_survives_its_table(tmp_path):
-    with Judge(ONE_WORKER) as one:
-        score = one.judge(PROMPTS[0], TEXT)
-    write_table(tmp_path / "s.parquet", Score, [score])
-    assert list(read_table(tmp_path / "s.parquet", Score)) == [score]

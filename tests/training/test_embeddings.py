@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from configs.settings.data import EmbeddingRuntime, EmbeddingSettings
-from training.engines import embeddings
 from training.engines.embeddings import Embedder, EmbedJob, run_embed
 
 TEXTS = ["Make 24 from 1, 2, 3.", "Make 7.", "What is 2 + 2? " * 10, "Make 7.", "x"]
@@ -31,16 +30,15 @@ def alone(files: dict[str, Path], text: str, max_tokens: int = 512) -> np.ndarra
     return mean / np.linalg.norm(mean)
 
 
-def test_a_text_is_embedded_alike_whatever_shares_its_batch(files: dict[str, Path]):
+def test_a_text_is_embedded_alike_whatever_shares_its_batch_and_a_long_one_is_cut(
+    files: dict[str, Path],
+):
     vectors = Embedder(settings(files)).embed(TEXTS)
     expected = np.stack([alone(files, text) for text in TEXTS])
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-6)
-
-
-def test_long_texts_are_cut(files: dict[str, Path]):
-    vectors = Embedder(settings(files, max_tokens=3)).embed(TEXTS)
-    np.testing.assert_allclose(vectors[2], alone(files, TEXTS[2], max_tokens=3), atol=1e-5)
+    cut = Embedder(settings(files, max_tokens=3)).embed(TEXTS)
+    np.testing.assert_allclose(cut[2], alone(files, TEXTS[2], max_tokens=3), atol=1e-5)
 
 
 def test_a_second_run_computes_only_the_parts_that_are_missing(
@@ -49,19 +47,13 @@ def test_a_second_run_computes_only_the_parts_that_are_missing(
     pq.write_table(pa.table({"prompt": TEXTS}), tmp_path / "prompts.parquet", row_group_size=2)
     job = EmbedJob(folder=tmp_path, settings=settings(files))
     run_embed(job)
-    parts = [tmp_path / f"{number:06d}.npy" for number in range(3)]
+    parts = sorted(tmp_path.glob("embedded-*.npy"))
     before = [np.load(part) for part in parts]
-    np.testing.assert_allclose(
-        np.concatenate(before), Embedder(job.settings).embed(TEXTS), atol=1e-5
-    )
+    whole = Embedder(job.settings).embed(TEXTS)
+    np.testing.assert_allclose(np.concatenate(before), whole, atol=1e-5)
     parts[1].unlink()
     real, asked = Embedder.embed, []
-
-    def counting(self: Embedder, texts: list[str]) -> np.ndarray:
-        asked.append(texts)
-        return real(self, texts)
-
-    monkeypatch.setattr(embeddings.Embedder, "embed", counting)
+    monkeypatch.setattr(Embedder, "embed", lambda *a: (asked.append(a[1]), real(*a))[1])
     run_embed(job)
     assert asked == [TEXTS[2:4]]
     assert np.array_equal(np.load(parts[1]), before[1])

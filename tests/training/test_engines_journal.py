@@ -1,25 +1,31 @@
-"""The journal of finished samples survives kills at any byte."""
+"""The journal of finished samples survives kills at any byte, and knows what they have cost."""
 
 import os
-import subprocess
-import sys
+import resource
+import signal
 from pathlib import Path
 
+import pytest
+
+from configs.settings.engines import EngineRuntime
 from eval.records import Sample
 from training.engines import journal as module
+from training.engines.interface import EngineError
 from training.engines.journal import Journal
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def sample(i: int, text: str = "text") -> Sample:
-    return Sample(problem_id=f"p{i % 3}", index=i, model="m", text=f"{text} {i} ∑\n")
+    return Sample(
+        problem_id=f"p{i % 3}", index=i, model="m", text=f"{text} {i} ∑\n",
+        prompt_tokens=10, completion_tokens=i,
+    )  # fmt: skip
 
 
-def test_samples_come_back_in_the_order_of_the_keys(tmp_path):
+def test_samples_come_back_in_the_order_of_the_keys_and_the_first_of_a_key_stays(tmp_path):
     with Journal(tmp_path / "j.jsonl") as journal:
         for i in (4, 0, 2):
             journal.append(sample(i))
+        journal.append(sample(0, "second"))
         keys = [("p0", 0), ("p1", 1), ("p2", 2), ("p1", 4)]
         assert list(journal.samples(keys)) == [sample(0), sample(2), sample(4)]
 
@@ -30,65 +36,54 @@ def test_a_file_cut_at_any_byte_keeps_every_whole_line_and_takes_new_ones(tmp_pa
         for i in range(3):
             journal.append(sample(i))
     whole = path.read_bytes()
-    for cut in range(len(whole) + 1):
-        path.write_bytes(whole[:cut])
+    for cut in [*range(len(whole) + 1), -1]:
+        # Last: blocks of zeros, as a power cut leaves them.
+        path.write_bytes(whole[:cut] if cut >= 0 else whole + b"\0" * 512 + b"\n")
+        lines = whole[:cut].count(b"\n") if cut >= 0 else 3
         with Journal(path) as journal:
-            assert len(journal) == whole[:cut].count(b"\n")
+            assert len(journal) == lines
             journal.append(sample(7))
         with Journal(path) as journal:
-            assert len(journal) == whole[:cut].count(b"\n") + 1
+            assert len(journal) == lines + 1
             assert list(journal.samples([("p1", 7)])) == [sample(7)]
 
 
-def test_blocks_of_zeros_left_by_a_power_cut_are_dropped(tmp_path):
-    path = tmp_path / "j.jsonl"
+def test_tokens_and_cost_are_known_in_all_and_by_part_after_a_kill_too(tmp_path):
+    path, prices = tmp_path / "j.jsonl", EngineRuntime(input_price=1.0, output_price=2.0)
     with Journal(path) as journal:
-        journal.append(sample(0))
-    path.write_bytes(path.read_bytes() + b"\0" * 512 + b"\n")
+        for i in range(5):
+            journal.append(sample(i), part="ab"[i % 2])
+        found = journal.figures(prices)
+    assert found == {
+        "samples": 5, "tokens": 10, "prompt_tokens": 50, "cost": pytest.approx(70e-6),
+        "samples/a": 3, "tokens/a": 6, "prompt_tokens/a": 30, "cost/a": pytest.approx(42e-6),
+        "samples/b": 2, "tokens/b": 4, "prompt_tokens/b": 20, "cost/b": pytest.approx(28e-6),
+    }  # fmt: skip
     with Journal(path) as journal:
-        assert len(journal) == 1
+        assert journal.figures(prices) == found
+        assert "cost" not in journal.figures(EngineRuntime())
 
 
-def test_the_first_sample_of_a_key_stays(tmp_path):
-    with Journal(tmp_path / "j.jsonl") as journal:
-        journal.append(sample(1, "first"))
-        journal.append(sample(1, "second"))
-        assert list(journal.samples([("p1", 1)])) == [sample(1, "first")]
-
-
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-from eval.records import Sample
-from training.engines.interface import EngineError
-from training.engines.journal import Journal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-with Journal(Path(sys.argv[1]), sync_each=True) as journal:
+def test_a_disk_that_takes_no_more_is_one_line_and_what_was_written_is_kept(tmp_path: Path):
+    """The kernel refuses to let the file grow beyond 1,000 bytes, in the middle of a line."""
+    path, limits = tmp_path / "j.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
     try:
-        for i in range(100):
-            journal.append(Sample(problem_id=f"p{i}", index=0, model="m", text="x" * 900))
-    except EngineError as error:
-        print(len(journal), error)
-"""
-
-
-def test_a_disk_that_takes_no_more_is_one_line_and_what_was_written_is_kept(tmp_path):
-    """The kernel refuses to let the file grow beyond 10,000 bytes, in the middle of a line."""
-    path = tmp_path / "j.jsonl"
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(path)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.strip().splitlines()
-    kept = int(line.split()[0])
-    assert 5 < kept < 12
+        with Journal(path, sync_each=True) as journal, pytest.raises(EngineError) as full:
+            any(journal.append(sample(i)) for i in range(100))
+        kept = len(journal)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert 3 < kept < 20
+    line = str(full.value)
     assert f"{path}: File too large, so no answer can be kept: make room and run again" in line
     assert f"the {kept} answers on file are kept" in line
+    assert "\n" not in line
     with Journal(path) as journal:
         assert len(journal) == kept
-        journal.append(sample(1))
-        assert len(journal) == kept + 1
+        journal.append(sample(kept))
     assert path.read_bytes().endswith(b"\n")
 
 

@@ -14,12 +14,11 @@ from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from configs.settings.training import BaseModelSettings
 from eval.families import countdown
 from eval.records import Sample
-from training.engines import local
-from training.engines.answers import LocalModel, check_room, positions_of, yarn_parameters
+from training.engines import generate
+from training.engines.generate import generate_job, make_engine
 from training.engines.interface import EngineError, Request, request_seed
 from training.engines.journal import Journal, journal_path
-from training.engines.local import generate_job
-from training.engines.make import make_local_engine
+from training.engines.local_model import LocalModel, check_room, yarn_parameters
 from training.engines.vllm_engine import engine_arguments, refuse_to_cut
 from training.launch.jobs import GenerateJob
 
@@ -56,10 +55,10 @@ def requests(count: int = 11) -> list[Request]:
     ]
 
 
-def job(checkpoint: Path, out: Path, *more: Request) -> GenerateJob:
+def job(checkpoint: Path, out: Path, asked: list[Request]) -> GenerateJob:
     out.mkdir(exist_ok=True)
     file = out / "requests.jsonl"
-    file.write_text("".join(r.model_dump_json() + "\n" for r in [*requests(), *more]))
+    file.write_text("".join(r.model_dump_json() + "\n" for r in asked))
     return GenerateJob(
         out=out,
         engine=settings(checkpoint),
@@ -68,76 +67,66 @@ def job(checkpoint: Path, out: Path, *more: Request) -> GenerateJob:
     )
 
 
-def results(out: Path) -> list[Sample]:
+def results(out: Path, asked: list[Request]) -> list[Sample]:
     with Journal(journal_path(out)) as journal:
-        return list(journal.samples(r.key for r in requests()))
+        return list(journal.samples(r.key for r in asked))
 
 
 def test_every_request_of_a_job_is_answered_once_with_progress_and_curves(checkpoint, tmp_path):
-    metrics = generate_job(job(checkpoint, tmp_path / "o"))
-    got = results(tmp_path / "o")
-    assert len(got) == metrics["new_samples"] == 11
+    """One has no room for an answer: it is marked, and costs the others nothing."""
+    metrics = generate_job(job(checkpoint, tmp_path, [*requests(), LONG]))
+    assert metrics["tokens_per_second"] > 0
+    *got, long = results(tmp_path, [*requests(), LONG])
+    assert (len(got), long.finish_reason, long.text) == (11, "error", "")
     assert all(1 <= s.completion_tokens <= 12 for s in got)
     assert all(s.prompt_tokens > 10 for s in got)
     tokens = sum(s.completion_tokens for s in got)
-    progress = json.loads((tmp_path / "o" / ".resume" / "progress.json").read_text())
-    assert (progress["done"], progress["total"]) == (11, 11)
+    progress = json.loads((tmp_path / ".resume" / "progress.json").read_text())
+    assert (progress["done"], progress["total"]) == (12, 12)
     assert f"{tokens:,} tokens" in progress["note"]
-    line = (tmp_path / "o" / "logs" / "metrics.jsonl").read_text().splitlines()[-1]
+    line = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(line)["metrics"]["generated/tokens"] == tokens
 
 
 def test_a_job_killed_in_the_middle_of_a_batch_ends_with_the_samples_of_a_whole_run(
     checkpoint, tmp_path, monkeypatch
 ):
-    generate_job(job(checkpoint, tmp_path / "whole"))
-    expected = results(tmp_path / "whole")
+    generate_job(job(checkpoint, tmp_path / "whole", requests()))
+    expected = results(tmp_path / "whole", requests())
     lines = journal_path(tmp_path / "whole").read_bytes().splitlines(keepends=True)
-    torn = job(checkpoint, tmp_path / "torn")
-    journal_path(tmp_path / "torn").parent.mkdir()
-    journal_path(tmp_path / "torn").write_bytes(b"".join(lines[:6]) + lines[6][:9])
-    assert generate_job(torn)["new_samples"] == 11 - 6
-    assert results(tmp_path / "torn") == expected
-    monkeypatch.setattr(local, "make_local_engine", lambda *_: pytest.fail("started"))
-    assert generate_job(torn)["new_samples"] == 0
+    torn = job(checkpoint, tmp_path / "torn", requests())
+    journal_path(torn.out).parent.mkdir()
+    journal_path(torn.out).write_bytes(b"".join(lines[:6]) + lines[6][:9])
+    generate_job(torn)
+    assert results(torn.out, requests()) == expected
+    monkeypatch.setattr(generate, "make_engine", lambda *_: pytest.fail("started"))
+    generate_job(torn)
 
 
 def test_answers_of_an_earlier_round_do_not_stand_for_those_of_this_one(checkpoint, tmp_path):
-    """Rounds share a journal: 12 answers are there already, to other requests than these 11."""
-    second = job(checkpoint, tmp_path / "o")
+    """Rounds share a journal: 12 answers are there already, to other requests than these 4."""
+    second = job(checkpoint, tmp_path, requests(4))
     with Journal(journal_path(second.out)) as journal:
         for i in range(12):
             journal.append(Sample(problem_id=f"round one, {i}", index=0, model="m", text="t"))
-    assert generate_job(second)["new_samples"] == len(results(second.out)) == 11
+    generate_job(second)
+    assert len(results(second.out, requests(4))) == 4
+
+
+def test_when_no_prompt_fits_the_run_fails_in_one_line(checkpoint, tmp_path):
+    with pytest.raises(EngineError, match="has no room for an answer: the shortest of 1 prompts"):
+        generate_job(job(checkpoint, tmp_path, [LONG]))
 
 
 def test_temperature_zero_ignores_seeds_and_sampling_does_not(checkpoint):
     def texts(temperature: float, seed: int) -> list[str]:
         sampling = Sampling(max_tokens=8, temperature=temperature)
         asked = [r.model_copy(update={"seed": r.seed + seed}) for r in requests(4)]
-        with make_local_engine(settings(checkpoint), sampling) as engine:
+        with make_engine(settings(checkpoint), sampling) as engine:
             return [s.text for s in engine.answer(asked)]
 
     assert texts(0, 0) == texts(0, 1)
     assert texts(1, 0) == texts(1, 0) != texts(1, 1)
-
-
-def test_the_engine_agrees_with_generate_at_temperature_zero(checkpoint):
-    """The peer: transformers' own greedy search on one prompt at a time, without padding."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from training.render import prompt_ids
-
-    model = AutoModelForCausalLM.from_pretrained(str(checkpoint)).eval()
-    tokenizer = AutoTokenizer.from_pretrained(str(checkpoint))
-    with make_local_engine(settings(checkpoint), Sampling(max_tokens=8, temperature=0)) as engine:
-        ours = {s.problem_id: s for s in engine.answer(requests(6))}
-    for r in requests(6):
-        ids = torch.tensor(prompt_ids(tokenizer, [r.prompt]))
-        out = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
-        assert ours[r.problem_id].text == tokenizer.decode(out, skip_special_tokens=True)
-        assert ours[r.problem_id].completion_tokens == len(out)
 
 
 class Letters:
@@ -161,47 +150,19 @@ def test_how_an_answer_ended_follows_from_its_tokens(ids, text, finish):
     assert (sample.index, sample.prompt_tokens, sample.completion_tokens) == (3, 5, len(ids))
 
 
-def test_answers_end_at_the_models_positions_and_the_log_says_so_once(checkpoint, capsys):
+def test_answers_end_at_the_models_positions(checkpoint):
     """Of prompts in one batch each has the room that its own length leaves."""
     prompts = [Request(problem_id=str(n), index=0, prompt="7 " * n) for n in (1, 40)]
     engine: Any
-    with make_local_engine(settings(checkpoint), Sampling(max_tokens=200, temperature=0)) as engine:
+    with make_engine(settings(checkpoint), Sampling(max_tokens=200, temperature=0)) as engine:
         engine.ends = (engine.config.vocab_size - 1,)  # never the likeliest: only positions end it
         got = list(engine.answer(prompts))
     assert [s.prompt_tokens + s.completion_tokens for s in got] == [128, 128]
     assert len({s.prompt_tokens for s in got}) == 2
     assert {s.finish_reason for s in got} == {"length"}
-    assert capsys.readouterr().err.count("has 128 positions") == 1
-
-
-def test_a_prompt_without_room_for_an_answer_is_marked_and_costs_the_others_nothing(
-    checkpoint, tmp_path
-):
-    with_long = job(checkpoint, tmp_path / "long", LONG)
-    generate_job(with_long)
-    with Journal(journal_path(with_long.out)) as journal:
-        (marked,) = journal.samples([LONG.key])
-        assert (marked.finish_reason, marked.text) == ("error", "")
-        assert marked.prompt_tokens >= 128
-        assert len(journal) == 1 + 11
-
-
-def test_when_no_prompt_fits_the_run_fails_in_one_line(checkpoint, tmp_path):
-    only_long = job(checkpoint, tmp_path / "o")
-    only_long.requests.write_text(LONG.model_dump_json() + "\n")
-    with pytest.raises(EngineError, match="has no room for an answer: the shortest of 1 prompts"):
-        generate_job(only_long)
-
-
-def test_the_room_for_an_answer_is_what_the_positions_leave(checkpoint, capsys):
-    model = LocalModel(settings(checkpoint), Sampling(max_tokens=100))
-    assert [model.room(prompt) for prompt in (28, 29, 127, 128, 200)] == [100, 99, 1, 0, 0]
-    said = capsys.readouterr().err
-    assert "after a prompt of 29 tokens an answer ends at 99, not at max_tokens=100" in said
-    model.positions = None
-    assert model.room(10**6) == 100
-    assert positions_of(SimpleNamespace(max_position_embeddings=32_768), 2.5) == 81_920
-    assert positions_of(SimpleNamespace()) is None
+    assert [engine.room(prompt) for prompt in (28, 127, 128, 200)] == [100, 1, 0, 0]
+    engine.positions = None
+    assert engine.room(10**6) == 200
 
 
 def test_rl_refuses_a_model_that_would_end_answers_early():
@@ -214,12 +175,9 @@ def test_rl_refuses_a_model_that_would_end_answers_early():
 
 @pytest.mark.parametrize(
     ("tail", "prefill"),
-    [
-        ("", ""),
-        ("<think>\\n", "<think>\n"),
-        ("<think>\\n\\n</think>\\n\\n", "<think>\n\n</think>\n\n"),
-    ],
-)
+    [("", ""), ("<think>\\n", "<think>\n"),
+     ("<think>\\n\\n</think>\\n\\n", "<think>\n\n</think>\n\n")],
+)  # fmt: skip
 def test_what_the_template_writes_of_the_answer_is_judged_with_it(
     checkpoint, tmp_path, tail, prefill
 ):
@@ -228,7 +186,7 @@ def test_what_the_template_writes_of_the_answer_is_judged_with_it(
     template, turn = folder / "chat_template.jinja", "<|im_start|>assistant\\n"
     assert turn in template.read_text()
     template.write_text(template.read_text().replace(turn, turn + tail))
-    with make_local_engine(settings(folder), Sampling(max_tokens=4)) as engine:
+    with make_engine(settings(folder), Sampling(max_tokens=4)) as engine:
         (sample,) = engine.answer(requests(1))
     assert sample.text.startswith(prefill)
     assert sample.text.startswith("<think>") == bool(prefill)
@@ -249,7 +207,7 @@ def test_yarn_stretches_the_context_by_its_factor(checkpoint):
             "original_max_position_embeddings": 32_768,
         },
     }
-    with make_local_engine(settings(checkpoint, yarn_factor=2.0), Sampling()) as engine:
+    with make_engine(settings(checkpoint, yarn_factor=2.0), Sampling()) as engine:
         got = list(engine.answer(requests(2)))
     assert 128 < max(s.prompt_tokens + s.completion_tokens for s in got) <= 256
 
@@ -279,16 +237,7 @@ def test_a_length_of_ours_never_cuts_an_answer():
         refuse_to_cut(90, 90, limit=127, positions=128)
 
 
-@pytest.mark.parametrize(
-    ("runtime", "sampling"),
-    [({"data_parallel": 2}, {}), ({}, {"top_k": 20}), ({}, {"repetition_penalty": 1.05})],
-)
-def test_what_transformers_does_not_do_is_refused(checkpoint, runtime, sampling):
-    asked = settings(checkpoint, runtime=EngineRuntime(**runtime))
+def test_what_transformers_does_not_do_is_refused(checkpoint):
+    asked = settings(checkpoint, runtime=EngineRuntime(data_parallel=2))
     with pytest.raises(EngineError, match="use kind=vllm for data_parallel, top_k and"):
-        make_local_engine(asked, Sampling(**sampling))
-
-
-def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
-    with pytest.raises(EngineError, match=r"engine model=.*nowhere cannot be loaded"):
-        make_local_engine(settings(tmp_path / "nowhere"), Sampling())
+        make_engine(asked, Sampling())

@@ -12,10 +12,10 @@ import pytest
 
 from configs.settings.engines import EngineSettings, Sampling
 from eval.families import by_example, countdown
-from eval.records import Rejected, Sample, problem_id
+from eval.records import Rejected, Sample
+from training.engines.generate import make_engine
 from training.engines.interface import EngineError, Request, request_seed
-from training.engines.make import make_engine
-from training.engines.without_model import mapped_text, recorded_grades, recordings
+from training.engines.without_model import mapped_text, recordings
 
 SCRIPTED = EngineSettings(kind="scripted", model="teacher")
 TAGS = {
@@ -75,7 +75,7 @@ def test_seeds_differ_by_run_problem_and_index_and_fit_31_bits():
 
 def test_the_interface_and_the_factory_import_no_torch():
     code = (
-        "import sys, training.engines.make, training.engines.local, training.engines.endpoint\n"
+        "import sys, training.engines.generate, training.engines.endpoint\n"
         "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -109,27 +109,26 @@ def test_answers_are_numbered_in_file_order_for_each_prompt_whatever_its_typeset
 
 
 @pytest.mark.parametrize(
-    ("text", "expected", "finish"),
+    ("text", "more", "expected", "finish"),
     [
         (
             "<|begin_of_thought|>\nhm\n<|end_of_thought|>\n<|begin_of_solution|>4<|end_of_solution|>",
+            TAGS,
             "<think>\nhm\n</think>\n4",
             "stop",
         ),
-        ("<|begin_of_thought|> and on and on", "<think> and on and on", "length"),
-        ("just \\boxed{4}", "just \\boxed{4}", "stop"),
-        ("  \n", "", "empty"),
+        ("<|begin_of_thought|> and on and on", TAGS, "<think> and on and on", "length"),
+        ("just \\boxed{4}", TAGS, "just \\boxed{4}", "stop"),
+        ("  \n", TAGS, "", "empty"),
+        ("hm</think>4", {"think_prefill": "<think>\n"}, "<think>\nhm</think>4", "stop"),
+        ("<think>hm</think>4", {"think_prefill": "<think>\n"}, "<think>hm</think>4", "stop"),
     ],
 )
-def test_foreign_tags_become_think_tags_and_cut_thinking_is_marked(text, expected, finish):
-    s = EngineSettings(kind="recorded", files=("x",), **TAGS)
-    assert mapped_text(text, s) == (expected, finish)
-
-
-def test_a_prefill_is_put_before_texts_that_lack_it():
-    s = EngineSettings(kind="recorded", files=("x",), think_prefill="<think>\n")
-    assert mapped_text("hm</think>4", s)[0] == "<think>\nhm</think>4"
-    assert mapped_text("<think>hm</think>4", s)[0] == "<think>hm</think>4"
+def test_foreign_tags_and_prefills_become_think_tags_and_cut_thinking_is_marked(
+    text, more, expected, finish
+):
+    settings = EngineSettings(kind="recorded", files=("x",), **more)
+    assert mapped_text(text, settings) == (expected, finish)
 
 
 def test_alternative_fields_let_files_of_two_shapes_serve_one_engine(tmp_path):
@@ -153,13 +152,8 @@ def test_unusable_rows_are_rejected_with_their_place_and_take_no_index(tmp_path)
     ]
     (good,) = (x for x in found if not isinstance(x, Rejected))
     assert good.sample.index == 0
-
-
-def test_published_grades_are_given_for_the_asked_answers_only(tmp_path):
-    rows = [row("q", "a", ok=True), row("q", "b", ok=0), row("q", "c"), row("other", "d", ok=True)]
-    settings = recorded(tmp_path / "r.jsonl", rows, grade_field="ok")
-    grades = recorded_grades(settings, {(problem_id("q"), i) for i in range(3)})
-    assert [(g.index, g.correct, g.model) for g in grades] == [(0, True, "sky"), (1, False, "sky")]
+    assert good.grade
+    assert (good.grade.index, good.grade.correct, good.grade.model) == (0, True, "sky")
 
 
 def test_a_missing_file_names_the_setting(tmp_path):

@@ -3,7 +3,7 @@
 import torch
 
 from training.checkpoints.saving import load_model, load_tokenizer
-from training.engines.sampler import draw, sample
+from training.engines.transformers_engine import draw, sample
 from training.render import prompt_ids
 
 

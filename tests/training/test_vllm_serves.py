@@ -13,9 +13,9 @@ import pytest
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from configs.settings.training import BaseModelSettings
 from training.checkpoints.base import create_base
+from training.engines.generate import generate_job
 from training.engines.interface import Request
 from training.engines.journal import Journal, journal_path
-from training.engines.local import generate_job
 from training.launch.jobs import BaseJob, GenerateJob, write_job
 
 pytestmark = pytest.mark.system

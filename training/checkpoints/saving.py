@@ -72,7 +72,6 @@ def lora_config(settings: LoRASettings | None) -> Any:
     return LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]
-        lora_dropout=settings.dropout,
         target_modules=list(settings.targets) or "all-linear",
         task_type="CAUSAL_LM",
     )

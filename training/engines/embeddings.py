@@ -1,10 +1,9 @@
 """`python -m training.engines.embeddings JOB.json`: texts as the averaged hidden states of a model.
 
-Reads `folder/prompts.parquet`, writes one `.npy` of unit vectors a row group and their names, in
-order, to `folder/parts.json`. A second run of the same job computes what is missing.
+Reads `folder/prompts.parquet` and writes one `embedded-NUMBER.npy` of unit vectors a row group. A
+second run of the same job computes what is missing.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -41,10 +40,8 @@ class Embedder:
                 settings.model, dtype=settings.runtime.dtype, **where, **WEIGHTS
             )
         except (OSError, ValueError) as error:
-            first = str(error).splitlines()[0]
-            raise ValueError(
-                f"embedding model={settings.model} cannot be loaded: {first}"
-            ) from error
+            why = str(error).splitlines()[0]
+            raise ValueError(f"embedding model={settings.model} cannot be loaded: {why}") from error
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self.model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
@@ -80,17 +77,16 @@ def run_embed(job: EmbedJob) -> None:
     """Embed what is missing, row group by row group; each is renamed into place when done."""
     progress = ProgressFile(job.folder)
     with pq.ParquetFile(job.folder / "prompts.parquet") as file:
-        names = [f"{number:06d}.npy" for number in range(file.num_row_groups)]
         embedder: Embedder | None = None
-        for number, name in enumerate(names):
-            if not (job.folder / name).exists():
+        for number in range(file.num_row_groups):
+            path = job.folder / f"embedded-{number:06d}.npy"
+            if not path.exists():
                 embedder = embedder or Embedder(job.settings)
                 texts = file.read_row_group(number).column("prompt").to_pylist()
-                partial = job.folder / f"partial-{name}"
+                partial = job.folder / "partial.npy"
                 np.save(partial, embedder.embed(texts))
-                os.replace(partial, job.folder / name)
-            progress.report(number + 1, len(names), "embeddings")
-    (job.folder / "parts.json").write_text(json.dumps(names))
+                os.replace(partial, path)
+            progress.report(number + 1, file.num_row_groups, "embeddings")
 
 
 if __name__ == "__main__":

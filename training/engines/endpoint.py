@@ -3,8 +3,8 @@
 The openai client tries again what can pass: refusals for overload, server errors, time-outs, lost
 connections. What it has handed on already, a reply that breaks off or is no answer, is asked for
 again here. A request that still fails is left out and reported at the end, so that the next run
-asks for it again. One that the endpoint calls wrong (too long, say) is handed over last, with
-finish_reason `error`. `failures_in_a_row` failures with no success in between end the stage.
+asks for it again. One that the endpoint calls wrong (too long, say) has finish_reason `error`.
+`failures_in_a_row` failures with no success in between end the stage.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Container, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ import openai
 
 from configs.settings.engines import EngineSettings, Sampling
 from eval.records import FinishReason, Sample
-from training.engines.interface import EngineError, Request, ask_concurrently
+from training.engines.interface import EngineError, Key, Request, ask_concurrently
 
 FATAL = {
     401: "the key is refused",
@@ -37,7 +37,7 @@ INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vL
 FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
 OPENED, CLOSED = "<think>", "</think>"
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
-CONNECT_TIMEOUT_S, LIST_TIMEOUT_S, AFTER_THE_END_S = 30.0, 20.0, 1.0
+CONNECT_TIMEOUT_S, LIST_TIMEOUT_S = 30.0, 20.0
 NO_KEY = "none"
 
 
@@ -55,28 +55,30 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
         self.settings, self.sampling = settings, sampling
         self._key = key or _key_from_environment(settings)
 
-    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
+    def answer(
+        self, requests: Iterable[Request], finished: Container[Key] = ()
+    ) -> Iterator[Sample]:
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
         self._answered = self._failed_in_a_row = 0
         self._failures: Counter[str] = Counter()
-        self._called_wrong: list[Request] = []
         self._other_names: Counter[str] = Counter()
         self._asked_name_came = False
-        runtime, url = self.settings.runtime, self.settings.base_url
+        runtime = self.settings.runtime
+        left = (r for r in requests if r.key not in finished)
         with asyncio.Runner() as runner:
             client = self._client()
             try:
                 yield from ask_concurrently(
-                    runner, lambda r: self._ask(client, r), requests, runtime.concurrency
+                    runner, lambda r: self._ask(client, r), left, runtime.concurrency
                 )
             finally:
                 runner.run(client.close())
-        yield from (self._sample(r, "", "error") for r in self._called_wrong)
         if self._failures:
             reasons = ", ".join(f"{n} x {why}" for why, n in self._failures.most_common(5))
             raise EngineError(
-                f"{url}: {self._failures.total()} requests failed after {runtime.max_retries} "
-                f"retries each ({reasons}); finished answers are kept, run again for the rest"
+                f"{self.settings.base_url}: {self._failures.total()} requests failed after "
+                f"{runtime.max_retries} retries each ({reasons}); finished answers are kept, run "
+                "again for the rest"
             )
 
     def _client(self) -> openai.AsyncOpenAI:
@@ -93,17 +95,28 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
         )
 
     async def _ask(self, client: openai.AsyncOpenAI, request: Request) -> Sample | None:
-        """A sample; None where the request failed or is called wrong. Raises EngineError where no
-        request of this run can succeed.
+        """A sample; None where the request failed. Raises EngineError where no request of this run
+        can succeed.
 
         While it waits for another attempt a request keeps its place among those in flight, so an
         endpoint that refuses is asked less. Refusals cost nothing as long as others are answered.
         """
-        broken = 0
+        broken, model = 0, self.settings.model
         while True:
             before = self._answered
             try:
-                return self._accepted(request, await self._send(client, request))
+                reply = await self._send(client, request)
+                finish = reply.finish()
+                self._check_name(reply.model)
+                self._answered += 1
+                self._failed_in_a_row = 0
+                return request.answered(
+                    model,
+                    reply.text(self.settings.think_prefill),
+                    finish_reason=finish,
+                    prompt_tokens=reply.prompt_tokens,
+                    completion_tokens=reply.tokens,
+                )
             except openai.APIStatusError as error:
                 status = error.status_code
                 reason, again = f"HTTP {status} ({self._words(error)})", status in FATAL
@@ -112,9 +125,8 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
                 if status in OVERLOADED and self._answered > before:
                     continue
                 if status < 500 and not again and status not in PASSING:
-                    self._called_wrong.append(request)
                     self._count_failure(reason)
-                    return None
+                    return request.answered(model, "", finish_reason="error")
             except openai.APIConnectionError as error:  # time-outs too
                 reason, again = _words_of(error), False
                 if not self._answered and not isinstance(error, openai.APITimeoutError):
@@ -150,27 +162,6 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
             async with asyncio.timeout(runtime.request_timeout_s):
                 return await read_reply(response)
 
-    def _accepted(self, request: Request, reply: "Reply") -> Sample:
-        finish = reply.finish()
-        self._check_name(reply.model)
-        self._answered += 1
-        self._failed_in_a_row = 0
-        text = answer_text(reply, self.settings.think_prefill)
-        return self._sample(request, text, finish, reply.prompt_tokens, reply.tokens)
-
-    def _sample(
-        self, request: Request, text: str, finish: FinishReason, prompt: int = 0, tokens: int = 0
-    ) -> Sample:
-        return Sample(
-            problem_id=request.problem_id,
-            index=request.index,
-            model=self.settings.model,
-            text=text,
-            finish_reason=finish,
-            prompt_tokens=prompt,
-            completion_tokens=tokens,
-        )
-
     def _check_name(self, name: str) -> None:
         """Raise BrokenReply when another model answered: a gateway may route a request elsewhere.
 
@@ -196,18 +187,18 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
             )
 
     def _fatal(self, status: int) -> EngineError:
-        url, model = self.settings.base_url, self.settings.model
-        line = f"{FATAL[status]} (HTTP {status}) by {url} for model {model}"
+        settings = self.settings
+        line = f"{FATAL[status]} (HTTP {status}) by {settings.base_url} for model {settings.model}"
         if status == 404:
             try:
-                served = served_models(url, self._key)
+                served = served_models(settings.base_url, self._key)
                 line += f"; it serves: {', '.join(served[:8]) or 'nothing'}"
             except EngineError:
                 line += "; base_url usually ends in /v1"
-        elif self.settings.api_key_block:
-            line += f"; the key is in the Prefect Secret block {self.settings.api_key_block}"
-        elif self.settings.api_key_env:
-            line += f"; the key is in the environment variable {self.settings.api_key_env}"
+        elif settings.api_key_block:
+            line += f"; the key is in the Prefect Secret block {settings.api_key_block}"
+        elif settings.api_key_env:
+            line += f"; the key is in the environment variable {settings.api_key_env}"
         return EngineError(line)
 
     def _words(self, error: openai.APIStatusError) -> str:
@@ -262,6 +253,22 @@ class Reply:
         found = FINISHES.get(self.ended, "stop")
         return "empty" if found == "stop" and not "".join(self.content).strip() else found
 
+    def text(self, think_prefill: str) -> str:
+        """What the judge sees: reasoning that the endpoint reports apart is put into think tags.
+
+        Reasoning that was cut before any answer stays unclosed. Where the template wrote the
+        opening tag, so that the text only closes it, the tag is put back.
+        """
+        content, reasoning = _joined(self.content), _joined(self.reasoning)
+        if reasoning:
+            closed = f"\n{CLOSED}\n\n" if content.strip() else ""
+            return f"{OPENED}\n{reasoning.strip()}{closed}{content}"
+        if content and think_prefill and not content.startswith(think_prefill.strip()):
+            return think_prefill + content
+        if not think_prefill and CLOSED in content and OPENED not in content:
+            return f"{OPENED}\n{content}"
+        return content
+
 
 async def read_reply(response: Any) -> Reply:
     """Read an open response of the openai package: server-sent events, or one JSON body where the
@@ -274,52 +281,27 @@ async def read_reply(response: Any) -> Reply:
         if "event-stream" not in response.headers.get("content-type", ""):
             reply.add(await response.read())
             return reply
-        lines = response.iter_lines()
-        async for line in lines:
+        # Only a body read to its end, past [DONE], leaves its connection to the next request.
+        async for line in response.iter_lines():
             data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-            if data == "[DONE]":
-                # Only a body read to its end leaves its connection to the next request.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(AFTER_THE_END_S):
-                        async for _ in lines:
-                            pass
-                break
-            if data:
+            if data and data != "[DONE]":
                 reply.add(data)
-    except (BrokenReply, TimeoutError):
+    except BrokenReply:
         raise
     except Exception as error:  # of the transport, which the package hands on as they are
-        if "Timeout" in type(error).__name__:
-            raise TimeoutError from error
-        raise BrokenReply("the connection was cut") from error
+        if not reply.ended:
+            timed_out = "Timeout" in type(error).__name__
+            raise (
+                TimeoutError() if timed_out else BrokenReply("the connection was cut")
+            ) from error
     reply.tokens = reply.tokens or reply.pieces
     return reply
 
 
-def answer_text(reply: Reply, think_prefill: str) -> str:
-    """The text the judge sees: reasoning that the endpoint reports apart is put into think tags.
-
-    Reasoning that was cut before any answer stays unclosed. Where the template wrote the opening
-    tag, so that the text only closes it, the tag is put back.
-    """
-    content, reasoning = _joined(reply.content), _joined(reply.reasoning)
-    if reasoning:
-        closed = f"\n{CLOSED}\n\n" if content.strip() else ""
-        return f"{OPENED}\n{reasoning.strip()}{closed}{content}"
-    if content and think_prefill and not content.startswith(think_prefill.strip()):
-        return think_prefill + content
-    if not think_prefill and CLOSED in content and OPENED not in content:
-        return f"{OPENED}\n{content}"
-    return content
-
-
 def _joined(pieces: list[str]) -> str:
-    """One text; halves of a surrogate pair that came in two pieces are joined."""
+    """One text, with the halves of a surrogate pair that came in two pieces joined."""
     text = "".join(pieces)
-    if text.isascii():
-        return text
-    joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-    return joined.encode("utf-8", "replace").decode()
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _words_of(error: openai.APIConnectionError) -> str:
@@ -336,27 +318,24 @@ def _words_of(error: openai.APIConnectionError) -> str:
 def _key_from_environment(settings: EngineSettings) -> str:
     if not settings.api_key_env:
         return NO_KEY
-    key = os.environ.get(settings.api_key_env, "")
-    if not key:
-        raise EngineError(
-            f"{settings.base_url} needs a key: set the environment variable "
-            f"{settings.api_key_env} (any text for a local server without keys)"
-        )
-    return key
+    if key := os.environ.get(settings.api_key_env):
+        return key
+    raise EngineError(
+        f"{settings.base_url} needs a key: set the environment variable {settings.api_key_env} "
+        "(any text for a local server without keys)"
+    )
 
 
 def served_models(base_url: str, key: str = "") -> list[str]:
     """Their names, sorted. Raises EngineError in one line that holds no key."""
-    client = openai.OpenAI(
-        api_key=key or NO_KEY, base_url=base_url, timeout=LIST_TIMEOUT_S, max_retries=1
-    )
     try:
-        with client:
+        with openai.OpenAI(
+            api_key=key or NO_KEY, base_url=base_url, timeout=LIST_TIMEOUT_S, max_retries=1
+        ) as client:
             return sorted(m.id for m in client.models.list().data)
     except openai.APIStatusError as error:
         hints = {**FATAL, 404: "no such URL; base_url usually ends in /v1"}
-        hint = hints.get(error.status_code, "")
-        why = f"HTTP {error.status_code}" + (f" ({hint})" if hint else "")
+        why = f"HTTP {error.status_code} {hints.get(error.status_code, '')}".strip()
     except openai.APIConnectionError as error:
         why = _words_of(error)
     except (openai.APIError, ValueError, TypeError, AttributeError) as error:

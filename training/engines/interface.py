@@ -3,14 +3,15 @@
     with make_engine(settings, sampling) as engine:
         for sample in engine.answer(requests): ...
 
-A sample that comes back was answered. A request that could not be answered for reasons outside
-the model raises EngineError, after the samples that did finish were handed over.
+A sample that comes back was answered, or has finish_reason `error` where the model can never answer
+it. A request that could not be answered for reasons outside the model raises EngineError, after
+the samples that did finish were handed over.
 """
 
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from eval.records import Record, Sample
 
@@ -36,6 +37,9 @@ class Request(Record):
     def key(self) -> Key:
         return self.problem_id, self.index
 
+    def answered(self, model: str, text: str, **more: Any) -> Sample:
+        return Sample(problem_id=self.problem_id, index=self.index, model=model, text=text, **more)
+
 
 class Engine(Protocol):
     """Answers requests with bounded concurrency; a context manager that frees what it holds."""
@@ -44,18 +48,13 @@ class Engine(Protocol):
 
     def __exit__(self, *error: object) -> None: ...
 
-    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
-        """Samples in the order in which they finish, not that of the requests."""
-        ...
-
-
-class LocalEngine(Engine, Protocol):
-    """An engine that computes itself."""
-
     def answer(
         self, requests: Iterable[Request], finished: Container[Key] = ()
     ) -> Iterator[Sample]:
-        """What is `finished` is not asked again, unless the batch it belongs to is not whole."""
+        """Samples in the order in which they finish, not that of the requests.
+
+        What is `finished` is not asked again, unless the batch it belongs to is not whole.
+        """
         ...
 
 

@@ -1,17 +1,19 @@
-"""Finished samples on disk, one JSON line each: a kill loses at most the line being written.
+"""Finished samples on disk, one JSON line each, and what they have cost so far.
 
-Lines are handed to the kernel one by one (a killed process loses none) and forced to disk once a
-second, or one by one where each answer is paid for (a power cut loses none).
+A kill loses at most the line being written: lines are handed to the kernel one by one, and forced
+to disk once a second, or one by one where each answer is paid for (a power cut loses none).
 """
 
 import os
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import orjson
 
+from configs.settings.engines import EngineRuntime
 from eval.records import Sample
 from training.engines.interface import EngineError, Key
 
@@ -33,6 +35,7 @@ class Journal:
         self._path = path
         self._seconds_per_sync = 0.0 if sync_each else SECONDS_PER_SYNC
         self._offsets: dict[Key, int] = {}
+        self._tokens: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._in = path.open("rb")
         self._end = 0
@@ -41,8 +44,7 @@ class Journal:
                 row = orjson.loads(line if line.endswith(b"\n") else b"")
             except orjson.JSONDecodeError:  # what a kill or a power cut left torn
                 break
-            self._offsets[row["problem_id"], row["index"]] = self._end
-            self._end += len(line)
+            self._count(row, len(line))
         os.ftruncate(self._out, self._end)
         self._synced = time.monotonic()
 
@@ -52,15 +54,15 @@ class Journal:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def append(self, sample: Sample) -> None:
-        """Keep `sample`; a key that is already there is left alone.
+    def append(self, sample: Sample, part: str = "") -> None:
+        """Keep `sample`, booked under `part`; a key that is already there is left alone.
 
         Raises EngineError when the disk takes no more: what was appended before is kept.
         """
-        key = (sample.problem_id, sample.index)
-        if key in self._offsets:
+        if (sample.problem_id, sample.index) in self._offsets:
             return
-        line = orjson.dumps(sample.model_dump()) + b"\n"
+        row = sample.model_dump() | {"part": part}
+        line = orjson.dumps(row) + b"\n"
         try:
             self._write(line)
         except OSError as error:
@@ -69,8 +71,13 @@ class Journal:
                 f"{self._path}: {error.strerror}, so no answer can be kept: make room and run "
                 f"again; the {len(self):,} answers on file are kept"
             ) from error
-        self._offsets[key] = self._end
-        self._end += len(line)
+        self._count(row, len(line))
+
+    def _count(self, row: dict[str, Any], size: int) -> None:
+        self._offsets[row["problem_id"], row["index"]] = self._end
+        self._end += size
+        tokens = {"tokens": row["completion_tokens"], "prompt_tokens": row["prompt_tokens"]}
+        self._tokens[row.get("part", "")].update(samples=1, **tokens)
 
     def _write(self, line: bytes) -> None:
         written = 0
@@ -85,11 +92,23 @@ class Journal:
         for key in keys:
             if key in self._offsets:
                 self._in.seek(self._offsets[key])
-                yield Sample.model_validate(orjson.loads(self._in.readline()))
+                row = orjson.loads(self._in.readline())
+                row.pop("part", None)
+                yield Sample.model_validate(row)
 
-    def everything(self) -> Iterator[Sample]:
-        """All samples, in the order in which they came."""
-        return self.samples(list(self._offsets))
+    def figures(self, runtime: EngineRuntime) -> dict[str, float]:
+        """`samples`, `tokens` (of answers), `prompt_tokens` and, at the prices of `runtime`,
+        `cost`; all of them for each part too, as `tokens/PART`."""
+        found: dict[str, float] = {}
+        books = {"": sum(self._tokens.values(), Counter[str]())}
+        books |= {f"/{part}": counts for part, counts in sorted(self._tokens.items()) if part}
+        for end, counts in books.items():
+            for name in ("samples", "tokens", "prompt_tokens"):
+                found[name + end] = float(counts[name])
+            cost = cost_of(runtime, counts["prompt_tokens"], counts["tokens"])
+            if cost is not None:
+                found["cost" + end] = cost
+        return found
 
     def __enter__(self) -> Self:
         return self
@@ -98,3 +117,11 @@ class Journal:
         os.fsync(self._out)
         os.close(self._out)
         self._in.close()
+
+
+def cost_of(runtime: EngineRuntime, prompt_tokens: float, tokens: float) -> float | None:
+    """Money at the prices of the settings; None when there are none."""
+    if runtime.input_price is None and runtime.output_price is None:
+        return None
+    prompt_price, price = runtime.input_price or 0.0, runtime.output_price or 0.0
+    return (prompt_tokens * prompt_price + tokens * price) / 1e6

@@ -1,29 +1,35 @@
 """Sampling with plain transformers: for small models and machines without vLLM.
 
-Prompts of like length share a batch, and a batch has one seed: a resumed run makes the same
-batches again, so that it ends with the same samples as one that was never killed.
+`generate` keeps every row until the last one ends, and its cache copies all keys and values each
+step. In `sample` rows leave the batch soon after their end-of-turn token and the cache grows in
+place: small models on CPU spend most of a rollout on exactly that.
 """
 
 import hashlib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from configs.settings.engines import EngineSettings, Sampling
 from eval.records import Sample
 from training.checkpoints.safe_loading import WEIGHTS
-from training.engines.answers import LocalModel, yarn_parameters
 from training.engines.interface import EngineError, Key, Request
-from training.engines.sampler import sample
+from training.engines.local_model import LocalModel, yarn_parameters
 from training.render import prompt_ids
 
 ONE_THREAD_BELOW = 50_000_000  # parameters; a second core slows such a model down
+COMPACT_AT = 0.8  # drop finished rows once this share or less is still running
 
 
 class TransformersEngine(LocalModel):
-    """A causal language model in this process, on the GPU if there is one."""
+    """A causal language model in this process, on the GPU if there is one.
+
+    Prompts of like length share a batch, and a batch has one seed: a resumed run makes the same
+    batches again, so that it ends with the same samples as one that was never killed.
+    """
 
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
         if settings.runtime.data_parallel > 1 or sampling.top_k or sampling.repetition_penalty:
@@ -68,6 +74,8 @@ class TransformersEngine(LocalModel):
         encoded = prompt_ids(self.tokenizer, [r.prompt for r in batch])
         rooms = [self.room(len(ids)) for ids in encoded]
         fitting = [i for i, room in enumerate(rooms) if room]
+        seeds = ",".join(str(r.seed) for r in batch)
+        seed = int.from_bytes(hashlib.sha256(seeds.encode()).digest()[:7], "big")
         answers = sample(
             self.model,
             [encoded[i] for i in fitting],
@@ -77,14 +85,148 @@ class TransformersEngine(LocalModel):
             temperature=self.sampling.temperature,
             top_p=self.sampling.top_p,
             batch_size=len(batch),
-            generator=torch.Generator(self.model.device).manual_seed(batch_seed(batch)),
+            generator=torch.Generator(self.model.device).manual_seed(seed),
         )
         found = dict(zip(fitting, answers, strict=True))
         for i, request in enumerate(batch):
             yield self.sample(request, len(encoded[i]), found.get(i))
 
 
-def batch_seed(batch: list[Request]) -> int:
-    """A seed that depends on every request of the batch and their order."""
-    text = ",".join(str(r.seed) for r in batch)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+class RoomyLayer(DynamicLayer):
+    """Keys and values [B, H, T, D] in a buffer with room: a step writes, and copies nothing."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room, self.length = room, 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        batch, heads, _, dim = key_states.shape
+        self.buffers = [key_states.new_empty(batch, heads, self.room, dim) for _ in range(2)]
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        end = self.length + key_states.shape[-2]
+        for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[:, :, self.length : end] = states
+        self.length = end
+        return self.buffers[0][:, :, :end], self.buffers[1][:, :, :end]
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def select(self, rows: torch.Tensor) -> None:
+        """Keep only these rows of the batch, in this order."""
+        kept = []
+        for buffer in self.buffers:
+            smaller = buffer.new_empty(len(rows), *buffer.shape[1:])
+            smaller[:, :, : self.length] = buffer[rows, :, : self.length]
+            kept.append(smaller)
+        self.buffers = kept
+
+
+@torch.no_grad()
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int | Sequence[int],
+    stop_ids: Sequence[int],
+    pad_id: int,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    batch_size: int = 256,
+    generator: torch.Generator | None = None,
+) -> list[list[int]]:
+    """One answer (token ids, end token included) to each prompt, in order.
+
+    `max_tokens` holds for all prompts, or is one number for each. Prompts of like length share a
+    batch. Draws from `generator`, or torch's global one.
+    """
+    most = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    answers: list[list[int]] = [[] for _ in prompts]
+    training = model.training
+
+    def choose(logits: torch.Tensor) -> torch.Tensor:
+        return draw(logits.float(), temperature, top_p, generator)
+
+    model.eval()
+    try:
+        for start in range(0, len(order), batch_size):
+            rows = order[start : start + batch_size]
+            shares = [prompts[i] for i in rows], [most[i] for i in rows]
+            batch = _sample_batch(model, *shares, stop_ids, pad_id, choose)
+            for i, answer in zip(rows, batch, strict=True):
+                answers[i] = answer
+    finally:
+        model.train(training)
+    return answers
+
+
+def _sample_batch(
+    model: PreTrainedModel,
+    prompts: list[Sequence[int]],
+    most: list[int],
+    stop_ids: Sequence[int],
+    pad_id: int,
+    choose: Callable[[torch.Tensor], torch.Tensor],
+) -> list[list[int]]:
+    device, width, max_tokens = model.device, max(map(len, prompts)), max(most)
+    ids = torch.tensor([[pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
+    offset = torch.tensor([width - len(p) for p in prompts], device=device)
+    stops = torch.tensor(list(stop_ids), device=device)
+    layers = model.config.get_text_config().num_hidden_layers
+    cache = Cache(layers=[RoomyLayer(width + max_tokens) for _ in range(layers)])
+    written = ids.new_full((len(prompts), max_tokens), pad_id)
+    length = torch.tensor(most, device=device)
+    rows = torch.arange(len(prompts), device=device)  # which prompt each row of the batch is
+    running = torch.ones_like(rows, dtype=torch.bool)
+    padded = bool(offset.any())
+    for t in range(max_tokens):
+        positions = torch.arange(width + t, device=device)
+        mask = (positions >= offset[:, None]) if padded else None
+        logits = model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(positions[-ids.shape[1] :] - offset[:, None]).clamp_min(0),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        chosen = choose(logits)
+        written[rows, t] = chosen
+        ended = running & (torch.isin(chosen, stops) | (length[rows] <= t + 1))
+        length[rows[ended]] = t + 1
+        running &= ~ended
+        alive = int(running.sum())
+        if alive == 0:
+            break
+        if alive <= COMPACT_AT * len(rows):
+            keep = running.nonzero()[:, 0]
+            for layer in cache.layers:
+                layer.select(keep)  # type: ignore[attr-defined]
+            rows, offset, chosen, running = rows[keep], offset[keep], chosen[keep], running[keep]
+            padded = bool(offset.any())
+        ids = chosen[:, None]
+    texts = written.tolist()
+    return [text[:n] for text, n in zip(texts, length.tolist(), strict=True)]
+
+
+def draw(
+    logits: torch.Tensor, temperature: float, top_p: float, generator: torch.Generator | None
+) -> torch.Tensor:
+    """One token id [B] from each row of `logits` [B, V]; temperature 0 takes the likeliest."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    probabilities = torch.softmax(logits / temperature, -1)
+    if top_p < 1:
+        ordered, index = probabilities.sort(-1, descending=True)
+        before = ordered.cumsum(-1) - ordered
+        ordered = ordered.masked_fill(before >= top_p, 0.0)
+        return index.gather(1, torch.multinomial(ordered, 1, generator=generator))[:, 0]
+    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]

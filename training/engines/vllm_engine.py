@@ -12,8 +12,8 @@ from typing import Any
 
 from configs.settings.engines import EngineSettings, Sampling
 from eval.records import Sample
-from training.engines.answers import LocalModel, yarn_parameters
 from training.engines.interface import EngineError, Key, Request, ask_concurrently
+from training.engines.local_model import LocalModel, yarn_parameters
 from training.render import prompt_ids
 
 CPU_CACHE_GB = "1"
@@ -48,6 +48,9 @@ class VLLMEngine(LocalModel):
         yield from ask_concurrently(self._runner, self._ask, left, at_once)
 
     async def _ask(self, request: Request) -> Sample:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
         (ids,) = prompt_ids(self.tokenizer, [request.prompt])
         limit = self.settings.runtime.max_model_len
         if limit is not None:
@@ -55,16 +58,7 @@ class VLLMEngine(LocalModel):
         room = self.room(len(ids))
         if not room:
             return self.sample(request, len(ids), None)
-        given, name = {"prompt_token_ids": ids}, str(next(self._names))
-        outputs = self.engine.generate(given, self._parameters(request, room), name)
-        (final,) = [output async for output in outputs]
-        return self.sample(request, len(ids), final.outputs[0].token_ids)
-
-    def _parameters(self, request: Request, room: int) -> Any:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        return SamplingParams(
+        parameters = SamplingParams(
             temperature=self.sampling.temperature,
             top_p=self.sampling.top_p,
             top_k=self.sampling.top_k or 0,  # 0: off
@@ -75,6 +69,9 @@ class VLLMEngine(LocalModel):
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
+        given, name = {"prompt_token_ids": ids}, str(next(self._names))
+        (final,) = [output async for output in self.engine.generate(given, parameters, name)]
+        return self.sample(request, len(ids), final.outputs[0].token_ids)
 
 
 def refuse_to_cut(prompt: int, max_tokens: int, limit: int, positions: int | None) -> None:

@@ -6,7 +6,7 @@ among the recordings of that prompt. Files are streamed, so their size does not 
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,20 +23,21 @@ THINK = ("<think>", "</think>")
 
 
 class ScriptedEngine(nullcontext["ScriptedEngine"]):
-    """Answers prompts of `eval.families`, sometimes wrong; each answer depends on its request's
-    seed alone."""
+    """Answers prompts of `eval.families`, sometimes wrong, by the seed of each request alone."""
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(self)
         self.settings = settings
 
-    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
+    def answer(
+        self, requests: Iterable[Request], finished: Container[Key] = ()
+    ) -> Iterator[Sample]:
         """Token counts are words and symbols: the teacher has no tokenizer.
 
         Raises EngineError at a prompt that belongs to no family.
         """
         rates = self.settings.source_error_rates
-        for request in requests:
+        for request in (r for r in requests if r.key not in finished):
             family = next((f for f in FAMILIES if f.parse(request.prompt)), None)
             if family is None:
                 raise EngineError(
@@ -46,11 +47,9 @@ class ScriptedEngine(nullcontext["ScriptedEngine"]):
             slips = rates.get(request.part, self.settings.error_rate)
             teacher = self.settings.model_copy(update={"error_rate": slips})
             text = family.teach(random.Random(request.seed), request.prompt, teacher)
-            yield Sample(
-                problem_id=request.problem_id,
-                index=request.index,
-                model=self.settings.model or "scripted",
-                text=text,
+            yield request.answered(
+                self.settings.model or "scripted",
+                text,
                 prompt_tokens=len(request.prompt.split()),
                 completion_tokens=len(text.split()),
             )
@@ -63,9 +62,12 @@ class RecordedEngine(nullcontext["RecordedEngine"]):
         super().__init__(self)
         self.settings = settings
 
-    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
+    def answer(
+        self, requests: Iterable[Request], finished: Container[Key] = ()
+    ) -> Iterator[Sample]:
         """One pass over the files; memory holds the requests, not the texts."""
-        wanted = {(problem_id(r.prompt), r.index): r.problem_id for r in requests}
+        left = (r for r in requests if r.key not in finished)
+        wanted = {(problem_id(r.prompt), r.index): r.problem_id for r in left}
         for found in recordings(self.settings):
             if isinstance(found, Recording):
                 asked_as = wanted.get((found.sample.problem_id, found.sample.index))
@@ -77,8 +79,8 @@ class Recording(NamedTuple):
     """One usable row of the files."""
 
     sample: Sample
-    correct: bool | None
-    """The published grade, where `grade_field` names one."""
+    grade: Grade | None
+    """As published, where `grade_field` names one."""
 
 
 def recordings(settings: EngineSettings) -> Iterator[Recording | Rejected]:
@@ -96,42 +98,20 @@ def recordings(settings: EngineSettings) -> Iterator[Recording | Rejected]:
                 yield recording
 
 
-def recorded_grades(settings: EngineSettings, asked: Collection[Key]) -> list[Grade]:
-    """The published grades of the asked samples, in the order of the files."""
-    return [
-        Grade(
-            problem_id=found.sample.problem_id,
-            index=found.sample.index,
-            model=found.sample.model,
-            correct=found.correct,
-        )
-        for found in recordings(settings)
-        if isinstance(found, Recording)
-        and found.correct is not None
-        and (found.sample.problem_id, found.sample.index) in asked
-    ]
-
-
 def _recording(row: Row, settings: EngineSettings, seen: Counter[str]) -> Recording:
     if row.value is None:
         raise ValueError(row.error)
-    prompt = _text(row.value, settings.prompt_field)
+    prompt = problem_id(_text(row.value, settings.prompt_field))
     text, finish = mapped_text(_text(row.value, settings.text_field), settings)
-    grade = row.value.get(settings.grade_field) if settings.grade_field else None
-    if grade not in (None, True, False):  # 0 and 1 are equal to False and True
+    correct = row.value.get(settings.grade_field) if settings.grade_field else None
+    if correct not in (None, True, False):  # 0 and 1 are equal to False and True
         raise ValueError(
-            f"field {settings.grade_field}: {grade!r} is no grade; true, false, 1 or 0 are"
+            f"field {settings.grade_field}: {correct!r} is no grade; true, false, 1 or 0 are"
         )
-    identity = problem_id(prompt)
-    model = row.value.get(settings.model_field)
-    sample = Sample(
-        problem_id=identity,
-        index=seen[identity],
-        model=str(model) if model else settings.model or "recorded",
-        text=text,
-        finish_reason=finish,
-    )
-    return Recording(sample, None if grade is None else bool(grade))
+    model = str(row.value.get(settings.model_field) or settings.model or "recorded")
+    who = {"problem_id": prompt, "index": seen[prompt], "model": model}
+    grade = None if correct is None else Grade(**who, correct=bool(correct))
+    return Recording(Sample(**who, text=text, finish_reason=finish), grade)
 
 
 def mapped_text(text: str, settings: EngineSettings) -> tuple[str, FinishReason]:

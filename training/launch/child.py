@@ -61,7 +61,7 @@ def run(job: Job) -> dict[str, float]:
 
         return create_base(job)
     if isinstance(job, GenerateJob):
-        from training.engines.local import generate_job
+        from training.engines.generate import generate_job
 
         return generate_job(job)
     _limit_threads(job.settings.runtime.threads)

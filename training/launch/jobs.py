@@ -49,7 +49,7 @@ class RLJob(_Job):
 
 
 class GenerateJob(_Job):
-    """Answer a file of requests with a local engine; its format is `training.engines.local`'s."""
+    """Answer a file of requests with a local engine."""
 
     kind: Literal["generate"] = "generate"
     engine: EngineSettings

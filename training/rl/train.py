@@ -17,8 +17,8 @@ from training import layout, render
 from training.callbacks import StableCheckpoints, WriteMetrics, flush
 from training.checkpoints import saving
 from training.checkpoints.lineage import TrainingStep, lineage_after
-from training.engines.answers import check_room, positions_of
-from training.engines.sampler import sample
+from training.engines.local_model import check_room, positions_of
+from training.engines.transformers_engine import sample
 from training.launch.jobs import RLJob
 from training.launch.rank import share_of_judge, world_size
 from training.packing import RLSchedule, rl_schedule

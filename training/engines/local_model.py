@@ -1,7 +1,6 @@
 """What the local engines share: where an answer stops, what its text is, how long it may be."""
 
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -9,7 +8,7 @@ from typing import Any, Self
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from configs.settings.engines import EngineSettings, Sampling
-from eval.records import FinishReason, Sample
+from eval.records import Sample
 from training.checkpoints.safe_loading import NO_CODE
 from training.engines.interface import EngineError, Request
 from training.render import conversation, end_of_turn, response_texts
@@ -43,17 +42,13 @@ class LocalModel:
         self.prefill = settings.think_prefill or self._prefill_of_the_template()
         self.positions = positions_of(self.config, settings.yarn_factor)
         """Tokens of prompt and answer together."""
-        self._said_short = False
 
     def __enter__(self) -> Self:
         return self
 
     def _prefill_of_the_template(self) -> str:
-        """What the chat template writes of the answer itself: `<think>`, or an empty think block.
-
-        Templates of DeepSeek-R1 and its distillations open the block, so the model's own text
-        begins in the middle of it.
-        """
+        """What the chat template writes of the answer itself, so that the model's own text begins
+        in its middle: `<think>` (DeepSeek-R1), or an empty think block."""
         text = self.tokenizer.apply_chat_template(
             conversation("?"), add_generation_prompt=True, tokenize=False
         )
@@ -62,19 +57,9 @@ class LocalModel:
 
     def room(self, prompt: int) -> int:
         """Tokens that the answer to a prompt of so many tokens may have; 0: the prompt alone fills
-        the model's context. That a model ends answers early is said, once."""
+        the model's context."""
         most = self.sampling.max_tokens
-        if self.positions is None:
-            return most
-        room = max(0, min(most, self.positions - prompt))
-        if room < most and not self._said_short:
-            self._said_short = True
-            print(
-                f"{self.settings.model} has {self.positions:,} positions: after a prompt of "
-                f"{prompt:,} tokens an answer ends at {room:,}, not at max_tokens={most:,}",
-                file=sys.stderr,
-            )
-        return room
+        return most if self.positions is None else max(0, min(most, self.positions - prompt))
 
     def sample(self, request: Request, prompt_tokens: int, ids: Sequence[int] | None) -> Sample:
         """A Sample from generated ids; None: there was no room for an answer.
@@ -87,13 +72,10 @@ class LocalModel:
             text = response_texts(self.tokenizer, [list(ids[:stop])])[0]
             finish = "length" if stop is None else "stop" if text.strip() else "empty"
             text = self.prefill + text
-        reason: FinishReason = finish
-        return Sample(
-            problem_id=request.problem_id,
-            index=request.index,
-            model=self.settings.model,
-            text=text,
-            finish_reason=reason,
+        return request.answered(
+            self.settings.model,
+            text,
+            finish_reason=finish,
             prompt_tokens=prompt_tokens,
             completion_tokens=len(ids or ()),
         )

@@ -1,63 +1,64 @@
-"""The budget gate: a pilot, an estimate, and no money beyond what was approved."""
+"""Asking an engine: a pilot, an estimate, no money beyond what was approved; whose key it is."""
 
+import json
 import math
-from collections.abc import Iterable, Iterator
+import subprocess
+import sys
+from collections.abc import Container, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from configs.settings.base import key_of
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime, EngineSettings
 from eval.records import Problem, Sample
-from eval.tables import read_table, write_table
-from tasks.answers import asking
-from tasks.answers.asking import Plan
-from tasks.answers.budget import NeedsApproval, pilot_of
+from eval.tables import write_table
+from tasks.answers.asking import NeedsApproval, Plan, api_key, pilot_of
 from tasks.answers.distill import distill
 from tasks.store.store import Artifact
-from training.engines.interface import Request
+from training.engines import generate
+from training.engines.interface import Key, Request
 
+ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = [Problem(domain="math", prompt=f"p{i}", answer="1", source="s") for i in range(40)]
 TOKENS = {p.id: 1_000 * (1 + i // 4 % 2) for i, p in enumerate(PROBLEMS)}  # 1,500 on average
 PRICE = 1_000.0  # per million tokens: an answer of 1,000 tokens costs 1
+KEY = "sk-from-a-block-42"
 
 
-class Paid:
+class Paid(nullcontext["Paid"]):
     """Answers of known length; `asked` counts over all runs."""
 
     asked: list[Request]
 
-    def __init__(self, *_: object) -> None: ...
+    def __init__(self, *_: object) -> None:
+        super().__init__(self)
 
-    def __enter__(self) -> "Paid":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def answer(self, requests: Iterable[Request]) -> Iterator[Sample]:
+    def answer(
+        self, requests: Iterable[Request], finished: Container[Key] = ()
+    ) -> Iterator[Sample]:
         for r in requests:
-            Paid.asked.append(r)
-            yield Sample(problem_id=r.problem_id, index=r.index, model="m", text="t",
-                         completion_tokens=TOKENS[r.problem_id])  # fmt: skip
+            if r.key not in finished:
+                Paid.asked.append(r)
+                yield r.answered("m", "t", completion_tokens=TOKENS[r.problem_id])
 
 
 @pytest.fixture
 def problems(tmp_path, monkeypatch) -> Artifact:
-    folder = tmp_path / "problems"
-    folder.mkdir()
-    write_table(folder / "kept.parquet", Problem, PROBLEMS)
+    write_table(tmp_path / "kept.parquet", Problem, PROBLEMS)
     Paid.asked = []
-    monkeypatch.setattr(asking, "make_engine", Paid)
-    return Artifact.of_folder(folder)
+    monkeypatch.setattr(generate, "make_engine", Paid)
+    return Artifact.of_folder(tmp_path)
 
 
-def run(out: Path, problems: Artifact, **budget: float) -> dict[str, float]:
+def run(out: Path, problems: Artifact, **budget: float | None) -> dict[str, float]:
     """Two answers a problem: 80 answers that cost 120."""
     out.mkdir(exist_ok=True)
-    runtime = EngineRuntime(output_price=PRICE, pilot_prompts=10, **budget)  # type: ignore[arg-type]
+    runtime = EngineRuntime.model_validate({"output_price": PRICE, "pilot_prompts": 10, **budget})
     settings = SampleSettings(
-        samples_per_prompt=2,
-        engine=EngineSettings(kind="scripted", runtime=runtime),
+        samples_per_prompt=2, engine=EngineSettings(kind="scripted", runtime=runtime)
     )
     return dict(distill.body(out, problems, settings=settings, seed=0))
 
@@ -65,9 +66,9 @@ def run(out: Path, problems: Artifact, **budget: float) -> dict[str, float]:
 def test_above_the_set_cost_nothing_but_the_pilot_is_asked(tmp_path, problems):
     with pytest.raises(NeedsApproval) as refused:
         run(tmp_path / "o", problems, approve_above=100)
-    assert len(Paid.asked) == 10
     # Every fourth problem is in the pilot: half of them cost 1, half 2.
     costs = [TOKENS[r.problem_id] * PRICE / 1e6 for r in Paid.asked]
+    assert len(costs) == 10
     mean = sum(costs) / 10
     spread = 1.96 * math.sqrt(sum((c - mean) ** 2 for c in costs) / 9 / 10)
     assert refused.value.wanted == math.ceil(80 * (mean + spread))
@@ -76,19 +77,14 @@ def test_above_the_set_cost_nothing_but_the_pilot_is_asked(tmp_path, problems):
     assert "\n" not in str(refused.value)
 
 
-def test_what_was_approved_is_spent_and_the_pilot_is_not_paid_twice(tmp_path, problems):
+def test_what_was_approved_is_spent_and_nothing_is_paid_twice(tmp_path, problems):
     with pytest.raises(NeedsApproval):
         run(tmp_path / "o", problems, approve_above=10)
     metrics = run(tmp_path / "o", problems, approve_above=10, approved_cost=500)
     assert metrics["samples"] == len(Paid.asked) == 80
-    assert len({(r.problem_id, r.index) for r in Paid.asked}) == 80
-    assert metrics["cost"] == pytest.approx(120)
-    assert metrics["cost/s"] == metrics["cost"]
-
-
-def test_when_every_answer_is_on_file_nothing_needs_approval(tmp_path, problems):
-    """A kill between the last answer and the end of the stage: nothing is left to buy."""
-    run(tmp_path / "o", problems, approve_above=10, approved_cost=500)
+    assert len({r.key for r in Paid.asked}) == 80
+    assert metrics["cost"] == metrics["cost/s"] == pytest.approx(120)
+    # A kill between the last answer and the end of the stage: nothing is left to approve.
     (tmp_path / "o" / "samples.parquet").unlink()
     assert run(tmp_path / "o", problems, approve_above=10)["samples"] == len(Paid.asked) == 80
 
@@ -112,10 +108,8 @@ def test_when_answers_cost_more_than_the_pilot_said_asking_stops_at_what_is_allo
 
 
 def test_a_gate_without_prices_is_refused_before_anything_is_asked(tmp_path, problems):
-    runtime = EngineRuntime(approve_above=1.0)
-    settings = SampleSettings(engine=EngineSettings(kind="scripted", runtime=runtime))
     with pytest.raises(ValueError, match=r"needs prices: set engine\.runtime\.input_price"):
-        distill.body(tmp_path, problems, settings=settings, seed=0)
+        run(tmp_path, problems, approve_above=1.0, output_price=None)
     assert not Paid.asked
 
 
@@ -127,17 +121,11 @@ def test_the_pilot_is_spread_over_the_problems():
 
 def test_a_plan_makes_its_requests_when_they_are_asked_for():
     plan = Plan(PROBLEMS, range(3), seed=5)
-    assert len(plan) == 120
-    assert list(plan) == [plan[i] for i in range(120)]
-    assert list(plan.sample_keys()) == [(r.problem_id, r.index) for r in plan]
-    assert len({r.seed for r in plan}) == 120
-    with pytest.raises(IndexError):
-        plan[120]
+    assert [r.key for r in plan] == [(p.id, i) for p in PROBLEMS for i in range(3)]
+    assert len(plan) == len({r.seed for r in plan}) == 120
 
 
 def test_the_budget_does_not_change_the_key_of_the_stage():
-    from configs.settings.base import key_of
-
     runtime = EngineRuntime(approve_above=1.0, approved_cost=9.0)
     gate, none = (EngineSettings(kind="scripted", runtime=r) for r in (runtime, EngineRuntime()))
     assert key_of(SampleSettings(engine=gate)) == key_of(SampleSettings(engine=none))
@@ -145,11 +133,51 @@ def test_the_budget_does_not_change_the_key_of_the_stage():
 
 def test_curves_of_tokens_and_cost_are_written_while_answers_come(tmp_path, problems):
     run(tmp_path / "o", problems)
-    import json
-
     lines = (tmp_path / "o" / "logs" / "metrics.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])
     assert last["step"] == 80
     assert last["metrics"]["generated/tokens"] == sum(TOKENS.values()) * 2
-    assert last["metrics"]["generated/cost"] == pytest.approx(120)
-    assert len(list(read_table(tmp_path / "o" / "samples.parquet", Sample))) == 80
+    assert last["metrics"]["generated/cost/s"] == pytest.approx(120)
+
+
+SCRIPT = f"""
+from prefect.testing.utilities import prefect_test_harness
+from configs.settings.engines import EngineSettings
+from tasks.answers.asking import api_key
+from training.engines.interface import EngineError
+with prefect_test_harness():
+    from prefect.blocks.system import Secret
+    Secret(value={KEY!r}).save("teacher-key")
+    engine = EngineSettings(kind="openai", model="m", base_url="http://127.0.0.1/v1",
+                            api_key_block="teacher-key")
+    print(api_key(engine))
+    print(engine.model_dump_json())
+    try:
+        api_key(engine.model_copy(update={{"api_key_block": "missing"}}))
+    except EngineError as error:
+        print("refused:", error)
+"""
+
+
+def test_the_key_comes_from_the_named_block_and_settings_hold_its_name_only():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found, settings, refused = done.stdout.strip().splitlines()[-3:]
+    assert found == KEY
+    assert KEY not in settings
+    assert "teacher-key" in settings
+    assert refused.startswith("refused: the Prefect Secret block 'missing' cannot be read")
+    assert "api_key_env" in refused
+
+
+def test_without_a_block_the_environment_variable_counts():
+    engine = EngineSettings(kind="openai", model="m", base_url="http://127.0.0.1/v1")
+    assert api_key(engine) is None
+
+
+@pytest.mark.parametrize("url", ["http://user:word@host/v1", "https://host/v1?key=abc", "host/v1"])
+def test_a_url_that_holds_a_secret_or_is_none_is_refused(url):
+    with pytest.raises(ValueError, match="base_url"):
+        EngineSettings(kind="openai", model="m", base_url=url)
