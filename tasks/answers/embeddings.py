@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.settings.data import EmbeddingSettings
-from tasks.data.overlaps.words import alnum_words
+from tasks.data.words import alnum_words
 from tasks.stage.child import run_command
 from training.engines.embeddings import EmbedJob
 
