@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.settings.data import EmbeddingSettings, SelectSettings
-from tasks.data.overlaps.words import alnum_words
+from tasks.data.words import alnum_words
 from tasks.stage.child import run_command
 from tasks.stage.progress import report
 from tasks.store.store import SCRATCH

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from configs.settings.data import DecontaminateSettings
 from eval.tables import ArrowWriter, row_groups
-from tasks.data.overlaps.decontaminate_part import benchmark_index, cut, decide_part, decided
 from tasks.data.overlaps.decontamination_page import Decided, write_page
-from tasks.data.overlaps.overlaps import HITS
-from tasks.data.split_rows import row_split
+from tasks.data.overlaps.overlaps import HITS, benchmark_index, decide_part, decided
+from tasks.data.split_rows import row_split, table_parts
 from tasks.stage.parts import computed_parts
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
@@ -30,7 +29,7 @@ def decontaminate(
         decide_part, source=source, items=against, digest=benchmarks.digest, rule=settings
     )
     scratch = out / SCRATCH / f"rows-{runtime.rows_per_part}"
-    parts = cut(source, runtime.rows_per_part)
+    parts = table_parts(source, runtime.rows_per_part)
     removed = unlisted = 0
     with (
         closing(computed_parts(scratch, parts, compute, runtime.workers)) as folders,

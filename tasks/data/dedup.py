@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.settings.data import DedupSettings
-from tasks.data.split_rows import split_rows
+from tasks.data.split_rows import split_rows, table_parts
 from tasks.stage.parts import computed_parts
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
@@ -42,47 +42,44 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
     an earlier run are used. Raises ValueError for a row without a prompt.
     """
     # Compiled code: loading it takes longer than reading a small table.
-    from tasks.data.duplicates.prompt_parts import ComputedParts, compute_part, prompt_parts
+    from tasks.data.prompt_parts import compute_part, computed_table
 
     runtime, banding = settings.runtime, None
     if settings.near:
-        from tasks.data.duplicates.minhash import Banding
+        from tasks.data.near_duplicates import Banding, near_groups
 
         banding = Banding.for_threshold(settings.jaccard, settings.permutations)
-    compute = partial(compute_part, shingle=settings.shingle, banding=banding)
-    cut = prompt_parts(source, runtime.rows_per_part)
+    compute = partial(compute_part, source=source, shingle=settings.shingle, banding=banding)
+    parts = table_parts(source, runtime.rows_per_part)
     place = scratch / f"prompts-{runtime.rows_per_part}"
-    parts = ComputedParts(list(computed_parts(place, cut, compute, runtime.workers)))
+    table = computed_table(list(computed_parts(place, parts, compute, runtime.workers)))
 
-    kind, match = same_queries(parts.digests("digests"), parts.digests("ids"))
+    kind, match = same_queries(table["prompt"], table["id"])
     if banding is None:
         return Verdicts(kind, match, np.zeros((0, 2), np.int64), np.zeros(0))
-    from tasks.data.duplicates.near_duplicates import near_groups
-
-    parts.open_texts()
     left = np.flatnonzero(kind == KEPT)
     pairs, first = near_groups(
-        parts, left, bands=banding.bands, jaccard=settings.jaccard, shingle=settings.shingle
+        table, left, bands=banding.bands, jaccard=settings.jaccard, shingle=settings.shingle
     )
     near = left[first[left] != left]
     kind[near], match[near] = NEAR, first[near]
     return Verdicts(kind, match, *pairs)
 
 
-def same_queries(prompts: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`kind` and `match` of every row by the digests [N, 2] of its prompt and its id.
+def same_queries(prompts: pa.ChunkedArray, ids: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """`kind` and `match` of every row by the digests of its prompt and its id.
 
     A row whose id an earlier row gave to another query is rejected, for later stages join by id;
     it stands for no other row of its own query.
     """
-    from tasks.data.duplicates.first_rows import first_rows
+    from tasks.data.prompt_parts import first_rows
 
     kind, match = np.zeros(len(prompts), np.uint8), np.arange(len(prompts))
     rows = match.copy()
     while True:
-        match[rows] = first_rows(prompts, rows)
+        match[rows] = rows[first_rows(prompts.take(pa.array(rows)))]
         kept = rows[match[rows] == rows]
-        first = first_rows(ids, kept)
+        first = kept[first_rows(ids.take(pa.array(kept)))]
         repeated = kept[first != kept]
         kind[repeated], match[repeated] = ID, first[first != kept]
         if not len(repeated):

@@ -1,9 +1,10 @@
-"""Split a table of problems into kept and rejected rows without decoding those that stay."""
+"""A table of problems cut into parts, and split into kept and rejected rows without decoding."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,27 @@ import pyarrow.parquet as pq
 from eval.records import Problem, Rejected
 from eval.tables import ArrowWriter, TableWriter, to_records
 from tasks.stage.progress import report
+
+
+class TablePart(NamedTuple):
+    """Row groups first … last−1 of a table, and the rows before them."""
+
+    first: int
+    last: int
+    before: int
+
+
+def table_parts(source: Path, rows: int) -> list[TablePart]:
+    """At least one part of at least `rows` rows (the last may have fewer), along row groups."""
+    parts: list[TablePart] = []
+    meta = pq.read_metadata(source)
+    first, before, size = 0, 0, 0
+    for number in range(meta.num_row_groups):
+        size += meta.row_group(number).num_rows
+        if size >= rows or number == meta.num_row_groups - 1:
+            parts.append(TablePart(first, number + 1, before))
+            first, before, size = number + 1, before + size, 0
+    return parts or [TablePart(0, 0, 0)]
 
 
 class RowSplit:

@@ -32,9 +32,9 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from open_r1_peer import Benchmarks, N, as_shipped, core_loop  # noqa: E402
 
-from tasks.data.overlaps.decontaminate_part import text_batches  # noqa: E402
+from tasks.data.overlaps.overlaps import text_batches  # noqa: E402
 from tasks.data.overlaps.ngrams import Item, NgramIndex  # noqa: E402
-from tasks.data.overlaps.words import Normalisation  # noqa: E402
+from tasks.data.words import Normalisation  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
 UNION = ("deepscaler", "math_train", "aime_1983_2023")

@@ -64,13 +64,14 @@ def recall_of_both(texts: list[str], theirs: np.ndarray) -> tuple[float, float, 
     """Ours, the peer's, and of how many pairs: those of the exact join among distinct texts."""
     from exact_join import exact_pairs
 
-    from tasks.data.duplicates.first_rows import digests, first_rows
-    from tasks.data.duplicates.folding import fold
-    from tasks.data.duplicates.minhash import Banding, band_keys
+    from tasks.data.near_duplicates import Banding, band_keys
+    from tasks.data.prompt_parts import first_rows
+    from tasks.data.text_columns import fold
+    from tasks.data.words import query_words
 
-    folded = fold(pa.array(texts, pa.large_string()))
-    distinct = np.unique(first_rows(digests(folded)))
-    folded, theirs = folded.take(distinct), theirs[distinct]
+    folded = fold(pa.array(texts, pa.large_string()), query_words)
+    distinct = np.unique(first_rows(pa.chunked_array([folded])))
+    folded, theirs = folded.take(pa.array(distinct)), theirs[distinct]
     a, b = exact_pairs(folded, SETTINGS.shingle, SETTINGS.jaccard).T
     banding = Banding.for_threshold(SETTINGS.jaccard, SETTINGS.permutations)
     keys = band_keys(folded, SETTINGS.shingle, banding)

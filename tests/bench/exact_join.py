@@ -9,14 +9,14 @@ import math
 
 import numba
 import numpy as np
+import pyarrow as pa
 
-from tasks.data.duplicates.folding import Folded
-from tasks.data.duplicates.minhash import shingle_sets
+from tasks.data.near_duplicates import shingle_sets
 
 AT_MOST = 5_000_000
 
 
-def exact_pairs(texts: Folded, shingle: int, jaccard: float) -> np.ndarray:
+def exact_pairs(texts: pa.Array, shingle: int, jaccard: float) -> np.ndarray:
     """int64 [P, 2], first < second."""
     hashes, ends = shingle_sets(texts, shingle)
     firsts, lasts = ends[:-1], ends[1:]

@@ -14,7 +14,7 @@ from eval.tables import read_table, write_table
 from tasks.data import decontaminate as module
 from tasks.data.decontaminate import decontaminate
 from tasks.data.overlaps.overlaps import Hit
-from tasks.data.overlaps.words import RULES, ngrams
+from tasks.data.words import RULES
 from tasks.store.store import SCRATCH, Artifact, content_digest, scan
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
@@ -71,6 +71,10 @@ def test_a_short_item_is_found_whole(tmp_path: Path):
     _, kept, rejected, _ = run(tmp_path, rows, ["Compute $\\sin 60^\\circ$."])
     assert kept == rows[1:]
     assert "'compute sin 60 circ' is all of" in rejected[0].reason
+
+
+def ngrams(words: list[str], n: int) -> set[tuple[str, ...]]:
+    return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
 
 
 VOCABULARY = st.lists(st.sampled_from(["a", "B", "c.", "$d$", "é"]), min_size=4, max_size=25)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from eval.tables import ArrowWriter
+from tasks.data.overlaps.decontamination_page import LEAK_COVERAGE, count_hits
 from tasks.data.overlaps.ngrams import Item, NgramIndex
-from tasks.data.overlaps.overlap_counts import LEAK_COVERAGE, count_hits
 from tasks.data.overlaps.overlaps import HITS, Overlaps, Rows
-from tasks.data.overlaps.words import Normalisation
+from tasks.data.words import Normalisation
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 BENCHMARKS = ("aime24", "aime25", "hmmt_feb_2025", "math500")
@@ -167,16 +167,15 @@ def test_the_report_separates_leaks_from_the_wording_that_most_hits_are(tmp_path
     with ArrowWriter(tmp_path / "hits.parquet", HITS) as hits:
         rows = Rows(numbers, numbers.cast(pa.string()), sources, prompts)
         reasons = Overlaps(NgramIndex(items, 9, "whitespace"), 0.0, hits).decide(rows).reasons
-    counts, leaks = count_hits(tmp_path / "hits.parquet", 10_000)
-    assert counts.rows.strict == len(reasons) == counts.by_source["deepscaler"].strict
-    assert counts.rows.leaked == len(leaks) > 0
+    counts = count_hits(tmp_path / "hits.parquet")
+    assert counts.rows.any_ngram == len(reasons) == counts.by_source["deepscaler"].any_ngram
+    assert counts.rows.half_covered == len(counts.leaks) > 0
     # Whole rows of MATH-500 are in DeepScaleR; of AIME and HMMT only phrases are.
-    assert counts.by_benchmark["math500"].leaked > 20
-    assert counts.by_benchmark["aime25"].leaked == counts.by_benchmark["hmmt_feb_2025"].leaked == 0
-    assert counts.rows.boilerplate > 0.8 * counts.rows.strict
-    (most, common), *_ = counts.frequent(1)
-    assert "relatively prime positive integers" in most
-    assert common.rows > 50
+    assert counts.by_benchmark["math500"].half_covered > 20
+    assert [counts.by_benchmark[b].half_covered for b in ("aime25", "hmmt_feb_2025")] == [0, 0]
+    assert counts.rows.below_half > 0.8 * counts.rows.any_ngram
+    assert "relatively prime positive integers" in counts.common[0].ngram
+    assert counts.common[0].rows > 50
 
 
 def test_most_of_leetcode_after_july_2024_is_in_livecodebench():

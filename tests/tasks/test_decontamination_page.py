@@ -5,10 +5,18 @@ import pyarrow as pa
 import pytest
 
 from eval.tables import ArrowWriter
-from tasks.data.overlaps.decontamination_page import PAGE, Decided, write_page
+from tasks.data.overlaps.decontamination_page import (
+    PAGE,
+    Decided,
+    OverlapCounts,
+    count_hits,
+    hits_at,
+    marked,
+    write_page,
+)
 from tasks.data.overlaps.ngrams import Item, NgramIndex
-from tasks.data.overlaps.overlap_counts import OverlapCounts, count_hits, hits_at
 from tasks.data.overlaps.overlaps import HITS, LISTED_PER_ROW, Hit, Overlaps, Rows
+from tasks.data.words import Normalisation
 
 WORDING = "where m and n are relatively prime positive integers find"
 LEAK = "a torus board holds nine rooks so that none of them attacks another"
@@ -86,7 +94,7 @@ def page(tmp_path: Path) -> tuple[Text, OverlapCounts]:
 
 def test_leaks_and_wording_are_counted_apart_by_benchmark_and_source(page):
     text, counts = page
-    assert (counts.rows.strict, counts.rows.leaked, counts.rows.boilerplate) == (4, 2, 2)
+    assert (*counts.rows, counts.rows.below_half) == (4, 2, 2)
     lines = {row[0]: row[1:] for row in text.rows if row}
     # Items, strict rule, half covered, wording only, items leaked.
     assert lines["aime"] == ["2", "4", "2", "2", "1 50.00 %"]
@@ -134,14 +142,36 @@ def test_a_row_of_common_wording_lists_its_best_hits_and_the_best_of_each_benchm
     _, counts = page_of(tmp_path, [("s", WORDING)], items)
     listed = hits_at(tmp_path / "hits.parquet", list(range(counts.hits)))
     assert [h.benchmark for h in listed] == ["big"] * LISTED_PER_ROW + ["small"]
-    assert {b: c.strict for b, c in counts.by_benchmark.items()} == {"big": 1, "small": 1}
+    assert {b: c.any_ngram for b, c in counts.by_benchmark.items()} == {"big": 1, "small": 1}
 
 
 def test_examples_are_read_back_in_the_order_asked_for(tmp_path: Path):
     page_of(tmp_path, ROWS, ITEMS)
-    _, leaks = count_hits(tmp_path / "hits.parquet", 1)
-    (best,) = hits_at(tmp_path / "hits.parquet", leaks)
+    leaks = count_hits(tmp_path / "hits.parquet").leaks
+    (best,) = hits_at(tmp_path / "hits.parquet", leaks[:1])
     assert isinstance(best, Hit)
     assert (best.row_number, best.item_id) == (2, "1")
     last, first = hits_at(tmp_path / "hits.parquet", [3, 0])
     assert last.row_number > first.row_number
+
+
+@pytest.mark.parametrize(
+    ("text", "ngram", "normalise", "shown"),
+    [
+        (r"Let $\frac{1}{2}$ be", "frac 1 2", "alnum", r"Let $\⟦frac{1}{2⟧}$ be"),
+        ("Find  THE\nsum, now", "the sum,", "whitespace", "Find  ⟦THE\nsum,⟧ now"),
+        ("so x² is", "x 2 is", "alnum", "so ⟦x² is⟧"),
+        ("no such words", "other words", "alnum", "no such words"),
+        ("a a b", "a b", "alnum", "a ⟦a b⟧"),
+    ],
+)
+def test_the_words_are_marked_where_they_stand(
+    text: str, ngram: str, normalise: Normalisation, shown: str
+):
+    assert marked(text, ngram, normalise, around=100) == shown
+
+
+def test_a_long_text_is_cut_around_the_mark():
+    text = "x " * 500 + "here it is" + " y" * 500
+    assert marked(text, "here it is", "alnum", around=4) == "… x x ⟦here it is⟧ y y …"
+    assert marked(text, "not there", "alnum", around=4) == "x x x x  …"

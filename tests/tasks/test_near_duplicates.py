@@ -2,23 +2,27 @@ import gzip
 import json
 from itertools import combinations, pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from datasketch import MinHash, MinHashLSH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.records import normalise_prompt
-from tasks.data.duplicates import minhash
-from tasks.data.duplicates.first_rows import first_rows, repeated
-from tasks.data.duplicates.folding import Folded, fold
-from tasks.data.duplicates.minhash import WEIGHTS, Banding, band_keys, shingle_sets, signatures
-from tasks.data.duplicates.near_duplicates import near_groups
-from tasks.data.duplicates.prompt_parts import ComputedParts, compute_part, prompt_parts
+from tasks.data import near_duplicates
+from tasks.data.near_duplicates import (
+    WEIGHTS,
+    Banding,
+    band_keys,
+    band_name,
+    buckets,
+    near_groups,
+    signatures,
+)
+from tasks.data.text_columns import fold
+from tasks.data.words import query_words
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 TEXTS = st.lists(st.lists(st.sampled_from("abcé"), max_size=9).map(" ".join), max_size=8)
@@ -36,19 +40,17 @@ def jaccard(a: str, b: str, size: int = 3) -> float:
 
 def near(texts: list[str], jaccard: float = 0.7, shingle: int = 3, permutations: int = 128):
     """The uniting pairs, their similarities, and the first row of each text's group."""
-    banding = Banding.for_threshold(jaccard, permutations)
-    with TemporaryDirectory() as place:
-        source = Path(place) / "kept.parquet"
-        columns = {"prompt": pa.array(texts, pa.string()), "id": list(map(str, range(len(texts))))}
-        pq.write_table(pa.table(columns), source)
-        for part in prompt_parts(source, len(texts)):
-            compute_part(part, Path(place), shingle, banding)
-        parts = ComputedParts([Path(place)] if texts else [])
-        parts.open_texts()
-        pairs, first = near_groups(
-            parts, np.arange(len(texts)), bands=banding.bands, jaccard=jaccard, shingle=shingle
-        )
+    banding, text = Banding.for_threshold(jaccard, permutations), folded(texts)
+    keys = dict(enumerate(band_keys(text, shingle, banding)))
+    table = pa.table({"text": text} | {band_name(i): key for i, key in keys.items()})
+    pairs, first = near_groups(
+        table, np.arange(len(texts)), bands=banding.bands, jaccard=jaccard, shingle=shingle
+    )
     return list(map(tuple, pairs.rows.tolist())), pairs.jaccard.tolist(), first.tolist()
+
+
+def folded(texts: list[str]) -> pa.Array:
+    return fold(pa.array(texts, pa.string()), query_words)
 
 
 def test_a_copy_with_one_word_changed_at_the_end_is_near():
@@ -90,8 +92,7 @@ def test_many_copies_in_one_bucket_are_joined_by_one_pair_each():
 @settings(deadline=None)
 def test_groups_are_what_verified_candidates_connect(texts: list[str]):
     banding = Banding.for_threshold(0.5, 16)
-    folded = fold(pa.array(texts, pa.string()))
-    keys = band_keys(folded, 3, banding)
+    keys = band_keys(folded(texts), 3, banding)
     parent = list(range(len(texts)))
     for a, b in combinations(range(len(texts)), 2):
         if (keys[:, a] == keys[:, b]).any() and jaccard(texts[a], texts[b]) >= 0.5:
@@ -102,15 +103,6 @@ def test_groups_are_what_verified_candidates_connect(texts: list[str]):
     assert len(pairs) == sum(i != f for i, f in enumerate(first))  # a forest of uniting pairs
 
 
-@given(TEXTS)
-@settings(deadline=None)
-def test_a_set_holds_every_shingle_of_its_text_once_in_order(texts: list[str]):
-    hashes, ends = shingle_sets(fold(pa.array(texts, pa.string())), 3)
-    sets = [hashes[a:b].tolist() for a, b in pairwise(ends)]
-    assert [len(found) for found in sets] == [len(shingles(text, 3)) for text in texts]
-    assert all(found == sorted(set(found)) for found in sets)
-
-
 def real_texts(count: int) -> list[str]:
     path = DATA / "deepscaler" / "train.jsonl.gz"
     if not path.exists():
@@ -119,43 +111,45 @@ def real_texts(count: int) -> list[str]:
         return [json.loads(line)["problem"] for line, _ in zip(lines, range(count), strict=False)]
 
 
-def sketched(folded: Folded, text: int, size: int, permutations: int) -> MinHash:
+def sketched(text: pa.Scalar) -> MinHash:
     """datasketch's own MinHash over the 32-bit hashes of our shingles."""
-    room = int(np.diff(folded.ends).max(initial=0)) + 2
-    hashes = np.empty(room, np.uint64)
-    begin, end = folded.ends[text], folded.ends[text + 1]
-    count = minhash._shingles(folded.data, begin, end, size, hashes)
-    sketch = MinHash(num_perm=permutations, scheme="affine32", hashfunc=int)
+    data = np.frombuffer(text.as_py(), np.uint8)
+    hashes = np.empty(len(data) // 2 + 1, np.uint64)
+    count = near_duplicates._shingles(data, 0, len(data), 5, hashes)
+    sketch = MinHash(num_perm=128, scheme="affine32", hashfunc=int)
     if count:
         sketch.update_batch((hashes[:count] >> np.uint64(32)).tolist())
     return sketch
 
 
 def test_signatures_and_candidates_of_real_prompts_are_those_of_datasketch():
-    texts = [*real_texts(3000), "", "x y"]
-    folded, banding = fold(pa.array(texts)), Banding.for_threshold(0.7, 128)
-    ours, keys = signatures(folded, 5, banding), band_keys(folded, 5, banding)
+    texts = folded([*real_texts(3000), "", "x y"])
+    banding = Banding.for_threshold(0.7, 128)
+    ours, keys = signatures(texts, 5, banding), band_keys(texts, 5, banding)
     lsh = MinHashLSH(threshold=0.7, num_perm=128, weights=WEIGHTS)
     theirs: set[tuple[int, int]] = set()
-    for number in range(folded.count):
-        sketch = sketched(folded, number, 5, 128)
+    for number, text in enumerate(texts):
+        sketch = sketched(text)
         assert ours[number].tolist() == sketch.hashvalues.tolist()
         theirs.update((earlier, number) for earlier in lsh.query(sketch))  # type: ignore[misc]
         lsh.insert(number, sketch)
     candidates: set[tuple[int, int]] = set()
     for band in keys:
-        members, edges = repeated(first_rows(band[:, None]), np.arange(len(band)))
+        members, edges = buckets(band, np.arange(len(band)))
         for a, b in pairwise(edges):
             candidates.update(combinations(members[a:b].tolist(), 2))
     assert candidates == theirs
     assert len(candidates) > 50  # the sample has repeats: nothing passes for want of candidates
 
 
-def test_a_text_is_hashed_alike_whatever_stands_beside_it():
-    banding = Banding.for_threshold(0.7, 8)
-    alone = signatures(fold(pa.array(["b c d e"])), 3, banding)
-    beside = signatures(fold(pa.array(["a a a", "b c d e", "d"])), 3, banding)
-    assert beside[1].tolist() == alone[0].tolist()
+@given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 3))
+def test_buckets_hold_the_rows_that_share_a_key_and_no_others(keys: list[int], step: int):
+    rows = np.arange(0, len(keys), step)
+    members, edges = buckets(np.array(keys, np.uint64), rows)
+    looked_at = [keys[row] for row in rows]
+    same = [[row for row in rows if keys[row] == key] for key in dict.fromkeys(looked_at)]
+    found = [members[a:b].tolist() for a, b in pairwise(edges)]
+    assert found == [rows for rows in same if len(rows) > 1]
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9])

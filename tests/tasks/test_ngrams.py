@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tasks.data.overlaps import ngrams as ngrams_module
 from tasks.data.overlaps.ngrams import Item, NgramIndex
-from tasks.data.overlaps.words import RULES, Normalisation, ngrams
+from tasks.data.words import RULES, Normalisation
 
 WORDS = st.lists(st.sampled_from("abc"), max_size=30)
 # Few words, so that texts share some; and what the table and the loops could get wrong.
@@ -22,6 +22,10 @@ PIECES = st.lists(
     st.one_of(st.sampled_from(HARD), st.sampled_from([" ", "", "\n", "-"])), max_size=40
 )
 TEXT = st.one_of(PIECES.map("".join), PIECES.map(" ".join), st.text(max_size=30))
+
+
+def ngrams(words: list[str], n: int) -> list[tuple[str, ...]]:
+    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
 
 
 class Overlap(NamedTuple):
@@ -38,7 +42,7 @@ def index_of(*texts: str, n: int = 3, normalise: Normalisation = "whitespace") -
 def by_definition(text: str, items: list[Item], n: int, normalise: Normalisation) -> list[Overlap]:
     """The rule in plain Python, one item after the other."""
     words = RULES[normalise](text)
-    of_text = list(ngrams(words, n))
+    of_text = ngrams(words, n)
     found = []
     for item in items:
         of_item = RULES[normalise](item.text)

@@ -4,18 +4,21 @@ import random
 import signal
 import subprocess
 import sys
+from hashlib import blake2b
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from configs.settings.data import DedupSettings, PartsRuntime
 from eval.records import Problem
 from eval.tables import write_table
+from tasks.data import prompt_parts
 from tasks.data.dedup import dedup
-from tasks.data.duplicates import prompt_parts
-from tasks.data.duplicates.minhash import Banding
+from tasks.data.near_duplicates import Banding
+from tasks.data.split_rows import table_parts
+from tasks.data.text_columns import fold
+from tasks.data.words import query_words
 from tasks.store.store import SCRATCH, Artifact, content_digest, scan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +28,7 @@ KILLED_IN_THE_THIRD_PART = """
 import os, signal, sys
 from pathlib import Path
 from configs.settings.data import DedupSettings
-from tasks.data.duplicates import prompt_parts
+from tasks.data import prompt_parts
 from tasks.data.dedup import dedup
 from tasks.store.store import Artifact
 
@@ -83,8 +86,8 @@ def test_results_depend_on_neither_the_part_size_nor_the_workers(
 
 
 def test_a_table_is_cut_at_row_groups(problems: Path):
-    cut = prompt_parts.prompt_parts(problems / "kept.parquet", ROWS_PER_PART + 1)
-    assert [(p.first, p.last) for p in cut] == [(i, i + 3) for i in range(0, 15, 3)]
+    cut = table_parts(problems / "kept.parquet", ROWS_PER_PART + 1)
+    assert cut == [(i, i + 3, 20 * i) for i in range(0, 15, 3)]
 
 
 def test_a_dedup_killed_in_its_third_part_resumes_there_with_the_same_digest(
@@ -109,20 +112,17 @@ def test_a_dedup_killed_in_its_third_part_resumes_there_with_the_same_digest(
     assert computed[:6] == [f"{number:05d}" for number in range(2, 8)]
 
 
-def test_parts_read_back_as_one_table_of_folded_texts(tmp_path: Path, problems: Path):
-    banding = Banding.for_threshold(0.7, 32)
-    folders = []
-    source = problems / "kept.parquet"
-    for number, part in enumerate(prompt_parts.prompt_parts(source, ROWS_PER_PART)):
+def test_parts_read_back_as_one_table(tmp_path: Path, problems: Path):
+    source, folders = problems / "kept.parquet", []
+    how = {"source": source, "shingle": 5, "banding": Banding.for_threshold(0.7, 32)}
+    for number, part in enumerate(table_parts(source, ROWS_PER_PART)):
         folders.append(tmp_path / str(number))
         folders[-1].mkdir()
-        prompt_parts.compute_part(part, folders[-1], shingle=5, banding=banding)
-    parts = prompt_parts.ComputedParts(folders)
-    parts.open_texts()
-    (whole,) = prompt_parts.prompt_parts(source, ROWS)
-    folded = prompt_parts.concatenate([f for f, _ in prompt_parts._row_groups(whole)])
-    assert parts.lengths.tolist() == np.diff(folded.ends).tolist()
-    rows = np.array([0, 39, 40, 41, 200, 299])
-    taken, expected = parts.texts(rows), folded.take(rows)
-    assert taken.data.tobytes() == expected.data.tobytes()
-    assert taken.ends.tolist() == expected.ends.tolist()
+        prompt_parts.compute_part(part, folders[-1], **how)
+    table, prompts = prompt_parts.computed_table(folders), pq.read_table(source)["prompt"]
+    folded = fold(prompts.combine_chunks(), query_words)
+    assert table["text"].to_pylist() == folded.to_pylist()
+    digests = [blake2b(text, digest_size=16).digest() for text in folded.to_pylist()]
+    assert table["prompt"].to_pylist() == digests
+    rows = prompt_parts.first_rows(table["prompt"]).tolist()
+    assert rows == [digests.index(digest) for digest in digests]

@@ -1,12 +1,36 @@
-from tasks.data.overlaps.words import alnum_words, whitespace_words
+"""Every character of a column counts as the rule in Python says, whatever stands beside it."""
+
+import sys
+import unicodedata
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.records import normalise_prompt
+from tasks.data.text_columns import ascii_or_folded, buffers, fold
+from tasks.data.words import RULES, Rule, alnum_words, query_words, whitespace_words
+
+ALIKE = ("CJK UNIFIED", "HANGUL SYLLABLE", "TANGUT", "CUNEIFORM", "EGYPTIAN", "NUSHU", "YI SYLL")
+CHARS = [
+    char
+    for code, char in enumerate(map(chr, range(sys.maxunicode + 1)))
+    if unicodedata.category(char) not in ("Cn", "Co", "Cs")
+    and (code % 97 == 0 or not unicodedata.name(char, "").startswith(ALIKE))
+]
+WHITE = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2003\u3000"
+TEXT = st.one_of(
+    st.text(st.sampled_from("aZ[`{\x00\x7f" + WHITE[:10])),  # ASCII alone
+    st.text(st.sampled_from("aZ ﬁİßΣςÅ①ｚ\u0301" + WHITE)),
+    st.text(st.characters(exclude_categories=["Cs"])),  # Arrow holds no lone surrogates
+)
 
 
 def test_latex_becomes_its_letters_and_digits():
     words = alnum_words(r"Let $\frac{1}{2}x_1 \le \sqrt3$.")
     assert words == ["let", "frac", "1", "2", "x", "1", "le", "sqrt3"]
-
-
-def test_the_same_problem_in_other_typesetting_has_the_same_words():
     assert alnum_words("base $b$  is\n9b+7.") == alnum_words("base b is $9b + 7$")
 
 
@@ -23,11 +47,59 @@ def test_letters_of_any_script_are_words_and_their_signs_are_not():
     assert alnum_words("Ünïcode “ΣΑΣ”—число") == ["ünïcode", "σας", "число"]
 
 
-def test_both_routes_of_alnum_agree_on_ascii():
-    text = "".join(chr(c) for c in range(128))
-    beyond = alnum_words(text + " é")
-    assert alnum_words(text) == beyond[:-1]
-
-
 def test_whitespace_rule_keeps_punctuation():
     assert whitespace_words("A b,\u00a0C.\n") == ["a", "b,", "c."]
+
+
+def folded(texts: list[str] | pa.Array, rule: Rule) -> list[str]:
+    return [text.decode() for text in fold(pa.array(texts, pa.string()), rule).to_pylist()]
+
+
+@pytest.mark.parametrize("rule", [*RULES.values(), query_words])
+def test_every_character_is_what_the_rule_says_alone_and_between_letters(rule: Rule):
+    texts = [f"A{c}b {c} x{c}{c}" for c in CHARS]
+    for text, found in zip(texts, folded(texts, rule), strict=True):
+        assert found == " ".join(rule(text)), ascii(text)
+
+
+@pytest.mark.parametrize("text", ["a\u0301 ΑΣ", "ﬁx ½", "\u1100\u1161", "x²₁y", "²", "a²", "²b"])
+@pytest.mark.parametrize("rule", RULES.values())
+def test_neighbours_matter_where_the_rule_says_so(rule: Rule, text: str):
+    texts = [text, text + "!", "z"]
+    assert folded(texts, rule) == [" ".join(rule(t)) for t in texts]
+
+
+@given(st.lists(TEXT, max_size=8), st.integers(0, 8), st.integers(0, 8))
+@settings(max_examples=300, deadline=None)
+def test_a_folded_query_is_the_normalised_prompt_in_any_slice(texts: list[str], a: int, b: int):
+    some = slice(min(a, b), max(a, b))
+    column = pa.array(texts, pa.string())[some]
+    assert folded(column, query_words) == [normalise_prompt(text) for text in texts[some]]
+
+
+def test_a_text_that_is_missing_or_no_utf8_is_an_error_that_names_it():
+    with pytest.raises(ValueError, match="text 1 is missing"):
+        fold(pa.array(["a", None]), query_words)
+    with pytest.raises(ValueError, match="text 1 is no UTF-8"):
+        fold(pa.array([b"a", b"\xff"]), query_words)
+
+
+def test_a_text_that_is_no_utf8_is_named_and_leaves_its_neighbours_alone():
+    column = pa.array([b"\xc3\xa9 \xc3\x89", b"a \xff b", None, b"B \xc3\x89"], pa.binary())
+    texts, unreadable = ascii_or_folded(column, whitespace_words)
+    found = [texts.data[a:b].tobytes() for a, b in zip(texts.starts, texts.ends, strict=True)]
+    assert unreadable == [1]
+    assert found == ["é é".encode(), b"", b"", "B é".encode()]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.binary(), pa.null()])
+def test_columns_of_every_kind_of_text_are_read(kind: pa.DataType):
+    column = pa.array([None], kind) if kind == pa.null() else pa.array(["x", None, "yz"]).cast(kind)
+    texts = buffers(column)
+    lengths = [0] if kind == pa.null() else [1, 0, 2]
+    assert np.subtract(texts.ends, texts.starts).tolist() == lengths
+
+
+def test_a_column_of_numbers_is_an_error():
+    with pytest.raises(TypeError, match="int64 holds no text"):
+        buffers(pa.array([1]))

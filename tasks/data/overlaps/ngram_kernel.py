@@ -1,8 +1,8 @@
 """The compiled loops of n-gram search: words are hashed where they lie in a UTF-8 buffer.
 
-A text is bytes; `rule[byte]` is what a byte counts as: itself, its lower case, or SPACE, which
-separates words. The rolling hash of n words only proposes: whatever it finds is compared with the
-n-gram byte by byte, so no collision can report anything.
+The hash of some words in a row is that of a polynomial, so that the words between two places have
+one that follows from what was hashed up to each. It only proposes: what it finds is compared byte
+by byte, so no collision can report anything.
 """
 
 from typing import Any, NamedTuple
@@ -12,57 +12,54 @@ from numba import types
 from numpy.typing import NDArray
 
 from tasks.data.compiled import compiled
+from tasks.data.text_columns import BYTES, PLACES, SPACE
 
 LONGEST = 32
-"""The most words an n-gram can have: the places of so many are remembered."""
-BITS_PER_ENTRY = 32
-"""Of the bitmap, two of them set: of what is not there one in some 200 still gets past it."""
-
-SPACE = np.uint8(32)
-_BASIS = np.uint64(0xCBF29CE484222325)  # FNV-1a
-_PRIME = np.uint64(0x100000001B3)
+"""The most words an n-gram can have."""
+_REMEMBERED = 2 * LONGEST  # words back, a power of two
+_BITS_PER_ENTRY = 32  # of the bitmap, two of them set: one in 200 of what is not there gets past it
+_BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+_POWERS = np.cumprod(np.array([1] + [0xD1342543DE82EF95] * LONGEST, np.uint64))
+_BASE = _POWERS[1]
 # Places are unsigned throughout: numba asks of every signed one whether it counts from the end.
-_0, _1, _6, _32, _63, _64 = (np.uint64(k) for k in (0, 1, 6, 32, 63, 64))
-_RING = np.uint64(LONGEST - 1)
+_0, _1, _6, _32, _63 = (np.uint64(k) for k in (0, 1, 6, 32, 63))
+_BACK = np.uint64(_REMEMBERED - 1)
 
 
 class Table(NamedTuple):
-    """Byte strings by a hash: a bitmap that mostly says no, then open addressing."""
+    """Entries (n-grams, and whole texts of fewer words) by the hash of their words."""
 
     bits: NDArray[np.uint64]
+    """A bitmap that mostly says no."""
+    short: NDArray[np.uint64]
+    """At the place of a word's hash: bit k if an entry of k words, fewer than n, ends in it."""
     slots: NDArray[np.int32]
     """Numbers of entries, −1 where free; a power of two, at least half of them free."""
     hashes: NDArray[np.uint64]
-    starts: NDArray[np.int64]
+    starts: NDArray[np.uint64]
     """Entry e is blob[starts[e]:ends[e]]."""
-    ends: NDArray[np.int64]
+    ends: NDArray[np.uint64]
 
 
-def empty_table(room: int) -> Table:
-    """A table for up to `room` entries."""
+def empty_table(room: int, texts: int) -> Table:
+    """A table for up to `room` entries of so many texts."""
     size = 1 << max(6, (2 * room).bit_length())
     return Table(
-        bits=np.zeros(size * BITS_PER_ENTRY // 2 // 64, np.uint64),
+        bits=np.zeros(size * _BITS_PER_ENTRY // 2 // 64, np.uint64),
+        short=np.zeros(1 << max(6, (8 * texts).bit_length()), np.uint64),
         slots=np.full(size, -1, np.int32),
-        hashes=np.zeros(room, np.uint64),
-        starts=np.zeros(room, np.int64),
-        ends=np.zeros(room, np.int64),
+        hashes=np.empty(room, np.uint64),
+        starts=np.empty(room, np.uint64),
+        ends=np.empty(room, np.uint64),
     )
 
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _INT, _U8, _I8 = types.int64, types.uint64, types.int64[::1]
-_TABLE = types.NamedTuple((_U8[::1], types.int32[::1], _U8[::1], _I8, _I8), Table)
-_RINGS = types.UniTuple(_U8[::1], 2)
+_TABLE = types.NamedTuple((_U8[::1], _U8[::1], types.int32[::1], *(_U8[::1],) * 3), Table)
 
 
-@compiled(_U8(_U8, _U8))
-def _rotated(value: Any, by: Any) -> Any:
-    return (value << by) | (value >> (_64 - by))
-
-
-@compiled(types.UniTuple(_U8, 3)(_BYTES, _U8, _U8, _BYTES))
+@compiled(types.UniTuple(_U8, 3)(BYTES, _U8, _U8, BYTES))
 def _next_word(data: Any, at: Any, end: Any, rule: Any) -> Any:
     """Where the next word starts (`end`: there is none), the place after it, and its hash."""
     while at < end and rule[data[at]] == SPACE:
@@ -75,17 +72,6 @@ def _next_word(data: Any, at: Any, end: Any, rule: Any) -> Any:
         word = (word ^ np.uint64(char)) * _PRIME
         at += _1
     return first, at, word
-
-
-@compiled(_U8(_RINGS, _U8, _U8, _U8, _U8, _U8))
-def _rolled(rings: Any, rolling: Any, count: Any, length: Any, word: Any, first: Any) -> Any:
-    """The hash of the last `length` words with word number `count`, which the rings remember."""
-    hashes, starts = rings
-    rolling = _rotated(rolling, _1) ^ word
-    if count >= length:
-        rolling ^= _rotated(hashes[(count - length) & _RING], length)
-    hashes[count & _RING], starts[count & _RING] = word, first
-    return rolling
 
 
 @compiled(_U8(_U8, _INT))
@@ -101,13 +87,7 @@ def _two_bits(hashed: Any) -> Any:
     return (_1 << (hashed & _63)) | (_1 << ((hashed >> _6) & _63))
 
 
-@compiled(types.boolean(_U8[::1], _U8))
-def _maybe(bits: Any, hashed: Any) -> Any:
-    both = _two_bits(hashed)
-    return bits[_place(hashed, bits.size)] & both == both
-
-
-@compiled(types.boolean(_BYTES, _U8, _U8, _BYTES, _BYTES, _U8, _U8))
+@compiled(types.boolean(BYTES, _U8, _U8, BYTES, BYTES, _U8, _U8))
 def _reads_as(data: Any, at: Any, end: Any, rule: Any, blob: Any, start: Any, stop: Any) -> Any:
     """Whether the words of data[at:end] begin with those of blob[start:stop], each word whole."""
     while start < stop:
@@ -122,157 +102,111 @@ def _reads_as(data: Any, at: Any, end: Any, rule: Any, blob: Any, start: Any, st
     return at >= end or rule[data[at]] == SPACE
 
 
-@compiled(_U8(_TABLE, _U8, _BYTES, _U8, _U8, _BYTES, _BYTES))
-def _slot_of(table: Any, hashed: Any, data: Any, at: Any, end: Any, rule: Any, blob: Any) -> Any:
-    """The slot of the entry that data[at:end] begins with, or the free one where it belongs."""
+@compiled(_INT(_TABLE, _U8, BYTES, _U8, _U8, BYTES, BYTES))
+def _entry_of(table: Any, hashed: Any, data: Any, at: Any, end: Any, rule: Any, blob: Any) -> Any:
+    """The entry of this hash that data[at:end] begins with, or −1."""
+    both = _two_bits(hashed)
+    if table.bits[_place(hashed, table.bits.size)] & both != both:
+        return -1
     slot = _place(hashed, table.slots.size)
     while table.slots[slot] >= 0:
         entry = table.slots[slot]
-        start, stop = np.uint64(table.starts[entry]), np.uint64(table.ends[entry])
+        start, stop = table.starts[entry], table.ends[entry]
         if table.hashes[entry] == hashed and _reads_as(data, at, end, rule, blob, start, stop):
-            break
+            return entry
         slot = (slot + _1) & np.uint64(table.slots.size - 1)
-    return slot
+    return -1
 
 
-@compiled(types.void(_TABLE, _U8, _U8, _INT, _U8, _U8))
-def _enter(table: Any, slot: Any, hashed: Any, entry: Any, start: Any, end: Any) -> None:
-    table.slots[slot] = entry
-    table.hashes[entry] = hashed
-    table.starts[entry] = start
-    table.ends[entry] = end
-    table.bits[_place(hashed, table.bits.size)] |= _two_bits(hashed)
-
-
-@compiled(types.UniTuple(_INT, 2)(_TABLE, _BYTES, _I8, _I8, _BYTES, _INT, _I8, _I8, _I8))
-def enter_ngrams(
+@compiled(types.UniTuple(_INT, 2)(_TABLE, BYTES, PLACES, PLACES, BYTES, _INT, _I8, _I8, _I8))
+def enter(
     table: Any, blob: Any, starts: Any, ends: Any, rule: Any, n: Any,
-    seen: Any, pair_gram: Any, pair_text: Any,
+    seen: Any, pair_entry: Any, pair_text: Any,
 ) -> Any:  # fmt: skip
-    """Enter the n-grams of texts in `blob`: words in lower case with one space between them.
+    """Enter the n-grams of folded texts in `blob`; one of fewer than n words is an entry, whole.
 
-    Lists every (n-gram, text) once, texts in order; `seen` holds −1 for each n-gram there may be.
-    Returns how many n-grams and pairs there are.
+    Lists every (entry, text) once, texts in order; `seen` holds −1 for each entry there may be.
+    Returns how many entries and pairs there are.
     """
-    rings = np.zeros(LONGEST, np.uint64), np.zeros(LONGEST, np.uint64)
-    grams, pairs, length = 0, 0, np.uint64(n)
+    prefixes, firsts = np.zeros(_REMEMBERED, np.uint64), np.zeros(_REMEMBERED, np.uint64)
+    entries, pairs, length = 0, 0, np.uint64(n)
     for text in range(starts.size):
-        count, rolling, at, end = _0, _0, np.uint64(starts[text]), np.uint64(ends[text])
+        count, prefix, at, end = _0, _0, np.uint64(starts[text]), np.uint64(ends[text])
         while at < end:
+            prefixes[count & _BACK] = prefix
             first, at, word = _next_word(blob, at, end, rule)
-            rolling = _rolled(rings, rolling, count, length, word, first)
+            firsts[count & _BACK] = first
             count += _1
-            if count >= length:
-                begin = rings[1][(count - length) & _RING]
-                slot = _slot_of(table, rolling, blob, begin, end, rule, blob)
-                if table.slots[slot] < 0:
-                    _enter(table, slot, rolling, grams, begin, at)
-                    grams += 1
-                gram = table.slots[slot]
-                if seen[gram] != text:
-                    seen[gram] = text
-                    pair_gram[pairs], pair_text[pairs] = gram, text
-                    pairs += 1
-    return grams, pairs
-
-
-@compiled(types.void(_TABLE, _BYTES, _I8, _I8, _I8, _BYTES))
-def enter_by_word(
-    table: Any, blob: Any, starts: Any, ends: Any, word_starts: Any, rule: Any
-) -> None:
-    """Enter texts of `blob`, each under the word of it that starts at `word_starts`."""
-    for text in range(starts.size):
-        end = np.uint64(ends[text])
-        _, _, word = _next_word(blob, np.uint64(word_starts[text]), end, rule)
-        slot = _place(word, table.slots.size)
-        while table.slots[slot] >= 0:
-            slot = (slot + _1) & np.uint64(table.slots.size - 1)
-        _enter(table, slot, word, text, np.uint64(starts[text]), end)
+            prefix = prefix * _BASE + word
+            if count < length:
+                if at < end:
+                    continue
+                table.short[_place(word, table.short.size)] |= _1 << count
+            size = min(count, length)
+            begin = firsts[(count - size) & _BACK]
+            hashed = prefix - prefixes[(count - size) & _BACK] * _POWERS[size]
+            slot = _place(hashed, table.slots.size)
+            # Not by `_entry_of`: a call counts references to arrays, too slow for every n-gram.
+            while table.slots[slot] >= 0:
+                entry = table.slots[slot]
+                start, stop = table.starts[entry], table.ends[entry]
+                same = table.hashes[entry] == hashed
+                if same and _reads_as(blob, begin, at, rule, blob, start, stop):
+                    break
+                slot = (slot + _1) & np.uint64(table.slots.size - 1)
+            entry = table.slots[slot]
+            if entry < 0:
+                entry = entries
+                table.slots[slot], table.hashes[entry] = entry, hashed
+                table.starts[entry], table.ends[entry] = begin, at
+                table.bits[_place(hashed, table.bits.size)] |= _two_bits(hashed)
+                entries += 1
+            if seen[entry] != text:
+                seen[entry] = text
+                pair_entry[pairs], pair_text[pairs] = entry, text
+                pairs += 1
+    return entries, pairs
 
 
 @compiled(
     types.UniTuple(_INT, 2)(
-        *(_BYTES, _I8, _I8, _BYTES, _BYTES, _INT, _TABLE, _TABLE),
-        *(_I8, _I8, _INT, _INT, _I8, _I8),
+        *(BYTES, PLACES, PLACES, BYTES, BYTES, _INT, _TABLE, _I8, _INT, _INT, _I8, _I8)
     )
 )
 def find(
-    data: Any, starts: Any, ends: Any, rule: Any, blob: Any, n: Any, grams: Any, short: Any,
-    word_places: Any, seen: Any, before: Any, text: Any, hit_text: Any, hit_entry: Any,
+    data: Any, starts: Any, ends: Any, rule: Any, blob: Any, n: Any, table: Any,
+    seen: Any, before: Any, text: Any, hit_text: Any, hit_entry: Any,
 ) -> Any:  # fmt: skip
     """Look for all entries in the texts from number `text` on, until the hits may not fit.
 
-    A hit is (text, entry), each once, in the order of the texts and of their words. An entry of
-    `short` counts from the number of n-grams on; it is entered under its word number
-    `word_places[entry]`. `seen` holds −1 for every entry before the first call ever and is passed
-    on to the next; `before` counts the texts of earlier columns. Returns the next text and the
-    number of hits.
+    A hit is (text, entry), each once, in the order of the texts and of their words. `seen` holds
+    −1 for every entry before the first call ever and is passed on to the next; `before` counts the
+    texts of earlier columns. Returns the next text and the number of hits.
     """
-    rings = np.zeros(LONGEST, np.uint64), np.zeros(LONGEST, np.uint64)
-    hits, many, length = 0, grams.starts.size, np.uint64(n)
+    prefixes, firsts = np.zeros(_REMEMBERED, np.uint64), np.zeros(_REMEMBERED, np.uint64)
+    hits, length = 0, np.uint64(n)
     while text < starts.size and hits + seen.size <= hit_text.size:
-        count, rolling, number = _0, _0, before + text
+        count, prefix, number = _0, _0, before + text
         at, end = np.uint64(starts[text]), np.uint64(ends[text])
         while True:
+            prefixes[count & _BACK] = prefix
             first, at, word = _next_word(data, at, end, rule)
             if first >= end:
                 break
-            rolling = _rolled(rings, rolling, count, length, word, first)
+            firsts[count & _BACK] = first
             count += _1
-            if count >= length and _maybe(grams.bits, rolling):
-                begin = rings[1][(count - length) & _RING]
-                gram = grams.slots[_slot_of(grams, rolling, data, begin, end, rule, blob)]
-                if gram >= 0 and seen[gram] != number:
-                    seen[gram] = number
-                    hit_text[hits], hit_entry[hits] = text, gram
-                    hits += 1
-            if _maybe(short.bits, word):
-                slot = _place(word, short.slots.size)
-                while short.slots[slot] >= 0:
-                    entry = short.slots[slot]
-                    slot = (slot + _1) & np.uint64(short.slots.size - 1)
-                    back = np.uint64(word_places[entry]) + _1
-                    if short.hashes[entry] != word or count < back or seen[many + entry] == number:
-                        continue
-                    begin = rings[1][(count - back) & _RING]
-                    start, stop = np.uint64(short.starts[entry]), np.uint64(short.ends[entry])
-                    if _reads_as(data, begin, end, rule, blob, start, stop):
-                        seen[many + entry] = number
-                        hit_text[hits], hit_entry[hits] = text, many + entry
+            prefix = prefix * _BASE + word
+            sizes = table.short[_place(word, table.short.size)] | (_1 << length)
+            size = length if sizes == _1 << length else _1
+            while size <= min(length, count):
+                if (sizes >> size) & _1:
+                    begin = (count - size) & _BACK
+                    hashed = prefix - prefixes[begin] * _POWERS[size]
+                    entry = _entry_of(table, hashed, data, firsts[begin], end, rule, blob)
+                    if entry >= 0 and seen[entry] != number:
+                        seen[entry] = number
+                        hit_text[hits], hit_entry[hits] = text, entry
                         hits += 1
+                size += _1
         text += 1
     return text, hits
-
-
-@compiled(types.boolean(types.uint8))
-def _is_space(byte: Any) -> Any:
-    return byte == SPACE or 9 <= byte <= 13 or 28 <= byte <= 31
-
-
-@compiled(_INT(_BYTES, _I8, _I8, _I8, _I8, _I8))
-def foreign_words(
-    data: Any, starts: Any, ends: Any, word_text: Any, word_starts: Any, word_ends: Any
-) -> Any:
-    """List (text, start, end) of what stands between ASCII white space and is not all ASCII.
-
-    Returns how many there are, of which only as many are listed as fit.
-    """
-    found = 0
-    for text in range(starts.size):
-        every = np.uint8(0)
-        for byte in data[starts[text] : ends[text]]:
-            every |= byte
-        at, begin, end = np.uint64(starts[text]), np.uint64(starts[text]), np.uint64(ends[text])
-        while every >= 128 and at < end:
-            if data[at] < 128:
-                at += _1
-                continue
-            first = at
-            while first > begin and not _is_space(data[first - _1]):
-                first -= _1
-            while at < end and not _is_space(data[at]):
-                at += _1
-            if found < word_text.size:
-                word_text[found], word_starts[found], word_ends[found] = text, first, at
-            found += 1
-    return found

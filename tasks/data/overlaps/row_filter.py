@@ -10,45 +10,62 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval.row_files import rows_of_longest
-from tasks.data.overlaps.decontaminate_part import BATCH_BYTES, BATCH_ROWS, text_batches
-from tasks.data.overlaps.overlaps import Decision, Rows
+from tasks.data.overlaps.overlaps import BATCH_BYTES, BATCH_ROWS, Decision, Rows, text_batches
 
-Decide = Callable[[Rows], Decision]
-Counts = Counter[str]
-"""Rows kept, rejected, (among the rejected) malformed, and hits unlisted (see `Decision`)."""
-Batch = tuple[Rows, dict[int, str]]
-"""Some rows, and what is wrong with those that cannot be read."""
-_BATCH_LARGEST = 16
-"""Times `LARGEST_BATCH`: what a batch may hold of a file whose rows repeat one long text."""
+_LONGEST_ROWS = 16
+"""Times what `rows_of_longest` allows: a batch of a file whose rows repeat one long text."""
+
+
+class Line(NamedTuple):
+    """A line that holds something; counted from 1."""
+
+    number: int
+    raw: bytes
+    row: dict[str, Any] | None
+    text: str | None
+    error: str
+
+
+class Batch(NamedTuple):
+    """Some rows, what is wrong with those that cannot be read, and how they are written."""
+
+    rows: Rows
+    errors: dict[int, str]
+    write: Callable[[dict[int, str]], None]
+    """Takes the reasons of the rows that are rejected, by their number in the batch."""
 
 
 class NoSuchField(Exception):
-    """The file has no such text field; the message names those there are."""
+    """The file has no such text field."""
 
 
-def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counts:
+def filter_rows(
+    path: Path, field: str, decide: Callable[[Rows], Decision], out: Path
+) -> Counter[str]:
     """Write kept and rejected rows below `out` in the format of `path`, in bounded memory.
 
+    Counts rows kept, rejected, (among the rejected) malformed, and hits unlisted (see `Decision`).
     Raises NoSuchField, and ValueError for a damaged file.
     """
-    counts: Counts = Counter(kept=0, rejected=0, malformed=0, unlisted=0)
-    file = (_Parquet if path.suffix == ".parquet" else _JsonLines)(path, field)
-    with file.files:
-        for rows, errors in file.batches(out):
+    counts = Counter[str](kept=0, rejected=0, malformed=0, unlisted=0)
+    batches, noun = (_parquet, "row") if path.suffix == ".parquet" else (_json_lines, "line")
+    with closing(batches(path, field, out)) as some:
+        for rows, errors, write in some:
             decision = decide(rows)
             errors |= dict.fromkeys(decision.unreadable, f"field {field!r} is not UTF-8")
-            malformed = {i: f"{file.noun} {rows.numbers[i]}: {e}" for i, e in errors.items()}
+            malformed = {i: f"{noun} {rows.numbers[i]}: {e}" for i, e in errors.items()}
             reasons = decision.reasons | malformed
-            file.write(reasons)
+            write(reasons)
             counts["malformed"] += len(malformed)
             counts["unlisted"] += decision.unlisted
             counts["rejected"] += len(reasons)
@@ -56,72 +73,52 @@ def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counts:
     return counts
 
 
-class _JsonLines:
+def _json_lines(path: Path, field: str, out: Path) -> Iterator[Batch]:
     """Lines are copied as they are; `reason` is spliced into the rejected ones."""
+    opener, fields, found = gzip.open if path.suffix == ".gz" else open, list[str](), False
+    with (
+        opener(path, "rb") as file,
+        (out / "kept.jsonl").open("wb") as kept,
+        (out / "rejected.jsonl").open("wb") as rejected,
+    ):
 
-    noun = "line"
+        def write(reasons: dict[int, str]) -> None:
+            for place, line in enumerate(lines):
+                if place in reasons:
+                    rejected.write(_with_reason(line, reasons[place]))
+                else:
+                    kept.write(line.raw + b"\n")
 
-    def __init__(self, path: Path, field: str) -> None:
-        self._path, self._field = path, field
-        self._fields: dict[str, None] = {}
-        self.files = ExitStack()
+        for lines in _line_batches(file, path, field):
+            fields = fields or next((list(line.row) for line in lines if line.row), [])
+            found = found or any(field in line.row for line in lines if line.row)
+            ids = [printable(row_id((line.row or {}).get("id"), line.number)) for line in lines]
+            texts = pa.array([line.text for line in lines], pa.large_string())
+            errors = {place: line.error for place, line in enumerate(lines) if line.error}
+            yield Batch(_rows(path, [line.number for line in lines], ids, texts), errors, write)
+    if fields and not found:
+        raise NoSuchField(f"{path} has no field {field!r}; it has: {', '.join(fields)}")
 
-    def batches(self, out: Path) -> Iterator[Batch]:
-        opener = gzip.open if self._path.suffix == ".gz" else open
-        lines = self.files.enter_context(opener(self._path, "rb"))
-        self._kept = self.files.enter_context((out / "kept.jsonl").open("wb"))
-        self._rejected = self.files.enter_context((out / "rejected.jsonl").open("wb"))
-        some: list[tuple[int, bytes]] = []
-        number = size = 0
-        try:
-            for number, line in enumerate(lines, 1):
-                if text := line.removeprefix(codecs.BOM_UTF8).strip():
-                    some.append((number, text))
-                    size += len(text)
-                if size >= BATCH_BYTES or len(some) >= BATCH_ROWS:
-                    yield self._batch(some)
-                    some, size = [], 0
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{self._path} is damaged after line {number}: {error}") from error
-        yield self._batch(some)
-        if self._fields and self._field not in self._fields:
-            raise _no_field(self._path, self._field, self._fields)
 
-    def _batch(self, lines: list[tuple[int, bytes]]) -> Batch:
-        self._lines = lines
-        self._reason_names: list[str] = []
-        errors: dict[int, str] = {}
-        ids, texts = list[str](), list[str | None]()
-        for place, (number, line) in enumerate(lines):
-            value, error = _parsed(line)
-            self._reason_names.append("" if value is None else _reason_name(value))
-            row = value or {}
-            text = row.get(self._field)
-            if not error and self._field not in row:
-                error = f"no field {self._field!r}"
-            elif not error and not isinstance(text, str):
-                error = f"field {self._field!r} is {type(text).__name__}, not text"
-            if error:
-                errors[place] = error
-            if not self._fields or self._field in row:
-                self._fields |= dict.fromkeys(row)
-            ids.append(printable(row_id(row.get("id"), number)))
-            texts.append(printable(text) if isinstance(text, str) else None)
-        rows = Rows(
-            numbers=pa.array([number for number, _ in lines], pa.int64()),
-            ids=pa.array(ids, pa.string()),
-            sources=pa.array([self._path.name] * len(lines), pa.string()),
-            texts=pa.array(texts, pa.large_string()),
-        )
-        return rows, errors
-
-    def write(self, reasons: dict[int, str]) -> None:
-        for place, (_, line) in enumerate(self._lines):
-            reason = reasons.get(place)
-            if reason is None:
-                self._kept.write(line + b"\n")
-            else:
-                self._rejected.write(_with_reason(line, self._reason_names[place], reason))
+def _line_batches(file: Iterable[bytes], path: Path, field: str) -> Iterator[list[Line]]:
+    lines = list[Line]()
+    number = size = 0
+    try:
+        for number, line in enumerate(file, 1):
+            if raw := line.removeprefix(codecs.BOM_UTF8).strip():
+                row, error = _parsed(raw)
+                text = row.get(field) if row else None
+                if row is not None and not isinstance(text, str):
+                    error = _no_text(field, text) if field in row else f"no field {field!r}"
+                readable = printable(text) if isinstance(text, str) else None
+                lines.append(Line(number, raw, row, readable, error))
+                size += len(raw)
+            if size >= BATCH_BYTES or len(lines) >= BATCH_ROWS:
+                yield lines
+                lines, size = [], 0
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged after line {number}: {error}") from error
+    yield lines
 
 
 def _parsed(line: bytes) -> tuple[dict[str, Any] | None, str]:
@@ -138,81 +135,77 @@ def _parsed(line: bytes) -> tuple[dict[str, Any] | None, str]:
     return value, ""
 
 
-def _with_reason(line: bytes, name: str, reason: str) -> bytes:
+def _no_text(field: str, value: object) -> str:
+    return f"field {field!r} is {type(value).__name__}, not text"
+
+
+def _with_reason(line: Line, reason: str) -> bytes:
     """The row with its reason; a line that is no object is quoted whole."""
-    if not name:
-        quoted = {"line": line.decode("utf-8", "replace"), "reason": reason}
+    if line.row is None:
+        quoted = {"line": line.raw.decode("utf-8", "replace"), "reason": reason}
         return orjson.dumps(quoted) + b"\n"
-    row = line[:-1].rstrip()
-    comma = b"" if row == b"{" else b","
-    return row + comma + orjson.dumps(name) + b":" + orjson.dumps(reason) + b"}\n"
+    start, comma = line.raw[:-1].rstrip(), b"," if line.row else b""
+    name, value = (orjson.dumps(text) for text in (_reason_name(line.row), reason))
+    return start + comma + name + b":" + value + b"}\n"
 
 
-class _Parquet:
+def _parquet(path: Path, field: str, out: Path) -> Iterator[Batch]:
     """Every column stays as it was; `reason` is one more of the rejected rows."""
-
-    noun = "row"
-
-    def __init__(self, path: Path, field: str) -> None:
-        self._path, self._field = path, field
-        self.files = ExitStack()
-
-    def batches(self, out: Path) -> Iterator[Batch]:
-        before = 0
-        try:
-            file = self.files.enter_context(pq.ParquetFile(self._path))
+    before = 0
+    try:
+        with ExitStack() as files:
+            file = files.enter_context(pq.ParquetFile(path))
             schema = _without_views(file.schema_arrow)
-            self._check_text_field(schema)
-            reason = pa.field(_reason_name(schema.names), pa.string())
-            self._kept, self._rejected = (
-                self.files.enter_context(pq.ParquetWriter(out / name, s, compression="zstd"))
-                for name, s in (
-                    ("kept.parquet", schema), ("rejected.parquet", schema.append(reason))
-                )
-            )  # fmt: skip
-            most = _BATCH_LARGEST * rows_of_longest(self._path, file.metadata)
-            for batch in text_batches(file, most_rows=min(BATCH_ROWS, most)):
-                self._batch = batch.cast(schema)
-                yield self._rows(before)
+            _check_text_field(path, field, schema)
+            with_reason = schema.append(pa.field(_reason_name(schema.names), pa.string()))
+            kept, rejected = (
+                files.enter_context(pq.ParquetWriter(out / name, columns, compression="zstd"))
+                for name, columns in (("kept.parquet", schema), ("rejected.parquet", with_reason))
+            )
+
+            def write(reasons: dict[int, str]) -> None:
+                why = pa.array([reasons.get(i) for i in range(len(batch))], pa.string())
+                kept.write_batch(batch.filter(why.is_null()))
+                marked = pa.record_batch([*batch.columns, why], schema=with_reason)
+                rejected.write_batch(marked.filter(why.is_valid()))
+
+            most = _LONGEST_ROWS * rows_of_longest(path, file.metadata)
+            for some in text_batches(file, most_rows=min(BATCH_ROWS, most)):
+                batch = some.cast(schema)
+                numbers = list(range(before + 1, before + len(batch) + 1))
+                texts = batch.column(field)
+                missing = np.flatnonzero(texts.is_null()).tolist() if texts.null_count else ()
+                rows = _rows(path, numbers, _ids(batch, numbers), texts)
+                yield Batch(rows, dict.fromkeys(missing, _no_text(field, None)), write)
                 before += len(batch)
-        except (pa.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # the disk's, not the file's
-            raise ValueError(f"{self._path} is damaged after row {before}: {error}") from error
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's, not the file's
+        raise ValueError(f"{path} is damaged after row {before}: {error}") from error
 
-    def _check_text_field(self, schema: pa.Schema) -> None:
-        if self._field not in schema.names:
-            raise _no_field(self._path, self._field, schema.names)
-        kind = schema.field(self._field).type
-        value = kind.value_type if pa.types.is_dictionary(kind) else kind
-        tests = ("string", "large_string", "binary", "large_binary", "null")
-        if not any(getattr(pa.types, f"is_{name}")(value) for name in tests):
-            raise NoSuchField(f"{self._path}: field {self._field!r} holds {kind}, not text")
 
-    def _rows(self, before: int) -> Batch:
-        count = len(self._batch)
-        own = _ids(self._batch.column("id")) if "id" in self._batch.schema.names else [None] * count
-        texts = self._batch.column(self._field)
-        if pa.types.is_null(texts.type):
-            texts = texts.cast(pa.large_string())
-        rows = Rows(
-            numbers=pa.array(range(before + 1, before + count + 1), pa.int64()),
-            ids=pa.array(map(row_id, own, range(before + 1, before + count + 1)), pa.string()),
-            sources=pa.array([self._path.name] * count, pa.string()),
-            texts=texts.dictionary_decode() if pa.types.is_dictionary(texts.type) else texts,
-        )
-        missing = enumerate(texts.is_null().to_pylist()) if texts.null_count else ()
-        absent = f"field {self._field!r} is NoneType, not text"
-        return rows, {place: absent for place, null in missing if null}
+def _check_text_field(path: Path, field: str, schema: pa.Schema) -> None:
+    if field not in schema.names:
+        raise NoSuchField(f"{path} has no field {field!r}; it has: {', '.join(schema.names)}")
+    kind = schema.field(field).type
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    tests = ("string", "large_string", "binary", "large_binary", "null")
+    if not any(getattr(pa.types, f"is_{name}")(value) for name in tests):
+        raise NoSuchField(f"{path}: field {field!r} holds {kind}, not text")
 
-    def write(self, reasons: dict[int, str]) -> None:
-        lost = [place in reasons for place in range(len(self._batch))]
-        why = pa.array([reasons[i] for i in sorted(reasons)], pa.string())
-        self._kept.write_batch(
-            self._batch.filter(pa.array([not gone for gone in lost], pa.bool_()))
-        )
-        columns = [*self._batch.filter(pa.array(lost, pa.bool_())).columns, why]
-        self._rejected.write_batch(pa.record_batch(columns, schema=self._rejected.schema))
+
+def _ids(batch: pa.RecordBatch, numbers: list[int]) -> list[str]:
+    """The rows' own ids; their numbers where there are none that can be read."""
+    try:
+        own = batch.column("id").to_pylist() if "id" in batch.schema.names else numbers
+    except UnicodeDecodeError:  # the file says text and holds other bytes
+        own = numbers
+    return [row_id(value, number) for value, number in zip(own, numbers, strict=True)]
+
+
+def _rows(path: Path, numbers: list[int], ids: list[str], texts: pa.Array) -> Rows:
+    sources = pa.array([path.name] * len(texts), pa.string())
+    return Rows(pa.array(numbers, pa.int64()), pa.array(ids, pa.string()), sources, texts)
 
 
 def _without_views(schema: pa.Schema) -> pa.Schema:
@@ -222,14 +215,6 @@ def _without_views(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields, schema.metadata)
 
 
-def _ids(column: pa.Array) -> list[Any]:
-    try:
-        return column.to_pylist()
-    except UnicodeDecodeError:  # the file says text and holds other bytes
-        raw = column.cast(pa.large_binary()).to_pylist()
-        return [None if value is None else value.decode("utf-8", "replace") for value in raw]
-
-
 def printable(text: str) -> str:
     """Lone surrogates, which JSON may hold and UTF-8 may not, become question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
@@ -237,11 +222,7 @@ def printable(text: str) -> str:
 
 def row_id(value: object, number: int) -> str:
     """The row's own id, or its number from 1."""
-    return str(value) if isinstance(value, (str, int)) and value != "" else str(number)
-
-
-def _no_field(path: Path, field: str, fields: Iterable[str]) -> NoSuchField:
-    return NoSuchField(f"{path} has no field {field!r}; it has: {', '.join(fields)}")
+    return str(value) if isinstance(value, str | int) and value != "" else str(number)
 
 
 def _reason_name(fields: Iterable[str]) -> str:

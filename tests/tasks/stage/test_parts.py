@@ -231,13 +231,14 @@ def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):
         textwrap.dedent(f"""
         import sys
         sys.path[0] = {str(ROOT)!r}
-        from tasks.data.duplicates.folding import fold
+        from tasks.data.text_columns import fold
+        from tasks.data.words import query_words
         from tasks.stage.workers import worker_pool
         if __name__ == "__main__":
             import pyarrow as pa
             with worker_pool(1) as pool:
-                folded = pool.submit(fold, pa.chunked_array([["A b"]])).result()
-                print(bytes(folded.data))
+                folded = pool.submit(fold, pa.array(["A b"]), query_words).result()
+                print(folded[0].as_py())
         """)
     )
     ran = subprocess.run(

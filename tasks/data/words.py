@@ -1,16 +1,19 @@
-r"""What a word is: the two rules that decide which texts share words.
+r"""What a word is: the rules that decide which texts are the same, or share words.
 
+query        NFKC, lower case, split at white space: prompts of equal queries are duplicates
 whitespace   the published rule (s1, open-r1): lower case, split at white space
 alnum        lower-case runs of letters and digits: `$\frac{1}{2}$` and `\frac 1 2` are frac 1 2
 """
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
+from eval.records import normalise_prompt
+
+Rule = Callable[[str], list[str]]
 Normalisation = Literal["alnum", "whitespace"]
-Gram = tuple[str, ...]
 
 RAISED = re.compile(r"[\u00b2\u00b3\u00b9\u2070-\u209c]+")
 _ASCII_WORDS = bytes(
@@ -19,6 +22,11 @@ _ASCII_WORDS = bytes(
 INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]+")
 """Soft hyphens, zero-width spaces, marks of direction: no reader sees them in a word."""
 _WORD = re.compile(r"[^\W_]+")
+
+
+def query_words(text: str) -> list[str]:
+    """The words of `normalise_prompt`."""
+    return normalise_prompt(text).split()
 
 
 def whitespace_words(text: str) -> list[str]:
@@ -38,12 +46,7 @@ def alnum_words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", spaced).lower())
 
 
-RULES: dict[Normalisation, Callable[[str], list[str]]] = {
+RULES: dict[Normalisation, Rule] = {
     "alnum": alnum_words,
     "whitespace": whitespace_words,
 }
-
-
-def ngrams(words: list[str], n: int) -> Iterator[Gram]:
-    """The n-grams of `words` in order; none when there are fewer than n words."""
-    return zip(*[words[k:] for k in range(n)], strict=False)

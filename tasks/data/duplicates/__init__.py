@@ -1,1 +1,0 @@
-"""Exact and near-duplicate prompts."""

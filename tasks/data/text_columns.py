@@ -1,0 +1,156 @@
+"""Columns of text as the UTF-8 buffers that compiled loops read, their words folded by a rule.
+
+Words beyond ASCII are folded by the rule itself, once for each that occurs; ASCII byte by byte,
+by what the rule makes of each character.
+"""
+
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numba import types
+from numpy.typing import NDArray
+
+from tasks.data.compiled import compiled
+from tasks.data.words import Rule
+
+REMEMBERED_WORDS = 1 << 16
+SPACE = np.uint8(32)
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+PLACES = types.Array(types.int64, 1, "C", readonly=True)
+_TEXT_TYPES = ("string", "large_string", "binary", "large_binary", "null")
+_1 = np.uint64(1)
+
+
+class Texts(NamedTuple):
+    """Text i is data[starts[i]:ends[i]]; a missing one (null) is empty."""
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+def buffers(column: pa.Array) -> Texts:
+    """The buffers of a column, not copied. Raises TypeError for one that holds no text."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not any(getattr(pa.types, f"is_{name}")(column.type) for name in _TEXT_TYPES):
+        raise TypeError(f"a column of {column.type} holds no text")
+    column = column.cast(pa.large_binary())
+    _, offsets, data = column.buffers()
+    places = np.frombuffer(offsets or bytes(8), np.int64)
+    places = places[column.offset : column.offset + len(column) + 1]
+    ends = np.where(column.is_null(), places[:-1], places[1:]) if column.null_count else places[1:]
+    return Texts(np.frombuffer(data or b"", np.uint8), places[:-1], ends)
+
+
+def ascii_or_folded(column: pa.Array, rule: Rule) -> tuple[Texts, list[int]]:
+    """The texts with every word folded that is not all ASCII.
+
+    Also the numbers of the texts that are no UTF-8; those are empty.
+    """
+    texts = buffers(column)
+    spans = _foreign_words(*texts)
+    if not len(spans):
+        return texts, []
+    view, at = texts.data.data, int(texts.starts[0])
+    pieces, grown, unreadable = list[Any](), [-at], set[int]()
+    for start, end in spans.tolist():
+        word = _folded_word(rule, view[start:end].tobytes())
+        if word is None:
+            unreadable.add(int(np.searchsorted(texts.starts, start, "right")) - 1)
+            word = b""
+        pieces += (view[at:start], word)
+        grown.append(len(word) - (end - start))
+        at = end
+    data = np.frombuffer(b"".join([*pieces, view[at : texts.ends[-1]]]), np.uint8)
+    moved = np.cumsum(grown)
+    starts, ends = (
+        place + moved[np.searchsorted(spans[:, 1], place, "right")] for place in texts[1:]
+    )
+    lost = sorted(unreadable)
+    ends[lost] = starts[lost]
+    return Texts(data, starts, ends), lost
+
+
+def fold(column: pa.Array, rule: Rule) -> pa.LargeBinaryArray:
+    """The words of each text by the rule, with one space between them, as UTF-8.
+
+    Raises ValueError, with the number of the text, for one that is missing or no UTF-8.
+    """
+    if column.null_count:
+        raise ValueError(f"text {column.is_null().to_pylist().index(True)} is missing (null)")
+    texts, unreadable = ascii_or_folded(column, rule)
+    if unreadable:
+        raise ValueError(f"text {unreadable[0]} is no UTF-8")
+    folded = np.empty(int((texts.ends - texts.starts).sum()), np.uint8)
+    offsets = np.zeros(len(column) + 1, np.int64)
+    size = _fold(*texts, byte_rule(rule), folded, offsets)
+    data = [None, pa.py_buffer(offsets), pa.py_buffer(folded[:size])]
+    return pa.Array.from_buffers(pa.large_binary(), len(column), data)
+
+
+@cache
+def byte_rule(rule: Rule) -> NDArray[np.uint8]:
+    """What each byte counts as: a letter's lower case, or 32 for what separates words."""
+    ascii_part = ["".join(rule(chr(byte))) or " " for byte in range(128)]
+    return np.frombuffer("".join(ascii_part).encode() + bytes(range(128, 256)), np.uint8)
+
+
+@lru_cache(REMEMBERED_WORDS)
+def _folded_word(rule: Rule, word: bytes) -> bytes | None:
+    try:
+        return " ".join(rule(word.decode())).encode()
+    except UnicodeDecodeError:
+        return None
+
+
+@compiled(types.boolean(types.uint8))
+def _is_space(byte: Any) -> Any:
+    return byte == SPACE or 9 <= byte <= 13 or 28 <= byte <= 31
+
+
+@compiled(types.int64[:, ::1](BYTES, PLACES, PLACES))
+def _foreign_words(data: Any, starts: Any, ends: Any) -> Any:
+    """Start and end [W, 2] of what stands between ASCII white space and is not all ASCII."""
+    spans = np.empty((1024, 2), np.int64)
+    found = 0
+    for text in range(starts.size):
+        every = np.uint8(0)
+        for byte in data[starts[text] : ends[text]]:
+            every |= byte
+        at, begin, end = np.uint64(starts[text]), np.uint64(starts[text]), np.uint64(ends[text])
+        while every >= 128 and at < end:
+            if data[at] < 128:
+                at += _1
+                continue
+            first = at
+            while first > begin and not _is_space(data[first - _1]):
+                first -= _1
+            while at < end and not _is_space(data[at]):
+                at += _1
+            if found == len(spans):
+                spans = np.concatenate((spans, np.empty_like(spans)))
+            spans[found, 0], spans[found, 1] = first, at
+            found += 1
+    return spans[:found]
+
+
+@compiled(types.int64(BYTES, PLACES, PLACES, BYTES, types.uint8[::1], types.int64[::1]))
+def _fold(data: Any, starts: Any, ends: Any, rule: Any, folded: Any, offsets: Any) -> Any:
+    """Map bytes by `rule` and write each run of spaces once, none around a text."""
+    place = np.int64(0)
+    for text in range(starts.size):
+        begin = place
+        after_space = True
+        for i in range(starts[text], ends[text]):
+            byte = rule[data[i]]
+            folded[place] = byte
+            space = byte == SPACE
+            place += not (space and after_space)
+            after_space = space
+        if place > begin and after_space:
+            place -= 1
+        offsets[text + 1] = place
+    return place
