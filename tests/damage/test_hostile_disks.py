@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.store.manifest import MANIFEST
+from tasks.store.store import MANIFEST
 
 pytestmark = pytest.mark.system
 
