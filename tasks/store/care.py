@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tasks.store.shared import SharedStore, parsed
-from tasks.store.store import MANIFEST, Manifest, Store, UnusableManifest, read_manifest
+from tasks.store.store import MANIFEST, Manifest, Store, read_manifest
 
 SECONDS_A_DAY = 86_400.0
 ABLATE = "ablate_"  # begins the name of an ablation's last stage
@@ -38,11 +38,12 @@ class Waste(NamedTuple):
 
 def published(store: Store) -> list[Result]:
     """Every readable result on this machine, the oldest first."""
-    found: list[Result] = []
-    for folder in _folders(store):
-        with suppress(OSError):
-            found.append(_result(read_manifest(folder), (folder / MANIFEST).stat().st_mtime))
-    return sorted(found, key=_age)
+    return _read(store)[0]
+
+
+def unreadable(store: Store) -> list[str]:
+    """stage/key of every result whose manifest cannot be read: nobody knows what it needs."""
+    return _read(store)[1]
 
 
 def results(store: Store, stage: str = "") -> list[Result]:
@@ -71,17 +72,6 @@ def damaged(store: Store) -> Iterator[tuple[str, str]]:
         yield f"{folder.parent.name}/{folder.name}", wrong
 
 
-def unreadable(store: Store) -> list[str]:
-    """stage/key of every result whose manifest cannot be read: nobody knows what it needs."""
-    found: list[str] = []
-    for folder in _folders(store):
-        try:
-            read_manifest(folder)
-        except UnusableManifest:
-            found.append(f"{folder.parent.name}/{folder.name}")
-    return found
-
-
 def waste(store: Store, days: float) -> list[Waste]:
     """What nothing that is kept was made from, older than `days`: reports are kept, and what is
     younger. While a run is under way, which may be reading it, or a manifest is unreadable, so that
@@ -89,9 +79,10 @@ def waste(store: Store, days: float) -> list[Waste]:
     """
     oldest_kept = time.time() - days * SECONDS_A_DAY
     left = list(_left_behind(store, oldest_kept))
-    if is_busy(store) or unreadable(store):
+    every, lost = _read(store)
+    if lost or is_busy(store):
         return left
-    known = {(r.manifest.stage, r.manifest.key): r for r in published(store)}
+    known = {(r.manifest.stage, r.manifest.key): r for r in every}
     todo = [
         name
         for name, result in known.items()
@@ -141,6 +132,18 @@ def _left_behind(store: Store, oldest_kept: float) -> Iterator[Waste]:
             if max((f.stat().st_mtime for f in (path, *files)), default=0.0) < oldest_kept:
                 size = sum(f.stat().st_size for f in files)
                 yield Waste(str(path.relative_to(store.root)), path, size, why)
+
+
+def _read(store: Store) -> tuple[list[Result], list[str]]:
+    """Every result, the oldest first, and the names of those whose manifest cannot be read."""
+    found: list[Result] = []
+    lost: list[str] = []
+    for folder in _folders(store):
+        try:
+            found.append(_result(read_manifest(folder), (folder / MANIFEST).stat().st_mtime))
+        except OSError:
+            lost.append(f"{folder.parent.name}/{folder.name}")
+    return sorted(found, key=_age), lost
 
 
 def _result(manifest: Manifest, otherwise: float, where: str = HERE) -> Result:
