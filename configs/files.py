@@ -1,7 +1,11 @@
-"""Small files that are there whole or not at all."""
+"""Small files that are there whole or not at all, and files that lock."""
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -10,3 +14,20 @@ def replace_text(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[TextIO | None]:
+    """Hold an flock on the file `path`, which the kernel frees when its holder dies.
+
+    Yields the open file: a process that inherits it holds the lock too. None if `wait` is off and
+    somebody else holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield None
+            return
+        yield file

@@ -34,7 +34,7 @@ from flows.stages import calls, needed, plan_stages
 from tasks.ablation.ablate import AblateSettings, ablate
 from tasks.planning.plan import PlannedStage, Planner
 from tasks.stage.child import environment
-from tasks.stage.display import Display
+from tasks.stage.progress import Display
 from tasks.stage.run import Run
 from tasks.stage.run_context import RunSpec, run_context
 from tasks.stage.supervise import supervised

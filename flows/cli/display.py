@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from configs.machine import load_machine
-from tasks.stage.display import Outcome, showing
+from tasks.stage.progress import Outcome, showing
 
 _MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
 _FIGURES = 4  # how many metrics of a stage fit on its line

@@ -79,5 +79,5 @@ def _expected(error: Exception) -> int | None:
     if isinstance(error, (ServersError, SandboxUnavailable, OSError)):
         return FAILED
     # Whoever can raise it has imported it; all other commands do without its libraries.
-    stores = sys.modules.get("tasks.store.object_store")
+    stores = sys.modules.get("tasks.store.shared")
     return FAILED if stores and isinstance(error, stores.StoreUnreachable) else None

@@ -17,8 +17,6 @@ from tasks.store.care import (
     published,
     remove,
     results,
-    shared_unreadable,
-    shared_waste,
     unreadable,
     waste,
 )
@@ -64,13 +62,15 @@ def du() -> None:
 def verify() -> int:
     """Read every file and compare its digest. Exit code 1 when something is damaged."""
     here = open_store(load_machine())
-    checked = [(wrong, "computes it again") for _, wrong in damaged(here)]
+    checked = [
+        (wrong, "the next run here that makes it computes it again") for _, wrong in damaged(here)
+    ]
     if isinstance(here, SharedStore):
-        remedy = "sends the copy of this machine again, or computes it again where there is none"
+        remedy = "`klear run --verify` sends the copy of its machine again, or computes it again"
         checked += [(wrong, remedy) for _, wrong in here.shared_damage()]
     bad = [(wrong, remedy) for wrong, remedy in checked if wrong]
     for wrong, remedy in bad:
-        print(f"damaged: {wrong}; the next run here that makes it {remedy}")
+        print(f"damaged: {wrong}; {remedy}")
     print(f"{len(checked)} results read, {len(bad)} damaged")
     return 1 if bad else 0
 
@@ -85,38 +85,27 @@ def gc(
     *,
     days: Annotated[float, Parameter(validator=_days)] = 7.0,
     uploads: bool = False,
-    shared: bool = False,
     yes: bool = False,
-) -> int:
+) -> None:
     """List what no report needs.
 
     Args:
         days: Keep what is younger.
         uploads: Also uploads to the shared store that no result names; only while nobody uploads.
-        shared: Instead: shared results that no page was made from; only while no machine runs.
         yes: Remove, instead of listing only.
     """
     here = open_store(load_machine())
-    if shared and not isinstance(here, SharedStore):
-        print("the store is not shared: KLEAR_STORE is no address")
-        return 1
-    far = here if isinstance(here, SharedStore) else None
-    lost = [*(shared_unreadable(far) if far and shared else ()), *unreadable(here)]
     if is_busy(here):
         print("a run is under way: results are kept, for it may be reading them")
-    elif lost:
+    elif lost := unreadable(here):
         print(
             f"{', '.join(lost[:3])} cannot be read: results are kept, for nobody knows what they "
             f"were made from; a newer klear may have made it, or run again what did, or remove its "
             f"folder below {here.root}"
         )
-    if far and shared:
-        _collect_shared(far, days, remove_it=yes)
-        return 0
     _collect(here, days, remove_it=yes)
-    if far:
-        _collect_uploads(far, remove_it=uploads and yes)
-    return 0
+    if isinstance(here, SharedStore):
+        _collect_uploads(here, remove_it=uploads and yes)
 
 
 def _collect(here: Store, days: float, *, remove_it: bool) -> None:
@@ -128,19 +117,6 @@ def _collect(here: Store, days: float, *, remove_it: bool) -> None:
         print(f"{state:12} {rubbish.name:44} {size(rubbish.bytes):>9}  {rubbish.why}")
     verb = "freed" if remove_it else "would be freed; --yes removes"
     print(f"{len(found)} folders, {size(freed)} {verb}")
-
-
-def _collect_shared(far: SharedStore, days: float, *, remove_it: bool) -> None:
-    """What another machine is making now from an old result is not known here."""
-    found = [] if is_busy(far) else shared_waste(far, days)
-    for result in found:
-        stage, key = result.manifest.stage, result.manifest.key
-        if remove_it:
-            far.remove_shared(stage, key)
-        state = "removed" if remove_it else "would go"
-        print(f"{state:12} {stage}/{key}  {size(result.bytes):>9}  no page was made from it")
-    verb = "freed" if remove_it else "would be freed; --yes removes, when no machine runs"
-    print(f"{len(found)} shared results, {size(sum(r.bytes for r in found))} {verb}")
 
 
 def _collect_uploads(far: SharedStore, *, remove_it: bool) -> None:

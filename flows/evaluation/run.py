@@ -31,8 +31,7 @@ from tasks.models.benchmarking import Subject, run_benchmarks
 from tasks.report.page import Page, environment, fence
 from tasks.report.results import Evaluation
 from tasks.report.scores import TITLES, leaderboard
-from tasks.stage.display import Display
-from tasks.stage.progress import listening
+from tasks.stage.progress import Display, listening
 from tasks.stage.run import Run, active
 from tasks.store.shared import open_store
 from tasks.store.store import SCRATCH, content_digest, file_sha256, scan

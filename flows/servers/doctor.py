@@ -197,7 +197,7 @@ def main(what: str, address: str) -> int:
 
 def try_store(url: str) -> str:
     """Write, read and remove a small object."""
-    from tasks.store.object_store import ObjectStore
+    from tasks.store.shared import ObjectStore
 
     name, content = f"klear-doctor/{uuid.uuid4().hex}", b"klear doctor: may be removed\n"
     objects = ObjectStore(url)

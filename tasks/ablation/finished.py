@@ -15,8 +15,7 @@ from tasks.ablation.outcome import Outcome
 from tasks.ablation.pages import Cost
 from tasks.store.care import ABLATE, ABLATE_VERSION
 from tasks.store.lineage import ancestors
-from tasks.store.manifest import Manifest, read_manifest
-from tasks.store.store import Store
+from tasks.store.store import Manifest, Store, read_manifest
 from tasks.tracking.machine_load import FILE, MARKER, pause_s
 
 RESULTS = "results.json"

@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from tasks.store.manifest import MANIFEST, Manifest
-from tasks.store.store import Store
+from tasks.store.store import MANIFEST, Manifest, Store
 
 MOST_READ = 40
 """Manifests of a stage that are read, the newest: a plan stays fast in a store of thousands."""

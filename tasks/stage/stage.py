@@ -10,13 +10,13 @@ told the outcome (state Cached or Completed), MLflow gets a child run for every 
 """
 
 import inspect
+import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,16 @@ from prefect.runtime import task_run
 from prefect.states import Completed, Failed
 
 from configs.settings.base import Settings, flat, key_of
+from configs.settings.judging import JudgeSettings
+from tasks.report.card import write_card
 from tasks.stage.progress import Listener, listening
 from tasks.stage.run import Run, current_run, git_commit, package_versions
-from tasks.stage.sidecar_files import write_sidecar_files
 from tasks.stage.watchdog import watched
 from tasks.store.hardware import this_machine
-from tasks.store.store import Artifact, InputRef, file_sha256, stage_key
-from tasks.tracking.log_result import backfill_logs, log_result
+from tasks.store.store import PLOTS, Artifact, InputRef, Manifest, file_sha256, stage_key
+from tasks.tracking.log_result import log_result
+from tasks.tracking.machine_load import FILE as LOAD
+from tasks.tracking.machine_load import MachineLoad
 from tasks.tracking.prefect_states import (
     ApprovalRequired,
     ProgressArtifact,
@@ -41,8 +44,10 @@ from tasks.tracking.prefect_states import (
     waiting_state,
 )
 from tasks.tracking.run_tracker import StageLog
-from tasks.tracking.stream_logs import stream_logs
 
+DRAWN = ("logs/metrics.jsonl", "results.json")
+JUDGED = ("rollouts.parquet", "results.json")
+"""Files that make figures and graded examples worth their seconds."""
 Metrics = Mapping[str, float]
 Body = Callable[..., Metrics]
 Reads = Callable[[Any], Iterable[Path]]
@@ -189,9 +194,10 @@ class _Computation:
         run.note(found, "reused", "")
         manifest = run.store.manifest(found)
         if manifest.pipeline_run == run.run_id:
-            backfill_logs(run.tracker, found, manifest, self.inputs, self._params)
-        else:
-            run.tracker.reused(run.run_id, found)
+            # An earlier attempt made it, and may have been killed before all of it was logged.
+            log = self._log(found.folder, only_unfinished=True)
+            log.poll()
+            log_result(log, found, manifest, self.inputs)
         run.display.finished(self.stage.name, "cached", found.seconds, found.metrics)
         return found
 
@@ -199,17 +205,16 @@ class _Computation:
         """Run the body in `work` and publish what it made; tracked and shown from start to end."""
         name, run = self.stage.name, self.run
         work.mkdir(parents=True, exist_ok=True)
-        target = run.store.folder(name, self.key)
-        log = run.tracker.stage(run.run_id, name, self.key, self._params, work, target)
-        progress = ProgressArtifact(name) if run.orchestrated else None
+        log = self._log(work)
+        bar = ProgressArtifact(name) if run.orchestrated else None
         began = time.monotonic()
         try:
-            with self._watched(work / "logs" / "child.log") as listen:
+            with self._watched(work / "logs" / "child.log", log, bar) as listen:
                 for artifact in self.inputs:
                     run.store.fetch(artifact)
                 listen(0, 0, "")
                 began = time.monotonic()
-                metrics = self._run_body(work, log, listen, progress)
+                metrics = self._run_body(work, log)
                 seconds = time.monotonic() - began
                 listen(0, 0, "publishing")
                 artifact = self._publish(work, metrics, seconds, log.wait_id())
@@ -220,37 +225,30 @@ class _Computation:
             else:
                 log.finish("FAILED" if isinstance(error, Exception) else "KILLED")
                 run.display.finished(name, "failed", time.monotonic() - began, {})
-            if progress:
-                progress.finish(whole=False)
+            if bar:
+                bar.finish(whole=False)
             raise
-        if progress:
-            progress.finish()
+        if bar:
+            bar.finish()
         log_result(log, artifact, run.store.manifest(artifact), self.inputs)
         run.display.finished(name, "computed", seconds, artifact.metrics)
         return artifact
 
-    def _run_body(
-        self, work: Path, log: StageLog, listen: Listener, progress: ProgressArtifact | None
-    ) -> Metrics:
-        """The metrics of the stage; its logs are streamed while it runs."""
-        with stream_logs(log, work) as poll:
-
-            def heard(done: float, total: float, note: str) -> None:
-                listen(done, total, note)
-                poll()
-                if progress:
-                    progress.update(done, total, note)
-
-            with listening(heard):
-                seed = {"seed": self.run.seed} if self.stage.takes_seed else {}
-                return self.stage.body(work, *self.inputs, settings=self.settings, **seed)
+    def _run_body(self, work: Path, log: StageLog) -> Metrics:
+        """The metrics of the stage; whatever ends it, its logs are told to their end."""
+        seed = {"seed": self.run.seed} if self.stage.takes_seed else {}
+        with ExitStack() as stack:
+            stack.callback(log.poll)
+            if self.run.tracker.uri:  # without a server nobody looks
+                stack.enter_context(MachineLoad(work / LOAD))
+            return self.stage.body(work, *self.inputs, settings=self.settings, **seed)
 
     def _publish(self, work: Path, metrics: Metrics, seconds: float, mlflow_run: str) -> Artifact:
         """Move `work` into its place in the store, with a manifest that says what made it."""
         run, stage = self.run, self.stage
         return run.store.publish(
             work,
-            about=partial(write_sidecar_files, run.store, self.inputs, self.settings),
+            about=self._sidecar_files,
             stage=stage.name,
             version=stage.version,
             key=self.key,
@@ -267,18 +265,68 @@ class _Computation:
             **({"seed": run.seed} if stage.takes_seed else {}),
         )
 
-    @property
-    def _params(self) -> dict[str, str]:
-        return {name: str(value) for name, value in flat(self.settings.model_dump()).items()}
+    def _sidecar_files(self, manifest: Manifest, work: Path) -> list[str]:
+        """Write what only tells about a result: card, figures, examples; nothing here can fail a
+        stage that is done."""
+        names = write_card(self.run.store, manifest, work)
+        try:
+            if any(name in manifest.files for name in DRAWN):
+                names += _figures(manifest.stage, work)
+            judge = getattr(self.settings, "judge", None)
+            if isinstance(judge, JudgeSettings) and any(n in manifest.files for n in JUDGED):
+                names += _graded_examples(self.inputs, judge, work)
+        except Exception as error:
+            message = "%s: figures and graded examples are not complete: %s"
+            logging.getLogger("klear").warning(message, manifest.stage, error)
+        return names
+
+    def _log(self, folder: Path, *, only_unfinished: bool = False) -> StageLog:
+        params = {name: str(value) for name, value in flat(self.settings.model_dump()).items()}
+        made = (self.run.tracker, self.run.run_id, self.stage.name, self.key, params, folder)
+        return StageLog(*made, only_unfinished=only_unfinished)
 
     @contextmanager
-    def _watched(self, log: Path | None = None) -> Iterator[Listener]:
-        """What is reported in the block is shown; nothing for too long, and it fails."""
+    def _watched(
+        self,
+        file: Path | None = None,
+        log: StageLog | None = None,
+        bar: ProgressArtifact | None = None,
+    ) -> Iterator[Listener]:
+        """What is reported in the block is shown; nothing for too long, and it fails with the end
+        of `file`."""
 
         def listen(done: float, total: float, note: str) -> None:
             beat(f"{done:g} of {total:g} {note}".rstrip())
             self.run.display.progress(self.stage.name, done, total, note)
+            if log:
+                log.poll(now=False)
+            if bar:
+                bar.update(done, total, note)
 
-        name, minutes = self.stage.name, self.run.stall_minutes
-        with watched(name, minutes, log) as beat, listening(listen):
+        with watched(self.stage.name, self.run.stall_minutes, file) as beat, listening(listen):
             yield listen
+
+
+def _figures(stage: str, work: Path) -> list[str]:
+    from tasks.report.training import stage_figures  # draws with matplotlib: slow to import
+
+    (work / PLOTS).mkdir(exist_ok=True)
+    names = []
+    for name, svg in stage_figures(stage, work).items():
+        names.append(f"{PLOTS}/{name}.svg")
+        (work / names[-1]).write_text(svg, encoding="utf-8")
+    return names
+
+
+def _graded_examples(inputs: Sequence[Artifact], judge: JudgeSettings, work: Path) -> list[str]:
+    from eval.judge.grades import GRADED
+    from tasks.report.grading import grade_some
+
+    asked = [work / "problems.parquet", *(a.folder / "kept.parquet" for a in inputs)]
+    graded = grade_some(work, [p for p in asked if p.exists()], judge)
+    if not graded:
+        return []
+    path = work / GRADED
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(g.model_dump_json() + "\n" for g in graded), encoding="utf-8")
+    return [GRADED]

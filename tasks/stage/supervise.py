@@ -6,7 +6,7 @@ TERM or INT to the supervisor, or the death of PARENT_PID (even by SIGKILL), sen
 whole tree, and KILL after the grace; a second signal skips the grace. The tree is the command, its
 descendants, and what they left behind: the supervisor is their subreaper, so a grandchild that
 called setsid or lost its parent is still found. Exits with the command's code, 128 + n if signal n
-ended it. Run it with -I, since files beside it shadow standard modules.
+ended it.
 """
 
 import ctypes

@@ -1,8 +1,7 @@
 """The watchdog of a stage: no progress for some minutes fails it, with what it was doing.
 
-A hung engine, a judge that waits for a dead worker or a download that stalls would otherwise look
-like work for days. The main thread is interrupted by a signal, for only that ends a blocking call;
-and again after the same time, should whatever clears up hang as well.
+The main thread is interrupted by a signal, for only that ends a blocking call; and again after the
+same time, should whatever clears up hang as well.
 """
 
 import signal
@@ -11,7 +10,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -31,13 +29,46 @@ class _Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def watched(stage: str, minutes: float | None, log: Path | None = None) -> Iterator[Beat]:
-    """Fail the block with Stalled unless the yielded function is called every so often.
+def interrupting(
+    sign: signal.Signals,
+    handler: Callable[[int, FrameType | None], None],
+    is_time: Callable[[], bool],
+    pause_s: float,
+) -> Iterator[None]:
+    """In this block of the main thread another one asks `is_time` every `pause_s`, and sends it the
+    signal if so. None is handled after the block."""
+    over, lock = threading.Event(), threading.Lock()
+    main = threading.main_thread().ident or 0
 
-    Args:
-        stage: named in the error.
-        minutes: how long it may be silent; None, or a thread other than the main one: no watch.
-        log: its last lines go into the error, if there is such a file.
+    def watch() -> None:
+        while not over.wait(pause_s):
+            if is_time():
+                with lock:
+                    if not over.is_set():
+                        signal.pthread_kill(main, sign)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if not over.is_set():
+            handler(number, frame)
+
+    before = signal.signal(sign, handle)
+    threading.Thread(target=watch, name=f"watch-{sign.name}", daemon=True).start()
+    try:
+        try:
+            yield
+        finally:
+            over.set()  # inside the outer try: the signal may come right here
+    finally:
+        with lock:  # no signal is sent after this
+            over.set()
+        signal.signal(sign, before)
+
+
+@contextmanager
+def watched(stage: str, minutes: float | None, log: Path | None = None) -> Iterator[Beat]:
+    """Fail the block with Stalled unless the yielded function is called every so many minutes.
+
+    None, or a thread other than the main one: no watch. The end of `log` goes into the error.
     """
     if minutes is None or threading.current_thread() is not threading.main_thread():
         yield lambda _: None
@@ -45,21 +76,16 @@ def watched(stage: str, minutes: float | None, log: Path | None = None) -> Itera
     watch = _Watch(minutes * 60)
 
     def interrupt(_: int, frame: FrameType | None) -> None:
-        if not watch.over.is_set():
-            watch.why = watch.why or (
-                f"{stage} made no progress for {minutes:g} minutes (last: "
-                f"{watch.note or 'nothing'}), so it was ended. A slow stage needs a larger "
-                f"stall_minutes{_evidence(log, frame)}"
-            )
-            raise _Interrupted(watch.why)
+        watch.why = watch.why or (
+            f"{stage} made no progress for {minutes:g} minutes (last: {watch.note or 'nothing'}), "
+            "so it was ended. A slow stage needs a larger "
+            f"stall_minutes{_evidence(log, frame)}"
+        )
+        raise _Interrupted(watch.why)
 
-    before = signal.signal(signal.SIGUSR2, interrupt)
-    threading.Thread(target=watch.run, name="watchdog", daemon=True).start()
     try:
-        try:
+        with interrupting(signal.SIGUSR2, interrupt, watch.is_silent, watch.pause_s):
             yield watch.beat
-        finally:
-            watch.over.set()  # inside the outer try: the signal may come right here
     except _Interrupted as error:
         raise Stalled(str(error)) from error
     except (Exception, KeyboardInterrupt) as error:
@@ -68,42 +94,32 @@ def watched(stage: str, minutes: float | None, log: Path | None = None) -> Itera
         if watch.why and ours:
             raise Stalled(watch.why) from error
         raise
-    finally:
-        with watch.lock:  # no signal is sent after this
-            watch.over.set()
-        signal.signal(signal.SIGUSR2, before)
 
 
-@dataclass
 class _Watch:
-    """Sends SIGUSR2 to the main thread whenever nobody called `beat` for `patience_s`."""
+    """Counts for how long nobody has called `beat`."""
 
-    patience_s: float
-    note: str = ""
-    why: str = ""
-    """Why the block was interrupted, unless it went on."""
-    beats: int = 0
-    over: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, patience_s: float) -> None:
+        self.note = self.why = ""
+        """`why`: the block was interrupted, unless it went on."""
+        self.pause_s = min(POLL_S, patience_s / 4)
+        self._patience_s, self._silent_s = patience_s, 0.0
+        self._beaten, self._looked = False, time.monotonic()
 
     def beat(self, note: str) -> None:
-        self.note, self.why = note, ""
-        self.beats += 1
+        self.note, self.why, self._beaten = note, "", True
 
-    def run(self) -> None:
-        pause_s = min(POLL_S, self.patience_s / 4)
-        beats, silent_s, looked = self.beats, 0.0, time.monotonic()
-        while not self.over.wait(pause_s):
-            now = time.monotonic()
-            silent_s += min(now - looked, 2 * pause_s)  # while all stood still, it need not move
-            looked = now
-            if beats != self.beats:
-                beats, silent_s = self.beats, 0.0
-            if silent_s > self.patience_s:
-                silent_s = 0.0
-                with self.lock:
-                    if not self.over.is_set():
-                        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+    def is_silent(self) -> bool:
+        """Whether it has been too long, not counting what the whole machine stood still."""
+        now = time.monotonic()
+        self._silent_s += min(now - self._looked, 2 * self.pause_s)
+        self._looked = now
+        if self._beaten:
+            self._beaten, self._silent_s = False, 0.0
+        if self._silent_s <= self._patience_s:
+            return False
+        self._silent_s = 0.0
+        return True
 
 
 def _evidence(log: Path | None, frame: FrameType | None) -> str:

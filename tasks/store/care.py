@@ -2,17 +2,14 @@
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
-from tasks.store.manifest import MANIFEST, Manifest, UnusableManifest, read_manifest
-from tasks.store.shared import SharedStore
-from tasks.store.store import Store
+from tasks.store.shared import SharedStore, parsed
+from tasks.store.store import MANIFEST, Manifest, Store, read_manifest
 
 SECONDS_A_DAY = 86_400.0
 ABLATE = "ablate_"  # begins the name of an ablation's last stage
@@ -41,11 +38,12 @@ class Waste(NamedTuple):
 
 def published(store: Store) -> list[Result]:
     """Every readable result on this machine, the oldest first."""
-    found: list[Result] = []
-    for folder in _folders(store):
-        with suppress(OSError):
-            found.append(_result(read_manifest(folder), (folder / MANIFEST).stat().st_mtime))
-    return sorted(found, key=_age)
+    return _read(store)[0]
+
+
+def unreadable(store: Store) -> list[str]:
+    """stage/key of every result whose manifest cannot be read: nobody knows what it needs."""
+    return _read(store)[1]
 
 
 def results(store: Store, stage: str = "") -> list[Result]:
@@ -53,7 +51,9 @@ def results(store: Store, stage: str = "") -> list[Result]:
 
     Raises StoreUnreachable when the object store does not answer.
     """
-    far = {(r.manifest.stage, r.manifest.key): r for r in _shared(store, stage)}
+    texts = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
+    shared = (_result(m, time.time(), SHARED) for m in map(parsed, texts) if m)
+    far = {(r.manifest.stage, r.manifest.key): r for r in shared}
     found = []
     for result in published(store):
         if stage in ("", result.manifest.stage):
@@ -72,50 +72,30 @@ def damaged(store: Store) -> Iterator[tuple[str, str]]:
         yield f"{folder.parent.name}/{folder.name}", wrong
 
 
-def unreadable(store: Store) -> list[str]:
-    """stage/key of every result whose manifest cannot be read: nobody knows what it needs."""
-    found: list[str] = []
-    for folder in _folders(store):
-        try:
-            read_manifest(folder)
-        except UnusableManifest:
-            found.append(f"{folder.parent.name}/{folder.name}")
-    return found
-
-
-def shared_unreadable(store: SharedStore) -> list[str]:
-    """stage/key of every shared result whose manifest is damaged, or of a newer klear."""
-    return [name for name, text in store.manifests().items() if _parsed(text) is None]
-
-
 def waste(store: Store, days: float) -> list[Waste]:
-    """What no report of the store was made from, and what killed runs left, older than `days`.
-
-    Results are never waste while a report that they lead to is there, nor while something that
-    is kept was made from them. While a run is under way nothing published is: it may be what the
-    run is reading; nor while a manifest is unreadable, for its inputs are unknown.
+    """What nothing that is kept was made from, older than `days`: reports are kept, and what is
+    younger. While a run is under way, which may be reading it, or a manifest is unreadable, so that
+    its inputs are unknown, only what killed runs left.
     """
     oldest_kept = time.time() - days * SECONDS_A_DAY
     left = list(_left_behind(store, oldest_kept))
-    if is_busy(store) or unreadable(store):
+    every, lost = _read(store)
+    if lost or is_busy(store):
         return left
-    every = published(store)
-    return [
-        *(
-            Waste(f"{m.stage}/{m.key}", store.folder(m.stage, m.key), size, "no report needs it")
-            for m, size, _, _ in _not_needed(every, every, oldest_kept)
-        ),
-        *left,
+    known = {(r.manifest.stage, r.manifest.key): r for r in every}
+    todo = [
+        name
+        for name, result in known.items()
+        if name[0] == "report" or name[0].startswith(ABLATE) or result.made >= oldest_kept
     ]
-
-
-def shared_waste(store: SharedStore, days: float) -> list[Result]:
-    """Shared results older than `days` that no page was made from, neither a shared one nor one of
-    this machine, and nothing that is kept. None while a manifest is unreadable, there or here."""
-    if shared_unreadable(store) or unreadable(store):
-        return []
-    far = _shared(store)
-    return _not_needed(far, [*far, *published(store)], time.time() - days * SECONDS_A_DAY)
+    needed: set[tuple[str, str]] = set()
+    while todo:
+        name = todo.pop()
+        if name in known and name not in needed:
+            needed.add(name)
+            todo += [(i.stage, i.key) for i in known[name].manifest.inputs]
+    unneeded = (known[name] for name in known if name not in needed)
+    return [*(_no_report_needs(store, result) for result in unneeded), *left]
 
 
 def is_busy(store: Store) -> bool:
@@ -130,35 +110,18 @@ def is_busy(store: Store) -> bool:
 def remove(store: Store, rubbish: Waste) -> bool:
     """Remove it; False when a run holds it at this moment."""
     parts = rubbish.path.relative_to(store.root).parts
-    if parts[0] == ".trash":
-        shutil.rmtree(rubbish.path, ignore_errors=True)
-        return True
     stage, key = parts[-2:]
     with store.lock(f"{stage}-{key}", wait=False) as free:
-        if free and parts[0] == ".work":
+        if free and parts[0] in (".work", ".trash"):
             shutil.rmtree(rubbish.path, ignore_errors=True)
         elif free:
             store.discard(stage, key)
         return free
 
 
-def _not_needed(
-    asked: Iterable[Result], every: Iterable[Result], oldest_kept: float
-) -> list[Result]:
-    """Those of `asked` that no page, no younger result and nothing that these need was made of."""
-    known = {(r.manifest.stage, r.manifest.key): r for r in every}
-    todo = [
-        name
-        for name, result in known.items()
-        if name[0] == "report" or name[0].startswith(ABLATE) or result.made >= oldest_kept
-    ]
-    needed: set[tuple[str, str]] = set()
-    while todo:
-        name = todo.pop()
-        if name not in needed:
-            needed.add(name)
-            todo += [(i.stage, i.key) for i in known[name].manifest.inputs] if name in known else []
-    return [r for r in asked if (r.manifest.stage, r.manifest.key) not in needed]
+def _no_report_needs(store: Store, result: Result) -> Waste:
+    stage, key = result.manifest.stage, result.manifest.key
+    return Waste(f"{stage}/{key}", store.folder(stage, key), result.bytes, "no report needs it")
 
 
 def _left_behind(store: Store, oldest_kept: float) -> Iterator[Waste]:
@@ -171,10 +134,16 @@ def _left_behind(store: Store, oldest_kept: float) -> Iterator[Waste]:
                 yield Waste(str(path.relative_to(store.root)), path, size, why)
 
 
-def _shared(store: Store, stage: str = "") -> list[Result]:
-    """The readable results in the object store; none where the store is not shared."""
-    texts = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
-    return [_result(m, time.time(), SHARED) for m in map(_parsed, texts) if m]
+def _read(store: Store) -> tuple[list[Result], list[str]]:
+    """Every result, the oldest first, and the names of those whose manifest cannot be read."""
+    found: list[Result] = []
+    lost: list[str] = []
+    for folder in _folders(store):
+        try:
+            found.append(_result(read_manifest(folder), (folder / MANIFEST).stat().st_mtime))
+        except OSError:
+            lost.append(f"{folder.parent.name}/{folder.name}")
+    return sorted(found, key=_age), lost
 
 
 def _result(manifest: Manifest, otherwise: float, where: str = HERE) -> Result:
@@ -182,13 +151,6 @@ def _result(manifest: Manifest, otherwise: float, where: str = HERE) -> Result:
     with suppress(ValueError):
         otherwise = datetime.fromisoformat(manifest.created).timestamp()
     return Result(manifest, sum(f.bytes for f in manifest.files.values()), otherwise, where)
-
-
-def _parsed(text: bytes) -> Manifest | None:
-    try:
-        return Manifest.model_validate_json(text)
-    except ValidationError:
-        return None
 
 
 def _age(result: Result) -> tuple[float, str, str]:

@@ -6,18 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.store.manifest import InputRef, Manifest, file_sha256
-from tasks.store.store import Store
+from tasks.store.store import InputRef, Manifest, Store, file_sha256
 
 AVERAGE = "avg"
 EVALUATION = "evaluate_"
-SPOKEN = {
-    "math_rl": "rl_math", "code_rl": "rl_code", "math RL": "rl_math", "code RL": "rl_code",
-    "SFT": "sft",
-}  # fmt: skip
+SPOKEN = {"math_rl": "rl_math", "code_rl": "rl_code"}
 RUN_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
-LARGEST_FIRST = 3
-"""Files of a folder that are hashed to find whose copy it is."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +51,8 @@ def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
 def descendants(everything: Sequence[Manifest], result: Manifest) -> list[Manifest]:
     """All of `everything` that was made of `result`, directly or not; a resampled input counts
     only with the digest that was read."""
-    made_of = {(result.stage, result.key, result.digest)}
-    found: list[Manifest] = []
-    size = -1
-    while size < len(found):
+    made_of, found, size = {(result.stage, result.key, result.digest)}, list[Manifest](), -1
+    while size < len(found):  # a forced result of equal bytes is younger than what was made of it
         size = len(found)
         for m in everything:
             read = {(i.stage, i.key, i.digest) for i in m.inputs}
@@ -74,12 +66,12 @@ def find_named(store: Store, manifests: Sequence[Manifest], name: str) -> list[N
     """What `name` means among `manifests` (oldest first), the newest last; empty if nothing.
 
     A name is: stage, stage/key (both may be cut), a digest or key; a path in the store, or a copy
-    of one of its files or folders elsewhere; an MLflow run's id or address; a score as the page of
-    a run names it, [checkpoint/]benchmark[/metric].
+    of something in it; an MLflow run's id or address; a score as the page of a run names
+    it, [checkpoint/]benchmark[/metric].
     """
     name = name.strip().rstrip("/")
     stage, _, key = name.partition("/")
-    stage = SPOKEN.get(stage, stage)
+    stage = _stage(stage)
     if found := [Named(m) for m in manifests if m.stage == stage and m.key.startswith(key)]:
         return found
     if found := [Named(m) for m in _by_path(store, manifests, Path(name).expanduser())]:
@@ -110,28 +102,30 @@ def statement_of(store: Store, manifest: Manifest, benchmark: str) -> dict | Non
     return next((r for r in json.loads(path.read_text()) if r["name"] == benchmark), None)
 
 
+def _stage(spoken: str) -> str:
+    """The stage that a page calls `SFT` or `math RL`."""
+    name = spoken.lower().replace(" ", "_")
+    return SPOKEN.get(name, name)
+
+
 def _by_path(store: Store, manifests: Sequence[Manifest], path: Path) -> list[Manifest]:
-    """A place in the store, or a copy of something in it."""
+    """A place in the store, or a copy of something in it, known by its largest file."""
     try:
-        if not path.exists():
-            return []
-    except OSError:  # no file system has such a name
+        inside = path.resolve(strict=True)
+    except (OSError, ValueError):  # not there, or no file system has such a name
         return []
-    inside, root = path.resolve(), store.root.resolve()
-    if inside.is_relative_to(root):
+    if inside.is_relative_to(root := store.root.resolve()):
         parts = inside.relative_to(root).parts[:2]
         return [m for m in manifests if parts and (m.stage, m.key)[: len(parts)] == parts]
-    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
-    for file in sorted(files, key=lambda p: -p.stat().st_size)[:LARGEST_FIRST]:
-        sha = file_sha256(file)
-        if found := [m for m in manifests if any(f.sha256 == sha for f in m.files.values())]:
-            return found
-    return []
+    files = [inside] if inside.is_file() else [p for p in inside.rglob("*") if p.is_file()]
+    largest = max(files, key=lambda p: p.stat().st_size, default=None)
+    sha = file_sha256(largest) if largest else ""
+    return [m for m in manifests if any(f.sha256 == sha for f in m.files.values())]
 
 
 def _by_score(manifests: Iterable[Manifest], name: str) -> list[Named]:
     parts = name.split("/")
-    checkpoint = SPOKEN.get(parts[0], parts[0]).removeprefix(EVALUATION)
+    checkpoint = _stage(parts[0]).removeprefix(EVALUATION)
     found = []
     for m in manifests:
         rest = parts[1:] if m.stage == EVALUATION + checkpoint else parts

@@ -2,34 +2,204 @@
 
     <url>/<stage>/<key>/manifest.json        what makes the result exist; written last
     <url>/<stage>/<key>/<upload>/<file>      `upload`: digits of the manifest's SHA-256
-    <store>/.shared/<digits of url>/<stage>/<key>    the shared manifest that was seen here last
+    <store>/.shared/<digits of url>/<stage>/<key>    SHA-256 of the shared manifest seen here last
 
 An object store has no rename and no lock, so files are never changed in place: each manifest has
-a folder of its own, an upload that is killed leaves one that no manifest names and that the next
-attempt fills up, and of two machines that computed one key at once the first manifest wins and
-the other machine takes over its result. Whoever forces a stage replaces the manifest that it saw.
-A file that is damaged is never handed out; the machine that met it looks at every byte of that
-result next time, and sends its copy or computes it again.
+a folder of its own, which a killed upload leaves for the next attempt. Of two machines that
+computed one key at once the first manifest wins, and the other takes over its result; whoever
+forces a stage replaces the manifest that it saw. A result that turns out to be damaged while it is
+fetched is taken away: it is computed again, or sent again by a machine with a sound copy.
 """
 
+import errno
 import hashlib
 import logging
+import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
 from configs.machine import Machine
-from tasks.store.manifest import MANIFEST, InputRef, Manifest
-from tasks.store.object_store import ObjectDamaged, ObjectStore, StoreUnreachable
-from tasks.store.store import About, Artifact, Store, nothing
+from configs.settings.explain import ConfigError
+from tasks.stage.progress import report
+from tasks.store.store import (
+    MANIFEST,
+    About,
+    Artifact,
+    FileEntry,
+    InputRef,
+    Manifest,
+    Store,
+    file_sha256,
+    nothing,
+)
 
+TOGETHER = 16  # files a transfer: the library moves them side by side, and each is a sign of life
 DIGITS = 16
 TRIES = 5
 log = logging.getLogger("klear")
+
+
+class StoreUnreachable(RuntimeError):
+    """The object store did not do what it was asked for, however often the library asked."""
+
+
+class ObjectDamaged(OSError):
+    """A file in the object store is missing, or is not what was published."""
+
+
+class ObjectStore:
+    """The objects below `url`, any address that fsspec knows; names are relative to it.
+
+    Keys, endpoints and retries are those of fsspec's libraries (`AWS_ACCESS_KEY_ID` and its like).
+    Raises ConfigError for an address that is none, StoreUnreachable for what the library gave up.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        # Else gcsfs asks a second service, over gRPC and for a minute, whether the bucket is zonal.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        try:
+            self._fs, self._base = fsspec.core.url_to_fs(
+                self.url, use_listings_cache=False, skip_instance_cache=True
+            )
+        except (ImportError, ValueError) as error:  # the library's own text names the package
+            raise ConfigError([f"KLEAR_STORE={url}: {error}"]) from error
+        if isinstance(self._fs, LocalFileSystem):
+            self._fs.auto_mkdir = True  # objects have no folders; files do
+
+    def read(self, name: str) -> bytes | None:
+        """One small object; None if there is none."""
+        with self._asked(f"reading {name}"):
+            try:
+                return self._fs.cat_file(self._at(name))
+            except FileNotFoundError:
+                return None
+
+    def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Small objects by name, read side by side; one that is gone by now is left out."""
+        with self._asked("reading manifests"):
+            found = self._fs.cat([self._at(n) for n in names], on_error="omit") if names else {}
+        return {path[len(self._base) + 1 :]: content for path, content in found.items()}
+
+    def write(self, name: str, content: bytes, *, new: bool) -> None:
+        """One small object at once. `new`: only if there is none, else FileExistsError."""
+        path = self._at(name)
+        with self._asked(f"writing {name}"):
+            if isinstance(self._fs, LocalFileSystem):
+                partial = f"{path}.{uuid.uuid4().hex}"
+                self._fs.pipe_file(partial, content)
+                try:
+                    (os.link if new else os.replace)(partial, path)
+                finally:
+                    Path(partial).unlink(missing_ok=True)
+                return
+            try:
+                self._fs.pipe_file(path, content, mode="create" if new else "overwrite")
+            except OSError as error:
+                if new and error.errno == errno.EINVAL:  # "precondition failed", said otherwise
+                    raise FileExistsError(path) from error
+                if not new or error.errno != errno.ENOSYS:
+                    raise
+                self._fs.pipe_file(path, content)  # the server knows no conditions
+
+    def damage(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> list[str]:
+        """Those of `files` that are not below `of` in their size, and with `verify` digest."""
+        there = self._sizes(of)
+        found = [n for n, f in files.items() if there.get(n) != f.bytes]
+        for number, (name, entry) in enumerate(files.items() if verify else ()):
+            report(number, len(files), "shared files read")
+            if name not in found and self._digest(f"{of}/{name}") != entry.sha256:
+                found.append(name)
+        return found
+
+    def upload(self, folder: Path, files: Mapping[str, FileEntry], to: str) -> None:
+        """Copy `files` of `folder` below `to`; what is there in its size is kept.
+
+        Raises OSError for a file that was changed here.
+        """
+        missing = self.damage(files, to, verify=False)
+        for done in range(0, len(missing), TOGETHER):
+            report(done, len(missing), "files uploaded")
+            names = missing[done : done + TOGETHER]
+            for name in names:
+                if file_sha256(folder / name) != files[name].sha256:
+                    raise OSError(
+                        f"{folder / name} was changed since it was published; "
+                        "the same command with --verify computes it again"
+                    )
+            with self._asked(f"uploading to {to}"):
+                theirs = [self._at(f"{to}/{n}") for n in names]
+                self._fs.put([str(folder / n) for n in names], theirs)
+
+    def download(self, folder: Path, files: Mapping[str, FileEntry], of: str) -> None:
+        """Copy `files` below `of` into `folder`. Raises ObjectDamaged for one that is damaged."""
+        if lost := self.damage(files, of, verify=False):
+            raise ObjectDamaged(f"{self.url}/{of}: {lost[0]} is missing or was changed")
+        every = list(files)
+        for done in range(0, len(every), TOGETHER):
+            report(done, len(every), "files downloaded")
+            names = every[done : done + TOGETHER]
+            for name in names:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with self._asked(f"downloading {of}"):
+                theirs = [self._at(f"{of}/{n}") for n in names]
+                self._fs.get(theirs, [str(folder / n) for n in names])
+            for name in names:
+                if file_sha256(folder / name) != files[name].sha256:
+                    raise ObjectDamaged(f"{self.url}/{of}: {name} is not what was published")
+
+    def names(self, below: str = "") -> list[str]:
+        """Every object, sorted."""
+        return sorted(self._sizes(below))
+
+    def remove(self, name: str) -> None:
+        """Remove an object, or all below a folder; none is no error."""
+        with self._asked(f"removing {name}"):
+            try:
+                if found := self._fs.find(self._at(name)):
+                    self._fs.rm(found)
+            except FileNotFoundError:
+                return
+
+    def _digest(self, name: str) -> str:
+        """SHA-256 of one object of any size, read in blocks."""
+        with self._asked(f"reading {name}"), self._fs.open(self._at(name), "rb") as file:
+            sha = hashlib.sha256()
+            while block := file.read(1 << 22):
+                sha.update(block)
+            return sha.hexdigest()
+
+    def _sizes(self, below: str) -> dict[str, int]:
+        base = self._at(below)
+        with self._asked("listing"):
+            try:
+                found = self._fs.find(base, detail=True)
+            except FileNotFoundError:
+                return {}
+        return {path[len(base) + 1 :]: facts["size"] for path, facts in found.items()}
+
+    def _at(self, name: str) -> str:
+        return f"{self._base}/{name}" if name else self._base
+
+    @contextmanager
+    def _asked(self, what: str) -> Iterator[None]:
+        """StoreUnreachable for what the library gave up: every backend has errors of its own."""
+        try:
+            yield
+        except (FileNotFoundError, FileExistsError, PermissionError):
+            raise
+        except Exception as error:
+            raise StoreUnreachable(
+                f"{self.url}: {what} failed ({error}); the same command continues from here"
+            ) from error
 
 
 def open_store(machine: Machine) -> Store:
@@ -40,9 +210,8 @@ def open_store(machine: Machine) -> Store:
 class SharedStore(Store):
     """The folder `root` in front of the object store at `url` (`s3://bucket/folder`, `gs://…`).
 
-    A result is found by its manifest and the sizes of its files; `fetch` brings the files of
-    those that are read. Whether a result is still shared is asked once a process; after `find` with
-    `verify`, `share` looks at every byte.
+    A result is found by its manifest and the sizes of its files; `fetch` brings the files of those
+    that are read. `share` asks once a process, and after `find` with `verify` looks at every byte.
     """
 
     def __init__(self, root: Path, url: str) -> None:
@@ -50,35 +219,28 @@ class SharedStore(Store):
         self.objects = ObjectStore(url)
         self._settled: set[tuple[str, str]] = set()
         """Results of which this process knows that everybody can find them."""
+        self._to_verify: set[tuple[str, str]] = set()
+        """Results whose shared files `share` must read."""
         self._marks = self.root / ".shared" / _digest(self.objects.url.encode())[:DIGITS]
 
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
-        """As `Store.find`; what is in the object store alone is found too, by the same rules.
-
-        With `verify`, a damaged copy here counts no more where the shared result is sound.
-        """
+        """As `Store.find`; what is in the object store alone is found too, by the same rules. With
+        `verify`, a damaged copy here counts no more where the shared result is sound."""
         found, wrong = super().find(stage, key, verify=verify)
-        seen, doubted = self._seen(stage, key)
         if found:
-            if verify:
-                self._note(stage, key, seen, doubted=True)
+            self._to_verify |= {(stage, key)} if verify else set()
             return found, wrong
         text = self._published(stage, key)
-        self._note(stage, key, _digest(text) if text else "", doubted=doubted)
+        self._note(stage, key, text or b"")
         if text is None:
             return None, wrong
-        name, manifest = f"{self.objects.url}/{stage}/{key}", _parsed(text)
-        if manifest is None:
-            return None, f"{name} has an unreadable manifest"
-        upload = f"{stage}/{key}/{_upload(text)}"
-        if lost := self.objects.wrong(manifest.files, upload, verify=verify or doubted):
-            return None, f"{name}: {lost[0]} is missing or was changed"
-        if verify or doubted:
-            self._note(stage, key, _digest(text))
+        if lost := self._damage(f"{stage}/{key}", text, verify=verify):
+            return None, f"{self.objects.url}/{lost}"
         if verify and wrong:  # `fetch` compares sizes alone and would keep what is here
             with self.lock(f"fetch-{stage}-{key}"):
                 if not super().find(stage, key, verify=True)[0]:  # nor has another run mended it
                     self.discard(stage, key)
+        manifest = Manifest.model_validate_json(text)
         return self._artifact(manifest, self.folder(stage, key)), ""
 
     def manifest(self, artifact: Artifact | InputRef) -> Manifest:
@@ -92,11 +254,8 @@ class SharedStore(Store):
             return Manifest.model_validate_json(text)
 
     def fetch(self, ref: Artifact | InputRef | Manifest) -> None:
-        """Copy a result here, unless it is; every file is checked by its digest.
-
-        Raises FileNotFoundError when it is nowhere, ObjectDamaged when a file is not as it was
-        published; whoever looks for the result next on this machine verifies it first.
-        """
+        """Copy a result here, unless it is. Raises FileNotFoundError when it is nowhere,
+        ObjectDamaged when a file has another digest; nobody finds the shared result then."""
         with self.lock(f"fetch-{ref.stage}-{ref.key}"):
             if super().find(ref.stage, ref.key)[0]:
                 return
@@ -118,25 +277,29 @@ class SharedStore(Store):
         if not super().find(stage, key)[0]:  # it is in the object store alone
             return artifact
         name, text = f"{stage}/{key}", (self.folder(stage, key) / MANIFEST).read_bytes()
-        seen, doubted = self._seen(stage, key)
-        if (stage, key) in self._settled and seen == _digest(text) and not doubted:
+        if (stage, key) in self._to_verify:
+            theirs = self._published(stage, key)
+            if theirs and self._damage(name, theirs, verify=True):
+                self.remove_shared(stage, key)
+            self._to_verify.discard((stage, key))
+        elif (stage, key) in self._settled and self._seen(stage, key) == _digest(text):
             return artifact
-        files, to = Manifest.model_validate_json(text).files, f"{name}/{_upload(text)}"
         for _ in range(TRIES):
             theirs = self._published(stage, key)
-            if theirs and _digest(theirs) != seen and _upload(theirs) not in ("", _upload(text)):
+            is_unseen = theirs and _digest(theirs) != self._seen(stage, key)
+            if theirs and is_unseen and _upload(theirs) not in ("", _upload(text)):
                 try:
                     return self._adopted(artifact, theirs)
-                except ObjectDamaged:  # theirs is of no use to anybody
-                    seen = _digest(theirs)
-            if theirs != text or doubted:
-                self.objects.upload(self.folder(stage, key), files, to, verify=doubted)
+                except ObjectDamaged:  # theirs is of no use to anybody, and gone
+                    continue
             try:
                 if theirs != text:
+                    files = Manifest.model_validate_json(text).files
+                    self.objects.upload(self.folder(stage, key), files, f"{name}/{_upload(text)}")
                     self.objects.write(f"{name}/{MANIFEST}", text, new=theirs is None)
             except FileExistsError:  # another machine was faster
                 continue
-            self._note(stage, key, _digest(text))
+            self._note(stage, key, text)
             self._settled.add((stage, key))
             return artifact
         raise StoreUnreachable(
@@ -145,20 +308,9 @@ class SharedStore(Store):
         )
 
     def shared_damage(self) -> Iterator[tuple[str, str]]:
-        """(stage/key, what is wrong, '' for a sound result) of every shared result, by digests.
-
-        This machine looks closely at a damaged one before it uses it or counts it as shared.
-        """
+        """(stage/key, what is wrong, '' for a sound result) of every shared result, by digests."""
         for name, text in self.manifests().items():
-            manifest = _parsed(text)
-            if manifest is None:
-                yield name, f"{name} has an unreadable manifest"
-            elif lost := self.objects.wrong(manifest.files, f"{name}/{_upload(text)}", verify=True):
-                stage, key = name.split("/")
-                self._note(stage, key, self._seen(stage, key)[0], doubted=True)
-                yield name, f"{name}: {lost[0]} is missing or was changed"
-            else:
-                yield name, ""
+            yield name, self._damage(name, text, verify=True)
 
     def unnamed_uploads(self) -> list[str]:
         """Uploads that no manifest names: killed before their end, or replaced since."""
@@ -173,62 +325,64 @@ class SharedStore(Store):
         found = self.objects.read_all([n for n in names if n.endswith(tail) and n.count("/") == 2])
         return {name.removesuffix(tail): text for name, text in found.items()}
 
-    def remove_shared(self, stage: str, key: str) -> None:
-        """Remove a result from the object store, its manifest first: nobody finds half of it."""
-        self.objects.remove(f"{stage}/{key}/{MANIFEST}")
-        self.objects.remove(f"{stage}/{key}")
-        self._note(stage, key, "")
+    def _damage(self, name: str, text: bytes, *, verify: bool) -> str:
+        """What is wrong with the shared result of the manifest `text`; '' for a sound one."""
+        manifest = parsed(text)
+        if manifest is None:
+            return f"{name} has an unreadable manifest"
+        lost = self.objects.damage(manifest.files, f"{name}/{_upload(text)}", verify=verify)
+        return f"{name}: {lost[0]} is missing or was changed" if lost else ""
 
     def _adopted(self, made: Artifact, theirs: bytes) -> Artifact:
         """The result that another machine published first, in place of `made`."""
         log.warning("%s/%s: another machine was first, its result is used", made.stage, made.key)
         with self.lock(f"fetch-{made.stage}-{made.key}"):
             self._copy(made.stage, made.key, theirs)
-        return self._artifact(
-            Manifest.model_validate_json(theirs), self.folder(made.stage, made.key)
-        )
+        manifest = Manifest.model_validate_json(theirs)
+        return self._artifact(manifest, self.folder(made.stage, made.key))
 
     def _copy(self, stage: str, key: str, text: bytes) -> None:
         """Bring the files of the manifest `text` here and publish them by one rename."""
-        manifest = _parsed(text)
-        if manifest is None:
-            raise ObjectDamaged(f"{self.objects.url}/{stage}/{key} has an unreadable manifest")
         work = self.root / ".trash" / f"fetch-{uuid.uuid4().hex}"
         work.mkdir(parents=True)
         try:
+            manifest = parsed(text)
+            if manifest is None:
+                raise ObjectDamaged(f"{self.objects.url}/{stage}/{key} has an unreadable manifest")
             self.objects.download(work, manifest.files, f"{stage}/{key}/{_upload(text)}")
             (work / MANIFEST).write_bytes(text)
             self.discard(stage, key)
             self.folder(stage, key).parent.mkdir(parents=True, exist_ok=True)
             work.rename(self.folder(stage, key))
         except ObjectDamaged as error:
-            self._note(stage, key, _digest(text), doubted=True)
+            self.remove_shared(stage, key)
             raise ObjectDamaged(
                 f"{error}; the next run that makes {stage} computes it again"
             ) from error
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        self._note(stage, key, _digest(text))
+        self._note(stage, key, text)
+
+    def remove_shared(self, stage: str, key: str) -> None:
+        """Remove a result from the object store, its manifest first: nobody finds half of it."""
+        self.objects.remove(f"{stage}/{key}/{MANIFEST}")
+        self.objects.remove(f"{stage}/{key}")
 
     def _published(self, stage: str, key: str) -> bytes | None:
         return self.objects.read(f"{stage}/{key}/{MANIFEST}")
 
-    def _seen(self, stage: str, key: str) -> tuple[str, bool]:
-        """SHA-256 of the shared manifest that this machine saw last ('': none), and whether its
-        files are doubted."""
-        try:
-            digest, _, doubt = (self._marks / stage / key).read_text().partition(" ")
-        except FileNotFoundError:
-            return "", False
-        return digest, bool(doubt)
+    def _seen(self, stage: str, key: str) -> str:
+        """SHA-256 of the shared manifest that this machine saw last."""
+        path = self._marks / stage / key
+        return path.read_text() if path.exists() else ""
 
-    def _note(self, stage: str, key: str, digest: str, *, doubted: bool = False) -> None:
+    def _note(self, stage: str, key: str, text: bytes) -> None:
         path = self._marks / stage / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{digest} doubted" if doubted else digest)
+        path.write_text(_digest(text))
 
 
-def _parsed(text: bytes) -> Manifest | None:
+def parsed(text: bytes) -> Manifest | None:
     """The manifest; None for what is none, or is one of a newer klear."""
     try:
         return Manifest.model_validate_json(text)
@@ -239,7 +393,7 @@ def _parsed(text: bytes) -> Manifest | None:
 def _upload(text: bytes) -> str:
     """The folder of the files that a manifest lists. The MLflow run has no part in it, for it may
     be signed later; '' for what is no manifest."""
-    manifest = _parsed(text)
+    manifest = parsed(text)
     if manifest is None:
         return ""
     unsigned = manifest.model_copy(update={"mlflow_run": ""})

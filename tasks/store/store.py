@@ -4,12 +4,10 @@
     <store>/.work/<stage>/<key>/    the folder while it is made; what a kill leaves is resumed
     <store>/.locks/                 flock files: the kernel frees them when their holder dies
 
-In an output folder `.resume/` is scratch (deleted at publish). What only tells about the result
-(`logs/`, the card `README.md`, `plots/` and other pages) is kept, but is not part of its content
-digest: equal rows stay equal.
+In an output folder `.resume/` is scratch, deleted at publish; `logs/`, the card and other pages are
+kept, but are no part of the content digest: equal rows stay equal.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,29 +16,114 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, JsonValue, ValidationError, field_validator
 
+from configs.files import locked
 from eval.records import Record
 from tasks.stage.progress import report
-from tasks.store.manifest import (
-    MANIFEST,
-    FileEntry,
-    InputRef,
-    Manifest,
-    UnusableManifest,
-    damage,
-    file_sha256,
-    read_manifest,
-)
+from training.layout import LOGS, SCRATCH
 
-SCRATCH = ".resume"
-LOGS = "logs"
+MANIFEST = "manifest.json"
+MANIFEST_FORMAT = 1
+NEWER = "a newer klear made it"
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=200)]
+"""Of a stage, or a key: one folder below the store and never one beside it."""
 CARD = "README.md"
 PLOTS = "plots"
-CONTAMINATION_PAGE = "decontamination.html"
-ABOUT = frozenset({LOGS, CARD, PLOTS, CONTAMINATION_PAGE})
+ABOUT = frozenset({LOGS, CARD, PLOTS, "decontamination.html"})
+"""What only tells about a result: no part of its content digest."""
+
+
+class FileEntry(Record):
+    bytes: int
+    sha256: str
+
+
+class InputRef(Record):
+    stage: Name
+    key: Name
+    digest: str
+
+
+class Manifest(Record):
+    """What a published folder holds and what made it."""
+
+    format: int = MANIFEST_FORMAT
+    stage: Name
+    version: int
+    key: Name
+    digest: str
+    settings: dict[str, JsonValue]
+    seed: int | None = None
+    inputs: tuple[InputRef, ...] = ()
+    files: dict[str, FileEntry]
+    metrics: dict[str, float] = Field(default_factory=dict)
+    seconds: float
+    pipeline_run: str
+    mlflow_run: str = ""
+    git_commit: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+    hardware: str = ""
+    created: str
+
+    @field_validator("format")
+    @classmethod
+    def format_is_known(cls, number: int) -> int:
+        if number > MANIFEST_FORMAT:
+            raise ValueError(f"format {number}, this klear reads {MANIFEST_FORMAT}: {NEWER}")
+        return number
+
+    @field_validator("files")
+    @classmethod
+    def files_lie_in_the_folder(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+        """A manifest that somebody else wrote must not reach beyond its folder."""
+        if wrong := [n for n in files if Path(n).is_absolute() or ".." in Path(n).parts]:
+            raise ValueError(f"{wrong[0]} is outside of the result")
+        return files
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class UnusableManifest(FileNotFoundError):
+    """A folder that is no result: its manifest is missing, damaged, or that of a newer klear."""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a published folder. Raises UnusableManifest, which says what is wrong."""
+    try:
+        text = (folder / MANIFEST).read_bytes()
+        return Manifest.model_validate_json(text)
+    except FileNotFoundError:
+        raise UnusableManifest("no manifest") from None
+    except OSError as error:
+        raise UnusableManifest(f"an unreadable manifest ({error.strerror})") from error
+    except ValidationError as error:
+        reasons = [e["msg"] for e in error.errors() if NEWER in e["msg"]]
+        why = reasons[0].removeprefix("Value error, ") if reasons else "damaged"
+        raise UnusableManifest(f"an unreadable manifest ({why})") from error
+
+
+def damage(path: Path, entry: FileEntry, verify: bool) -> str:
+    """What is wrong with a published file; '' if nothing is. Its digest is read with `verify`."""
+    try:
+        if not path.is_file():
+            return "is missing"
+        size = path.stat().st_size
+        if size != entry.bytes:
+            return f"has {size} bytes, not {entry.bytes}"
+        if not os.access(path, os.R_OK):
+            return "cannot be read (Permission denied)"
+        if verify and file_sha256(path) != entry.sha256:
+            return "was changed since it was published"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return ""
 
 
 class Artifact(Record):
@@ -68,15 +151,11 @@ class Artifact(Record):
         return cls(stage=stage, key=digest[:16], digest=digest, folder=folder)
 
 
-def scan(folder: Path) -> dict[str, FileEntry]:
-    """Every file below `folder` (without scratch and manifest) with its size and SHA-256."""
-    names = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    mine = (n for n in names if n.parts[0] != SCRATCH and str(n) != MANIFEST)
-    return scan_only(folder, map(str, mine))
-
-
-def scan_only(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
-    """The named files below `folder` with their sizes and SHA-256."""
+def scan(folder: Path, names: Iterable[str] | None = None) -> dict[str, FileEntry]:
+    """Size and SHA-256 of the named files below `folder`; of all but scratch and manifest."""
+    if names is None:
+        every = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file())
+        names = [str(n) for n in every if n.parts[0] != SCRATCH and str(n) != MANIFEST]
     paths = {name: folder / name for name in names}
     found: dict[str, FileEntry] = {}
     for name, path in paths.items():
@@ -148,7 +227,7 @@ class Store:
         """
         files = scan(work)
         manifest = Manifest(files=files, digest=content_digest(files), **fields)
-        pages = scan_only(work, about(manifest, work))
+        pages = scan(work, about(manifest, work))
         manifest = manifest.model_copy(update={"files": files | pages})
         text = manifest.model_dump_json(indent=1)
         with (work / MANIFEST).open("w") as file:
@@ -181,26 +260,12 @@ class Store:
     @contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:
         """Hold `name` exclusively; yields False if `wait` is off and somebody else holds it."""
-        path = self.root / ".locks" / name.replace("/", "-")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-                return
-            yield True
+        with locked(self.root / ".locks" / name.replace("/", "-"), wait=wait) as file:
+            yield file is not None
 
     def _artifact(self, manifest: Manifest, folder: Path) -> Artifact:
-        return Artifact(
-            stage=manifest.stage,
-            key=manifest.key,
-            digest=manifest.digest,
-            folder=folder,
-            metrics=manifest.metrics,
-            mlflow_run=manifest.mlflow_run,
-            seconds=manifest.seconds,
-        )
+        fields = {"stage", "key", "digest", "metrics", "mlflow_run", "seconds"}
+        return Artifact(folder=folder, **manifest.model_dump(include=fields))
 
 
 def stage_key(stage: str, version: int, settings: str, seed: int | None, inputs: list[str]) -> str:

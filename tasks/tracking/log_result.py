@@ -8,26 +8,35 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 from configs.files import replace_text
 from configs.settings.base import flat
-from eval.judge.grades import GRADED, Graded, read_graded
+from configs.settings.evaluation import LEARNING_CURVE
+from eval.judge.grades import GRADED, read_graded
 from tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
-from tasks.tracking.mlflow_client import MODEL_TAG, Mlflow, Point, Span, dataset
+from tasks.tracking.mlflow_client import (
+    ARTIFACT_TAG,
+    MODEL_TAG,
+    NOTE_TAG,
+    Mlflow,
+    Point,
+    dataset,
+)
 from tasks.tracking.run_tracker import StageLog, Tracker
-from tasks.tracking.stream_logs import curve_names, log_files_of
+from training.layout import CHECKPOINT, METRICS
 
-CONTEXTS = {"sft": "training", "rl_math": "training", "rl_code": "training"}
-ALIASES = {"base": "base", "sft": "sft", "rl_math": "math_rl", "rl_code": "code_rl"}
+ALIASES = {"rl_math": "math_rl", "rl_code": "code_rl"}
+"""Of a model's version, where it is not the name of its stage."""
 BEST = "best"
+EVALUATES = "evaluate"
+TRAINS = ("sft", "rl_math", "rl_code")
 NOT_PROTOCOL = ("model", "checkpoint", "engine")
 """Fields of a result's statement that name who answered, not how it was asked."""
-MAIN = ("kept.parquet", "samples.parquet", "scores.parquet", "difficulty.parquet")
+MAIN = ("kept", "samples", "scores", "difficulty")
 """The table that a stage is read for, where it has several."""
 
 
@@ -35,13 +44,11 @@ def log_result(
     log: StageLog, artifact: Artifact, manifest: Manifest, inputs: Sequence[Artifact]
 ) -> None:
     """Queue everything about a published result; ends the run as FINISHED."""
-    result = _Result(log, artifact, manifest, inputs)
-    figures = sorted(name for name in manifest.files if name.startswith(f"{PLOTS}/"))
-    for name in (*figures, MANIFEST, CARD):
-        path = artifact.folder / name
+    for name in (*sorted(n for n in manifest.files if n.startswith(f"{PLOTS}/")), MANIFEST, CARD):
+        path, place = artifact.folder / name, "figures" if name.startswith(PLOTS) else None
         if path.exists():
-            place = "figures" if name in figures else ""
-            log.put(name, lambda s, run, path=path, place=place: s.file(run, path, place))
+            log.put(name, lambda s, run, path=path, at=place: s.log_artifact(run, str(path), at))
+    result = _Result(log.tracker, artifact, manifest, inputs)
     log.put("the manifest's run", result.sign)
     log.put("the checkpoint", result.checkpoint)
     log.put("datasets", result.datasets)
@@ -52,29 +59,16 @@ def log_result(
     log.finish("FINISHED")
 
 
-def backfill_logs(
-    tracker: Tracker,
-    artifact: Artifact,
-    manifest: Manifest,
-    inputs: Sequence[Artifact],
-    params: Mapping[str, str],
-) -> None:
-    """Tell what a run that was killed had published but not told; nothing if it had."""
-    folder, run = artifact.folder, manifest.pipeline_run
-    log = tracker.stage(run, artifact.stage, artifact.key, params, folder, folder, True)
-    log_files_of(log, folder)
-    log_result(log, artifact, manifest, inputs)
-
-
 class _Result:
     """One published result; each method is one message, and may be sent again."""
 
     def __init__(
-        self, log: StageLog, artifact: Artifact, manifest: Manifest, inputs: Sequence[Artifact]
+        self, tracker: Tracker, artifact: Artifact, manifest: Manifest, inputs: Sequence[Artifact]
     ) -> None:
-        self._log, self._artifact, self._manifest = log, artifact, manifest
-        self._inputs = inputs
+        self._tracker, self._artifact, self._manifest = tracker, artifact, manifest
+        self._inputs, self._name = inputs, f"{artifact.stage}/{artifact.key}"
         self._made = datetime.fromisoformat(manifest.created).timestamp()
+        self._evaluates = artifact.stage.startswith(EVALUATES)
         self._model = ""
         """The checkpoint that this stage made or read."""
 
@@ -87,21 +81,34 @@ class _Result:
 
     def checkpoint(self, server: Mlflow, run_id: str) -> None:
         """A stage with weights makes a model and a version of it; others may read one."""
-        artifact, tracker = self._artifact, self._log.tracker
-        if not (artifact.folder / "checkpoint").exists():
+        artifact, tracker = self._artifact, self._tracker
+        folder = artifact.folder / CHECKPOINT
+        if not folder.exists():
             models = (_model_of(server, source) for source in self._inputs)
             self._model = next(filter(None, models), "")
             return
-        about = _checkpoint(artifact, self._manifest)
-        self._model = server.model(tracker.experiment, run_id, **about)
-        readme = about["files"]["README.md"]
-        version = server.version(tracker.name, self._model, run_id, about["tags"], readme)
-        server.alias(tracker.name, ALIASES.get(artifact.stage, artifact.stage), version)
+        tags = {
+            ARTIFACT_TAG: self._name,
+            "klear.digest": artifact.digest,
+            "klear.path": str(folder),
+            "klear.git_commit": self._manifest.git_commit,
+        }
+        params = {n: str(v) for n, v in flat(self._manifest.settings).items()}
+        model = f"{artifact.stage}-{artifact.key}"
+        self._model = server.model(tracker.experiment, run_id, model, params, tags)
+        about = (
+            f"Checkpoint {self._name}, digest `{artifact.digest[:16]}`. The weights stay in the "
+            f'store:\n\n    AutoModelForCausalLM.from_pretrained("{folder}")\n    vllm serve '
+            f"{folder}\n\nThe whole chain: `klear lineage {self._name}`\n"
+        )
+        version = server.version(tracker.name, self._model, run_id, tags, about)
+        alias = ALIASES.get(artifact.stage, artifact.stage)
+        server.set_registered_model_alias(tracker.name, alias, version)
 
     def datasets(self, server: Mlflow, run_id: str) -> None:
         """Rows read and rows made, by name and digest; models read."""
-        evaluates = self._artifact.stage.startswith("evaluate")
-        context = "eval" if evaluates else CONTEXTS.get(self._artifact.stage, "input")
+        trains = self._artifact.stage in TRAINS
+        context = "eval" if self._evaluates else "training" if trains else "input"
         data = [(d, context) for a in self._inputs if (d := dataset_of(a))]
         if made := dataset_of(self._artifact):
             data.append((made, "output"))
@@ -111,16 +118,16 @@ class _Result:
         values = {**self._manifest.metrics, "seconds": self._manifest.seconds}
         drawn = curve_names(self._artifact.folder)  # their last value is there already
         points = [Point(n, v, self._made) for n, v in values.items() if n not in drawn]
-        scores = self._model if self._artifact.stage.startswith("evaluate") else ""
-        data = next((d for a in self._inputs if (d := dataset_of(a))), None) if scores else None
-        server.points(run_id, points, scores, data)
+        read = (dataset_of(a) for a in self._inputs) if self._evaluates else ()
+        model = self._model if self._evaluates else ""
+        server.points(run_id, points, model, next(filter(None, read), None) if model else None)
 
     def scores(self, server: Mlflow, _: str) -> None:
         """Scores on the model's version; `best` goes to the highest mean of one protocol.
 
         Versions that were asked other questions, or in another way, are not compared.
         """
-        results, name = self._artifact.folder / "results.json", self._log.tracker.name
+        results, name = self._artifact.folder / "results.json", self._tracker.name
         if not self._model or not results.exists():
             return
         rows = json.loads(results.read_text())
@@ -134,80 +141,63 @@ class _Result:
             "score": f"{sum(known.values()) / len(known):.6f}",
             "protocol": protocol_of(rows),
         }
-        server.tag_version(name, mine, tags)
+        for tag, value in tags.items():
+            server.set_model_version_tag(name, mine, tag, value)
         versions[mine] = {**versions[mine], **tags}
         rivals = [v for v, t in versions.items() if t.get("protocol") == tags["protocol"]]
         best = max(rivals, key=lambda v: (float(versions[v]["score"]), -int(v)))
-        server.alias(name, BEST, best)
+        server.set_registered_model_alias(name, BEST, best)
 
     def traces(self, server: Mlflow, run_id: str) -> None:
-        for i, graded in enumerate(read_graded(self._artifact.folder / GRADED)):
+        """The graded answers: asked, written, graded, with every check of the judge."""
+        artifact = self._artifact
+        model = {"mlflow.modelId": self._model} if self._model else {}
+        for i, graded in enumerate(read_graded(artifact.folder / GRADED)):
+            step = "" if graded.step is None else f"step {graded.step}, "
+            tags = {
+                "mlflow.traceName": f"{artifact.stage}: {step}{graded.problem_id} #{graded.index}",
+                "klear.stage": artifact.stage,
+                "klear.problem": graded.problem_id,
+                "klear.verdict": graded.verdict,
+                "klear.reward": "" if graded.reward is None else f"{graded.reward:g}",
+            }
             server.trace(
-                self._log.tracker.experiment,
-                run_id,
-                self._model,
-                time=self._made + i / 1000,
-                **_trace(graded, self._artifact),
+                self._tracker.experiment,
+                f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
+                self._made + i / 1000,
+                {"prompt": graded.prompt},
+                graded.model_dump(mode="json", exclude={"step", "problem_id", "index", "prompt"}),
+                {"mlflow.sourceRun": run_id, **model},
+                tags,
             )
 
     def note(self, server: Mlflow, run_id: str) -> None:
         """The page of the run says which result it made, and how to see the whole chain."""
-        name = f"{self._artifact.stage}/{self._artifact.key}"
         digest, commit = self._artifact.digest, self._manifest.git_commit
         note = (
-            f"**{name}**, digest `{digest[:16]}`, commit `{commit[:12] or '-'}`\n\n"
-            f"- files: `{self._artifact.folder}`\n- the whole chain: `klear lineage {name}`"
+            f"**{self._name}**, digest `{digest[:16]}`, commit `{commit[:12] or '-'}`\n\n"
+            f"- files: `{self._artifact.folder}`\n- the whole chain: `klear lineage {self._name}`"
         )
         tags = {"klear.digest": digest, "klear.git_commit": commit}
-        server.tag(run_id, {"mlflow.note.content": note, **tags})
+        server.tag(run_id, {NOTE_TAG: note, **tags})
+
+
+def curve_names(folder: Path) -> set[str]:
+    """The metrics that a finished stage drew as curves."""
+    paths = [folder / name for name in (METRICS, LEARNING_CURVE)]
+    lines = [line for path in paths if path.exists() for line in path.read_text().splitlines()]
+    return set().union(*(json.loads(line)["metrics"] for line in lines))
 
 
 def _model_of(server: Mlflow, artifact: Artifact) -> str:
     """The id of the model that an artifact is; '' if it is none or nobody recorded it."""
     path = artifact.folder / MANIFEST
-    if not path.exists() or not (artifact.folder / "checkpoint").exists():
+    if not path.exists() or not (artifact.folder / CHECKPOINT).exists():
         return ""
     # Not the artifact's: the run may have been signed in after the artifact was handed out.
     run_id = json.loads(path.read_text())["mlflow_run"]
-    run = server.run(run_id) if run_id else None
+    run = server.active_run(run_id) if run_id else None
     return run.data.tags.get(MODEL_TAG, "") if run else ""
-
-
-def _checkpoint(artifact: Artifact, manifest: Manifest) -> dict[str, Any]:
-    """What the server keeps of a checkpoint: where it is, what it was made from, how to load it."""
-    name, folder = f"{artifact.stage}/{artifact.key}", artifact.folder / "checkpoint"
-    pointer = {
-        "artifact_path": str(folder),
-        "flavors": {"klear": {"artifact": name, "digest": artifact.digest, "uri": str(folder)}},
-        "metadata": {
-            "git_commit": manifest.git_commit,
-            "seed": manifest.seed,
-            "made_from": [f"{i.stage}/{i.key} {i.digest}" for i in manifest.inputs],
-        },
-    }
-    readme = f"""Checkpoint {name}, digest `{artifact.digest[:16]}`. The weights stay in the store:
-
-    AutoModelForCausalLM.from_pretrained("{folder}")
-    vllm serve {folder}
-
-What it was made from and what was made from it: `klear lineage {name}`
-"""
-    lineage = folder / "lineage.json"
-    return {
-        "name": f"{artifact.stage}-{artifact.key}",
-        "params": {n: str(v) for n, v in flat(manifest.settings).items()},
-        "tags": {
-            "klear.artifact": name,
-            "klear.digest": artifact.digest,
-            "klear.path": str(folder),
-            "klear.git_commit": manifest.git_commit,
-        },
-        "files": {
-            "MLmodel": yaml.safe_dump(pointer, sort_keys=False),
-            "README.md": readme,
-            **({"lineage.json": lineage.read_text()} if lineage.exists() else {}),
-        },
-    }
 
 
 def protocol_of(results: Sequence[Mapping[str, Any]]) -> str:
@@ -227,68 +217,16 @@ def _tag(name: str) -> str:
     return "".join(c if c.isalnum() or c in "_-." else "_" for c in name)
 
 
-def _trace(graded: Graded, artifact: Artifact) -> dict[str, Any]:
-    """A graded answer: asked, written, judged, and every check of the judge."""
-    step = "" if graded.step is None else f"step {graded.step}, "
-    asked = {"prompt": graded.prompt}
-    grade = {
-        "verdict": graded.verdict,
-        "reward": graded.reward,
-        "pass_rate": graded.pass_rate,
-        "reason": graded.reason,
-    }
-    judged = {"answer": graded.answer, "checks in all": graded.checks_in_all}
-    spans = [
-        Span("graded answer", "CHAIN", asked, {"answer": graded.answer, **grade}),
-        Span("write", "LLM", asked, {"text": graded.text}),
-        Span("judge", "EVALUATOR", judged, grade, is_error=graded.correct is False),
-    ]
-    for check in graded.checks:
-        given = {"input": check.input, "expected": check.expected}
-        said = {"verdict": check.verdict, "reason": check.reason}
-        spans.append(Span(check.name, "EVALUATOR", given, said, check.verdict != "AC"))
-    said = f"{graded.verdict}, reward {graded.reward}: {graded.answer or graded.text[-200:]}"
-    return {
-        "key": f"{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
-        "spans": spans,
-        "preview": (graded.prompt, said),
-        "tags": {
-            "mlflow.traceName": f"{artifact.stage}: {step}{graded.problem_id} #{graded.index}",
-            "klear.stage": artifact.stage,
-            "klear.problem": graded.problem_id,
-            "klear.verdict": graded.verdict,
-            "klear.reward": "" if graded.reward is None else f"{graded.reward:g}",
-        },
-    }
-
-
 def dataset_of(artifact: Artifact) -> Any:
-    """An artifact's rows, from the parquet footers alone.
-
-    None: a checkpoint, a report, or nothing but pages.
-    """
+    """An artifact's rows, counted by the parquet footers; None: a checkpoint, or only pages."""
     folder = artifact.folder
-    tables = sorted(folder.glob("*.parquet"))
-    if not tables or (folder / "checkpoint").exists():
+    rows = {p.stem: pq.read_metadata(p).num_rows for p in sorted(folder.glob("*.parquet"))}
+    if not rows or (folder / CHECKPOINT).exists():
         return None
-    main = next((folder / n for n in MAIN if (folder / n).exists()), tables[0])
-    rows = {path.stem: pq.read_metadata(path).num_rows for path in tables}
+    main = next((name for name in MAIN if name in rows), next(iter(rows)))
     return dataset(
         artifact.stage,
         artifact.digest[:16],
         {"uri": str(folder), "artifact": f"{artifact.stage}/{artifact.key}"},
-        [(f.name, _type(f.type)) for f in pq.read_schema(main)],
-        num_rows=rows[main.stem],
-        **{f"rows {name}": count for name, count in rows.items()},
-        bytes=sum(path.stat().st_size for path in tables),
+        {"num_rows": rows[main], **{f"rows {name}": count for name, count in rows.items()}},
     )
-
-
-def _type(kind: pa.DataType) -> str:
-    if pa.types.is_boolean(kind):
-        return "boolean"
-    if pa.types.is_integer(kind):
-        return "long"
-    if pa.types.is_floating(kind):
-        return "double"
-    return "string"  # nested columns are JSON to a reader

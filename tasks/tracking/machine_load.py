@@ -12,7 +12,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
@@ -48,7 +47,7 @@ class MachineLoad:
             self._sample()
 
     def _sample(self) -> None:
-        (cpu, memory, pids), now = measure(), time.monotonic()
+        (cpu, memory), now = measure(), time.monotonic()
         used = max(cpu - self._cpu, 0.0) / max(now - self._at, 1e-3)
         self._cpu, self._at = cpu, now
         metrics = {
@@ -57,7 +56,7 @@ class MachineLoad:
             "system/system_memory_usage_percentage": 100 * memory / psutil.virtual_memory().total,
         }
         with suppress(Exception):  # a driver that fails takes no stage with it
-            metrics |= gpu_metrics(self._gpus, pids)
+            metrics |= gpu_metrics(self._gpus)
         line = {"step": self._step, "time": time.time(), "metrics": metrics}
         with suppress(OSError):  # the folder of a failed stage may be gone
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,21 +70,20 @@ def pause_s(elapsed: float) -> float:
     return min(max(SHORTEST_S, elapsed / SAMPLES_AT_FULL_RATE), LONGEST_S)
 
 
-def measure() -> tuple[float, float, set[int]]:
-    """CPU seconds (ended children included), resident bytes (shared pages counted in each) and
-    the numbers of this process and everything below it."""
+def measure() -> tuple[float, float]:
+    """CPU seconds (ended children included) and resident bytes (shared pages counted in each) of
+    this process and everything below it."""
     me = psutil.Process()
     cpu = memory = 0.0
-    processes = [me, *me.children(recursive=True)]
-    for process in processes:
+    for process in (me, *me.children(recursive=True)):
         with suppress(psutil.Error):  # it ended meanwhile
             t = process.cpu_times()
             cpu += t.user + t.system + t.children_user + t.children_system
             memory += process.memory_info().rss
-    return cpu, memory, {p.pid for p in processes}
+    return cpu, memory
 
 
-def _nvml() -> ModuleType | None:
+def _nvml() -> Any:
     """NVIDIA's management library, ready; None on a machine without."""
     try:
         import pynvml
@@ -96,20 +94,14 @@ def _nvml() -> ModuleType | None:
         return None
 
 
-def gpu_metrics(nvml: Any, mine: set[int]) -> dict[str, float]:
-    """Utilisation of every device, and the memory of the processes `mine` on it.
-
-    In a container the driver's process numbers are the host's: then it is the device's memory.
-    """
+def gpu_metrics(nvml: Any) -> dict[str, float]:
+    """Utilisation and memory of every device: in a container nobody knows whose processes run."""
     found: dict[str, float] = {}
     for i in range(nvml.nvmlDeviceGetCount() if nvml else 0):
         device = nvml.nvmlDeviceGetHandleByIndex(i)
         memory = nvml.nvmlDeviceGetMemoryInfo(device)
-        running = nvml.nvmlDeviceGetComputeRunningProcesses(device)
-        known = [p.usedGpuMemory or 0 for p in running if p.pid in mine]
-        used = sum(known) if known else memory.used
-        found[f"system/gpu_{i}_memory_usage_megabytes"] = used / MB
-        found[f"system/gpu_{i}_memory_usage_percentage"] = 100 * used / memory.total
+        found[f"system/gpu_{i}_memory_usage_megabytes"] = memory.used / MB
+        found[f"system/gpu_{i}_memory_usage_percentage"] = 100 * memory.used / memory.total
         utilisation = nvml.nvmlDeviceGetUtilizationRates(device).gpu
         found[f"system/gpu_{i}_utilization_percentage"] = float(utilisation)
     return found
@@ -118,10 +110,9 @@ def gpu_metrics(nvml: Any, mine: set[int]) -> dict[str, float]:
 def _earlier(path: Path) -> tuple[int, float]:
     """The next step, and when the first sample was taken; a line cut by a kill is cut off."""
     text = path.read_bytes() if path.exists() else b""
-    whole = text[: text.rfind(b"\n") + 1]
-    if whole != text:
-        path.write_bytes(whole)
-    lines = whole.splitlines()
+    lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
     if not lines:
+        path.unlink(missing_ok=True)
         return 0, time.time()
+    path.write_bytes(b"".join(lines))
     return json.loads(lines[-1])["step"] + 1, json.loads(lines[0])["time"]

@@ -1,4 +1,4 @@
-"""The only MLflow code: every call to the tracking server, plain data in and ids out.
+"""The only MLflow code: its client, and the requests that take more than one of its calls.
 
 Whatever may be sent again after a kill (datasets, models, traces, points) is there once then.
 """
@@ -6,9 +6,7 @@ Whatever may be sent again after a kill (datasets, models, traces, points) is th
 import base64
 import hashlib
 import json
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from mlflow import MlflowClient, entities
@@ -19,6 +17,8 @@ from mlflow.tracing.client import TracingClient
 METRICS_A_BATCH = 900  # the server takes at most 1,000 a request
 PARAMS_A_BATCH = 90
 LONGEST_PARAM = 500
+PARENT_TAG = "mlflow.parentRunId"
+NOTE_TAG = "mlflow.note.content"
 MODEL_TAG = "klear.model"
 ARTIFACT_TAG = "klear.artifact"
 PREVIEW = 1_000  # characters of a trace in lists
@@ -34,95 +34,78 @@ class Point(NamedTuple):
     step: int = 0
 
 
-class Span(NamedTuple):
-    """One step of a trace; the first span of a trace is its root."""
-
-    name: str
-    kind: str
-    inputs: Mapping[str, Any]
-    outputs: Mapping[str, Any]
-    is_error: bool = False
-
-
 def dataset(
-    name: str,
-    digest: str,
-    source: Mapping[str, str],
-    columns: Iterable[tuple[str, str]],
-    **rows: float,
+    name: str, digest: str, source: Mapping[str, str], profile: Mapping[str, float]
 ) -> entities.Dataset:
-    """The rows of one artifact, without the rows: where they are, (name, type) of their columns."""
-    spec = [{"name": n, "type": t, "required": False} for n, t in columns]
+    """The rows of one artifact without the rows: where they are and how many."""
     return entities.Dataset(
         name=name,
         digest=digest,
         source_type="local",
         source=json.dumps(dict(source)),
-        schema=json.dumps({"mlflow_colspec": spec}),
-        profile=json.dumps(rows),
+        profile=json.dumps(dict(profile)),
     )
 
 
-class Mlflow:
+class Mlflow(MlflowClient):
     """One tracking server (http URL) or database (absolute sqlite URI)."""
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
-        self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        super().__init__(tracking_uri=uri, registry_uri=uri)
 
     def experiment(self, name: str) -> str:
         """The id of an experiment, created if it is new."""
-        found = self._client.get_experiment_by_name(name)
+        found = self.get_experiment_by_name(name)
         if found is None:
             try:
-                return self._client.create_experiment(name)
+                return self.create_experiment(name)
             except MlflowException:  # another run created it in the meantime
-                found = self._client.get_experiment_by_name(name)
+                found = self.get_experiment_by_name(name)
                 if found is None:
                     raise
         return found.experiment_id
 
-    def create_run(self, experiment: str, name: str, tags: Mapping[str, str]) -> str:
-        return self._client.create_run(experiment, run_name=name, tags=dict(tags)).info.run_id
+    def new_run(self, experiment: str, name: str, tags: Mapping[str, str]) -> str:
+        return self.create_run(experiment, run_name=name, tags=dict(tags)).info.run_id
 
     def find_run(self, experiment: str, tags: Mapping[str, str]) -> str:
         """The id of a run that has all of `tags`; '' if there is none."""
-        runs = self._client.search_runs([experiment], _with_tags(tags), max_results=1)
+        runs = self.search_runs([experiment], _with_tags(tags), max_results=1)
         return runs[0].info.run_id if runs else ""
 
-    def run(self, run_id: str) -> entities.Run | None:
+    def active_run(self, run_id: str) -> entities.Run | None:
         """None: deleted by hand, never made, or on another server."""
-        found = _if_there(lambda: self._client.get_run(run_id))
+        found = _if_there(lambda: self.get_run(run_id))
         return found if found and found.info.lifecycle_stage == "active" else None
 
     def set_status(self, run_id: str, status: str) -> None:
         """RUNNING, FINISHED, FAILED, KILLED or SCHEDULED."""
         if status == "RUNNING":
-            self._client.update_run(run_id, status=status)
+            self.update_run(run_id, status=status)
         else:
-            self._client.set_terminated(run_id, status)
+            self.set_terminated(run_id, status)
 
     def mark_crashed(self, run_id: str) -> None:
         """A run that died, and the stages below it: what still runs or waits is KILLED."""
-        run = self.run(run_id)
+        run = self.active_run(run_id)
         if run is None:
             return
-        for its in (f"attributes.run_id = '{run_id}'", f"tags.`mlflow.parentRunId` = '{run_id}'"):
+        for its in (f"attributes.run_id = '{run_id}'", _with_tags({PARENT_TAG: run_id})):
             for status in ("RUNNING", "SCHEDULED"):
                 living = f"attributes.status = '{status}' and {its}"
-                for found in self._client.search_runs([run.info.experiment_id], living):
-                    self._client.set_terminated(found.info.run_id, "KILLED")
+                for found in self.search_runs([run.info.experiment_id], living):
+                    self.set_terminated(found.info.run_id, "KILLED")
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
-        self._client.log_batch(run_id, tags=[entities.RunTag(k, v) for k, v in tags.items()])
+        self.log_batch(run_id, tags=[entities.RunTag(k, v) for k, v in tags.items()])
 
     def params(self, run_id: str, params: Mapping[str, str]) -> None:
         """Those that the run has not yet: it may have been killed between two batches."""
-        there = self._client.get_run(run_id).data.params
+        there = self.get_run(run_id).data.params if params else {}
         given = {n[:250]: v[:LONGEST_PARAM] for n, v in params.items()}
         every = [entities.Param(n, v) for n, v in given.items() if n not in there]
         for i in range(0, len(every), PARAMS_A_BATCH):
-            self._client.log_batch(run_id, params=every[i : i + PARAMS_A_BATCH])
+            self.log_batch(run_id, params=every[i : i + PARAMS_A_BATCH])
 
     def points(
         self,
@@ -135,36 +118,30 @@ class Mlflow:
         about = {"dataset_name": data.name, "dataset_digest": data.digest} if data else {}
         every = [
             entities.Metric(
-                legal(p.name), p.value, int(p.time * 1000), p.step, model_id=model or None, **about
+                _legal(p.name), p.value, int(p.time * 1000), p.step, model_id=model or None, **about
             )
             for p in points
         ]
         for i in range(0, len(every), METRICS_A_BATCH):
-            self._client.log_batch(run_id, metrics=every[i : i + METRICS_A_BATCH])
+            self.log_batch(run_id, metrics=every[i : i + METRICS_A_BATCH])
 
     def last_step(self, run_id: str, metric: str) -> int:
         """The last step that a metric has; -1 if none."""
-        history = self._client.get_metric_history(run_id, legal(metric))
+        history = self.get_metric_history(run_id, _legal(metric))
         return max((m.step for m in history), default=-1)
-
-    def file(self, run_id: str, path: Path, folder: str = "") -> None:
-        self._client.log_artifact(run_id, str(path), folder or None)
-
-    def text(self, run_id: str, text: str, name: str) -> None:
-        self._client.log_text(run_id, text, name)
 
     def inputs(
         self, run_id: str, data: Iterable[tuple[entities.Dataset, str]], models: Iterable[str]
     ) -> None:
         """Datasets with their context (training, eval, output, …), and models that a run read."""
-        there = self._client.get_run(run_id).inputs
+        there = self.get_run(run_id).inputs
         known = {m.model_id for m in there.model_inputs} if there else set()
         new = [entities.LoggedModelInput(m) for m in dict.fromkeys(models) if m not in known]
         tagged = [
             entities.DatasetInput(d, [entities.InputTag("mlflow.data.context", context)])
             for d, context in data
         ]
-        self._client.log_inputs(run_id, tagged, new)
+        self.log_inputs(run_id, tagged, new)
 
     def model(
         self,
@@ -173,28 +150,21 @@ class Mlflow:
         name: str,
         params: Mapping[str, str],
         tags: Mapping[str, str],
-        files: Mapping[str, str],
     ) -> str:
         """The id of the model with these tags, recorded as made by the run if it is new.
 
-        `files` (name, text) are all that is uploaded: weights stay where they are.
+        Nothing is uploaded: weights stay where they are.
         """
         same = {n: tags[n] for n in (ARTIFACT_TAG, "klear.digest")}
-        found = self._client.search_logged_models([experiment], _with_tags(same), max_results=1)
-        made = found[0] if found else None
-        if made is None:
-            made = self._client.create_logged_model(
-                experiment, name, run_id, dict(tags), dict(params), "checkpoint"
-            )
+        found = self.search_logged_models([experiment], _with_tags(same), max_results=1)
+        made = found[0] if found else self.create_logged_model(
+            experiment, name, run_id, dict(tags), dict(params), "checkpoint"
+        )  # fmt: skip
         if made.status != entities.LoggedModelStatus.READY:
-            with tempfile.TemporaryDirectory() as folder:
-                for file, text in files.items():
-                    Path(folder, file).write_text(text, encoding="utf-8")
-                self._client.log_model_artifacts(made.model_id, folder)
-            self._client.finalize_logged_model(made.model_id, "READY")
-        there = self._client.get_run(run_id).outputs
+            self.finalize_logged_model(made.model_id, "READY")
+        there = self.get_run(run_id).outputs
         if there is None or made.model_id not in {m.model_id for m in there.model_outputs}:
-            self._client.log_outputs(run_id, [entities.LoggedModelOutput(made.model_id, 0)])
+            self.log_outputs(run_id, [entities.LoggedModelOutput(made.model_id, 0)])
         self.tag(run_id, {MODEL_TAG: made.model_id})
         return made.model_id
 
@@ -206,13 +176,13 @@ class Mlflow:
             if known.get(MODEL_TAG) == model:
                 return version
         try:
-            self._client.create_registered_model(name)
+            self.create_registered_model(name)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        made = self._client.create_model_version(
+        made = self.create_model_version(
             name,
-            self._client.get_logged_model(model).artifact_location,
+            self.get_logged_model(model).artifact_location,
             run_id,
             {**tags, MODEL_TAG: model},
             description=about,
@@ -221,88 +191,70 @@ class Mlflow:
         )
         return str(made.version)
 
+    def version_tags(self, name: str) -> dict[str, dict[str, str]]:
+        """The tags of every version of a registered model; `MODEL_TAG` is the model's id."""
+        found = self.search_model_versions(f"name='{name}'")
+        return {str(v.version): dict(v.tags) for v in found}
+
     def artifact_of(self, model: str) -> str:
         """stage/key behind `m-…` or `models:/NAME@ALIAS` or `models:/NAME/VERSION`; '' if none."""
         name, at, alias = model.removeprefix("models:/").partition("@")
         if not model.startswith("models:/"):
-            found = _if_there(lambda: self._client.get_logged_model(model))
+            found = _if_there(lambda: self.get_logged_model(model))
         elif at:
-            found = _if_there(lambda: self._client.get_model_version_by_alias(name, alias))
+            found = _if_there(lambda: self.get_model_version_by_alias(name, alias))
         else:
             name, _, version = name.partition("/")
-            found = _if_there(lambda: self._client.get_model_version(name, version))
+            found = _if_there(lambda: self.get_model_version(name, version))
         return found.tags.get(ARTIFACT_TAG, "") if found else ""
-
-    def version_tags(self, name: str) -> dict[str, dict[str, str]]:
-        """The tags of every version of a registered model; `MODEL_TAG` is the model's id."""
-        found = self._client.search_model_versions(f"name='{name}'")
-        return {str(v.version): dict(v.tags) for v in found}
-
-    def tag_version(self, name: str, version: str, tags: Mapping[str, str]) -> None:
-        for tag, value in tags.items():
-            self._client.set_model_version_tag(name, version, tag, value)
-
-    def alias(self, name: str, alias: str, version: str) -> None:
-        self._client.set_registered_model_alias(name, alias, version)
 
     def trace(
         self,
         experiment: str,
-        run_id: str,
-        model: str,
         key: str,
         time: float,
-        spans: Sequence[Span],
+        asked: Mapping[str, Any],
+        answered: Mapping[str, Any],
+        about: Mapping[str, str],
         tags: Mapping[str, str],
-        preview: tuple[str, str],
     ) -> None:
-        """A trace whose id is made of its key; `preview`: request and response in lists."""
-        seed = hashlib.sha256(f"{run_id}/{key}".encode()).digest()
-        trace_id = f"tr-{seed[:16].hex()}"
-        client = TracingClient(self.uri)
-        client.start_trace(
-            entities.TraceInfo(
-                trace_id,
-                entities.TraceLocation.from_experiment_id(experiment),
-                int(time * 1000),
-                entities.TraceState.OK,
-                request_preview=preview[0][:PREVIEW],
-                response_preview=preview[1][:PREVIEW],
-                execution_duration=0,
-                trace_metadata={
-                    "mlflow.sourceRun": run_id,
-                    **({"mlflow.modelId": model} if model else {}),
-                },
-                tags=dict(tags),
-            )
+        """A trace of one span whose id is made of its key: MLflow's own tracing gives every trace
+        a new id, so that a message sent twice would be two. `about`: its metadata."""
+        seed = hashlib.sha256(key.encode()).digest()
+        trace_id, start_ns = f"tr-{seed[:16].hex()}", int(time * 1e9)
+        info = entities.TraceInfo(
+            trace_id,
+            entities.TraceLocation.from_experiment_id(experiment),
+            int(time * 1000),
+            entities.TraceState.OK,
+            request_preview=json.dumps(asked)[:PREVIEW],
+            response_preview=json.dumps(answered)[:PREVIEW],
+            execution_duration=0,
+            trace_metadata=dict(about),
+            tags=dict(tags),
         )
-        made = [_span(s, i, seed, trace_id, int(time * 1e9) + i) for i, s in enumerate(spans)]
-        client.log_spans(experiment, made)
-
-
-def _span(span: Span, number: int, seed: bytes, trace_id: str, start_ns: int) -> MlflowSpan:
-    def ident(of: int) -> str:
-        return base64.b64encode(hashlib.sha256(seed + of.to_bytes(4)).digest()[:8]).decode()
-
-    attributes = {
-        "mlflow.traceRequestId": trace_id,
-        "mlflow.spanType": span.kind,
-        "mlflow.spanInputs": dict(span.inputs),
-        "mlflow.spanOutputs": dict(span.outputs),
-    }
-    return MlflowSpan.from_dict(
-        {
-            "trace_id": base64.b64encode(seed[:16]).decode(),
-            "span_id": ident(number),
-            "parent_span_id": ident(0) if number else None,
-            "name": span.name,
-            "start_time_unix_nano": start_ns,
-            "end_time_unix_nano": start_ns + 1,
-            "status": {"code": f"STATUS_CODE_{'ERROR' if span.is_error else 'OK'}", "message": ""},
-            "attributes": {name: json.dumps(value) for name, value in attributes.items()},
-            "events": [],
+        attributes = {
+            "mlflow.traceRequestId": trace_id,
+            "mlflow.spanType": "EVALUATOR",
+            "mlflow.spanInputs": asked,
+            "mlflow.spanOutputs": answered,
         }
-    )
+        span = MlflowSpan.from_dict(
+            {
+                "trace_id": base64.b64encode(seed[:16]).decode(),
+                "span_id": base64.b64encode(seed[16:24]).decode(),
+                "parent_span_id": None,
+                "name": tags["mlflow.traceName"],
+                "start_time_unix_nano": start_ns,
+                "end_time_unix_nano": start_ns + 1,
+                "status": {"code": "STATUS_CODE_OK", "message": ""},
+                "attributes": {name: json.dumps(value) for name, value in attributes.items()},
+                "events": [],
+            }
+        )
+        client = TracingClient(self.tracking_uri)
+        client.start_trace(info)
+        client.log_spans(experiment, [span])
 
 
 def _if_there(ask: Callable[[], Found]) -> Found | None:
@@ -319,6 +271,6 @@ def _with_tags(tags: Mapping[str, str]) -> str:
     return " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
 
 
-def legal(name: str) -> str:
+def _legal(name: str) -> str:
     """MLflow allows letters, digits, _ - . space : and / in metric names."""
     return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)

@@ -1,12 +1,8 @@
 """What Prefect shows of runs and stages that it cannot know by itself, by its public client.
 
-A worker ends the runs that came from a form; a run from the command line has nobody, so a thread
-asks for its state now and then and interrupts it on Cancel. A run whose process died is marked as
-crashed by the next one. A stage that waits for approval shows that on its task run. Task runs
-reach Prefect as events, which are lost with a server that dies: a run settles its own at its end.
-
-`get_client` fails at once where nobody answers, and retries on a busy server
-(`PREFECT_CLIENT_MAX_RETRIES`); whatever is only shown is best effort.
+Cancel of a run from the command line, crashed runs, stages that wait for approval, progress bars,
+and states that were lost with a server. `get_client` fails at once where nobody answers, and
+retries on a busy server (`PREFECT_CLIENT_MAX_RETRIES`); whatever is only shown is best effort.
 """
 
 import contextvars
@@ -30,6 +26,8 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import deployment, task_run
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused
+
+from tasks.stage.watchdog import interrupting
 
 SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_BETWEEN_UPDATES = 3.0
@@ -56,52 +54,33 @@ def cancellable(flow_run: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    asked = threading.Event()
+
+    def is_asked() -> bool:
+        """Once: whatever clears up afterwards is not interrupted."""
+        if asked.is_set() or not is_cancelling(flow_run):
+            return False
+        asked.set()
+        return True
 
     def interrupt(_: int, __: FrameType | None) -> None:
         raise CancelledInUI(flow_run)
 
-    over, lock = threading.Event(), threading.Lock()
-
-    def watch() -> None:
-        while not over.wait(SECONDS_BETWEEN_LOOKS):
-            if is_cancelling(flow_run):
-                with lock:
-                    if not over.is_set():
-                        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-                return
-
     # Not SIGINT: a shell that starts a command in the background makes it ignore that one.
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    threading.Thread(target=watch, name="cancel-watcher", daemon=True).start()
-    try:
+    with interrupting(signal.SIGUSR1, interrupt, is_asked, SECONDS_BETWEEN_LOOKS):
         yield
-    finally:
-        with lock:  # no signal is sent from here on
-            over.set()
-        signal.signal(signal.SIGUSR1, before)
 
 
 def is_cancelling(flow_run: str) -> bool:
     """Whether somebody asked the run to end and it has not said yet that it did. Best effort."""
-    found = _best_effort(
-        "look at the run's state", lambda client: client.read_flow_run(UUID(flow_run)).state
-    )
-    return found is not None and found.is_cancelling()
+    state = _best_effort(lambda client: client.read_flow_run(UUID(flow_run)).state)
+    return state is not None and state.is_cancelling()
 
 
 def set_cancelled(flow_run: str) -> None:
     """Mark the run as Cancelled, ten seconds before its worker would. Best effort."""
     state = Cancelled(message=CANCELLED)
-    _best_effort(
-        "mark the run as cancelled",
-        lambda client: client.set_flow_run_state(UUID(flow_run), state, force=True),
-    )
-
-
-def set_cancelled_if_asked(flow_run: str) -> None:
-    """`set_cancelled` where the run was asked to end by a Cancel and not by another signal."""
-    if is_cancelling(flow_run):
-        set_cancelled(flow_run)
+    _best_effort(lambda client: client.set_flow_run_state(UUID(flow_run), state, force=True))
 
 
 def mark_crashed(flow_run: str) -> None:
@@ -117,23 +96,18 @@ def mark_crashed(flow_run: str) -> None:
 
 
 def _had_a_process(state: State) -> bool:
-    """Scheduled, AwaitingRetry and Suspended have none: the worker starts one when it is time.
-
-    A Pending that is fresh is a retry whose process is being started.
-    """
-    if state.is_pending():
+    """Scheduled, AwaitingRetry and Suspended have none: the worker starts one when it is time."""
+    if state.is_pending():  # a fresh one is a retry whose process is being started
         return datetime.now(UTC) - state.timestamp > LONGEST_LAUNCH
     waits_in_a_process = state.is_paused() and not state.state_details.pause_reschedule
     return state.is_running() or state.is_cancelling() or waits_in_a_process
 
 
 def crash_task_runs(flow_run: str) -> None:
-    """Task runs that a killed attempt of this flow run left under way, or waiting for an answer,
-    would stay so for ever."""
+    """Mark task runs that a killed attempt of this flow run left under way or waiting."""
     with get_client(sync_client=True) as client:
         for found in _task_runs(client, flow_run):
             if found.state is not None and not found.state.is_final():
-                _LOG.info("marking task run %s as crashed", found.name)
                 client.set_task_run_state(found.id, Crashed(message=CRASHED), force=True)
 
 
@@ -147,10 +121,8 @@ EndedTasks = dict[str, tuple[Task[..., Any], State[Any]]]
 
 
 def settle_task_runs(flow_run: str, ended: EndedTasks) -> None:
-    """Tell the server last states that it does not know: it was away, or died with the events.
-
-    Waits for a server that is unreachable. Best effort: the run has its results anyway.
-    """
+    """Tell the server last states that it does not know: task runs reach it as events, which are
+    lost with a server that dies. Waits for one that is unreachable. Best effort."""
     deadline = time.monotonic() + PATIENCE_AT_THE_END_S
     while ended:
         try:
@@ -184,41 +156,32 @@ def is_deployment_run() -> bool:
 
 
 def waiting_state(error: ApprovalRequired) -> State[None]:
-    """The state of the current task run until `settle_approval`.
-
-    Prefect can pause a run, not a task: the task run ends when the question comes up, as paused.
-    """
+    """The state of the current task run until `settle_approval`: Prefect can pause a run, not a
+    task, so the task run ends as paused when the question comes up."""
     error.task_run = str(task_run.id)
     return Paused(name=WAITING, message=str(error))
 
 
 def settle_approval(error: ApprovalRequired, approved: bool | None) -> None:
     """The state of the task run that waited; None: nobody answered. Best effort."""
-    if approved is None:
-        state: State[None] = Crashed(name="NotAnswered", message=str(error))
-    elif approved:
-        state = Completed(name="Approved", message=str(error))
-    else:
-        state = Failed(name="Refused", message=str(error))
-    _best_effort(
-        "show the answer on its task run",
-        lambda client: client.set_task_run_state(UUID(error.task_run), state, force=True),
-    )
+    said = str(error)
+    answers: dict[bool | None, State[Any]] = {
+        True: Completed(name="Approved", message=said),
+        False: Failed(name="Refused", message=said),
+        None: Crashed(name="NotAnswered", message=said),
+    }
+    task, state = UUID(error.task_run), answers[approved]
+    _best_effort(lambda client: client.set_task_run_state(task, state, force=True))
 
 
 class ProgressArtifact:
-    """A progress bar on the stage's task run, created at the first update.
-
-    A server that is slow or away must neither fail a stage nor make it wait: one figure at a time
-    is sent by a thread, and those in between are dropped.
-    """
+    """A progress bar on the stage's task run. A thread sends one figure at a time and drops those
+    in between: a server that is slow or away neither fails a stage nor makes it wait."""
 
     def __init__(self, stage: str) -> None:
-        self._stage = stage
-        self._id: UUID | None = None
+        self._stage, self._id, self._due = stage, None, 0.0
         self._latest = 0.0, ""
-        self._sending: threading.Thread | None = None
-        self._due = 0.0
+        self._sending = threading.Thread()
 
     def update(self, done: float, total: float, note: str = "") -> None:
         """Show `done` of `total`; without a total there is nothing to show."""
@@ -226,28 +189,25 @@ class ProgressArtifact:
             return
         count = f"{self._stage}: {done:,.6g} of {total:,.6g}"
         self._latest = min(100.0, 100.0 * done / total), f"{count} {note}".rstrip()
-        is_free = self._sending is None or not self._sending.is_alive()
-        if is_free and time.monotonic() >= self._due:
-            self._start(*self._latest)
+        if not self._sending.is_alive() and time.monotonic() >= self._due:
+            self._send(*self._latest)
 
     def finish(self, *, whole: bool = True) -> None:
         """100 % if the stage is `whole`, else the last figure; waits a few seconds at most."""
-        if self._sending is None:
-            return
-        self._sending.join(LAST_WORD_S)
-        if whole and not self._sending.is_alive():
-            self._start(100.0, self._latest[1])
+        if self._due:
+            self._sending.join(LAST_WORD_S)
+        if self._due and whole and not self._sending.is_alive():
+            self._send(100.0, self._latest[1])
             self._sending.join(LAST_WORD_S)
 
-    def _start(self, percent: float, about: str) -> None:
+    def _send(self, percent: float, about: str) -> None:
         self._due = time.monotonic() + SECONDS_BETWEEN_UPDATES
         context = contextvars.copy_context()  # an artifact belongs to its task run
-        self._sending = threading.Thread(
-            target=context.run, args=(self._send, percent, about), daemon=True
-        )
+        call = (self._show, percent, about)
+        self._sending = threading.Thread(target=context.run, args=call, daemon=True)
         self._sending.start()
 
-    def _send(self, percent: float, about: str) -> None:
+    def _show(self, percent: float, about: str) -> None:
         try:
             if self._id is not None:
                 update_progress_artifact(artifact_id=self._id, progress=percent, description=about)
@@ -259,11 +219,11 @@ class ProgressArtifact:
             _LOG.debug("progress of %s not shown: %s", self._stage, error)
 
 
-def _best_effort(what: str, call: Callable[[SyncPrefectClient], Any]) -> Any:
+def _best_effort(call: Callable[[SyncPrefectClient], Any]) -> Any:
     """What `call` returns; None where Prefect does not answer."""
     try:
         with get_client(sync_client=True) as client:
             return call(client)
     except Exception as error:
-        _LOG.debug("could not %s: %s", what, error)
+        _LOG.debug("Prefect did not answer: %s", error)
         return None

@@ -1,31 +1,52 @@
 """Experiment = profile, parent run = pipeline, child run = stage: what is logged, and when.
 
-Everything but the first call of a run goes through a queue, so that no stage waits for the server
-and a server that is unreachable for a while misses nothing. A killed run is continued, never
-doubled: the pipeline's run is found again by its id in the run state, a stage's run by
-(parent, stage, key), and metric steps that are already there are not logged twice.
+Everything but the first call of a run is a message that one thread sends in its turn, so that no
+stage waits for the server and a server that is unreachable misses nothing. (MLflow's own
+asynchronous logging covers metrics alone, and drops a batch whose retries are used up.)
+
+A killed run is continued, never doubled: the pipeline's run is found again by its id in the run
+state, a stage's run by (parent, stage, key), and steps that are there are not logged twice.
 """
 
 import json
+import logging
+import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from tasks.store.store import Artifact
-from tasks.tracking.log_queue import LogQueue
-from tasks.tracking.mlflow_client import Mlflow, Point
+import requests
+
+from configs.settings.evaluation import LEARNING_CURVE
+from tasks.tracking.machine_load import FILE, MARKER
+from tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, Point
+from training.layout import METRICS, SHOWN
 
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""
-REUSED_TAG = "klear.reused"
-"""On a pipeline's run: JSON, stage → the run that made the result which was not computed again."""
-STEP_METRIC = "step"  # logged with every line of metrics.jsonl; its history says what is there
+STEP_METRIC = "step"
+CURVES = {METRICS: STEP_METRIC, LEARNING_CURVE: "rollout_step", FILE: MARKER}
+"""Files of lines {"step", "time", "metrics"} in a stage's folder, each with the metric that is
+logged with every line: its history says which steps the server has."""
 TABLES_TAG = "mlflow.loggedArtifacts"  # which JSON artifacts the UI displays as tables
 TABLES_LISTED = 40  # the latest ones; a tag holds few thousand characters
+SECONDS_BETWEEN_POLLS = 2.0
 SECONDS_FOR_AN_ID = 3.0
-Send = Callable[[Mlflow, str], object]
-"""(server, run id) → one message."""
+PAUSE_S = 2.0
+SECONDS_BETWEEN_WARNINGS = 60.0
+# What a proxy says for a server that is down, and a server that is starting or too busy.
+_UNREACHABLE = re.compile(r"(?:failed with error code |too many |^)50[234]\b")
+_BROKEN = (
+    requests.exceptions.ConnectionError,
+    requests.exceptions.Timeout,
+    requests.exceptions.ChunkedEncodingError,  # it was killed in the middle of its answer
+)
+_LOG = logging.getLogger("klear")
+Send = Callable[[Mlflow], object]
 
 
 class NotLogged(RuntimeError):
@@ -33,66 +54,54 @@ class NotLogged(RuntimeError):
 
 
 class Tracker:
-    """One pipeline's view of an MLflow server (or an absolute sqlite URI)."""
+    """One pipeline's view of an MLflow server, and the messages to it; without a `uri` nobody
+    listens. The thread that sends lives while there are messages."""
 
-    def __init__(self, uri: str, experiment: str) -> None:
+    def __init__(self, uri: str = "", experiment: str = "") -> None:
         self.uri, self.name = uri, experiment
-        self.queue = LogQueue()
-        self.server = Mlflow(uri)
-        self.experiment = self.server.experiment(experiment)
-        self._reused: dict[str, str] = {}
-        self._reused_logged: dict[str, str] = {}
+        self.refused = 0
+        """Messages that the server answered with an error."""
+        self._messages: deque[tuple[str, Send]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self.experiment = self.server.experiment(experiment) if uri else ""
 
-    def put(self, what: str, send: Callable[[Mlflow], object], *, soon: bool = False) -> None:
-        """Call `send(server)` when its turn comes."""
-        self.queue.put(what, lambda: send(self.server), soon=soon)
+    @cached_property
+    def server(self) -> Mlflow:
+        return Mlflow(self.uri)
+
+    def put(self, what: str, send: Send, *, soon: bool = False) -> None:
+        """Call `send(server)` after all that was put before, or right after what is being sent;
+        `what` names it in warnings."""
+        if not self.uri:
+            return
+        with self._changed:
+            self._messages.insert(1 if soon else len(self._messages), (what, send))
+            if self._thread is None:
+                # A daemon: a run that is cancelled ends at once, whatever is left to send.
+                self._thread = threading.Thread(target=self._work, name="mlflow-queue", daemon=True)
+                self._thread.start()
+
+    def flush(self, seconds: float = 60.0) -> bool:
+        """Wait until everything has arrived; False if it has not within `seconds`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._messages, seconds)
 
     def start_pipeline(
         self, name: str, tags: Mapping[str, str], resume: str = "", same: Sequence[str] = ()
     ) -> str:
         """The run of a pipeline: `resume` continued if it still exists, else the one whose tags
         named by `same` are those of `tags`, else a new one."""
-        found = resume if resume and self.server.run(resume) else ""
+        if not self.uri:
+            return resume or f"untracked-{time.time_ns()}"
+        found = resume if resume and self.server.active_run(resume) else ""
         if not found and same:
             found = self.server.find_run(self.experiment, {n: tags[n] for n in same})
         if not found:
-            return self.server.create_run(self.experiment, name, tags)
+            return self.server.new_run(self.experiment, name, tags)
         self.server.set_status(found, "RUNNING")
         self.server.tag(found, tags)
         return found
-
-    def stage(
-        self,
-        parent: str,
-        stage: str,
-        key: str,
-        params: Mapping[str, str],
-        work: Path,
-        target: Path,
-        only_unfinished: bool = False,
-    ) -> "StageLog":
-        """The child run of (parent, stage, key), reopened if an earlier attempt left it.
-
-        With `only_unfinished` a run that is FINISHED is left alone and nothing is logged.
-        """
-        tags = {"mlflow.parentRunId": parent, "klear.stage": stage, "klear.key": key}
-        return StageLog(self, tags, params, work, target, only_unfinished)
-
-    def reused(self, parent: str, artifact: Artifact) -> None:
-        """Say on the parent which run made a result that was not computed again."""
-        self._reused[artifact.stage] = artifact.mlflow_run or "-"
-        self.put("reused results", lambda server: self._log_reused(server, parent))
-
-    def _log_reused(self, server: Mlflow, parent: str) -> None:
-        """All that is known by now in one tag; the messages behind it find nothing new to say."""
-        known = dict(self._reused)
-        if known != self._reused_logged:
-            server.tag(parent, {REUSED_TAG: json.dumps(known)})
-            self._reused_logged = known
-
-    def params(self, run_id: str, params: Mapping[str, str]) -> None:
-        """The settings of a run; those that a run which is continued has are not logged again."""
-        self.put("parameters", lambda server: server.params(run_id, params))
 
     def log(self, run_id: str, metrics: Mapping[str, float]) -> None:
         now = time.time()
@@ -101,15 +110,11 @@ class Tracker:
 
     def log_files(self, run_id: str, *paths: Path) -> None:
         for path in filter(Path.exists, paths):
-            self.put(path.name, lambda server, path=path: server.file(run_id, path))
-
-    def log_text(self, run_id: str, text: str, name: str) -> None:
-        self.put(name, lambda server: server.text(run_id, text, name))
+            self.put(path.name, lambda server, path=path: server.log_artifact(run_id, str(path)))
 
     def note(self, run_id: str, markdown: str) -> None:
         """The text on top of the run's page."""
-        tags = {"mlflow.note.content": markdown}
-        self.put("the note", lambda server: server.tag(run_id, tags))
+        self.put("the note", lambda server: server.tag(run_id, {NOTE_TAG: markdown}))
 
     def run_url(self, run_id: str) -> str:
         """The run's page in the MLflow UI; '' without a server."""
@@ -120,10 +125,8 @@ class Tracker:
         return f"{self.uri}/#/experiments/{self.experiment}/runs/{run_id}{machine_learning}"
 
     def finish(self, run_id: str, status: str) -> None:
-        """The end of a pipeline's run: FINISHED, FAILED or KILLED.
-
-        Raises NotLogged when the run finished and the server has not heard all of it.
-        """
+        """The end of a pipeline's run: FINISHED, FAILED or KILLED. Raises NotLogged when it is
+        FINISHED and the server has not heard all of it."""
         self.put("the end", lambda server: server.set_status(run_id, status))
         if not self.flush(PATIENCE_AT_THE_END_S[status]) and status == "FINISHED":
             raise NotLogged(
@@ -132,47 +135,72 @@ class Tracker:
                 "then the same command logs the rest"
             )
 
-    def flush(self, seconds: float = 60.0) -> bool:
-        """Wait until the server knows everything; False if it does not within `seconds`."""
-        return self.queue.flush(seconds)
+    def _work(self) -> None:
+        while True:
+            self._send(*self._messages[0])
+            with self._changed:
+                self._messages.popleft()
+                if not self._messages:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+
+    def _send(self, what: str, send: Send) -> None:
+        warned = float("-inf")
+        while True:
+            try:
+                send(self.server)
+                return
+            except Exception as error:  # of any kind: a message must never end the thread
+                line = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+                if not is_unreachable(error):
+                    self.refused += 1
+                    _LOG.warning("MLflow refused %s: %s", what, line)
+                    return
+                if time.monotonic() - warned >= SECONDS_BETWEEN_WARNINGS:
+                    _LOG.warning("MLflow is unreachable; the run goes on and logs later (%s)", line)
+                    warned = time.monotonic()
+                time.sleep(PAUSE_S)
 
 
-class Untracked(Tracker):
-    """The same calls without a server: unit tests and stages called from plain Python."""
-
-    def __init__(self) -> None:
-        self.uri, self.name, self.experiment = "", "", ""
-        self.queue, self._reused = LogQueue(), {}
-
-    def put(self, what: str, send: Callable[[Mlflow], object], *, soon: bool = False) -> None:
-        """Nobody listens."""
-
-    def start_pipeline(
-        self, name: str, tags: Mapping[str, str], resume: str = "", same: Sequence[str] = ()
-    ) -> str:
-        return resume or f"untracked-{time.time_ns()}"
+def is_unreachable(error: BaseException | None) -> bool:
+    """Whether the server did not answer, as opposed to answering with an error."""
+    while error is not None:
+        # MLflow gives a status mostly in words.
+        if isinstance(error, _BROKEN) or _UNREACHABLE.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class StageLog:
-    """What a stage logs; its files are in `work`, once published in `target`."""
+    """The child run of (parent, stage, key), reopened if an earlier attempt left it.
+
+    `folder` is where its files are; with `only_unfinished` nothing is logged to a run that is
+    FINISHED. `run_id` is empty until the server has given one, or if it refused to.
+    """
 
     def __init__(
         self,
         tracker: Tracker,
-        tags: Mapping[str, str],
+        parent: str,
+        stage: str,
+        key: str,
         params: Mapping[str, str],
-        work: Path,
-        target: Path,
+        folder: Path,
+        *,
         only_unfinished: bool = False,
     ) -> None:
-        self.tracker, self.work, self._target = tracker, work, target
-        self._tags, self._params, self._only_unfinished = tags, params, only_unfinished
-        self.run_id = ""
-        """Empty until the server has given one, or if it refused to."""
+        self.tracker, self.run_id = tracker, ""
+        self._stage, self._params, self._folder = stage, params, folder
+        self._tags = {PARENT_TAG: parent, "klear.stage": stage, "klear.key": key}
+        self._only_unfinished = only_unfinished
         self._opened = threading.Event()
-        self._last: dict[str, int] = {}
-        what = f"the run of {tags['klear.stage']}"
-        tracker.put(what, self._open, soon=True)  # its id goes into a manifest
+        self._read: dict[str, int] = {}  # file of a curve → bytes of it that were put
+        self._last: dict[str, int] = {}  # marker of a curve → the last step that the server has
+        self._shown: dict[Path, int] = {}  # page → when it was changed last
+        self._due = 0.0
+        tracker.put(f"the run of {stage}", self._open, soon=True)  # its id goes into a manifest
 
     def wait_id(self) -> str:
         """The run's id; '' when the server is away or there is none."""
@@ -180,15 +208,34 @@ class StageLog:
             self._opened.wait(SECONDS_FOR_AN_ID)
         return self.run_id
 
-    def put(self, what: str, send: Send) -> None:
-        """Call `send(server, run_id)` in its turn, once the run is open."""
+    def put(self, what: str, send: Callable[[Mlflow, str], object]) -> None:
+        """Call `send(server, run id)` in its turn, once the run is open."""
         self.tracker.put(what, lambda server: send(server, self.run_id) if self.run_id else None)
 
-    def steps(self, lines: Sequence[Mapping], marker: str = STEP_METRIC) -> None:
-        """Curves: each line is {"step": int, "time": seconds, "metrics": {name: value}}.
+    def finish(self, status: str) -> None:
+        """FINISHED, FAILED, KILLED, or SCHEDULED while it waits for a person."""
+        self.put("the end of a stage", lambda server, run_id: server.set_status(run_id, status))
 
-        `marker` is the metric whose history says which steps are there; it is added to each line.
-        """
+    def poll(self, *, now: bool = True) -> None:
+        """Log what is new in the folder: lines of the curves, pages and tables that changed; every
+        few seconds at most unless it must be `now`."""
+        if not self.tracker.uri or (not now and time.monotonic() < self._due):
+            return
+        for name, marker in CURVES.items():
+            if lines := self._new_lines(name):
+                self.steps(lines, marker)
+        root = self._folder / SHOWN
+        files = sorted(p for p in root.rglob("*") if p.suffix in (".html", ".json"))
+        tables = [str(p.relative_to(root)) for p in files if p.suffix == ".json"]
+        for path in files:
+            stamp = path.stat().st_mtime_ns
+            if self._shown.get(path) != stamp:
+                self._show(path.relative_to(root), path.read_text(encoding="utf-8"), tables)
+                self._shown[path] = stamp
+        self._due = time.monotonic() + SECONDS_BETWEEN_POLLS
+
+    def steps(self, lines: Sequence[Mapping[str, Any]], marker: str = STEP_METRIC) -> None:
+        """Points of a curve, those of each step once whatever is killed and resumed."""
 
         def send(server: Mlflow, run_id: str) -> None:
             if marker not in self._last:
@@ -204,39 +251,44 @@ class StageLog:
 
         self.put("curves", send)
 
-    def show(self, root: Path, name: Path, tables: Sequence[str]) -> None:
-        """One file below `root` of the stage's folder, and which artifacts are tables."""
+    def _new_lines(self, name: str) -> list[dict[str, Any]]:
+        """The whole lines of a curve since the last look; a torn last one waits for its end."""
+        path = self._folder / name
+        if not path.exists():
+            return []
+        start = self._read.get(name, 0)
+        if path.stat().st_size < start:
+            start = 0  # a resumed child cut the lines after its checkpoint
+        with path.open("rb") as file:
+            file.seek(start)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read[name] = start + len(whole)
+        return [json.loads(line) for line in whole.splitlines() if line.strip()]
+
+    def _show(self, name: Path, text: str, tables: Sequence[str]) -> None:
+        """One page or table, which replaces its earlier self, and which artifacts are tables."""
         listed = [{"path": t, "type": "table"} for t in tables[-TABLES_LISTED:]]
 
         def send(server: Mlflow, run_id: str) -> None:
-            place = "" if name.parent == Path() else str(name.parent)
-            try:
-                server.file(run_id, self.work / root / name, place)
-            except FileNotFoundError:  # published meanwhile: one rename moved everything
-                server.file(run_id, self._target / root / name, place)
+            server.log_text(run_id, text, str(name))
             if listed:
                 server.tag(run_id, {TABLES_TAG: json.dumps(listed)})
 
         self.put(str(name), send)
 
-    def finish(self, status: str) -> None:
-        """FINISHED, FAILED, KILLED, or SCHEDULED while it waits for a person."""
-        self.put("the end of a stage", lambda server, run_id: server.set_status(run_id, status))
-
     def _open(self, server: Mlflow) -> None:
-        run_id = server.find_run(self.tracker.experiment, self._tags)
-        if run_id and self._only_unfinished:
-            run = server.run(run_id)
-            if run and run.info.status == "FINISHED":
-                self._opened.set()
-                return
+        experiment = self.tracker.experiment
+        run_id = server.find_run(experiment, self._tags)
+        run = server.active_run(run_id) if run_id and self._only_unfinished else None
+        if run and run.info.status == "FINISHED":
+            self._opened.set()
+            return
         if run_id:
             server.set_status(run_id, "RUNNING")
         else:
-            name = self._tags["klear.stage"]
-            run_id = server.create_run(self.tracker.experiment, name, self._tags)
-            self._last = {STEP_METRIC: -1}
-        if self._params:
-            server.params(run_id, self._params)
+            run_id = server.new_run(experiment, self._stage, self._tags)
+            self._last = dict.fromkeys(CURVES.values(), -1)
+        server.params(run_id, self._params)
         self.run_id = run_id
         self._opened.set()

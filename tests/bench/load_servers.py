@@ -80,13 +80,13 @@ def _memory(process: psutil.Process) -> int:
 
 def mlflow(points: int) -> dict[str, float]:
     """Curves through the tracker, as a stage writes them; then the run opened again (a resume)."""
-    from tasks.tracking.run_tracker import Tracker
+    from tasks.tracking.run_tracker import StageLog, Tracker
 
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (uri, server):
         tracker = Tracker(uri, "load")
         parent = tracker.start_pipeline("load", {})
         work = Path(folder)
-        log = tracker.stage(parent, "rl", "k", {}, work, work)
+        log = StageLog(tracker, parent, "rl", "k", {}, work)
         assert tracker.flush(600)
         lines = [
             {"step": s, "time": 1e9 + s, "metrics": {f"m{i}": s / 7 for i in range(METRICS_A_STEP)}}
@@ -101,7 +101,7 @@ def mlflow(points: int) -> dict[str, float]:
         told = time.monotonic() - began
         assert tracker.flush(3600)
         arrived = time.monotonic() - began
-        again = tracker.stage(parent, "rl", "k", {}, work, work)
+        again = StageLog(tracker, parent, "rl", "k", {}, work)
         began = time.monotonic()
         again.steps(lines[-1:])
         assert tracker.flush(600)

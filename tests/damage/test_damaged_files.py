@@ -1,13 +1,5 @@
-"""The matrix: every file of every published stage, damaged in every way, and who notices.
-
-| damage | cache hit | `run --verify` | `klear store verify` |
-|---|---|---|---|
-| truncated, emptied, deleted, a folder in its place | recomputed | recomputed | named |
-| bytes changed, same size | reused | recomputed | named |
-| manifest missing, damaged, of a newer klear, of another result | recomputed | recomputed | named |
-
-In every case the stage that is damaged is recomputed, to equal bytes, and no other.
-"""
+"""The matrix of RELIABILITY.md: every file of every published stage, damaged in every way, and who
+notices. The stage that is damaged is recomputed, to equal bytes, and no other."""
 
 import json
 import shutil
@@ -18,8 +10,7 @@ import pytest
 from damage.three_stages import run_all
 
 from tasks.store.care import damaged
-from tasks.store.manifest import MANIFEST
-from tasks.store.store import Store
+from tasks.store.store import MANIFEST, Store
 
 FILES = {
     "collect": ("kept.parquet", "rejected.parquet", "sources.json", "README.md",
@@ -157,15 +148,6 @@ def test_changed_bytes_are_noticed_by_verify_and_not_by_a_cache_hit(spare, stage
 def test_a_manifest_that_is_none_is_noticed_at_a_cache_hit(spare, stage, damage, said) -> None:
     before = hurt(spare, stage, MANIFEST, damage)
     check_recomputed(spare, stage, said, before)
-
-
-def test_a_stage_whose_folder_is_gone_is_computed_again(store: Path) -> None:
-    before = contents(store)
-    shutil.rmtree(next(store.glob("sft/*")))
-    lines = run_all(store)
-    assert (lines.outcome["sft"], lines.why["sft"]) == ("computed", "new")
-    assert lines.outcome["report"] == "cached"
-    assert contents(store) == before
 
 
 def test_damage_to_every_stage_at_once_is_repaired_in_one_run(store: Path) -> None:

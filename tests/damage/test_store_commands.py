@@ -8,8 +8,7 @@ from damage.three_stages import run_all
 from flows.cli.main import main
 from tasks.store.care import published
 from tasks.store.lineage import ancestors
-from tasks.store.manifest import MANIFEST
-from tasks.store.store import Store
+from tasks.store.store import MANIFEST, Store
 
 
 @pytest.fixture

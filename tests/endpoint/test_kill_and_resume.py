@@ -21,6 +21,7 @@ import logging, sys
 from pathlib import Path
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime, EngineSettings
+from tasks.stage.progress import Plain
 from tasks.answers.distill import distill
 from tasks.stage.run import Run, active
 from tasks.store.store import Artifact, Store

@@ -122,10 +122,10 @@ def test_a_shared_store_out_of_reach_is_one_line_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from flows.cli import store
-    from tasks.store import object_store
+    from tasks.store import shared
 
     def out_of_reach(*_: object) -> None:
-        raise object_store.StoreUnreachable("listing results: no connection")
+        raise shared.StoreUnreachable("listing results: no connection")
 
     monkeypatch.setattr(store, "open_store", out_of_reach)
     assert main(["store", "ls"]) == 1

@@ -25,7 +25,7 @@ from flows.servers.doctor import (
     check_versions,
     pins,
 )
-from tasks.store.object_store import ObjectStore
+from tasks.store.shared import ObjectStore
 
 
 def free_port() -> int:

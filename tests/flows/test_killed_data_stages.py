@@ -30,7 +30,7 @@ import json, signal, sys
 from pathlib import Path
 from configs.loading import load_profile
 from flows.stages import run_stages
-from tasks.stage.display import Plain
+from tasks.stage.progress import Plain
 from tasks.stage.run import Run, active
 from tasks.store.store import Store
 

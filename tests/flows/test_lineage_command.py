@@ -1,6 +1,8 @@
-"""`klear lineage` as a user types it: the chain, the score with its protocol, what came of it."""
+"""`klear lineage` as a user types it: whatever name one has of a result finds it, the chain behind
+it, the score with its protocol, and what came of it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,15 @@ from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, Store
 
 RESULT = {
-    "name": "aime24", "k": 4, "avg": 0.5, "ci_low": 0.25, "ci_high": 0.75,
+    "name": "aime24", "k": 4, "ci_low": 0.25, "ci_high": 0.75,
     "statement": {"temperature": 0.6, "top_p": 0.95, "max_tokens": 64, "grader_version": 2,
                   "checkpoint": "c0ffee"},
 }  # fmt: skip
+PROTOCOL = "aime24 avg@4 56.5 % [25.0, 75.0], T 0.6, top_p 0.95, 64 tokens, grader 2"
 
 
 class Knobs(Settings):
-    value: int = 1
+    average: float = 0.25
 
 
 @stage(version=1)
@@ -30,51 +33,78 @@ def select(out: Path, *, settings: Knobs) -> Metrics:
 
 @stage(version=1)
 def sft(out: Path, rows: Artifact, *, settings: Knobs) -> Metrics:
-    (out / "weights").write_text("w")
+    (out / "checkpoint").mkdir()
+    (out / "checkpoint" / "model.safetensors").write_text(f"weights {settings.average}")
+    (out / "checkpoint" / "config.json").write_text("{}")
     return {}
 
 
 @stage(version=1)
 def evaluate_sft(out: Path, model: Artifact, *, settings: Knobs) -> Metrics:
-    (out / "results.json").write_text(json.dumps([RESULT]))
-    return {"aime24/avg": 0.5}
+    (out / "results.json").write_text(json.dumps([RESULT | {"avg": settings.average}]))
+    return {"aime24/avg": settings.average, "aime24/pass_at_k": 0.5}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two checkpoints and their scores; the second one is the newest."""
+    home = tmp_path_factory.mktemp("home")
+    for number, average in enumerate((0.25, 0.565)):
+        with active(Run(store=Store(home / "store"), run_id=f"{number:032x}")):
+            model = sft(select(settings=Knobs()), settings=Knobs(average=average))
+            evaluate_sft(model, settings=Knobs(average=average))
+    return home
 
 
 @pytest.fixture
-def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
-    monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
-    with active(Run(store=Store(tmp_path / "store"))):
-        model = sft(select(settings=Knobs()), settings=Knobs())
-        return evaluate_sft(model, settings=Knobs())
+def newest(home: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    """The newest checkpoint, as `klear` finds it."""
+    monkeypatch.setenv("KLEAR_HOME", str(home))
+    with active(Run(store=Store(home / "store"))):
+        return sft(select(settings=Knobs()), settings=Knobs(average=0.565))
 
 
 def said(capsys: pytest.CaptureFixture[str], name: str) -> tuple[list[str], str]:
-    """The stages of the chain, and the rest of what was printed."""
+    """The results of the chain, and the rest of what was printed."""
     assert main(["lineage", name]) == 0
     chain, _, rest = capsys.readouterr().out.partition("\n\n")
-    return [line.split("/")[0] for line in chain.splitlines()], rest
+    return [line.split()[0] for line in chain.splitlines()], rest
 
 
-def test_a_score_leads_to_the_rows_and_says_its_protocol(scored, capsys):
-    chain, rest = said(capsys, "sft/aime24")
-    assert chain == ["select", "sft", "evaluate_sft"]
-    assert "aime24 avg@4 50.0 % [25.0, 75.0], T 0.6, top_p 0.95, 64 tokens, grader 2" in rest
-    assert str(scored.folder) in rest
+@pytest.mark.parametrize(
+    "name",
+    ["sft/aime24", "sft/aime24/avg", "SFT/aime24", "evaluate_sft/aime24/pass_at_k", "aime24"],
+)
+def test_a_score_as_people_write_it_leads_to_the_rows_and_says_its_protocol(newest, capsys, name):
+    chain, rest = said(capsys, name)
+    assert [result.split("/")[0] for result in chain] == ["select", "sft", "evaluate_sft"]
+    assert chain[1] == f"sft/{newest.key}"
+    assert PROTOCOL in rest
 
 
-def test_a_checkpoint_leads_back_to_its_rows_and_forward_to_its_score(scored, capsys):
-    chain, rest = said(capsys, "sft")
-    assert chain == ["select", "sft"]
-    assert f"evaluate_sft/{scored.key}" in rest
+def test_a_checkpoint_is_found_by_key_digest_place_copy_and_run(newest, capsys, tmp_path):
+    place, run = newest.folder / "checkpoint", f"{1:032x}"
+    shutil.copytree(place, tmp_path / "copy")
+    names = ("sft", f"sft/{newest.key}", f"sft/{newest.key[:6]}", newest.digest, newest.digest[:12])
+    copies = (place, place / "model.safetensors", tmp_path / "copy")
+    for name in (*names, *map(str, copies)):
+        chain, rest = said(capsys, name)
+        assert [r.split("/")[0] for r in chain] == ["select", "sft"]
+        assert chain[-1] == f"sft/{newest.key}"
+        assert "evaluate_sft/" in rest
+    for name in (run, f"http://127.0.0.1:5271/#/experiments/1/runs/{run}"):
+        assert said(capsys, name)[0][-1].startswith("evaluate_sft/")
+    (tmp_path / "copy/model.safetensors").write_text("other weights")
+    assert main(["lineage", str(tmp_path / "copy")]) == 1
 
 
-def test_an_artifact_leads_to_everything_made_of_it(scored, capsys):
-    chain, rest = said(capsys, "select")
-    assert chain == ["select"]
+def test_an_artifact_leads_to_everything_made_of_it(newest, capsys):
+    _, rest = said(capsys, "select")
     (line,) = [x for x in rest.splitlines() if "made of it" in x]
     assert line.index("sft/") < line.index("evaluate_sft/")
 
 
-def test_what_is_not_there_fails_and_says_what_a_name_may_be(scored, capsys):
-    assert main(["lineage", "rl_code/aime24"]) == 1
-    assert "no result rl_code/aime24" in capsys.readouterr().out
+@pytest.mark.parametrize("name", ["rl_code/aime24", "sft/zzz", "12.3", "aime24/no", "/no/file"])
+def test_what_is_not_there_fails_and_says_what_a_name_may_be(newest, capsys, name):
+    assert main(["lineage", name]) == 1
+    assert f"no result {name}" in capsys.readouterr().out

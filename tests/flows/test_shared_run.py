@@ -17,8 +17,7 @@ from home import EVERY_STAGE, SMALL
 from moto.s3.models import S3Backend
 from moto.server import ThreadedMotoServer
 
-from tasks.store.object_store import ObjectStore
-from tasks.store.shared import SharedStore
+from tasks.store.shared import ObjectStore, SharedStore
 
 pytestmark = pytest.mark.system
 
@@ -29,7 +28,7 @@ from pathlib import Path
 from configs.loading import load_profile
 from configs.machine import load_machine
 from flows.stages import run_stages
-from tasks.stage.display import Plain
+from tasks.stage.progress import Plain
 from tasks.stage.run import Run, active
 from tasks.store.shared import open_store
 

@@ -1,5 +1,8 @@
-"""`klear store` as a user types it."""
+"""`klear store` as a user types it: what is there, what is damaged, and what nothing needs."""
 
+import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -8,8 +11,9 @@ from configs.settings.base import Settings
 from flows.cli.main import main
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
+from tasks.store.care import damaged, published, remove, waste
 from tasks.store.shared import SharedStore
-from tasks.store.store import Artifact, Store
+from tasks.store.store import MANIFEST, Artifact, Store
 
 
 class Knobs(Settings):
@@ -23,19 +27,27 @@ def collect(out: Path, *, settings: Knobs) -> Metrics:
 
 
 @stage(version=1)
-def report(out: Path, rows: Artifact, *, settings: Knobs) -> Metrics:
+def report(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
     (out / "page").write_text(settings.text)
     return {}
 
 
+dedup = report.named("dedup")
+
+
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """collect(a) → dedup → report, and collect(b) → dedup, which no report needs."""
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
     store = Store(tmp_path / "store")
     with active(Run(store=store)):
-        report(collect(settings=Knobs()), settings=Knobs())
-        collect(settings=Knobs(text="b"))
+        report(dedup(collect(settings=Knobs()), settings=Knobs()), settings=Knobs())
+        dedup(collect(settings=Knobs(text="b")), settings=Knobs())
     return store
+
+
+def names(store: Store, days: float = 0.0) -> list[str]:
+    return sorted(w.name.rpartition("/")[0] for w in waste(store, days))
 
 
 def test_ls_and_du_count_what_is_there(store, capsys):
@@ -54,22 +66,55 @@ def test_ls_says_that_it_found_nothing_and_what_was_meant(store, capsys):
     assert said.err == f"no results of colect in {store.root}; did you mean collect?\n"
 
 
-def test_gc_lists_first_and_removes_only_when_told(store, capsys):
+def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, capsys):
     assert main(["store", "gc", "--days", "0"]) == 0
     assert "would go" in capsys.readouterr().out
-    assert len(list(store.root.glob("collect/*"))) == 2
+    assert len(published(store)) == 5
 
     assert main(["store", "gc", "--days", "0", "--yes"]) == 0
-    assert "1 folders, 1.5 kB freed" in capsys.readouterr().out
-    assert len(list(store.root.glob("collect/*"))) == 1
+    assert "2 folders, 1.5 kB freed" in capsys.readouterr().out
+    assert [p.manifest.stage for p in published(store)] == ["collect", "dedup", "report"]
+    assert all(wrong == "" for _, wrong in damaged(store))
+    assert names(store) == []
 
 
-def test_verify_fails_and_names_the_damaged_file(store, capsys):
-    assert main(["store", "verify"]) == 0
-    next(store.root.glob("report/*/page")).write_text("b")
+def test_the_page_of_an_ablation_keeps_its_runs_too(store: Store):
+    with active(Run(store=store)):
+        runs = dedup(collect(settings=Knobs(text="b")), settings=Knobs())
+        report.named("ablate_table6_lm_weight")(runs, settings=Knobs())
+    assert names(store) == []
 
-    assert main(["store", "verify"]) == 1
-    assert "page was changed" in capsys.readouterr().out
+
+def test_young_results_are_kept_with_what_they_were_made_from(store: Store):
+    for path in store.root.glob(f"collect/*/{MANIFEST}"):  # old; what was made from it is young
+        old = json.loads(path.read_text()) | {"created": "2020-01-01T00:00:00+00:00"}
+        path.write_text(json.dumps(old))
+    assert names(store, days=1) == []
+
+
+def test_what_a_run_holds_is_not_removed_and_while_one_is_under_way_nothing_published_is_waste(
+    store: Store,
+):
+    """A long SFT reads old results that no report has needed yet."""
+    rubbish = next(w for w in waste(store, days=0) if w.name.startswith("collect"))
+    with store.lock(rubbish.name.replace("/", "-")):
+        assert not remove(store, rubbish)
+        assert names(store) == []
+    assert rubbish.path.exists()
+
+
+def test_interrupted_work_goes_when_it_is_old(store: Store):
+    work = store.work("sft", "k")
+    work.mkdir(parents=True)
+    (work / "half").write_text("x" * 10)
+    assert ".work/sft" not in names(store, days=1)
+    long_ago = time.time() - 10 * 86_400
+    for path in (work / "half", work):
+        os.utime(path, (long_ago, long_ago))
+    (found,) = [w for w in waste(store, days=1) if w.name == ".work/sft/k"]
+    assert found.bytes == 10
+    assert remove(store, found)
+    assert not work.exists()
 
 
 @pytest.fixture

@@ -1,20 +1,15 @@
 """A Prefect server that is killed under a run forgets none of its stages."""
 
-import json
-import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
-from home import eventually
-from processes import free_ports
+from home import KLEAR, Home, eventually
+from processes import below
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = 24
@@ -54,66 +49,55 @@ much()
 '''
 
 
-class PrefectAlone:
-    """`klear serve prefect` in a home of its own."""
+class Server:
+    """`klear serve prefect`."""
 
-    def __init__(self, home: Path, port: int) -> None:
-        ports = {"KLEAR_PREFECT_PORT": str(port), "PYTHONPATH": str(ROOT)}
-        self.environment = {**os.environ, "KLEAR_HOME": str(home), **ports}
-        self.api, self._log = f"http://127.0.0.1:{port}/api", home / "prefect.log"
-        home.mkdir()
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.start()
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
+        with (self._home.folder / "prefect.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "flows.cli", "serve", "prefect"],
-                env=self.environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+                [*KLEAR, "serve", "prefect"],
+                env=self._home.environment, cwd=ROOT, stdout=log, stderr=log,
             )  # fmt: skip
+        self._home.call("health")
 
     def kill(self) -> None:
         """All of it, without a word."""
-        for process in psutil.Process(self._process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        for process in below(self._process.pid):
+            process.kill()
         self._process.kill()
         self._process.wait()
 
-    def call(self, path: str, body: object) -> object:
-        content = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.api}/{path}", json.dumps(body).encode(), content)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
-
-    def answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.api}/health", timeout=5) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
-
     def states(self) -> Counter[str]:
         """Of all task runs."""
-        found = self.call("task_runs/filter", {"limit": 200})
-        assert isinstance(found, list)
+        found = self._home.call("task_runs/filter", {"limit": 200})
         return Counter(run["state_name"] for run in found)
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[PrefectAlone]:
-    place = PrefectAlone(tmp_path / "home", *free_ports(1))
-    place.start()
-    yield place
-    place.kill()
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def server(home: Home) -> Iterator[Server]:
+    running = Server(home)
+    yield running
+    running.kill()
 
 
 @pytest.mark.system
 @pytest.mark.timeout(900)
-def test_a_server_that_is_killed_under_a_run_knows_all_its_stages_in_the_end(server, tmp_path):
-    assert eventually(server.answers)
+def test_a_server_that_is_killed_under_a_run_knows_all_its_stages_in_the_end(
+    home: Home, server: Server, tmp_path: Path
+):
     with (tmp_path / "err").open("wb") as errors:
         run = subprocess.Popen(
             [sys.executable, "-c", RUN.format(tasks=TASKS)],
-            env=server.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True,
+            env=home.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
     try:
         assert run.stdout is not None

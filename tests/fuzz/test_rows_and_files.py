@@ -18,8 +18,7 @@ from eval.tables import read_table, write_table
 from tasks.data.collect_part import checked
 from tasks.data.overlaps.overlaps import Decision
 from tasks.data.overlaps.row_filter import NoSuchField, filter_rows
-from tasks.store.manifest import MANIFEST
-from tasks.store.store import Store
+from tasks.store.store import MANIFEST, Store
 from tests.tasks.pages_by_hand import page_of
 
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".parquet")

@@ -14,7 +14,7 @@ from flows.cli.main import main
 from tasks.answers.asking import Plan
 from tasks.answers.distill import write_outputs
 from tasks.data.collect import collect
-from tasks.store.manifest import FileEntry, InputRef, Manifest
+from tasks.store.store import FileEntry, InputRef, Manifest
 from tests.tasks.pages_by_hand import page_of
 from training.engines.journal import Journal, journal_path
 

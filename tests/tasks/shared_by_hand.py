@@ -7,8 +7,7 @@ import pytest
 from gcp_storage_emulator.server import create_server
 from moto.server import ThreadedMotoServer
 
-from tasks.store.object_store import ObjectStore
-from tasks.store.shared import SharedStore
+from tasks.store.shared import ObjectStore, SharedStore
 from tasks.store.store import Artifact
 
 KEY = "0123456789abcdef"

@@ -155,49 +155,37 @@ def test_a_lost_node_costs_a_restart_from_the_last_checkpoint_which_is_counted(r
     assert "signal 9" in lines[1]["why"]
 
 
-def test_a_failure_after_a_new_checkpoint_is_tried_once_more_and_not_for_ever(run):
-    with pytest.raises(ChildFailed, match=r"^the child failed with exit code 1"):
-        run("1:4,1:")
-    assert attempts(run.out) == 2
-
-
-def test_a_job_that_fails_by_itself_is_not_tried_again(run):
-    with pytest.raises(ChildFailed, match=r"^the child failed with exit code 1"):
-        run("1:")
-    assert attempts(run.out) == 1
-
-
-def test_a_node_that_is_lost_every_time_before_a_checkpoint_ends_the_stage(run):
-    with pytest.raises(ChildFailed, match="the last restart reached no new checkpoint"):
-        run(f"{EXIT_WORKER_LOST}:,{EXIT_WORKER_LOST}:")
-    assert attempts(run.out) == 2
-
-
-def test_restarts_are_bounded(run):
-    few = SEVERAL.model_copy(update={"restarts": 2})
-    with pytest.raises(ChildFailed, match=r"2 times already \(topology.restarts\)"):
-        run(f"{EXIT_WORKER_LOST}:2,{EXIT_WORKER_LOST}:4,{EXIT_WORKER_LOST}:6,0:8", few)
-    assert attempts(run.out) == 3
-
-
-def test_a_lost_server_costs_a_restart_of_one_process_too(run):
-    served = Launch(server=OwnServer())
-    assert run(f"{EXIT_WORKER_LOST}:4,0:8", served) == 1
-    assert attempts(run.out) == 2
-
-
 def test_a_port_that_was_taken_meanwhile_is_no_loss(run):
     never = SEVERAL.model_copy(update={"restarts": 0})
     assert run(f"{PORT_TAKEN}:,{PORT_TAKEN}:,0:4", never) == 0
     assert not (run.out / "logs" / launch.RESTARTS).exists()
 
 
-def test_a_port_that_is_always_taken_ends_the_stage(run):
-    with pytest.raises(ChildFailed, match=f"exit code {PORT_TAKEN}"):
-        run(",".join([f"{PORT_TAKEN}:"] * 9))
-    assert attempts(run.out) == launch.PORT_TRIES
+LOST = f"{EXIT_WORKER_LOST}"
+FAILED = "^the child failed with exit code 1"
 
 
-def test_one_process_that_is_killed_fails_as_ever(run):
-    with pytest.raises(ChildFailed, match="signal 9"):
-        run("137:2,0:4", Launch())
+@pytest.mark.parametrize(
+    ("ends", "how", "error", "tried"),
+    [
+        ("1:", SEVERAL, FAILED, 1),  # fails by itself
+        ("1:4,1:", SEVERAL, FAILED, 2),  # after a new checkpoint once more, and not for ever
+        ("137:2,0:4", Launch(), "signal 9", 1),  # one process that is killed
+        (f"{LOST}:,{LOST}:", SEVERAL, "the last restart reached no new checkpoint", 2),
+        (
+            f"{LOST}:2,{LOST}:4,{LOST}:6,0:8",
+            SEVERAL.model_copy(update={"restarts": 2}),
+            r"2 times already \(topology.restarts\)",
+            3,
+        ),
+        (f"{PORT_TAKEN}:," * 9 + "0:", SEVERAL, f"exit code {PORT_TAKEN}", launch.PORT_TRIES),
+    ],
+)
+def test_a_launch_that_gets_no_further_ends_the_stage(run, ends, how, error, tried):
+    with pytest.raises(ChildFailed, match=error):
+        run(ends, how)
+    assert len((run.out / "attempts").read_text()) == tried
+
+
+def test_a_lost_server_costs_a_restart_of_one_process_too(run):
+    assert run(f"{LOST}:4,0:8", Launch(server=OwnServer())) == 1

@@ -11,7 +11,7 @@ from eval.tables import count_rows
 from tasks.models.evaluate import evaluate
 from tasks.report.training import stage_figures
 from tasks.store.store import Artifact
-from tasks.tracking.stream_logs import curve_names
+from tasks.tracking.log_result import curve_names
 from tests.tasks.evaluations_by_hand import SETTINGS, Engine, artifacts, scripted
 from training.engines.interface import Request
 from training.launch.jobs import GenerateJob

@@ -1,10 +1,6 @@
 """A store on a server: what one machine publishes, the other finds, whole or not at all."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -14,11 +10,9 @@ from unittest.mock import Mock
 import fsspec.config
 import gcp_storage_emulator.server
 import pytest
-from moto.s3.models import S3Backend
 
 from configs.settings.explain import ConfigError
-from tasks.store.object_store import ObjectDamaged, ObjectStore, StoreUnreachable
-from tasks.store.shared import SharedStore
+from tasks.store.shared import ObjectDamaged, ObjectStore, SharedStore, StoreUnreachable
 from tasks.store.store import MANIFEST, Artifact
 from tests.tasks.shared_by_hand import (
     KEY,
@@ -76,16 +70,6 @@ def test_another_machine_finds_the_result_and_fetches_its_files(url, tmp_path):
     assert (found.folder / "deep/more.txt").read_text() == "more"
     assert other.find("collect", KEY, verify=True)[0] == found
     assert other.unnamed_uploads() == problems(other) == []
-
-
-def test_what_nobody_published_is_nowhere(url, tmp_path):
-    store = SharedStore(tmp_path, url)
-    assert store.find("collect", KEY) == (None, "")
-    gone = Artifact(stage="collect", key=KEY, digest="d", folder=tmp_path / "gone")
-    with pytest.raises(FileNotFoundError, match=rf"collect/{KEY} is not in {url}"):
-        store.fetch(gone)
-    with pytest.raises(FileNotFoundError):
-        store.manifest(gone)
 
 
 def test_the_first_of_two_machines_wins_and_the_second_takes_its_result(url, tmp_path):
@@ -203,63 +187,6 @@ def test_an_unreadable_manifest_is_named_and_replaced(s3, tmp_path, text):
     assert fetched(SharedStore(tmp_path / "b", s3)) == "made again"
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tasks.store import object_store
-from tasks.store.shared import SharedStore
-from tests.tasks.shared_by_hand import made
-object_store.TOGETHER = 1
-store = SharedStore(Path(sys.argv[1]), sys.argv[2])
-put, calls = store.objects._fs.put, []
-def dying(*paths, **options):
-    if calls:
-        os.kill(os.getpid(), signal.SIGKILL)
-    calls.append(put(*paths, **options))
-store.objects._fs.put = dying
-made(store)
-"""
-
-
-def test_a_kill_in_the_middle_of_an_upload_shares_nothing_and_the_rest_is_sent_later(
-    s3, tmp_path, monkeypatch
-):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "a"), s3],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL
-    other = SharedStore(tmp_path / "b", s3)
-    assert other.find("collect", KEY) == (None, "")
-    assert len(other.unnamed_uploads()) == 1
-
-    again = SharedStore(tmp_path / "a", s3)
-    sent: list[str] = []
-    put = again.objects._fs.put
-    monkeypatch.setattr(again.objects._fs, "put", lambda a, b: (sent.extend(a), put(a, b)))
-    found, _ = again.find("collect", KEY)
-    assert found is not None
-    for _ in range(2):
-        again.share(found)
-
-    assert len(sent) == 1  # of two files; one was there
-    assert fetched(other) == "rows"
-    assert other.unnamed_uploads() == []
-
-
-def test_a_server_that_stumbles_is_asked_again(s3, tmp_path, monkeypatch):
-    put, failures = S3Backend.put_object, iter([RuntimeError("500")])
-
-    def stumbling(*arguments, **more):
-        for error in failures:
-            raise error
-        return put(*arguments, **more)
-
-    monkeypatch.setattr(S3Backend, "put_object", stumbling)
-    made(SharedStore(tmp_path / "a", s3))
-    assert fetched(SharedStore(tmp_path / "b", s3)) == "rows"
-
-
 def test_a_server_that_is_away_ends_the_stage_with_what_to_do(tmp_path, monkeypatch):
     signed_on(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
@@ -267,23 +194,10 @@ def test_a_server_that_is_away_ends_the_stage_with_what_to_do(tmp_path, monkeypa
         SharedStore(tmp_path, "s3://away/results").find("collect", KEY)
 
 
-def test_a_mistake_of_the_program_is_raised_as_it_is(s3, monkeypatch):
-    objects, error = ObjectStore(s3), TypeError("no")
-    monkeypatch.setattr(objects._fs, "cat_file", Mock(side_effect=error))
-    with pytest.raises(TypeError) as raised:
-        objects.read(NAME)
-    assert raised.value is error
-
-
 @pytest.mark.parametrize("wrong", ["nonsense://x/y", "abfs://bucket/x"])
 def test_an_address_that_nothing_here_can_read_is_refused(wrong, tmp_path):
     with pytest.raises(ConfigError, match=r"KLEAR_STORE="):
         SharedStore(tmp_path, wrong)
-
-
-def test_a_bucket_that_is_not_there_is_said_to_be_missing(s3, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"bucket"):
-        made(SharedStore(tmp_path, "s3://nowhere/results"))
 
 
 def test_a_manifest_that_is_signed_later_is_shared_without_its_files_again(

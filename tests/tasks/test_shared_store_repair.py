@@ -1,16 +1,19 @@
-"""A shared store that was moved, emptied or damaged: whoever has a good result mends it."""
+"""A shared store that was moved, emptied or damaged: whoever has a good result mends it; and what
+a machine sees of it that has little itself."""
 
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from configs.loading import load_profile
 from configs.settings.base import Settings
+from flows.cli.main import main
+from flows.forms.inputs import chosen_inputs
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
-from tasks.store.care import damaged
-from tasks.store.object_store import ObjectDamaged, StoreUnreachable
-from tasks.store.shared import SharedStore
+from tasks.store.care import BOTH, HERE, SHARED, damaged, results
+from tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
 from tasks.store.store import Artifact
 from tests.tasks.shared_by_hand import KEY, damage_there, fetched, made, problems
 
@@ -39,16 +42,6 @@ def test_what_another_machine_removed_is_published_again_by_the_next_process(url
     other.remove_shared("collect", KEY)
     reused(SharedStore(tmp_path / "a", url))
     assert fetched(other) == "rows"
-
-
-def test_whether_a_result_is_still_shared_is_asked_once_a_process(url, tmp_path, monkeypatch):
-    made(SharedStore(tmp_path / "a", url))
-    store = SharedStore(tmp_path / "a", url)
-    asked = Mock(wraps=store.objects.read)
-    monkeypatch.setattr(store.objects, "read", asked)
-    reused(store)
-    reused(store)
-    asked.assert_called_once()
 
 
 def test_what_another_machine_forced_is_taken_over_at_the_next_cache_hit(url, tmp_path):
@@ -86,22 +79,6 @@ def test_a_result_without_its_files_is_not_found_and_is_replaced(url, tmp_path, 
     assert fetched(SharedStore(tmp_path / "c", url)) == "made again"
 
 
-def test_a_file_that_goes_while_it_is_fetched_is_damage(url, tmp_path):
-    made(SharedStore(tmp_path / "a", url))
-    other = SharedStore(tmp_path / "b", url)
-    found, _ = other.find("collect", KEY)
-    assert found
-    damage_there(other, None)
-    with pytest.raises(ObjectDamaged, match=r"rows.jsonl is missing or was changed; the next run"):
-        other.fetch(found)
-
-
-def test_verify_finds_changed_bytes_before_anybody_reads_them(url, tmp_path):
-    made(SharedStore(tmp_path / "a", url))
-    damage_there(SharedStore(tmp_path / "b", url), b"sowr")
-    assert SharedStore(tmp_path / "b", url).find("collect", KEY, verify=True)[0] is None
-
-
 def test_a_machine_with_a_sound_copy_mends_the_shared_files_under_verify(url, tmp_path):
     made(SharedStore(tmp_path / "a", url))
     other = SharedStore(tmp_path / "b", url)
@@ -110,15 +87,6 @@ def test_a_machine_with_a_sound_copy_mends_the_shared_files_under_verify(url, tm
         fetched(other)
     reused(SharedStore(tmp_path / "a", url), verify=True)
     assert fetched(SharedStore(tmp_path / "b", url)) == "rows"
-
-
-def test_what_store_verify_names_is_mended_by_the_next_run_here(url, tmp_path):
-    store = SharedStore(tmp_path / "a", url)
-    made(store)
-    damage_there(store, b"sowr")
-    assert problems(store) == [f"collect/{KEY}: rows.jsonl is missing or was changed"]
-    reused(SharedStore(tmp_path / "a", url))
-    assert problems(store) == []
 
 
 def test_a_copy_that_was_changed_here_is_named_and_brought_again_under_verify(url, tmp_path):
@@ -139,16 +107,6 @@ def test_a_copy_that_was_cut_here_is_fetched_again(url, tmp_path):
     store = SharedStore(tmp_path, url)
     made(store).file("rows.jsonl").write_text("other rows")
     assert fetched(store) == "rows"
-
-
-def test_a_copy_that_was_changed_here_is_kept_where_the_shared_one_is_no_better(url, tmp_path):
-    path = made(SharedStore(tmp_path / "a", url)).file("rows.jsonl")
-    path.write_text("sowr")
-    damage_there(SharedStore(tmp_path / "b", url), b"worse")
-    found, wrong = SharedStore(tmp_path / "a", url).find("collect", KEY, verify=True)
-    assert found is None
-    assert "rows.jsonl is missing or was changed" in wrong
-    assert path.read_text() == "sowr"
 
 
 def test_a_damaged_winner_is_replaced_by_the_sound_result_of_the_loser(url, tmp_path):
@@ -196,3 +154,24 @@ def test_the_same_command_goes_on_after_it_met_a_damaged_input(url, tmp_path):
         run()
     assert run() == "rows"
     assert problems(SharedStore(tmp_path / "c", url)) == []
+
+
+def test_what_others_published_is_listed_and_may_be_the_latest_input(
+    url, tmp_path, monkeypatch, capsys
+):
+    one, two = SharedStore(tmp_path / "a", url), SharedStore(tmp_path / "b", url)
+    made(two, key="b" * 16, created="2026-01-01T00:00:00+00:00")
+    newest = made(one, key="a" * 16, created="2026-01-02T00:00:00+00:00")
+    assert [r.where for r in results(two, "collect")] == [BOTH, SHARED]
+    assert results(two, "dedup") == []
+    tiny = load_profile("tiny", [])
+    for which in ("latest", "aaaaaa"):
+        assert chosen_inputs({"collect": which}, two, tiny)["collect"].digest == newest.digest
+    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KLEAR_STORE", url)
+    assert main(["store", "ls"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(SHARED)
+    assert main(["lineage", f"collect/{newest.key}"]) == 0
+    assert "in the shared store alone" in capsys.readouterr().out
+    two.objects.remove("collect")
+    assert [r.where for r in results(two)] == [HERE]

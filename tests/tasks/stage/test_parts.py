@@ -2,23 +2,19 @@
 
 import importlib
 import os
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tasks.stage.parts import computed_parts
 from tasks.stage.watchdog import Stalled, watched
-from tasks.stage.workers import PRELOADED, end, mapped, worker_pool
 
 ROOT = Path(__file__).parents[3]
 WORK = """
@@ -31,13 +27,6 @@ def hang(part, folder):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     (Path(part) / str(os.getpid())).touch()
     time.sleep(3600)
-
-def fail_or_hang(part, folder):
-    if part[0] == "fail":
-        while not list(Path(part[1]).iterdir()):
-            time.sleep(0.05)
-        raise OSError("disk full")
-    hang(part[1], folder)
 
 def write_square(part, folder):
     (folder / "square").write_text(str(part * part))
@@ -148,14 +137,6 @@ def test_workers_that_hang_are_ended_with_the_stage(tmp_path, work, names):
     assert left(names) == []
 
 
-def test_a_part_that_fails_ends_the_others_at_once(tmp_path, work, names):
-    parts = [("fail", names), ("hang", names)]
-    with pytest.raises(OSError, match="disk full"):
-        list(computed_parts(tmp_path / "parts", parts, work.fail_or_hang, workers=2))
-    assert len(list(names.iterdir())) == 1
-    assert left(names) == []
-
-
 def test_who_closes_the_parts_early_ends_their_workers(tmp_path, work, names):
     (tmp_path / "parts" / "00000").mkdir(parents=True)  # finished by an earlier run
     with closing(computed_parts(tmp_path / "parts", [names] * 3, work.hang, workers=2)) as folders:
@@ -164,56 +145,12 @@ def test_who_closes_the_parts_early_ends_their_workers(tmp_path, work, names):
     assert left(names) == []
 
 
-def servers() -> list[int]:
-    """The fork servers of this process."""
-    return [
-        child.pid
-        for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE and "forkserver" in " ".join(child.cmdline())
-    ]
-
-
-def test_pools_share_one_server_which_is_started_again_when_it_was_killed():
-    for name in PRELOADED:  # the server passes over what it cannot import, without a word
-        importlib.import_module(name)
-    with worker_pool(1) as first, worker_pool(1) as second:
-        parents = {pool.submit(os.getppid).result() for pool in (first, second)}
-    assert parents == set(servers())
-    (server,) = servers()
-    os.kill(server, signal.SIGKILL)
-    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
-    with worker_pool(1) as pool:
-        assert pool.submit(os.getppid).result() != server
-
-
-def test_a_worker_sees_the_environment_of_now_and_not_of_when_the_server_began(monkeypatch):
-    with worker_pool(1) as pool:
-        assert pool.submit(os.getenv, "KLEAR_TEST_NEW").result() is None
-    monkeypatch.setenv("KLEAR_TEST_NEW", "new")
-    with worker_pool(1) as pool:
-        assert pool.submit(os.getenv, "KLEAR_TEST_NEW").result() == "new"
-
-
-def test_a_server_that_ends_before_its_workers_begin_is_a_broken_pool():
-    with worker_pool(1) as pool:
-        pool.submit(os.getpid).result()
-    (server,) = servers()
-    os.kill(server, signal.SIGSTOP)  # so that it is killed with the question unanswered
-    threading.Timer(0.3, os.kill, (server, signal.SIGKILL)).start()
-    pool = worker_pool(1)
-    try:
-        with pytest.raises(BrokenProcessPool, match="has ended"):
-            mapped(pool, abs, [1])
-    finally:
-        end(pool)
-
-
 def test_where_no_socket_can_be_made_workers_start_by_themselves(tmp_path):
     """A socket's name has 108 bytes at most, and batch systems give long folders."""
     long = tmp_path / ("f" * 100)
     long.mkdir()
     code = (
-        "import os\nfrom tasks.stage.workers import worker_pool\n"
+        "import os\nfrom tasks.stage.parts import worker_pool\n"
         "with worker_pool(1) as pool:\n    print(pool.submit(os.getppid).result() == os.getpid())"
     )
     ran = subprocess.run(
@@ -232,8 +169,7 @@ def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):
         import sys
         sys.path[0] = {str(ROOT)!r}
         from tasks.data.text_columns import fold
-        from tasks.data.words import query_words
-        from tasks.stage.workers import worker_pool
+        from tasks.stage.parts import worker_pool
         if __name__ == "__main__":
             import pyarrow as pa
             with worker_pool(1) as pool:

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from mlflow import MlflowClient
-from prefect.client.schemas.objects import State
 from prefect.states import (
     AwaitingRetry,
     Cancelling,
@@ -22,17 +21,30 @@ from prefect.states import (
 )
 
 from tasks.stage import run_context as context
-from tasks.stage.run_context import RunSpec, RunState, orphaned_runs, run_context
+from tasks.stage.run_context import RunSpec, RunState, run_context
 from tasks.store.store import Store
-from tasks.tracking import prefect_states
+from tasks.tracking import prefect_states, run_tracker
 from tasks.tracking.prefect_states import LONGEST_LAUNCH, mark_crashed
 
 LONG_AGO = datetime.now(UTC) - 2 * LONGEST_LAUNCH
 
 
-def state_of_orphan(state: State, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of the state that an orphaned flow run has once another run has looked at it."""
-    run = SimpleNamespace(state=state)
+WAITS = partial(Suspended, timeout_seconds=600)
+
+
+@pytest.mark.parametrize(
+    ("state", "has_died"),
+    [
+        *((s, True) for s in (Running, Cancelling, partial(Paused, timeout_seconds=600))),
+        (partial(Pending, timestamp=LONG_AGO), True),
+        *((s, False) for s in (AwaitingRetry, Scheduled, WAITS, Pending, Completed)),
+    ],
+)
+def test_a_run_is_marked_as_crashed_if_its_process_is_gone_and_not_if_one_is_to_come(
+    state, has_died, monkeypatch
+):
+    run = SimpleNamespace(state=state())  # made now: a suite takes longer than a launch
+    before = run.state.name
     client = SimpleNamespace(
         read_flow_run=lambda _: run,
         set_flow_run_state=lambda _, new, force: setattr(run, "state", new),
@@ -40,25 +52,7 @@ def state_of_orphan(state: State, monkeypatch: pytest.MonkeyPatch) -> str:
     )
     monkeypatch.setattr(prefect_states, "get_client", lambda **_: nullcontext(client))
     mark_crashed("6f9619ff-8b86-4011-b42d-00c04fc964ff")
-    return run.state.name
-
-
-@pytest.mark.parametrize(
-    "state",
-    [Running(), Cancelling(), Paused(timeout_seconds=600), Pending(timestamp=LONG_AGO)],
-    ids=lambda s: s.name,
-)
-def test_a_run_whose_process_is_gone_is_marked_as_crashed(state, monkeypatch):
-    assert state_of_orphan(state, monkeypatch) == "Crashed"
-
-
-@pytest.mark.parametrize(
-    "state",
-    [AwaitingRetry, Scheduled, partial(Suspended, timeout_seconds=600), Pending, Completed],
-)
-def test_a_retry_that_is_to_come_is_not_cancelled_by_another_runs_start(state, monkeypatch):
-    fresh = state()  # made now: a suite takes longer than a launch
-    assert state_of_orphan(fresh, monkeypatch) == fresh.name
+    assert run.state.name == ("Crashed" if has_died else before)
 
 
 def test_the_stages_of_a_killed_attempt_run_and_wait_no_longer(monkeypatch):
@@ -80,11 +74,12 @@ def here(mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ml
     machine = SimpleNamespace(mlflow_uri=mlflow_uri, home=tmp_path, gpu_slots=0)
     monkeypatch.setattr(context, "load_machine", lambda: machine)
     monkeypatch.setattr(context, "open_store", lambda _: Store(tmp_path / "store"))
+    monkeypatch.setitem(run_tracker.PATIENCE_AT_THE_END_S, "KILLED", 60.0)  # a busy machine
     monkeypatch.setattr(context, "get_run_logger", lambda: logging.getLogger("klear"))
     monkeypatch.setattr(context, "cancellable", lambda _: nullcontext())
     monkeypatch.setattr(context, "mark_crashed", lambda _: None)
     monkeypatch.setattr(context, "crash_task_runs", lambda _: None)
-    monkeypatch.setattr(context, "set_cancelled_if_asked", lambda _: None)
+    monkeypatch.setattr(context, "is_cancelling", lambda _: False)
     monkeypatch.setattr(context, "settle_task_runs", lambda *_: None)
     return MlflowClient(tracking_uri=mlflow_uri)
 
@@ -95,19 +90,6 @@ def spec_of(meaning: str, parent: str = "") -> RunSpec:
         kind=kind, profile=kind, seed=0, meaning=meaning, resolved={"sft": {"epochs": 2}},
         stall_minutes=1, name=meaning, parent=parent,
     )  # fmt: skip
-
-
-def test_a_run_that_is_opened_again_for_each_cell_crashes_only_what_was_there_before_it(
-    here, monkeypatch
-):
-    crashed: list[str] = []
-    monkeypatch.setattr(context, "_opened_here", set())
-    monkeypatch.setattr(context, "crash_task_runs", crashed.append)
-    with run_context(spec_of("matrix")) as whole:
-        for cell in ("a", "b"):
-            with run_context(spec_of(cell, parent=whole.run_id)):
-                assert len(crashed) == 1
-    assert len(crashed) == 1
 
 
 def matrix(*cells: str, killed: bool = False) -> tuple[str, list[str]]:
@@ -122,7 +104,9 @@ def matrix(*cells: str, killed: bool = False) -> tuple[str, list[str]]:
     return whole.run_id, found
 
 
-def test_a_matrix_that_was_killed_continues_the_runs_of_its_finished_cells(here: MlflowClient):
+def test_a_matrix_that_was_killed_continues_the_runs_of_its_finished_cells(here, monkeypatch):
+    crashed: list[str] = []
+    monkeypatch.setattr(context, "crash_task_runs", crashed.append)
     with pytest.raises(KeyboardInterrupt):
         matrix("soft", "hard", killed=True)
     whole, cells = matrix("soft", "hard", "third")
@@ -136,10 +120,7 @@ def test_a_matrix_that_was_killed_continues_the_runs_of_its_finished_cells(here:
     assert [r.info.run_id for r in under] == cells
     assert [r.info.run_name for r in under] == ["soft", "hard", "third"]
     assert {r.info.status for r in under} == {"FINISHED"}
-
-
-def test_a_new_matrix_has_new_cells(here: MlflowClient):
-    assert not set(matrix("soft")[1]) & set(matrix("soft")[1])
+    assert len(crashed) == 2  # not again by a cell, while the stages of its matrix are under way
 
 
 def orphan(here: MlflowClient, store: Store, config: str) -> tuple[str, str]:
@@ -174,18 +155,15 @@ def test_the_same_command_continues_an_orphan(here: MlflowClient, tmp_path: Path
     assert here.get_run(dead).info.status == "FINISHED"
 
 
-def test_whoever_looks_for_orphans_keeps_nobody_from_continuing_them(tmp_path: Path):
-    store = Store(tmp_path)
-    for config in ("a", "b"):
-        RunState(store, config).write(flow_run=f"old-{config}")
-    with store.lock("run-b"):
-        (dead,) = orphaned_runs(store)
-        with store.lock("run-a", wait=False) as continues:
-            assert continues
-            dead.write(flow_run="new-a")
-            dead.forget("old-a")
-            assert dead.read()["flow_run"] == "new-a"
-    dead.forget("old-a")
-    assert dead.read()["flow_run"] == "new-a"
-    dead.forget("new-a")
-    assert dead.read()["flow_run"] == ""
+def test_an_orphan_that_is_continued_meanwhile_is_not_forgotten(tmp_path: Path):
+    state = RunState(Store(tmp_path), "a")
+    state.write(flow_run="old")
+    with state.store.lock("run-a"):
+        assert not state.is_dead()
+        state.forget("old")
+    assert state.read()["flow_run"] == "old"
+    state.write(flow_run="new")
+    state.forget("old")
+    assert state.read()["flow_run"] == "new"
+    state.forget("new")
+    assert state.read()["flow_run"] == ""

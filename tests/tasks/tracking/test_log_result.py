@@ -94,7 +94,7 @@ class Place:
             model = sft(rows, settings=Knobs(value=settings.value))
             scores = evaluate_sft(model, rows, settings=settings)
         tracker.finish(run_id, "FINISHED")
-        assert tracker.queue.refused == 0
+        assert tracker.refused == 0
         return run_id, [rows, model, scores]
 
     def run_of(self, artifact: Artifact):
@@ -147,11 +147,8 @@ def test_from_a_score_to_the_checkpoint_the_rows_the_config_and_the_commit(told)
 def test_and_back_from_the_rows_to_who_read_them(told):
     place, (rows, model, _) = told
     (made,) = place.run_of(rows).inputs.dataset_inputs
-    assert made.tags[0].value == "output"
     (read,) = place.run_of(model).inputs.dataset_inputs
-    assert read.dataset.digest == made.dataset.digest
-    (output,) = place.run_of(model).outputs.model_outputs
-    assert place.client.get_logged_model(output.model_id).source_run_id == model.mlflow_run
+    assert (made.tags[0].value, read.dataset.digest) == ("output", made.dataset.digest)
 
 
 def test_a_checkpoint_is_a_version_with_its_stages_alias_and_no_copy_of_its_weights(told):
@@ -163,9 +160,7 @@ def test_a_checkpoint_is_a_version_with_its_stages_alias_and_no_copy_of_its_weig
     assert {Mlflow(place.uri).artifact_of(n) for n in names} == {f"sft/{model.key}"}
     assert Mlflow(place.uri).artifact_of(f"models:/{place.name}@none") == ""
     artifacts = Path(place.client.get_logged_model(version.tags["klear.model"]).artifact_location)
-    files = [f for f in artifacts.rglob("*") if f.is_file()]
-    assert {f.name for f in files} == {"MLmodel", "README.md"}
-    assert sum(f.stat().st_size for f in files) < 10_000
+    assert not list(artifacts.rglob("*"))
 
 
 def test_the_best_version_is_the_one_with_the_highest_mean(place):
@@ -185,11 +180,12 @@ def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told
     verdicts = sorted(t.info.tags["klear.verdict"] for t in found)
     assert verdicts == ["AC", "AC", "WA"]
     wrong = next(t for t in found if t.info.tags["klear.verdict"] == "WA")
-    root, write, judge, check = wrong.data.spans
-    assert root.inputs == {"prompt": "2 + 1?"}
-    assert write.outputs["text"].endswith("\\boxed{7}")
-    assert judge.outputs["reward"] == -1.0
-    assert (check.inputs["expected"], check.outputs["verdict"]) == ("3", "WA")
+    (span,) = wrong.data.spans
+    assert span.inputs == {"prompt": "2 + 1?"}
+    assert span.outputs["text"].endswith("\\boxed{7}")
+    assert span.outputs["reward"] == -1.0
+    (check,) = span.outputs["checks"]
+    assert (check["expected"], check["verdict"]) == ("3", "WA")
 
 
 def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(place):

@@ -35,12 +35,12 @@ def test_the_last_figure_is_the_whole(sent: list[tuple[str, float, str]]):
     assert sent[-1] == ("", 100.0, "rl_math: 4 of 4 reward 0.5")
 
 
-@pytest.mark.parametrize(("total", "shown"), [(4, [25.0]), (0, [])])
-def test_a_failed_stage_keeps_its_figure_and_one_without_a_total_has_none(sent, total, shown):
-    bar = ProgressArtifact("sft")
-    bar.update(1, total)
-    bar.finish(whole=False)
-    assert [percent for _, percent, _ in sent] == shown
+def test_a_failed_stage_keeps_its_figure_and_one_without_a_total_has_none(sent):
+    for total in (4, 0):
+        bar = ProgressArtifact("sft")
+        bar.update(1, total)
+        bar.finish(whole=False)
+    assert [percent for _, percent, _ in sent] == [25.0]
 
 
 def test_a_server_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):

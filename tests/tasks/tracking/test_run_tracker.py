@@ -1,26 +1,35 @@
-"""Killed and resumed runs stay one MLflow run, and every step of a curve is there exactly once."""
+"""What is logged arrives in order and once, whatever the server does and whoever is killed."""
 
+import http.server
 import json
+import logging
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import requests
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
-from tasks.store.store import Artifact
-from tasks.tracking import log_queue
+from configs.settings.base import Settings
+from tasks.stage.run import Run, active
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import Artifact, Store
+from tasks.tracking import run_tracker
 from tasks.tracking.mlflow_client import PARAMS_A_BATCH, Mlflow
-from tasks.tracking.run_tracker import (
-    REUSED_TAG,
-    STEP_METRIC,
-    TABLES_TAG,
-    StageLog,
-    Tracker,
-    Untracked,
-)
-from tasks.tracking.stream_logs import CurveTail, ShownFiles
+from tasks.tracking.run_tracker import TABLES_TAG, StageLog, Tracker, is_unreachable
+from training.layout import METRICS, SHOWN
+
+AWAY = requests.exceptions.ConnectionError("refused")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_tracker, "PAUSE_S", 0.01)
 
 
 @pytest.fixture
@@ -33,10 +42,133 @@ def client(mlflow_uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=mlflow_uri)
 
 
-def stage(tracker: Tracker, parent: str, work: Path = Path("work"), **params: str) -> StageLog:
-    log = tracker.stage(parent, "rl", "key", params, work, Path("published").absolute())
+def messages() -> Tracker:
+    """Of a tracker whose messages do not look at their server."""
+    tracker = Tracker()
+    tracker.uri, tracker.server = "somewhere", Mock()
+    return tracker
+
+
+def stage_log(tracker: Tracker, parent: str, work: Path, **params: str) -> StageLog:
+    log = StageLog(tracker, parent, "rl", "key", params, work)
     assert tracker.flush()
     return log
+
+
+def test_messages_arrive_in_order_also_those_put_while_the_server_is_unreachable():
+    heard: list[int] = []
+    back = threading.Event()
+
+    def hear(i: int) -> None:
+        if i >= 3 and not back.is_set():
+            raise AWAY
+        heard.append(i)
+
+    queue = messages()
+    for i in range(100):
+        queue.put("number", lambda _, i=i: hear(i))
+    assert not queue.flush(0.1)
+    back.set()
+    assert queue.flush()
+    assert heard == list(range(100))
+    assert queue.refused == 0
+
+
+def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog):
+    heard: list[str] = []
+    queue = messages()
+    with caplog.at_level(logging.WARNING, "klear"):
+        queue.put("the note", Mock(side_effect=ValueError("no such column")))
+        queue.put("next", lambda _: heard.append("next"))
+        assert queue.flush()
+    assert (heard, queue.refused) == (["next"], 1)
+    assert "refused the note: no such column" in caplog.text
+
+
+def test_a_message_that_cannot_wait_overtakes_all_but_the_one_being_sent():
+    heard: list[str] = []
+    hold, started = threading.Event(), threading.Event()
+
+    def slow(_: Mlflow) -> None:
+        started.set()
+        hold.wait(60)
+        heard.append("first")
+
+    queue = messages()
+    queue.put("first", slow)
+    assert started.wait(60)
+    queue.put("second", lambda _: heard.append("second"))
+    queue.put("urgent", lambda _: heard.append("urgent"), soon=True)
+    hold.set()
+    assert queue.flush()
+    assert heard == ["first", "urgent", "second"]
+
+
+class Sick(http.server.BaseHTTPRequestHandler):
+    """Answers every request with the status that its server has, in words and not in JSON."""
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.status)  # type: ignore[attr-defined]
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def sick(monkeypatch: pytest.MonkeyPatch) -> Iterator[http.server.HTTPServer]:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    server = http.server.HTTPServer(("127.0.0.1", 0), Sick)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("ask", ["active_run", "artifact_of"])
+@pytest.mark.parametrize(("status", "unreachable"), [(500, False), (502, True), (503, True)])
+def test_a_server_that_failed_is_unreachable_or_refuses_and_its_runs_are_not_taken_for_missing(
+    sick: http.server.HTTPServer, status: int, unreachable: bool, ask: str
+):
+    sick.status = status  # type: ignore[attr-defined]
+    with pytest.raises(MlflowException) as caught:
+        getattr(Mlflow(f"http://127.0.0.1:{sick.server_port}"), ask)("a" * 32)
+    assert is_unreachable(caught.value) == unreachable
+
+
+@pytest.mark.parametrize("cause", [AWAY, requests.exceptions.ChunkedEncodingError("2 more")])
+def test_a_connection_that_broke_is_found_below_what_mlflow_made_of_it(cause: Exception):
+    error = MlflowException("API request failed")
+    error.__context__ = cause
+    assert is_unreachable(error)
+
+
+def test_a_pipeline_continues_its_run_unless_that_was_deleted_by_hand(tracker, client):
+    first = tracker.start_pipeline("tiny", {"klear.kind": "pipeline"})
+    tracker.finish(first, "KILLED")
+    assert client.get_run(first).info.status == "KILLED"
+    assert tracker.start_pipeline("tiny", {"klear.seed": "0"}, resume=first) == first
+    assert client.get_run(first).info.status == "RUNNING"
+    assert client.get_run(first).data.tags["klear.seed"] == "0"
+    client.delete_run(first)
+    assert tracker.start_pipeline("tiny", {}, resume=first) != first
+    assert Mlflow(tracker.uri).active_run("0" * 32) is None  # another server's
+
+
+def test_a_retried_stage_continues_its_run_and_logs_the_parameters_that_are_missing(
+    tracker, client, tmp_path
+):
+    parent = tracker.start_pipeline("tiny", {})
+    wanted = {f"p{i}": str(i) for i in range(2 * PARAMS_A_BATCH + 1)}
+    some = dict(list(wanted.items())[:PARAMS_A_BATCH])
+    first = stage_log(tracker, parent, tmp_path, **some)  # killed after its first batch
+    first.finish("FAILED")
+    again = stage_log(tracker, parent, tmp_path, **wanted)
+    assert again.run_id == first.run_id
+    assert client.get_run(again.run_id).info.status == "RUNNING"
+    assert client.get_run(again.run_id).data.params == wanted
+    assert tracker.refused == 0
+    assert StageLog(tracker, parent, "rl", "other", {}, tmp_path).wait_id() != first.run_id
 
 
 def write_lines(path: Path, steps: range) -> None:
@@ -46,50 +178,17 @@ def write_lines(path: Path, steps: range) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-def test_a_pipeline_continues_its_run_unless_that_was_deleted_by_hand(tracker, client) -> None:
-    first = tracker.start_pipeline("tiny", {"klear.kind": "pipeline"})
-    tracker.finish(first, "KILLED")
-    assert client.get_run(first).info.status == "KILLED"
-    assert tracker.start_pipeline("tiny", {"klear.seed": "0"}, resume=first) == first
-    assert client.get_run(first).info.status == "RUNNING"
-    assert client.get_run(first).data.tags["klear.seed"] == "0"
-    client.delete_run(first)
-    assert tracker.start_pipeline("tiny", {}, resume=first) != first
-    assert Mlflow(tracker.uri).run("0" * 32) is None  # another server's
-
-
-def test_a_retried_stage_continues_its_run_and_tells_the_parameters_that_are_missing(
-    tracker, client
-) -> None:
+def test_each_step_is_logged_once_across_a_kill_and_a_resume(tracker, client, tmp_path):
     parent = tracker.start_pipeline("tiny", {})
-    wanted = {f"p{i}": str(i) for i in range(2 * PARAMS_A_BATCH + 1)}
-    some = dict(list(wanted.items())[:PARAMS_A_BATCH])
-    first = stage(tracker, parent, **some)  # killed after its first batch
-    tracker.params(parent, some)
-    first.finish("FAILED")
-    assert tracker.flush()
-    again = stage(tracker, parent, **wanted)
-    tracker.params(parent, wanted)
-    assert tracker.flush()
-    assert again.run_id == first.run_id
-    assert client.get_run(again.run_id).info.status == "RUNNING"
-    assert tracker.queue.refused == 0
-    for run_id in (parent, again.run_id):
-        assert client.get_run(run_id).data.params == wanted
-    assert tracker.stage(parent, "rl", "other", {}, Path(), Path()).wait_id() != first.run_id
-
-
-def test_each_step_is_logged_once_across_a_kill_and_a_resume(tracker, client, tmp_path) -> None:
-    parent = tracker.start_pipeline("tiny", {})
-    log = stage(tracker, parent)
-    path = tmp_path / "metrics.jsonl"
+    log = stage_log(tracker, parent, tmp_path)
+    path = tmp_path / METRICS
+    path.parent.mkdir()
     write_lines(path, range(8))
-    CurveTail(log, path, STEP_METRIC).poll()
+    log.poll()
     assert tracker.flush()
     # Killed after step 7; the checkpoint is at step 5: the child cuts what follows and redoes it.
-    kept = path.read_text().splitlines(keepends=True)[:6]
-    path.write_text("".join(kept))
-    resumed = CurveTail(stage(tracker, parent), path, STEP_METRIC)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:6]))
+    resumed = stage_log(tracker, parent, tmp_path)
     resumed.poll()
     write_lines(path, range(6, 12))
     whole = path.read_text()
@@ -103,90 +202,98 @@ def test_each_step_is_logged_once_across_a_kill_and_a_resume(tracker, client, tm
         assert sorted(m.step for m in history) == list(range(12))
 
 
-def test_more_metrics_than_one_request_takes_arrive_all(tracker, client) -> None:
+def test_more_metrics_than_one_request_takes_arrive_all(tracker, client):
     run_id = tracker.start_pipeline("tiny", {})
     tracker.log(run_id, {f"m{i}": i for i in range(2_001)})
     assert tracker.flush()
     assert len(client.get_run(run_id).data.metrics) == 2_001
 
 
-def test_reused_results_are_named_on_the_parent_also_when_the_server_was_away(
-    tracker, client, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(log_queue, "PAUSE_S", 0.01)
-    parent = tracker.start_pipeline("tiny", {})
-    tag, told = tracker.server.tag, []
-
-    def away_once(run_id: str, tags: dict[str, str]) -> None:
-        told.append(sorted(json.loads(tags[REUSED_TAG])))
-        if len(told) == 1:
-            tracker.reused(parent, Artifact.of_folder(tmp_path, "select"))
-            raise requests.exceptions.ConnectionError
-        tag(run_id, tags)
-
-    monkeypatch.setattr(tracker.server, "tag", away_once)
-    made = Artifact.of_folder(tmp_path, "dedup").model_copy(update={"mlflow_run": "its run"})
-    tracker.reused(parent, made)
-    assert tracker.flush()
-    assert told == [["dedup"], ["dedup", "select"]]
-    found = json.loads(client.get_run(parent).data.tags[REUSED_TAG])
-    assert found == {"dedup": "its run", "select": "-"}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    shown = tmp_path / "work" / "logs" / "shown"
+def test_a_page_is_logged_once_and_again_when_it_changes(tracker, client, tmp_path):
+    shown = tmp_path / "work" / SHOWN
     (shown / "rollouts").mkdir(parents=True)
     (shown / "rollouts/step_00001.json").write_text('{"columns": ["text"], "data": [["a"]]}')
     (shown / "histograms.html").write_text("<p>")
     (shown / "histograms.partial").write_text("half")
-    return tmp_path / "work"
-
-
-def test_a_page_is_shown_once_and_again_when_it_changes(folder, tracker, client, tmp_path):
-    log = stage(tracker, tracker.start_pipeline("tiny", {}), folder)
-    files, shown = ShownFiles(log), []
-    show = log.show
-    log.show = lambda root, name, tables: (shown.append(str(name)), show(root, name, tables))
-    files.poll()
-    files.poll()
-    assert shown == ["histograms.html", "rollouts/step_00001.json"]
-    (folder / "logs/shown/histograms.html").write_text("<p>2")
-    os.utime(folder / "logs/shown/histograms.html", ns=(1, 1))
-    files.poll()
-    assert shown[2:] == ["histograms.html"]
+    log = stage_log(tracker, tracker.start_pipeline("tiny", {}), tmp_path / "work")
+    put, tell = [], log.put
+    log.put = lambda what, send: (put.append(what), tell(what, send))
+    log.poll()
+    log.poll()
+    assert put == ["histograms.html", "rollouts/step_00001.json"]
+    (shown / "histograms.html").write_text("<p>2")
+    os.utime(shown / "histograms.html", ns=(1, 1))
+    log.poll()
+    os.replace(tmp_path / "work", tmp_path / "published")  # what was put needs the folder no more
+    assert put[2:] == ["histograms.html"]
     assert tracker.flush()
     assert [a.path for a in client.list_artifacts(log.run_id)] == ["histograms.html", "rollouts"]
     (listed,) = json.loads(client.get_run(log.run_id).data.tags[TABLES_TAG])
     assert listed == {"path": "rollouts/step_00001.json", "type": "table"}
-    stored = client.download_artifacts(log.run_id, "rollouts/step_00001.json", str(tmp_path))
-    assert json.loads(Path(stored).read_text()) == {"columns": ["text"], "data": [["a"]]}
 
 
-def test_a_file_that_is_published_before_it_is_told_is_found_where_it_went(
-    folder, tracker, client, tmp_path
-):
-    log = stage(tracker, tracker.start_pipeline("tiny", {}), folder)
-    polled = threading.Event()
-
-    def publish(_: object) -> None:
-        assert polled.wait(60)
-        os.replace(folder, tmp_path / "published")
-
-    tracker.put("a pause", publish)
-    ShownFiles(log).poll()
-    polled.set()
-    assert tracker.flush()
-    assert [a.path for a in client.list_artifacts(log.run_id)] == ["histograms.html", "rollouts"]
-
-
-def test_without_a_server_nothing_is_logged_and_nothing_fails(tmp_path: Path) -> None:
-    untracked = Untracked()
+def test_without_a_server_nothing_is_logged_and_nothing_fails(tmp_path: Path):
+    untracked = Tracker()
     parent = untracked.start_pipeline("x", {})
-    log = stage(untracked, parent)
+    log = stage_log(untracked, parent, tmp_path)
     untracked.log(parent, {"a": 1.0})
-    untracked.reused(parent, Artifact.of_folder(tmp_path, "dedup"))
-    write_lines(tmp_path / "metrics.jsonl", range(2))
-    CurveTail(log, tmp_path / "metrics.jsonl", STEP_METRIC).poll()
+    log.poll()
     untracked.finish(parent, "FINISHED")
     assert (log.wait_id(), untracked.run_url(parent)) == ("", "")
+
+
+class Knobs(Settings):
+    value: int = 1
+
+
+class Unreachable:
+    """A server as a client sees it that nobody answers while `away` is set."""
+
+    def __init__(self, server: Mlflow) -> None:
+        self._server, self.away = server, threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        if self.away.is_set():
+            raise AWAY
+        return getattr(self._server, name)
+
+
+def test_a_server_that_goes_away_and_comes_back_misses_nothing(
+    tracker, client, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_tracker, "SECONDS_FOR_AN_ID", 0.1)
+    server = tracker.server = Unreachable(tracker.server)
+
+    @stage(version=1)
+    def sft(out: Path, *, settings: Knobs) -> Metrics:
+        (out / METRICS).parent.mkdir()
+        (out / "checkpoint").mkdir()
+        (out / "checkpoint" / "model.safetensors").write_bytes(b"w")
+        write_lines(out / METRICS, range(20))
+        assert tracker.flush()
+        server.away.set()
+        write_lines(out / METRICS, range(20, 40))
+        return {"loss": 1.0}
+
+    @stage(version=1)
+    def evaluate_sft(out: Path, model: Artifact, *, settings: Knobs) -> Metrics:
+        (out / "scores").write_text("1")
+        return {"sums/avg": 1.0}
+
+    parent, store = tracker.start_pipeline("tiny", {}), Store(tmp_path / "store")
+    with active(Run(store=store, run_id=parent, tracker=tracker)):
+        model = sft(settings=Knobs())
+        scores = evaluate_sft(model, settings=Knobs())  # computed while nobody listens
+    assert scores.mlflow_run == ""
+    server.away.clear()
+    tracker.finish(parent, "FINISHED")
+
+    assert tracker.refused == 0
+    trained, scored = (client.get_run(store.manifest(a).mlflow_run) for a in (model, scores))
+    history = client.get_metric_history(trained.info.run_id, "loss")
+    assert sorted(m.step for m in history) == list(range(40))
+    for run in (trained, scored, client.get_run(parent)):
+        assert run.info.status == "FINISHED"
+    (output,) = trained.outputs.model_outputs
+    assert [m.model_id for m in scored.inputs.model_inputs] == [output.model_id]
+    assert client.get_registered_model("klear-test").aliases["sft"]
