@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.loading import load_profile
 from flows.cli import store as store_command
 from flows.cli.main import main
-from flows.forms.inputs import chosen_inputs
+from flows.forms.stage_forms import chosen_inputs
 from tasks.store.care import BOTH, HERE, SHARED, results, shared_waste
 from tasks.store.manifest import InputRef
 from tasks.store.shared import SharedStore
@@ -55,9 +54,8 @@ def test_the_latest_input_of_a_stage_may_be_on_the_shared_store_alone(machines):
     one, two = machines
     made(two, "collect", "b" * 16, days=20)
     newest = made(one, "collect", "a" * 16, days=10)
-    tiny = load_profile("tiny", [])
-    assert chosen_inputs({"collect": "latest"}, two, tiny)["collect"].key == newest.key
-    assert chosen_inputs({"collect": "aaaaaa"}, two, tiny)["collect"].digest == newest.digest
+    assert chosen_inputs({"collect": "latest"}, two)["collect"].key == newest.key
+    assert chosen_inputs({"collect": "aaaaaa"}, two)["collect"].digest == newest.digest
 
 
 def test_what_a_page_was_made_from_stays_wherever_the_page_is(machines):
