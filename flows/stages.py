@@ -4,7 +4,7 @@
 stage asks for one, and an ablation takes those that its score needs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from configs.settings.base import Settings
@@ -53,6 +53,7 @@ def calls(s: Pipeline) -> dict[str, Call]:
     trains_tokenizer = s.base.kind == "random" and "sft" in models
     keeps = {"rl_math": s.rl_math.keep_every, "rl_code": s.rl_code.keep_every}
     no_curve = s.evaluate.model_copy(update={"learning_curve": None})  # it is part of the key
+    evaluations = {n: s.evaluate if keeps.get(n) else no_curve for n in models}
     every = [
         # Problems in, training sets out (§3.1, §3.2.1).
         Call(collect, (), s.collect),
@@ -81,20 +82,17 @@ def calls(s: Pipeline) -> dict[str, Call]:
         ),
         # Every checkpoint on every benchmark: avg@k with a confidence interval (§4).
         *(
-            Call(
-                evaluate.named(f"evaluate_{n}"),
-                (n, "benchmarks"),
-                s.evaluate if keeps.get(n) else no_curve,
-            )
-            for n in models
+            Call(evaluate.named(f"evaluate_{n}"), (n, "benchmarks"), settings)
+            for n, settings in evaluations.items()
         ),
     ]
     found = {c.stage.name: c for c in every if c.stage.name not in s.stages_left_out}
+    # The report reads checks and scores last, as its page shows them.
     checks = [n for n in found if n.endswith("agreement")]
     scores = [n for n in found if n.startswith("evaluate_")]
-    told = (*(n for n in found if n not in (*checks, *scores)), *checks, *scores)
+    others = [n for n in found if n not in (*checks, *scores)]
     labelled = s.report.model_copy(update={"profile": s.profile})
-    return {**found, "report": Call(report, told, labelled)}
+    return {**found, "report": Call(report, (*others, *checks, *scores), labelled)}
 
 
 def needed(target: str, graph: dict[str, Call]) -> list[Call]:
@@ -108,12 +106,17 @@ def needed(target: str, graph: dict[str, Call]) -> list[Call]:
     return [call for name, call in graph.items() if name in wanted]
 
 
-def plan_stages(asked: Iterable[Call], planner: Planner, until: str = "") -> list[PlannedStage]:
-    """What each of the stages would do, up to `until`; reads the store and computes nothing."""
-    made: dict[str, Artifact] = {}
+def plan_stages(
+    asked: Iterable[Call], planner: Planner, until: str = "", made: Mapping[str, Artifact] = {}
+) -> list[PlannedStage]:
+    """What each of the stages would do, up to `until`; reads the store and computes nothing.
+
+    `made` are results by stage that are not among the asked.
+    """
+    known = dict(made)
     for call in asked:
-        inputs = tuple(made[name] for name in call.inputs)
-        made[call.stage.name] = planner.look(call.stage, inputs, call.settings)
+        inputs = tuple(known[name] for name in call.inputs)
+        known[call.stage.name] = planner.look(call.stage, inputs, call.settings)
         if call.stage.name == until:
             break
     return planner.stages

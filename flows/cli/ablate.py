@@ -1,15 +1,13 @@
 """`klear ablate`: the paper's tables and figures, as experiments one can repeat."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from configs.machine import load_machine
 from configs.settings.ablation import ablations, load_ablation
-from flows.cli.run import prepare_run
+from flows.cli.run import prepare_plan, prepare_run
 
 RESULTS = Path("configs/ablations/RESULTS.md")
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -36,7 +34,7 @@ def ablate(
         results: Write one page of what all experiments found so far, configs/ablations/RESULTS.md.
     """
     if results:
-        return _results(RESULTS, profile)
+        return _write_results(RESULTS, profile)
     if not name:
         for known in ablations():
             spec = load_ablation(known)
@@ -46,48 +44,40 @@ def ablate(
     spec.scale(profile)
     seeds = seeds or spec.seeds
     if plan:
-        machine = load_machine()
-        machine.make_home()  # Prefect makes its own folder in it
-        os.environ.update(machine.environment())
-        from flows.ablations.ablation import plan_ablation
+        machine = prepare_plan()
+        from flows.ablation import plan_ablation
         from flows.cli.plan import print_plan
         from tasks.store.shared import open_store
 
         print_plan(plan_ablation(spec, profile, seeds, open_store(machine)))
         return 0
     prepare_run()
-    from flows.ablations.ablation import ablation
+    from flows.ablation import ablation
     from flows.cli.display import run_shown
 
     title = f"klear ablate {name} ({profile}, {seeds} seeds)"
     return run_shown(title, lambda: ablation(name, profile, seeds, concurrent))
 
 
-def _results(path: Path, profile: str) -> int:
+def _write_results(path: Path, profile: str) -> int:
     """The page, and beside it (.jsonl) what it is made of: that of other stores counts as well."""
-    from tasks.ablation.finished import (
-        best,
-        cost_of,
-        newest,
-        read_finished,
-        united,
-        write_finished,
-    )
+    machine = prepare_plan()
+    from tasks.ablation import finished
     from tasks.ablation.pages import Experiment, results_page
     from tasks.store.shared import open_store
 
-    store, beside = open_store(load_machine()), path.with_suffix(".jsonl")
+    store, beside = open_store(machine), path.with_suffix(".jsonl")
     specs = [spec for name in ablations() if profile in (spec := load_ablation(name)).scales]
-    here = [f for spec in specs if (f := newest(store, spec, profile))]
-    known = united([*here, *read_finished(beside)])
-    found = [best(spec, profile, *known) for spec in specs]
-    finished = [f for f in found if f]
+    here = [found for spec in specs if (found := finished.newest(store, spec, profile))]
+    known = finished.united([*here, *finished.read_finished(beside)])
+    best = [(spec, finished.best(spec, profile, *known)) for spec in specs]
     experiments = [
-        Experiment(spec, f.outcome, cost_of([f]), f.made) if f else Experiment(spec)
-        for spec, f in zip(specs, found, strict=True)
+        Experiment(spec, f.outcome, finished.cost_of([f]), f.made) if f else Experiment(spec)
+        for spec, f in best
     ]
-    page = results_page(profile, experiments, cost_of(finished))
+    done = [f for _, f in best if f]
+    page = results_page(profile, experiments, finished.cost_of(done))
     path.write_text(page.markdown(), encoding="utf-8")
-    write_finished(beside, known)
-    print(f"wrote {path} and {beside.name}: {len(finished)} of {len(specs)} experiments")
+    finished.write_finished(beside, known)
+    print(f"wrote {path} and {beside.name}: {len(done)} of {len(specs)} experiments")
     return 0

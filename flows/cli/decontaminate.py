@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -103,27 +103,22 @@ def _items(paths: list[Path], text_field: str) -> Iterator[Item]:
         number = 0
         try:
             for row in read_rows(path):
-                number = row.number
-                if row.value is None:
+                number, value = row.number, row.value
+                if value is None:
                     raise ValueError(f"{path} line {number}: {row.error}")
-                text = _text(row.value, fields)
-                if text is None:
-                    has = f"it has: {', '.join(row.value)}"
-                    raise ConfigError(
-                        [f"{path} row {number} has no text in {', '.join(fields)}; {has}"]
-                    )
-                id_ = printable(row_id(row.value.get("id"), number))
+                texts = [text for f in fields if isinstance(text := value.get(f), str)]
+                if not texts:
+                    has = f"it has: {', '.join(value)}"
+                    wanted = ", ".join(fields)
+                    raise ConfigError([f"{path} row {number} has no text in {wanted}; {has}"])
+                id_ = printable(row_id(value.get("id"), number))
                 id_ = f"{id_} (row {number})" if id_ in ids else id_
                 ids.add(id_)
-                yield Item(benchmark, id_, printable(text))
+                yield Item(benchmark, id_, printable(texts[0]))
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} after row {number}: text that is no UTF-8") from error
         if not number:
             raise ConfigError([f"{path} holds no rows: nothing would be protected"])
-
-
-def _text(row: dict[str, Any], fields: dict[str, None]) -> str | None:
-    return next((t for f in fields if isinstance(t := row.get(f), str)), None)
 
 
 @contextmanager
@@ -177,11 +172,8 @@ def _print_summary(counts: dict[str, float], source: Path, out: Path, n: int) ->
     for name in (n.removeprefix("rows_hit/") for n in counts if n.startswith("rows_hit/")):
         leaked = count.get(f"rows_leaked/{name}", "0")
         print(f"  {name}: {count[f'rows_hit/{name}']} rows, {leaked} real leaks")
-    for name, text in (
-        ("malformed", "of the rejected are malformed: their reasons name the place"),
-        ("items_without_words", "items hold no words and can match nothing"),
-        ("unlisted", "further hits of rows with very many are counted, not listed"),
-    ):
-        if counts[name]:
-            print(f"{count[name]} {text}")
+    if counts["malformed"]:
+        print(f"{count['malformed']} of the rejected are malformed: their reasons name the place")
+    if counts["items_without_words"]:
+        print(f"{count['items_without_words']} items hold no words and can match nothing")
     print(f"page: {out / PAGE}")

@@ -2,8 +2,8 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -21,9 +21,9 @@ SECONDS_BETWEEN_LINES = 30.0  # without a terminal there is no bar; a line now a
 class Terminal:
     """Prints a line when a stage ends; counts how many were computed and how many reused."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
-        self.counts: dict[str, int] = {"computed": 0, "cached": 0, "failed": 0}
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.counts = Counter[str]()
         self._bars = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:18}"),
@@ -41,9 +41,7 @@ class Terminal:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def started(self, stage: str, why: str) -> None:

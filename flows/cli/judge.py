@@ -39,9 +39,9 @@ def judge(
         sandbox: Short for --set sandbox=….
         workers: Judge workers (0: one per core).
     """
-    chosen = [*overrides, *([f"sandbox={sandbox}"] if sandbox else [])]
+    chosen = [f"sandbox={sandbox}"] if sandbox else []
     chosen += [] if workers is None else [f"runtime.workers={workers}"]
-    settings = load_group(JudgeSettings, chosen)
+    settings = load_group(JudgeSettings, [*overrides, *chosen])
     if stream:
         if problems or samples or out:
             raise ConfigError(["--stream reads standard input and takes no files"])

@@ -11,13 +11,13 @@ from cyclopts import App, CycloptsError, Parameter
 
 OK, FAILED, WRONG_USAGE = 0, 1, 2
 COMMANDS = {
-    "up": ("servers:start", "start Prefect, MLflow and a worker on this machine"),
-    "down": ("servers:end", "end what `klear up` started"),
+    "up": ("servers:up", "start Prefect, MLflow and a worker on this machine"),
+    "down": ("servers:down", "end what `klear up` started"),
     "serve": ("servers:serve", "one server or the worker in the foreground, for containers"),
     "run": ("run:run", "run a profile; finished stages are reused"),
     "plan": ("run:plan", "what a run would reuse, resume and compute, and why"),
-    "status": ("status:status", "servers, latest runs and finished stages"),
-    "lineage": ("lineage:lineage", "the chain behind a score, a checkpoint or any result"),
+    "status": ("servers:status", "servers, latest runs and finished stages"),
+    "lineage": ("store:lineage", "the chain behind a score, a checkpoint or any result"),
     "store": ("store:store", "list, measure, verify and clean the store"),
     "doctor": ("servers:check", "check versions, sandbox, ports, disk, memory and GPU"),
     "judge": ("judge:judge", "judge answers to problems"),
@@ -61,23 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
-        code = _expected(error)
-        if code is None:
+        from configs.settings.explain import ConfigError
+        from eval.sandbox.errors import SandboxUnavailable
+        from flows.servers.prefect_api import ServersError
+        from tasks.store.shared import StoreUnreachable
+
+        failures = (ServersError, SandboxUnavailable, StoreUnreachable, OSError)
+        if not isinstance(error, (ConfigError, *failures)):
             raise
         print(error, file=sys.stderr)
-        return code
-
-
-def _expected(error: Exception) -> int | None:
-    """The exit code of an error whose message is for the user; None for one of ours."""
-    from configs.settings.explain import ConfigError
-    from eval.sandbox.errors import SandboxUnavailable
-    from flows.servers.servers import ServersError
-
-    if isinstance(error, ConfigError):
-        return WRONG_USAGE
-    if isinstance(error, (ServersError, SandboxUnavailable, OSError)):
-        return FAILED
-    # Whoever can raise it has imported it; all other commands do without its libraries.
-    stores = sys.modules.get("tasks.store.shared")
-    return FAILED if stores and isinstance(error, stores.StoreUnreachable) else None
+        return WRONG_USAGE if isinstance(error, ConfigError) else FAILED

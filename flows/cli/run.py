@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from configs.loading import load_profile, run_name
-from configs.machine import load_machine
-from configs.settings.explain import ConfigError, nearest
+from configs.machine import Machine, load_machine
+from configs.settings.explain import ConfigError
 from configs.settings.pipeline import Pipeline
-from configs.stage_names import STAGES
+from configs.stage_names import StageName
+from flows.servers.prefect_api import ServersError
+from flows.servers.servers import are_up
 
 
 @Parameter(name="*")
@@ -20,34 +23,23 @@ class Options:
 
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = ()
     """Change one setting: --set sft.epochs=2, --set data.root=FOLDER (repeatable)."""
-    force: tuple[str, ...] = ()
+    force: tuple[StageName, ...] = ()
     """Recompute this stage even if its result is in the store (repeatable)."""
-    until: str = STAGES[-1]
+    until: StageName = "report"
     """Stop after this stage."""
     seed: int | None = None
     """Seed of every random stage."""
-    approve_cost: float | None = None
+    approve_cost: Annotated[float | None, Parameter(validator=Number(gte=0))] = None
     """What a stage that asks a paid engine may spend (engine.runtime.approve_above)."""
 
     def settings_of(self, profile: str) -> Pipeline:
-        """The profile with its overrides; every wrong option is one line of the same error."""
+        """The profile with its overrides; raises ConfigError."""
         seed = () if self.seed is None else (f"seed={self.seed}",)
-        wanted = (*(("--force", stage) for stage in self.force), ("--until", self.until))
-        problems = [
-            f"{option} {name}: no such stage{nearest(name, STAGES) or f'; one of {STAGES}'}"
-            for option, name in wanted
-            if name not in STAGES
-        ]
-        if self.approve_cost is not None and not 0 <= self.approve_cost < float("inf"):
-            problems.append(f"--approve-cost {self.approve_cost}: not an amount, zero or more")
-        try:
-            settings = load_profile(profile, [*self.overrides, *seed])
-        except ConfigError as error:
-            raise ConfigError([*problems, *error.problems]) from error
-        left_out = sorted(settings.stages_left_out & {*self.force, self.until})
-        problems += [f"{s} is no stage of the profile {settings.profile}" for s in left_out]
-        if problems:
-            raise ConfigError(problems)
+        settings = load_profile(profile, [*self.overrides, *seed])
+        if left_out := sorted(settings.stages_left_out & {*self.force, self.until}):
+            raise ConfigError(
+                f"{s} is no stage of the profile {settings.profile}" for s in left_out
+            )
         return settings
 
 
@@ -60,9 +52,8 @@ def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
     Args:
         profile: tiny, single_gpu, paper, … or the path of a .yaml file.
     """
-    settings, machine = options.settings_of(profile), load_machine()
-    machine.make_home()  # Prefect makes its own folder in it
-    os.environ.update(machine.environment())
+    settings = options.settings_of(profile)
+    machine = prepare_plan()
     from flows.cli.plan import plan, print_plan
     from tasks.store.shared import open_store
 
@@ -88,12 +79,19 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
         settings = approve_all(settings, options.approve_cost)
     name = run_name(settings, load_profile(profile))
     named = pipeline.with_options(flow_run_name=lambda: name)
-    force, until = list(options.force), options.until
     return run_shown(
         f"klear run {settings.profile} (seed {settings.seed})",
-        lambda: named(until, force, verify, settings=settings),  # type: ignore[arg-type]
-        has_report=until == STAGES[-1],
+        lambda: named(options.until, list(options.force), verify, settings=settings),
+        has_report=options.until == "report",
     )
+
+
+def prepare_plan() -> Machine:
+    """This machine, with what Prefect reads when it is imported."""
+    machine = load_machine()
+    machine.make_home()  # Prefect makes its own folder in it
+    os.environ.update(machine.environment())
+    return machine
 
 
 def prepare_run() -> None:
@@ -101,8 +99,6 @@ def prepare_run() -> None:
 
     Raises ServersError where no servers would track it.
     """
-    from flows.servers.servers import ServersError, are_up
-
     machine = load_machine()
     if not are_up(machine):
         raise ServersError("the servers are not up: run `klear up` first")

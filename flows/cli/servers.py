@@ -1,37 +1,36 @@
-"""`klear up`, `down`, `doctor`, and `klear serve` for containers and systemd."""
+"""`klear up`, `down`, `serve`, `status` and `doctor`."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from types import FrameType
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Literal
 
 from configs.machine import Machine, load_machine
-from flows.servers.commands import (
-    DatabaseError,
-    prepare,
-    process_environment,
-    registration_is_current,
-    server_command,
-)
+from flows.cli.store import by_stage, when
+from flows.servers import servers
+from flows.servers.commands import database_trouble
 from flows.servers.doctor import doctor
-from flows.servers.prefect_api import answers, create_pool, refusal
-from flows.servers.process import recorded, stop
-from flows.servers.servers import START_TIMEOUT_S, ServersError, down, health_urls, up
+from flows.servers.prefect_api import ServersError, answers, post
+from tasks.report.run_story import size
+from tasks.store.care import published
+from tasks.store.store import Store
 
-DATABASE_WAIT_S = 60.0
+LATEST_RUNS = 5
 
 
-def start() -> None:
+def up() -> None:
     """Start Prefect, MLflow and a worker on this machine, with the web forms."""
-    up(load_machine())
+    servers.up(load_machine())
 
 
-def end() -> None:
+def down() -> None:
     """End what `klear up` started."""
-    down(load_machine())
+    servers.down(load_machine())
+
+
+def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
+    """One of them in the foreground. TERM and INT end it with everything it started: exit code 0,
+    else that of what it ran."""
+    return servers.serve(load_machine(), name)
 
 
 def check() -> int:
@@ -39,60 +38,56 @@ def check() -> int:
     return doctor(load_machine())
 
 
-class _Asked(BaseException):
-    """Somebody wants us to end."""
-
-
-def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
-    """One of them in the foreground. TERM and INT end it with everything it started: exit code 0,
-    else that of what it ran."""
+def status() -> None:
+    """Servers, latest runs and finished stages."""
     machine = load_machine()
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, _ask)
-    try:
-        prepare(machine, name, DATABASE_WAIT_S)
-        if name == "worker":
-            _make_ready(machine)
-        return _foreground(machine, name)
-    except DatabaseError as error:
-        raise ServersError(str(error)) from error
-    except _Asked:
-        return 0
+    print(f"home     {machine.home}")
+    store = store_lines(Store(machine.store))
+    for line in (*server_lines(machine), "", *run_lines(machine), "", *store):
+        print(line)
 
 
-def _ask(_: int, __: FrameType | None) -> None:
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, signal.SIG_IGN)  # once is enough: what follows takes its time
-    raise _Asked
-
-
-def _make_ready(machine: Machine) -> None:
-    """What the worker needs at the Prefect server: an answer, the pool, the forms."""
-    url, deadline = health_urls(machine)["prefect"], time.monotonic() + START_TIMEOUT_S
-    while not answers(url):
-        if time.monotonic() > deadline:
-            raise ServersError(f"Prefect gave no answer at {url} in {START_TIMEOUT_S:.0f} s")
-        time.sleep(0.5)
-    if refused := refusal(machine, "prefect"):
-        raise ServersError(refused)
-    create_pool(machine)
-    if not registration_is_current(machine) and _foreground(machine, "registration"):
-        raise ServersError("the web forms could not be registered; the lines above say why")
-
-
-def _foreground(machine: Machine, name: str) -> int:
-    """Run it to its end; whatever interrupts us ends all of it."""
-    process = subprocess.Popen(
-        server_command(machine, name),
-        stdin=subprocess.DEVNULL,
-        env=process_environment(machine, name),
-        cwd=machine.home,
-        start_new_session=True,  # Ctrl-C reaches us alone, and we end it in order
+def server_lines(machine: Machine) -> Iterator[str]:
+    """One line per server: up with its address, or down."""
+    running, urls = (
+        servers.alive(machine),
+        {"prefect": machine.prefect_url, "mlflow": machine.mlflow_uri},
     )
-    served = recorded(name, process.pid, machine.logs / f"{name}.log")
+    here = servers.servers_here(machine)
+    for name, health in servers.health_urls(machine).items():
+        pid = f"pid {running[name].pid}" if name in running else ""
+        if not answers(health):
+            yield f"✗ {name:8} down{f' ({pid} runs but gives no answer)' * bool(pid)}"
+        else:
+            ours = "not started by `klear up`" if name in here else "elsewhere"
+            yield f"✓ {name:8} {urls[name]} ({pid or ours})"
+    worker = running.get("worker")
+    yield f"✓ worker   pid {worker.pid}" if worker else "✗ worker   down"
+    if machine.password.get_secret_value():
+        yield f"✓ access   {machine.host}, password of {machine.user}"
+    if machine.postgres:
+        wrong = next(filter(None, (database_trouble(machine, name) for name in here)), "")
+        yield f"{'✗' if wrong else '✓'} database Postgres at {machine.postgres}  {wrong}".rstrip()
+
+
+def run_lines(machine: Machine) -> Iterator[str]:
+    """The latest flow runs, newest first, from the Prefect API."""
     try:
-        code = process.wait()
-    finally:
-        stop([served])  # also what it left in its session
-    print(f"{name} ended with exit code {code}", file=sys.stderr, flush=True)
-    return code if code >= 0 else os.EX_SOFTWARE
+        runs = post(machine, "flow_runs/filter", {"sort": "START_TIME_DESC", "limit": LATEST_RUNS})
+    except ServersError:
+        yield "latest runs: unknown while Prefect is down"
+        return
+    yield "latest runs:" if runs else "no runs yet"
+    for run in runs:
+        began = run["start_time"] and when(datetime.fromisoformat(run["start_time"]).timestamp())
+        yield f"  {began or '-':16}  {run['state_name'] or '-':10} {run['name']}"
+
+
+def store_lines(store: Store) -> Iterator[str]:
+    """One line per stage with published results, in the order of a run."""
+    stages = by_stage(published(store))
+    yield f"store {store.root}:" if stages else f"store {store.root}: empty"
+    for stage, found in stages.items():
+        count = f"{len(found)} result{'s' if len(found) > 1 else ''}"
+        total, latest = size(sum(r.bytes for r in found)), when(found[-1].made)
+        yield f"  {stage:18} {count:11} {total:>9}   latest {latest}"

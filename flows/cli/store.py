@@ -1,16 +1,20 @@
-"""`klear store ls|du|verify|gc`: what the store holds, and whether it is whole."""
+"""`klear store ls|du|verify|gc`, and `klear lineage`: what the store holds and where it is from."""
 
+import os
 import sys
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
-from configs.machine import load_machine
+from configs.machine import Machine, load_machine
 from configs.settings.explain import nearest
 from configs.stage_names import STAGES
-from flows.cli.quantities import duration, size, when
+from tasks.report.run_story import duration, size
 from tasks.store.care import (
+    SHARED,
     Result,
     damaged,
     is_busy,
@@ -20,10 +24,24 @@ from tasks.store.care import (
     unreadable,
     waste,
 )
+from tasks.store.lineage import (
+    AVERAGE,
+    Named,
+    ancestors,
+    descendants,
+    find_named,
+    scores_of,
+    statement_of,
+)
 from tasks.store.shared import SharedStore, open_store
-from tasks.store.store import Store
+from tasks.store.store import Manifest, Store
 
 store = App(name="store")
+
+
+def when(moment: float) -> str:
+    """A Unix time on this machine's clock: `2026-08-01 12:30`."""
+    return datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def by_stage(found: Iterable[Result]) -> dict[str, list[Result]]:
@@ -40,9 +58,8 @@ def ls(stage: str = "", /) -> None:
     here = open_store(load_machine())
     found = results(here, stage)
     for manifest, count, made, where in found:
-        name, place = f"{manifest.stage}/{manifest.key}", where * isinstance(here, SharedStore)
-        took = duration(manifest.seconds)
-        print(f"{when(made)}  {name:36} {size(count):>9}  {took:>12}  {place}".rstrip())
+        place, took = where * isinstance(here, SharedStore), duration(manifest.seconds)
+        print(f"{when(made)}  {_name(manifest):36} {size(count):>9}  {took:>12}  {place}".rstrip())
     if not found:
         meant = nearest(stage, STAGES) if stage not in STAGES else ""
         print(f"no results{f' of {stage}' * bool(stage)} in {here.root}{meant}", file=sys.stderr)
@@ -75,15 +92,10 @@ def verify() -> int:
     return 1 if bad else 0
 
 
-def _days(_: object, days: float) -> None:
-    if not days >= 0:
-        raise ValueError(f"{days} is no number of days, zero or more")
-
-
 @store.command
 def gc(
     *,
-    days: Annotated[float, Parameter(validator=_days)] = 7.0,
+    days: Annotated[float, Parameter(validator=Number(gte=0))] = 7.0,
     uploads: bool = False,
     yes: bool = False,
 ) -> None:
@@ -131,3 +143,92 @@ def _collect_uploads(far: SharedStore, *, remove_it: bool) -> None:
             f"{len(found)} uploads that no result names: killed, replaced, or under way; "
             "--uploads --yes removes them, when no machine is uploading"
         )
+
+
+def lineage(name: str, /) -> int:
+    """The chain behind a score, a checkpoint or any result, oldest first, then what came of it.
+
+    Args:
+        name: rl_code/aime24, sft, stage/key, a digest, a path, an MLflow run or model.
+    """
+    machine = load_machine()
+    here = open_store(machine)
+    everything = results(here)
+    manifests = [r.manifest for r in everything]
+    meant = find_named(here, manifests, name)
+    if not meant and (artifact := _artifact_of_model(machine, name)):
+        meant = find_named(here, manifests, artifact)
+    if not meant:
+        print(
+            f"the store has no result {name}. It may be a score (rl_code/aime24), a checkpoint or "
+            "any other result (stage, stage/key, digest, path, MLflow run or model); "
+            "`klear store ls` lists results"
+        )
+        return 1
+    named = meant[-1].manifest
+    for manifest in (*ancestors(here, named), named):
+        seed = "" if manifest.seed is None else f"seed {manifest.seed}"
+        made_by = f"MLflow {manifest.mlflow_run}" if manifest.mlflow_run else "untracked"
+        created, commit = manifest.created[:16].replace("T", " "), manifest.git_commit[:12]
+        print(
+            f"{_name(manifest):36} {created}  {commit or 'no commit'}  "
+            f"digest {manifest.digest[:16]}  {made_by}  {seed}"
+        )
+    print()
+    _print_scores(here, meant[-1])
+    _print_places(machine, here, named)
+    if any(r.manifest == named and r.where == SHARED for r in everything):
+        print("  place        in the shared store alone; a stage that reads it fetches it")
+    if later := descendants(manifests, named):
+        print("  made of it   " + ", ".join(map(_name, later)))
+    if others := [n for m in meant[:-1] if (n := _name(m.manifest)) != _name(named)]:
+        print(f"  also         {', '.join([*dict.fromkeys(others)][-5:])}")
+    return 0
+
+
+def _name(manifest: Manifest) -> str:
+    return f"{manifest.stage}/{manifest.key}"
+
+
+def _print_scores(here: Store, named: Named) -> None:
+    benchmark, _, metric = named.score.rpartition("/")
+    names = scores_of(named.manifest)
+    if names:
+        here.fetch(named.manifest)
+    for name in [benchmark] if benchmark else names:
+        result = statement_of(here, named.manifest, name)
+        if result is None or result["avg"] is None:
+            continue
+        said = result["statement"]
+        print(
+            f"  score        {name} avg@{result['k']} {100 * result['avg']:.1f} % "
+            f"[{100 * result['ci_low']:.1f}, {100 * result['ci_high']:.1f}], "
+            f"T {said['temperature']:g}, top_p {said['top_p']:g}, {said['max_tokens']} tokens, "
+            f"grader {said['grader_version']}, checkpoint {said['checkpoint']}"
+        )
+    if metric not in ("", AVERAGE):
+        print(f"  {metric:12} {named.manifest.metrics[named.score]:g}")
+
+
+def _print_places(machine: Machine, here: Store, manifest: Manifest) -> None:
+    folder = here.folder(manifest.stage, manifest.key)
+    count = size(sum(f.bytes for f in manifest.files.values()))
+    print(f"  files        {folder} ({count}, computed in {duration(manifest.seconds)})")
+    print(f"  settings     {folder / 'manifest.json'}")
+    if manifest.mlflow_run:
+        runs = f"{machine.mlflow_uri}/#/runs"
+        print(f"  stage's run  {runs}/{manifest.mlflow_run}")
+        print(f"  whole run    {runs}/{manifest.pipeline_run} (config/resolved.yaml)")
+    if manifest.git_commit:
+        changed = " (with changes that are in no commit)" * manifest.git_commit.endswith("+")
+        print(f"  commit       {manifest.git_commit.rstrip('+')}{changed}")
+
+
+def _artifact_of_model(machine: Machine, name: str) -> str:
+    """What a model of MLflow's, `m-…` or `models:/klear-tiny@best`, points to; '' for no model."""
+    if not name.startswith(("models:/", "m-")) and "/models/m-" not in name:
+        return ""
+    os.environ.update(machine.environment())  # the password of the server, if it asks for one
+    from tasks.tracking.mlflow_client import Mlflow  # seconds, and most names need no server
+
+    return Mlflow(machine.mlflow_uri).artifact_of(name.rpartition("/models/")[2]) or ""

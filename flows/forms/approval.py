@@ -1,7 +1,5 @@
-"""Approving what a stage costs: in the Prefect UI for runs from the form, by an option elsewhere.
-
-`klear run` refuses and names the option; a run that a worker executes pauses until somebody fills
-in its form, and goes on from where it was.
+"""Approving what a stage costs: a run from a form pauses until somebody fills in the form of the
+pause, and goes on from where it was; `klear run` refuses and names its option.
 """
 
 from prefect.flow_runs import pause_flow_run

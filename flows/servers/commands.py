@@ -9,21 +9,16 @@ import sys
 import time
 from configparser import ConfigParser
 from contextlib import closing, suppress
+from io import StringIO
 from pathlib import Path
 
 from configs.files import replace_text
 from configs.machine import NOT_FOR_WORKERS, Machine, server_environment
-from flows.servers.prefect_api import POOL, ServerError, post, worker_name
+from flows.servers.prefect_api import POOL, ServersError, post, worker_name
 
 SERVED = ("prefect", "mlflow", "worker")
 ROOT = Path(__file__).resolve().parents[2]
-DEPLOY = ROOT / "deployments" / "deploy.py"
-REGISTER_WITHIN_S = 300.0
 CONNECT_TIMEOUT_S = 5
-
-
-class DatabaseError(RuntimeError):
-    """The database cannot be used; the message says why and what to do, without a password."""
 
 
 def server_command(machine: Machine, name: str) -> list[str]:
@@ -43,7 +38,7 @@ def server_command(machine: Machine, name: str) -> list[str]:
         worker = [*python, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
         # The name is the same after a restart, for `crash_orphans`.
         return [*worker, "--name", worker_name(), "--limit", str(machine.worker_limit)]
-    return [*python, str(DEPLOY), "--wait", str(REGISTER_WITHIN_S)]
+    return [*python, "-m", "flows.servers.registration"]
 
 
 def process_environment(machine: Machine, name: str) -> dict[str, str]:
@@ -60,20 +55,24 @@ def process_environment(machine: Machine, name: str) -> dict[str, str]:
 def settings_digest(machine: Machine, name: str) -> str:
     """Equal for processes that would be started alike: 16 digits of command and settings."""
     found = server_environment(machine, name)
-    told = {n: v for n, v in sorted(found.items()) if n.upper() != "NO_PROXY"}  # of the shell
-    text = repr((server_command(machine, name), told))
+    of_server = {n: v for n, v in sorted(found.items()) if n.upper() != "NO_PROXY"}  # the shell's
+    text = repr((server_command(machine, name), of_server))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def prepare(machine: Machine, name: str, wait_s: float) -> None:
-    """Make what must be there before the command is run; raises DatabaseError.
+    """Make what must be there before the command is run; raises ServersError.
 
     Waits up to `wait_s` seconds for a Postgres that is starting.
     """
     for folder in (machine.home, machine.prefect_home, machine.mlflow_artifacts, machine.logs):
         folder.mkdir(parents=True, exist_ok=True)
     if name in ("prefect", "mlflow") and machine.postgres:
-        _prepare_database(machine, name, wait_s)
+        deadline = time.monotonic() + wait_s
+        while wrong := database_trouble(machine, name, create=True):
+            if time.monotonic() > deadline:
+                raise ServersError(f"Postgres at {machine.postgres}: {wrong}")
+            time.sleep(0.5)
     if name == "mlflow" and machine.password.get_secret_value():
         _write_auth(machine)
 
@@ -90,10 +89,8 @@ def _write_auth(machine: Machine) -> None:
         "authorization_function": "mlflow.server.auth:authenticate_request_basic_auth",
         "auth_cache_ttl_seconds": "60",  # or every request pays for a slow hash
     }
-    partial = machine.mlflow_auth.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        config.write(file)
-    os.replace(partial, machine.mlflow_auth)
+    config.write(text := StringIO())
+    replace_text(machine.mlflow_auth, text.getvalue())
 
 
 def database_trouble(machine: Machine, server: str, create: bool = False) -> str:
@@ -119,48 +116,25 @@ def database_trouble(machine: Machine, server: str, create: bool = False) -> str
         return ""
     except psycopg2.Error as error:
         wrong = " ".join(str(error).split()) or type(error).__name__
-    if create and f'"{name}" does not exist' in wrong:
+    if not create or f'"{name}" does not exist' not in wrong:
+        return wrong
+    try:
         with closing(psycopg2.connect(dbname="postgres", **where)) as session:
             session.autocommit = True  # CREATE DATABASE runs in no transaction
             with suppress(psycopg2.errors.DuplicateDatabase), session.cursor() as cursor:
                 # Two at once must not share template1 with whoever looks at it.
                 cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
         return ""
-    return wrong
-
-
-def _prepare_database(machine: Machine, server: str, wait_s: float) -> None:
-    import psycopg2
-
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            wrong = database_trouble(machine, server, create=True)
-        except psycopg2.Error as error:
-            assert machine.postgres is not None
-            owner, name = machine.postgres.user, machine.postgres.database(server)
-            wrong = (
-                f"{name} is missing and cannot be made ({' '.join(str(error).split())}); "
-                f"as an administrator: createdb --owner {owner} --template template0 {name}"
-            )
-        if not wrong:
-            return
-        if time.monotonic() > deadline:
-            raise DatabaseError(f"Postgres at {machine.postgres}: {wrong}")
-        time.sleep(0.5)
+    except psycopg2.Error as error:
+        administrator = f"createdb --owner {postgres.user} --template template0 {name}"
+        return f"{wrong} ({' '.join(str(error).split())}); as an administrator: {administrator}"
 
 
 def registration_is_current(machine: Machine) -> bool:
-    """Whether this Prefect database holds forms made from the present files."""
+    """Whether Prefect, which is up, holds forms made from the present files."""
     stamp = _stamp(machine)
-    if not stamp.exists() or stamp.read_text() != fingerprint(machine):
-        return False
-    if machine.prefect_is_here and not machine.postgres:
-        return (machine.prefect_home / "prefect.db").exists()
-    try:
-        return post(machine, "deployments/count", {}, tries=1) > 0
-    except ServerError:  # it is not up yet: a database that is not ours may be another one by now
-        return False
+    is_current = stamp.exists() and stamp.read_text() == fingerprint(machine)
+    return is_current and post(machine, "deployments/count", {}) > 0
 
 
 def mark_registered(machine: Machine, seen: str) -> None:
@@ -175,7 +149,7 @@ def _stamp(machine: Machine) -> Path:
 def fingerprint(machine: Machine) -> str:
     """SHA-256 over what the forms are made of: profiles, settings, flows, and machine settings."""
     files = [f for kind in ("yaml", "toml", "py") for f in (ROOT / "configs").rglob(f"*.{kind}")]
-    files += [*(ROOT / "flows").rglob("*.py"), *(ROOT / "tasks").rglob("*.py"), DEPLOY]
+    files += [*(ROOT / "flows").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")]
     database = f"{machine.postgres}/{machine.postgres.name}" if machine.postgres else ""
     of_machine = (machine.form_profile, machine.zombie_minutes, machine.prefect_url)
     of_machine += (machine.mlflow_url, database, machine.webhook.get_secret_value())

@@ -7,6 +7,7 @@ The object store and the Ray cluster are asked by a process of their own, which 
 takes too long: the libraries behind both try again for minutes.
 """
 
+import re
 import shutil
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from flows.servers.prefect_api import refusal
 from flows.servers.process import port_holder
 from flows.servers.servers import alive, servers_here
 
+_PIN = re.compile(r"^([\w.-]+)(?:\[.*?\])?==([^\s;#\\]+)", re.MULTILINE)
 MIN_FREE_GB = 5.0
 SECONDS = {"store": 30.0, "ray": 75.0}
 CONNECT_S = 5.0
@@ -81,9 +83,9 @@ def lock_file() -> Path:
 
 
 def check_versions(lock: Path, installed: Callable[[str], str]) -> Check:
-    """Every pin of the lock against what is installed."""
+    """Every `name==version` of the lock against what is installed."""
     wrong = []
-    for name, pinned in pins(lock.read_text(encoding="utf-8")).items():
+    for name, pinned in _PIN.findall(lock.read_text(encoding="utf-8")):
         try:
             found = installed(name)
         except PackageNotFoundError:
@@ -96,17 +98,6 @@ def check_versions(lock: Path, installed: Callable[[str], str]) -> Check:
     more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     fix = f"pip install --no-deps -r {lock.name}"
     return Check("versions", False, f"{'; '.join(wrong[:5])}{more}; fix: {fix}")
-
-
-def pins(lock: str) -> dict[str, str]:
-    """`name==version` lines; comments, options, markers and hashes are left out."""
-    found = {}
-    for line in lock.splitlines():
-        requirement = line.split("#")[0].split(";")[0].split("--hash")[0].strip(" \\")
-        name, equals, pinned = requirement.partition("==")
-        if equals and not name.startswith("-"):
-            found[name.split("[")[0].strip()] = pinned.strip()
-    return found
 
 
 def check_sandbox() -> Check:
@@ -167,8 +158,7 @@ def check_gpu() -> Check:
     if found.returncode or not names:
         return Check("gpu", False, f"nvidia-smi says: {' '.join((found.stderr or names).split())}")
     if lock_file().name == "requirements-cpu.lock":
-        names += "; but torch is a CPU build: install requirements-gpu.lock"
-        return Check("gpu", False, names)
+        return Check("gpu", False, f"{names}; torch is a CPU build: install requirements-gpu.lock")
     return Check("gpu", True, names)
 
 
@@ -211,26 +201,24 @@ def try_store(url: str) -> str:
 
 def try_ray(address: str) -> str:
     """Ask every node whether it runs this machine's code and packages."""
-    from eval.ray_cluster import join
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from eval.ray_cluster import code_digest, join, same_code
 
     host, _, port = address.rpartition(":")
     if port.isdigit() and "/" not in host:  # Ray itself asks for more than a minute
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
-    ray = join(address)
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    for task in [_same_code(ray, node) for node in nodes]:
-        ray.get(task, timeout=NODE_S)
-    return f"{address}: {len(nodes)} nodes with this code"
-
-
-def _same_code(ray: Any, node: dict[str, str]) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from eval.ray_cluster import code_digest, same_code
-
-    there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    task = ray.remote(same_code).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-    return task.remote(code_digest())
+    ray: Any = join(address)
+    asked = ray.remote(same_code).options(num_cpus=0, max_retries=0)
+    places = [
+        NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    answers = [asked.options(scheduling_strategy=p).remote(code_digest()) for p in places]
+    for answer in answers:
+        ray.get(answer, timeout=NODE_S)
+    return f"{address}: {len(answers)} nodes with this code"
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ _UNDER_WAY = {
 }
 
 
-class ServerError(RuntimeError):
-    """A server could not be reached or refused; the message says which and why."""
+class ServersError(RuntimeError):
+    """A server or its database cannot be reached or started; the message says what to do."""
 
 
 def answers(url: str, timeout_s: float = 2.0) -> bool:
@@ -61,7 +61,7 @@ def create_pool(machine: Machine) -> None:
     """Make the work pool of the web form; one that exists (409) is as good."""
     try:
         post(machine, "work_pools/", {"name": POOL, "type": "process"})
-    except ServerError as error:
+    except ServersError as error:
         if "409" not in str(error):
             raise
 
@@ -69,8 +69,7 @@ def create_pool(machine: Machine) -> None:
 def last_heartbeat(machine: Machine) -> datetime | None:
     """When a worker of the pool last said that it is there."""
     workers = post(machine, f"work_pools/{POOL}/workers/filter", {})
-    beats = [datetime.fromisoformat(w["last_heartbeat_time"]) for w in workers]
-    return max(beats, default=None)
+    return max((datetime.fromisoformat(w["last_heartbeat_time"]) for w in workers), default=None)
 
 
 def worker_name() -> str:
@@ -97,7 +96,7 @@ def crash_orphans(machine: Machine) -> list[str]:
 
 
 def post(machine: Machine, path: str, body: object, tries: int = 5) -> Any:
-    """The JSON answer of Prefect's API; raises ServerError.
+    """The JSON answer of Prefect's API; raises ServersError.
 
     Server errors are tried again: SQLite answers 503 while another request holds the database.
     """
@@ -111,9 +110,9 @@ def post(machine: Machine, path: str, body: object, tries: int = 5) -> Any:
             with _open(request, timeout_s=30.0) as response:
                 return json.load(response)
         except OSError as error:
-            passing = isinstance(error, urllib.error.HTTPError) and error.code >= 500
-            if not left or not passing:
-                raise ServerError(f"Prefect, {path}: {error}") from error
+            is_busy = isinstance(error, urllib.error.HTTPError) and error.code >= 500
+            if not left or not is_busy:
+                raise ServersError(f"Prefect, {path}: {error}") from error
         time.sleep(1.0)
 
 

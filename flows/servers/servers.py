@@ -1,26 +1,31 @@
-"""`klear up` and `klear down`: a Prefect server, an MLflow server and a worker on this machine.
+"""`klear up`, `klear down` and `klear serve`: a Prefect server, an MLflow server and a worker.
 
 Everything they own lies below the home folder (databases unless they are in Postgres, results,
-logs), `servers.json` there says which processes are ours. `up` starts what is missing, starts anew
-what has other settings now, and leaves nothing of a failed start behind. A server whose address is
-set (KLEAR_PREFECT_URL, KLEAR_MLFLOW_URL) is somebody else's to start.
+logs); `servers.json` there says which processes `klear up` started. It starts what is missing and
+leaves nothing of a failed start behind. A server whose address is set (KLEAR_PREFECT_URL,
+KLEAR_MLFLOW_URL) is somebody else's to start.
 
 supervisord is not used: it hands its own environment, passwords of a former `up` included, to all
 that it starts, and waits for none of it to answer.
 """
 
 import fcntl
+import os
+import signal
+import subprocess
+import sys
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 from pydantic import TypeAdapter
 
 from configs.machine import Machine
 from flows.servers.commands import (
-    DatabaseError,
     prepare,
     process_environment,
     registration_is_current,
@@ -28,24 +33,19 @@ from flows.servers.commands import (
     settings_digest,
 )
 from flows.servers.prefect_api import (
-    ServerError,
+    ServersError,
     answers,
     crash_orphans,
     create_pool,
     last_heartbeat,
     refusal,
 )
-from flows.servers.process import ServerProcess, launch, port_holder, runs_of, stop
+from flows.servers.process import MARK, ServerProcess, launch, port_holder, stop
 
 START_TIMEOUT_S = 300.0
-DATABASE_WAIT_S = 15.0
+DATABASE_WAIT_S = 60.0
 ANSWER_WITHIN_S = 30.0  # a busy machine is slow; a server that is gone refuses at once
-Say = Callable[[str], None]
 _STATE = TypeAdapter(list[ServerProcess])
-
-
-class ServersError(RuntimeError):
-    """The servers could not be started; the message says what to do."""
 
 
 def read_state(machine: Machine) -> list[ServerProcess]:
@@ -91,68 +91,49 @@ def are_up(machine: Machine) -> bool:
     Raises ServersError about a server that is not `klear up`'s to start, and about a password.
     """
     running, here = alive(machine), servers_here(machine)
-    for name in health_urls(machine):
-        if name in here and name not in running:
+    for name, url in health_urls(machine).items():
+        if name in here and (name not in running or not answers(url, ANSWER_WITHIN_S)):
             return False
-        if not answers(health_urls(machine)[name], ANSWER_WITHIN_S):
-            if name in here:
-                return False
-            _check_elsewhere(machine, name)
-    _check_access(machine)
+    check_access(machine)
     return True
 
 
-def _check_elsewhere(machine: Machine, name: str) -> None:
-    url = health_urls(machine)[name]
-    if not answers(url, ANSWER_WITHIN_S):
-        raise ServersError(f"{name} does not answer at {url} (KLEAR_{name.upper()}_URL)")
-
-
-def _check_access(machine: Machine) -> None:
+def check_access(machine: Machine) -> None:
+    """Raises ServersError where a server does not answer, or does not let us in."""
     if refused := "\n".join(filter(None, (refusal(machine, n) for n in health_urls(machine)))):
         raise ServersError(refused)
 
 
-def up(machine: Machine, say: Say = print) -> None:
+def up(machine: Machine, say: Callable[[str], None] = print) -> None:
     """Start what is missing; raises ServersError after ending all that this call started."""
     machine.make_home()
     with _one_at_a_time(machine):
-        outdated = _outdated(machine, say)
-        running = {n: p for n, p in alive(machine).items() if n not in outdated}
+        running = alive(machine)
+        outdated = [n for n, p in running.items() if p.settings != settings_digest(machine, n)]
+        if outdated:
+            names = ", ".join(outdated)
+            raise ServersError(f"settings have changed since {names} started: first `klear down`")
         stop([p for p in read_state(machine) if p.name not in running])  # what they left behind
         begun: dict[str, ServerProcess] = {}
         since = time.monotonic()
         try:
             _start_missing(machine, running, begun, say)
-        except BaseException as error:
+        except BaseException:
             stop(list(begun.values()))
             _write_state(machine, running.values())
-            if isinstance(error, (ServerError, DatabaseError)):
-                raise ServersError(str(error)) from error
             raise
         took = f"started {', '.join(begun)} in {time.monotonic() - since:.0f} s"
         say(took if begun else "already up")
         say(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_uri}")
 
 
-def _outdated(machine: Machine, say: Say) -> set[str]:
-    """What runs with other settings than those of now, and can be started anew."""
-    here = alive(machine)
-    others = {n for n, p in here.items() if p.settings not in ("", settings_digest(machine, n))}
-    busy = runs_of(here["worker"]) if others and "worker" in here else 0
-    if busy:
-        names = " and ".join(sorted(others))
-        say(f"old settings of {names} stay while {busy} runs are under way; later: klear up")
-    return set() if busy else others
-
-
 def _start_missing(
     machine: Machine,
     running: dict[str, ServerProcess],
     begun: dict[str, ServerProcess],
-    say: Say,
+    say: Callable[[str], None],
 ) -> None:
-    """Both servers and the registration of the forms start at once, the worker behind Prefect."""
+    """Both servers start at once, the worker and the registration of the forms behind Prefect."""
     missing = {n: port for n, port in servers_here(machine).items() if n not in running}
     for name, port in missing.items():
         if holder := port_holder(machine.host, port):
@@ -174,12 +155,9 @@ def _start_missing(
 
     for name in missing:
         start(name)
-    registering = None if registration_is_current(machine) else start("registration")
     if begun:
         say(f"starting the servers (their logs: {machine.logs})")
     _await_server(machine, "prefect", begun)
-    if refused := refusal(machine, "prefect"):
-        raise ServersError(refused)
     create_pool(machine)
     since = datetime.now(UTC)
     worker = None
@@ -187,12 +165,12 @@ def _start_missing(
         if "prefect" in servers_here(machine):
             crash_orphans(machine)
         worker = start("worker")
-    _await_server(machine, "mlflow", begun)
-    _check_access(machine)
-    if registering:
+    if not registration_is_current(machine):
+        registering = start("registration")
         _await(lambda: registration_is_current(machine), registering)
         stop([begun.pop("registration")])
         _write_state(machine, [*running.values(), *begun.values()])
+    _await_server(machine, "mlflow", begun)
     if worker:  # until it has signed on a run from the web form would wait in silence
         _await(lambda: (last_heartbeat(machine) or since) > since, worker)
 
@@ -200,8 +178,8 @@ def _start_missing(
 def _await_server(machine: Machine, name: str, begun: dict[str, ServerProcess]) -> None:
     if name in begun:
         _await(lambda: answers(health_urls(machine)[name]), begun[name])
-    else:
-        _check_elsewhere(machine, name)
+    if refused := refusal(machine, name):
+        raise ServersError(refused)
 
 
 def _await(is_ready: Callable[[], bool], process: ServerProcess) -> None:
@@ -216,7 +194,7 @@ def _await(is_ready: Callable[[], bool], process: ServerProcess) -> None:
         time.sleep(0.1)
 
 
-def down(machine: Machine, say: Say = print) -> None:
+def down(machine: Machine, say: Callable[[str], None] = print) -> None:
     """End the recorded processes and nothing else; safe to repeat."""
     if not machine.home.exists():
         say("nothing is running")
@@ -229,7 +207,7 @@ def down(machine: Machine, say: Say = print) -> None:
             try:
                 for name in crash_orphans(machine):
                     say(f"ended the run {name}; a retry continues from there")
-            except ServerError as error:
+            except ServersError as error:
                 say(f"unfinished runs stay marked as running until the next `klear up` ({error})")
         stop([p for p in recorded if p.name != "worker"])
         _write_state(machine, [])
@@ -245,3 +223,52 @@ def _one_at_a_time(machine: Machine) -> Iterator[None]:
     with path.open("w") as file:  # flock: the kernel lets go when the holder dies
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+class _Terminated(BaseException):
+    """TERM or INT arrived."""
+
+
+def _terminate(_: int, __: FrameType | None) -> None:
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, signal.SIG_IGN)  # once is enough: what follows takes its time
+    raise _Terminated
+
+
+def serve(machine: Machine, name: str) -> int:
+    """A server or the worker in the foreground, for containers and systemd. TERM and INT end it
+    with everything it started. Returns 0 then, else the exit code of what it ran."""
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, _terminate)
+    try:
+        prepare(machine, name, DATABASE_WAIT_S)
+        if name == "worker":
+            url, deadline = health_urls(machine)["prefect"], time.monotonic() + START_TIMEOUT_S
+            while not answers(url) and time.monotonic() < deadline:
+                time.sleep(0.5)
+            if refused := refusal(machine, "prefect"):
+                raise ServersError(refused)
+            create_pool(machine)
+            if not registration_is_current(machine) and _foreground(machine, "registration"):
+                raise ServersError("the forms could not be registered; the lines above say why")
+        return _foreground(machine, name)
+    except _Terminated:
+        return 0
+
+
+def _foreground(machine: Machine, name: str) -> int:
+    """Run it to its end; whatever interrupts us ends all of it."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        server_command(machine, name),
+        stdin=subprocess.DEVNULL,
+        env={**process_environment(machine, name), MARK: mark},
+        cwd=machine.home,
+        start_new_session=True,  # Ctrl-C reaches us alone, and we end it in order
+    )
+    try:
+        code = process.wait()
+    finally:
+        stop([ServerProcess(name=name, pid=process.pid, mark=mark, log=machine.logs)])
+    print(f"{name} ended with exit code {code}", file=sys.stderr, flush=True)
+    return code if code >= 0 else os.EX_SOFTWARE

@@ -104,7 +104,7 @@ def first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """`0.4 s`, `41 s`, `3 min 20 s`, `2 h 05 min`."""
+    """`0.4 s`, `41 s`, `3 min 20 s`, `2 h 05 min`, and from two days on `3 d 04 h`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -113,7 +113,8 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(whole, 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24:,} d {hours % 24:02d} h"
 
 
 def size(count: float) -> str:

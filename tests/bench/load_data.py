@@ -27,7 +27,7 @@ from configs.stage_names import STAGES  # noqa: E402
 from eval.records import Problem, Sample  # noqa: E402
 from eval.tables import arrow_schema  # noqa: E402
 from flows.cli.plan import plan  # noqa: E402
-from flows.cli.status import store_lines  # noqa: E402
+from flows.cli.servers import store_lines  # noqa: E402
 from tasks.answers.asking import Plan  # noqa: E402
 from tasks.answers.distill import write_outputs  # noqa: E402
 from tasks.data.dedup import dedup  # noqa: E402

@@ -39,14 +39,10 @@ def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
     kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
-def test_kubernetes_knows_every_field_of_the_pods_of_ray() -> None:
-    for number, spec in enumerate(pods()):
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{number}"}, "spec": spec}
-        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
-
-
 def test_no_pod_is_root_or_holds_a_password_in_its_environment() -> None:
     for spec in pods():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
         assert spec["securityContext"]["runAsNonRoot"] is True
         for container in spec["containers"]:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -68,27 +64,17 @@ def test_every_node_that_is_started_over_ssh_asks_for_the_token_that_the_file_sa
     tmp_path: Path,
 ) -> None:
     text = (FOLDER / "ray/cluster.yaml").read_text()
-    config = yaml.safe_load(text)
-    starts = [
-        line
-        for key in ("head_start_ray_commands", "worker_start_ray_commands")
-        for line in config[key]
-        if "ray start" in line
-    ]
-    assert len(starts) == 2
     (made,) = re.findall(r"^#   ssh \S+ '(.*)'", text, re.M)
-    (path,) = {asks_for_a_token(assigned(line)) for line in starts}
-    assert path == asks_for_a_token(assigned(text.partition("export RAY_")[2], "RAY_"))
-    assert made.endswith(f">{path})")
+    path = made.rpartition(">")[2].rstrip(")")
+    config = yaml.safe_load(text)
+    commands = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
+    starts = [line for line in commands if "ray start" in line]
+    assert len(starts) == 2
+    for line in starts:
+        assert f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={path} " in line
     token = tmp_path / "token"
     subprocess.run(["bash", "-c", made.replace(path, str(token))], check=True)
     assert_only_we_can_read(token)
-
-
-def assigned(line: str, begin: str = "") -> dict[str, str]:
-    """NAME=value of the words of a line."""
-    words = (begin + line).splitlines()[0].split()
-    return dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
 
 
 def assert_only_we_can_read(token: Path) -> None:

@@ -6,30 +6,26 @@ Their commands and variables are the file's own; only names of containers become
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import yaml
-from home import SMALL
+from home import KLEAR, PATIENCE_S, ROOT, SMALL, eventually
 from postgres_cluster import PASSWORD as DATABASE_PASSWORD
 from postgres_cluster import Cluster, running_cluster
-from processes import below, left
+from processes import below, free_ports, left
 
-ROOT = Path(__file__).resolve().parents[2]
-KLEAR = [sys.executable, "-m", "flows.cli"]
 HOST = "127.0.0.2"  # not the address that clients use by default
 PASSWORD = "open-sesame-for-tests"
-PATIENCE_S = 900.0
 AWAY_S = 10.0
 CRASHES_IN = ("sft", "rl_math")  # while the stage trains
 pytestmark = [pytest.mark.system, pytest.mark.timeout(2 * PATIENCE_S)]
@@ -41,10 +37,7 @@ class Services:
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.cluster = folder, cluster
         self.file = yaml.safe_load((ROOT / "deployments/compose.yaml").read_text())
-        with socket.socket() as a, socket.socket() as b:
-            a.bind((HOST, 0))
-            b.bind((HOST, 0))
-            self.ports = {"prefect": a.getsockname()[1], "mlflow": b.getsockname()[1]}
+        self.ports = dict(zip(("prefect", "mlflow"), free_ports(2), strict=True))
         self.secrets = folder / "secrets"
         self.secrets.mkdir()
         (self.secrets / "klear_password").write_text(PASSWORD + "\n")
@@ -60,19 +53,14 @@ class Services:
             "KLEAR_MLFLOW_PORT": str(self.ports["mlflow"]),
             "PYTHONPATH": str(ROOT),
         }
-        return found | {n: self._mapped(v) for n, v in self._variables(service).items()}
-
-    def _variables(self, service: str) -> dict[str, str]:
-        return self.file["services"][service]["environment"]
-
-    def _mapped(self, value: str) -> str:
         here = {
             "0.0.0.0": HOST,
             "http://prefect:4271": self.url("prefect"),
             "http://mlflow:5271": self.url("mlflow"),
             "postgresql://klear@postgres": self.cluster.address,
         }
-        return here.get(value, value)
+        variables = self.file["services"][service]["environment"]
+        return found | {n: here.get(v, v) for n, v in variables.items()}
 
     def url(self, server: str) -> str:
         return f"http://{HOST}:{self.ports[server]}"
@@ -124,15 +112,6 @@ def status(url: str, password: str = "", body: Any = None) -> int:
         return error.code
     except OSError:
         return 0
-
-
-def eventually(condition: Callable[[], object], seconds: float = PATIENCE_S) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.2)
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -225,26 +204,19 @@ def test_the_worker_registers_the_forms_and_signs_on(services: Services) -> None
 
 
 def test_no_password_is_on_a_command_line_in_a_log_or_in_a_database(services: Services) -> None:
+    places: dict[object, bytes] = {}
     for process in psutil.process_iter():
-        try:
-            words = " ".join(process.cmdline())
-        except psutil.Error:  # it ended meanwhile
-            continue
-        assert PASSWORD not in words
-        assert DATABASE_PASSWORD not in words
+        with suppress(psutil.Error):  # it ended meanwhile
+            places[process] = " ".join(process.cmdline()).encode()
     for path in services.folder.rglob("*"):
         if path.is_file() and services.secrets not in path.parents:
-            try:
-                content = path.read_bytes()
-            except FileNotFoundError:  # of a server that lives
-                continue
-            assert PASSWORD.encode() not in content, path
-            assert DATABASE_PASSWORD.encode() not in content, path
+            with suppress(FileNotFoundError):  # of a server that lives
+                places[path] = path.read_bytes()
     for database in ("klear_prefect", "klear_mlflow"):
-        content = services.cluster.dump(database)
-        assert "CREATE TABLE" in content
-        assert PASSWORD not in content
-        assert DATABASE_PASSWORD not in content
+        places[database] = services.cluster.dump(database).encode()
+        assert b"CREATE TABLE" in places[database]
+    for secret in (PASSWORD.encode(), DATABASE_PASSWORD.encode()):
+        assert not [place for place, content in places.items() if secret in content]
 
 
 @pytest.mark.parametrize("service", ["worker", "mlflow", "prefect"])

@@ -87,16 +87,6 @@ def test_a_chain_of_jobs_has_the_settings_and_the_days_that_a_run_takes(tmp_path
     assert slow / 86_400 == pytest.approx(314, abs=1)
 
 
-def test_the_readme_assumes_no_price_and_multiplies_yours(tmp_path: Path) -> None:
-    paper = load_profile("paper", [])
-    assert paper.topology.gpu_hour_price is None
-    priced = load_profile("paper", ["topology.gpu_hour_price=1"])
-    costs = [stage.cost for stage in plan(priced, Store(tmp_path)) if stage.cost]
-    assert round(sum(costs)) == 2_800
-    for money in ("2,800 p;", "62,100 p", "241,400 p", "18,400 p"):
-        assert money in README
-
-
 def split() -> list[tuple[str, str, str]]:
     """(options, script, stage it ends with) of every job of the README's split run."""
     found = re.findall(r"^    after (.*?)deployments/slurm/(\w+)\.sbatch paper(.*)$", README, re.M)
@@ -141,11 +131,3 @@ def test_the_readmes_commands_leave_no_image_that_nobody_has(tmp_path: Path) -> 
     ]
     assert len(images) == 5
     assert set(images) == {"ghcr.example/team/klear:gpu"}
-
-
-def test_no_job_of_kubernetes_is_told_of_a_ray_cluster_that_it_is_no_node_of() -> None:
-    for file in (FOLDER / "kubernetes").glob("*.yaml"):
-        told = [line for line in file.read_text().splitlines() if "KLEAR_RAY_ADDRESS" in line]
-        assert all(line.startswith("#") for line in told)
-    for word in ("KLEAR_PREFECT_URL", "KLEAR_MLFLOW_URL", "KLEAR_SECRETS"):
-        assert word in (FOLDER / "ray/cluster.yaml").read_text()

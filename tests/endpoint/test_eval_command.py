@@ -10,8 +10,8 @@ import pytest
 from configs.machine import Machine
 from eval.records import Sample
 from eval.tables import read_table
+from flows import evaluation as eval_run
 from flows.cli.main import main
-from flows.evaluation import run as eval_run
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 KEY = "sk-very-secret-0123456789"

@@ -1,34 +1,43 @@
-"""A matrix of runs computes what its scores need, once, and no more."""
+"""A matrix of runs computes what its scores need, once, and no more; some beside each other."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from configs.loading import load_profile
 from configs.settings.ablation import ablations, load_ablation
 from configs.settings.base import key_of
-from flows.ablations.ablation import plan_ablation
-from flows.ablations.cell import cells
+from flows import ablation
+from flows.ablation import CellFailed, cells, plan_ablation
 from flows.cli.main import main
 from flows.cli.plan import assumptions, headline
 from flows.stages import calls, needed
+from tasks.stage.run import Run
 from tasks.store.store import Store
 
+ROOT = Path(__file__).parents[2]
 TINY = load_profile("tiny")
+TABLE6 = load_ablation("table6_lm_weight")
+# Writes the number of threads that it is given and its environment; one arm fails.
+CELL = """
+import os, sys
+from pathlib import Path
+name, profile, arm, seed, parent = sys.argv[1:]
+if arm == "α=0.05" and os.environ.get("FAILS"):
+    sys.exit("no such model")
+told = [os.environ["OMP_NUM_THREADS"], os.environ.get("PREFECT__FLOW_RUN_ID", "none"), parent]
+Path(os.environ["KLEAR_HOME"], f"{arm}-{seed}").write_text(" ".join(told))
+"""
 
 
 def test_a_score_after_sft_needs_no_reinforcement_learning():
     stages = [call.stage.name for call in needed("evaluate_sft", calls(TINY))]
     assert stages[-2:] == ["sft", "evaluate_sft"]
     assert not {"rl_math", "sample", "filter_rl", "evaluate_base", "report"} & set(stages)
-
-
-def test_what_is_needed_comes_after_what_it_is_made_from():
-    graph = calls(TINY)
-    seen: set[str] = set()
-    for call in needed("evaluate_rl_code", graph):
-        assert set(call.inputs) <= seen
-        seen.add(call.stage.name)
 
 
 def test_a_learning_curve_is_asked_of_the_models_that_keep_some_alone():
@@ -58,8 +67,7 @@ def test_cells_go_seed_by_seed_and_carry_their_seed():
 
 
 def test_the_plan_names_a_shared_stage_once_and_says_who_shares_it(tmp_path):
-    spec = load_ablation("table6_lm_weight")
-    stages = plan_ablation(spec, "tiny", 2, Store(tmp_path))
+    stages = plan_ablation(TABLE6, "tiny", 2, Store(tmp_path))
     counts = Counter(s.stage for s in stages)
     assert counts["sft"] == 2  # one a seed, for four arms
     assert counts["rl_math"] == counts["evaluate_rl_math"] == 8
@@ -116,11 +124,10 @@ def test_the_page_of_an_experiment_shows_machines_memory_and_what_is_shared(
 
 def test_an_experiment_plans_by_the_assumptions_and_machines_of_its_profile(tmp_path):
     """An arm that asks for 16 × 8 answers beside one with 8 has memory of its own."""
-    spec = load_ablation("table6_lm_weight")
     smaller = {"topology.gpu": "L40S", "topology.assume.train_mfu": 0.2}
     more = {"α=0": {"rl_math.rollouts_per_prompt": 16}}
-    small = spec.scales["paper"].model_copy(update={"set": smaller, "arms": more})
-    asked = spec.model_copy(update={"scales": {**spec.scales, "paper": small}})
+    small = TABLE6.scales["paper"].model_copy(update={"set": smaller, "arms": more})
+    asked = TABLE6.model_copy(update={"scales": {**TABLE6.scales, "paper": small}})
 
     planned = plan_ablation(asked, "paper", 1, Store(tmp_path))
 
@@ -129,3 +136,54 @@ def test_an_experiment_plans_by_the_assumptions_and_machines_of_its_profile(tmp_
     stages = [fit.stage for fit in planned.fits]
     assert len(set(stages)) == len(stages)
     assert {"rl_math of α=0", "rl_math of α=0.05, α=0.1, α=0.2"} <= set(stages)
+
+
+@pytest.fixture
+def in_processes(tmp_path, monkeypatch):
+    """`in_processes(concurrent)`: every cell of one seed by a stub; what each was given."""
+    (tmp_path / "cell.py").write_text(CELL)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setattr(ablation, "COMMAND", [sys.executable, str(tmp_path / "cell.py")])
+    monkeypatch.setenv("KLEAR_HOME", str(home))
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "the form's")
+    matrix = list(cells(TABLE6, "tiny", 1))
+
+    def compute(concurrent: int) -> dict[str, list[str]]:
+        run = Run(store=Store(tmp_path / "store"), run_id="parent")
+        ablation.compute_in_processes(TABLE6.name, TABLE6, matrix, run, concurrent)
+        return {p.name: p.read_text().split() for p in home.iterdir() if p.is_file()}
+
+    return compute
+
+
+def test_every_cell_is_computed_on_its_share_of_the_cores(in_processes, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    given = ["2", "none", "parent"]
+    assert in_processes(2) == {f"{arm.name}-0": given for arm in TABLE6.arms}
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")  # somebody's own choice
+    assert {threads for threads, *_ in in_processes(2).values()} == {"5"}
+
+
+def test_a_cell_that_fails_is_named_with_the_end_of_its_log_and_no_other_is_started(
+    in_processes, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("FAILS", "yes")
+    with pytest.raises(CellFailed, match=r"(?s)α=0.05-seed0 failed.*no such model"):
+        in_processes(2)
+    logs = [log.name.split("-", 2)[2] for log in (tmp_path / "home").rglob("ablation-*.log")]
+    assert len(logs) < len(TABLE6.arms)
+    assert "α=0.05-seed0.log" in logs
+
+
+@pytest.mark.parametrize("given", [{"OMP_NUM_THREADS": "1"}, {}])
+def test_a_child_trains_with_the_threads_it_is_given(given):
+    asked = "import torch; from training.launch.child import _limit_threads as f; f(0)"
+    rest = {n: v for n, v in os.environ.items() if n != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{asked}; print(torch.get_num_threads())"],
+        cwd=ROOT, env=rest | given, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    everything = str(len(os.sched_getaffinity(0)))
+    assert done.stdout.strip() == given.get("OMP_NUM_THREADS", everything)

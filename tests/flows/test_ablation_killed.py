@@ -146,7 +146,7 @@ def start(cockpit, *words: str) -> "subprocess.Popen[bytes]":
 def workers(cockpit) -> list[int]:
     """Processes that compute cells for this home, and those that watch over them."""
     found = []
-    for pid in cockpit.pids("flows.ablations.cell"):
+    for pid in cockpit.pids("flows.ablation"):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:  # it ended meanwhile

@@ -7,8 +7,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 from contextlib import suppress
@@ -17,8 +15,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from home import PATIENCE_S, ROOT, ZOMBIE_MINUTES, Home, computed, eventually
+from home import PATIENCE_S, ZOMBIE_MINUTES, Home, computed, eventually
 from told import children_of, missing_in_mlflow, missing_in_prefect
+
+from flows.servers.registration import CRASH_SILENT, NOTIFY
 
 MINUTE = 60
 
@@ -165,7 +165,7 @@ def test_a_run_without_a_sign_of_life_is_marked_crashed(cockpit: Home, dead: str
     assert state["name"] == "Crashed"
     assert f"no sign of life for {ZOMBIE_MINUTES} minutes" in state["message"]
     names = {a["name"] for a in cockpit.call("automations/filter", {})}
-    assert names == {"klear: bury runs that died", "klear: tell of failures"}
+    assert names == {CRASH_SILENT, NOTIFY}
 
 
 @pytest.mark.system
@@ -239,18 +239,3 @@ def test_the_address_of_the_webhook_is_in_no_page_and_no_log(
     blocks = cockpit.call("block_documents/filter", {})
     assert secret not in json.dumps(blocks)
     assert secret not in json.dumps(cockpit.call("automations/filter", {}))
-
-
-@pytest.mark.system
-def test_forms_that_are_no_longer_made_go_and_those_of_others_stay(cockpit: Home) -> None:
-    """The last one: it changes the forms."""
-    assert {"small-sft", "tiny"} <= cockpit.forms()
-    flow = cockpit.call("flows/", {"name": "klear-stage"})["id"]
-    cockpit.call("deployments/", {"name": "small-of-somebody-else", "flow_id": flow})
-    before = cockpit.forms()
-    environment = {**cockpit.environment, "KLEAR_FORM_PROFILE": "tiny"}
-    register = [sys.executable, "-P", "deployments/deploy.py"]  # as `klear up` does
-    subprocess.run(register, env=environment, cwd=ROOT, check=True)
-    gone = {form for form in before if form.startswith("small-")} - {"small-of-somebody-else"}
-    assert before - cockpit.forms() == gone
-    assert "tiny-sft" in cockpit.forms()

@@ -18,28 +18,15 @@ def test_each_stage_ends_in_one_line_with_its_outcome_and_figures() -> None:
     screen, out = shown()
     with screen:
         screen.started("dedup", "new")
-        screen.finished(
-            "dedup",
-            "computed",
-            1.25,
-            {"kept": 12.0, "rejected": 3.0, "c": 1 / 3, "d": 0.0, "e": 5.0},
-        )
+        figures = {"kept": 12.0, "rejected": 3.0, "c": 1 / 3, "d": 0.0, "e": 5.0}
+        screen.finished("dedup", "computed", 1.25, figures)
         screen.finished("sft", "cached", 99.0, {})
         screen.started("rl_math", "resuming")
         screen.finished("rl_math", "failed", 2.0, {})
-    lines = out.getvalue().splitlines()
-    assert lines[1].split() == [
-        "✓",
-        "dedup",
-        "1.2",
-        "s",
-        "kept=12",
-        "rejected=3",
-        "c=0.3333",
-        "d=0",
-    ]
-    assert lines[2].split() == ["=", "sft", "cached"]
-    assert lines[3].split() == ["rl_math", "resuming"]
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert lines[1] == ["✓", "dedup", "1.2", "s", "kept=12", "rejected=3", "c=0.3333", "d=0"]
+    assert lines[2] == ["=", "sft", "cached"]
+    assert lines[3] == ["rl_math", "resuming"]
     assert screen.counts == {"computed": 1, "cached": 1, "failed": 1}
 
 

@@ -15,13 +15,12 @@ from configs.machine import Machine
 from flows.servers import commands, prefect_api
 from flows.servers.commands import (
     SERVED,
-    DatabaseError,
     prepare,
     process_environment,
     server_command,
     settings_digest,
 )
-from flows.servers.prefect_api import crash_orphans, refusal, worker_name
+from flows.servers.prefect_api import ServersError, crash_orphans, refusal, worker_name
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
@@ -63,7 +62,7 @@ def test_a_worker_does_not_inherit_the_way_into_the_database(
 def test_mlflow_checks_passwords_against_its_own_database(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(commands, "_prepare_database", lambda *_: None)
+    monkeypatch.setattr(commands, "database_trouble", lambda *_, **__: "")
     here = machine(tmp_path, database=SecretStr("postgresql://us%40er@db"))
     prepare(here, "mlflow", 0)
     config = ConfigParser()
@@ -78,7 +77,7 @@ def test_mlflow_checks_passwords_against_its_own_database(
 
 def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -> None:
     here = machine(tmp_path, database=SecretStr(f"postgresql://me:{DATABASE_WORD}@127.0.0.1:1"))
-    with pytest.raises(DatabaseError, match=r"Postgres at me@127\.0\.0\.1:1: .*refused") as caught:
+    with pytest.raises(ServersError, match=r"Postgres at me@127\.0\.0\.1:1: .*refused") as caught:
         prepare(here, "prefect", wait_s=0)
     assert DATABASE_WORD not in str(caught.value)
 

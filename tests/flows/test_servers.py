@@ -1,6 +1,5 @@
 """`klear up` and `klear down`: what is ours is started, found again and ended; nothing else is."""
 
-import json
 import os
 import signal
 import socket
@@ -12,27 +11,21 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from processes import free_ports
 
 from configs.loading import load_profile, profiles
 from configs.machine import Machine
 from flows.servers import process as server_process
 from flows.servers import servers
 from flows.servers.commands import ROOT, registration_is_current
-from flows.servers.prefect_api import answers, post
+from flows.servers.prefect_api import ServersError, answers, post
 from flows.servers.process import ServerProcess, launch, stop
-from flows.servers.servers import ServersError, alive, down, up
+from flows.servers.servers import alive, down, up
 from flows.stages import calls
 
 
-def free_ports() -> tuple[int, int]:
-    with socket.socket() as a, socket.socket() as b:
-        a.bind(("127.0.0.1", 0))
-        b.bind(("127.0.0.1", 0))
-        return a.getsockname()[1], b.getsockname()[1]
-
-
 def machine_in(folder: Path) -> Machine:
-    prefect, mlflow = free_ports()
+    prefect, mlflow = free_ports(2)
     home = folder / "home"
     return Machine(home=home, store=home / "store", prefect_port=prefect, mlflow_port=mlflow)
 
@@ -40,6 +33,9 @@ def machine_in(folder: Path) -> Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return machine_in(tmp_path)
+
+
+def silent(_: str) -> None: ...
 
 
 def started(tmp_path: Path, script: str) -> ServerProcess:
@@ -51,15 +47,13 @@ def started(tmp_path: Path, script: str) -> ServerProcess:
     return process
 
 
-@pytest.mark.parametrize("seconds", [-3600.0, 3600.0])
 def test_a_pid_that_now_belongs_to_somebody_else_is_not_ours(
-    machine: Machine, tmp_path: Path, seconds: float
+    machine: Machine, tmp_path: Path
 ) -> None:
     with subprocess.Popen(["sleep", "300"]) as theirs:
-        when = psutil.Process(theirs.pid).create_time() + seconds
-        ours = ServerProcess(name="prefect", pid=theirs.pid, started=when, log=tmp_path / "log")
+        ours = ServerProcess(name="prefect", pid=theirs.pid, mark="of ours", log=tmp_path / "log")
         machine.home.mkdir(parents=True)
-        machine.state_file.write_text(json.dumps([ours.model_dump(mode="json")]))
+        machine.state_file.write_text(f"[{ours.model_dump_json()}]")
         said: list[str] = []
         assert alive(machine) == {}
         down(machine, said.append)
@@ -72,8 +66,7 @@ def test_a_pid_that_now_belongs_to_somebody_else_is_not_ours(
 def test_the_whole_family_ends_also_behind_a_server_that_was_killed(
     tmp_path: Path, killed: bool
 ) -> None:
-    own_session = "" if killed else "setsid"
-    process = started(tmp_path, f"sleep 300 & {own_session} sleep 300 & echo $!; wait")
+    process = started(tmp_path, "sleep 300 & setsid sleep 300 & echo $!; wait")
     child = psutil.Process(int(process.log_tail()))
     if killed:
         os.kill(process.pid, signal.SIGKILL)
@@ -97,11 +90,8 @@ def test_a_process_that_ignores_signals_is_killed(
 @pytest.mark.parametrize("name", ["prefect", "mlflow"])
 def test_a_taken_port_is_one_line_with_the_fix(machine: Machine, name: str) -> None:
     port = getattr(machine, f"{name}_port")
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", port))
-        other.listen()
-        with pytest.raises(ServersError) as caught:
-            up(machine, lambda _: None)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ServersError) as caught:
+        up(machine, silent)
     assert str(caught.value).startswith(f"port {port} is in use by ")
     assert f"(pid {os.getpid()}); set KLEAR_{name.upper()}_PORT" in str(caught.value)
     assert alive(machine) == {}
@@ -110,11 +100,7 @@ def test_a_taken_port_is_one_line_with_the_fix(machine: Machine, name: str) -> N
 def test_a_failed_start_leaves_nothing_running(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands = {
-        "prefect": ["sh", "-c", "echo no database; exit 3"],
-        "mlflow": ["sleep", "300"],
-        "registration": ["sleep", "300"],
-    }
+    commands = {"prefect": ["sh", "-c", "echo no database; exit 3"], "mlflow": ["sleep", "300"]}
     monkeypatch.setattr(servers, "server_command", lambda _, name: commands[name])
     begun: list[ServerProcess] = []
 
@@ -124,29 +110,24 @@ def test_a_failed_start_leaves_nothing_running(
 
     monkeypatch.setattr(servers, "launch", remembered)
     with pytest.raises(ServersError, match=r"prefect ended while starting(.|\n)*no database"):
-        up(machine, lambda _: None)
-    assert [p.name for p in begun] == ["prefect", "mlflow", "registration"]
+        up(machine, silent)
+    assert [p.name for p in begun] == ["prefect", "mlflow"]
     assert not any(p.alive() for p in begun)
     assert alive(machine) == {}
 
 
-def test_a_damaged_state_file_is_named(machine: Machine) -> None:
-    machine.home.mkdir()
-    machine.state_file.write_text("{not json")
-    with pytest.raises(ServersError, match=r"servers\.json is damaged"):
-        alive(machine)
-
-
-@pytest.mark.parametrize("runs", [0, 2])
-def test_a_worker_with_runs_under_way_keeps_its_settings_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, machine: Machine, runs: int
+def test_a_server_with_other_settings_than_now_is_named_and_left_alone(
+    machine: Machine, tmp_path: Path
 ) -> None:
-    old = ServerProcess(name="worker", pid=1, started=0, log=machine.home, settings="other")
-    monkeypatch.setattr(servers, "alive", lambda _: {"worker": old})
-    monkeypatch.setattr(servers, "runs_of", lambda _: runs)
-    said: list[str] = []
-    assert servers._outdated(machine, said.append) == (set() if runs else {"worker"})
-    assert ["2 runs are under way" in line for line in said] == ([True] if runs else [])
+    old = started(tmp_path, "echo ready; sleep 300")
+    machine.home.mkdir()
+    state = old.model_copy(update={"name": "mlflow", "settings": "of yesterday"})
+    machine.state_file.write_text(f"[{state.model_dump_json()}]")
+    with pytest.raises(ServersError, match="since mlflow started: first `klear down`"):
+        up(machine, silent)
+    assert old.alive()
+    down(machine, silent)
+    assert not old.alive()
 
 
 class Klear(NamedTuple):
@@ -220,9 +201,7 @@ class TestRealServers:
         refused = klear(other, "up")
         assert refused.returncode == 1
         (line,) = refused.stderr.splitlines()
-        holder = alive(running.machine)["prefect"].pid
         assert f"port {running.machine.prefect_port} is in use" in line
-        assert f"(pid {holder})" in line
         assert klear(other, "down").stdout == "nothing is running\n"
         assert answers(f"{running.machine.prefect_api_url}/health")
 
@@ -243,7 +222,23 @@ class TestRealServers:
         (orphan,) = post(running.machine, "flow_runs/filter", only)
         assert orphan["state_type"] == "CRASHED"
 
+    def test_forms_that_are_no_longer_made_go_and_those_of_others_stay(
+        self, running: Klear
+    ) -> None:
+        def forms() -> set[str]:
+            return {d["name"] for d in post(running.machine, "deployments/filter", {})}
+
+        flow = post(running.machine, "flows/", {"name": "klear-stage"})["id"]
+        theirs = {"name": "small-of-somebody-else", "flow_id": flow}
+        for form in (theirs, {"name": "of-yesterday", "flow_id": flow, "tags": ["klear"]}):
+            post(running.machine, "deployments/", form)
+        before = forms()
+        register = [sys.executable, "-P", "-m", "flows.servers.registration"]
+        subprocess.run(register, env={**os.environ, **running.environment}, cwd=ROOT, check=True)
+        assert before - forms() == {"of-yesterday"}
+
     def test_down_ends_them_all_and_can_be_repeated(self, running: Klear) -> None:
+        assert registration_is_current(running.machine)  # a second `up` need not register again
         ours = alive(running.machine)
         assert set(ours) == {"prefect", "mlflow", "worker"}
         ended = running.run("down")
@@ -253,4 +248,3 @@ class TestRealServers:
         )
         assert not any(process.alive() for process in ours.values())
         assert running.run("down").stdout == "nothing is running\n"
-        assert registration_is_current(running.machine)  # a second `up` need not register again

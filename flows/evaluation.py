@@ -1,7 +1,8 @@
 """Carries out a `klear eval`: problems, answers, verdicts, a table and results.json.
 
-A benchmark of the hub is a result in the store like any other: the next model is scored without a
-download (LiveCodeBench is gigabytes), and without a network.
+It is what the stage `evaluate` does, for any model. A benchmark of the hub is a result in the store
+like any other: the next model is scored without a download (LiveCodeBench is gigabytes), and
+without a network.
 """
 
 import fcntl
@@ -10,20 +11,22 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from configs.files import replace_text
 from configs.machine import load_machine
 from configs.settings.base import key_of
+from configs.settings.evaluation import Evaluation as EvaluationSettings
 from configs.settings.sources import CollectSettings, Source
 from eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
 from eval.benchmarks.metrics import upper_bound_of_zero
 from eval.records import Problem
 from eval.tables import read_table, write_table
 from flows.cli.display import Terminal
-from flows.evaluation.request import EvalRequest
 from tasks.data.collect import collect
 from tasks.data.hub import why_not
 from tasks.models.benchmark_files import problems_of_file, source_of_files
@@ -43,13 +46,25 @@ COLUMNS = ("benchmark", "k", "avg@k", "over problems", "over samples", "pass@k",
 from_hub = collect.named("benchmark")
 
 
+@dataclass(frozen=True)
+class EvalRequest:
+    """A checked `klear eval`."""
+
+    evaluation: EvaluationSettings
+    files: Mapping[str, Path]
+    """Source → local file; the others come from the hub."""
+    limit: int | None
+    """Problems of each source; None: all."""
+    out: Path | None
+
+
 def evaluate_now(request: EvalRequest) -> int:
     """Evaluate, print the scores, return 0; raises what stops it."""
     subject = subject_of(request)
-    out = request.out or _default_folder(request, subject)
-    out.mkdir(parents=True, exist_ok=True)
-    with _alone(out), Terminal(Console(stderr=True)) as display:
-        _same_evaluation(out, request, subject)
+    identity = _identity(request, subject)
+    name = re.sub(r"[^\w.-]+", "-", subject.model).strip("-.")
+    out = request.out or load_machine().home / "eval" / f"{name}-{identity}"
+    with _alone(out, identity), Terminal(Console(stderr=True)) as display:
         display.started("problems", "")
         with listening(lambda *now: display.progress("problems", *now)):
             known = benchmark_problems(out / SCRATCH, request, display)
@@ -66,6 +81,60 @@ def evaluate_now(request: EvalRequest) -> int:
         (out / "leaderboard.html").write_text(page.html(), encoding="utf-8")
         print(f"beside Table 1: {out / 'leaderboard.html'}")
     return 0
+
+
+def subject_of(request: EvalRequest) -> Subject:
+    """Who answers, by what it holds: a folder by its bytes, a hub model by its revision."""
+    engine = request.evaluation.engine
+    if engine.kind == "openai":
+        where = urlsplit(engine.base_url).netloc
+        return Subject(engine, engine.model, f"at {where}", "of the endpoint")
+    folder = Path(engine.model)
+    if folder.is_dir():
+        name = folder.parent.name if folder.name == "checkpoint" else folder.name
+        digest = content_digest(scan(folder))
+        return Subject(engine, name, digest[:16], template_hash(folder))
+    from huggingface_hub import snapshot_download
+
+    try:  # the engine fetches the weights; the folder is named by the commit
+        found = snapshot_download(
+            engine.model, revision=engine.revision, allow_patterns=SMALL_FILES
+        )
+    except Exception as error:  # the hub raises its own kinds: not found, gated, no network
+        model = f"{engine.model} (revision {engine.revision})"
+        raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
+    commit = Path(found).name
+    pinned = engine.model_copy(update={"revision": commit})
+    return Subject(pinned, engine.model, commit, template_hash(Path(found)))
+
+
+def _identity(request: EvalRequest, subject: Subject) -> str:
+    """16 hex digits of all that the scores depend on."""
+    files = {name: file_sha256(file) for name, file in sorted(request.files.items())}
+    engine = request.evaluation.engine.model_copy(update={"model": subject.model})
+    evaluation = request.evaluation.model_copy(update={"engine": engine})
+    meaning = [key_of(evaluation), files, request.limit, subject.checkpoint, subject.template,
+               GRADER_VERSION]  # fmt: skip
+    return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _alone(out: Path, identity: str) -> Iterator[None]:
+    """Hold the folder; refuse to mix two evaluations in it."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another `klear eval` works in {out}") from None
+        holds = out / SCRATCH / "evaluation"
+        if holds.exists() and holds.read_text() != identity:
+            raise ValueError(
+                f"--out {out} holds another evaluation (model, benchmarks, protocol or judge "
+                "differ): name another folder"
+            )
+        replace_text(holds, identity)
+        yield
 
 
 def benchmark_problems(scratch: Path, request: EvalRequest, display: Display) -> list[Problem]:
@@ -104,67 +173,6 @@ def _from_hub(name: str, display: Display) -> list[Problem]:
     return list(read_table(collected.file(KEPT), Problem))
 
 
-def subject_of(request: EvalRequest) -> Subject:
-    """Who answers, by what it holds: a folder by its bytes, a hub model by its revision."""
-    engine = request.evaluation.engine
-    if engine.kind == "openai":
-        where = urlsplit(engine.base_url).netloc
-        return Subject(engine, engine.model, f"at {where}", "of the endpoint")
-    folder = Path(engine.model)
-    if folder.is_dir():
-        name = folder.parent.name if folder.name == "checkpoint" else folder.name
-        digest = content_digest(scan(folder))
-        return Subject(engine, name, digest[:16], template_hash(folder))
-    from huggingface_hub import snapshot_download
-
-    try:  # the engine fetches the weights; the folder is named by the commit
-        found = snapshot_download(
-            engine.model, revision=engine.revision, allow_patterns=SMALL_FILES
-        )
-    except Exception as error:  # the hub raises its own kinds: not found, gated, no network
-        model = f"{engine.model} (revision {engine.revision})"
-        raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
-    commit = Path(found).name
-    pinned = engine.model_copy(update={"revision": commit})
-    return Subject(pinned, engine.model, commit, template_hash(Path(found)))
-
-
-def _identity(request: EvalRequest, subject: Subject) -> str:
-    files = {name: file_sha256(file) for name, file in sorted(request.files.items())}
-    engine = request.evaluation.engine.model_copy(update={"model": subject.model})
-    evaluation = request.evaluation.model_copy(update={"engine": engine})
-    meaning = [key_of(evaluation), files, request.limit, subject.checkpoint, subject.template,
-               GRADER_VERSION]  # fmt: skip
-    return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()[:16]
-
-
-def _default_folder(request: EvalRequest, subject: Subject) -> Path:
-    name = re.sub(r"[^\w.-]+", "-", subject.model).strip("-.")
-    return load_machine().home / "eval" / f"{name}-{_identity(request, subject)}"
-
-
-def _same_evaluation(out: Path, request: EvalRequest, subject: Subject) -> None:
-    """Refuse to mix two evaluations in one folder."""
-    file, mine = out / SCRATCH / "evaluation", _identity(request, subject)
-    if file.exists() and file.read_text() != mine:
-        raise ValueError(
-            f"--out {out} holds another evaluation (model, benchmarks, protocol or judge differ): "
-            "name another folder"
-        )
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(mine)
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another `klear eval` works in {out}") from None
-        yield
-
-
 def results_text(results: Sequence[BenchmarkResult], costs: Mapping[str, float]) -> str:
     """One row a benchmark, shares in percent with 95 % intervals; then all that makes the rows
     repeatable: protocol, windows, overlaps; and costs."""
@@ -184,8 +192,8 @@ def results_text(results: Sequence[BenchmarkResult], costs: Mapping[str, float])
 
 def _row(r: BenchmarkResult) -> tuple[str, ...]:
     def percent(*shares: float | None) -> str:
-        told = [f"{100 * share:.1f}" for share in shares if share is not None]
-        return f"[{', '.join(told)}]" if len(told) > 1 else "".join(told)
+        known = [f"{100 * share:.1f}" for share in shares if share is not None]
+        return f"[{', '.join(known)}]" if len(known) > 1 else "".join(known)
 
     return (
         r.name,

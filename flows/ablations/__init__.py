@@ -1,1 +1,0 @@
-"""Ablations as flows."""

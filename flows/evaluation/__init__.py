@@ -1,1 +1,0 @@
-"""`klear eval`: any model on any benchmark."""
