@@ -24,8 +24,7 @@ Test = Literal[
     "95 % interval over seeds and problems",
     "95 % interval over seeds and problems; of steadiness over seeds alone",
 ]
-"""All tests there are: `tasks.ablation.effects.paired_effect`,
-`tasks.report.learning.steadiness_effect`."""
+"""All tests there are: `paired_effect` and `steadiness_effect` of `tasks.ablation.effects`."""
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Values = Annotated[dict[str, Any], Field(default_factory=dict)]
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from pydantic import model_validator
-
 from configs.settings.ablation import Ablation
 from configs.settings.base import Settings
 from tasks.stage.run import git_commit
@@ -19,12 +17,6 @@ class AblateSettings(Settings):
     profile: str
     cells: tuple[tuple[str, int], ...]
     """(arm, seed)."""
-
-    @model_validator(mode="after")
-    def cells_are_distinct(self) -> "AblateSettings":
-        if len(set(self.cells)) < len(self.cells):
-            raise ValueError("a cell is named twice")
-        return self
 
 
 @stage(version=ABLATE_VERSION)

@@ -1,7 +1,12 @@
-"""The difference between two ways of training, with an interval, from runs paired by seed. Pure."""
+"""The difference between two ways of training, with an interval, from runs paired by seed.
 
+Of the last score (`paired_effect`), and of how steadily accuracy rose (`steadiness_effect`). Pure.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -62,15 +67,14 @@ def paired_effect(
 
     The bootstrap alone would not do: few seeds drawn from themselves vary too little, and where
     only seeds matter it misses in 24, 16 and 11 % of experiments with 3, 5 and 8 of them. The
-    interval misses in at most 5 % (simulated in tests/tasks/test_ablation_effects.py; in 4 to 6 %
-    where a tenth of the problems carries every difference), in fewer where noise outweighs both,
-    which a two-way bootstrap counts up to three times (Owen 2007, arXiv 0712.1111): there it is
-    1.1, 1.2 and 1.4 times as wide as it need be.
+    interval misses in at most 5 % (simulated in tests/tasks/test_ablation_effects.py), in fewer
+    where noise outweighs seeds and problems, which a two-way bootstrap counts up to three times
+    (Owen 2007, arXiv 0712.1111): there it is up to 1.4 times as wide as it need be.
 
     Raises ValueError for fewer than FEWEST_SEEDS seeds or lists that do not pair.
     """
-    n = paired_seeds(first, second)
-    problems = common_problems(first, second)
+    n = _paired_seeds(first, second)
+    problems = sorted(set.intersection(*(set(means) for means in (*first, *second))))
     if not problems:
         raise ValueError("the runs have no problem in common")
     table = np.array(
@@ -92,18 +96,13 @@ def paired_effect(
     )
 
 
-def paired_seeds(first: Sequence[object], second: Sequence[object]) -> int:
+def _paired_seeds(first: Sequence[object], second: Sequence[object]) -> int:
     """How many; raises ValueError for fewer than FEWEST_SEEDS, or lists that do not pair."""
     if len(first) != len(second):
         raise ValueError(f"{len(first)} and {len(second)} runs do not pair")
     if len(first) < FEWEST_SEEDS:
         raise ValueError(f"{len(first)} seeds give no interval; run at least {FEWEST_SEEDS}")
     return len(first)
-
-
-def common_problems(first: Sequence[Means], second: Sequence[Means]) -> list[str]:
-    """Ids of the problems that every run scored, sorted."""
-    return sorted(set.intersection(*(set(m) for m in (*first, *second))))
 
 
 def _resampled(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
@@ -136,14 +135,68 @@ def _two_way(table: np.ndarray, confidence: float) -> float:
     return float(np.sqrt(of_seeds + _student(m, confidence) ** 2 * own))
 
 
-def students_half(by_seed: np.ndarray, confidence: float) -> float:
-    """Half the width of Student's interval of a mean over seeds."""
-    n = len(by_seed)
-    return _student(n, confidence) * float(by_seed.std(ddof=1)) / n**0.5
-
-
 def _student(n: int, confidence: float) -> float:
     return float(stats.t.ppf(1 - (1 - confidence) / 2, n - 1))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One half of the answers of one model."""
+
+    accuracy: float
+    answers: int
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Accuracy on one benchmark over training."""
+
+    curve: Mapping[int, float]
+    """Rollout step → avg@k in [0, 1]; the same k at every step."""
+    halves: tuple[Mapping[int, Point], Mapping[int, Point]]
+    """By step, of answers with even and with odd index: two measurements of each model."""
+
+
+def fall(halves: tuple[Mapping[int, Point], Mapping[int, Point]]) -> float:
+    """How far accuracy fell on its way: Σₜ max(0, aₜ₋₁ − aₜ), without the falls that are noise.
+
+    Cross-fitted: between consecutive models one half of the answers selects the drops larger than a
+    standard error, the other half measures them; both ways, and their mean. So noise averages to
+    zero, whatever the level and the slope of the curve: plain drops of noisy scores are fewer where
+    the curve rises, and where nearly all is wrong, and would call such an arm steadier. A
+    true fall below the error of a half counts in part.
+    """
+    total = 0.0
+    for before, now in pairwise(sorted(halves[0])):
+        first, second = ((half[before], half[now]) for half in halves)
+        for selecting, measuring in ((first, second), (second, first)):
+            # of a difference of two accuracies; at most, for problems differ
+            variance = sum(p.accuracy * (1 - p.accuracy) / p.answers for p in selecting)
+            if selecting[0].accuracy - selecting[1].accuracy > math.sqrt(variance):
+                total += (measuring[0].accuracy - measuring[1].accuracy) / 2
+    return total
+
+
+def steadiness_effect(
+    first: Sequence[Learning], second: Sequence[Learning], confidence: float = 0.95
+) -> Effect:
+    """By how much less the first fell on its way than the second; entry i of both have seed i.
+
+    Student's interval of the paired differences of `fall`, over seeds. With no fall in either arm
+    at most 3 % are called confirmed, and as many reversed, also if one rises or is stuck at zero
+    (simulated in tests/tasks/test_ablation_effects.py).
+
+    Raises ValueError for fewer than FEWEST_SEEDS seeds, lists that do not pair, or points of other
+    steps: a curve with more points has more chances to fall.
+    """
+    n = _paired_seeds(first, second)
+    if len({tuple(sorted(one.curve)) for one in (*first, *second)}) > 1:
+        raise ValueError("the curves have points at different steps")
+    falls = np.array([fall(b.halves) - fall(a.halves) for a, b in zip(first, second, strict=True)])
+    mean, spread = float(falls.mean()), float(falls.std(ddof=1))
+    half = _student(n, confidence) * spread / n**0.5
+    size = mean / spread if spread else float("nan")
+    return Effect(mean, mean - half, mean + half, size, int((falls > 0).sum()), n)
 
 
 Band = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], tuple[float, ...]]

@@ -1,13 +1,13 @@
 """The finished experiments that a store or RESULTS.jsonl holds, and what computing them took."""
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from configs.files import replace_text
 from configs.loading import ConfigError
 from configs.settings.ablation import Ablation
 from eval.records import Record
@@ -75,20 +75,16 @@ def question(spec: Ablation, profile: str) -> dict[str, Any]:
     changes with them. An outcome depends on more: on the profile's YAML, on the defaults of
     settings and on the code, which `Finished.commit` names.
     """
-    return _question(spec.model_dump(mode="json"), profile)
-
-
-def _question(told: dict[str, Any], profile: str) -> dict[str, Any]:
-    scale = (told.get("scales") or {}).get(profile) or {}
-    contrasts = []
-    for contrast in told.get("contrasts") or ():
-        named = {name: contrast.get(name) for name in ("better", "than")}
-        measure = contrast.get("measure", "score")
-        contrasts.append(named if measure == "score" else named | {"measure": measure})
+    told = spec.model_dump(mode="json")
+    scale = told["scales"].get(profile, {})
     return {
         "profile": profile,
-        **{name: told.get(name) for name in ("name", "arms", "scored")},
-        "contrasts": contrasts,
+        **{name: told[name] for name in ("name", "arms", "scored")},
+        "contrasts": [
+            {"better": c.better, "than": [*c.than]}
+            | ({} if c.measure == "score" else {"measure": c.measure})
+            for c in spec.contrasts
+        ],
         "scale": {name: scale.get(name) for name in ("benchmarks", "set", "arms")},
     }
 
@@ -99,19 +95,21 @@ def newest(store: Store, spec: Ablation, profile: str) -> Finished | None:
     A result counts only if it is whole, made by today's rules, and an answer to what the
     experiment's file asks now. `klear ablate` makes others anew from the runs they were made of.
     """
-    asked = question(spec, profile)
     found: list[Finished] = []
-    for path in sorted((store.root / f"{ABLATE}{spec.name}").glob("*/manifest.json")):
+    for path in (store.root / f"{ABLATE}{spec.name}").glob("*/manifest.json"):
         if not store.find(path.parents[1].name, path.parent.name)[0]:
             continue
         manifest = read_manifest(path.parent)
-        told: Any = manifest.settings
-        if RESULTS not in manifest.files or manifest.version != ABLATE_VERSION:
-            continue
-        if _question(told.get("ablation") or {}, told.get("profile") or "") == asked:
-            outcome = Outcome.model_validate_json((path.parent / RESULTS).read_bytes())
-            found.append(_finished(store, manifest, asked, outcome))
-    return max(found, key=lambda f: f.rank(spec.seeds), default=None)
+        if RESULTS in manifest.files and manifest.version == ABLATE_VERSION:
+            try:
+                made_of = Ablation.model_validate(manifest.settings["ablation"])
+            except ValidationError:  # by settings of an older commit
+                continue
+            asked = question(made_of, str(manifest.settings["profile"]))
+            if asked == question(spec, profile):
+                outcome = Outcome.model_validate_json((path.parent / RESULTS).read_bytes())
+                found.append(_finished(store, manifest, asked, outcome))
+    return best(spec, profile, *found)
 
 
 def _finished(store: Store, made: Manifest, asked: dict[str, Any], outcome: Outcome) -> Finished:
@@ -145,9 +143,7 @@ def read_finished(path: Path) -> list[Finished]:
 
 def write_finished(path: Path, found: Iterable[Finished]) -> None:
     """One line each; whole or not at all, for it may be all that is left of them."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text("".join(f"{f.model_dump_json()}\n" for f in found), encoding="utf-8")
-    os.replace(partial, path)
+    replace_text(path, "".join(f"{f.model_dump_json()}\n" for f in found))
 
 
 def united(found: Iterable[Finished]) -> list[Finished]:
@@ -179,20 +175,16 @@ def cost_of(found: Iterable[Finished]) -> Cost:
 
 
 def _spent(store: Store, manifest: Manifest) -> Spent:
+    """CPU time: the area under the stage's samples of its load; 0 for a stage without."""
     cores = manifest.hardware.split(" ")[0]  # `2 × AMD EPYC`
     samples = store.folder(manifest.stage, manifest.key) / FILE
-    cpu = cpu_seconds(samples, int(cores) if cores.isdigit() else 1)
-    return Spent(seconds=round(manifest.seconds, 2), cpu_seconds=round(cpu, 2))
-
-
-def cpu_seconds(path: Path, cores: int) -> float:
-    """The area under a stage's samples of CPU load; 0 for a stage without."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    total, before = 0.0, None
+    text = samples.read_text() if samples.exists() else ""
+    load, before = 0.0, None
+    lines = [json.loads(line) for line in text.splitlines()]
     for line in lines:
         pause = pause_s(line["time"] - lines[0]["time"])
         gap = pause if before is None else line["time"] - before
         before = line["time"]
-        gap = gap if gap <= _LONGEST_GAP * pause else pause
-        total += gap * cores * line["metrics"].get(MARKER, 0.0) / 100
-    return total
+        load += (gap if gap <= _LONGEST_GAP * pause else pause) * line["metrics"].get(MARKER, 0.0)
+    cpu = load / 100 * (int(cores) if cores.isdigit() else 1)
+    return Spent(seconds=round(manifest.seconds, 2), cpu_seconds=round(cpu, 2))

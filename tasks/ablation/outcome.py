@@ -1,31 +1,24 @@
 """What the runs of an experiment left, and what it found: effects, scores, curves as plain data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from configs.settings.ablation import Ablation, Contrast
 from eval.records import Record
 from tasks.ablation.effects import (
-    FEWEST_SEEDS,
     Effect,
+    Learning,
     Means,
     band,
-    common_problems,
-    paired_effect,
-)
-from tasks.report.learning import (
-    ACCURACY,
-    Learning,
-    answers_of,
     fall,
-    means_of,
-    read_learning,
+    paired_effect,
     steadiness_effect,
 )
-from tasks.report.results import curves_of
+from tasks.report.results import ACCURACY, answers_of, curves_of, means_of, read_learning
 from training.layout import METRICS
 from training.rl.off_policy_counts import Counted, read_off_policy, summed
 
@@ -106,71 +99,13 @@ class Outcome(Record):
     """Arm → how far accuracy fell along this curve in points, mean over seeds."""
 
 
-def effects_of(
-    spec: Ablation, benchmarks: Sequence[str], cells: Sequence[Cell]
-) -> list[tuple[Contrast, str, str, Effect]]:
-    """(contrast, the arm it is better than, benchmark, effect) for every claim, in order.
-
-    Runs in which nothing of a benchmark was scored do not count for it; nothing is said of fewer
-    than FEWEST_SEEDS seeds, or of runs that have no problem in common.
-    """
-    return [
-        (contrast, other, benchmark, effect)
-        for contrast in spec.contrasts
-        for other in contrast.than
-        for benchmark in benchmarks
-        if (effect := _effect(contrast, other, benchmark, cells))
-    ]
-
-
-def _effect(contrast: Contrast, other: str, benchmark: str, cells: Sequence[Cell]) -> Effect | None:
-    if contrast.measure == "score":
-        having = [c for c in cells if c.scores.get(benchmark)]
-        first, second = _paired(having, contrast.better, other)
-        ours, theirs = ([c.scores[benchmark] for c in arm] for arm in (first, second))
-        if len(first) < FEWEST_SEEDS or not common_problems(ours, theirs):
-            return None
-        return paired_effect(ours, theirs)
-    having = [c for c in cells if benchmark in c.learned]
-    points = max((len(c.learned[benchmark].curve) for c in having), default=0)
-    whole = [c for c in having if len(c.learned[benchmark].curve) == points]
-    first, second = _paired(whole, contrast.better, other)
-    if len(first) < FEWEST_SEEDS:
-        return None
-    ours, theirs = ([c.learned[benchmark] for c in arm] for arm in (first, second))
-    return steadiness_effect(ours, theirs)
-
-
-def _paired(cells: Sequence[Cell], first: str, second: str) -> tuple[list[Cell], list[Cell]]:
-    """The cells of both arms for the seeds that both have, in order of the seed."""
-    by = {(c.arm, c.seed): c for c in cells}
-    seeds = sorted(s for a, s in by if a == first and (second, s) in by)
-    return [by[first, s] for s in seeds], [by[second, s] for s in seeds]
-
-
 def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
     """The figures of the experiment's page."""
     benchmarks = spec.scale(profile).benchmarks
-    findings = tuple(
-        Finding(
-            better=contrast.better,
-            than=other,
-            benchmark=benchmark,
-            points=100 * e.mean,
-            low=100 * e.low,
-            high=100 * e.high,
-            size=None if e.size != e.size else e.size,
-            wins=e.wins,
-            seeds=e.seeds,
-            verdict=e.verdict,
-            measure=contrast.measure,
-        )
-        for contrast, other, benchmark, e in effects_of(spec, benchmarks, cells)
-    )
     scores, clipped, learning, falls = [], {}, {}, {}
     for arm in (a.name for a in spec.arms):
         mine = [c for c in cells if c.arm == arm]
-        scores += [s for b in benchmarks if (s := _score(arm, b, mine))]
+        scores += _scores(arm, benchmarks, mine)
         if counts := [row.counts for c in mine for row in c.off_policy]:
             whole = summed(counts)
             clipped[arm] = {"tokens": whole.clipped, "gradient": whole.clipped_gradient}
@@ -182,7 +117,7 @@ def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
         name=spec.name,
         profile=profile,
         seeds=len({c.seed for c in cells}),
-        findings=findings,
+        findings=tuple(_findings(spec, benchmarks, cells)),
         scores=tuple(scores),
         clipped=clipped,
         learning=learning,
@@ -190,15 +125,61 @@ def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
     )
 
 
-def _score(arm: str, benchmark: str, cells: Sequence[Cell]) -> ArmScore | None:
-    values = [100 * c.score(benchmark) for c in cells if c.scores.get(benchmark)]
-    if not values:
-        return None
-    return ArmScore(
-        arm=arm,
-        benchmark=benchmark,
-        mean=sum(values) / len(values),
-        lowest=min(values),
-        highest=max(values),
-        seeds=len(values),
-    )
+def _findings(
+    spec: Ablation, benchmarks: Sequence[str], cells: Sequence[Cell]
+) -> Iterator[Finding]:
+    """Every contrast on every benchmark, in order.
+
+    Runs in which nothing of a benchmark was scored do not count for it; nothing is said of fewer
+    than FEWEST_SEEDS seeds, or of runs that have no problem in common.
+    """
+    for contrast in spec.contrasts:
+        for other in contrast.than:
+            for benchmark in benchmarks:
+                try:
+                    e = _effect(contrast, other, benchmark, cells)
+                except ValueError:  # it gives no interval
+                    continue
+                yield Finding(
+                    better=contrast.better,
+                    than=other,
+                    benchmark=benchmark,
+                    points=100 * e.mean,
+                    low=100 * e.low,
+                    high=100 * e.high,
+                    size=None if e.size != e.size else e.size,
+                    wins=e.wins,
+                    seeds=e.seeds,
+                    verdict=e.verdict,
+                    measure=contrast.measure,
+                )
+
+
+def _effect(contrast: Contrast, other: str, benchmark: str, cells: Sequence[Cell]) -> Effect:
+    if contrast.measure == "score":
+        scored = {(c.arm, c.seed): c.scores[benchmark] for c in cells if c.scores.get(benchmark)}
+        return paired_effect(*_paired(scored, contrast.better, other))
+    curves = {(c.arm, c.seed): c.learned[benchmark] for c in cells if benchmark in c.learned}
+    points = max((len(one.curve) for one in curves.values()), default=0)
+    whole = {run: one for run, one in curves.items() if len(one.curve) == points}
+    return steadiness_effect(*_paired(whole, contrast.better, other))
+
+
+def _paired(runs: Mapping[tuple[str, int], Any], one: str, two: str) -> tuple[list[Any], list[Any]]:
+    """The runs of both arms for the seeds that both have, in order of the seed."""
+    seeds = sorted(seed for arm, seed in runs if arm == one and (two, seed) in runs)
+    return [runs[one, s] for s in seeds], [runs[two, s] for s in seeds]
+
+
+def _scores(arm: str, benchmarks: Sequence[str], cells: Sequence[Cell]) -> Iterator[ArmScore]:
+    for benchmark in benchmarks:
+        values = [100 * c.score(benchmark) for c in cells if c.scores.get(benchmark)]
+        if values:
+            yield ArmScore(
+                arm=arm,
+                benchmark=benchmark,
+                mean=sum(values) / len(values),
+                lowest=min(values),
+                highest=max(values),
+                seeds=len(values),
+            )

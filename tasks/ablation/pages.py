@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from configs.settings.ablation import Ablation, Contrast
-from tasks.ablation.effects import FEWEST_SEEDS, band
+from tasks.ablation.effects import FEWEST_SEEDS
 from tasks.ablation.outcome import Cell, Finding, Outcome, outcome_of
-from tasks.report.learning import ACCURACY
 from tasks.report.page import Figure, Page, render
-from tasks.report.plots import Series, curve_plot
+from tasks.report.plots import curve_plot
+from tasks.report.results import ACCURACY
 from tasks.report.scores import title_of
-from tasks.report.training import off_policy_arms
+from tasks.report.training import bands, off_policy_arms
 
 NOT_RUN = "not run yet"
 VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)
@@ -25,12 +25,43 @@ _OUTSIDE = {"confirmed": "higher", "reversed": "lower"}
 
 
 class Compared(NamedTuple):
-    """One arm against another, and what was found on the benchmark that decides."""
+    """One arm against another, and what was found on one benchmark."""
 
     spec: Ablation
     contrast: Contrast
     other: str
+    benchmark: str
     found: Finding | None
+
+    @property
+    def verdict(self) -> str:
+        return self.found.verdict if self.found else NOT_RUN
+
+    @property
+    def papers(self) -> str:
+        """`AIME 2024 +1.2, AIME 2025 +2.4`, where the paper prints figures."""
+        better, other = self.contrast.better, self.other
+        known = [
+            f"{title_of(benchmark)} {row[better] - row[other]:+.1f}"
+            for benchmark, row in self.spec.paper.items()
+            if better in row and other in row and self.contrast.measure == "score"
+        ]
+        return ", ".join(known) or "curves only"
+
+    @property
+    def ours(self) -> tuple[str, str, str, str]:
+        """Points, interval, wins and the verdict, which outside of a claim confirms nothing."""
+        f, verdict = self.found, self.verdict
+        if not self.contrast.part_of_claim:
+            verdict = f"{_OUTSIDE.get(verdict, verdict)}, outside the claim"
+        if f is None:
+            return "–", "–", "–", verdict
+        return (
+            f"{f.points:+.1f}",
+            f"{f.low:+.1f} to {f.high:+.1f}",
+            f"{f.wins} of {f.seeds}",
+            verdict,
+        )
 
 
 class Cost(NamedTuple):
@@ -59,13 +90,12 @@ def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell], commit: s
         {arm.name: [c.off_policy for c in cells if c.arm == arm.name] for arm in spec.arms}
     )
     curves = _curves(spec, cells)
-    outcome = outcome_of(spec, profile, cells)
     body = render(
         "ablation.md",
         spec=spec,
         profile=profile,
         scale=spec.scale(profile),
-        **_facts(spec, profile, outcome),
+        **_facts(spec, profile, outcome_of(spec, profile, cells)),
         fewest=FEWEST_SEEDS,
         commit=commit,
         curves=curves,
@@ -79,17 +109,11 @@ def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell], commit: s
 def results_page(profile: str, experiments: Sequence[Experiment], cost: Cost) -> Page:
     """The table of claims, then every experiment with its command, scores and effects."""
     rows = [row for e in experiments for row in compared(e.spec, e.outcome, profile)]
-    contrasts = [
-        (row.spec.shows, row.contrast.says, row.contrast.against(row.other),
-         papers(row.spec, row.contrast, row.other), row.spec.scale(profile).benchmarks[0],
-         *_ours(row.found, row.contrast))
-        for row in rows
-    ]  # fmt: skip
     body = render(
         "ablations.md",
         profile=profile,
         claims=claim_rows(rows),
-        contrasts=contrasts,
+        rows=rows,
         cost=cost,
         done=sum(e.outcome is not None for e in experiments),
         experiments=[
@@ -101,15 +125,19 @@ def results_page(profile: str, experiments: Sequence[Experiment], cost: Cost) ->
     return Page("Results of the ablations", subtitle, f"{profile} profile", body)
 
 
-def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Compared]:
-    """Every contrast of an experiment, in order."""
-    benchmark = spec.scale(profile).benchmarks[0]
-    by = {(f.better, f.than, f.measure): f for f in (outcome.findings if outcome else ())
-          if f.benchmark == benchmark}  # fmt: skip
+def compared(
+    spec: Ablation, outcome: Outcome | None, profile: str, *, every_benchmark: bool = False
+) -> list[Compared]:
+    """Every contrast of an experiment on the benchmark that decides, or on all, in order."""
+    benchmarks = spec.scale(profile).benchmarks
+    found = {
+        (f.better, f.than, f.measure, f.benchmark): f for f in (outcome.findings if outcome else ())
+    }
     return [
-        Compared(spec, contrast, other, by.get((contrast.better, other, contrast.measure)))
-        for contrast in spec.contrasts
-        for other in contrast.than
+        Compared(spec, c, other, name, found.get((c.better, other, c.measure, name)))
+        for c in spec.contrasts
+        for other in c.than
+        for name in (benchmarks if every_benchmark else benchmarks[:1])
     ]
 
 
@@ -120,34 +148,25 @@ def claim_rows(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     lines = []
     for claim in dict.fromkeys(row.spec.claim for row in rows):
         mine = [row for row in rows if row.spec.claim == claim]
-        lines.append((
-            " and ".join(dict.fromkeys(row.spec.shows for row in mine)),
-            claim,
-            _said(mine, lambda row: papers(row.spec, row.contrast, row.other)),
-            _said(mine, lambda row: _points(row.found)),
-            verdict_of(row.found for row in mine),
-            "; ".join(dict.fromkeys(row.spec.untested for row in mine if row.spec.untested)),
-        ))  # fmt: skip
+        lines.append(
+            (
+                " and ".join(dict.fromkeys(row.spec.shows for row in mine)),
+                claim,
+                _said(mine, lambda row: row.papers),
+                _said(mine, lambda row: f"{row.ours[0]} ({row.ours[1]})" if row.found else "–"),
+                _verdict(mine),
+                "; ".join(dict.fromkeys(row.spec.untested for row in mine if row.spec.untested)),
+            )
+        )
     return lines
 
 
-def verdict_of(found: Iterable[Finding | None]) -> str:
+def _verdict(rows: Iterable[Compared]) -> str:
     """`confirmed`, if all contrasts are; `1 reversed, 1 not seen`, if they differ."""
-    counts = Counter(f.verdict if f else NOT_RUN for f in found) or Counter([NOT_RUN])
+    counts = Counter(row.verdict for row in rows)
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
-
-
-def papers(spec: Ablation, contrast: Contrast, other: str) -> str:
-    """`AIME 2024 +1.2, AIME 2025 +2.4`, where the paper prints figures."""
-    better = contrast.better
-    known = [
-        f"{title_of(benchmark)} {row[better] - row[other]:+.1f}"
-        for benchmark, row in spec.paper.items()
-        if better in row and other in row and contrast.measure == "score"
-    ]
-    return ", ".join(known) or "curves only"
 
 
 def _said(rows: Sequence[Compared], say: Callable[[Compared], str]) -> str:
@@ -165,36 +184,17 @@ def _said(rows: Sequence[Compared], say: Callable[[Compared], str]) -> str:
     )
 
 
-def _points(found: Finding | None) -> str:
-    return f"{found.points:+.1f} ({found.low:+.1f} to {found.high:+.1f})" if found else "–"
-
-
-def _ours(found: Finding | None, contrast: Contrast) -> tuple[str, str, str, str]:
-    """Points, their interval, wins and the verdict, which outside of a claim confirms nothing."""
-    verdict = found.verdict if found else NOT_RUN
-    if not contrast.part_of_claim:
-        verdict = f"{_OUTSIDE.get(verdict, verdict)}, outside the claim"
-    if found is None:
-        return "–", "–", "–", verdict
-    interval = f"{found.low:+.1f} to {found.high:+.1f}"
-    return f"{found.points:+.1f}", interval, f"{found.wins} of {found.seeds}", verdict
-
-
-def _contrast(spec: Ablation, f: Finding) -> Contrast | None:
-    mine = (c for c in spec.contrasts if (c.better, c.measure) == (f.better, f.measure))
-    return next((c for c in mine if f.than in c.than), None)
-
-
 def _facts(spec: Ablation, profile: str, outcome: Outcome) -> dict[str, Any]:
     """What both pages say of one experiment."""
     asked = spec.settings(profile, spec.arms[0].name, 0).evaluate.learning_curve
+    rows = compared(spec, outcome, profile, every_benchmark=True)
     return {
         "outcome": outcome,
         "benchmarks": spec.scale(profile).benchmarks,
         "scores": {(s.arm, s.benchmark): s for s in outcome.scores},
         "steps": sorted({step for curve in outcome.learning.values() for step in curve}),
         "k": asked.k if asked else None,
-        "found": [(f, c, _ours(f, c)) for f in outcome.findings if (c := _contrast(spec, f))],
+        "found": [row for row in rows if row.found],
     }
 
 
@@ -203,13 +203,10 @@ def _curves(spec: Ablation, cells: Sequence[Cell]) -> list[Figure]:
     figures = []
     learned = dict.fromkeys(name for c in cells for name in c.curves if name.startswith(ACCURACY))
     for metric in (*learned, *spec.curves):
-        bands = {
-            arm.name: band(
-                [c.curves[metric] for c in cells if c.arm == arm.name and metric in c.curves]
-            )
-            for arm in spec.arms
-        }
-        lines = [Series(arm, *over) for arm, over in bands.items() if over[0]]
+        having = [c for c in cells if metric in c.curves]
+        lines = bands(
+            {a.name: [c.curves[metric] for c in having if c.arm == a.name] for a in spec.arms}
+        )
         if lines:
             alt = f"{metric} over training steps, mean and range over seeds of each arm"
             name = metric.replace("/", "_")

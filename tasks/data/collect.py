@@ -73,7 +73,7 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
 
 
 def _facts(source: Source, commit: str) -> dict[str, str]:
-    """What `tasks.report.card.SourceFacts` reads back."""
+    """What the card of every dataset made from it names (`tasks/report/card.py`)."""
     if source.kind == "generated":
         dataset = f"generated: {source.family}"
     elif source.kind == "hub":

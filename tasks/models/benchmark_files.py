@@ -16,6 +16,7 @@ BOXED = ("solution", "reference_solution", "response")
 TESTS = ("tests", "private_test_cases", "input_output", "test_cases", "test")
 DATES = ("date", "contest_date")
 PREFERRED = ("test", "problems", "eval")
+OF_THE_HUB = ("dataset", "revision", "config", "split", "data_files", "answer_field")
 
 
 def source_of_files(name: str, files: Sequence[Path]) -> Source:
@@ -24,25 +25,33 @@ def source_of_files(name: str, files: Sequence[Path]) -> Source:
     Raises ValueError that names the fields when none can be a prompt, an answer or tests.
     """
     row = _first_row(files[0])
+
+    def one_of(names: Sequence[str], what: str) -> str:
+        for field in names:
+            if row.get(field) not in (None, ""):
+                return field
+        raise ValueError(
+            f"{files[0]}: no field holds {what} ({', '.join(names)}); "
+            f"the rows have: {', '.join(row)}"
+        )
+
     entry = {k: v for k, v in catalogue().get(name, {}).items() if _fits(k, v, row)}
-    fields: dict[str, Any] = {"name": name, "kind": "files", "files": [str(f) for f in files]}
+    fields: dict[str, Any] = {k: v for k, v in entry.items() if k not in OF_THE_HUB}
+    fields |= {"name": name, "kind": "files", "files": [str(f) for f in files]}
     if "prompt_parts" not in entry:
-        prompt = str(entry.get("prompt_field") or _one_of(PROMPTS, row, files[0], "a problem"))
-        fields["prompt_field"] = prompt
-    date = entry.get("date_field") or next((d for d in DATES if d in row), "")
+        fields["prompt_field"] = str(entry.get("prompt_field") or one_of(PROMPTS, "a problem"))
+    if date := entry.get("date_field") or next((d for d in DATES if d in row), ""):
+        fields["date_field"] = date
     if entry.get("domain", _domain(row)) == "code":
-        tests = entry.get("tests_field") or _one_of(TESTS, row, files[0], "tests")
+        tests = entry.get("tests_field") or one_of(TESTS, "tests")
         fields |= {"domain": "code", "tests_field": tests}
         if "fn_name_field" not in entry and row.get("entry_point"):
             fields["fn_name_field"] = "entry_point"
     elif (answer := next((a for a in ANSWERS if a in row), None)) is not None:
         fields["answer_field"] = answer
     else:
-        boxed = _one_of(BOXED, row, files[0], "an answer")
-        fields |= {"answer_field": boxed, "answer_in_box": True}
-    kept = {k: v for k, v in entry.items() if k not in ("dataset", "revision", "config", "split",
-                                                        "data_files", "answer_field")}  # fmt: skip
-    return Source.model_validate({**kept, **fields, **({"date_field": date} if date else {})})
+        fields |= {"answer_field": one_of(BOXED, "an answer"), "answer_in_box": True}
+    return Source.model_validate(fields)
 
 
 def find_below(root: Path, name: str) -> list[Path]:
@@ -51,12 +60,10 @@ def find_below(root: Path, name: str) -> list[Path]:
     Raises FileNotFoundError that says what was looked for.
     """
     names = FOLDERS.get(name, (name,))
-    beside = [root / f"{n}{suffix}" for n in names for suffix in SUFFIXES]
-    found = [f for f in beside if f.is_file()]
+    found = [f for n in names for end in SUFFIXES if (f := root / f"{n}{end}").is_file()]
     for folder in (root / n for n in names):
         inside = sorted(f for f in folder.glob("*") if f.name.endswith(SUFFIXES))
-        preferred = [f for f in inside if f.name.startswith(PREFERRED)]
-        found += preferred or inside
+        found += [f for f in inside if f.name.startswith(PREFERRED)] or inside
     if not found:
         raise FileNotFoundError(
             f"{name}: no {' or '.join(f'{n}.jsonl, {n}/' for n in names)} below {root}; "
@@ -81,15 +88,6 @@ def _domain(row: dict[str, Any]) -> str:
     return "code" if not answered and any(t in row for t in TESTS) else "math"
 
 
-def _one_of(names: Sequence[str], row: dict[str, Any], file: Path, what: str) -> str:
-    for name in names:
-        if row.get(name) not in (None, ""):
-            return name
-    raise ValueError(
-        f"{file}: no field holds {what} ({', '.join(names)}); the rows have: {', '.join(row)}"
-    )
-
-
 def _first_row(file: Path) -> dict[str, Any]:
     for row in read_rows(file):
         if row.value is not None:
@@ -101,15 +99,11 @@ def _first_row(file: Path) -> dict[str, Any]:
 def problems_of_file(file: Path, name: str) -> list[Problem] | None:
     """The problems of a file that already holds Problems (a stage's kept.parquet, say), under the
     source `name`; None when it holds rows of another kind."""
-    found = []
     try:
-        rows = (
-            read_table(file, Problem)
-            if file.suffix == ".parquet"
-            else (Problem.model_validate(row.value) for row in read_rows(file))
-        )
-        for problem in rows:
-            found.append(problem.model_copy(update={"source": name}))
+        if file.suffix == ".parquet":
+            rows = list(read_table(file, Problem))
+        else:
+            rows = [Problem.model_validate(row.value) for row in read_rows(file)]
     except (KeyError, ValueError):  # a ValidationError is a ValueError
         return None
-    return found
+    return [problem.model_copy(update={"source": name}) for problem in rows]

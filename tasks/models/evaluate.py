@@ -7,16 +7,16 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from configs.settings.engines import EngineSettings
 from configs.settings.evaluation import LEARNING_CURVE, EvaluateSettings
-from eval.benchmarks.benchmarks import GRADER_VERSION, RESULTS, template_hash
+from eval.benchmarks.benchmarks import GRADER_VERSION, template_hash
 from eval.records import Problem
 from eval.tables import column, count_rows, read_table
 from tasks.models.benchmarking import Subject, metrics_of, run_benchmarks
-from tasks.report.learning import ACCURACY, accuracy, answers_of
+from tasks.report.results import ACCURACY, accuracy, answers_of, read_results
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
 from training.engines.journal import cost_of
@@ -79,7 +79,7 @@ def score_kept_models(
         )
     curve = StepLines(out / LEARNING_CURVE, after_step=0)
 
-    def draw(step: int, scores: dict[str, float | None]) -> None:
+    def draw(step: int, scores: Mapping[str, float | None]) -> None:
         metrics = {ACCURACY + name: s for name, s in scores.items() if s is not None}
         curve.write({"step": step, "time": time.time(), "metrics": metrics})
 
@@ -95,11 +95,10 @@ def score_kept_models(
         for name in ("prompt_tokens", "completion_tokens"):
             told[name] += sum(column(target / "samples.parquet", name))
         told["answers"] += count_rows(target / "samples.parquet")
-        results = RESULTS.validate_json((target / "results.json").read_bytes())
-        draw(step, {r.name: r.avg for r in results})
+        draw(step, {r.name: r.avg for r in read_results(target)})
     k, names = max(p.k for p in asked.protocols), {p.name for p in asked.protocols}
     own = {n: accuracy(a) for n, a in answers_of(out, below=k).items() if a and n in names}
-    draw(int(checkpoint.metrics["rollout_steps"]), dict(own))
+    draw(int(checkpoint.metrics["rollout_steps"]), own)
     cost = cost_of(settings.engine_runtime, told["prompt_tokens"], told["completion_tokens"])
     found = {name: float(told[name]) for name in ("answers", "completion_tokens")}
     return found if cost is None else {**found, "cost": cost}

@@ -38,11 +38,12 @@ def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
     further than the one before it; ValueError when there is no such launcher here.
     """
     command = partial(command_of, launch=launch, launcher=launcher_of(launch))
+    restarts = out / LOGS / RESTARTS  # of the stage in all, those before it was resumed included
     begun, losses, refused = _reached(out), 0, 0
     while True:
         try:
             run_child(job, out, command=command)
-            return _count(out)
+            return len(restarts.read_text().splitlines()) if restarts.exists() else 0
         except ChildFailed as failure:
             # `srun` has one exit code for all nodes, and others end by it too
             taken = failure.code == PORT_TAKEN or (failure.code and "EADDRINUSE" in str(failure))
@@ -52,15 +53,19 @@ def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
                 continue
             reached = _reached(out)
             _check(failure, launch, losses, further=reached > begun)
-            losses += 1
-            _note(out, reached, failure)
-            begun = reached
+            losses, begun = losses + 1, reached
+            where = f"the checkpoint of step {reached}" if reached >= 0 else "the beginning"
+            said = str(failure).partition("\n")[0]
+            log.warning("training starts again from %s: %s", where, said)
+            line = {"time": time.time(), "step": max(0, reached), "why": str(failure)}
+            restarts.parent.mkdir(parents=True, exist_ok=True)
+            with restarts.open("a") as file:
+                file.write(json.dumps(line) + "\n")
 
 
 def launcher_of(launch: Launch) -> str:
     """`alone`, `local`, `ray` or `slurm`. Raises ValueError where the nodes cannot be reached."""
-    asked = launch.launcher
-    machines = launch.machines
+    asked, machines = launch.launcher, launch.machines
     if asked == SLURM or (asked == "local" and machines == 1):
         return asked
     if asked == "auto" and machines == 1:
@@ -154,20 +159,3 @@ def _reached(out: Path) -> int:
     """Optimizer updates behind the newest whole checkpoint; -1 without one."""
     newest = latest(out / SCRATCH / CHECKPOINTS)
     return step_of_checkpoint(newest) if newest else -1
-
-
-def _note(out: Path, reached: int, failure: ChildFailed) -> None:
-    said = str(failure).partition("\n")[0]
-    where = f"from the checkpoint of step {reached}" if reached >= 0 else "from the beginning"
-    log.warning("training starts again %s: %s", where, said)
-    line = json.dumps({"time": time.time(), "step": max(0, reached), "why": str(failure)})
-    path = out / LOGS / RESTARTS
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(line + "\n")
-
-
-def _count(out: Path) -> int:
-    """Restarts of the stage in all, those before it was resumed included."""
-    path = out / LOGS / RESTARTS
-    return len(path.read_text().splitlines()) if path.exists() else 0

@@ -21,23 +21,19 @@ from eval.sandbox.errors import MachineUnfit
 from tasks.models.launch import node_command, vllm_sidecar
 from tasks.stage.child import GRACE_S, environment
 from tasks.stage.supervise import UNKILLABLE_S, supervised
+from tasks.stage.watchdog import log_tail
 from tasks.store.store import LOGS
 from training.launch.node import EXIT_WORKER_LOST, PORT_TAKEN, free_port
 from training.layout import ProgressFile
 from training.vllm.server import TOKEN, URL, without_proxy
 
 POLL_S = 2.0
-SETTLE_S = 10.0  # after a failure: the processes that waited for the lost one fail in turn
-TAIL_BYTES = 4_000
+SETTLE_S = 90.0  # after a failure: others fail in turn, and Ray declares a silent node dead
 ANNOUNCE = (  # the token is in a file that nobody else may read, and in no command line
     f'umask 077 && echo "${URL} ${TOKEN}" > "$0.partial" && mv "$0.partial" "$0" '
     "&& exec sleep infinity"
 )
 END_S = GRACE_S + UNKILLABLE_S + 10.0  # until a launcher and all that it started are gone
-
-
-class NotShared(RuntimeError):
-    """A node does not see the stage's folder."""
 
 
 class _Node:
@@ -53,36 +49,28 @@ class _Node:
 
         address = ray.util.get_node_ip_address()
         if not Path(job_file).is_file():
-            raise NotShared(
+            raise MachineUnfit(
                 f"node {address} does not see {job_file}: all machines that train read and write "
                 "the stage's folder, so the store (KLEAR_HOME or KLEAR_STORE) must lie on a file "
                 "system that they share, at the same path"
             )
         return f"{address}:{free_port()}"
 
-    def train(
-        self,
-        job_file: str,
-        launch: str,
-        at: str,
-        rank: int,
-        log: str,
-        url: str = "",
-        token: str = "",
-    ) -> int:
-        """The exit code of this node's launcher; its output goes to `log`. `url` and `token` are
-        those of a server on another node."""
-        job, how = Path(job_file), Launch.model_validate_json(launch)
-        command = node_command(job, how, at, rank)
-        told = {URL: url, TOKEN: token, **without_proxy(url)} if url else {}
-        first = rank == 0 and not url
-        return self._run([*(vllm_sidecar(job, how) if first else []), *command], log, **told)
+    def train(self, job: str, launch: str, log: str, at: str, rank: int, *server: str) -> int:
+        """The exit code of this node's launcher; its output goes to `log`. `server` is the address
+        and the token of a server on another node."""
+        how = Launch.model_validate_json(launch)
+        command = node_command(Path(job), how, at, rank)
+        if rank == 0 and not server:
+            command = [*vllm_sidecar(Path(job), how), *command]
+        more = dict(zip((URL, TOKEN), server, strict=False))
+        return self._run(command, log, **more, **(without_proxy(server[0]) if server else {}))
 
-    def serve(self, job_file: str, launch: str, host: str, place: str, log: str) -> int:
+    def serve(self, job: str, launch: str, log: str, at: str, place: str) -> int:
         """The exit code of a vLLM server; once it answers, the file `place` holds its
         address and token."""
-        how = Launch.model_validate_json(launch)
-        words = vllm_sidecar(Path(job_file), how, "--host", host)
+        how, host = Launch.model_validate_json(launch), at.rpartition(":")[0]
+        words = vllm_sidecar(Path(job), how, "--host", host)
         return self._run([*words, "sh", "-c", ANNOUNCE, place], log)
 
     def _run(self, command: list[str], log: str, **more: str) -> int:
@@ -97,13 +85,10 @@ class _Node:
         return self.process.wait()
 
     def end(self) -> None:
-        """Return when nothing is left of what `train` started."""
+        """Return when nothing is left of what it started."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait(END_S)
-
-    def alive(self) -> bool:
-        return True
 
 
 def main(arguments: list[str]) -> int:
@@ -112,7 +97,7 @@ def main(arguments: list[str]) -> int:
     ray = join(load_machine().ray_address)
     try:
         nodes, hosts = _ready(ray, job_file, launch)
-    except (MachineUnfit, NotShared, TimeoutError) as error:
+    except (MachineUnfit, TimeoutError) as error:
         print(error, file=sys.stderr)
         return 2
     try:
@@ -174,7 +159,7 @@ def _asked(ray: Any, launch: Launch) -> tuple[Any, list[Any]]:
         .options(
             num_cpus=0,
             num_gpus=gpus[bundle],
-            max_concurrency=3,  # `alive` and `end` answer while `train` runs
+            max_concurrency=2,  # `end` answers while `train` runs
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle),
         )
         .remote()
@@ -190,41 +175,48 @@ def _end(ray: Any, nodes: list[Any]) -> None:
 
 
 def _trained(ray: Any, nodes: list[Any], hosts: list[str], job_file: Path, launch: Launch) -> int:
-    at = hosts[0]
+    """0 if all ended well, EXIT_WORKER_LOST if one was lost, else the code of one that failed."""
+    job = str(job_file), launch.model_dump_json()
     logs = [job_file.parents[1] / LOGS / f"node-{rank}.log" for rank in range(len(nodes))]
-    starts = [log.stat().st_size if log.exists() else 0 for log in logs]
-    job, packed = str(job_file), launch.model_dump_json()
-    live, codes, url = dict[Any, int](), dict[int, int](), []
+    for log in logs:
+        log.touch()
+    starts = [log.stat().st_size for log in logs]
+    ranks = dict[Any, int]()
+
+    def code_of(call: Any) -> int:
+        rank = ranks.pop(call)
+        code = _code(ray, call, rank, hosts[rank])
+        if code:
+            tail = log_tail(logs[rank], starts[rank])
+            print(f"node {rank} ({hosts[rank]}){tail}", file=sys.stderr, flush=True)
+        return code
+
+    server: list[str] = []
     if len(nodes) > launch.nodes:  # the last one serves
-        place, last = job_file.with_name("vllm.url"), launch.nodes
+        place = job_file.with_name("vllm.url")
         place.unlink(missing_ok=True)
-        host = hosts[last].rpartition(":")[0]
-        call = nodes[last].serve.remote(job, packed, host, str(place), str(logs[last]))
-        while not place.exists() and not ray.wait([call], num_returns=1, timeout=POLL_S)[0]:
+        call = nodes[-1].serve.remote(*job, str(logs[-1]), hosts[-1], str(place))
+        ranks[call] = launch.nodes
+        while not (started := place.exists()) and not ray.wait([call], timeout=POLL_S)[0]:
             pass
-        if not place.exists():
-            _show_end(logs[last], starts[last], last, hosts[last])
-            return _code(ray, call, last, hosts[last]) or 1
-        live[call], url = last, place.read_text().split()
+        if not started:
+            return code_of(call) or 1
+        server = place.read_text().split()
         place.unlink()  # it holds the token
     for rank, node in enumerate(nodes[: launch.nodes]):
-        live[node.train.remote(job, packed, at, rank, str(logs[rank]), *url)] = rank
-    deadline: float | None = None  # for the others, once one has failed
-    while set(live.values()) - {launch.nodes} and (deadline is None or time.monotonic() < deadline):
-        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ended, _ = ray.wait(list(live), num_returns=1, timeout=patience)
-        for call in ended:
-            rank = live.pop(call)
-            code = _code(ray, call, rank, hosts[rank])
-            codes[rank] = (
-                code if rank < launch.nodes else EXIT_WORKER_LOST
-            )  # a server does not end by itself
-            if codes[rank]:
-                _show_end(logs[rank], starts[rank], rank, hosts[rank])
-        if deadline is None and any(codes.values()):
-            deadline = time.monotonic() + SETTLE_S
-    running = list(live.values()) if any(codes.values()) else []  # a server has done its work
-    return _verdict(ray, nodes, codes, running, hosts)
+        ranks[node.train.remote(*job, str(logs[rank]), hosts[0], rank, *server)] = rank
+    failed, deadline = list[int](), float("inf")
+    while min(ranks.values(), default=launch.nodes) < launch.nodes and time.monotonic() < deadline:
+        left = deadline - time.monotonic() if failed else None
+        for call in ray.wait(list(ranks), timeout=left)[0]:
+            serves = ranks[call] == launch.nodes
+            if (code := code_of(call)) or serves:  # a server does not end by itself
+                failed.append(EXIT_WORKER_LOST if serves else code)
+                deadline = min(deadline, time.monotonic() + SETTLE_S)
+    if PORT_TAKEN in failed:
+        return PORT_TAKEN  # the others waited for a first machine that never was there
+    lost = any(code == EXIT_WORKER_LOST or code > 128 for code in failed)
+    return EXIT_WORKER_LOST if lost else max(failed, default=0)
 
 
 def _code(ray: Any, call: Any, rank: int, host: str) -> int:
@@ -235,34 +227,6 @@ def _code(ray: Any, call: Any, rank: int, host: str) -> int:
     except RayError as error:
         print(f"node {rank} ({host}) was lost: {type(error).__name__}", file=sys.stderr)
         return EXIT_WORKER_LOST
-
-
-def _verdict(
-    ray: Any, nodes: list[Any], codes: dict[int, int], running: list[int], hosts: list[str]
-) -> int:
-    """0 if all ended well; EXIT_WORKER_LOST if one was lost, as those that still run may be."""
-    asked = {nodes[rank].alive.remote(): rank for rank in running}
-    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=SETTLE_S)
-    for call in answered:
-        if _code(ray, call, asked[call], hosts[asked[call]]) > 1:
-            codes[asked[call]] = EXIT_WORKER_LOST
-    for call in silent:
-        print(f"node {asked[call]} ({hosts[asked[call]]}) does not answer", file=sys.stderr)
-        codes[asked[call]] = EXIT_WORKER_LOST
-    failed = [code for code in codes.values() if code]
-    if PORT_TAKEN in failed:
-        return PORT_TAKEN  # the others waited for a first machine that never was there
-    if any(code == EXIT_WORKER_LOST or code > 128 for code in failed):
-        return EXIT_WORKER_LOST
-    return max(failed, default=0)
-
-
-def _show_end(log: Path, start: int, rank: int, host: str) -> None:
-    """The end of what a failed launcher said, where whoever waits reads it."""
-    with log.open("rb") as file:
-        file.seek(max(start, log.stat().st_size - TAIL_BYTES))
-        said = file.read().decode(errors="replace").rstrip()
-    print(f"node {rank} ({host}), {log}:\n{said}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eval.judge.grades import Agreement, Grade, compare
 from eval.records import Problem, Sample, Score
@@ -27,16 +26,15 @@ COVERAGES = (0.25, 0.5, 0.8)
 _DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|\b(?=\w*\d)[0-9a-f]{8,}\b|\b\d+(?:\.\d+)?\b(?![\w-])")
 
 
-@dataclass(frozen=True)
-class Filtered:
+class Filtered(NamedTuple):
     """What one stage kept and rejected."""
 
     stage: str
     kept: int
     rejected: int
-    reasons: tuple[tuple[str, int], ...]
+    reasons: list[tuple[str, int]]
     """Kinds of reasons with counts, the most frequent first."""
-    examples: tuple[tuple[str, int, str], ...]
+    examples: list[tuple[str, int, str]]
     """(reason, rows of its kind, what the row says), in the same order."""
     answers: bool
     """The rows kept are answers that a model gave, those rejected are problems without one."""
@@ -74,15 +72,19 @@ def _filtered(stage: str, folder: Path) -> Filtered | None:
         kind = reason_kind(str(reason))
         counts[kind] += 1
         first.setdefault(kind, number)
-    reasons = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    reasons = _ranked(counts)
     shown = reasons[:REASONS_WITH_EXAMPLE]
     rows = rows_at(rejected, [first[kind] for kind, _ in shown]) if shown else []
-    examples = tuple(
+    examples = [
         (str(row["reason"]), count, _text(str(row.get("row", ""))))
         for (_, count), row in zip(shown, rows, strict=True)
-    )
+    ]
     size = count_rows(samples if answers else kept)
-    return Filtered(stage, size, counts.total(), tuple(reasons), examples, answers)
+    return Filtered(stage, size, counts.total(), reasons, examples, answers)
+
+
+def _ranked(counts: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _text(row: str) -> str:
@@ -104,9 +106,8 @@ def _verdicts(outputs: Outputs) -> Iterator[tuple[str, int, str, int, str]]:
             counts = Counter(str(v) for v in column(path, "verdict"))
             scored = counts.total() - counts["IE"]
             right = sum(c is True for c in column(path, "correct"))
-            ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             share = f"{100 * right / scored:.1f} %" if scored else "–"
-            told = ", ".join(f"{name} {count:,}" for name, count in ranked)
+            told = ", ".join(f"{name} {count:,}" for name, count in _ranked(counts))
             yield stage, counts.total(), share, counts["IE"], told
 
 
@@ -117,13 +118,12 @@ def _overlaps(hits: Path | None) -> dict[str, Any] | None:
     best: dict[str, tuple[float, int]] = {}
     pairs = zip(column(hits, "row_id"), column(hits, "coverage"), strict=True)
     for number, (row, coverage) in enumerate(pairs):
-        if row not in best or coverage > best[row][0]:
-            best[row] = (coverage, number)
-    ranked = sorted(best.values(), key=lambda item: (-item[0], item[1]))
+        best[row] = max(best.get(row, (-1.0, 0)), (coverage, -number))  # the first of equal ones
+    ranked = sorted(best.values(), reverse=True)
     return {
         "any": len(best),
         "levels": [(level, sum(c >= level for c, _ in ranked)) for level in COVERAGES],
-        "examples": rows_at(hits, [ranked[i][1] for i in spread(len(ranked), 3)]),
+        "examples": rows_at(hits, [-ranked[i][1] for i in spread(len(ranked), 3)]),
     }
 
 
@@ -135,12 +135,6 @@ def _agreements(outputs: Outputs) -> Iterator[tuple[str, Agreement]]:
         scores = outputs.file(judge, "scores.parquet")
         problems = outputs.file(asked, "kept.parquet")
         if grades and samples and scores:
-            yield (
-                answers,
-                compare(
-                    read_table(problems, Problem) if problems else (),
-                    read_table(samples, Sample),
-                    read_table(scores, Score),
-                    read_table(grades, Grade),
-                ),
-            )
+            known = read_table(problems, Problem) if problems else ()
+            told = read_table(samples, Sample), read_table(scores, Score), read_table(grades, Grade)
+            yield answers, compare(known, *told)

@@ -24,20 +24,20 @@ SECONDS = 60.0
 LONGEST_TEXT = 20_000
 LONGEST_VALUE = 2_000
 FROM_THE_ROW = ("step", "problem_id", "index", "verdict", "reward", "correct", "pass_rate")
+NEEDED = {"step", "reward", "problem_id", "text", "verdict"}
 RL_STAGES = ("rl_math", "rl_code")
 
 
 def readings(outputs: Outputs) -> tuple[list[tuple[str, Graded]], list[tuple[str, Graded]]]:
     """(stage, rollout) of every RL stage and (checkpoint, answer) of the last evaluation."""
-    rollouts = [(stage, graded) for stage in RL_STAGES for graded in _graded_of(outputs, stage)]
+
+    def of(name: str, stage: str) -> list[tuple[str, Graded]]:
+        path = outputs.file(stage, GRADED)
+        return [(name, graded) for graded in read_graded(path)] if path else []
+
     last = outputs.evaluations()[-1:]
-    answers = [(e.checkpoint, graded) for e in last for graded in _graded_of(outputs, e.stage)]
-    return rollouts, answers
-
-
-def _graded_of(outputs: Outputs, stage: str) -> list[Graded]:
-    path = outputs.file(stage, GRADED)
-    return read_graded(path) if path else []
+    rollouts = [one for stage in RL_STAGES for one in of(stage, stage)]
+    return rollouts, [one for e in last for one in of(e.checkpoint, e.stage)]
 
 
 def grade_some(folder: Path, problems: Iterable[Path], settings: JudgeSettings) -> list[Graded]:
@@ -46,11 +46,11 @@ def grade_some(folder: Path, problems: Iterable[Path], settings: JudgeSettings) 
     Rollouts: lowest to highest reward, first and last step. Benchmarks: right and wrong ones. A
     program is run again, once a test, by the same judge: a score names its first failure only.
     """
-    rows, until = list(_chosen(folder)), time.monotonic() + SECONDS
+    until = time.monotonic() + SECONDS
     tables = [Lookup(path, Problem) for path in problems]
     graded = []
     with Judge(settings) as judge:
-        for row in rows:
+        for row in _chosen(folder):
             found = (table.get(str(row["problem_id"])) for table in tables)
             problem = next((p for p in found if p), None)
             graded.append(_graded(row, problem, judge if time.monotonic() < until else None))
@@ -60,8 +60,7 @@ def grade_some(folder: Path, problems: Iterable[Path], settings: JudgeSettings) 
 def _chosen(folder: Path) -> Iterator[dict]:
     rollouts, samples = folder / "rollouts.parquet", folder / "samples.parquet"
     if rollouts.exists():
-        names = pq.read_schema(rollouts).names
-        if {"step", "reward", "problem_id", "text", "verdict"} <= set(names):
+        if set(pq.read_schema(rollouts).names) >= NEEDED:
             steps, rewards = list(column(rollouts, "step")), list(column(rollouts, "reward"))
             yield from rows_at(rollouts, first_and_last(steps, rewards))
     elif samples.exists() and (folder / "scores.parquet").exists():
@@ -102,17 +101,18 @@ def _graded(row: dict, problem: Problem | None, judge: Judge | None) -> Graded:
         checks = _checks(problem, text, judge) if answer is not None and judge else []
     elif problem is not None:
         in_all = 1
-        expected = problem.answer or ""
-        checks = [Check(name="gold answer", input=answer or "", expected=expected,
+        checks = [Check(name="gold answer", input=answer or "", expected=problem.answer or "",
                         verdict=row["verdict"], reason=reason)]  # fmt: skip
-    kept = {name: row.get(name) for name in FROM_THE_ROW}
-    texts = {
-        "prompt": _cut(problem.prompt if problem else str(row["problem_id"])),
-        "text": _cut(text),
-        "answer": None if answer is None else _cut(answer),
-    }
     return Graded.model_validate(
-        {**kept, **texts, "reason": reason, "checks": checks, "checks_in_all": in_all}
+        {
+            **{name: row.get(name) for name in FROM_THE_ROW},
+            "prompt": _cut(problem.prompt if problem else str(row["problem_id"])),
+            "text": _cut(text),
+            "answer": None if answer is None else _cut(answer),
+            "reason": reason,
+            "checks": checks,
+            "checks_in_all": in_all,
+        }
     )
 
 
@@ -124,19 +124,17 @@ def _checks(problem: Problem, text: str, judge: Judge) -> list[Check]:
     for index, case in enumerate(cases[:CHECKS]):
         tests = problem.tests.model_copy(update={"cases": (case,)})
         pending.append(judge.begin(problem.model_copy(update={"tests": tests}), text, index))
-    checks = []
-    for number, (case, wait) in enumerate(zip(cases, pending, strict=False), 1):
-        score = wait()
-        checks.append(
-            Check(
-                name=f"test {number} of {len(cases)}",
-                input=_value(case, "input", "args", "code"),
-                expected=_value(case, "output"),
-                verdict=score.verdict,
-                reason=score.reason.removeprefix("test 1 of 1: "),
-            )
+    scores = [wait() for wait in pending]
+    return [
+        Check(
+            name=f"test {number} of {len(cases)}",
+            input=_value(case, "input", "args", "code"),
+            expected=_value(case, "output"),
+            verdict=score.verdict,
+            reason=score.reason.removeprefix("test 1 of 1: "),
         )
-    return checks
+        for number, (case, score) in enumerate(zip(cases, scores, strict=False), 1)
+    ]
 
 
 def _value(case: Record, *names: str) -> str:

@@ -6,7 +6,7 @@ it becomes markup.
 
 import base64
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -102,11 +102,10 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.globals |= {"table": table, "link": link}
+    made.globals |= {"link": link}
     made.filters |= {
         "line": line,
         "fence": fence,
-        "images": images,
         "html": lambda text: escape(" ".join(str(text).split())),
         "count": lambda number: f"{number:,}",
         "percent": lambda share, digits=1: f"{100 * share:.{digits}f}",
@@ -141,29 +140,6 @@ def link(text: str, address: str) -> Markup:
     if not address.startswith(("http://", "https://")):
         return literal(text)
     return Markup(f"[{literal(text)}](<{quote(address, safe=_OF_ADDRESSES, errors='replace')}>)")
-
-
-def images(figures: Iterable[Figure]) -> Markup:
-    """Pictures side by side where the screen is wide."""
-    return Markup("\n".join(f"![{literal(f.alt)}]({PLOTS}/{f.name}.svg)" for f in figures))
-
-
-def table(
-    columns: Sequence[object],
-    rows: Iterable[Sequence[object]],
-    prose: Collection[int] = (),
-    bold: Collection[int] = (),
-) -> Markup:
-    """`prose` columns and the first are aligned left; `bold` rows are emphasised."""
-    left = {0, *prose}
-    rule = "|".join(":--" if i in left else "--:" for i in range(len(columns)))
-    lines = ["| " + " | ".join(map(literal, columns)) + " |", f"|{rule}|"]
-    for i, row in enumerate(rows):
-        cells = [str(literal(cell)) for cell in row]
-        if i in bold:
-            cells[0] = f"**{cells[0]}**"
-        lines.append("| " + " | ".join(cells) + " |")
-    return Markup("\n".join(lines))
 
 
 def with_inline_plots(markdown: str, folder: Path) -> str:

@@ -1,6 +1,6 @@
 """Report: one page about a run, as Markdown with plots beside it and as one HTML file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from configs.settings.evaluation import ReportSettings
@@ -12,14 +12,17 @@ from tasks.report.run_story import (
     RunStory,
     StageOutcome,
     duration,
-    figures,
     first,
-    outcome,
     summary,
 )
 from tasks.stage.run import story_of_this_run
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
+
+SUBTITLE = (
+    "From a base model to a reasoning model, after Klear-Reasoner (arXiv 2508.07629): long "
+    "chain-of-thought SFT, then GPPO on math and on code."
+)
 
 
 @stage(version=1)
@@ -60,30 +63,23 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         leaderboard=leaderboard(ours, "marked with a profile"),
         story=story,
         summary=summary(story) if story and story.happened else "",
-        run_rows=_run_rows(outputs, story or RunStory()),
+        run_rows=list(_run_rows(outputs, story or RunStory())),
         stages=stages,
         rollouts=rollouts,
         answered=answers,
         **scores,
         **data,
     )
-    subtitle = (
-        "From a base model to a reasoning model, after Klear-Reasoner (arXiv 2508.07629): long "
-        "chain-of-thought SFT, then GPPO on math and on code."
-    )
-    return Page("Klear", subtitle, label, body, [*score_figures, *curves, *funnel])
+    return Page("Klear", SUBTITLE, label, body, [*score_figures, *curves, *funnel])
 
 
-def _run_rows(outputs: Outputs, story: RunStory) -> list[Sequence[object]]:
+def _run_rows(outputs: Outputs, story: RunStory) -> Iterator[Sequence[object]]:
     """What became of every stage, what it took and what the plan had said; the sum of the time."""
     by_stage = {h.stage: h for h in story.happened}
-    rows: list[Sequence[object]] = []
     for a in outputs.all:
         tokens, cost = first(a.metrics, TOKEN_METRICS), first(a.metrics, COST_METRICS)
         h = by_stage.get(a.stage) or StageOutcome(
             stage=a.stage, key=a.key, action="–", seconds=a.seconds, tokens=tokens, cost=cost
         )
-        expected = story.expected(a.stage)
-        rows.append((link(a.stage, h.url), outcome(h, expected), *figures(h, expected)))
-    total = duration(sum(a.seconds for a in outputs.all))
-    return [*rows, ("all stages", "", total, "", "", "")]
+        yield link(a.stage, h.url), *h.told(story.expected(a.stage))
+    yield "all stages", "", duration(sum(a.seconds for a in outputs.all)), "", "", ""

@@ -12,37 +12,51 @@ COST_METRICS = ("cost", "cost_usd")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-class Expected(Record):
-    """One line of the plan; a figure that nothing is known of is None."""
+class StageFigures(Record):
+    """One stage of a run; a figure that nothing is known of is None."""
 
     stage: str
     action: str
-    """reuse, resume or compute."""
     why: str = ""
     seconds: float | None = None
     bytes: float | None = None
     tokens: float | None = None
     cost: float | None = None
+
+
+class Expected(StageFigures):
+    """One line of the plan: reuse, resume or compute."""
+
     basis: str = ""
     """recorded, measured or assumed: what the figures rest on."""
 
 
-class StageOutcome(Record):
-    """What became of one stage."""
+class StageOutcome(StageFigures):
+    """What became of one stage: reused, resumed or computed."""
 
-    stage: str
     key: str
-    action: str
-    """reused, resumed or computed."""
-    why: str = ""
     seconds: float = 0.0
     """Of the computation, also when it was reused."""
-    bytes: float | None = None
-    tokens: float | None = None
-    cost: float | None = None
     commit: str = ""
     url: str = ""
     """Where its MLflow run is; empty without a server."""
+
+    def told(self, expected: Expected | None) -> list[str]:
+        """What became of it and why, its time, disk, tokens and price; beside them what the plan
+        said, where it became something else or was computed."""
+        why = expected.why if expected and self.why in ("", "new") else self.why
+        text = f"{self.action}: {why}" if why else self.action
+        if expected and (expected.action == "reuse") != (self.action == "reused"):
+            text += f" (planned to {expected.action})"
+        texts = [text]
+        for name, written in _WRITTEN.items():
+            value = getattr(self, name)
+            texts.append("–" if value is None else written(value))
+            wanted = getattr(expected, name, None) if self.action != "reused" else None
+            if value is not None and wanted is not None and expected:
+                said = "assumed" if expected.basis == "assumed" else "expected"
+                texts[-1] += f" ({said} {written(wanted)})"
+        return texts
 
 
 class RunStory(Record):
@@ -75,29 +89,6 @@ def summary(story: RunStory) -> str:
     return f"{text} Computing took {took}; {unknown} stages had never been measured before."
 
 
-def outcome(happened: StageOutcome, expected: Expected | None) -> str:
-    """What became of a stage and why; what was planned, where it became something else."""
-    why = expected.why if expected and happened.why in ("", "new") else happened.why
-    text = f"{happened.action}: {why}" if why else happened.action
-    if expected and (expected.action == "reuse") != (happened.action == "reused"):
-        text += f" (planned to {expected.action})"
-    return text
-
-
-def figures(happened: StageOutcome, expected: Expected | None) -> list[str]:
-    """Time, disk, tokens and price; beside them what the plan said, where it was computed."""
-    texts = []
-    for name, written in WRITTEN.items():
-        value = getattr(happened, name)
-        wanted = getattr(expected, name) if expected and happened.action != "reused" else None
-        text = "–" if value is None else written(value)
-        if value is not None and wanted is not None and expected:
-            said = "assumed" if expected.basis == "assumed" else "expected"
-            text += f" ({said} {written(wanted)})"
-        texts.append(text)
-    return texts
-
-
 def first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
     """The first of the metrics `names` that there is."""
     return next((v for n, v in metrics.items() if n in names), None)
@@ -123,10 +114,9 @@ def size(count: float) -> str:
     return f"{count / 1000**power:.{min(power, 1)}f} {_UNITS[power]}"
 
 
-WRITTEN: dict[str, Callable[[float], str]] = {
+_WRITTEN: dict[str, Callable[[float], str]] = {
     "seconds": duration,
     "bytes": size,
     "tokens": "{:,.0f}".format,
     "cost": "{:,.2f}".format,
 }
-"""Figures of a stage by field, and how each is written."""

@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from configs.settings.evaluation import LEARNING_CURVE
-from eval.benchmarks.benchmarks import RESULTS
 from tasks.ablation.effects import band
-from tasks.report.learning import ACCURACY
 from tasks.report.page import Figure, render
 from tasks.report.plots import Series, curve_plot, histogram_plot
-from tasks.report.results import RESULTS_FILE, Evaluation, Outputs, curves_of
+from tasks.report.results import (
+    ACCURACY,
+    RESULTS_FILE,
+    Evaluation,
+    Outputs,
+    curves_of,
+    read_results,
+)
 from tasks.report.scores import scores_figure, title_of
 from training.layout import HISTOGRAM_RANGES, METRICS
 from training.layout import HISTOGRAMS as HISTOGRAM_JOURNAL
@@ -76,8 +81,7 @@ def stage_figures(stage: str, folder: Path) -> dict[str, str]:
         lines = [series(title_of(n.removeprefix(ACCURACY)), points) for n, points in curves.items()]
         found["learning_curve"] = curve_plot("Accuracy over training", lines, "rollout step")
     if (folder / RESULTS_FILE).exists():
-        results = RESULTS.validate_json((folder / RESULTS_FILE).read_bytes())
-        found |= {f.name: f.svg for f in scores_figure([Evaluation(stage, results)])}
+        found |= {f.name: f.svg for f in scores_figure([Evaluation(stage, read_results(folder))])}
     return found | _histograms(folder)
 
 
@@ -150,16 +154,21 @@ def off_policy_arms(arms: Mapping[str, Sequence[Rows]]) -> tuple[str, list[Figur
     counted = {arm: seeds for arm, seeds in counted.items() if seeds}
     if not counted:
         return "", []
-    bands = {
-        arm: band([shares(rows, "step", lambda c: c.clipped) for rows in seeds])
-        for arm, seeds in counted.items()
-    }
-    lines = [Series(arm, *over) for arm, over in bands.items() if over[0]]
+    lines = bands(
+        {arm: [shares(rows, "step", lambda c: c.clipped) for rows in seeds]
+         for arm, seeds in counted.items()}
+    )  # fmt: skip
     alt = "share of clipped tokens by step, mean and range over seeds of each arm"
     figures = [Figure("off_policy_clipped", curve_plot("Clipped tokens, %", lines), alt)]
     wholes = {arm: whole([r for rows in seeds for r in rows]) for arm, seeds in counted.items()}
     text = render("off_policy.md", figures=figures, wholes=wholes)
     return f"## Off-policy tokens\n\n{text}", figures
+
+
+def bands(arms: Mapping[str, Sequence[Mapping[int, float]]]) -> list[Series]:
+    """A line for every arm with points: the mean over its seeds, and their range."""
+    found = {arm: band(curves) for arm, curves in arms.items()}
+    return [Series(arm, *over) for arm, over in found.items() if over[0]]
 
 
 def whole(rows: Rows) -> OffPolicy:

@@ -8,8 +8,7 @@ both ways must agree.
 
 Wall time says that only on a machine that does nothing else. So what counts is CPU time: on one
 core all of it, one after the other; on two cores that of the main thread, which no worker shortens,
-and after it half of the workers'. The least of some rounds each. Wall times stand beside it, and,
-to compare, what two cores gave just before to two loops that need nothing of each other.
+and after it half of the workers'. The least of some rounds each. Wall times stand beside it.
 
 The last line is JSON: `ours` is how many times less that is on two cores, `ratio` that over the 1.7
 that are asked for, `setup` has the seconds of each stage.
@@ -18,7 +17,6 @@ that are asked for, `setup` has the seconds of each stage.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -130,30 +128,6 @@ def judging(answers: int) -> Work:
     return work
 
 
-COUNT = """
-import os, sys, time
-os.sched_setaffinity(0, {int(sys.argv[1])})
-done, end = 0, time.monotonic() + float(sys.argv[2])
-while time.monotonic() < end:
-    done += 1
-print(done)
-"""
-
-
-def two_cores() -> float:
-    """How many times more two loops count on two cores than one of them on its own."""
-    cores = sorted(os.sched_getaffinity(0))[:2]
-
-    def count(on: list[int]) -> int:
-        counting = [
-            subprocess.Popen([sys.executable, "-c", COUNT, str(core), "2"], stdout=subprocess.PIPE)
-            for core in on
-        ]
-        return sum(int(process.communicate()[0]) for process in counting)
-
-    return count(cores) / count(cores[:1])
-
-
 def timed(work: Work, workers: int) -> tuple[Clock, Any]:
     """The time on as many cores as workers, and what was made."""
     every = os.sched_getaffinity(0)
@@ -167,6 +141,11 @@ def timed(work: Work, workers: int) -> tuple[Clock, Any]:
         os.sched_setaffinity(0, every)
 
 
+def told(seconds: dict[str, tuple[float, float]]) -> str:
+    """Of each stage on one core and on two."""
+    return ", ".join(f"{n} {a:.1f} → {b:.1f} ({a / b:.2f} ×)" for n, (a, b) in seconds.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -177,38 +156,33 @@ def main() -> None:
         sys.exit("two cores are needed")
     del sys.modules["__main__"].__file__  # workers need nothing of what this file imports
     texts, kind = documents(options.rows)
-    cpu: dict[str, list[float]] = {}
-    walls: list[str] = []
+    cpu: dict[str, tuple[float, float]] = {}
+    wall: dict[str, tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, work in stages(Path(folder), texts, options.answers):
-            clocks: list[tuple[Clock, Clock]] = []
-            free = max(two_cores() for _ in range(options.rounds))
+            ones, twos = list[Clock](), list[Clock]()
             for _ in range(options.rounds):
                 (one, made), (two, again) = timed(work, 1), timed(work, 2)
                 assert made == again, f"{name}: two workers made something else"
-                clocks.append((one, two))
-            cpu[name] = [min(pair[i].cpu for pair in clocks) for i in (0, 1)]
-            wall = [min(pair[i].wall for pair in clocks) for i in (0, 1)]
-            walls.append(f"{name} {wall[0]:.1f} → {wall[1]:.1f} (free loops {free:.2f} ×)")
+                ones.append(one)
+                twos.append(two)
+            cpu[name] = min(c.cpu for c in ones), min(c.cpu for c in twos)
+            wall[name] = min(c.wall for c in ones), min(c.wall for c in twos)
             print(
-                f"{name}: {cpu[name][0]:.2f} → {cpu[name][1]:.2f} s; wall {walls[-1]}", flush=True
+                f"CPU s: {told({name: cpu[name]})}; wall s: {told({name: wall[name]})}", flush=True
             )
-    one, two = (sum(times[i] for times in cpu.values()) for i in (0, 1))
-    each = ", ".join(f"{n} {a:.1f} → {b:.1f} ({a / b:.2f} ×)" for n, (a, b) in cpu.items())
+    one, two = (sum(seconds[i] for seconds in cpu.values()) for i in (0, 1))
     where = "Ray" if os.environ.get("KLEAR_RAY_ADDRESS") else "local processes"
-    print(
-        json.dumps(
-            {
-                "bench": "scaling",
-                "ours": round(one / two, 3),
-                "peer": {"asked": ASKED},
-                "unit": "times less time on 2 cores than on 1",
-                "ratio": round(one / two / ASKED, 3),
-                "setup": f"{options.rows} rows ({kind}), {options.answers} programs of 16 tests; "
-                f"{where}; CPU seconds: {each}; wall seconds: {', '.join(walls)}",
-            }
-        )
-    )
+    said = {
+        "bench": "scaling",
+        "ours": round(one / two, 3),
+        "peer": {"asked": ASKED},
+        "unit": "times less time on 2 cores than on 1",
+        "ratio": round(one / two / ASKED, 3),
+        "setup": f"{options.rows} rows ({kind}), {options.answers} programs of 16 tests; "
+        f"{where}; CPU seconds: {told(cpu)}; wall seconds: {told(wall)}",
+    }
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from miniature import Place, place_in
+from place import Place, place_in
 
 
 @pytest.fixture(scope="session")

@@ -8,37 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from home import eventually
-from miniature import Place
-from roles import of_runs
+from place import Place
 
 from tasks.store.care import damaged, remove, waste
 from tasks.store.store import Store
 
-MANIFEST = "manifest.json"
 TRAINING = ("sft", "rl_math", "rl_code")
 CLOCKS = ("seconds", "per_second")
 ONLY_PAGES = ("report",)  # its content is addresses and durations
 Manifests = Mapping[str, Mapping[str, Any]]
-Curves = Mapping[str, Mapping[int, Mapping[str, float]]]
+Points = Mapping[int, Mapping[str, float]]
+Curves = Mapping[str, Points]
 
 
 def manifests(store: Path) -> dict[str, dict[str, Any]]:
     """Stage → manifest, of a store that holds one result a stage."""
-    found = sorted(p for p in store.glob(f"*/*/{MANIFEST}") if not p.parts[-3].startswith("."))
-    stages = Counter(p.parts[-3] for p in found)
-    twice = [s for s, n in stages.items() if n > 1]
+    found = sorted(p for p in store.glob("*/*/manifest.json") if not p.parts[-3].startswith("."))
+    twice = [s for s, n in Counter(p.parts[-3] for p in found).items() if n > 1]
     assert not twice, f"stages with several results, whose inputs must differ: {twice}"
     return {p.parts[-3]: json.loads(p.read_text()) for p in found}
 
 
 def equal_digests(reference: Manifests, store: Path) -> list[str]:
     """Every result is what the undisturbed run made."""
-    found = manifests(store)
-    wrong = [f"{s}: no result" for s in reference if s not in found]
-    return wrong + [
-        f"{s}: digest {found[s]['digest'][:12]} is not {m['digest'][:12]}"
+    found = {stage: m["digest"] for stage, m in manifests(store).items()}
+    return [
+        f"{s}: digest {found.get(s)} is not {m['digest']}"
         for s, m in reference.items()
-        if s in found and s not in ONLY_PAGES and found[s]["digest"] != m["digest"]
+        if found.get(s) != m["digest"] and not (s in found and s in ONLY_PAGES)
     ]
 
 
@@ -49,72 +46,61 @@ def curves(store: Path) -> dict[str, dict[int, dict[str, float]]]:
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         steps = [line["step"] for line in lines]
         assert steps == sorted(set(steps)), f"{file}: steps {steps}"
-        found[file.parts[-4]] = {line["step"]: _timeless(line["metrics"]) for line in lines}
+        found[file.parts[-4]] = {
+            line["step"]: {n: v for n, v in line["metrics"].items()
+                           if not any(clock in n for clock in CLOCKS)}
+            for line in lines
+        }  # fmt: skip
     return found
 
 
-def _timeless(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {n: v for n, v in metrics.items() if not any(clock in n for clock in CLOCKS)}
-
-
 def equal_curves(reference: Curves, store: Path) -> list[str]:
-    """Every metric of every step is what it was in the undisturbed run."""
+    """Every metric of every step is what it was in the undisturbed run.
+
+    Training draws a point a step. Generation draws one every few seconds, of how far it is: the
+    clock chooses which, and only the last one is about the result.
+    """
+
+    def comparable(stage: str, points: Points) -> Points:
+        return points if stage in TRAINING else {s: points[s] for s in sorted(points)[-1:]}
+
     try:
         found = curves(store)
     except AssertionError as error:
         return [str(error)]
     return [
-        f"{s}: the curves differ"
-        for s, want in reference.items()
-        if _comparable(s, found.get(s, {})) != _comparable(s, want)
+        f"{stage}: the curves differ"
+        for stage, points in reference.items()
+        if comparable(stage, found.get(stage, {})) != comparable(stage, points)
     ]
-
-
-def _comparable(
-    stage: str, points: Mapping[int, Mapping[str, float]]
-) -> Mapping[int, Mapping[str, float]]:
-    """Training draws a point a step. Generation draws one every few seconds, of how far it is: the
-    clock chooses which, and only the last one is about the result."""
-    return points if stage in TRAINING else {s: points[s] for s in sorted(points)[-1:]}
 
 
 def told_once(place: Place) -> list[str]:
     """MLflow: one run a stage, all finished, and every point on file once, with its value."""
     drawn = curves(place.store)
-    ours = {m["mlflow_run"]: s for s, m in manifests(place.store).items()}
-    wrong = [f"{s}: its manifest names no MLflow run" for run, s in ours.items() if not run]
-    runs = {r.info.run_id: r for r in place.tracked("")}
-    wrong += [f"MLflow: {r.info.run_name} is {r.info.status}" for r in runs.values()
-              if r.info.status != "FINISHED"]  # fmt: skip
-    pairs = Counter(
-        (r.data.tags.get("mlflow.parentRunId", ""), r.data.tags.get("klear.stage", ""))
-        for r in runs.values()
-        if "klear.stage" in r.data.tags
-    )
+    runs = place.tracked("")
+    wrong = [f"MLflow: {r.info.run_name} is {r.info.status}" for r in runs
+             if r.info.status != "FINISHED"]  # fmt: skip
+    tags = [r.data.tags for r in runs if "klear.stage" in r.data.tags]
+    pairs = Counter((t.get("mlflow.parentRunId", ""), t["klear.stage"]) for t in tags)
     wrong += [f"MLflow: {n} runs of {stage}" for (_, stage), n in pairs.items() if n > 1]
-    for run, stage in ours.items():
-        wrong += _told(place, run, stage, drawn.get(stage, {})) if run else []
-    return wrong
-
-
-def _told(place: Place, run: str, stage: str, want: Mapping[int, Mapping[str, float]]) -> list[str]:
-    wrong = []
-    for name in sorted({n for metrics in want.values() for n in metrics}):
-        history = place.mlflow.get_metric_history(run, name)
-        twice = [s for s, n in Counter(m.step for m in history).items() if n > 1]
-        expected = {s: metrics[name] for s, metrics in want.items() if name in metrics}
-        if twice:
-            wrong.append(f"MLflow: {stage}, {name}: steps {twice[:5]} were told twice")
-        if {m.step: m.value for m in history} != expected:
-            wrong.append(f"MLflow: {stage}, {name}: {len(history)} of {len(expected)} steps, "
-                         "or other values")  # fmt: skip
+    for stage, manifest in manifests(place.store).items():
+        if not (run := manifest["mlflow_run"]):
+            wrong.append(f"{stage}: its manifest names no MLflow run")
+            continue
+        points = drawn.get(stage, {})
+        for name in sorted({n for metrics in points.values() for n in metrics}):
+            history = place.mlflow.get_metric_history(run, name)
+            expected = [(s, points[s][name]) for s in sorted(points) if name in points[s]]
+            if sorted((m.step, m.value) for m in history) != expected:
+                wrong.append(f"MLflow: {stage}, {name}: {len(history)} points and not the "
+                             f"{len(expected)} on file")  # fmt: skip
     return wrong
 
 
 def nothing_half(place: Place) -> list[str]:
     """Whatever the store shows as a result is whole, byte by byte; no work folder, no rubbish."""
-    store = Store(place.store)
-    return [f"{name}: {why}" for name, why in damaged(store) if why]
+    return [f"{name}: {why}" for name, why in damaged(Store(place.store)) if why]
 
 
 def cleaned(place: Place) -> list[str]:
@@ -123,12 +109,9 @@ def cleaned(place: Place) -> list[str]:
     for rubbish in waste(store, days=0):
         if rubbish.name.startswith((".work", ".trash")):
             remove(store, rubbish)
-    work = list(place.store.glob(".work/*/*"))
-    trash = list(place.store.glob(".trash/*"))
-    parts = [p for p in place.store.rglob("*") if p.suffix in (".part", ".partial")]
-    ledgers = list(place.store.glob(".runs/*.json"))
-    return [f"left in the store: {p.relative_to(place.store)}"
-            for p in (*work, *trash, *parts, *ledgers)]  # fmt: skip
+    found = [p for pattern in (".work/*/*", ".trash/*", ".runs/*.json", "**/*.part", "**/*.partial")
+             for p in place.store.glob(pattern)]  # fmt: skip
+    return [f"left in the store: {p.relative_to(place.store)}" for p in found]
 
 
 def no_lock(place: Place) -> list[str]:
@@ -143,14 +126,19 @@ def no_lock(place: Place) -> list[str]:
     return held
 
 
-def no_orphan(place: Place, seconds: float = 60.0) -> list[str]:
+def no_orphan(place: Place) -> list[str]:
     """Nothing of any run is left running."""
-    if eventually(lambda: not of_runs(place), seconds):
+    if eventually(lambda: not place.processes_of_runs(), 60.0):
         return []
-    return [f"left running: {p.pid} {p.cmdline()[:6]}" for p in of_runs(place)]
+    return [f"left running: {p.pid} {p.cmdline()[:6]}" for p in place.processes_of_runs()]
 
 
-def prefect_knows(place: Place, last: str = "COMPLETED") -> list[str]:
+def sound(place: Place) -> list[str]:
+    """All that holds of a place whatever ran in it."""
+    return [check for of in (no_orphan, no_lock, nothing_half, cleaned) for check in of(place)]
+
+
+def prefect_knows(place: Place) -> list[str]:
     """Every flow run and task run has ended, and the last one well."""
 
     def open_ones() -> list[str]:
@@ -161,6 +149,6 @@ def prefect_knows(place: Place, last: str = "COMPLETED") -> list[str]:
 
     if not eventually(lambda: not open_ones(), 60.0, 0.5):
         return open_ones()
-    latest = place.call("flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})
-    state = latest[0]["state_type"]
-    return [] if state == last else [f"Prefect: the last run is {state}"]
+    (latest,) = place.call("flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})
+    state = latest["state_type"]
+    return [] if state == "COMPLETED" else [f"Prefect: the last run is {state}"]

@@ -10,28 +10,25 @@ import argparse
 import json
 import os
 import random
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from configs.settings.training import BaseModelSettings
 from eval.families import countdown
-from training.engines.interface import Engine, Request, request_seed
+from training.engines.interface import Request, request_seed
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL = BaseModelSettings(
     kind="random", hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=320,
     max_positions=256, initializer_range=0.3,
 )  # fmt: skip
 TOKENS = 48
-TEMPERATURES = (0.0, 1.0)
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
                "OMP_NUM_THREADS": "1"}  # fmt: skip
-Texts = dict[str, str]
-Answer = Callable[[list[Request]], Texts]
 
 
 def requests(count: int) -> list[Request]:
@@ -51,88 +48,60 @@ def make_model(folder: Path) -> None:
     save_model(small_model(MODEL, tokenizer, 0), tokenizer, folder)
 
 
-def ways(answer: Answer, asked: list[Request]) -> dict[str, Texts]:
-    """The same requests: all together, again, in the other order, in small groups, alone."""
-    groups = [asked[i : i + 5] for i in range(0, len(asked), 5)]
+def differing(engine: Any, asked: list[Request]) -> dict[str, float]:
+    """The share of completions of each way to ask that are not those of all together."""
+
+    def answer(groups: Iterable[list[Request]]) -> dict[str, str]:
+        return {s.problem_id: s.text for group in groups for s in engine.answer(group)}
+
+    first = answer([asked])
+    ways = {
+        "again": [asked],
+        "reversed": [asked[::-1]],
+        "fives": [asked[i : i + 5] for i in range(0, len(asked), 5)],
+        "alone": [[request] for request in asked],
+    }
+    found = {way: answer(groups) for way, groups in ways.items()}
     return {
-        "together": answer(asked),
-        "again": answer(asked),
-        "reversed": answer(asked[::-1]),
-        "fives": {k: t for group in groups for k, t in answer(group).items()},
-        "alone": {k: t for r in asked for k, t in answer([r]).items()},
+        way: sum(texts[k] != first[k] for k in first) / len(first) for way, texts in found.items()
     }
 
 
-def differing(found: dict[str, Texts]) -> dict[str, float]:
-    """The share of completions of each way that are not those of the first."""
-    first = found["together"]
-    return {
-        way: sum(texts[k] != first[k] for k in first) / len(first)
-        for way, texts in found.items()
-        if way != "together"
-    }
-
-
-def measure(kind: str, dtype: str, model: str, count: int) -> dict[str, dict[str, float]]:
-    """T → way → share; in this process."""
+def measure(kind: Any, dtype: Any, model: Path, count: int) -> dict[str, dict[str, float]]:
+    """Temperature → way → share; in a process of its own, for vLLM and its settings want one."""
     from training.engines.generate import make_engine
 
-    runtime = EngineRuntime(dtype=dtype, batch_size=count, gpu_memory_utilization=0.3)  # type: ignore[arg-type]
-    settings = EngineSettings(kind=kind, model=model, runtime=runtime)  # type: ignore[arg-type]
+    runtime = EngineRuntime(dtype=dtype, batch_size=count, gpu_memory_utilization=0.3)
+    settings = EngineSettings(kind=kind, model=str(model), runtime=runtime)
     shares = {}
-    with make_engine(settings, Sampling(max_tokens=TOKENS)) as engine:
-        for temperature in TEMPERATURES:
-            sampling = Sampling(max_tokens=TOKENS, temperature=temperature, top_p=1.0)
-            shares[f"T={temperature:g}"] = differing(ways(_by(engine, sampling), requests(count)))
+    with make_engine(settings, Sampling(max_tokens=TOKENS)) as made:
+        engine: Any = made
+        for temperature in (0.0, 1.0):
+            engine.sampling = Sampling(max_tokens=TOKENS, temperature=temperature, top_p=1.0)
+            shares[f"T={temperature:g}"] = differing(engine, requests(count))
     return shares
 
 
-def _by(engine: Engine, sampling: Sampling) -> Answer:
-    def answer(asked: list[Request]) -> Texts:
-        engine.sampling = sampling  # type: ignore[attr-defined]
-        return {s.problem_id: s.text for s in engine.answer(asked)}
-
-    return answer
-
-
-def in_a_process(kind: str, dtype: str, model: Path, count: int) -> dict[str, dict[str, float]]:
-    """As `measure`; vLLM and its settings want a process of their own."""
-    words = ["--inside", kind, "--dtype", dtype, "--model", str(model), "--prompts", str(count)]
-    done = subprocess.run(
-        [sys.executable, __file__, *words], cwd=ROOT, env={**os.environ, **ENVIRONMENT},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"{kind} in {dtype}:\n{done.stderr[-3000:]}")
-    (line,) = [x for x in done.stdout.splitlines() if x.startswith("FOUND")]
-    return json.loads(line.removeprefix("FOUND"))
-
-
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="What is not repeatable on this machine.")
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--engines", nargs="+", default=["transformers", "vllm"])
-    parser.add_argument("--inside", default="")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--model", default="")
     wanted = parser.parse_args()
-    if wanted.inside:
-        found = measure(wanted.inside, wanted.dtype, wanted.model, wanted.prompts)
-        print("FOUND" + json.dumps(found))
-        return 0
+    os.environ.update(ENVIRONMENT)
     shares = {}
-    with tempfile.TemporaryDirectory() as folder:
-        make_model(Path(folder) / "model")
+    alone = {"mp_context": get_context("spawn"), "max_tasks_per_child": 1, "max_workers": 1}
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(**alone) as process:
+        model = Path(folder) / "model"
+        make_model(model)
         for kind in wanted.engines:
             for dtype in ("float32", "bfloat16"):
-                found = in_a_process(kind, dtype, Path(folder) / "model", wanted.prompts)
+                found = process.submit(measure, kind, dtype, model, wanted.prompts).result()
                 shares[f"{kind} {dtype}"] = found
-                for temperature, ways_of in found.items():
-                    figures = "  ".join(f"{way} {share:6.1%}" for way, share in ways_of.items())
+                for temperature, ways in found.items():
+                    figures = "  ".join(f"{way} {share:6.1%}" for way, share in ways.items())
                     print(f"{kind:13}{dtype:10}{temperature:5}  {figures}", flush=True)
     print(json.dumps({"bench": "repeatability", "prompts": wanted.prompts, "differing": shares}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,27 +1,19 @@
-"""SIGKILL of a `vllm serve` that a stage asks, at moments drawn from a seed.
-
-    python tests/chaos/served.py [--kills 4] [--seed N]      (a part of `make chaos`)
+"""SIGKILL of a `vllm serve` that a stage asks, at moments drawn from a seed (`make chaos`).
 
 The stage is asked once undisturbed. Then, in a fresh store, the server, its engine or both are
 killed in the middle. Half of the times it is started again at once, and the stage waits for it; in
 the others only when the stage has given up, in one line that names the endpoint, and the same
 command follows. In the end every request has been answered once, with the undisturbed answer.
-Prints the seed first and one JSON line last; exit code 1 on any broken promise.
 """
 
-import argparse
 import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import asking_stage
 from processes import free_ports
@@ -44,7 +36,6 @@ TINY = BaseModelSettings(
     kind="random", hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=280,
     max_positions=256,
 )  # fmt: skip
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -119,28 +110,13 @@ class Asking:
             self._process.wait()
 
     def said(self) -> str:
-        return self.log.read_text(errors="replace").strip()
+        return self.log.read_text(errors="replace").strip()[-2000:]
 
-    def samples(self) -> list[Sample]:
-        (table,) = self.store.glob("distill/*/samples.parquet")
-        return list(read_table(table, Sample))
-
-    def digest(self) -> str:
-        (manifest,) = self.store.glob("distill/*/manifest.json")
-        return json.loads(manifest.read_text())["digest"]
-
-
-def prepare(folder: Path) -> Path:
-    """The problems to ask, and the checkpoint to serve."""
-    from training.checkpoints.base import small_model, small_tokenizer
-    from training.checkpoints.saving import save_model
-
-    (folder / "problems").mkdir()
-    rows = countdown.generate(random.Random(0), PROBLEMS, "train")
-    write_table(folder / "problems" / "kept.parquet", Problem, rows)
-    tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
-    save_model(small_model(TINY, tokenizer, 0), tokenizer, folder / "checkpoint")
-    return folder / "checkpoint"
+    def result(self) -> tuple[str, list[Sample]]:
+        """The digest and the samples that it published."""
+        (folder,) = self.store.glob("distill/*")
+        digest = json.loads((folder / "manifest.json").read_text())["digest"]
+        return digest, list(read_table(folder / "samples.parquet", Sample))
 
 
 def strike(blow: Blow, server: VLLMServer, asking: Asking, found: Found) -> None:
@@ -150,7 +126,7 @@ def strike(blow: Blow, server: VLLMServer, asking: Asking, found: Found) -> None
         asking.start(IMPATIENT if blow.late else PATIENT)
     deadline = time.monotonic() + PATIENCE_S
     while asking.is_running and asking.answered() < blow.share * REQUESTS:
-        assert time.monotonic() < deadline, asking.said()[-2000:]
+        assert time.monotonic() < deadline, asking.said()
         time.sleep(0.02)
     before = asking.answered()
     if not asking.is_running:
@@ -159,84 +135,49 @@ def strike(blow: Blow, server: VLLMServer, asking: Asking, found: Found) -> None
     tree = server.kill(blow.victim)
     found.killed.append(blow.victim)
     server.mark_crashed(tree)
-    if blow.late:
-        given_up(asking, found)
+    if blow.late:  # the stage ends by itself, with one line that helps
+        code, said = asking.wait(), asking.said()
+        wanted = (asking.url, "finished answers are kept")
+        if code != 1 or "\n" in said or not all(word in said for word in wanted):
+            found.broken.append(f"the stage gave up with exit code {code} and said: {said}")
     server.start()
     server.wait()
     if asking.is_running and asking.answered() < before:
         found.broken.append(f"{before} answers were on file, {asking.answered()} are left")
     found.kept.append(before)
+    how = "given up" if blow.late else "waited for"
+    print(f"{blow.victim:7} after {before} of {REQUESTS} answers, {how}", flush=True)
 
 
-def given_up(asking: Asking, found: Found) -> None:
-    """The stage ends by itself, with exit code 1 and one line that helps."""
-    code, said = asking.wait(), asking.said()
-    wanted = (asking.url, "finished answers are kept")
-    if code != 1 or "\n" in said or not all(word in said for word in wanted):
-        found.broken.append(f"the stage gave up with exit code {code} and said: {said[-500:]}")
+def run(folder: Path, blows: list[Blow]) -> Found:
+    """Kill a server of its own by a schedule, all in an empty folder."""
+    from training.checkpoints.base import small_model, small_tokenizer
+    from training.checkpoints.saving import save_model
 
-
-def kill_served(server: VLLMServer, folder: Path, blows: list[Blow], say: Say = print) -> Found:
-    """Kill a running server by a schedule; `folder` is one that `prepare` filled."""
+    (folder / "problems").mkdir()
+    rows = countdown.generate(random.Random(0), PROBLEMS, "train")
+    write_table(folder / "problems" / "kept.parquet", Problem, rows)
+    checkpoint = folder / "checkpoint"
+    tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
+    save_model(small_model(TINY, tokenizer, 0), tokenizer, checkpoint)
     found = Found()
-    whole, asking = (Asking(folder, name, server.url) for name in ("whole", "struck"))
-    try:
-        whole.start(PATIENT)
-        assert whole.wait() == 0, whole.said()[-2000:]
-        for blow in blows:
-            strike(blow, server, asking, found)
-            say(f"{blow.victim:7} after {found.kept[-1:]} of {REQUESTS} answers, "
-                f"{'given up' if blow.late else 'waited for'}")  # fmt: skip
-        if not asking.is_running:
-            asking.start(PATIENT)
-        if asking.wait():
-            found.broken.append(f"the stage did not end well: {asking.said()[-500:]}")
-    finally:
-        asking.end()
-        whole.end()
-    found.starts = asking.starts
-    if not found.broken:
-        found.broken += differences(whole, asking)
-    return found
-
-
-def differences(whole: Asking, struck: Asking) -> list[str]:
-    """Every request answered once, and as if nobody had disturbed anybody."""
-    keys = [(s.problem_id, s.index) for s in struck.samples()]
-    wrong = [] if len(set(keys)) == len(keys) == REQUESTS else [f"{len(keys)} samples"]
-    differ = sum(a != b for a, b in zip(whole.samples(), struck.samples(), strict=False))
-    wrong += [f"{differ} answers are not the undisturbed ones"] if differ else []
-    if whole.digest() != struck.digest():
-        wrong.append("the digest is not the undisturbed one")
-    return wrong
-
-
-def run(folder: Path, blows: list[Blow], say: Say = print) -> Found:
-    """Everything in an empty folder, with a server of its own."""
-    checkpoint = prepare(folder)
     with VLLMServer(checkpoint, folder / "vllm.log", free_ports(1)[0], *OPTIONS) as server:
-        return kill_served(server, folder, blows, say)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="SIGKILL a vLLM server that a stage asks.")
-    seed = os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32)
-    parser.add_argument("--seed", type=int, default=int(seed), help="default: CHAOS_SEED, or new")
-    parser.add_argument("--kills", type=int, default=KILLS)
-    wanted = parser.parse_args()
-    print(f"seed {wanted.seed}", flush=True)
-    blows = draw(random.Random(wanted.seed), wanted.kills)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="klear-served-") as folder:
-        found = run(Path(folder), blows, lambda text: print(text, flush=True))
-    for wrong in found.broken:
-        print(f"BROKEN (seed {wanted.seed}): {wrong}")
-    said = {"bench": "served", "seed": wanted.seed, "kills": found.killed, "kept": found.kept,
-            "starts": found.starts, "seconds": round(time.monotonic() - began),
-            "broken": len(found.broken)}  # fmt: skip
-    print(json.dumps(said))
-    return 1 if found.broken else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        whole, asking = (Asking(folder, name, server.url) for name in ("whole", "struck"))
+        try:
+            whole.start(PATIENT)
+            assert whole.wait() == 0, whole.said()
+            for blow in blows:
+                strike(blow, server, asking, found)
+            if not asking.is_running:
+                asking.start(PATIENT)
+            if asking.wait():
+                found.broken.append(f"the stage did not end well: {asking.said()}")
+            elif asking.result() != whole.result():
+                found.broken.append("digest or answers are not the undisturbed ones")
+            elif len({(s.problem_id, s.index) for s in asking.result()[1]}) != REQUESTS:
+                found.broken.append("not every request has one answer")
+        finally:
+            asking.end()
+            whole.end()
+    found.starts = asking.starts
+    return found

@@ -14,9 +14,7 @@ from pathlib import Path
 import invariants
 import pytest
 from home import eventually
-from miniature import Attempt, Place
-from moments import is_over, is_running
-from roles import kill, of_runs
+from place import Attempt, Place, kill
 
 UNTIL = "judge"
 LONG = ("--set", "distill.samples_per_prompt=8")  # long enough to be met in the judge
@@ -41,10 +39,9 @@ def start(place: Place) -> Iterator[Start]:
     for attempt in attempts:
         assert attempt.process is not None
         if attempt.process.poll() is None:
-            os.kill(attempt.process.pid, signal.SIGCONT)
             attempt.process.kill()
         attempt.process.wait()
-    for process in of_runs(place):
+    for process in place.processes_of_runs():
         kill(process)
 
 
@@ -56,23 +53,22 @@ def ended(attempt: Attempt) -> str:
     return attempt.text()
 
 
+def send(attempt: Attempt, number: signal.Signals) -> None:
+    assert attempt.process is not None
+    os.kill(attempt.process.pid, number)
+
+
 def stop_holder(attempts: list[Attempt], stage: str) -> Attempt:
     """Whoever computes the stage first stands still in the middle of it."""
 
     def holders() -> list[Attempt]:
-        return [a for a in attempts if is_running(a, stage)]
+        return [a for a in attempts if a.is_running(stage)]
 
     assert eventually(holders, pause_s=0.002), [a.text() for a in attempts]
     (holder,) = holders()
-    assert holder.process is not None
-    os.kill(holder.process.pid, signal.SIGSTOP)
-    assert not is_over(holder, stage), "the stage was too short to be met"
+    send(holder, signal.SIGSTOP)
+    assert not holder.is_over(stage), "the stage was too short to be met"
     return holder
-
-
-def go_on(attempt: Attempt) -> None:
-    assert attempt.process is not None
-    os.kill(attempt.process.pid, signal.SIGCONT)
 
 
 def waits(attempt: Attempt, stage: str) -> bool:
@@ -88,16 +84,6 @@ def outcomes(*texts: str) -> dict[str, Counter[str]]:
     return found
 
 
-def sound(place: Place) -> None:
-    broken = [
-        *invariants.no_orphan(place),
-        *invariants.no_lock(place),
-        *invariants.nothing_half(place),
-        *invariants.cleaned(place),
-    ]
-    assert broken == []
-
-
 def test_two_runs_that_share_half_of_their_stages_compute_each_of_them_once(
     place: Place, start: Start
 ) -> None:
@@ -109,7 +95,7 @@ def test_two_runs_that_share_half_of_their_stages_compute_each_of_them_once(
     }
     counts = Counter(p.parts[-3] for p in place.store.glob("*/*/manifest.json"))
     assert counts == {**dict.fromkeys(SHARED, 1), **dict.fromkeys(STAGES[4:], 2)}
-    sound(place)
+    assert invariants.sound(place) == []
 
 
 def test_a_stage_forced_twice_at_once_is_redone_once(place: Place, start: Start) -> None:
@@ -118,11 +104,11 @@ def test_a_stage_forced_twice_at_once_is_redone_once(place: Place, start: Start)
     holder = stop_holder(forced, "judge")
     (other,) = [a for a in forced if a is not holder]
     assert waits(other, "judge"), other.text()
-    go_on(holder)
+    send(holder, signal.SIGCONT)
     found = outcomes(ended(holder), ended(other))
     assert found["judge"] == Counter({"✓": 1, "=": 1})
     assert found["difficulty"] == Counter({"=": 2})  # equal bytes keep their descendants
-    sound(place)
+    assert invariants.sound(place) == []
 
 
 def test_when_the_holder_is_killed_one_of_those_that_wait_takes_over(
@@ -132,14 +118,12 @@ def test_when_the_holder_is_killed_one_of_those_that_wait_takes_over(
     holder = stop_holder(three, "judge")
     waiting = [a for a in three if a is not holder]
     assert all(waits(w, "judge") for w in waiting), [w.text() for w in waiting]
-    assert holder.process is not None
-    holder.process.kill()
-    holder.process.wait()
+    send(holder, signal.SIGKILL)
     texts = [ended(w) for w in waiting]
     assert outcomes(*texts)["judge"] == Counter({"✓": 1, "=": 1})
     # The dead one's MLflow run and its entry in the store wait for its command.
     assert outcomes(ended(start(*LONG))) == {s: Counter({"=": 1}) for s in STAGES}
-    sound(place)
+    assert invariants.sound(place) == []
 
 
 def test_of_two_identical_runs_one_computes_and_the_other_waits_says_so_and_reuses(
@@ -149,8 +133,8 @@ def test_of_two_identical_runs_one_computes_and_the_other_waits_says_so_and_reus
     holder = stop_holder(both, "judge")
     (other,) = [a for a in both if a is not holder]
     assert waits(other, "judge"), other.text()
-    go_on(holder)
+    send(holder, signal.SIGCONT)
     found = outcomes(ended(holder), ended(other))
     assert found == {s: Counter({"✓": 1, "=": 1}) for s in STAGES}
     assert not Path(place.store / ".trash").exists()
-    sound(place)
+    assert invariants.sound(place) == []

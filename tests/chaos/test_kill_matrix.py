@@ -3,69 +3,54 @@
 import random
 
 import pytest
-from matrix import Report, chaos, missed
-from miniature import place_in
-from roles import ROLES
-from schedule import IN_A_CHILD, JUDGED, Strike, draw, fatal
-from strike import Outcome
+from matrix import Report, chaos
+from place import ROLES, place_in
+from strikes import IN_A_CHILD, JUDGED, Outcome, Strike, draw
 
 SEED = 5  # the moments; the machine's load shifts them all the same
 UNTIL = "judge"
+FEW = (  # nine kills before the first training
+    ("collect", ("child",)),
+    ("collect", ("flow",)),
+    ("decontaminate", ("mlflow", "prefect", "worker")),
+    ("distill", ("flow",)),
+    ("judge", ("flow",)),
+    ("judge", ("sandbox", "judge worker")),
+)
 # a minute on a machine that does nothing else
 pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]
-
-
-def few() -> list[Strike]:
-    """Nine kills before the first training."""
-    chance = random.Random(SEED)
-    drawn = (
-        ("collect", ("child",)),
-        ("collect", ("flow",)),
-        ("decontaminate", ("mlflow", "prefect", "worker")),
-        ("distill", ("flow",)),
-        ("judge", ("flow",)),
-        ("judge", ("sandbox", "judge worker")),
-    )
-    return [Strike(s, victims, round(chance.uniform(0, 0.4), 3)) for s, victims in drawn]
 
 
 def test_whoever_is_killed_the_results_are_those_of_an_undisturbed_run(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
+    chance = random.Random(SEED)
+    strikes = [Strike(s, victims, round(chance.uniform(0, 0.4), 3)) for s, victims in FEW]
     with place_in(tmp_path_factory.mktemp("killed")) as place:
-        report = chaos(place, SEED, UNTIL, few())
+        report = chaos(place, UNTIL, strikes)
     assert report.broken == []
     # A stage may be over before its victim is found; then it is computed and hunted again.
-    assert report.kills >= len(ROLES), report.unmet
-    assert {"flow", "prefect", "mlflow", "worker"} <= set(report.by_victim())
+    assert report.by_victim.total() >= len(ROLES), report.unmet
+    assert {"flow", "prefect", "mlflow", "worker"} <= set(report.by_victim)
 
 
 def test_the_schedule_of_a_seed_meets_every_victim_in_every_stage() -> None:
     stages: list[str] = ["collect", "dedup", "judge", "sft", "rl_code", "evaluate_sft"]
     drawn = draw(random.Random(1), stages, forms=2)
     assert drawn == draw(random.Random(1), stages, forms=2)
-    assert drawn != draw(random.Random(2), stages, forms=2)
     met = {(s.stage, v) for s in drawn for v in s.victims}
     assert met >= {(s, v) for s in stages for v in ("flow", "prefect", "mlflow", "worker")}
     assert met >= {(s, v) for s in stages if s in JUDGED for v in ("judge worker", "sandbox")}
     assert met >= {(s, "child") for s in stages if s in IN_A_CHILD}
     assert sum(s.form for s in drawn) == 2
-    assert fatal(("worker",), form=True)
-    assert not fatal(("worker",), form=False)
 
 
 def test_whoever_came_too_late_is_struck_sooner_and_at_last_as_soon_as_the_stage_begins() -> None:
-    late = [
-        Strike("sft", ("worker", "mlflow"), 0.8, by_progress=True),
-        Strike("sft", ("flow",), 0.2),
-    ]
-    report = Report(1, outcomes=[Outcome(late[0], killed=("worker",))])
-    sooner = missed(report, late, 1)
+    late = [Strike("sft", ("worker", "mlflow"), 0.8), Strike("sft", ("flow",), 0.2)]
+    report = Report([Outcome(late[0], killed=("worker",))])
+    sooner = report.missed(late, 1)
     assert [s.victims for s in sooner] == [("flow",), ("mlflow",)]
     assert [s.share for s in sooner] == pytest.approx([0.06, 0.24])
-    again = missed(report, late, 2)
-    assert [(s.victims, s.share, s.by_progress) for s in again] == [
-        (("flow",), 0.0, False), (("mlflow",), 0.0, False),
-    ]  # fmt: skip
-    report.outcomes += [Outcome(s, killed=s.victims) for s in again]
-    assert missed(report, again, 3) == []
+    assert [s.share for s in report.missed(late, 2)] == [0.0, 0.0]
+    report.outcomes += [Outcome(s, killed=s.victims) for s in sooner]
+    assert report.missed(sooner, 3) == []

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from served import REQUESTS, VICTIMS, Blow, draw, run
+from served import REQUESTS, Blow, run
 
 SEED = 5  # the moment
 # a minute on a machine that does nothing else
@@ -18,10 +18,3 @@ def test_a_killed_vllm_server_costs_no_answer_and_changes_none(tmp_path: Path) -
     assert found.killed == ["server"]
     assert found.starts == 2  # the one that gave up, and the same command again
     assert 0 < found.kept[0] < REQUESTS  # it died in the middle, not before and not after
-
-
-def test_the_schedule_of_a_seed_kills_everybody_and_lets_the_stage_wait_and_give_up() -> None:
-    blows = draw(random.Random(1), 6)
-    assert blows == draw(random.Random(1), 6)
-    assert {(b.victim, b.late) for b in blows} == {(v, late) for v in VICTIMS for late in (0, 1)}
-    assert [b.share for b in blows] == sorted(b.share for b in blows)

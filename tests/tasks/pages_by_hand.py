@@ -11,7 +11,7 @@ EVIL = (
 )
 
 
-EVERY_PLACE = """{% from "blocks.md" import fold, verbatim %}
+EVERY_PLACE = """{% from "blocks.md" import fold, table, verbatim %}
 > **{{ text }}**
 >
 > {{ text|line }}
@@ -20,7 +20,7 @@ EVERY_PLACE = """{% from "blocks.md" import fold, verbatim %}
 
 - {{ text }}: **{{ text }}**
 
-{{ table([text, text], [[text, link(text, "http://x/?" ~ text)], [text, text]], bold=[0]) }}
+{{ table([text, text], [[text, link(text, "http://x/?" ~ text)], [text, text]], total=true) }}
 
 _{{ text }}_
 
@@ -45,12 +45,13 @@ def table_rows(text: str, heading: str) -> dict[str, list[str]]:
 
 
 class Elements(HTMLParser):
-    """Collects tags, attributes and the text of every <pre> and <summary>."""
+    """Collects tags, attributes, table rows and the text of every <pre> and <summary>."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: set[str] = set()
         self.attributes: list[tuple[str, str]] = []
+        self.rows: list[list[str]] = []
         self.pre: list[str] = []
         self.summary: list[str] = []
         self._inside: list[str] | None = None
@@ -59,12 +60,15 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
-        if tag in ("pre", "summary"):
-            self._inside = self.pre if tag == "pre" else self.summary
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("pre", "summary", "td", "th"):
+            places = {"pre": self.pre, "summary": self.summary}
+            self._inside = places[tag] if tag in places else self.rows[-1]
             self._inside.append("")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in ("pre", "summary"):
+        if tag in ("pre", "summary", "td", "th"):
             self._inside = None
 
     def handle_data(self, data: str) -> None:

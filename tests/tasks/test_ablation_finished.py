@@ -1,135 +1,150 @@
 """The committed page is made of what the store holds, and invents nothing."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from configs.loading import ConfigError
-from configs.settings.ablation import FOLDER, load_ablation
+from configs.settings.ablation import FOLDER, Ablation, load_ablation
 from tasks.ablation.finished import (
+    JUDGE,
     RESULTS,
     Finished,
     best,
     cost_of,
-    cpu_seconds,
     newest,
     read_finished,
     united,
     write_finished,
 )
+from tasks.ablation.outcome import Cell, Outcome, outcome_of
 from tasks.ablation.pages import NOT_RUN, Cost, Experiment, results_page
 from tasks.store.care import ABLATE, ABLATE_VERSION
-from tasks.store.store import InputRef, Store
+from tasks.store.store import InputRef, Manifest, Store
 from tasks.tracking.machine_load import MARKER
-from tests.tasks.ablations_by_hand import SPEC, outcome, published, ranked
 
-OTHER = load_ablation("fig3_reward")
+SPEC, OTHER = load_ablation("table6_lm_weight"), load_ablation("fig3_reward")
 
 
-def test_the_result_with_most_seeds_counts_and_of_these_the_latest(tmp_path):
-    store = Store(tmp_path)
+def outcome(seeds: int, score: float = 0.6) -> Outcome:
+    def cell(arm: str, seed: int) -> Cell:
+        means = {f"p{i}": score if arm == "α=0.1" else 0.4 for i in range(10)}
+        return Cell(arm, seed, dict.fromkeys(SPEC.scale("tiny").benchmarks, means), {})
+
+    cells = [cell(arm.name, seed) for arm in SPEC.arms for seed in range(seeds)]
+    return outcome_of(SPEC, "tiny", cells)
+
+
+def published(store: Store, key: str, seeds: int, created: str, spec: Ablation = SPEC,
+              inputs: Sequence[Manifest] = (), score: float = 0.6,
+              version: int = ABLATE_VERSION) -> None:  # fmt: skip
+    """A result as the experiment's last stage would publish it."""
+    work = store.work(ABLATE + SPEC.name, key)
+    work.mkdir(parents=True)
+    (work / RESULTS).write_text(outcome(seeds, score).model_dump_json())
+    settings = {"ablation": spec.model_dump(mode="json"), "profile": "tiny"}
+    refs = [InputRef(stage=m.stage, key=m.key, digest=m.digest) for m in inputs]
+    store.publish(work, stage=ABLATE + SPEC.name, version=version, key=key, settings=settings,
+                  inputs=refs, seconds=1.0, pipeline_run="r", created=created)  # fmt: skip
+
+
+def found(store: Store, spec: Ablation = SPEC) -> Finished:
+    one = newest(store, spec, "tiny")
+    assert one is not None
+    return one
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def test_the_result_with_most_seeds_counts_and_of_these_the_latest(store):
     assert newest(store, SPEC, "tiny") is None
     published(store, "a", 5, "2026-01-02", score=0.7)
     published(store, "b", 3, "2026-01-03")
     published(store, "c", 5, "2026-01-01")
-    found = newest(store, SPEC, "tiny")
-    assert found is not None
-    assert found.outcome == outcome(5, score=0.7)
+    assert found(store).outcome == outcome(5, score=0.7)
     assert newest(store, SPEC, "paper") is None
 
 
-def test_a_result_made_by_other_rules_does_not_count_however_it_is_written(tmp_path):
-    store = Store(tmp_path)
+def test_a_result_of_other_rules_or_of_old_settings_or_damaged_does_not_count(store):
     published(store, "old", 9, "2026-01-03", version=ABLATE_VERSION - 1)
-    (store.root / f"{ABLATE}{SPEC.name}" / "old" / RESULTS).write_text("{}")
-    assert newest(store, SPEC, "tiny") is None
-    published(store, "new", 5, "2026-01-01")
-    found = newest(store, SPEC, "tiny")
-    assert found is not None
-    assert found.outcome.seeds == 5
-
-
-def test_a_damaged_result_does_not_count_and_ends_nothing(tmp_path):
-    store = Store(tmp_path)
+    published(store, "foreign", 9, "2026-01-03")
     for key in "abc":
         published(store, key, 5, "2026-01-01")
     folder = store.root / f"{ABLATE}{SPEC.name}"
+    (folder / "old" / RESULTS).write_text("{}")
+    told = json.loads((folder / "foreign" / "manifest.json").read_text())
+    told["settings"]["ablation"]["a_setting_of_old"] = 1
+    (folder / "foreign" / "manifest.json").write_text(json.dumps(told))
     (folder / "b" / "manifest.json").write_text("{")
     (folder / "c" / RESULTS).unlink()
-    assert newest(store, SPEC, "tiny") is not None
+    assert found(store).outcome.seeds == 5
     (folder / "a" / RESULTS).write_text("")
     assert newest(store, SPEC, "tiny") is None
 
 
-def test_a_result_of_an_experiment_that_was_changed_since_does_not_count(tmp_path):
+def test_a_result_counts_only_for_the_experiment_that_it_answers(store):
+    """Another setting or direction is another question; another sentence of the paper, or another
+    choice of what the claim rests on, is not."""
     scale = SPEC.scale("tiny").model_copy(update={"set": {"rl_math.steps": 3}})
     changed = SPEC.model_copy(update={"scales": {**SPEC.scales, "tiny": scale}})
-    published(Store(tmp_path), "a", 5, "2026-01-01", spec=changed)
-    assert newest(Store(tmp_path), SPEC, "tiny") is None
-    assert newest(Store(tmp_path), changed, "tiny") is not None
+    published(store, "a", 5, "2026-01-01", spec=changed)
+    assert newest(store, SPEC, "tiny") is None
+    assert best(SPEC, "tiny", found(store, changed)) is None
 
-
-def test_a_result_of_another_store_stays_on_the_page_until_one_with_as_many_seeds(tmp_path):
-    here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
-    file = tmp_path / "RESULTS.jsonl"
-    assert read_finished(file) == []
-    published(there, "a", 5, "2026-01-01", score=0.7)
-    write_finished(file, [f for f in [newest(there, SPEC, "tiny")] if f])
-    (kept,) = read_finished(file)
-    assert kept == newest(there, SPEC, "tiny")
-
-    published(here, "b", 3, "2026-01-02")
-    assert best(SPEC, "tiny", newest(here, SPEC, "tiny"), kept) == kept
-    published(here, "c", 5, "2026-01-03")
-    found = best(SPEC, "tiny", newest(here, SPEC, "tiny"), kept)
-    assert found is not None
-    assert found.outcome == outcome(5)
-
-
-def test_results_of_other_profiles_and_of_experiments_as_they_were_stay_in_the_file(tmp_path):
-    published(Store(tmp_path), "a", 5, "2026-01-01")
-    tiny = newest(Store(tmp_path), SPEC, "tiny")
-    assert tiny is not None
-    others = [tiny.model_copy(update={"asked": {**tiny.asked, **other}})
-              for other in ({"profile": "single_gpu"}, {"arms": []})]  # fmt: skip
-    later = tiny.model_copy(update={"created": "2026-01-02"})
-    kept = united([tiny, *others, later])
-    assert len(kept) == 3
-    assert later in kept
-    assert tiny not in kept
-
-
-def test_a_sentence_of_the_paper_may_be_quoted_otherwise_and_the_result_stands(tmp_path):
-    published(Store(tmp_path), "a", 5, "2026-01-01")
+    published(store, "b", 5, "2026-01-01")
     contrasts = tuple(c.model_copy(update={"says": "…"}) for c in SPEC.contrasts)
-    retold = SPEC.model_copy(update={"contrasts": contrasts, "claim": "…"})
-    assert newest(Store(tmp_path), retold, "tiny") is not None
-    extra = tuple(c.model_copy(update={"part_of_claim": False}) for c in SPEC.contrasts[1:])
-    fewer = SPEC.model_copy(update={"contrasts": (SPEC.contrasts[0], *extra), "untested": "…"})
-    assert newest(Store(tmp_path), fewer, "tiny") is not None
+    extra = tuple(c.model_copy(update={"part_of_claim": False}) for c in contrasts[1:])
+    retold = {"contrasts": (contrasts[0], *extra), "claim": "…", "untested": "…"}
+    assert found(store, SPEC.model_copy(update=retold)) == found(store)
     turned = tuple(
         c.model_copy(update={"better": c.than[0], "than": (c.better,)}) for c in contrasts
     )
-    other = SPEC.model_copy(update={"contrasts": turned})
-    assert newest(Store(tmp_path), other, "tiny") is None
+    assert newest(store, SPEC.model_copy(update={"contrasts": turned}), "tiny") is None
 
 
-def test_a_damaged_line_is_named(tmp_path):
-    (tmp_path / "RESULTS.jsonl").write_text('{"asked": {}}\n')
+def test_a_result_of_another_store_stays_until_one_with_as_many_seeds(store, tmp_path):
+    file = tmp_path / "RESULTS.jsonl"
+    assert read_finished(file) == []
+    there = Store(tmp_path / "there")
+    published(there, "a", 5, "2026-01-01", score=0.7)
+    write_finished(file, [found(there)])
+    (kept,) = read_finished(file)
+    assert kept == found(there)
+    published(store, "b", 3, "2026-01-02")
+    assert best(SPEC, "tiny", found(store), kept) == kept
+    published(store, "c", 5, "2026-01-03")
+    assert best(SPEC, "tiny", found(store), kept) == found(store)
+    file.write_text('{"asked": {}}\n')
     with pytest.raises(ConfigError, match=r"RESULTS\.jsonl, line 1"):
-        read_finished(tmp_path / "RESULTS.jsonl")
+        read_finished(file)
 
 
-def test_a_line_about_an_experiment_that_was_changed_since_does_not_count(tmp_path):
-    published(Store(tmp_path), "a", 5, "2026-01-01")
-    kept = newest(Store(tmp_path), SPEC, "tiny")
-    changed = SPEC.model_copy(update={"arms": SPEC.arms[::-1]})
-    assert best(changed, "tiny", kept) is None
-    assert best(OTHER, "tiny", kept) is None
+def test_enough_seeds_come_before_the_newest_grader_and_no_record_of_more_is_dropped(store):
+    def ranked(grader: int, seeds: int) -> Finished:
+        """A result of scores that this grader judged."""
+        mine = Store(store.root / str(grader))
+        work = mine.work(JUDGE, "j")
+        work.mkdir(parents=True)
+        made = mine.publish(work, stage=JUDGE, version=grader, key="j", settings={},
+                            seconds=1.0, pipeline_run="r", created="2026")  # fmt: skip
+        published(mine, "g", seeds, f"2026-01-0{grader}", inputs=[made])
+        assert found(mine).grader == grader
+        return found(mine)
+
+    many, five, again, one = ranked(2, 9), ranked(3, 5), ranked(4, 5), ranked(5, 1)
+    assert best(SPEC, "tiny", five, one, many) == five  # one seed gives no interval
+    assert best(SPEC, "tiny", five, one, many, again) == again
+    assert united([one, five, many, again]) == [many, again, one]  # the only record of nine seeds
+    elsewhere = [five.model_copy(update={"asked": {**five.asked, **other}})
+                 for other in ({"profile": "single_gpu"}, {"arms": []})]  # fmt: skip
+    assert len(united([five, *elsewhere, again])) == 3
 
 
-def test_a_shared_stage_costs_once_and_time_at_rest_is_no_time(tmp_path):
-    store = Store(tmp_path)
+def test_a_shared_stage_costs_once_and_time_at_rest_is_no_time(store):
     work = store.work("sft", "k")
     (work / "logs").mkdir(parents=True)
     lines = [{"step": i, "time": t, "metrics": {MARKER: 50.0}}
@@ -137,17 +152,13 @@ def test_a_shared_stage_costs_once_and_time_at_rest_is_no_time(tmp_path):
     (work / "logs" / "system.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     made = store.publish(work, stage="sft", version=1, key="k", settings={}, seconds=8.0,
                          pipeline_run="r", hardware="4 × a CPU", created="2026")  # fmt: skip
-    ref = InputRef(stage="sft", key="k", digest=made.digest)
     for key in ("a", "b"):
-        published(store, key, 5, "2026-01-01", inputs=(ref,))
-    found = newest(store, SPEC, "tiny")
-    assert found is not None
-    cost = cost_of([found, found])
+        published(store, key, 5, "2026-01-01", inputs=[made])
+    cost = cost_of([found(store), found(store)])
     # three pauses of 2 s, then 4,896 s between two attempts, of which one pause (4,900 s / 200)
     # counts: half of four cores throughout
     assert (cost.stages, cost.seconds) == (1, 8.0)
     assert cost.cpu_seconds == pytest.approx((6 + 24.5) * 4 * 0.5)
-    assert cpu_seconds(tmp_path / "none", 4) == 0
 
 
 def test_the_page_has_every_claim_and_says_which_were_not_tried():
@@ -165,46 +176,19 @@ def test_the_page_has_every_claim_and_says_which_were_not_tried():
     assert "1 of 2 experiments have run" in text
     assert "1.0 CPU-core hours" in text
     assert "klear ablate table6\\_lm\\_weight --profile tiny --seeds 5" in text
-
-
-def test_a_reversed_claim_stays_on_the_page():
     text = results_page("tiny", [Experiment(SPEC, outcome(5, score=0.2))], Cost(0, 0.0, 0.0)).body
     assert text.count("reversed |") == 1 + 6  # the claim; three contrasts on both benchmarks
 
 
-def test_enough_seeds_come_before_the_newest_grader_and_that_before_more_seeds(tmp_path):
-    whole, newer, more = (
-        ranked(Store(tmp_path / str(grader)), grader, seeds)
-        for grader, seeds in ((3, 5), (4, 1), (2, 9))
-    )
-    assert (whole.grader, whole.outcome.seeds) == (3, SPEC.seeds)
-    assert best(SPEC, "tiny", whole, newer) == whole  # one seed gives no interval
-    assert best(SPEC, "tiny", whole, more) == whole
-    newest_whole = ranked(Store(tmp_path / "5"), 5, 5)
-    assert best(SPEC, "tiny", whole, newer, more, newest_whole) == newest_whole
-
-
-def test_a_line_with_more_seeds_than_all_newer_ones_is_never_dropped(tmp_path):
-    """It may be the only record of five seeds that one seed by a new grader follows."""
-    many, five, again, one = (
-        ranked(Store(tmp_path / str(grader)), grader, seeds)
-        for grader, seeds in ((2, 9), (3, 5), (4, 5), (5, 1))
-    )
-    assert united([one, five, many, again]) == [many, again, one]
-    assert united([many, again, one, one]) == [many, again, one]
-
-
-def test_an_older_line_says_that_its_intervals_are_of_an_older_rule(tmp_path):
-    published(Store(tmp_path), "a", 5, "2026-01-01")
-    new = newest(Store(tmp_path), SPEC, "tiny")
-    assert new is not None
+def test_an_older_line_says_that_its_intervals_are_of_an_older_rule(store):
+    published(store, "a", 5, "2026-01-01")
+    new = found(store)
     line = new.model_dump(mode="json")
     del line["rules"]
     old = Finished.model_validate(line | {"commit": "2cede768d7c0600f+", "created": "2026-01-02"})
     assert old.made.startswith("on 2026-01-02 at commit 2cede76 with changes, grader version 0")
     assert "by the older rule 3" in old.made
     assert "rule" not in new.made
-    assert best(SPEC, "tiny", old, new) == new
     assert united([old, new]) == [new]
 
 

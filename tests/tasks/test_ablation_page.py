@@ -1,17 +1,27 @@
-"""An experiment's page says what was seen, how sure it is, and what it is no evidence for."""
+"""An experiment's page and the page of all: what was seen, how sure it is, what is no evidence."""
 
 import json
 
 import pytest
 
-from configs.settings.ablation import load_ablation
-from tasks.ablation.outcome import Cell, effects_of, outcome_of, read_cell
-from tasks.ablation.pages import Cost, Experiment, ablation_page, results_page
-from tasks.report.learning import Learning, Point
+from configs.settings.ablation import Ablation, ablations, load_ablation
+from tasks.ablation.effects import Learning, Point
+from tasks.ablation.outcome import Cell, Finding, Outcome, outcome_of, read_cell
+from tasks.ablation.pages import (
+    NOT_RUN,
+    Cost,
+    Experiment,
+    ablation_page,
+    claim_rows,
+    compared,
+    results_page,
+)
 from tests.eval.evaluations_by_hand import evaluation, result
 
 SPEC = load_ablation("table6_lm_weight")
 BENCHMARKS = SPEC.scale("tiny").benchmarks
+OTHERS = ("α=0", "α=0.05", "α=0.2")
+VERDICT = 4
 
 
 def cell(arm: str, seed: int, score: float) -> Cell:
@@ -21,46 +31,46 @@ def cell(arm: str, seed: int, score: float) -> Cell:
 
 
 def cells(best: float, seeds: int = 5) -> list[Cell]:
-    levels = {"α=0": 0.4, "α=0.05": 0.4, "α=0.1": best, "α=0.2": 0.4}
+    levels = {**dict.fromkeys(OTHERS, 0.4), "α=0.1": best}
     return [cell(arm, seed, level) for arm, level in levels.items() for seed in range(seeds)]
 
 
 @pytest.mark.parametrize(
     ("best", "verdict"), [(0.6, "confirmed"), (0.4, "not seen"), (0.2, "reversed")]
 )
-def test_each_claim_gets_its_effect_and_verdict(best, verdict):
-    found = effects_of(SPEC, BENCHMARKS, cells(best))
-    assert [(c.better, other, b) for c, other, b, _ in found] == [
-        ("α=0.1", other, b) for other in ("α=0", "α=0.05", "α=0.2") for b in BENCHMARKS
-    ]
-    assert {e.verdict for *_, e in found} == {verdict}
-    assert found[0][3].mean == pytest.approx(best - 0.4)
+def test_each_contrast_gets_its_effect_and_verdict(best, verdict):
+    found = outcome_of(SPEC, "tiny", cells(best)).findings
+    assert [(f.than, f.benchmark) for f in found] == [(o, b) for o in OTHERS for b in BENCHMARKS]
+    assert {f.verdict for f in found} == {verdict}
+    assert found[0].points == pytest.approx(100 * (best - 0.4))
+
+
+def test_an_arm_that_lacks_a_seed_or_a_score_is_compared_on_the_others():
+    first, second = BENCHMARKS
+    fewer = [c for c in cells(0.6) if not (c.arm == "α=0" and c.seed == 2)]
+    fewer = [Cell(c.arm, c.seed, {first: c.scores[first]}, {}) if c.seed == 0 else c for c in fewer]
+    found = outcome_of(SPEC, "tiny", fewer).findings
+    assert {(f.than, f.benchmark): f.seeds for f in found} == {
+        ("α=0", first): 4, ("α=0", second): 3, ("α=0.05", first): 5, ("α=0.05", second): 4,
+        ("α=0.2", first): 5, ("α=0.2", second): 4,
+    }  # fmt: skip
 
 
 def test_the_page_names_scale_evidence_scores_and_the_papers_own_figures_apart():
-    text = ablation_page(SPEC, "tiny", cells(0.6)).markdown()
-    assert "tiny profile, 5 seeds" in text
-    assert "Weak evidence" in text
-    assert "62.0" in text  # mean of 60, 61, 62, 63, 64
-    assert "79.37" in text
-    assert "Not comparable" in text
-    assert "confirmed" in text
-    assert "Test: 95 % interval over seeds and problems" in text
-    assert "5 seeds an arm are asked for" in text
+    page = ablation_page(SPEC, "tiny", cells(0.6))
+    text = page.markdown()
+    for part in (
+        "tiny profile, 5 seeds", "Weak evidence", "79.37", "Not comparable", "confirmed",
+        "62.0",  # mean of 60, 61, 62, 63, 64
+        "Test: 95 % interval over seeds and problems", "5 seeds an arm are asked for",
+    ):  # fmt: skip
+        assert part in text
     assert "Not tested" not in text
-    assert "data:image/svg+xml;base64," in ablation_page(SPEC, "tiny", cells(0.6)).html()
-
-
-def test_two_seeds_give_scores_and_no_verdict():
-    text = ablation_page(SPEC, "tiny", cells(0.6, seeds=2)).markdown()
-    assert "2 seeds give no interval" in text
-    assert "confirmed" not in text.split("Scores")[0].split("Claims")[1].split("Arms are")[0]
-
-
-def test_an_arm_that_lacks_a_seed_is_compared_on_the_others():
-    fewer = [c for c in cells(0.6) if not (c.arm == "α=0" and c.seed == 2)]
-    seeds = {other: e.seeds for _, other, _, e in effects_of(SPEC, BENCHMARKS, fewer)}
-    assert seeds == {"α=0": 4, "α=0.05": 5, "α=0.2": 5}
+    assert "data:image/svg+xml;base64," in page.html()
+    two = ablation_page(SPEC, "tiny", cells(0.6, seeds=2), commit="abc123+").markdown()
+    assert "made at commit abc123+" in two
+    assert "2 seeds give no interval" in two
+    assert "| confirmed |" not in two
 
 
 def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
@@ -76,27 +86,6 @@ def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
     assert found.scores == {"aime24": {"a": 0.5, "b": 1.0}}  # the unscored sample is no zero
     assert found.score("aime24") == 0.75
     assert found.curves == {"entropy": {4: 0.5}}
-
-
-def test_a_run_that_scored_nothing_of_a_benchmark_does_not_count_for_it():
-    first, second = BENCHMARKS
-    some = cells(0.6)
-    lost = [
-        Cell(c.arm, c.seed, {first: c.scores[first]}, c.curves) if c.seed == 0 else c for c in some
-    ]
-    seeds = {(b, e.seeds) for _, _, b, e in effects_of(SPEC, BENCHMARKS, lost)}
-    assert seeds == {(first, 5), (second, 4)}
-    assert ablation_page(SPEC, "tiny", lost).markdown().count("confirmed") >= len(seeds)
-
-
-def test_the_page_says_what_is_not_tested_what_is_outside_the_claim_and_its_commit():
-    spec = load_ablation("fig2_clipping")
-    levels = {"gppo": 0.6, "clip-higher": 0.4, "cispo": 0.5}
-    mine = [cell(arm, seed, level) for arm, level in levels.items() for seed in range(5)]
-    text = ablation_page(spec, "tiny", mine, commit="abc123+").markdown()
-    assert "Not tested: stable gradient norms and the speed of convergence" in text
-    assert text.count("higher, outside the claim") == len(spec.scale("tiny").benchmarks)
-    assert "made at commit abc123+" in text
 
 
 def wavering(arm: str, seed: int, low: float) -> Cell:
@@ -115,25 +104,95 @@ def test_accuracy_over_training_is_drawn_and_steadiness_tested():
         for arm, low in (("filtered", 0.5), ("all-groups", 0.3))
         for seed in range(5)
     ]
-    effects = {c.measure: e for c, _, b, e in effects_of(spec, ["countdown_test"], mine)}
-    assert effects["steadiness"].mean == pytest.approx(0.1 + 0.02)  # 0.1 to 0.14 against 0
+    found = outcome_of(spec, "tiny", mine)
+    effects = {f.measure: f for f in found.findings if f.benchmark == "countdown_test"}
+    assert effects["steadiness"].points == pytest.approx(10 + 2)  # 10 to 14 against 0
     assert effects["steadiness"].verdict == "confirmed"
     assert effects["score"].verdict == "not seen"
+    assert found.falls == pytest.approx({"filtered": 0, "all-groups": 12})
+    assert found.learning["all-groups"] == pytest.approx({2: 40, 4: 28, 6: 60})
+    assert type(found).model_validate_json(found.model_dump_json()) == found
     text = ablation_page(spec, "tiny", mine).markdown()
     assert "filtered steadier than all-groups" in text
     assert "plots/accuracy_countdown_test.svg" in text
-
-    found = outcome_of(spec, "tiny", mine)
-    assert found.falls == pytest.approx({"filtered": 0, "all-groups": 12})
-    assert found.learning["all-groups"] == pytest.approx({2: 40, 4: 28, 6: 60})
-    again = type(found).model_validate_json(found.model_dump_json())
-    assert again == found
     page = results_page("tiny", [Experiment(spec, found)], Cost(1, 1.0, 1.0)).body
     assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in page
+    plain = [cell(arm.name, seed, 0.5) for arm in spec.arms for seed in range(5)]
+    assert {f.measure for f in outcome_of(spec, "tiny", plain).findings} == {"score"}
 
 
-def test_without_kept_models_nothing_is_said_of_steadiness():
+def finding(than: str, points: float, benchmark: str = BENCHMARKS[0], half: float = 1.0,
+            better: str = "α=0.1", measure: str = "score") -> Finding:  # fmt: skip
+    low, high = points - half, points + half
+    verdict = "confirmed" if low > 0 else "reversed" if high < 0 else "not seen"
+    return Finding(better=better, than=than, benchmark=benchmark, points=points, low=low, high=high,
+                   size=1.0, wins=5, seeds=5, verdict=verdict, measure=measure)  # fmt: skip
+
+
+def told(*findings: Finding, spec: Ablation = SPEC) -> tuple[str, ...]:
+    """The one row of the claim, as texts."""
+    seen = Outcome(name=spec.name, profile="tiny", seeds=5, findings=findings, scores=())
+    (row,) = claim_rows(compared(spec, seen, "tiny"))
+    return row
+
+
+def test_a_claim_is_confirmed_only_if_every_contrast_is_on_the_benchmark_that_decides():
+    better = [finding(than, 5.0) for than in OTHERS]
+    assert told(*better)[VERDICT] == "confirmed"
+    assert told(*better[:2], finding("α=0.2", 0.5))[VERDICT] == "2 confirmed, 1 not seen"
+    assert told(*better[:2], finding("α=0.2", -5.0))[VERDICT] == "2 confirmed, 1 reversed"
+    assert told(*better[:2])[VERDICT] == f"2 confirmed, 1 {NOT_RUN}"
+    elsewhere = [finding(than, 5.0, benchmark=BENCHMARKS[1]) for than in OTHERS]
+    assert told(*elsewhere)[VERDICT] == NOT_RUN
+
+
+def test_a_contrast_outside_the_claim_is_shown_and_does_not_count():
+    spec = load_ablation("fig2_clipping")
+    found = (
+        finding("clip-higher", 5.0, better="gppo"),
+        finding("cispo", 6.0, better="gppo"),
+        finding("cispo", 5.0, better="gppo", measure="steadiness"),
+        finding("clip-higher", -5.0, better="cispo"),
+    )
+    row = told(*found, spec=spec)
+    assert row[VERDICT] == "confirmed"
+    assert "gppo over clip-higher +5.0 (+4.0 to +6.0)" in row[3]
+    assert "cispo over clip-higher" not in str(row[3])
+    seen = Outcome(name=spec.name, profile="tiny", seeds=5, findings=found, scores=())
+    page = results_page("tiny", [Experiment(spec, seen)], Cost(1, 1.0, 1.0)).body
+    assert "| lower, outside the claim |" in page
+    assert "Not tested: stable gradient norms and the speed of convergence" in page
+    none = [{**c.model_dump(), "part_of_claim": False} for c in SPEC.contrasts]
+    with pytest.raises(ValueError, match="no contrast is part of the claim"):
+        Ablation.model_validate(SPEC.model_dump() | {"contrasts": none})
+
+
+def test_a_score_says_nothing_of_steadiness():
+    """Figure 5 claims a steady way; which arm ends higher decides nothing about it."""
     spec = load_ablation("fig5_zero_advantage")
-    mine = [cell(arm.name, seed, 0.5) for arm in spec.arms for seed in range(5)]
-    assert {c.measure for c, *_ in effects_of(spec, BENCHMARKS, mine)} == {"score"}
-    assert outcome_of(spec, "tiny", mine).learning == {}
+    ends = finding("all-groups", 5.0, better="filtered")
+    steady = finding("all-groups", -2.0, better="filtered", measure="steadiness")
+    assert told(ends, spec=spec)[VERDICT] == NOT_RUN
+    assert told(ends, steady, spec=spec)[VERDICT] == "reversed"
+
+
+def test_the_papers_analysis_makes_eight_claims_that_name_what_they_do_not_test():
+    specs = [load_ablation(name) for name in ablations()]
+    rows = claim_rows([row for spec in specs for row in compared(spec, None, "tiny")])
+    by_figure = {row[0]: row for row in rows}
+    assert len(rows) == 8
+    for shows, part in (("Figure 2", "gradient norms"), ("Figure 4", "how steady training is"),
+                        ("Figure 3", "the level of rewards and their variance")):  # fmt: skip
+        assert part in by_figure[shows][VERDICT + 1]
+    papers = by_figure["Table 4 and Table 5"][2]  # the arms of both tables have the same names
+    assert "Table 4: top2 over top4 AIME 2024 +0.4" in papers  # 37.71 and 37.29
+    assert "Table 5: top2 over top4 LCB v5 +0.3" in papers  # 27.24 and 26.97
+    counted = [
+        (spec.shows, row.contrast.better, row.other)
+        for spec in map(load_ablation, ("table4_math_sources", "table5_code_sources"))
+        for row in compared(spec, None, "tiny")
+        if row.contrast.part_of_claim
+    ]  # the one or two best sources against many
+    assert counted == [
+        ("Table 4", "top1", "top4"), ("Table 4", "top2", "top4"), ("Table 5", "top2", "top4")
+    ]  # fmt: skip

@@ -36,7 +36,7 @@ def gather(out: Path, *, settings: Knobs) -> Metrics:
     write_table(out / "rejected.parquet", Rejected, bad)
     sources = [
         {"name": "textbook", "dataset": "someone/textbook", "revision": "abc", "licence": "MIT"},
-        {"name": "forum", "dataset": "someone/forum", "licence": "CC-BY-4.0"},
+        {"name": "forum", "dataset": "someone/forum", "revision": "", "licence": "CC-BY-4.0"},
     ]
     (out / "sources.json").write_text(json.dumps(sources))
     return {}
@@ -82,24 +82,23 @@ def run_all(store: Path, threshold: float = 0.5) -> dict[str, Artifact]:
 
 def test_the_card_counts_every_source_at_every_step(tmp_path):
     run_all(tmp_path)
-
     rows = table_rows(cards(tmp_path)["thin_out"], STEPS)
     assert rows["Source"] == ["gather", "thin_out"]
     assert rows["textbook"] == ["7", "6 of 7"]
     assert rows["forum"] == ["3 of 4", "1 of 3"]
     assert rows["all"] == ["10 of 11", "7 of 10"]
     assert "<svg" in next(tmp_path.glob("thin_out/*/plots/funnel.svg")).read_text()
+    rows = table_rows(cards(tmp_path)["answer"], STEPS)  # whose rows name no source
+    assert rows["textbook"] == ["7", "6 of 7", "–"]
+    assert rows["all"] == ["10 of 11", "7 of 10", "5"]
+    assert "train" not in cards(tmp_path)  # a checkpoint is no dataset
 
 
 def test_the_card_names_licences_settings_seed_and_digests(tmp_path):
     made = run_all(tmp_path)
-
     card = cards(tmp_path)["thin_out"]
-    assert table_rows(card, "Sources and licences")["textbook"] == [
-        "someone/textbook",
-        "abc",
-        "MIT",
-    ]
+    textbook = table_rows(card, "Sources and licences")["textbook"]
+    assert textbook == ["someone/textbook", "abc", "MIT"]
     settings = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
     assert (settings["settings"]["threshold"], settings["seed"]) == (0.5, 3)
     assert made["thin_out"].digest in card
@@ -108,53 +107,27 @@ def test_the_card_names_licences_settings_seed_and_digests(tmp_path):
     front = yaml.safe_load(card.split("---")[1])
     assert front["license"] == ["cc-by-4.0", "mit"]
     assert {c["data_files"] for c in front["configs"]} == {"kept.parquet", "rejected.parquet"}
-
-
-def test_rows_that_name_no_source_are_counted_together(tmp_path):
-    run_all(tmp_path)
-
-    rows = table_rows(cards(tmp_path)["answer"], STEPS)
-    assert rows["textbook"] == ["7", "6 of 7", "–"]
-    assert rows["all"] == ["10 of 11", "7 of 10", "5"]
-
-
-def test_a_checkpoint_has_no_dataset_card(tmp_path):
-    run_all(tmp_path)
-
-    assert "train" not in cards(tmp_path)
-
-
-def test_text_of_settings_is_no_markup_on_the_card(tmp_path):
-    run_all(tmp_path)
-
-    assert not Elements(MarkdownIt().render(cards(tmp_path)["gather"])).tags & {"script"}
+    assert not Elements(MarkdownIt().render(card)).tags & {"script"}
 
 
 def test_the_card_is_no_part_of_the_content(tmp_path):
     """Another threshold, the same rows: what is made from them stays valid."""
     first = run_all(tmp_path)["thin_out"]
     second = run_all(tmp_path, threshold=0.25)["thin_out"]
-
     assert first.key != second.key
     assert first.digest == second.digest
 
 
-def test_a_card_without_its_ancestors_still_says_what_is_here(tmp_path):
-    store = Store(tmp_path)
-    made = run_all(tmp_path)
+def test_without_an_ancestor_or_a_file_of_one_the_card_says_what_is_left(tmp_path):
+    made, store = run_all(tmp_path), Store(tmp_path)
+    next(tmp_path.glob("gather/*/kept.parquet")).unlink()
+    with active(Run(store=store, seed=3, force=frozenset({"answer"}))):
+        answer(made["thin_out"], settings=Knobs())
+    assert table_rows(cards(tmp_path)["answer"], STEPS)["all"][-1] == "5"
     store.discard("gather", made["gather"].key)
-    with active(Run(store=store, seed=3, force=frozenset({"thin_out"}))):
-        thin_out(made["gather"].model_copy(update={"folder": _copy(tmp_path)}), settings=Knobs())
-
-    assert table_rows(cards(tmp_path)["thin_out"], STEPS)["Source"] == ["thin_out"]
-
-
-def _copy(tmp_path: Path) -> Path:
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
-    rows = [problem(i, "textbook") for i in range(10)]
-    write_table(folder / "kept.parquet", Problem, rows)
-    return folder
+    with active(Run(store=store, seed=3, force=frozenset({"answer"}))):
+        answer(made["thin_out"], settings=Knobs())
+    assert table_rows(cards(tmp_path)["answer"], STEPS)["Source"] == ["thin_out", "answer"]
 
 
 def test_a_page_that_cannot_be_written_leaves_the_scratch_to_go_on_from(tmp_path):
@@ -171,17 +144,5 @@ def test_a_page_that_cannot_be_written_leaves_the_scratch_to_go_on_from(tmp_path
     with pytest.raises(OSError, match="No space"):
         store.publish(work, about=full_disk, **fields)
     assert (work / ".resume" / "journal.jsonl").read_text() == "paid for"
-
     folder = store.publish(work, **fields).folder
     assert not (folder / ".resume").exists()
-
-
-def test_a_lost_file_of_an_ancestor_does_not_stop_what_is_made_from_it(tmp_path):
-    run_all(tmp_path)
-    next(tmp_path.glob("gather/*/kept.parquet")).unlink()
-    again = Run(store=Store(tmp_path), seed=3, force=frozenset({"answer"}))
-    first = Artifact.of_folder(next(tmp_path.glob("thin_out/*")), "thin_out")
-    with active(again):
-        answer(first.model_copy(update={"key": first.folder.name}), settings=Knobs())
-
-    assert table_rows(cards(tmp_path)["answer"], STEPS)["all"][-1] == "5"

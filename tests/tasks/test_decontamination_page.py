@@ -1,4 +1,5 @@
-from html.parser import HTMLParser
+"""The page of a decontamination: leaks and common wording apart, and no text becomes markup."""
+
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from tasks.data.overlaps.decontamination_page import (
 from tasks.data.overlaps.ngrams import Item, NgramIndex
 from tasks.data.overlaps.overlaps import HITS, LISTED_PER_ROW, Hit, Overlaps, Rows
 from tasks.data.words import Normalisation
+from tests.tasks.pages_by_hand import Elements
 
 WORDING = "where m and n are relatively prime positive integers find"
 LEAK = "a torus board holds nine rooks so that none of them attacks another"
@@ -37,42 +39,9 @@ ROWS = [
 ]
 
 
-class Text(HTMLParser):
-    """The tags, and the text of every table row and <pre>."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.rows: list[list[str]] = []
-        self.pre: list[str] = []
-        self.summaries: list[str] = []
-        self._into: list[str] | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.tags.add(tag)
-        if tag == "tr":
-            self.rows.append([])
-        places = {"pre": self.pre, "summary": self.summaries, "td": self.rows[-1:]}
-        if tag in ("td", "th"):
-            self._into = self.rows[-1]
-            self._into.append("")
-        elif tag in places:
-            self._into = places[tag]  # type: ignore[assignment]
-            self._into.append("")  # type: ignore[union-attr]
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th", "pre", "summary"):
-            self._into = None
-
-    def handle_data(self, data: str) -> None:
-        if self._into is not None:
-            self._into[-1] += data
-
-
 def page_of(
     out: Path, rows: list[tuple[str, str]], items: list[Item]
-) -> tuple[Text, OverlapCounts]:
+) -> tuple[Elements, OverlapCounts]:
     out.mkdir(exist_ok=True)
     index = NgramIndex(items, 9, "alnum")
     texts, sources = pa.array([t for _, t in rows], pa.string()), pa.array([s for s, _ in rows])
@@ -84,11 +53,11 @@ def page_of(
     by_source = {s: sum(s == other for other, _ in rows) for s, _ in rows}
     decided = Decided(by_source, len(decision.reasons), 0.0, "alnum", decision.unlisted)
     counts = write_page(out, index, decided)
-    return Text((out / PAGE).read_text()), counts
+    return Elements((out / PAGE).read_text()), counts
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> tuple[Text, OverlapCounts]:
+def page(tmp_path: Path) -> tuple[Elements, OverlapCounts]:
     return page_of(tmp_path, ROWS, ITEMS)
 
 
@@ -107,7 +76,7 @@ def test_leaks_and_wording_are_counted_apart_by_benchmark_and_source(page):
 
 def test_the_best_covered_come_first_with_the_shared_ngram_marked_in_both_texts(page):
     text, _ = page
-    shares = [int(s.split(" %")[0]) for s in text.summaries]
+    shares = [int(s.split(" %")[0]) for s in text.summary]
     leaks = [share for share in shares if share >= 50]
     assert len(leaks) == 2
     assert leaks == sorted(leaks, reverse=True)
@@ -121,12 +90,6 @@ def test_no_text_of_a_row_or_an_item_becomes_markup(page):
     text, _ = page
     assert "script" not in text.tags
     assert sum(EVIL in shown for shown in text.pre) >= 2
-
-
-def test_equal_hits_give_equal_bytes(tmp_path: Path):
-    for name in ("one", "two"):
-        page_of(tmp_path / name, ROWS, ITEMS)
-    assert (tmp_path / "one" / PAGE).read_bytes() == (tmp_path / "two" / PAGE).read_bytes()
 
 
 def test_a_page_about_nothing_says_so(tmp_path: Path):

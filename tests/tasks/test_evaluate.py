@@ -1,6 +1,5 @@
 """The evaluate stage, with a scripted engine in place of the child process."""
 
-import json
 import runpy
 from pathlib import Path
 
@@ -8,13 +7,13 @@ import pytest
 
 from configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
 from eval.benchmarks import benchmarks
-from eval.benchmarks.benchmarks import BenchmarkResult
 from eval.judge import judge
 from eval.records import Sample, Score
 from eval.tables import read_table
 from tasks.models import benchmarking as module
-from tasks.models import evaluate as evaluate_module
-from tasks.models.benchmarking import RESULTS, metrics_of, requests_for
+from tasks.models import evaluate as evaluating
+from tasks.models import train
+from tasks.models.benchmarking import RESULTS, requests_for
 from tasks.models.evaluate import evaluate
 from tasks.store.store import Artifact
 from tests.tasks.evaluations_by_hand import (
@@ -70,31 +69,21 @@ def test_a_samples_seed_does_not_depend_on_the_benchmarks_beside_it():
     assert alone[0].seed != requests_for((ALPHA,), (A,), seed=2)[0].seed
 
 
-def test_every_benchmark_is_answered_by_one_engine_start(engine, tmp_path):
-    run(tmp_path)
+def test_scores_counts_and_statement_follow_from_the_answers_of_one_engine_start(engine, tmp_path):
+    out, metrics = run(tmp_path)
     (job,) = engine.jobs
     assert (job.engine.kind, job.engine.yarn_factor) == ("transformers", 2.5)
     assert job.engine.model == str(tmp_path / "model" / "checkpoint")
     assert (job.sampling, job.seed) == (SETTINGS.sampling, SETTINGS.seed)
-    assert engine.answered == 3 * 4 + 2 * 2
-
-
-def test_scores_and_counts_follow_from_the_answers(engine, tmp_path):
-    out, metrics = run(tmp_path)
     alpha, late = RESULTS.validate_json((out / "results.json").read_bytes())
     assert (alpha.avg, alpha.pass_at_k, alpha.problems, alpha.samples) == (0.5, 1.0, 3, 12)
     assert (late.avg, late.problems, late.date_from) == (0.0, 2, "2025-02-01")
     assert metrics["alpha/avg"] == 0.5
     assert metrics["late/truncated"] == 1 / 2  # all of b1, none of b2
     assert metrics["alpha/mean_tokens"] == 5
-    assert metrics["completion_tokens"] == 5 * 16
+    assert metrics["completion_tokens"] == 5 * (3 * 4 + 2 * 2)
     assert {f"alpha/{n}" for n in ("ci_low", "ci_high", "pass_at_k", "unscored")} <= set(metrics)
-
-
-def test_the_statement_says_how_it_was_measured(engine, tmp_path):
-    out, _ = run(tmp_path)
-    statement = RESULTS.validate_json((out / "results.json").read_bytes())[0].statement
-    checkpoint, _ = _again(tmp_path)
+    statement, (checkpoint, _) = alpha.statement, _again(tmp_path)
     assert statement.checkpoint == checkpoint.digest[:16]
     assert statement.engine.startswith("transformers ")
     assert (statement.temperature, statement.top_p, statement.max_tokens) == (0.6, 0.95, 8)
@@ -169,29 +158,15 @@ def test_a_benchmark_that_is_missing_stops_the_stage_before_anything_is_generate
     settings = EvaluateSettings(protocols=(ALPHA, BenchmarkProtocol(name="gamma")))
     with pytest.raises(ValueError, match=r"'gamma'.*alpha, beta"):
         run(tmp_path, settings)
+    with pytest.raises(ValueError, match=r"evaluate\.protocols is empty"):
+        run(tmp_path, EvaluateSettings(protocols=()))
     assert not engine.jobs
 
 
-def test_no_protocol_at_all_is_an_error(engine, tmp_path):
-    with pytest.raises(ValueError, match=r"evaluate\.protocols is empty"):
-        run(tmp_path, EvaluateSettings(protocols=()))
-
-
-def test_what_could_not_be_computed_is_absent_from_the_metrics(engine, tmp_path):
-    out, _ = run(tmp_path)
-    row = json.loads((out / "results.json").read_text())[0]
-    row |= dict.fromkeys(
-        ("avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k", "majority_at_k")
-    )
-    metrics = metrics_of([BenchmarkResult.model_validate(row)])
-    assert set(metrics) == {f"alpha/{n}" for n in ("truncated", "mean_tokens", "unscored")}
-
-
-def test_one_evaluation_a_checkpoint_has_its_own_name():
-    assert evaluate.named("evaluate_sft").name == "evaluate_sft"
-
-
-def test_another_judge_is_another_version_of_the_stage(monkeypatch):
+def test_another_judge_is_another_version_of_rl_and_evaluate_and_of_no_other(monkeypatch):
     monkeypatch.setattr(benchmarks, "GRADER_VERSION", benchmarks.GRADER_VERSION + 1)
-    later = runpy.run_path(str(Path(evaluate_module.__file__)))["evaluate"]
-    assert later.version == evaluate.version + 1
+    later = {module: runpy.run_path(str(Path(module.__file__))) for module in (train, evaluating)}
+    assert later[evaluating]["evaluate"].version == evaluate.version + 1
+    assert later[train]["rl"].version == train.rl.version + 1
+    for name in ("sft", "base"):
+        assert later[train][name].version == getattr(train, name).version

@@ -33,15 +33,6 @@ def evaluated(folder: Path, problems: list[Problem], text: str, right: set[int])
     return folder / "problems.parquet"
 
 
-def test_a_program_is_judged_once_a_test(tmp_path):
-    asked = evaluated(tmp_path, [TWICE], ALWAYS_TWO, set())
-    (graded,) = grade_some(tmp_path, [asked], JudgeSettings(sandbox="none"))
-    assert [c.verdict for c in graded.checks] == ONLY_THE_SECOND_IS_RIGHT
-    assert graded.checks_in_all == len(CASES)
-    assert (graded.checks[1].input, graded.checks[1].expected) == ("1", "2")
-    assert graded.verdict == "WA"
-
-
 def test_few_are_chosen_and_both_right_and_wrong_ones(tmp_path):
     problems = [Problem(domain="math", prompt=f"{n}?", answer="2") for n in range(30)]
     asked = evaluated(tmp_path, problems, "\\boxed{2}", set(range(15)))
@@ -51,35 +42,35 @@ def test_few_are_chosen_and_both_right_and_wrong_ones(tmp_path):
     assert graded[0].checks[0].expected == "2"
 
 
-def test_what_was_never_run_or_is_gone_has_its_grade_and_no_checks(tmp_path, monkeypatch):
-    """Without its problem, without a program, and after the time for running programs again."""
+def test_what_was_never_run_or_cannot_be_has_its_grade_and_no_checks(tmp_path, monkeypatch):
+    unsafe = JudgeSettings(sandbox="none")
     asked = evaluated(tmp_path, [TWICE], ALWAYS_TWO, set())
-    (gone,) = grade_some(tmp_path, [], JudgeSettings(sandbox="none"))
+    (gone,) = grade_some(tmp_path, [], unsafe)  # the problem is
     monkeypatch.setattr(grading, "SECONDS", 0.0)
-    (late,) = grade_some(tmp_path, [asked], JudgeSettings(sandbox="none"))
+    (late,) = grade_some(tmp_path, [asked], unsafe)
     monkeypatch.undo()
-    evaluated(tmp_path, [TWICE], "<think>\n</think> no program", set())
-    (none,) = grade_some(tmp_path, [asked], JudgeSettings(sandbox="none"))
-    for graded in (gone, late, none):
-        assert (graded.verdict, graded.checks) == ("WA", ())
-    assert late.checks_in_all == none.checks_in_all == len(CASES)
-    assert none.answer is None
+    asked = evaluated(tmp_path, [TWICE], "<think>\n</think> no program", set())
+    (empty,) = grade_some(tmp_path, [asked], unsafe)
+    assert [(g.verdict, g.checks, g.checks_in_all) for g in (gone, late, empty)] == [
+        ("WA", (), 0), ("WA", (), len(CASES)), ("WA", (), len(CASES))
+    ]  # fmt: skip
+    assert empty.answer is None
 
 
-def test_what_is_written_is_read_back_and_no_file_is_no_answer(tmp_path):
+def test_an_answer_with_any_line_separator_is_read_back(tmp_path):
+    path = tmp_path / "graded.jsonl"
+    assert read_graded(path) == []
     text = "a\u2028b\x85c\u2029d\x0be\x1cf"  # str.splitlines cuts at every one of them
     graded = [
         Graded(problem_id="p", index=i, prompt=text, text=text, answer=None, verdict="IE",
                reward=None, correct=None, pass_rate=None)
         for i in range(2)
     ]  # fmt: skip
-    path = tmp_path / "graded.jsonl"
-    assert read_graded(path) == []
     path.write_bytes("".join(g.model_dump_json() + "\n" for g in graded).encode())
     assert read_graded(path) == graded
 
 
-def test_the_report_shows_what_every_test_said(tmp_path):
+def test_a_program_is_judged_once_a_test_and_the_report_shows_what_each_said(tmp_path):
     folder = tmp_path / "evaluate_sft"
     folder.mkdir()
     asked = evaluated(folder, [TWICE], ALWAYS_TWO, set())
@@ -87,6 +78,8 @@ def test_the_report_shows_what_every_test_said(tmp_path):
     graded = grade_some(folder, [asked], JudgeSettings(sandbox="none"))
     (folder / GRADED).parent.mkdir()
     (folder / GRADED).write_text("".join(g.model_dump_json() + "\n" for g in graded))
+    assert [c.verdict for c in graded[0].checks] == ONLY_THE_SECOND_IS_RIGHT
+    assert (graded[0].checks[1].input, graded[0].checks[1].expected) == ("1", "2")
     text = report_page([Artifact.of_folder(folder, folder.name)], "tiny").body
     assert "<summary>SFT: WA, reward 1.0</summary>" in text
     verdicts = re.findall(rf"^\| test \d+ of {len(CASES)} \| (\w+)", text, flags=re.M)

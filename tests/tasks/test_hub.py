@@ -52,18 +52,25 @@ def test_a_dataset_is_collected_through_datasets(tmp_path, clone):
     assert found == [*(f"p{i}" for i in range(6)), "p2", "p3", "p4", "p5", "p0", "p1", "p2"]
 
 
-def test_only_what_is_no_commit_is_asked_for(monkeypatch):
+def test_only_what_is_no_commit_is_asked_for_and_a_hub_out_of_reach_is_one_line(monkeypatch):
     asked: list[tuple[str, str]] = []
 
     class Api:
         def dataset_info(self, dataset, revision):
             asked.append((dataset, revision))
+            if revision == "gone":
+                raise ConnectionError("no route\nto host")
             return type("Info", (), {"sha": COMMIT})
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
-    assert hub.resolved(Source(name="s", kind="hub", dataset="a/b", revision=COMMIT), "s") == COMMIT
-    assert hub.resolved(Source(name="s", kind="hub", dataset="a/b", revision="v2"), "s") == COMMIT
+    source = Source(name="s", kind="hub", dataset="a/b", revision=COMMIT)
+    assert hub.resolved(source, "s") == COMMIT
+    assert hub.resolved(source.model_copy(update={"revision": "v2"}), "s") == COMMIT
     assert asked == [("a/b", "v2")]
+    with pytest.raises(ValueError, match=r"source 's': cannot load dataset=a/b revision=gone") as e:
+        hub.resolved(source.model_copy(update={"revision": "gone"}), "s")
+    assert "cannot be reached (no route). Without a network, name local copies" in str(e.value)
+    assert "\n" not in str(e.value)
 
 
 def test_rows_are_those_of_the_commit_and_not_of_its_branch():
@@ -76,19 +83,6 @@ def test_rows_are_those_of_the_commit_and_not_of_its_branch():
     assert named["split"] == "test"
     assert named["data_files"]["test"][:2] == [f"{base}/test.jsonl", f"{base}/test2.jsonl"]
     assert hub.arguments(Source(use="taco"), COMMIT)[0] == ("parquet",)
-
-
-def test_a_dataset_that_cannot_be_asked_for_is_one_line_with_the_way_out(monkeypatch):
-    class Api:
-        def dataset_info(self, dataset, revision):
-            raise ConnectionError("no route\nto host")
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
-    source = Source(name="s", kind="hub", dataset="a/b", revision="v2")
-    with pytest.raises(ValueError, match=r"source 's': cannot load dataset=a/b revision=v2") as e:
-        hub.resolved(source, "s")
-    assert "cannot be reached (no route). Without a network, name local copies" in str(e.value)
-    assert "\n" not in str(e.value)
 
 
 def test_a_file_that_breaks_off_is_named_with_its_row(clone):

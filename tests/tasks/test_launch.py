@@ -52,19 +52,6 @@ def test_the_machines_decide_how_processes_are_started(monkeypatch):
     assert launch.launcher_of(over) == "ray"
 
 
-def test_every_launcher_starts_the_same_command_on_its_nodes():
-    here = launch.command_of(JOB, SEVERAL, "local")
-    there = launch.command_of(JOB, SEVERAL, "slurm")
-    assert there[:2] == ["srun", "--nodes=2"]
-    node = there[there.index(sys.executable) :]
-    assert node[:5] == here[:5] == [sys.executable, "-P", "-m", "training.launch.node", str(JOB)]
-    assert said(node, "--at").startswith("slurm:")
-    assert "--rank" not in node  # SLURM_NODEID says it
-    for command in (here, node):
-        assert (said(command, "--nodes"), said(command, "--processes")) == ("2", "4")
-        assert said(command, "--sharding") == "full"
-
-
 SERVED = ["rl_math.engine=vllm_server", "rl_math.engine_runtime.data_parallel=4"]
 
 
@@ -87,25 +74,30 @@ def test_a_stage_without_an_address_serves_on_the_gpus_that_its_topology_leaves(
     assert launch_for(tiny.sft) == Launch()
 
 
-def test_the_server_runs_beside_the_first_machine_that_trains():
-    beside = ["-P", "-m", "training.vllm.sidecar", str(JOB), "--trainers"]
+def test_every_launcher_starts_the_same_command_and_the_server_beside_its_first_machine(
+    monkeypatch,
+):
+    node = [sys.executable, "-P", "-m", "training.launch.node", str(JOB)]
+    beside = [sys.executable, "-P", "-m", "training.vllm.sidecar", str(JOB), "--trainers"]
+    served = SEVERAL.model_copy(update={"server": OwnServer(gpus=2)})
+    for launcher in ("local", "slurm"):
+        plain, more = (launch.command_of(JOB, how, launcher) for how in (SEVERAL, served))
+        at = plain.index(sys.executable)
+        assert plain[:at] == (["srun", "--nodes=2", *plain[2:at]] if launcher == "slurm" else [])
+        assert plain[at : at + 5] == node
+        assert (said(plain, "--nodes"), said(plain, "--processes")) == ("2", "4")
+        assert said(plain, "--sharding") == "full"
+        assert more[at : at + 6] == beside
+        assert more[more.index("--") + 1 :][:5] == node
+        assert "--relative=0" not in more
+        # under Slurm the node says its rank itself, and a server gives way on all but the first
+        assert ("--slurm" in more) == ("--rank" not in plain) == (launcher == "slurm")
     one = launch.command_of(JOB, Launch(server=OwnServer(minutes=5)), "alone")
-    assert one[1:] == [*beside, "1", "--minutes", "5", "--", *launch.alone(JOB)]
-    several = SEVERAL.model_copy(update={"server": OwnServer(gpus=2)})
-    here = launch.command_of(JOB, several, "local")
-    assert here[1:6] == beside
-    assert here[here.index("--") + 1 :][2:4] == ["-m", "training.launch.node"]
-    there = launch.command_of(JOB, several, "slurm")
-    step = there[: there.index(sys.executable)]
-    assert step[0] == "srun"
-    assert "--relative=0" not in step
-    assert "--slurm" in there  # on the others it gives way to what trains
+    assert one == [*beside, "1", "--minutes", "5", "--", *launch.alone(JOB)]
 
-
-def test_a_server_apart_has_the_node_behind_those_that_train(monkeypatch):
     monkeypatch.setattr(launch, "slurm_nodes", lambda **_: ["n0", "n1", "n2", "n3"])
     apart = SEVERAL.model_copy(update={"server": OwnServer(gpus=8, apart=True)})
-    command = launch.command_of(JOB, apart, "slurm")
+    command = launch.command_of(JOB, apart, "slurm")  # on the node behind those that train
     assert said(command, "--host") == "n2"
     assert said(command, "--by").startswith("srun --relative=2 --nodes=1 --ntasks=1")
     step = command[command.index("--") + 1 :]
@@ -155,37 +147,32 @@ def test_a_lost_node_costs_a_restart_from_the_last_checkpoint_which_is_counted(r
     assert "signal 9" in lines[1]["why"]
 
 
+def test_a_lost_server_costs_a_restart_of_one_process_too(run):
+    assert run(f"{EXIT_WORKER_LOST}:4,0:8", Launch(server=OwnServer())) == 1
+
+
 def test_a_port_that_was_taken_meanwhile_is_no_loss(run):
     never = SEVERAL.model_copy(update={"restarts": 0})
     assert run(f"{PORT_TAKEN}:,{PORT_TAKEN}:,0:4", never) == 0
     assert not (run.out / "logs" / launch.RESTARTS).exists()
 
 
-LOST = f"{EXIT_WORKER_LOST}"
-FAILED = "^the child failed with exit code 1"
+LOST, TAKEN = f"{EXIT_WORKER_LOST}:", f"{PORT_TAKEN}:"
+FEW = SEVERAL.model_copy(update={"restarts": 2})
 
 
 @pytest.mark.parametrize(
-    ("ends", "how", "error", "tried"),
+    ("ends", "settings", "says", "tried"),
     [
-        ("1:", SEVERAL, FAILED, 1),  # fails by itself
-        ("1:4,1:", SEVERAL, FAILED, 2),  # after a new checkpoint once more, and not for ever
-        ("137:2,0:4", Launch(), "signal 9", 1),  # one process that is killed
-        (f"{LOST}:,{LOST}:", SEVERAL, "the last restart reached no new checkpoint", 2),
-        (
-            f"{LOST}:2,{LOST}:4,{LOST}:6,0:8",
-            SEVERAL.model_copy(update={"restarts": 2}),
-            r"2 times already \(topology.restarts\)",
-            3,
-        ),
-        (f"{PORT_TAKEN}:," * 9 + "0:", SEVERAL, f"exit code {PORT_TAKEN}", launch.PORT_TRIES),
+        ("1:", SEVERAL, "^the child failed with exit code 1", 1),  # by itself
+        ("1:4,1:", SEVERAL, "^the child failed with exit code 1", 2),  # after a new checkpoint
+        (f"{LOST},{LOST}", SEVERAL, "the last restart reached no new checkpoint", 2),
+        (f"{LOST}2,{LOST}4,{LOST}6,0:8", FEW, r"2 times already \(topology.restarts\)", 3),
+        (",".join([TAKEN] * 9), SEVERAL, f"exit code {PORT_TAKEN}", launch.PORT_TRIES),
+        ("137:2,0:4", Launch(), "signal 9", 1),  # one process, killed
     ],
 )
-def test_a_launch_that_gets_no_further_ends_the_stage(run, ends, how, error, tried):
-    with pytest.raises(ChildFailed, match=error):
-        run(ends, how)
-    assert len((run.out / "attempts").read_text()) == tried
-
-
-def test_a_lost_server_costs_a_restart_of_one_process_too(run):
-    assert run(f"{LOST}:4,0:8", Launch(server=OwnServer())) == 1
+def test_what_cannot_go_further_is_tried_no_more(run, ends, settings, says, tried):
+    with pytest.raises(ChildFailed, match=says):
+        run(ends, settings)
+    assert attempts(run.out) == tried

@@ -123,15 +123,13 @@ def test_a_score_near_zero_on_a_published_benchmark_is_said_in_words(tmp_path):
     assert "cannot solve" not in body(base, solved(tmp_path / "made", "sft", 0, name="made"))
 
 
-def test_unscored_answers_are_counted_and_are_no_zeros(tmp_path):
-    text = body(solved(tmp_path, "base", 0, unscored=10), solved(tmp_path, "sft", 3, unscored=2))
+def test_unscored_answers_are_counted_and_are_no_zeros_and_a_missing_sandbox_is_said(tmp_path):
+    base = solved(tmp_path, "base", 0, unscored=10, sandbox="none")
+    text = body(base, solved(tmp_path, "sft", 3, unscored=2))
     assert "12 of 20 answers could not be scored" in text
     assert table_rows(text, "Scores")["base"] == ["unscored"]
-
-
-def test_scores_judged_without_isolation_are_marked(tmp_path):
-    assert "Judged without isolation" in body(solved(tmp_path, "sft", 3, sandbox="none"))
-    assert "without isolation" not in body(solved(tmp_path, "base", 3))
+    assert "Judged without isolation" in text
+    assert "without isolation" not in body(solved(tmp_path, "rl_math", 3))
 
 
 def test_every_field_of_a_result_and_its_statement_is_printed(tmp_path):
@@ -181,9 +179,6 @@ def test_the_funnel_adds_up_and_groups_reasons_by_kind(tmp_path):
     assert rows["distill"] == ["–", "2", "1", "the endpoint gave no answer (1)"]
     assert "<summary>dedup: 4 rejected, 66.7 %</summary>" in text
     assert table_rows(text, "Rejected, and why")[f"same prompt as {0:016x}"][0] == "3"
-
-
-def test_a_reason_keeps_its_words_and_loses_its_numbers():
     reason = "'make 12 from 3' is a 9-gram of aime24 item 00deadbeef00cafe (coverage 0.25)"
     assert reason_kind(reason) == "… is a 9-gram of aime24 item … (coverage …)"
 
@@ -251,19 +246,9 @@ def test_plan_and_outcome_stand_beside_each_other_and_lead_to_every_run(tmp_path
     )
 
 
-def test_a_resumed_steps_later_line_replaces_the_earlier_one(tmp_path):
-    artifact = sft(tmp_path)
-    assert curves_of(artifact.folder / "logs/metrics.jsonl") == {"loss": {1: 3.0, 2: 2.0}}
-    assert [f.name for f in report_page([artifact], "tiny").figures] == ["sft_loss"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.44, "0.4 s"), (41.2, "41 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"),
-     (7500, "2 h 05 min")],
-)  # fmt: skip
-def test_durations_read_well(seconds, text):
-    assert duration(seconds) == text
+def test_durations_read_well():
+    found = [duration(seconds) for seconds in (0.44, 41.2, 59.6, 200, 7500)]
+    assert found == ["0.4 s", "41 s", "1 min 00 s", "3 min 20 s", "2 h 05 min"]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -277,6 +262,8 @@ def test_the_report_is_two_pages_and_the_plots_that_the_markdown_shows_in_any_or
         metrics = report.body(tmp_path / name, *order, settings=ReportSettings(profile="tiny"))
         assert metrics == {"stages": 3.0, "plots": 3.0, "aime24/avg": 1.0}
     assert files(tmp_path / "a") == files(tmp_path / "b")
+    # the later line of a resumed step counts
+    assert curves_of(inputs[1].folder / "logs/metrics.jsonl") == {"loss": {1: 3.0, 2: 2.0}}
     plots = {f"plots/{n}.svg" for n in ("funnel", "scores", "sft_loss")}
     assert set(files(tmp_path / "a")) == {"report.md", "report.html"} | plots
     text = (tmp_path / "a" / "report.md").read_text()

@@ -1,0 +1,213 @@
+"""The small home of the kills, its runs, and who is who among their processes.
+
+A role follows from what processes are to each other, not from a guess. A process may end while it
+is looked at; then it has none.
+"""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from home import KLEAR, ROOT, Home, eventually
+from processes import below, commanded
+
+GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
+SERVERS = ("prefect", "mlflow", "worker")
+POLL_S = 0.004  # some stages take hundredths of a second
+
+
+@dataclass
+class Attempt:
+    """A run under way: a `klear run`, or a run of the web form that the worker started."""
+
+    place: "Place"
+    log: Path
+    until: str
+    """The stage after which it ends."""
+    process: "subprocess.Popen[bytes] | None" = None
+    flow_run: str = ""
+    offset: int = 0
+
+    def text(self) -> str:
+        """What it has said so far."""
+        with suppress(FileNotFoundError), self.log.open("rb") as file:
+            file.seek(self.offset)
+            return file.read().decode(errors="replace")
+        return ""
+
+    def is_running(self, stage: str) -> bool:
+        """Whether it has begun to compute the stage (one that is cached never begins)."""
+        begun = rf"^  {stage} +(?!waiting|another)\S|- {stage}: computing \("
+        return re.search(begun, self.text(), re.MULTILINE) is not None
+
+    def is_over(self, stage: str) -> bool:
+        over = rf"^[✓=✗] {stage} |- {stage}: (computed|cached|failed) "
+        return re.search(over, self.text(), re.MULTILINE) is not None
+
+    def has_ended(self) -> bool:
+        if self.process is not None:
+            return self.process.poll() is not None
+        return self.place.has_ended(self.flow_run)
+
+    def wait(self) -> None:
+        assert eventually(self.has_ended), self.text()[-2000:]
+
+
+class Place(Home):
+    """A home whose store is apart, with one thread a process."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "tmp").mkdir(exist_ok=True)
+        super().__init__(
+            folder,
+            KLEAR_STORE=str(folder / "store"),
+            KLEAR_WORKER_LIMIT="2",
+            TMPDIR=str(folder / "tmp"),
+            OMP_NUM_THREADS="1",
+            PYTHONUNBUFFERED="1",
+            NO_PROXY="127.0.0.1",
+        )
+        self._attempts = 0
+
+    def attempt(self, *words: str, until: str = "report") -> Attempt:
+        """`klear run` in the background; its log is read while it goes on."""
+        self._attempts += 1
+        log = self.folder / f"run-{self._attempts:03d}.log"
+        command = [*KLEAR, "run", str(self.profile), "--until", until, *words]
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command, env=self.environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        return Attempt(self, log, until, process)
+
+    def attempt_by_form(self, settings: Mapping[str, Any], until: str) -> Attempt:
+        """The Submit button of the profile's web form, with the small profile's values in it."""
+        log = self.home / "logs" / "worker.log"
+        offset = log.stat().st_size if log.exists() else 0
+        run = self.submit("tiny", settings=dict(settings), until=until)
+        return Attempt(self, log, until, flow_run=run, offset=offset)
+
+    def processes(self) -> list[psutil.Process]:
+        """Living processes that have this place's KLEAR_HOME in their environment."""
+        mark = f"KLEAR_HOME={self.home}"
+        return [p for p in psutil.process_iter() if _has(p, mark)]
+
+    def processes_of_runs(self) -> list[psutil.Process]:
+        """Those of them that belong to a run: neither servers nor what servers need."""
+        servers = {os.getpid()}
+        with suppress(FileNotFoundError):
+            for pid in self.servers().values():
+                servers |= {pid, *(p.pid for p in below(pid))}
+        return [p for p in self.processes() if p.pid not in servers]
+
+
+@contextmanager
+def place_in(folder: Path) -> Iterator[Place]:
+    """A place whose servers run inside of the block."""
+    place = Place(folder)
+    place.klear("up")
+    try:
+        yield place
+    finally:
+        place.command("down")
+
+
+def flow(attempt: Attempt) -> list[psutil.Process]:
+    """The process that executes the flow: `klear run`, or the worker's engine."""
+    if attempt.process is None:
+        return commanded("prefect.engine", attempt.place.processes())
+    with suppress(*GONE):
+        return [psutil.Process(attempt.process.pid)]
+    return []
+
+
+def child(attempt: Attempt) -> list[psutil.Process]:
+    """The stage's own process: it trains or generates, or computes a part."""
+    tree = [p for top in flow(attempt) for p in below(top.pid)]
+    trains = [p for p in tree if _words(p)[1:4] == ["-P", "-m", "training.launch.child"]]
+    return trains or commanded("spawn_main", tree)
+
+
+def judge_worker(attempt: Attempt) -> list[psutil.Process]:
+    """Pebble's workers, forks of Python's fork server, once they have started a sandbox."""
+    tree = [p for top in flow(attempt) for p in below(top.pid)]
+    found = {p.pid: p for p in commanded("multiprocessing.forkserver", tree)}
+    return [p for p in found.values() if _parent(p) in found and _children(p)]
+
+
+def sandbox(attempt: Attempt) -> list[psutil.Process]:
+    """What a judge's worker has started: the sandbox around programs."""
+    return [p for worker in judge_worker(attempt) for p in _children(worker)]
+
+
+def _server(name: str) -> Callable[[Attempt], list[psutil.Process]]:
+    def find(attempt: Attempt) -> list[psutil.Process]:
+        with suppress(*GONE, KeyError):
+            return [psutil.Process(attempt.place.servers()[name])]
+        return []
+
+    return find
+
+
+ROLES: dict[str, Callable[[Attempt], list[psutil.Process]]] = {
+    "flow": flow,
+    "child": child,
+    "judge worker": judge_worker,
+    "sandbox": sandbox,
+    **{name: _server(name) for name in SERVERS},
+}
+
+
+def kill(victim: psutil.Process) -> bool:
+    """SIGKILL; False if there was nobody left to kill."""
+    with suppress(psutil.NoSuchProcess):
+        victim.kill()
+        return True
+    return False
+
+
+def reach(attempt: Attempt, stage: str, seconds: float) -> bool:
+    """Wait until the stage has run for so long; False when it or the run is over before that."""
+    since, looks = None, 0
+    deadline = time.monotonic() + 900
+    while time.monotonic() < deadline:
+        if since is None and attempt.is_running(stage):
+            since = time.monotonic()
+        if since is not None and time.monotonic() - since >= seconds:
+            return not attempt.is_over(stage)
+        looks += 1
+        if looks % 16 == 0 and (attempt.is_over(stage) or attempt.has_ended()):
+            return False
+        time.sleep(POLL_S)
+    raise AssertionError(f"{stage} did not begin; the run says:\n{attempt.text()[-2000:]}")
+
+
+def _words(process: psutil.Process) -> list[str]:
+    with suppress(*GONE):
+        return process.cmdline()
+    return []
+
+
+def _parent(process: psutil.Process) -> int | None:
+    with suppress(*GONE):
+        return process.ppid()
+    return None
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    return [p for p in below(process.pid) if _parent(p) == process.pid]
+
+
+def _has(process: psutil.Process, mark: str) -> bool:
+    with suppress(OSError, *GONE):
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        return mark.encode() in environment and process.status() != psutil.STATUS_ZOMBIE
+    return False
