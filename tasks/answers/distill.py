@@ -97,12 +97,11 @@ def write_outputs(out: Path, plan: Plan, engine: EngineSettings) -> dict[str, fl
         for recording in recordings(engine) if engine.kind == "recorded" else ():
             if isinstance(recording, Rejected):
                 rejected.write(recording)
-            elif (
-                recording.grade and (recording.grade.problem_id, recording.grade.index) in answered
-            ):
+            elif recording.grade:
                 grades.append(recording.grade)
     if engine.kind == "recorded" and engine.grade_field:
-        found["grades"] = float(write_table(out / "grades.parquet", Grade, grades))
+        asked = (g for g in grades if (g.problem_id, g.index) in answered)
+        found["grades"] = float(write_table(out / "grades.parquet", Grade, asked))
     return found
 
 
@@ -110,12 +109,10 @@ def write_outputs(out: Path, plan: Plan, engine: EngineSettings) -> dict[str, fl
 def distill(out: Path, problems: Artifact, *, settings: SampleSettings, seed: int) -> Metrics:
     """Up to 16 answers a prompt (§3.1: R1-0528 teaches; §3.2.1: R1-0120 curates)."""
     chosen = chosen_problems(problems, settings.sources)
-    plan, source = Plan(chosen, range(settings.samples_per_prompt), seed), "kept.parquet"
+    plan = Plan(chosen, range(settings.samples_per_prompt), seed)
+    tests = problems.file("kept.parquet")
     speed, stopped = within_budget(
-        out,
-        plan,
-        settings,
-        lambda limit: ask_in_rounds(out, plan, problems.file(source), settings, limit),
+        out, plan, settings, lambda limit: ask_in_rounds(out, plan, tests, settings, limit)
     )
     counts = write_outputs(out, plan, settings.engine)
     if settings.early_stop:

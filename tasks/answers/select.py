@@ -26,7 +26,7 @@ class Prompt:
     domain: Domain
     source: str
     label: Label
-    judgeable: bool
+    judgeable: bool = True  # tables written before prompts could lack gold have no such column
 
 
 def unfit(sample: Sample, settings: SelectSettings) -> str | None:

@@ -2,12 +2,11 @@
 
 K-Center-Greedy (Tables 4-5; Sener & Savarese, arXiv 1708.00489) runs on the vectors of the distinct
 prompts; the answers then come round by round, one for every picked prompt, until the subset is
-full. Vectors and picks are kept in the scratch folder, so a killed stage goes on where it was.
+full. Vectors are kept in the scratch folder, so a killed stage need not make them again.
 """
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +27,6 @@ GRID = 2.0**-20
 BLOCK = 4096
 """Points that are brought up to date at once, if as many bounds are that large."""
 ROWS_A_PRODUCT = 512
-SECONDS_PER_CHECKPOINT = 60.0
 
 
 def choose(
@@ -60,7 +58,7 @@ def choose(
             prompts = [prompt_of(id_) for id_ in order]
             points = _vectors(prompts, settings.embedding, seed, scratch)
             first = int(np.random.default_rng(seed).integers(len(order)))
-            picks, radius[name] = k_center_greedy(points, wanted, first, scratch / "picks.npz")
+            picks, radius[name] = k_center_greedy(points, wanted, first)
             order = [order[i] for i in picks]
         rounds = sorted(  # the first answer of every prompt, then the second of every prompt
             (turn, place, row)
@@ -123,28 +121,19 @@ def tfidf_svd(prompts: list[str], dimensions: int, seed: int) -> np.ndarray:
     return np.asarray(normalize(reduced))
 
 
-def k_center_greedy(
-    points: np.ndarray, k: int, first: int = 0, checkpoint: Path | None = None
-) -> tuple[list[int], float]:
+def k_center_greedy(points: np.ndarray, k: int, first: int = 0) -> tuple[list[int], float]:
     """Pick `k` of `points` [n, d], `first` and then always the point farthest from all picks; also
     the distance of the farthest point to its pick.
 
     Distances are Euclidean; of equally far points the lowest index wins. Raises ValueError when k
-    is not in 1..n or a coordinate is not finite. With `checkpoint` the state is saved there once a
-    minute, and a second call goes on from it.
+    is not in 1..n or a coordinate is not finite.
     """
     if not 1 <= k <= len(points):
         raise ValueError(f"cannot pick {k} of {len(points)} points")
     greedy = _Greedy(np.asarray(points, np.float64), first)
-    if checkpoint and checkpoint.exists():
-        greedy.load(checkpoint)
-    saved = time.monotonic()
     while len(greedy.picks) < k:
         greedy.pick(greedy.farthest())
         report(len(greedy.picks), k, "picks")
-        if checkpoint and time.monotonic() - saved > SECONDS_PER_CHECKPOINT:
-            greedy.save(checkpoint)
-            saved = time.monotonic()
     return greedy.picks, float(np.sqrt(max(greedy.bound[greedy.farthest()], 0.0)))
 
 
@@ -192,14 +181,3 @@ class _Greedy:
             apart = self.squares[rows, None] + self.squares[new] - 2 * products
             self.bound[rows] = np.minimum(self.bound[rows], np.maximum(apart.min(axis=1), 0.0))
             self.seen[rows] = len(self.picks)
-
-    def save(self, path: Path) -> None:
-        """Write the state, whole or not at all."""
-        partial = path.with_name(f"partial-{path.name}")
-        np.savez(partial, picks=self.picks, bound=self.bound, seen=self.seen)
-        os.replace(partial, path)
-
-    def load(self, path: Path) -> None:
-        with np.load(path) as state:
-            self.picks = state["picks"].tolist()
-            self.bound, self.seen = state["bound"], state["seen"]

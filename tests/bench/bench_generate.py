@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -33,10 +34,10 @@ ENGINES = ("vllm", "transformers", PEER)
 def requests(count: int) -> list[Request]:
     rng = random.Random(0)
     halves = (f.generate(rng, count // 2, "test") for f in (countdown, by_example))
-    problems = [p for half in halves for p in half]
     return [
         Request(problem_id=p.id, index=0, prompt=p.prompt, seed=request_seed(0, p.id, 0))
-        for p in problems
+        for half in halves
+        for p in half
     ]
 
 
@@ -65,16 +66,11 @@ def with_generate(checkpoint: str, asked: list[Request]) -> tuple[int, float]:
             chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
         )
         out = model.generate(
-            **inputs,
-            do_sample=True,
-            temperature=SAMPLING.temperature,
-            top_p=SAMPLING.top_p,
-            top_k=0,
-            max_new_tokens=SAMPLING.max_tokens,
-        )
-        answers = out[:, inputs["input_ids"].shape[1] :]
-        ended = (answers == tokenizer.eos_token_id).int().cumsum(-1)
-        tokens += int((ended - (answers == tokenizer.eos_token_id).int() == 0).sum())
+            **inputs, do_sample=True, temperature=SAMPLING.temperature, top_p=SAMPLING.top_p,
+            top_k=0, max_new_tokens=SAMPLING.max_tokens,
+        )  # fmt: skip
+        ends = (out[:, inputs["input_ids"].shape[1] :] == tokenizer.eos_token_id).int()
+        tokens += int((ends.cumsum(-1) - ends == 0).sum())
     return tokens, time.monotonic() - began
 
 
@@ -90,21 +86,17 @@ def with_engine(kind: str, checkpoint: str, asked: list[Request]) -> tuple[int, 
 
 
 def measure(name: str, checkpoint: str, count: int) -> None:
-    """Body of one child process: its figures as JSON on the last line."""
-    asked = requests(count)
-    began = time.monotonic()
-    if name == PEER:
-        tokens, seconds = with_generate(checkpoint, asked)
-    else:
-        tokens, seconds = with_engine(name, checkpoint, asked)
-    start = time.monotonic() - began - seconds
-    print(json.dumps({"tokens": tokens, "rate": tokens / seconds, "start": start}))
+    """Body of one child process: its rate and the seconds before as JSON on the last line."""
+    asked, began = requests(count), time.monotonic()
+    run = with_generate if name == PEER else partial(with_engine, name)
+    tokens, seconds = run(checkpoint, asked)
+    print(json.dumps({"rate": tokens / seconds, "start": time.monotonic() - began - seconds}))
 
 
 def run_child(name: str, checkpoint: str, count: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--measure", name, "--checkpoint", checkpoint]
     command += ["--requests", str(count)]
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")

@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import pickle
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
+from zlib import compress
 
 import pytest
 
@@ -78,18 +81,17 @@ def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, tmp_path, caps
 def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpoint(
     endpoint_of, sums, tmp_path, capsys
 ):
-    options = ("--temperature", 0.7, "--top-p", 0.8, "--top-k", 20, "--repetition-penalty", 1.05,
-               "--max-tokens", 77, "--limit", 2, "--k", 1)  # fmt: skip
+    asked = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05,
+             "max_tokens": 77}  # fmt: skip
+    options = [x for n, value in asked.items() for x in (f"--{n.replace('_', '-')}", value)]
+    out = ("--out", tmp_path / "o", "--limit", 2, "--k", 1)
     with endpoint_of(say=right_on_even) as endpoint:
-        code, out, _ = evaluated(
-            capsys, endpoint.url, "--bench", sums, "--out", tmp_path / "o", *options
-        )
+        code, said, _ = evaluated(capsys, endpoint.url, "--bench", sums, *out, *options)
     assert code == 0
     body = endpoint.bodies[0]
     assert body["messages"][0]["content"].endswith("put your final answer within \\boxed{}.")
-    names = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens")
-    assert [body[n] for n in names] == [0.7, 0.8, 20, 1.05, 77]
-    assert "top_k 20, repetition penalty 1.05" in out
+    assert {n: body[n] for n in asked} == asked
+    assert "top_k 20, repetition penalty 1.05" in said
     assert results(tmp_path / "o")[0]["problems"] == 2
 
 
@@ -109,16 +111,29 @@ def test_benchmarks_of_the_catalogue_are_read_below_a_root(endpoint_of, tmp_path
     assert found["hmmt25"][0] == found["math500"][0] == 30
 
 
+def published(text: str, output: str, date: str, starter: str = "") -> dict[str, str]:
+    """A row of LiveCodeBench: one hidden test, packed; a functional problem through metadata."""
+    test = {"input": text, "output": output, "testtype": "functional" if starter else "stdin"}
+    return {
+        "question_content": f"Find {output}.", "starter_code": starter, "contest_date": date,
+        "metadata": '{"func_name": "double"}' if starter else "{}", "public_test_cases": "[]",
+        "private_test_cases": b64encode(compress(pickle.dumps(json.dumps([test])))).decode(),
+    }  # fmt: skip
+
+
 def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on_hidden_tests(
     endpoint_of, tmp_path, capsys
 ):
-    """Rows in the published form: hidden tests packed, a functional problem through metadata."""
+    starter = "class Solution:\n    def double(self, n):"
+    rows = [published("5", "7", "2024-09-01T00:00:00"),  # 5 + 1 is not 7
+            published("21", "42", "2025-02-08T00:00:00", starter)]  # fmt: skip
     file = tmp_path / "lcb.jsonl"
-    file.write_text("".join(json.dumps(r) + "\n" for r in _published_rows()))
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
 
     def program(prompt: str) -> str:
-        body = "class Solution:\n    def double(self, n):\n        return 2 * n"
-        text = body if "class Solution" in prompt else "print(int(input()) + 1)"
+        text = (
+            f"{starter}\n        return 2 * n" if starter in prompt else "print(int(input()) + 1)"
+        )
         return f"<think>\nhm\n</think>\n\n```python\n{text}\n```"
 
     with endpoint_of(say=program) as endpoint:
@@ -127,44 +142,14 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
             "--files", f"livecodebench={file}", "--out", tmp_path / "o",
         )  # fmt: skip
     assert code == 0, err
-    v5, v6 = results(tmp_path / "o")
-    assert [(r["name"], r["problems"], r["avg"]) for r in (v5, v6)] == [
-        ("lcb_v5", 2, 0.5), ("lcb_v6", 1, 1.0)
+    assert [(r["name"], r["problems"], r["avg"], r["shared"]) for r in results(tmp_path / "o")] == [
+        ("lcb_v5", 2, 0.5, {"lcb_v6": 1}), ("lcb_v6", 1, 1.0, {"lcb_v5": 1})
     ]  # fmt: skip
-    assert (v5["shared"], v6["shared"]) == ({"lcb_v6": 1}, {"lcb_v5": 1})
-    assert "1 of its problems are also in lcb_v6" in out
     page = (tmp_path / "o" / "leaderboard.html").read_text()
     assert page.index("teacher-r1") < page.index("Klear-Reasoner-8B")
     assert "1 of its problems are also in lcb_v6" in page
+    assert "1 of its problems are also in lcb_v6" in out
     assert endpoint.attempts.total() == 2  # the shared problem is asked once
-
-
-def _published_rows() -> list[dict[str, str]]:
-    import base64
-    import pickle
-    import zlib
-
-    def packed(tests: list[dict[str, str]]) -> str:
-        return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(tests)))).decode()
-
-    def test(text: str, output: str, kind: str) -> dict[str, str]:
-        return {"input": text, "output": output, "testtype": kind}
-
-    return [
-        {
-            "question_content": "Add two to the number.", "starter_code": "",
-            "contest_date": "2024-09-01T00:00:00", "metadata": "{}",
-            "public_test_cases": json.dumps([test("1", "2", "stdin")]),
-            "private_test_cases": packed([test("5", "7", "stdin")]),  # 5 + 1 is not 7
-        },
-        {
-            "question_content": "Double the number.",
-            "starter_code": "class Solution:\n    def double(self, n):",
-            "contest_date": "2025-02-08T00:00:00", "metadata": '{"func_name": "double"}',
-            "public_test_cases": json.dumps([test("1", "2", "functional")]),
-            "private_test_cases": packed([test("21", "42", "functional")]),
-        },
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -212,22 +197,15 @@ def test_a_wrong_model_or_key_is_one_line_that_holds_no_key(
     assert KEY not in out + err
 
 
-def test_two_evaluations_do_not_mix_in_one_folder(endpoint_of, sums, tmp_path, capsys):
-    with endpoint_of(say=right_on_even) as endpoint:
-        shared = (endpoint.url, "--bench", sums, "--limit", 1, "--out", tmp_path / "o")
-        assert evaluated(capsys, *shared)[0] == 0
-        code, _, err = evaluated(capsys, *shared, "--temperature", 0)
-    assert code == 1
-    assert "holds another evaluation" in err
-
-
-def test_verdicts_of_another_judge_are_not_shown_as_those_of_this_one(
+def test_neither_settings_nor_judges_mix_in_one_folder(
     endpoint_of, sums, tmp_path, capsys, monkeypatch
 ):
     with endpoint_of(say=right_on_even) as endpoint:
         shared = (endpoint.url, "--bench", sums, "--limit", 1)
         assert evaluated(capsys, *shared, "--out", tmp_path / "o")[0] == 0
         assert evaluated(capsys, *shared)[0] == 0
+        code, _, err = evaluated(capsys, *shared, "--out", tmp_path / "o", "--temperature", 0)
+        assert (code, "holds another evaluation" in err) == (1, True), err
         monkeypatch.setattr(eval_run, "GRADER_VERSION", eval_run.GRADER_VERSION + 1)
         code, _, err = evaluated(capsys, *shared, "--out", tmp_path / "o")
         assert (code, "judge differ" in err) == (1, True), err

@@ -1,6 +1,5 @@
 """Asking an engine: a pilot, an estimate, no money beyond what was approved; whose key it is."""
 
-import json
 import math
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime, EngineSettings
 from eval.records import Problem, Sample
 from eval.tables import write_table
-from tasks.answers.asking import NeedsApproval, Plan, api_key, pilot_of
+from tasks.answers.asking import NeedsApproval, Plan, pilot_of
 from tasks.answers.distill import distill
 from tasks.store.store import Artifact
 from training.engines import generate
@@ -89,10 +88,6 @@ def test_what_was_approved_is_spent_and_nothing_is_paid_twice(tmp_path, problems
     assert run(tmp_path / "o", problems, approve_above=10)["samples"] == len(Paid.asked) == 80
 
 
-def test_below_the_set_cost_nobody_is_asked(tmp_path, problems):
-    assert run(tmp_path / "o", problems, approve_above=200)["samples"] == 80
-
-
 def test_when_answers_cost_more_than_the_pilot_said_asking_stops_at_what_is_allowed(
     tmp_path, problems, monkeypatch
 ):
@@ -131,21 +126,12 @@ def test_the_budget_does_not_change_the_key_of_the_stage():
     assert key_of(SampleSettings(engine=gate)) == key_of(SampleSettings(engine=none))
 
 
-def test_curves_of_tokens_and_cost_are_written_while_answers_come(tmp_path, problems):
-    run(tmp_path / "o", problems)
-    lines = (tmp_path / "o" / "logs" / "metrics.jsonl").read_text().splitlines()
-    last = json.loads(lines[-1])
-    assert last["step"] == 80
-    assert last["metrics"]["generated/tokens"] == sum(TOKENS.values()) * 2
-    assert last["metrics"]["generated/cost/s"] == pytest.approx(120)
-
-
 SCRIPT = f"""
 from prefect.testing.utilities import prefect_test_harness
 from configs.settings.engines import EngineSettings
 from tasks.answers.asking import api_key
 from training.engines.interface import EngineError
-with prefect_test_harness():
+with prefect_test_harness(server_startup_timeout=150):
     from prefect.blocks.system import Secret
     Secret(value={KEY!r}).save("teacher-key")
     engine = EngineSettings(kind="openai", model="m", base_url="http://127.0.0.1/v1",
@@ -170,11 +156,6 @@ def test_the_key_comes_from_the_named_block_and_settings_hold_its_name_only():
     assert "teacher-key" in settings
     assert refused.startswith("refused: the Prefect Secret block 'missing' cannot be read")
     assert "api_key_env" in refused
-
-
-def test_without_a_block_the_environment_variable_counts():
-    engine = EngineSettings(kind="openai", model="m", base_url="http://127.0.0.1/v1")
-    assert api_key(engine) is None
 
 
 @pytest.mark.parametrize("url", ["http://user:word@host/v1", "https://host/v1?key=abc", "host/v1"])

@@ -1,9 +1,4 @@
-import gzip
-import json
-from collections import Counter, defaultdict
 from pathlib import Path
-
-import pytest
 
 from configs.settings.data import FilterRLSettings
 from eval.records import Problem, Rejected, Score, StdinCase, TestSuite
@@ -11,7 +6,6 @@ from eval.tables import read_table, write_table
 from tasks.answers.filter_rl import filter_rl
 from tasks.store.store import Artifact
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 TESTS = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="1"),))
 
 
@@ -68,18 +62,3 @@ def test_unscored_answers_leave_the_share_and_too_few_scored_ones_prove_nothing(
     assert kept == ["math5"]
     assert rejected == {"math7": "only 7 of 16 samples were scored", "code": "no samples"}
     assert metrics["rejected_too_few_scored"] == metrics["rejected_unsampled"] == 1.0
-
-
-def test_a_majority_of_real_answers_is_rare_on_aime24(tmp_path: Path):
-    path = DATA / "skythought_cot" / "aime24.jsonl.gz"
-    if not path.exists():
-        pytest.skip("needs ../shared/data/skythought_cot/aime24.jsonl.gz")
-    marks: dict[str, Counter[bool]] = defaultdict(Counter)
-    with gzip.open(path, "rt") as lines:
-        for row in map(json.loads, lines):
-            marks[f"aime{row['idx']}"][row["correct"]] += 1
-    rows = {id_: scores(id_, count[True], count[False]) for id_, count in marks.items()}
-    metrics, kept, _ = run(tmp_path, rows)
-    assert set(kept) == {id_ for id_, count in marks.items() if count[True] > count[False]}
-    assert metrics["kept"] + metrics["rejected"] == 30.0
-    assert 0 < len(kept) < 10

@@ -144,27 +144,6 @@ def test_an_impossible_size_or_a_point_that_is_nowhere_is_an_error():
         k_center_greedy(points, 2)
 
 
-def test_killed_picks_go_on_from_their_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    points = np.random.default_rng(0).normal(size=(300, 8))
-    whole = k_center_greedy(points, 100)
-    monkeypatch.setattr(subset, "SECONDS_PER_CHECKPOINT", 0.0)
-    path, real, saved = tmp_path / "picks.npz", subset._Greedy.save, []
-
-    def dies(self, to: Path) -> None:
-        real(self, to)
-        saved.append(len(self.picks))
-        if saved[-1] > 50:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(subset._Greedy, "save", dies)
-    with pytest.raises(KeyboardInterrupt):
-        k_center_greedy(points, 100, checkpoint=path)
-    monkeypatch.setattr(subset._Greedy, "save", lambda self, _: saved.append(len(self.picks)))
-    before = len(saved)
-    assert k_center_greedy(points, 100, checkpoint=path) == whole
-    assert saved[before] > 50  # nothing is picked again
-
-
 def test_prompts_of_the_same_words_are_the_same_point(tmp_path: Path):
     points = embed(PROMPTS, EmbeddingSettings(), 0, tmp_path)
     assert np.array_equal(points[0], points[3])

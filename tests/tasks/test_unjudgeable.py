@@ -53,29 +53,32 @@ def test_every_answer_to_it_is_unscored_with_the_reason_and_never_zero(problem, 
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> dict[str, Artifact]:
-    """problems, samples (one each), their scores and difficulties, by the stages themselves."""
-    for name in ("problems", "samples", "scores", "strata"):
-        (tmp_path / name).mkdir()
+def stages(tmp_path: Path) -> tuple[Artifact, dict[str, float]]:
+    """A folder of problems, samples (one each), their scores and difficulties, by the stages
+    themselves, and what these counted."""
     samples = [Sample(problem_id=p.id, index=0, model="m", text=TEXT) for p in PROBLEMS]
-    write_table(tmp_path / "problems" / "kept.parquet", Problem, PROBLEMS)
-    write_table(tmp_path / "samples" / "samples.parquet", Sample, samples)
-    made = {n: Artifact.of_folder(tmp_path / n) for n in ("problems", "samples")}
-    metrics = judge.body(
-        tmp_path / "scores", *made.values(), settings=JudgeStageSettings(judge=ONE_WORKER)
-    )
-    assert (metrics["unscored"], metrics["not_judgeable"], metrics["correct_share"]) == (2, 2, 1)
-    made["scores"] = Artifact.of_folder(tmp_path / "scores")
-    metrics = difficulty.body(tmp_path / "strata", *made.values(), settings=DifficultySettings())
-    assert (metrics["easy"], metrics["unrated"], metrics["not_judgeable"]) == (1, 2, 2)
-    made["strata"] = Artifact.of_folder(tmp_path / "strata")
-    return made
+    write_table(tmp_path / "kept.parquet", Problem, PROBLEMS)
+    write_table(tmp_path / "samples.parquet", Sample, samples)
+    data = Artifact.of_folder(tmp_path)
+    found = judge.body(tmp_path, data, data, settings=JudgeStageSettings(judge=ONE_WORKER))
+    data = Artifact.of_folder(tmp_path)
+    rated = difficulty.body(tmp_path, data, data, data, settings=DifficultySettings())
+    (tmp_path / "out").mkdir()
+    return Artifact.of_folder(tmp_path), {**found, **rated}
 
 
-def test_it_is_unrated(tables):
-    rows = read_table(tables["strata"].file("difficulty.parquet"), Difficulty)
-    rated = [(r.label, r.pass_rate) for r in rows]
-    assert rated == [("easy", 1.0), ("unrated", None), ("unrated", None)]
+def reasons(data: Artifact) -> list[str]:
+    return [r.reason for r in read_table(data.folder / "out" / "rejected.parquet", Rejected)]
+
+
+def test_it_is_unscored_and_unrated(stages):
+    data, counted = stages
+    assert (counted["unscored"], counted["not_judgeable"], counted["correct_share"]) == (2, 2, 1)
+    assert (counted["easy"], counted["unrated"]) == (1, 2)
+    rows = read_table(data.file("difficulty.parquet"), Difficulty)
+    assert [(r.label, r.pass_rate) for r in rows] == [
+        ("easy", 1.0), ("unrated", None), ("unrated", None),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -86,33 +89,26 @@ def test_it_is_unrated(tables):
         (SelectSettings(difficulty="easy"), ["gold"]),
     ],
 )
-def test_the_mixed_set_keeps_it_and_what_asks_for_gold_says_why_not(
-    tables, tmp_path, settings, kept
-):
-    (tmp_path / "out").mkdir()
-    metrics = select.body(tmp_path / "out", *tables.values(), settings=settings, seed=0)
-    examples = list(read_table(tmp_path / "out" / "kept.parquet", Example))
+def test_the_mixed_set_keeps_it_and_what_asks_for_gold_says_why_not(stages, settings, kept):
+    data, _ = stages
+    out = data.folder / "out"
+    metrics = select.body(out, data, data, data, data, settings=settings, seed=0)
+    examples = list(read_table(out / "kept.parquet", Example))
     assert [e.source for e in examples] == kept
     assert [e.correct for e in examples if e.source == "none"] == [None] * kept.count("none")
-    rejected = list(read_table(tmp_path / "out" / "rejected.parquet", Rejected))
-    assert [r.reason for r in rejected] == ["not judgeable"] * (3 - len(kept))
+    assert reasons(data) == ["not judgeable"] * (3 - len(kept))
     assert metrics.get("rejected/not judgeable", 0) == 3 - len(kept)
 
 
-def test_rl_rejects_it_before_and_after_it_is_sampled_and_counts_it(tables, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-
-    def rejected() -> list[str]:
-        return [r.reason for r in read_table(out / "rejected.parquet", Rejected)]
-
-    fewest = FilterTestsSettings(min_tests=1)
-    metrics = filter_tests.body(out, tables["problems"], settings=fewest)
+def test_rl_rejects_it_before_and_after_it_is_sampled_and_counts_it(stages):
+    data, _ = stages
+    out = data.folder / "out"
+    metrics = filter_tests.body(out, data, settings=FilterTestsSettings(min_tests=1))
     assert (metrics["kept"], metrics["not_judgeable"]) == (1, 2)
-    assert rejected() == [NO_GOLD, NO_GOLD]
-    metrics = filter_rl.body(out, tables["problems"], tables["scores"], settings=FilterRLSettings())
+    assert reasons(data) == [NO_GOLD, NO_GOLD]
+    metrics = filter_rl.body(out, data, data, settings=FilterRLSettings())
     assert (metrics["kept"], metrics["rejected_not_judgeable"]) == (1, 2)
-    assert rejected() == [NO_GOLD, NO_GOLD]
+    assert reasons(data) == [NO_GOLD, NO_GOLD]
 
 
 def test_tables_written_before_prompts_could_lack_gold_are_read(tmp_path):

@@ -57,9 +57,3 @@ def test_a_second_run_computes_only_the_parts_that_are_missing(
     run_embed(job)
     assert asked == [TEXTS[2:4]]
     assert np.array_equal(np.load(parts[1]), before[1])
-
-
-def test_a_model_that_is_not_there_is_an_error_with_its_name(tmp_path: Path):
-    wrong = EmbeddingSettings(kind="transformers", model=str(tmp_path / "nothing"))
-    with pytest.raises(ValueError, match="nothing cannot be loaded"):
-        Embedder(wrong)

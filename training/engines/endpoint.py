@@ -31,8 +31,8 @@ FATAL = {
 }
 """Statuses that no waiting changes; once answers came, a broken balancer may send one."""
 OVERLOADED = (429, 503)
-PASSING = (408, 409, *OVERLOADED)
-"""Statuses below 500, and one above, that say nothing about the request itself."""
+PASSING = (408, 409, 429)
+"""Statuses below 500 that say nothing about the request itself."""
 INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang
 FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
 OPENED, CLOSED = "<think>", "</think>"
@@ -170,8 +170,8 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
         """
         asked = (self.settings.served_model or self.settings.model).rpartition("/")[2].lower()
         plain = name.rpartition("/")[2].lower()
-        if not plain or plain in asked or asked in plain:
-            self._asked_name_came = self._asked_name_came or bool(plain)
+        if plain in asked or asked in plain:
+            self._asked_name_came |= bool(plain)
             return
         self._other_names[plain] += 1
         (usual, times), *_ = self._other_names.most_common(1)
@@ -187,19 +187,17 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
             )
 
     def _fatal(self, status: int) -> EngineError:
-        settings = self.settings
-        line = f"{FATAL[status]} (HTTP {status}) by {settings.base_url} for model {settings.model}"
+        s = self.settings
+        hint = f"the key is in the environment variable {s.api_key_env or '(none is named)'}"
+        if s.api_key_block:
+            hint = f"the key is in the Prefect Secret block {s.api_key_block}"
         if status == 404:
             try:
-                served = served_models(settings.base_url, self._key)
-                line += f"; it serves: {', '.join(served[:8]) or 'nothing'}"
+                hint = f"it serves: {', '.join(served_models(s.base_url, self._key)[:8])}"
             except EngineError:
-                line += "; base_url usually ends in /v1"
-        elif settings.api_key_block:
-            line += f"; the key is in the Prefect Secret block {settings.api_key_block}"
-        elif settings.api_key_env:
-            line += f"; the key is in the environment variable {settings.api_key_env}"
-        return EngineError(line)
+                hint = "base_url usually ends in /v1"
+        what = f"{FATAL[status]} (HTTP {status})"
+        return EngineError(f"{what} by {s.base_url} for model {s.model}; {hint}")
 
     def _words(self, error: openai.APIStatusError) -> str:
         """The first words of what the server says, without the key."""

@@ -95,10 +95,11 @@ def generate(
 
         def tell() -> None:
             found = journal.figures(settings.runtime) | {"tokens_per_second": speed()}
+            money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
+            note = f"{speed():.0f} tok/s, {found['tokens']:,.0f} tokens{money}"
             with suppress(OSError):  # a full disk ends the run at the next answer, which says so
                 curves.append(len(journal), {f"generated/{n}": x for n, x in found.items()})
-            money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
-            report(done, total, f"{speed():.0f} tok/s, {found['tokens']:,.0f} tokens{money}")
+                report(done, total, note)
 
         if spent():
             raise SpentApproved(cost(), len(journal))

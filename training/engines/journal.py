@@ -76,8 +76,10 @@ class Journal:
     def _count(self, row: dict[str, Any], size: int) -> None:
         self._offsets[row["problem_id"], row["index"]] = self._end
         self._end += size
-        tokens = {"tokens": row["completion_tokens"], "prompt_tokens": row["prompt_tokens"]}
-        self._tokens[row.get("part", "")].update(samples=1, **tokens)
+        counts = self._tokens[row.get("part", "")]
+        counts["samples"] += 1
+        counts["tokens"] += row["completion_tokens"]
+        counts["prompt_tokens"] += row["prompt_tokens"]
 
     def _write(self, line: bytes) -> None:
         written = 0
