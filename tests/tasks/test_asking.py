@@ -145,6 +145,7 @@ with prefect_test_harness(server_startup_timeout=150):
 """
 
 
+@pytest.mark.system
 def test_the_key_comes_from_the_named_block_and_settings_hold_its_name_only():
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=180
