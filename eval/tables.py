@@ -199,9 +199,6 @@ class Lookup(Generic[R]):
 
         self._group = group
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def get(self, id_: str) -> R | None:
         """The record with this id, or None."""
         row = self._rows.get(id_)

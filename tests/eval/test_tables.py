@@ -99,4 +99,3 @@ def test_a_lookup_finds_every_row_in_any_order_and_holds_the_last_row_groups(tmp
     assert [lookup.get(row.id) for row in asked] == asked
     assert lookup.get("0") == written[0]
     assert lookup.get("nobody") is None
-    assert len(lookup) == 2999

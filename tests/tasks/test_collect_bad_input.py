@@ -130,8 +130,8 @@ def test_text_that_is_not_utf_8_in_a_parquet_file_is_a_reject(tmp_path):
             gzip.compress(GOOD, mtime=0) + b"garbage",
             r"r\.jsonl\.gz is damaged after row",
         ),
-        ("r.json", b"[" + GOOD + b"] garbage", r"r\.json is damaged after row 1 \('g' after"),
-        ("r.json", b"[" + GOOD + b",", r"r\.json is damaged after row 1"),
+        ("r.json", b"[" + GOOD + b"] garbage", r"r\.json is damaged after row 0 \(Extra data"),
+        ("r.json", b"[" + GOOD + b",", r"r\.json is damaged after row 0"),
         ("r.json", b'["\xff"]', r"r\.json is damaged after row 0 .*can't decode"),
     ],
 )
