@@ -15,8 +15,15 @@ from pathlib import Path
 from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem, Rejected
 from eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
-from tasks.data.collect_part import COUNTS, KEPT, REJECTED, collect_part
-from tasks.data.sources import collected_files, lookup_texts, planned
+from tasks.data.sources import (
+    COUNTS,
+    KEPT,
+    REJECTED,
+    collect_part,
+    collected_files,
+    lookup_texts,
+    planned,
+)
 from tasks.stage.parts import computed_parts
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH

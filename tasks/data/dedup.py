@@ -58,8 +58,9 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
     if banding is None:
         return Verdicts(kind, match, np.zeros((0, 2), np.int64), np.zeros(0))
     left = np.flatnonzero(kind == KEPT)
+    bands = table.drop(["prompt", "id", "text"]).columns
     pairs, first = near_groups(
-        table, left, bands=banding.bands, jaccard=settings.jaccard, shingle=settings.shingle
+        table["text"], bands, left, jaccard=settings.jaccard, shingle=settings.shingle
     )
     near = left[first[left] != left]
     kind[near], match[near] = NEAR, first[near]

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from numba import types
 
 from tasks.data.compiled import compiled
-from tasks.data.prompt_parts import band_name
 from tasks.data.text_columns import BYTES, PLACES, SPACE, buffers
 from tasks.stage.progress import report
 
@@ -90,28 +89,33 @@ class NearPairs(NamedTuple):
 
 
 def near_groups(
-    table: pa.Table, rows: np.ndarray, *, bands: int, jaccard: float, shingle: int
+    texts: pa.ChunkedArray,
+    bands: list[pa.ChunkedArray],
+    rows: np.ndarray,
+    *,
+    jaccard: float,
+    shingle: int,
 ) -> tuple[NearPairs, np.ndarray]:
     """Groups among `rows` (ascending), joined by Jaccard similarity ≥ `jaccard` of word shingles.
 
-    Returns the pairs that joined groups and, for every row of `table` (that of `prompt_parts`;
-    int64 [N]), the first row of its group. Pairs already in one group are not compared again, so
-    the work stays linear in a group of many copies. A text without words resembles nothing.
+    `bands` are the keys of all texts, band by band. Returns the pairs that joined groups and, for
+    every text (int64 [N]), the first row of its group. Pairs already in one group are not compared
+    again, so the work stays linear in a group of many copies. A text without words resembles none.
     """
-    parent = np.arange(len(table))
-    lengths = pc.call_function("binary_length", [table["text"]]).to_numpy()
+    parent = np.arange(len(texts))
+    lengths = pc.call_function("binary_length", [texts]).to_numpy()
     rows = rows[lengths[rows] > 0]
     pairs, similarities = [np.zeros((0, 2), np.int64)], [np.zeros(0)]
-    for number in range(bands):
-        members, edges = buckets(table[band_name(number)].to_numpy(), rows)
+    for number, keys in enumerate(bands):
+        members, edges = buckets(keys.to_numpy(), rows)
         for some, some_edges in _open_buckets(members, edges, lengths, parent):
             compared, places = np.unique(some, return_inverse=True)
-            sets = shingle_sets(_taken(table["text"], compared), shingle)
+            sets = shingle_sets(_taken(texts, compared), shingle)
             joined, similarity = np.empty((len(places), 2), np.int64), np.empty(len(places))
             found = _join(*sets, compared, places, some_edges, parent, jaccard, joined, similarity)
             pairs.append(joined[:found])
             similarities.append(similarity[:found])
-        report(number + 1, bands, "near-duplicates")
+        report(number + 1, len(bands), "near-duplicates")
     united, jaccards = np.concatenate(pairs), np.concatenate(similarities)
     order = np.lexsort((united[:, 1], united[:, 0]))
     _flatten(parent)

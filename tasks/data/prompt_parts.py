@@ -47,9 +47,11 @@ def compute_part(
     part: TablePart, folder: Path, *, source: Path, shingle: int, banding: "Banding | None"
 ) -> None:
     """Write the file of a part; without `banding` the digests alone."""
-    bands = [pa.field(band_name(i), pa.uint64()) for i in range(banding.bands if banding else 0)]
-    near = [pa.field("text", pa.large_binary()), *bands] if banding else []
-    schema = pa.schema([("prompt", DIGEST), ("id", DIGEST), *near])
+    fields = [("prompt", DIGEST), ("id", DIGEST)]
+    if banding:
+        bands = [(f"band {number}", pa.uint64()) for number in range(banding.bands)]
+        fields += [("text", pa.large_binary()), *bands]
+    schema = pa.schema(fields)
     with pq.ParquetFile(source) as file, pa.ipc.new_file(folder / _FILE, schema) as writer:
         for number in range(part.first, part.last):
             table = file.read_row_group(number, columns=["prompt", "id"], use_threads=False)
@@ -63,10 +65,6 @@ def compute_part(
 
                 columns += [text, *map(pa.array, band_keys(text, shingle, banding))]
             writer.write_table(pa.table(columns, schema=schema))
-
-
-def band_name(number: int) -> str:
-    return f"band {number}"
 
 
 def computed_table(folders: list[Path]) -> pa.Table:

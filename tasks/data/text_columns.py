@@ -50,28 +50,29 @@ def ascii_or_folded(column: pa.Array, rule: Rule) -> tuple[Texts, list[int]]:
 
     Also the numbers of the texts that are no UTF-8; those are empty.
     """
-    texts = buffers(column)
-    spans = _foreign_words(*texts)
-    if not len(spans):
+    texts, spans = buffers(column), np.empty((1 << 12, 2), np.int64)
+    while (found := _foreign_words(*texts, spans)) > len(spans):
+        spans = np.empty((found, 2), np.int64)
+    if not found:
         return texts, []
-    view, at = texts.data.data, int(texts.starts[0])
-    pieces, grown, unreadable = list[Any](), [-at], set[int]()
-    for start, end in spans.tolist():
-        word = _folded_word(rule, view[start:end].tobytes())
+    spans, data, at = spans[:found], texts.data.tobytes(), int(texts.starts[0])
+    pieces, grown, unreadable = list[bytes](), [-at], set[int]()
+    for start, end in zip(*spans.T.tolist(), strict=True):
+        word = _folded_word(rule, data[start:end])
         if word is None:
             unreadable.add(int(np.searchsorted(texts.starts, start, "right")) - 1)
             word = b""
-        pieces += (view[at:start], word)
+        pieces += (data[at:start], word)
         grown.append(len(word) - (end - start))
         at = end
-    data = np.frombuffer(b"".join([*pieces, view[at : texts.ends[-1]]]), np.uint8)
+    joined = b"".join([*pieces, data[at : texts.ends[-1]]])
     moved = np.cumsum(grown)
     starts, ends = (
         place + moved[np.searchsorted(spans[:, 1], place, "right")] for place in texts[1:]
     )
     lost = sorted(unreadable)
     ends[lost] = starts[lost]
-    return Texts(data, starts, ends), lost
+    return Texts(np.frombuffer(joined, np.uint8), starts, ends), lost
 
 
 def fold(column: pa.Array, rule: Rule) -> pa.LargeBinaryArray:
@@ -111,10 +112,12 @@ def _is_space(byte: Any) -> Any:
     return byte == SPACE or 9 <= byte <= 13 or 28 <= byte <= 31
 
 
-@compiled(types.int64[:, ::1](BYTES, PLACES, PLACES))
-def _foreign_words(data: Any, starts: Any, ends: Any) -> Any:
-    """Start and end [W, 2] of what stands between ASCII white space and is not all ASCII."""
-    spans = np.empty((1024, 2), np.int64)
+@compiled(types.int64(BYTES, PLACES, PLACES, types.int64[:, ::1]))
+def _foreign_words(data: Any, starts: Any, ends: Any, spans: Any) -> Any:
+    """Start and end [W, 2] of what stands between ASCII white space and is not all ASCII.
+
+    Returns how many there are, of which only as many are listed as fit.
+    """
     found = 0
     for text in range(starts.size):
         every = np.uint8(0)
@@ -130,11 +133,10 @@ def _foreign_words(data: Any, starts: Any, ends: Any) -> Any:
                 first -= _1
             while at < end and not _is_space(data[at]):
                 at += _1
-            if found == len(spans):
-                spans = np.concatenate((spans, np.empty_like(spans)))
-            spans[found, 0], spans[found, 1] = first, at
+            if found < spans.shape[0]:
+                spans[found, 0], spans[found, 1] = first, at
             found += 1
-    return spans[:found]
+    return found
 
 
 @compiled(types.int64(BYTES, PLACES, PLACES, BYTES, types.uint8[::1], types.int64[::1]))

@@ -13,15 +13,11 @@ which the peer cannot find, are counted apart. Each ratio is of CPU seconds of o
 import argparse
 import gzip
 import json
-import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import datasets
 import pyarrow as pa
@@ -31,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from open_r1_peer import Benchmarks, N, as_shipped, core_loop  # noqa: E402
+from real_documents import cpu_seconds  # noqa: E402
 
 from tasks.data.overlaps.ngrams import Item, NgramIndex  # noqa: E402
 from tasks.data.overlaps.overlaps import text_batches  # noqa: E402
@@ -42,7 +39,6 @@ MATH = ("aime24", "aime25", "hmmt_feb_2025", "math500")
 V5 = ("2024-08", "2025-02")
 FEWEST_WORDS = 3
 REPEATS = 3
-T = TypeVar("T")
 
 
 class Verdicts(NamedTuple):
@@ -101,16 +97,6 @@ def ours(path: Path, against: Benchmarks, rule: Normalisation) -> Verdicts:
     return verdicts
 
 
-def cpu_seconds(work: Callable[[], T], repeats: int = 1) -> tuple[float, T]:
-    """Median CPU seconds (user + system, all threads) of the repeats, and the last result."""
-    seconds, results = [], []
-    for _ in range(repeats):
-        began = time.process_time()
-        results = [work()]
-        seconds.append(time.process_time() - began)
-    return statistics.median(seconds), results[0]
-
-
 def compare(name: str, path: Path, against: Benchmarks, place: Path) -> dict[str, Any]:
     rows = pq.read_metadata(path).num_rows
     mine, verdicts = cpu_seconds(lambda: ours(path, against, "whitespace"), REPEATS)
@@ -137,17 +123,6 @@ def compare(name: str, path: Path, against: Benchmarks, place: Path) -> dict[str
     }
 
 
-def compile_seconds(cache: Path) -> tuple[float, float]:
-    """CPU seconds to import the compiled loops the first time and later."""
-    program = "import time; import tasks.data.overlaps.ngram_kernel; print(time.process_time())"
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-    first, later = (
-        float(subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=environment))
-        for _ in range(2)
-    )
-    return first, later
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=None, help="first N rows of each corpus only")
@@ -162,8 +137,6 @@ def main() -> None:
     documents = [text for text in every if len(text.split(None, FEWEST_WORDS)) >= FEWEST_WORDS]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        first, later = compile_seconds(place / "numba")
-        print(f"compiled loops: {first:.1f} CPU s to import the first time, {later:.1f} later")
         for name, texts in (("all documents", documents), ("prompts", union)):
             path = place / f"{name}.parquet"
             write(path, texts[:wanted], name)

@@ -10,7 +10,7 @@ from eval.programs.compare import same_text, same_tokens
 from eval.programs.formats import parse_suite
 from eval.records import Problem, Rejected
 from eval.row_files import Row, read_rows
-from tasks.data.collect_part import checked
+from tasks.data.sources import checked
 
 
 @pytest.mark.parametrize("same", [same_text, same_tokens])

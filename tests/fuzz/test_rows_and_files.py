@@ -15,9 +15,9 @@ from eval.programs.formats import parse_suite, pickled_text, unpack_tests
 from eval.records import Problem, Rejected
 from eval.row_files import Row, read_rows
 from eval.tables import read_table, write_table
-from tasks.data.collect_part import checked
 from tasks.data.overlaps.overlaps import Decision
 from tasks.data.overlaps.row_filter import NoSuchField, filter_rows
+from tasks.data.sources import checked
 from tasks.store.store import MANIFEST, Store
 from tests.tasks.pages_by_hand import page_of
 

@@ -19,8 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from configs.settings.sources import Source
 from eval.records import Rejected
 from eval.row_files import Row
-from tasks.data.collect_part import checked
 from tasks.data.hub import hub_rows
+from tasks.data.sources import checked
 from training.checkpoints.saving import load_model, load_tokenizer
 from training.rl.rollout import Processes, buffer_path, load_buffer
 

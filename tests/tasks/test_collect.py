@@ -10,17 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineSettings
 from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem, Rejected
-from eval.row_files import Row
 from eval.tables import read_table
 from tasks.data.collect import collect
-from tasks.data.collect_part import checked
 from tasks.data.sources import recorded_files
 from tasks.stage.run import Run
 from tasks.store.store import Store
@@ -105,26 +101,6 @@ def test_a_bad_row_is_rejected_with_file_row_field_and_reason_and_the_rest_goes_
     assert metrics["rejected/s"] == 9
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(["problem", "answer", "tests"]),
-        st.recursive(
-            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-            max_leaves=8,
-        ),
-    ),
-    st.sampled_from(["math", "code"]),
-)
-def test_no_row_whatsoever_raises_anything_but_a_reason(row, domain):
-    source = Source(name="s", domain=domain, files=("x",))
-    found = checked(Row("f", 1, row), source)
-    if isinstance(found, Rejected):
-        assert found.reason.startswith("f row 1: field ")
-    else:
-        assert found.prompt.strip()
-
-
 def test_a_missing_file_is_an_error_that_names_source_and_file(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"source 'gone', files: no file nowhere\.jsonl .*data\.root"
@@ -181,18 +157,6 @@ def test_only_recorded_engines_read_files(tmp_path):
                 answer_in_box=True,
             ),
             30,
-        ),
-        (
-            Source(
-                name="l",
-                domain="code",
-                files=("leetcode/v0.3.1_test.jsonl.gz",),
-                prompt_field="query",
-                tests_field="test",
-                fn_name_field="entry_point",
-                date_field="estimated_date",
-            ),
-            114,
         ),
         (Source(name="c", domain="code", files=("rllm_code/codeforces_test.jsonl.gz",)), 408),
     ],

@@ -150,20 +150,6 @@ def test_a_killed_run_resumes_at_its_finished_parts(tmp_path: Path, monkeypatch)
     assert (out / SCRATCH).exists()
 
 
-def test_benchmarks_that_changed_under_the_same_path_are_read_again(tmp_path: Path):
-    problems = folder(tmp_path / "problems", "train", ITEM, "another problem altogether")
-    for number, (item, kept) in enumerate([(ITEM, 1.0), ("nothing in common", 2.0)]):
-        (tmp_path / "benchmarks").exists() and (tmp_path / "benchmarks").rename(
-            tmp_path / f"old{number}"
-        )
-        benchmarks = folder(tmp_path / "benchmarks", "bench", item)
-        (tmp_path / f"out{number}").mkdir()
-        metrics = decontaminate.body(
-            tmp_path / f"out{number}", problems, benchmarks, settings=DecontaminateSettings()
-        )
-        assert metrics["kept"] == kept
-
-
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path):
     def peak(rows: int) -> int:
         place = tmp_path / str(rows)

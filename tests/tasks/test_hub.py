@@ -73,18 +73,6 @@ def test_only_what_is_no_commit_is_asked_for_and_a_hub_out_of_reach_is_one_line(
     assert "\n" not in str(e.value)
 
 
-def test_rows_are_those_of_the_commit_and_not_of_its_branch():
-    source = Source(name="s", kind="hub", dataset="a/b", config="c", split="test")
-    assert hub.arguments(source, COMMIT) == (("a/b", "c"), {"split": "test", "revision": COMMIT})
-    files = Source(use="livecodebench")
-    positional, named = hub.arguments(files, COMMIT)
-    base = f"hf://datasets/livecodebench/code_generation_lite@{COMMIT}"
-    assert positional == ("json",)
-    assert named["split"] == "test"
-    assert named["data_files"]["test"][:2] == [f"{base}/test.jsonl", f"{base}/test2.jsonl"]
-    assert hub.arguments(Source(use="taco"), COMMIT)[0] == ("parquet",)
-
-
 def test_a_file_that_breaks_off_is_named_with_its_row(clone):
     with (clone / "train-1.jsonl").open("a") as file:
         file.write("{broken\n")

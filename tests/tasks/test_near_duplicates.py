@@ -16,7 +16,6 @@ from tasks.data.near_duplicates import (
     WEIGHTS,
     Banding,
     band_keys,
-    band_name,
     buckets,
     near_groups,
     signatures,
@@ -41,10 +40,10 @@ def jaccard(a: str, b: str, size: int = 3) -> float:
 def near(texts: list[str], jaccard: float = 0.7, shingle: int = 3, permutations: int = 128):
     """The uniting pairs, their similarities, and the first row of each text's group."""
     banding, text = Banding.for_threshold(jaccard, permutations), folded(texts)
-    keys = dict(enumerate(band_keys(text, shingle, banding)))
-    table = pa.table({"text": text} | {band_name(i): key for i, key in keys.items()})
+    keys = [pa.chunked_array([band]) for band in band_keys(text, shingle, banding)]
+    rows = np.arange(len(texts))
     pairs, first = near_groups(
-        table, np.arange(len(texts)), bands=banding.bands, jaccard=jaccard, shingle=shingle
+        pa.chunked_array([text]), keys, rows, jaccard=jaccard, shingle=shingle
     )
     return list(map(tuple, pairs.rows.tolist())), pairs.jaccard.tolist(), first.tolist()
 

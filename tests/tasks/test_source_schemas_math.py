@@ -4,7 +4,6 @@ Schemas as of August 2026 from dataset cards and published loaders. Not verified
 Skywork's and AceReason-SFT's instruction after the problem, and the type of aime_2024's answer.
 """
 
-import json
 from typing import Any
 
 import pyarrow as pa
@@ -116,13 +115,9 @@ def test_a_row_of_the_dataset_is_a_problem(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_local_copies_give_the_same_problem(tmp_path, name, suffix):
-    path = tmp_path / f"copy.{suffix}"
-    if suffix == "jsonl":
-        path.write_text(json.dumps(ROWS[name]) + "\n")
-    else:
-        pq.write_table(pa.Table.from_pylist([ROWS[name]]), path)
+def test_local_copies_give_the_same_problem(tmp_path, name):
+    path = tmp_path / "copy.parquet"
+    pq.write_table(pa.Table.from_pylist([ROWS[name]]), path)
     source = Source(use=name, files=(path.name,))
     (row,) = piece_rows(Piece(file=path), source, tmp_path, name)
     assert to_problem(row.value or {}, source) == to_problem(ROWS[name], source)
@@ -136,10 +131,9 @@ def test_only_the_columns_a_problem_is_made_from_are_read(tmp_path):
     assert set(row.value or {}) == {"problem", "answer"} == needed_columns(source)
 
 
-@pytest.mark.parametrize("value", ["proof", "notfound", "Proof"])
-def test_numinas_problems_without_an_answer_are_rejected_with_what_stands_there(value):
-    row = {**ROWS["numina_math"], "answer": value}
-    with pytest.raises(BadField, match=f"field answer: '{value}' is no answer to judge by"):
+def test_numinas_problems_without_an_answer_are_rejected_with_what_stands_there():
+    row = {**ROWS["numina_math"], "answer": "Proof"}
+    with pytest.raises(BadField, match="field answer: 'Proof' is no answer to judge by"):
         to_problem(row, Source(use="numina_math"))
 
 

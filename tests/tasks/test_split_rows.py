@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -49,13 +48,3 @@ def test_the_bytes_do_not_depend_on_the_row_groups_of_the_input(tmp_path):
     write_table(tmp_path / "in.parquet", Problem, problems(9000))
 
     assert split_bytes(100) == split_bytes(4096) == split_bytes(10_000)
-
-
-def test_a_table_without_rows_gives_two_tables_without_rows(tmp_path: Path):
-    write_table(tmp_path / "in.parquet", Problem, [])
-
-    counts = split_rows(tmp_path / "in.parquet", {}, tmp_path)
-
-    assert counts.metrics() == {"kept": 0.0, "rejected": 0.0}
-    assert pq.read_metadata(tmp_path / "kept.parquet").num_rows == 0
-    assert pq.read_schema(tmp_path / "kept.parquet") == pq.read_schema(tmp_path / "in.parquet")

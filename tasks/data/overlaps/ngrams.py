@@ -101,7 +101,8 @@ class NgramIndex:
             )  # fmt: skip
             parts.append(self._by_item(*(column[:hits] for column in self._hits)))
         self._searched += len(texts)
-        return Found(*map(np.concatenate, zip(*parts, strict=True)), unreadable)
+        rows, items, coverage, entries = map(np.concatenate, zip(*parts, strict=True))
+        return Found(rows, items, coverage, entries, unreadable)
 
     def ngram(self, entry: int) -> str:
         """The words of an entry, with single spaces."""

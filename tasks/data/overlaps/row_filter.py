@@ -9,7 +9,7 @@ import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ def filter_rows(
     return counts
 
 
-def _json_lines(path: Path, field: str, out: Path) -> Iterator[Batch]:
+def _json_lines(path: Path, field: str, out: Path) -> Generator[Batch]:
     """Lines are copied as they are; `reason` is spliced into the rejected ones."""
     opener, fields, found = gzip.open if path.suffix == ".gz" else open, list[str](), False
     with (
@@ -149,7 +149,7 @@ def _with_reason(line: Line, reason: str) -> bytes:
     return start + comma + name + b":" + value + b"}\n"
 
 
-def _parquet(path: Path, field: str, out: Path) -> Iterator[Batch]:
+def _parquet(path: Path, field: str, out: Path) -> Generator[Batch]:
     """Every column stays as it was; `reason` is one more of the rejected rows."""
     before = 0
     try:
