@@ -133,14 +133,19 @@ def child(attempt: Attempt) -> list[psutil.Process]:
     """The stage's own process: it trains or generates, or computes a part."""
     tree = [p for top in flow(attempt) for p in below(top.pid)]
     trains = [p for p in tree if _words(p)[1:4] == ["-P", "-m", "training.launch.child"]]
-    return trains or commanded("spawn_main", tree)
+    return trains or _forked(attempt)
 
 
 def judge_worker(attempt: Attempt) -> list[psutil.Process]:
-    """Pebble's workers, forks of Python's fork server, once they have started a sandbox."""
+    """Pebble's workers, once they have started a sandbox."""
+    return [p for p in _forked(attempt) if _children(p)]
+
+
+def _forked(attempt: Attempt) -> list[psutil.Process]:
+    """What Python's fork server has forked: workers for parts, and those of the judge."""
     tree = [p for top in flow(attempt) for p in below(top.pid)]
     found = {p.pid: p for p in commanded("multiprocessing.forkserver", tree)}
-    return [p for p in found.values() if _parent(p) in found and _children(p)]
+    return [p for p in found.values() if _parent(p) in found]
 
 
 def sandbox(attempt: Attempt) -> list[psutil.Process]:
