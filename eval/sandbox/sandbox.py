@@ -127,14 +127,10 @@ class Sandbox:
             self._folder = tempfile.TemporaryDirectory(
                 prefix="klear-sandbox-", ignore_cleanup_errors=True
             )
-            tests, packages = (Path(self._folder.name) / name for name in ("tests", "packages"))
-            tests.mkdir()
-            packages.mkdir()
-            for package in _package_folders():
-                (packages / package.name).symlink_to(package)
-            how = Isolation(namespaces=False, uid=None, seccomp="", folder=str(tests))
+            how = Isolation(namespaces=False, uid=None, seccomp="", folder=self._folder.name)
             command = [str(Path(sys.executable).resolve()), *_FLAGS]
-            environment = _ENVIRONMENT | {"PYTHONPATH": str(packages)}
+            site = dict.fromkeys(str(package.parent) for package in _package_folders())
+            environment = _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(site)}
         with contextlib.suppress(ValueError, OSError):  # deep recursion in C needs stack
             hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
             resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, hard))
@@ -185,30 +181,30 @@ class Sandbox:
 
     def compile(self, program: bytes, limits: Limits) -> Outcome:
         """Compile and keep `program`; the next runs are of it. A failure is a compile error."""
-        return self._run("compile", [("compile", None, program, b"")], limits)[0]
+        return self._run([("compile", None, program, b"")], limits)[0]
 
     def run(self, stdin: bytes, limits: Limits) -> Outcome:
         """Run the program on `stdin`."""
-        return self._run("run", [("stdin", None, stdin)], limits)[0]
+        return self._run([("stdin", None, stdin)], limits)[0]
 
     def call(self, function: str, arguments: bytes, limits: Limits) -> Outcome:
         """Call `function` with a JSON list of arguments, or {"args", "names"} where the last ones
         have names; `result` is the JSON it returned."""
-        return self._run("run", [("call", function, arguments, b"")], limits)[0]
+        return self._run([("call", function, arguments, b"")], limits)[0]
 
     def asserts(self, tests: str, function: str | None, limits: Limits) -> tuple[Outcome, Outcome]:
         """The outcomes of the program and of the tests, which run in a process of their own."""
         processes = [("serve", function, b""), ("asserts", function, tests.encode())]
-        program, verdict = self._run("run", processes, limits)
+        program, verdict = self._run(processes, limits)
         return program, verdict
 
     def check(self, checker: str, files: dict[str, bytes], limits: Limits) -> Outcome:
         """Run a trusted checker on `files`: their names are argv[1:], the second is its stdin."""
         texts = {name: data.decode("utf-8", "surrogateescape") for name, data in files.items()}
         request = json.dumps({"checker": checker, "files": texts}).encode()
-        return self._run("run", [("checker", None, list(files.values())[1], request)], limits)[0]
+        return self._run([("checker", None, list(files.values())[1], request)], limits)[0]
 
-    def _run(self, op: str, processes: list[tuple[Any, ...]], limits: Limits) -> list[Outcome]:
+    def _run(self, processes: list[tuple[Any, ...]], limits: Limits) -> list[Outcome]:
         """Each process: its role, argument, standard input, and what the role reads on descriptor 3
         (b"": it writes a result there)."""
         fds: list[int] = []
@@ -218,12 +214,11 @@ class Sandbox:
             indices = list(range(len(fds), len(fds) + len(mine)))
             spawns.append(Spawn(role=role, argument=argument, fds=indices, limits=limits))
             fds += mine
-        request = json.dumps({"op": op, "processes": spawns}).encode()
         try:
             if self._control is None:
                 raise SandboxDied("the sandbox is closed")
             try:
-                socket.send_fds(self._control, [request], fds)
+                socket.send_fds(self._control, [json.dumps(spawns).encode()], fds)
             except OSError as error:
                 raise SandboxDied(f"the sandbox is gone: {error}") from error
             reply = self._receive(limits["wall_s"] + _GRACE_S)

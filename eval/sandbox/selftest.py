@@ -50,7 +50,6 @@ print("done", flush=True)
 attempt("signal the judge", lambda: os.kill(int(judge), 0))
 attempt("signal every process", lambda: os.kill(-1, 0))
 """
-_NO = "the sandbox does not isolate here"
 _TESTS = 64
 _RIGHT, _WRONG = "print(int(input()) + 1)", "print(int(input()) + 2)"
 _SLOW = "while True: pass"
@@ -58,12 +57,12 @@ _SLOW = "while True: pass"
 
 def assert_isolated(sandbox: Sandbox) -> None:
     """Raises SandboxUnavailable with what a program could do, or with what was misjudged."""
-    if sandbox.backend != "none":
-        _assert_harmless(sandbox)
-    _assert_judges(sandbox)
+    problem = "" if sandbox.backend == "none" else _harm(sandbox)
+    if problem := problem or _misjudged(sandbox):
+        raise SandboxUnavailable(f"the sandbox does not isolate here: {problem}")
 
 
-def _assert_harmless(sandbox: Sandbox) -> None:
+def _harm(sandbox: Sandbox) -> str:
     limits = Limits(cpu_s=10, wall_s=30, memory=1 << 30, output=1 << 20)
     with tempfile.TemporaryDirectory(prefix="klear-canary-") as name, socket.socket() as listener:
         folder = Path(name)
@@ -78,28 +77,24 @@ def _assert_harmless(sandbox: Sandbox) -> None:
         outcome = sandbox.run(f"{port} {readable} {writable} {os.getpid()}".encode(), limits)
         done = outcome.stdout.decode("utf-8", "replace").split("\n")
         if "done" not in done:
-            problem = f"the canary did not run: {outcome.last_error_line or outcome.exit_code}"
-            raise SandboxUnavailable(f"{_NO}: {problem}")
+            return f"the canary did not run: {outcome.last_error_line or outcome.exit_code}"
         harm = [line for line in done if line not in ("", "done")]
-        if writable.exists():
-            harm.append("write a file outside")
-        if harm:
-            problem = "a program could " + ", ".join(dict.fromkeys(harm))
-            raise SandboxUnavailable(f"{_NO}: {problem}")
+        harm += ["write a file outside"] * writable.exists()
+        return "a program could " + ", ".join(dict.fromkeys(harm)) if harm else ""
 
 
-def _assert_judges(sandbox: Sandbox) -> None:
+def _misjudged(sandbox: Sandbox) -> str:
     case = StdinCase(input="1\n", output="2\n")
     settings = JudgeSettings(sandbox=sandbox.backend)  # type: ignore[arg-type]
     for program, expected in ((_RIGHT, "AC"), (_WRONG, "WA"), (_SLOW, "TLE")):
         seconds = 0.1 if expected == "TLE" else 5.0
         suite = TestSuite(kind="stdin", cases=(case,), time_limit_s=seconds)
-        verdict = judge_program(sandbox, suite, program, settings)
-        if verdict.verdict != expected:
-            problem = f"a known {expected} was judged {verdict.verdict} ({verdict.reason})"
-            if verdict.verdict == "MLE":  # none of them needs memory: somebody has killed it
-                raise SandboxDied(problem)
-            raise SandboxUnavailable(f"{_NO}: {problem}")
+        found = judge_program(sandbox, suite, program, settings)
+        if found.verdict == "MLE":  # none of them needs memory: somebody has killed it
+            raise SandboxDied(f"a known {expected} was judged MLE ({found.reason})")
+        if found.verdict != expected:
+            return f"a known {expected} was judged {found.verdict} ({found.reason})"
+    return ""
 
 
 def check_sandbox(backend: str) -> tuple[str, int]:

@@ -49,14 +49,11 @@ def test_files_outside_are_out_of_reach(sandbox, tmp_path):
             folder.chmod(folder.stat().st_mode | 0o777)
     for path in (secret, "/etc/passwd", "/etc/hostname", "/proc/1/environ", "/proc/self/maps"):
         assert output_of(sandbox, f"print(open({str(path)!r}).read())").startswith("[")
+    assert output_of(sandbox, "import os; open(os.__file__, 'a')").startswith("[")
     assert output_of(sandbox, f"open({str(tmp_path / 'new')!r}, 'w')").startswith("[")
     assert not (tmp_path / "new").exists()
     assert output_of(sandbox, f"import os; os.unlink({str(secret)!r})").startswith("[")
     assert secret.exists()
-
-
-def test_the_interpreter_cannot_be_changed(sandbox):
-    assert output_of(sandbox, "import os; open(os.__file__, 'a')").startswith("[")
 
 
 def test_no_process_can_be_started(sandbox):
@@ -71,24 +68,12 @@ def test_no_process_can_be_started(sandbox):
 
 
 def test_raw_system_calls_gain_nothing(sandbox):
-    calls = {
-        "socket": (41, 2, 1, 0),
-        "ptrace": (101, 16, 1, 0),
-        "process_vm_readv": (310, 1, 0, 0),
-        "mount": (165, 0, 0, 0),
-        "unshare": (272, 0x10000000, 0, 0),
-        "bpf": (321, 0, 0, 0),
-        "userfaultfd": (323, 0, 0, 0),
-        "io_uring_setup": (425, 8, 0, 0),
-        "keyctl": (250, 0, 0, 0),
-        "shmget": (29, 7, 4096, 0o1600),
-        "pidfd_open": (434, 1, 0, 0),
-        "perf_event_open": (298, 0, 0, 0),
-        "memfd_create": (319, 0, 0, 0),
-        "setns": (308, 0, 0, 0),
-        "fork": (57, 0, 0, 0),
-        "clone3": (435, 0, 0, 0),
-    }
+    calls = {"socket": (41, 2, 1, 0), "ptrace": (101, 16, 1, 0), "process_vm_readv": (310, 1, 0, 0)}
+    calls |= {"unshare": (272, 1 << 28, 0, 0), "io_uring_setup": (425, 8, 0, 0)}
+    calls |= {"shmget": (29, 7, 4096, 0o1600)}
+    others = {"mount": 165, "bpf": 321, "userfaultfd": 323, "keyctl": 250, "pidfd_open": 434}
+    others |= {"perf_event_open": 298, "memfd_create": 319, "setns": 308, "fork": 57, "clone3": 435}
+    calls |= {name: (number, 0, 0, 0) for name, number in others.items()}
     if os.uname().machine != "x86_64":
         pytest.skip("the numbers are those of x86_64")
     program = (

@@ -48,14 +48,14 @@ def test_anything_else_is_wrong_with_a_reason(answer, reason):
     assert re.search(reason, verdict.reason)
 
 
-def test_division_is_exact():
-    assert verify_countdown(r"\frac{8}{3-\frac{8}{3}}", "24", (8, 3, 8, 3)).verdict == "AC"
-
-
-def test_a_number_used_twice_must_be_given_twice():
-    assert verify_countdown("5+5", "10", (5, 5)).verdict == "AC"
-    assert verify_countdown("5+5", "10", (5,)).verdict == "WA"
-
-
-def test_a_target_that_is_no_number_is_unscored():
-    assert verify_countdown("1", "many", (1,)).verdict == "IE"
+@pytest.mark.parametrize(
+    ("answer", "target", "numbers", "verdict"),
+    [
+        (r"\frac{8}{3-\frac{8}{3}}", "24", (8, 3, 8, 3), "AC"),  # division is exact
+        ("5+5", "10", (5, 5), "AC"),
+        ("5+5", "10", (5,), "WA"),
+        ("1", "many", (1,), "IE"),
+    ],
+)
+def test_the_numbers_and_the_target_are_those_of_the_problem(answer, target, numbers, verdict):
+    assert verify_countdown(answer, target, numbers).verdict == verdict

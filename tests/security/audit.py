@@ -9,55 +9,44 @@ nothing is known. A package that the service does not know is named and is no fa
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 CLEAN, VULNERABLE, UNREACHABLE = 0, 1, 3
+OPTIONS = ("--no-deps", "--disable-pip", "--format", "json", "--progress-spinner", "off")
 
 
 def audit(pip_audit: str, lock: Path) -> tuple[int, str]:
     """The exit code for one lock, and what to say about it."""
-    done = subprocess.run(
-        [pip_audit, "-r", str(lock), "--no-deps", "--disable-pip", "--format", "json",
-         "--progress-spinner", "off"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [pip_audit, "-r", str(lock), *OPTIONS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError, TypeError):
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return UNREACHABLE, f"{lock.name}: nothing was checked: {last}"
-    return verdict(lock.name, packages)
-
-
-def verdict(lock: str, packages: Sequence[dict]) -> tuple[int, str]:
-    """From pip-audit's list of packages: those it read about, and those it could not."""
-    read = [p for p in packages if "skip_reason" not in p]
+    unknown = [p["name"] for p in packages if "skip_reason" in p]
+    if len(unknown) == len(packages):
+        return UNREACHABLE, (
+            f"{lock.name}: nothing was checked: the advisory service knows none of the packages, "
+            "so it is out of reach (a registry mirror has no advisories); run this where "
+            "https://pypi.org can be reached"
+        )
     lines = [
         f"{p['name']} {p['version']}: {v['id']}, fixed in {', '.join(v['fix_versions']) or 'none'}"
-        for p in read
-        for v in p["vulns"]
+        for p in packages
+        for v in p.get("vulns", ())
     ]
-    if not read:
-        return UNREACHABLE, (
-            f"{lock}: nothing was checked: the advisory service knows none of the "
-            f"{len(packages)} packages, so it is out of reach (a registry mirror has no "
-            "advisories); run this where https://pypi.org can be reached"
-        )
-    skipped = [p["name"] for p in packages if "skip_reason" in p]
-    lines.append(f"{lock}: {len(read)} packages checked, {len(lines)} known vulnerabilities")
-    if skipped:
-        lines.append(f"{lock}: not known to the service: {', '.join(skipped)}")
-    return VULNERABLE if any(p["vulns"] for p in read) else CLEAN, "\n".join(lines)
+    code, read = VULNERABLE if lines else CLEAN, len(packages) - len(unknown)
+    lines.append(f"{lock.name}: {read} packages checked, {len(lines)} known vulnerabilities")
+    if unknown:
+        lines.append(f"{lock.name}: not known to the service: {', '.join(unknown)}")
+    return code, "\n".join(lines)
 
 
 def main(pip_audit: str, *locks: str) -> int:
-    worst = CLEAN
-    for lock in locks:
-        code, said = audit(pip_audit, Path(lock))
-        print(said)
-        worst = max(worst, code)
-    return worst
+    found = [audit(pip_audit, Path(lock)) for lock in locks]
+    print(*(said for _, said in found), sep="\n")
+    return max(code for code, _ in found)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,8 @@ def test_an_id_is_data_and_no_path(tmp_path: Path, name: str) -> None:
     write_outputs(out, Plan([problem], range(1), 0), EngineSettings(kind="scripted"))
     assert list(read_table(out / "samples.parquet", Sample)) == [sample]
     assert below(tmp_path / "a") == {"b", "b/out", *(f"b/out/{n}" for n in below(out))}
-    assert {n for n in below(out) if not n.startswith(".resume")} == {
-        "samples.parquet", "rejected.parquet",
-    }  # fmt: skip
+    written = {name for name in below(out) if not name.startswith(".resume")}
+    assert written == {"samples.parquet", "rejected.parquet"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,7 +66,7 @@ def test_the_name_of_a_source_and_the_ids_in_its_rows_make_no_file(tmp_path, nam
     }
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("con",)])
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "con"])
 def test_a_manifest_cannot_name_a_stage_or_a_key_beside_the_store(name: str) -> None:
     with pytest.raises(ValidationError):
         InputRef(stage=name, key="k", digest="")

@@ -8,11 +8,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -62,20 +60,10 @@ def test_a_checkpoint_with_pickled_weights_is_refused_unread(checkpoint: Path, m
         load_model(checkpoint)
 
 
-def test_sound_pickled_weights_are_refused_too(checkpoint: Path) -> None:
-    weights = load_file(checkpoint / "model.safetensors")
-    (checkpoint / "model.safetensors").unlink()
-    torch.save(weights, checkpoint / "pytorch_model.bin")
-    with pytest.raises(OSError, match=r"safetensors"):
-        load_model(checkpoint)
-
-
 def test_code_that_comes_with_a_checkpoint_is_not_run(checkpoint: Path, mark: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
-    config |= {
-        "model_type": "evil",
-        "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"},
-    }
+    config["auto_map"] = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}
+    config["model_type"] = "evil"
     (checkpoint / "config.json").write_text(json.dumps(config))
     (checkpoint / "evil.py").write_text(f"import os\nos.mkdir({str(mark)!r})\n")
     with pytest.raises(ValueError, match=r"trust_remote_code"):
@@ -98,13 +86,6 @@ def test_a_rollout_buffer_with_code_in_it_is_refused(tmp_path: Path, mark: Path)
     torch.save({"updates": Evil(mark)}, buffer_path(tmp_path, 0))
     with pytest.raises(pickle.UnpicklingError):
         load_buffer(tmp_path, Processes(Accelerator(cpu=True)), torch.device("cpu"), slot=0)
-
-
-def test_a_pickled_array_is_refused(tmp_path: Path, mark: Path) -> None:
-    """The arrays that a stage goes on from are read as numpy reads by default."""
-    np.save(tmp_path / "a.npy", np.array([Evil(mark)], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle"):
-        np.load(tmp_path / "a.npy")
 
 
 @pytest.mark.parametrize("name", ["evil.py", "rows.py"])

@@ -121,14 +121,12 @@ class Remote:
         self.__dict__["_remote"] = (asserts, name)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        asserts, name = self.__dict__["_remote"]
-        return asserts.request(name, None, [*args, *keywords.values()], list(keywords))
+        return _ask(self, None, [*args, *keywords.values()], list(keywords))
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        asserts, name = self.__dict__["_remote"]
-        return asserts.request(name, attribute, [], None)
+        return _ask(self, attribute, [], None)
 
     def __eq__(self, other: Any) -> bool:
         return other is not None and bool(_between("__eq__")(self, other))
@@ -141,22 +139,26 @@ class Remote:
     __hash__ = object.__hash__
 
 
+def _ask(remote: Remote, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
+    asserts, name = remote.__dict__["_remote"]
+    return asserts.request(name, attribute, given, names)
+
+
 def _operation(attribute: str) -> Callable[..., Any]:
-    def ask(remote: Remote, *args: Any) -> Any:
-        asserts, name = remote.__dict__["_remote"]
-        result = asserts.request(name, attribute, list(args), [])
+    def operate(remote: Remote, *args: Any) -> Any:
+        result = _ask(remote, attribute, list(args), [])
         return iter(result) if attribute == "__iter__" else result
 
-    return ask
+    return operate
 
 
 def _between(attribute: str) -> Callable[..., Any]:
-    def ask(remote: Remote, other: Any) -> Any:
+    def operate(remote: Remote, other: Any) -> Any:
         if not isinstance(other, Remote):
             raise AssertionError("the program returned an object where the tests need plain data")
         return _operation(attribute)(remote, other)
 
-    return ask
+    return operate
 
 
 for _name in _OPERATIONS.keys() - vars(Remote).keys():

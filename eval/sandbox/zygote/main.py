@@ -1,13 +1,10 @@
 """The interpreter inside the sandbox: it forks one isolated process for every test.
 
 It starts once per worker, imports what programs use, and then answers requests on a SOCK_SEQPACKET
-socket: one JSON message with descriptors in, one JSON message out. It never sees an expected
-output, and it never runs or compiles untrusted code itself: both happen in processes it forks.
-
-    {"op": "compile", ...}   compile the program in a process, keep the code   -> [Ended]
-    {"op": "run", ...}       one or two processes that end together            -> [Ended, ...]
-
-What it reports about a process is the kernel's word: wait status, CPU time and peak memory.
+socket: in a list of one or two processes (`Spawn`) that end together, with their descriptors, out a
+list of how they ended (`Ended`). It never sees an expected output, and it never runs or compiles
+untrusted code itself: both happen in processes it forks. What it reports about a process is the
+kernel's word: wait status, CPU time and peak memory.
 
 Half of what a test costs is page faults: a child copies every page that it writes to, and so does
 this process after each fork. So what can be made before the fork is made once.
@@ -96,9 +93,9 @@ class Zygote:
             if not data:
                 return
             fds = [fd for _, _, payload in ancillary for fd in memoryview(payload).cast("i")]
-            request = json.loads(data)
-            ended = self.run(request["processes"], fds[:])
-            if request["op"] == "compile" and ended[0].status == 0:
+            spawns: list[Spawn] = json.loads(data)
+            ended = self.run(spawns, fds[:])
+            if spawns[0]["role"] == "compile" and ended[0].status == 0:
                 self.code = _all_of(fds[3])
             for fd in fds:
                 os.close(fd)
