@@ -194,8 +194,8 @@ def build_trainer(
             raise ValueError("optimizer=muon needs whole weights: use adamw with lora")
         if world > 1 and is_sharded():
             raise ValueError(
-                "optimizer=muon needs whole matrices, and FSDP2 and ZeRO-3 cut them: set "
-                "optimizer=adamw, or topology.sharding=none"
+                "optimizer=muon needs whole matrices, and FSDP2 cuts them: set optimizer=adamw, "
+                "or topology.sharding=none"
             )
         optimizer = MuonAndAdamW(model, s.muon_learning_rate, s.learning_rate, s.weight_decay)
     return PlannedSFTTrainer(

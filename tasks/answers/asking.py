@@ -24,6 +24,7 @@ from training.engines.generate import SpentApproved, generate, is_local
 from training.engines.interface import EngineError, Request, request_seed
 from training.engines.journal import Journal, cost_of, journal_path
 from training.launch.jobs import GenerateJob
+from training.layout import RESULT
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ def _ask_in_child(out: Path, requests: Sequence[Request], settings: SampleSettin
         if name.endswith(EngineError.__name__):  # what the engine said, without its traceback
             raise EngineError(message) from error
         raise
-    result = out / SCRATCH / "result.json"
+    result = out / RESULT
     return json.loads(result.read_text())["tokens_per_second"] if result.exists() else 0.0
 
 

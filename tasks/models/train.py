@@ -17,6 +17,7 @@ from tasks.stage.child import run_child
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
 from training.launch.jobs import BaseJob, RLJob, SFTJob
+from training.layout import RESULT
 
 
 def local_model(settings: BaseModelSettings) -> Iterable[Path]:
@@ -85,4 +86,4 @@ def _trained(job: SFTJob | RLJob, out: Path) -> Metrics:
 
 def _result(out: Path) -> Metrics:
     """The metrics that the child returned."""
-    return json.loads((out / SCRATCH / "result.json").read_text())
+    return json.loads((out / RESULT).read_text())

@@ -19,7 +19,8 @@ from tasks.planning.forecast import Forecaster, PlannedStage
 from tasks.planning.store_history import PastResult, StoreHistory, flat
 from tasks.stage.run import Run
 from tasks.stage.stage import Stage
-from tasks.store.store import SCRATCH, Artifact
+from tasks.store.store import Artifact
+from training.layout import PROGRESS
 
 MOST_REASONS = 3
 MOST_ALIKE = 12
@@ -126,7 +127,7 @@ class Planner:
 def _progress(work: Path) -> tuple[float, float] | None:
     """(done, total) that a child process reported last before it ended."""
     try:
-        said = orjson.loads((work / SCRATCH / "progress.json").read_bytes())
+        said = orjson.loads((work / PROGRESS).read_bytes())
         return float(said["done"]), float(said["total"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -17,7 +17,6 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 PEER = "logits, log_softmax, two losses"
 ALPHA = 0.1
+OPTIONS = {"tokens": 12_288, "hidden": 64, "vocab": 32_768, "device": "cpu", "dtype": "float32",
+           "threads": 1, "repeat": 1}  # fmt: skip
 
 
 class Problem:
@@ -91,13 +92,9 @@ def measure(o: argparse.Namespace) -> dict[str, float]:
 
     torch.set_num_threads(o.threads)
     problem = Problem(o)
-    run: Callable[[], None] = getattr(problem, o.side)
+    run = getattr(problem, o.side)
     cuda = o.device == "cuda"
-    before = 0.0
-    if cuda:
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = []
     clock = time.perf_counter if cuda else time.process_time
     try:
@@ -112,17 +109,16 @@ def measure(o: argparse.Namespace) -> dict[str, float]:
         if o.side == "ours":
             raise
         return {"seconds": float("inf"), "peak_mb": torch.cuda.mem_get_info()[1] / 2**20}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
     if cuda:
         peak = torch.cuda.max_memory_allocated() / 2**20  # weights and hidden states included
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
     return {"seconds": min(seconds), "peak_mb": max(1.0, peak)}  # what is measured is in pages
 
 
 def in_a_process(side: str, o: argparse.Namespace) -> dict[str, float]:
     """`measure` of one side; of a peer that the GPU cannot hold, all of its memory."""
     command = [sys.executable, __file__, "--side", side]
-    for name in ("tokens", "hidden", "vocab", "device", "dtype", "threads", "repeat"):
+    for name in OPTIONS:
         command += [f"--{name}", str(getattr(o, name))]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -130,13 +126,8 @@ def in_a_process(side: str, o: argparse.Namespace) -> dict[str, float]:
 
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=12_288)
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--vocab", type=int, default=32_768)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeat", type=int, default=1)
+    for name, default in OPTIONS.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     parser.add_argument("--side", choices=("ours", "peer", "gemms"))
     o = parser.parse_args(words)
     if o.side:
@@ -148,14 +139,9 @@ def main(words: list[str]) -> None:
         f"{ours['seconds']:.2f} s against {peer['seconds']:.2f} s, "
         f"{ours['seconds'] / gemms['seconds']:.2f} times the products without recomputation"
     )
-    line = {
-        "bench": "lm_head",
-        "ours": round(ours["peak_mb"]),
-        "peer": {PEER: round(peer["peak_mb"])},
-        "unit": "peak MB",
-        "ratio": round(peer["peak_mb"] / ours["peak_mb"], 2),
-        "setup": setup,
-    }
+    memory = {"ours": round(ours["peak_mb"]), "peer": {PEER: round(peer["peak_mb"])}}
+    ratio = round(peer["peak_mb"] / ours["peak_mb"], 2)
+    line = {"bench": "lm_head", **memory, "unit": "peak MB", "ratio": ratio, "setup": setup}
     print(json.dumps(line))
 
 

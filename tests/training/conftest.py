@@ -38,17 +38,11 @@ def problems() -> list[Problem]:
 def examples(problems: list[Problem]) -> list[Example]:
     teacher, rng = EngineSettings(kind="scripted", max_lines=3), random.Random(2)
     return [
-        Example(
-            problem_id=p.id,
-            index=i,
-            domain=p.domain,
-            source=p.source,
-            prompt=p.prompt,
-            response=countdown.teach(rng, p.prompt, teacher),
-        )
+        Example(problem_id=p.id, index=i, domain=p.domain, source=p.source, prompt=p.prompt,
+                response=countdown.teach(rng, p.prompt, teacher))
         for p in problems
         for i in range(2)
-    ]
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +57,19 @@ def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
     write_table(paths["problems"], Problem, problems)
     create_base(BaseJob(out=folder, examples=paths["examples"], settings=SMALL, seed=0))
     return {**paths, "checkpoint": folder / "checkpoint"}
+
+
+@pytest.fixture(scope="session")
+def vllm_checkpoint(tmp_path_factory, files) -> Path:
+    """vLLM on CPU has no kernel for the heads of the other small model."""
+    from training.checkpoints.base import create_base
+    from training.launch.jobs import BaseJob
+
+    folder = tmp_path_factory.mktemp("vllm")
+    sizes = {"hidden": 64, "head_dim": 32, "max_positions": 256, "initializer_range": 0.3}
+    settings = SMALL.model_copy(update=sizes)
+    create_base(BaseJob(out=folder, examples=files["examples"], settings=settings))
+    return folder / "checkpoint"
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,7 @@ Path(sys.argv[1], "told").write_text(os.environ["KLEAR_STAGE_VLLM"])
 Path(sys.argv[1], "token").write_text(os.environ["KLEAR_STAGE_VLLM_TOKEN"])
 sys.exit(int(sys.argv[2]))
 """
+KILLED = NOTES.replace("sys.exit(int(sys.argv[2]))", "os.kill(os.getpid(), 9)")
 LOSES_ITS_SERVER = """
 import os, sys, time
 from pathlib import Path
@@ -106,12 +107,14 @@ def gone(file: Path) -> bool:
         return True
 
 
-@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize(
+    ("trainer", "code"), [(NOTES, 0), (NOTES, 7), (KILLED, 128 + signal.SIGKILL)]
+)
 def test_the_command_runs_beside_a_server_that_answers_and_its_end_is_the_end(
-    run, job, code, monkeypatch
+    run, job, trainer, code, monkeypatch
 ):
     monkeypatch.setattr(sidecar, "LAST_WORDS_S", 0.5)  # this server has none
-    assert run(NOTES, str(code)) == code
+    assert run(trainer, str(code)) == code
     assert (job.out / "told").read_text().startswith("http://127.0.0.1:2")
     assert gone(job.out / "server.pid")
     assert "loading well" in (job.out / "logs/vllm.log").read_text()
@@ -128,10 +131,6 @@ def test_every_start_has_a_token_of_its_own_that_no_command_line_and_no_log_show
     for token in drawn:
         assert len(token) == 43  # 256 bits, six to a letter
         assert not any(token in text for text in (*shown, *capfd.readouterr()))
-
-
-def test_a_command_that_is_killed_says_by_which_signal(run):
-    assert run("import os; os.kill(os.getpid(), 9)", "") == 128 + signal.SIGKILL
 
 
 def test_a_server_that_cannot_start_fails_with_the_end_of_its_log(run, job, capsys):

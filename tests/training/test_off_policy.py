@@ -10,7 +10,6 @@ import torch
 from training.advantages import group_advantages
 from training.layout import OFF_POLICY
 from training.losses import POLICY_LOSSES, Clip, policy_weight, token_weight, weighted_nll
-from training.rl.config import GPPOConfig
 from training.rl.off_policy_counts import OffPolicyJournal, headline, read_off_policy, summed
 from training.rl.rollout import MicroBatch
 from training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
@@ -100,12 +99,6 @@ def test_clipped_tokens_carry_the_gradient_that_the_loss_gives_them(loss, carrie
     table = counted(loss, RATIOS, ADVANTAGES, ENTROPIES)
     assert table.clipped_gradient == pytest.approx(carried / whole)
     assert table.gradient.sum() == pytest.approx(whole * 2 * (1 - math.exp(-1)), rel=1e-5)
-
-
-def test_grpo_has_one_epsilon_on_both_sides():
-    one = GPPOConfig("x", policy_loss="grpo", epsilon=0.2, epsilon_high=0.28, num_generations=8,
-                     use_cpu=True, bf16=False)  # fmt: skip
-    assert one.clip.eps_high == 0.2
 
 
 def pay_the_first(completions, **_):

@@ -15,10 +15,7 @@ import psutil
 import pytest
 from processes import below, commanded, left
 
-from configs.settings.training import BaseModelSettings
 from tasks.models.launch import RESTARTS
-from training.checkpoints.base import create_base
-from training.launch.jobs import BaseJob
 from training.layout import CHECKPOINTS, latest, step_of_checkpoint
 from training.vllm.sampler import HANDED_OVER
 
@@ -26,10 +23,6 @@ from training.vllm.sampler import HANDED_OVER
 pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).parents[2]
 STAGE = Path(__file__).with_name("own_server_stage.py")
-SMALL = BaseModelSettings(
-    kind="random", hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=320,
-    max_positions=256, initializer_range=0.3,
-)  # fmt: skip
 SERVER = "training.vllm.server"
 UPDATES = 4  # of a rollout
 STEPS = 6  # enough for one to be left wherever a disaster comes late
@@ -37,15 +30,13 @@ DEADLINE_S = 1_800.0
 
 
 @pytest.fixture
-def stage(files, tmp_path):
+def stage(files, vllm_checkpoint, tmp_path):
     """`stage()`: the processes of the stage, which resumes in `tmp_path/out`."""
-    base = BaseJob(out=tmp_path / "base", examples=files["examples"], settings=SMALL)
-    create_base(base)
-    checkpoint = tmp_path / "base" / "checkpoint"
     started: list[subprocess.Popen[str]] = []
 
     def start() -> "subprocess.Popen[str]":
-        words = [sys.executable, STAGE, checkpoint, files["problems"], tmp_path / "out", STEPS]
+        out = tmp_path / "out"
+        words = [sys.executable, STAGE, vllm_checkpoint, files["problems"], out, STEPS]
         more = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             list(map(str, words)), env={**os.environ, **more}, text=True,

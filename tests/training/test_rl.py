@@ -30,20 +30,11 @@ CLOCKS = ("seconds/", "tokens_per_second")
 
 
 def settings(**changes) -> RLSettings:
-    few = {
-        "steps": 4,
-        "prompts_per_step": 4,
-        "rollouts_per_prompt": 4,
-        "mini_batch_prompts": 2,
-        "learning_rate": 1e-3,
-        "warmup_steps": 1,
-        "max_tokens": 16,
-        "engine": "transformers",
-        "checkpoint_steps": 1,
-        "audit_rollouts": 3,
-        "drop_zero_advantage": False,  # a small untrained model is never right
-        "runtime": RUNTIME,
-    }
+    """Of a small stage that trains on equal rewards too: an untrained model is never right."""
+    few = {"steps": 4, "prompts_per_step": 4, "rollouts_per_prompt": 4, "mini_batch_prompts": 2,
+           "learning_rate": 1e-3, "warmup_steps": 1, "max_tokens": 16, "engine": "transformers",
+           "checkpoint_steps": 1, "audit_rollouts": 3, "drop_zero_advantage": False,
+           "runtime": RUNTIME}  # fmt: skip
     return RLSettings(**(few | changes))
 
 
@@ -56,13 +47,8 @@ def numbers(out):
 
 
 def job_for(files, out, **changes):
-    return RLJob(
-        out=out,
-        checkpoint=files["checkpoint"],
-        problems=files["problems"],
-        settings=settings(**changes),
-        seed=5,
-    )
+    return RLJob(out=out, checkpoint=files["checkpoint"], problems=files["problems"],
+                 settings=settings(**changes), seed=5)  # fmt: skip
 
 
 def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
@@ -107,10 +93,8 @@ def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
 
 def test_a_model_that_would_end_answers_early_is_refused_before_any_rollout(files, tmp_path):
     """The small model has 512 positions."""
-    job = job_for(files, tmp_path)
-    job = job.model_copy(update={"settings": settings(max_tokens=512)})
     with pytest.raises(ValueError, match=r"the model has 512: lower max_tokens to"):
-        rl.run_rl(job)
+        rl.run_rl(job_for(files, tmp_path, max_tokens=512))
 
 
 def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(problems, child):
@@ -145,23 +129,18 @@ def test_an_unscored_answer_is_none_and_not_zero(problems, child):
     assert components(reward.scores) == {"reward/unscored": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("engine", "mode"), [("vllm_colocate", "colocate"), ("vllm_server", "server")]
-)
-def test_vllm_gets_the_papers_lengths_and_no_importance_correction(tmp_path, engine, mode):
+def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path):
     named = TrainRuntime(vllm_server_url="http://gpu-9:8000")
-    s = RLSettings(engine=engine, runtime=named)
+    s = RLSettings(engine="vllm_server", runtime=named)
     arguments = vllm_arguments(s)
-    assert arguments["vllm_mode"] == mode
+    assert arguments["vllm_mode"] == "server"
     assert arguments["vllm_max_model_length"] == 4_096 + 32_768
-    config = gppo_config(
-        s.model_copy(update={"engine": "transformers", "runtime": RUNTIME}),
-        0,
-        rl_schedule(s, 8),
-        tmp_path,
-        1.0,
-    )
-    assert config.vllm_importance_sampling_correction is False
+    assert arguments["vllm_importance_sampling_correction"] is False
+    capped = vllm_arguments(s.model_copy(update={"importance_cap": 2.0}), positions=8_192)
+    assert capped["vllm_importance_sampling_clip_max"] == 2.0
+    assert capped["vllm_max_model_length"] == 8_192
+    alone = s.model_copy(update={"engine": "transformers", "runtime": RUNTIME})
+    config = gppo_config(alone, 0, rl_schedule(s, 8), tmp_path, 1.0)
     assert (config.max_steps, config.warmup_steps, config.save_steps) == (800, 80, 40)
     assert (config.epsilon, config.epsilon_high, config.beta) == (0.2, 0.28, 0.0)
 

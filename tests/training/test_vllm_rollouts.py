@@ -16,30 +16,15 @@ import pytest
 from processes import free_ports
 from vllm_server import VLLMServer
 
-from configs.settings.training import BaseModelSettings
-from training.checkpoints.base import create_base
-from training.launch.jobs import BaseJob
 from training.vllm.sampler import HANDED_OVER
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("killed_child.py")
-SMALL = BaseModelSettings(
-    kind="random", hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=320,
-    max_positions=256, initializer_range=0.3,
-)  # fmt: skip
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
                "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
                "NO_PROXY": "127.0.0.1"}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def checkpoint(files, tmp_path_factory) -> Path:
-    """vLLM on CPU has no kernel for the heads of the other tests' model."""
-    folder = tmp_path_factory.mktemp("base")
-    create_base(BaseJob(out=folder, examples=files["examples"], settings=SMALL))
-    return folder / "checkpoint"
 
 
 def stage(kind: str, checkpoint: Path, problems: Path, out: Path, hook="", call=0, url="") -> int:
@@ -69,9 +54,9 @@ def sampled_from_the_updated_policy(out: Path) -> None:
 
 
 def test_a_colocated_vllm_samples_from_the_policy_and_a_killed_stage_repeats_its_samples(
-    checkpoint, files, tmp_path
+    vllm_checkpoint, files, tmp_path
 ):
-    given = "vllm_colocate", checkpoint, files["problems"]
+    given = "vllm_colocate", vllm_checkpoint, files["problems"]
     assert stage(*given, tmp_path / "whole") == 0
     sampled_from_the_updated_policy(tmp_path / "whole")
     # in the second rollout: the checkpoint after the first one is whole
@@ -83,15 +68,15 @@ def test_a_colocated_vllm_samples_from_the_policy_and_a_killed_stage_repeats_its
 
 
 @pytest.fixture(scope="module")
-def server(checkpoint, tmp_path_factory) -> Iterator[str]:
+def server(vllm_checkpoint, tmp_path_factory) -> Iterator[str]:
     (port,) = free_ports(1)
     log = tmp_path_factory.mktemp("serve") / "log"
     more = ("--worker-extension-cls", "training.vllm.server.PolicyWeights")
-    with VLLMServer(checkpoint, log, port, *more, VLLM_SERVER_DEV_MODE="1") as running:
+    with VLLMServer(vllm_checkpoint, log, port, *more, VLLM_SERVER_DEV_MODE="1") as running:
         yield running.address
 
 
-def test_a_vllm_server_samples_from_the_updated_policy(server, checkpoint, files, tmp_path):
-    assert stage("vllm_server", checkpoint, files["problems"], tmp_path, url=server) == 0
+def test_a_vllm_server_samples_from_the_updated_policy(server, vllm_checkpoint, files, tmp_path):
+    assert stage("vllm_server", vllm_checkpoint, files["problems"], tmp_path, url=server) == 0
     sampled_from_the_updated_policy(tmp_path)
     assert not list((tmp_path / ".resume/checkpoints" / HANDED_OVER).iterdir())

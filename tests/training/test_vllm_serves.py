@@ -11,21 +11,15 @@ from pathlib import Path
 import pytest
 
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from configs.settings.training import BaseModelSettings
-from training.checkpoints.base import create_base
 from training.engines.generate import generate_job
 from training.engines.interface import Request
 from training.engines.journal import Journal, journal_path
-from training.launch.jobs import BaseJob, GenerateJob, write_job
+from training.launch.jobs import GenerateJob, write_job
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = ("Make 5 from 1, 2, 3.", "Make 12 from 3, 4, 7, 9.", "What is 1+1?")
-SMALL = BaseModelSettings(
-    kind="random", hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=320,
-    max_positions=128, initializer_range=0.3,
-)  # fmt: skip
 
 
 def job(kind: str, checkpoint: Path, out: Path) -> GenerateJob:
@@ -48,11 +42,9 @@ def answers(out: Path) -> list[tuple[str, str, int]]:
         return [(s.text, s.finish_reason, s.completion_tokens) for s in journal.samples(keys)]
 
 
-def test_vllm_answers_as_transformers_does(files, tmp_path):
-    create_base(BaseJob(out=tmp_path / "base", examples=files["examples"], settings=SMALL))
-    checkpoint = tmp_path / "base/checkpoint"
-    generate_job(job("transformers", checkpoint, tmp_path / "hf"))
-    asked = job("vllm", checkpoint, tmp_path / "vllm")
+def test_vllm_answers_as_transformers_does(vllm_checkpoint, tmp_path):
+    generate_job(job("transformers", vllm_checkpoint, tmp_path / "hf"))
+    asked = job("vllm", vllm_checkpoint, tmp_path / "vllm")
     write_job(tmp_path / "job.json", asked)
     done = subprocess.run(
         [sys.executable, "-m", "training.launch.child", str(tmp_path / "job.json")],

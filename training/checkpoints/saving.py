@@ -17,7 +17,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     Trainer,
 )
-from transformers.integrations import deepspeed
 
 from configs.settings.training import LoRASettings, RLSettings, SFTSettings
 from training.checkpoints.lineage import TrainingStep, write_lineage
@@ -62,8 +61,8 @@ def lora_config(settings: LoRASettings | None) -> Any:
         return None
     if is_sharded():
         raise ValueError(
-            "lora runs on one device or under DDP, not FSDP or ZeRO-3: set topology.sharding=none, "
-            "or lora to null"
+            "lora runs on one device or under DDP, not FSDP: set topology.sharding=none, or lora "
+            "to null"
         )
     try:
         from peft import LoraConfig
@@ -112,18 +111,13 @@ def check_layout(trainer: Trainer, checkpoint: Path | None) -> None:
     processes that share them, whole ones for those that do not."""
     if checkpoint is None:
         return
-    shards = [*checkpoint.glob("pytorch_model_fsdp*"), *checkpoint.glob("global_step*")]
-    if bool(shards) != is_sharded_model(trainer):
+    shards = [*checkpoint.glob("pytorch_model_fsdp*")]
+    if bool(shards) != trainer.is_fsdp_enabled:
         raise ValueError(
             f"{checkpoint} holds {'shards' if shards else 'whole weights'}, and these processes "
             "would read the other: set topology.sharding and the number of processes back to what "
             f"they were, or remove {checkpoint.parent} to begin this stage again"
         )
-
-
-def is_sharded_model(trainer: Trainer) -> bool:
-    """Whether no process of `trainer` has all the weights."""
-    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
 
 
 def policy_on_rank0(trainer: Trainer, *, copied: bool = False) -> PreTrainedModel | None:
@@ -137,13 +131,9 @@ def policy_on_rank0(trainer: Trainer, *, copied: bool = False) -> PreTrainedMode
     if hasattr(model, "merge_and_unload"):
         model = copy.deepcopy(model) if copied and first else model
         return model.merge_and_unload() if first else None
-    if not copied and not is_sharded_model(trainer):
+    if not copied and not trainer.is_fsdp_enabled:
         return model if first else None
-    if trainer.is_deepspeed_enabled:
-        weights: Any = trainer.accelerator.get_state_dict(trainer.model_wrapped)
-        deepspeed.unset_hf_deepspeed_config()  # with it transformers shards what it builds
-    else:
-        weights = {n: w.cpu() for n, w in gathered(model) if first}
+    weights = {n: w.cpu() for n, w in gathered(model) if first}
     return plain(model, weights) if first else None
 
 
@@ -153,7 +143,7 @@ def policy_on_each(trainer: Trainer) -> PreTrainedModel:
     Where weights are spread there must be room for all of them beside the shards.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    return plain(model, dict(gathered(model))) if is_sharded_model(trainer) else model
+    return plain(model, dict(gathered(model))) if trainer.is_fsdp_enabled else model
 
 
 def gathered(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:

@@ -16,12 +16,13 @@ import orjson
 from configs.settings.engines import EngineRuntime
 from eval.records import Sample
 from training.engines.interface import EngineError, Key
+from training.layout import SCRATCH
 
 SECONDS_PER_SYNC = 1.0
 
 
 def journal_path(out: Path) -> Path:
-    return out / ".resume" / "samples.jsonl"
+    return out / SCRATCH / "samples.jsonl"
 
 
 class Journal:

@@ -8,7 +8,6 @@ further, or PORT_TAKEN: another program has the port at which the machines meet.
 """
 
 import argparse
-import importlib.util
 import os
 import platform
 import random
@@ -23,7 +22,7 @@ PORT_TAKEN = 76
 LAUNCHER = "KLEAR_LAUNCHER"
 """Environment variable that tells a training process the number of its parent."""
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "accelerate"
-FILES = {"full": "fsdp2.yaml", "zero3": "deepspeed_zero3.yaml", "none": "ddp.yaml"}
+FILES = {"full": "fsdp2.yaml", "none": "ddp.yaml"}
 SLURM = "slurm"
 PORTS = range(20_000, 30_000)
 """TCP ports of which no system hands out any by itself."""
@@ -46,8 +45,6 @@ def main(arguments: list[str]) -> int:
             "the stage's folder, so the store (KLEAR_HOME or KLEAR_STORE) must lie on a file "
             "system that they share, at the same path"
         )
-    if asked.sharding == "zero3" and importlib.util.find_spec("deepspeed") is None:
-        parser.error("topology.sharding=zero3 needs DeepSpeed: pip install deepspeed, or use full")
     host, _, port = asked.at.rpartition(":")
     place = [
         *("--num_machines", str(asked.nodes), "--machine_rank", str(asked.rank)),

@@ -37,9 +37,8 @@ def processes_here() -> int:
 
 
 def is_sharded() -> bool:
-    """Whether accelerate was told to spread the weights over the processes (FSDP or DeepSpeed)."""
-    names = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    return any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
+    """Whether accelerate was told to spread the weights over the processes."""
+    return os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true")
 
 
 def join_run(out: Path) -> None:

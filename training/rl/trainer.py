@@ -60,8 +60,6 @@ class GPPOTrainer(GRPOTrainer):
         vllm, args = args.use_vllm, args.with_max_steps(len(train_dataset))
         args.use_vllm = False  # else TRL makes a sampler of its own
         super().__init__(model, reward_funcs, args, train_dataset, **kwargs)
-        if self.is_deepspeed_enabled:
-            raise ValueError("GPPOTrainer accumulates gradients itself: use FSDP2 or DDP")
         args.use_vllm = self.use_vllm = vllm
         if vllm:
             self.vllm_generation = PolicySampler(self)
