@@ -32,8 +32,8 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from open_r1_peer import Benchmarks, N, as_shipped, core_loop  # noqa: E402
 
-from tasks.data.overlaps.overlaps import text_batches  # noqa: E402
 from tasks.data.overlaps.ngrams import Item, NgramIndex  # noqa: E402
+from tasks.data.overlaps.overlaps import text_batches  # noqa: E402
 from tasks.data.words import Normalisation  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
