@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from mlflow import MlflowClient
 from processes import free_ports
 
@@ -188,10 +189,6 @@ class Home:
         found = self.call("artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
         return {artifact["key"] for artifact in found}
 
-    def forms(self) -> set[str]:
-        """Names of all deployments."""
-        return {found["name"] for found in self.call("deployments/filter", {"limit": 200})}
-
     def count(self) -> int:
         """How many flow runs there are."""
         return self.call("flow_runs/count", {})
@@ -211,20 +208,25 @@ class Home:
     def pids(self, *words: str, but: str = "\0") -> list[int]:
         """Living processes with all of the words on their command line, and without `but`."""
         found = []
-        for entry in filter(lambda e: e.name.isdigit(), Path("/proc").iterdir()):
-            try:
-                text = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if state not in "ZX" and all(word in text for word in words) and but not in text:
-                found.append(int(entry.name))
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):  # it ended
+                text = " ".join(process.cmdline())
+                if all(word in text for word in words) and but not in text:
+                    found.append(process.pid)
+        return found
+
+    def of_this_home(self, word: str) -> list[int]:
+        """Processes of this home with the word on their command line."""
+        found = []
+        for pid in self.pids(word):
+            with suppress(psutil.Error):
+                home = psutil.Process(pid).environ().get("KLEAR_HOME")
+                found += [pid] if home == str(self.home) else []
         return found
 
     def engines(self) -> list[int]:
-        """Processes in which a worker executes a flow of this home."""
-        home = f"KLEAR_HOME={self.home}".encode()
-        return [pid for pid in self.pids("prefect.engine") if home in _proc(pid, "environ")]
+        """Processes in which a worker executes a flow."""
+        return self.of_this_home("prefect.engine")
 
     def children(self) -> list[int]:
         """Supervisors and what they supervise: processes that train or generate for this home."""
@@ -248,7 +250,7 @@ class Home:
             self.signal_jobs(signal.SIGSTOP)
 
     def _stop_jobs_of(self, stage: str) -> bool:
-        if not any(f"/{stage}/" in _proc(pid, "cmdline").decode() for pid in self.jobs()):
+        if not self.pids("-m training.launch.child", f"{self.store}/.work/{stage}/"):
             return False
         self.signal_jobs(signal.SIGSTOP)
         return True
@@ -257,12 +259,6 @@ class Home:
         for pid in self.jobs():
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-
-
-def _proc(pid: int, name: str) -> bytes:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    return b""
 
 
 def computed(output: str) -> list[str]:

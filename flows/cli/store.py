@@ -79,9 +79,8 @@ def du() -> None:
 def verify() -> int:
     """Read every file and compare its digest. Exit code 1 when something is damaged."""
     here = open_store(load_machine())
-    checked = [
-        (wrong, "the next run here that makes it computes it again") for _, wrong in damaged(here)
-    ]
+    again = "the next run here that makes it computes it again"
+    checked = [(wrong, again) for _, wrong in damaged(here)]
     if isinstance(here, SharedStore):
         remedy = "`klear run --verify` sends the copy of its machine again, or computes it again"
         checked += [(wrong, remedy) for _, wrong in here.shared_damage()]

@@ -168,16 +168,18 @@ def ask(what: str, address: str) -> Check:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS[what])
     except subprocess.TimeoutExpired:
-        said = f"{address} did not answer in {SECONDS[what]:g} s; {FIXES[what]}"
-        return Check(what, False, said)
-    said = " ".join((done.stdout or done.stderr[-300:]).split())
-    return Check(what, not done.returncode, said if not done.returncode else f"{address}: {said}")
+        wrong = f"{address} did not answer in {SECONDS[what]:g} s; {FIXES[what]}"
+        return Check(what, False, wrong)
+    if done.returncode:
+        wrong = " ".join((done.stdout or done.stderr[-300:]).split())
+        return Check(what, False, f"{address}: {wrong}")
+    return Check(what, True, " ".join(done.stdout.split()))
 
 
 def main(what: str, address: str) -> int:
     """In the process of `ask`: one line, the fix included; 0 if all is well."""
     try:
-        print(try_store(address) if what == "store" else try_ray(address))
+        print({"store": try_store, "ray": try_ray}[what](address))
     except Exception as error:
         why = getattr(error, "cause", None) or error  # Ray wraps it in the traceback of a node
         print(f"{why or type(why).__name__}; {FIXES[what]}")

@@ -7,9 +7,10 @@ start, and all that it starts, carries a mark of its own in its environment.
 import signal
 import socket
 import subprocess
+import time
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from tasks.stage.supervise import descendants, is_alive
 MARK = "KLEAR_SERVER_MARK"
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 TAIL_LINES = 8
+TERMINAL = Path()
 
 
 class ServerProcess(BaseModel):
@@ -59,25 +61,30 @@ def launch(
     command: Sequence[str],
     *,
     environment: Mapping[str, str],
-    log: Path,
     cwd: Path,
+    log: Path = TERMINAL,
     settings: str = "",
 ) -> ServerProcess:
-    """Start a process in its own session; `environment` is all that it sees, `log` is appended."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    """Start a process in its own session; `environment` is all that it sees, `log` is appended.
+
+    Without a log it writes where we do.
+    """
     mark = uuid.uuid4().hex
-    with log.open("ab") as file:
+    with nullcontext() if log == TERMINAL else log.open("ab") as file:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=file,
-            stderr=subprocess.STDOUT,
+            stderr=file and subprocess.STDOUT,
             start_new_session=True,
             cwd=cwd,
             env={**environment, MARK: mark},
         )
     process.returncode = 0  # it outlives us on purpose: no "still running" warning
-    return ServerProcess(name=name, pid=process.pid, mark=mark, log=log, settings=settings)
+    server = ServerProcess(name=name, pid=process.pid, mark=mark, log=log, settings=settings)
+    while not server.alive() and is_alive(psutil.Process(server.pid)):
+        time.sleep(0.001)  # its environment cannot be read until exec is done
+    return server
 
 
 def stop(processes: Sequence[ServerProcess]) -> None:

@@ -104,7 +104,7 @@ def _form(
 ) -> RunnerDeployment:
     """A flow as a deployment: each form one run at a time, others wait."""
     enqueue = ConcurrencyLimitStrategy.ENQUEUE
-    made = RunnerDeployment.from_flow(
+    return RunnerDeployment.from_flow(
         flow,
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=enqueue),
         work_pool_name=POOL,
@@ -112,10 +112,6 @@ def _form(
         entrypoint_type=EntrypointType.MODULE_PATH,
         **about,
     )
-    # Prefect calls a field after its parameter, whatever title it has.
-    for field in made._parameter_openapi_schema.properties.values():  # pyright: ignore[reportPrivateUsage]
-        field["title"] = field["title"].capitalize()
-    return made
 
 
 def register_automations(machine: Machine) -> list[str]:

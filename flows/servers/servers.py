@@ -12,10 +12,8 @@ that it starts, and waits for none of it to answer.
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -40,7 +38,7 @@ from flows.servers.prefect_api import (
     last_heartbeat,
     refusal,
 )
-from flows.servers.process import MARK, ServerProcess, launch, port_holder, stop
+from flows.servers.process import ServerProcess, launch, port_holder, stop
 
 START_TIMEOUT_S = 300.0
 DATABASE_WAIT_S = 60.0
@@ -258,17 +256,12 @@ def serve(machine: Machine, name: str) -> int:
 
 def _foreground(machine: Machine, name: str) -> int:
     """Run it to its end; whatever interrupts us ends all of it."""
-    mark = uuid.uuid4().hex
-    process = subprocess.Popen(
-        server_command(machine, name),
-        stdin=subprocess.DEVNULL,
-        env={**process_environment(machine, name), MARK: mark},
-        cwd=machine.home,
-        start_new_session=True,  # Ctrl-C reaches us alone, and we end it in order
-    )
+    # In a session of its own Ctrl-C reaches us alone, and we end it in order.
+    environment = process_environment(machine, name)
+    process = launch(name, server_command(machine, name), environment=environment, cwd=machine.home)
     try:
-        code = process.wait()
+        code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
     finally:
-        stop([ServerProcess(name=name, pid=process.pid, mark=mark, log=machine.logs)])
+        stop([process])
     print(f"{name} ended with exit code {code}", file=sys.stderr, flush=True)
     return code if code >= 0 else os.EX_SOFTWARE

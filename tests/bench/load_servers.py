@@ -9,13 +9,12 @@ and at its size; what is measured says `load_measured`.
 import os
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +25,8 @@ from load_measured import run as run_load  # noqa: E402
 
 from eval.judge.judge import Judge  # noqa: E402
 from eval.records import Problem  # noqa: E402
+from flows.servers.prefect_api import answers  # noqa: E402
+from flows.servers.process import ServerProcess, launch, stop  # noqa: E402
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
 CODE = {"kind": "stdin", "cases": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in range(4)]}
@@ -114,44 +115,28 @@ def mlflow(points: int) -> dict[str, float]:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+def served(folder: Path) -> Iterator[tuple[str, ServerProcess]]:
     """A MLflow server on a free port; it ends with the block."""
-    import requests
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     uri = f"http://127.0.0.1:{port}"
-    with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1",
-             "--port", str(port), "--backend-store-uri", f"sqlite:///{folder}/m.db",
-             "--artifacts-destination", str(folder / "artifacts")],
-            stdout=log, stderr=log,
-            env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "DO_NOT_TRACK": "1"},
-        )  # fmt: skip
+    server = launch(
+        "mlflow",
+        [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1",
+         "--port", str(port), "--backend-store-uri", f"sqlite:///{folder}/m.db",
+         "--artifacts-destination", str(folder / "artifacts")],
+        environment=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        log=folder / "server.log",
+        cwd=folder,
+    )  # fmt: skip
     try:
-        deadline = time.monotonic() + 300
-        while True:
-            try:
-                requests.get(f"{uri}/health", timeout=5).raise_for_status()
-                break
-            except requests.RequestException:
-                assert server.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.3)
+        while not answers(f"{uri}/health"):
+            assert server.alive(), server.log_tail()
+            time.sleep(0.3)
         yield uri, server
     finally:
-        below = psutil.Process(server.pid).children(recursive=True)
-        server.terminate()
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-        for process in below:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        stop([server])
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_the_page_of_an_experiment_shows_machines_memory_and_what_is_shared(
 
     page = capsys.readouterr().out
     assert "shared by 4 runs from" in page
-    assert "cluster: 4 × 8 = 32 H100" in page
+    assert "4 × 8 = 32 H100" in page
     assert "unreduced gradients 30.5" in page
     assert "of 32 × 989 TFLOP/s" in page
     assert "train_mfu = 0.4" in page.partition("Assumptions")[2]

@@ -3,16 +3,15 @@
 import os
 import signal
 import subprocess
-import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from home import eventually
+from home import KLEAR, ROOT, eventually
 
 pytestmark = pytest.mark.system
 
-ROOT, LOG = Path(__file__).resolve().parents[2], "first.log"
+LOG = "first.log"
 LIVE = ["PENDING", "RUNNING", "PAUSED", "CANCELLING", "SCHEDULED"]
 MICRO = """
 shows: Table 0
@@ -45,25 +44,37 @@ scales:
 """
 
 
-@pytest.mark.timeout(3_000)  # some 60 s of CPU time; elsewhere a machine may be busy
-def test_a_killed_matrix_goes_on_where_it_was(cockpit, monkeypatch, tmp_path):
-    monkeypatch.setitem(
-        cockpit.environment, "KLEAR_GPU_SLOTS", "0"
-    )  # else one cell waits for the other's training
+@pytest.fixture
+def command(cockpit, monkeypatch, tmp_path):
+    """`klear ablate` of two cells beside each other."""
+    # With one GPU slot one cell would wait for the other's training.
+    monkeypatch.setitem(cockpit.environment, "KLEAR_GPU_SLOTS", "0")
     spec = tmp_path / "micro.yaml"
     spec.write_text(MICRO)
-    command = ("ablate", str(spec), "--concurrent", "2")
+    return ("ablate", str(spec), "--concurrent", "2")
 
-    first = start(cockpit, *command)
+
+@contextmanager
+def started(cockpit, *words, until):
+    """The command in a session of its own, so that one signal ends all of it but its stages; it is
+    killed after the block, which begins when `until` holds."""
+    with (cockpit.home / LOG).open("wb") as log:
+        process = subprocess.Popen([*KLEAR, *words], env=cockpit.environment, cwd=ROOT, stdout=log,
+                                   stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
     try:
-        ended = lambda: first.poll() is not None  # noqa: E731
-        assert eventually(lambda: folders(cockpit, "evaluate_sft") or ended(), 1_500)
-        assert not ended(), (cockpit.home / LOG).read_text()
-        assert workers(cockpit)
+        assert eventually(lambda: until() or process.poll() is not None, 1_500)
+        assert process.poll() is None, (cockpit.home / LOG).read_text()
+        yield process
     finally:
-        with suppress(ProcessLookupError):  # it ended by itself, which the assertions tell
-            os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
+        with suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.timeout(3_000)  # some 60 s of CPU time; elsewhere a machine may be busy
+def test_a_killed_matrix_goes_on_where_it_was(cockpit, command):
+    with started(cockpit, *command, until=lambda: folders(cockpit, "evaluate_sft")):
+        assert workers(cockpit)
     finished = {name: folders(cockpit, name) for name in ("base", "sft", "evaluate_sft")}
     assert not folders(cockpit, "ablate_micro")
     # the supervisors saw their parent die, and nothing of the run is left
@@ -99,25 +110,13 @@ def test_a_killed_matrix_goes_on_where_it_was(cockpit, monkeypatch, tmp_path):
 
 
 @pytest.mark.timeout(3_000)
-def test_a_matrix_in_parallel_is_cancelled_from_the_ui(cockpit, monkeypatch, tmp_path):
-    monkeypatch.setitem(cockpit.environment, "KLEAR_GPU_SLOTS", "0")
-    spec = tmp_path / "micro.yaml"
-    spec.write_text(MICRO)
-    process = start(cockpit, "ablate", str(spec), "--concurrent", "2", "--seeds", "2")
-    try:
-        ended = lambda: process.poll() is not None  # noqa: E731
-        assert eventually(lambda: cockpit.jobs() or ended(), 1_500)
-        assert not ended(), (cockpit.home / LOG).read_text()
+def test_a_matrix_in_parallel_is_cancelled_from_the_ui(cockpit, command):
+    with started(cockpit, *command, "--seeds", "2", until=cockpit.jobs) as process:
         (matrix,) = under_way(cockpit, "klear-ablation")
         cells = under_way(cockpit, "klear-cell")
         assert cells
-
         cockpit.set_state(matrix, "CANCELLING", "Cancelling")
         assert process.wait(120) == 1
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     assert "cancelled in the Prefect UI" in (cockpit.home / LOG).read_text()
     assert cockpit.flow_run(matrix)["state_name"] == "Cancelled"
     assert eventually(lambda: not cockpit.children() and not workers(cockpit), 120)
@@ -135,25 +134,9 @@ def under_way(cockpit, flow: str) -> list[str]:
     return [run["id"] for run in cockpit.call("flow_runs/filter", wanted)]
 
 
-def start(cockpit, *words: str) -> "subprocess.Popen[bytes]":
-    """The command in a session of its own, so that one signal ends all of it but its stages."""
-    command = [sys.executable, "-m", "flows.cli", *words]
-    with (cockpit.home / LOG).open("wb") as log:
-        return subprocess.Popen(command, env=cockpit.environment, cwd=ROOT, stdout=log,
-                                stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
-
-
 def workers(cockpit) -> list[int]:
     """Processes that compute cells for this home, and those that watch over them."""
-    found = []
-    for pid in cockpit.pids("flows.ablation"):
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:  # it ended meanwhile
-            continue
-        if str(cockpit.home).encode() in environment:
-            found.append(pid)
-    return found
+    return cockpit.of_this_home("flows.ablation")
 
 
 def folders(cockpit, stage: str) -> dict[Path, int]:

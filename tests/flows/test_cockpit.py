@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import pytest
 from home import PATIENCE_S, ZOMBIE_MINUTES, Home, computed, eventually
-from told import children_of, missing_in_mlflow, missing_in_prefect
 
 from flows.servers.registration import CRASH_SILENT, NOTIFY
 
@@ -213,11 +212,39 @@ def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missin
     stages = {stage: marks[mark] for mark, stage, *_ in words}
     assert stages["base"] == "Completed"
     for run, wanted in ((from_form, {"sft": "Completed"}), (typed, stages)):
-        eventually(lambda run=run, wanted=wanted: not missing_in_prefect(cockpit, run, wanted))
-        assert not missing_in_prefect(cockpit, run, wanted), cockpit.worker_log()
-        assert not missing_in_mlflow(cockpit, run, cockpit.store)
+        shown = {name: [state] for name, state in wanted.items()}
+        assert eventually(lambda: cockpit.states(run) == shown, 300), cockpit.worker_log()  # noqa: B023
+        said = {"Cached": "cached", "Completed": "computed"}
+        lines = [f"{name}: {said[state]} " for name, state in wanted.items()]
+        assert eventually(lambda: all(line in cockpit.log(run) for line in lines), 300)  # noqa: B023
+        assert "klear-plan" in cockpit.artifacts(run)
         trained = {stage for stage, state in wanted.items() if state == "Completed"}
-        assert children_of(cockpit, run).keys() == trained
+        _mlflow_has_all(cockpit, run, trained)
+
+
+def _mlflow_has_all(cockpit: Home, flow_run: str, trained: set[str]) -> None:
+    """Each stage that a run computed has one run with every point of its curves, and has ended."""
+    (parent,) = cockpit.tracked(f"tags.`prefect.flow_run_id` = '{flow_run}'")
+    below = cockpit.tracked(f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
+    assert sorted(run.data.tags["klear.stage"] for run in below) == sorted(trained)
+    assert {run.info.status for run in (parent, *below)} == {"FINISHED"}
+    for run in below:
+        name, tags = run.info.run_id, run.data.tags
+        folder = cockpit.store / tags["klear.stage"] / tags["klear.key"]
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert manifest["metrics"].keys() <= run.data.metrics.keys()
+        figures = {Path(f).name for f in manifest["files"] if f.startswith("plots/")}
+        listed = cockpit.mlflow.list_artifacts
+        assert figures <= {Path(f.path).name for f in listed(name, "figures")}
+        assert "manifest.json" in {f.path for f in listed(name)}
+        curves = folder / "logs" / "metrics.jsonl"
+        points: dict[str, set[tuple[int, float]]] = {}
+        for line in map(json.loads, curves.read_text().splitlines() if curves.exists() else ()):
+            for metric, value in line["metrics"].items():
+                points.setdefault(metric, set()).add((line["step"], float(value)))
+        for metric, wanted in points.items():
+            history = [(m.step, m.value) for m in cockpit.mlflow.get_metric_history(name, metric)]
+            assert sorted(p for p in history if p in wanted) == sorted(wanted), metric
 
 
 def _steps(store: Path) -> int:

@@ -19,15 +19,12 @@ def stages_of(cockpit: Home, parent: str, stage: str = "") -> list[str]:
     return [run.info.run_id for run in cockpit.tracked(query)]
 
 
-def test_every_stage_runs_and_the_report_is_written(cockpit: Home, first: str) -> None:
+def test_every_stage_runs_and_mlflow_holds_one_child_each_and_the_scores(
+    cockpit: Home, first: str
+) -> None:
     assert sorted(computed(first)) == sorted(EVERY_STAGE)
     (page,) = cockpit.store.glob("report/*/report.html")
     assert "not comparable to the paper" in page.read_text()
-
-
-def test_mlflow_holds_one_parent_with_one_child_a_stage_and_its_scores(
-    cockpit: Home, first: str
-) -> None:
     (parent,) = pipelines(cockpit, seed=0)
     run = cockpit.mlflow.get_run(parent)
     assert run.info.status == "FINISHED"
@@ -45,13 +42,11 @@ def test_the_same_command_again_finds_every_stage_cached(cockpit: Home, first: s
     assert "every stage cached" in again
 
 
-def test_deleting_one_folder_recomputes_that_stage_only(cockpit: Home, first: str) -> None:
+def test_a_deleted_or_forced_stage_is_computed_again_and_the_run_stops_where_it_is_told(
+    cockpit: Home, first: str
+) -> None:
     shutil.rmtree(next(cockpit.store.glob("rl_math/*")))
-    again = cockpit.run()
-    assert computed(again) == ["rl_math"]
-
-
-def test_a_stage_can_be_forced_and_the_run_stopped_after_it(cockpit: Home, first: str) -> None:
+    assert computed(cockpit.run()) == ["rl_math"]
     output = cockpit.run("--force", "select", "--until", "select")
     assert computed(output) == ["select"]
     assert "sft" not in cached(output)
@@ -78,18 +73,13 @@ def test_a_killed_run_continues_from_its_checkpoint_in_the_same_mlflow_run(
     (child,) = stages_of(cockpit, before[0], stage)
     steps = [m.step for m in cockpit.mlflow.get_metric_history(child, "step")]
     assert len(steps) == len(set(steps)), "a step was logged twice"
-    assert sorted(steps) == list(range(min(steps), max(steps) + 1, steps_apart(steps)))
-
-
-def steps_apart(steps: list[int]) -> int:
-    ordered = sorted(steps)
-    return ordered[1] - ordered[0]
+    first_step, second, *_ = sorted(steps)
+    assert sorted(steps) == list(range(first_step, max(steps) + 1, second - first_step))
 
 
 def test_a_missing_data_file_is_one_line_and_nothing_half_written(cockpit: Home) -> None:
-    failed = cockpit.command(
-        *["run", "replay", "--set", "data.root=/nonexistent", "--until", "collect"]
-    )
+    words = ("--set", "data.root=/nonexistent", "--until", "collect")
+    failed = cockpit.command("run", "replay", *words)
     assert failed.returncode == 1
     (line,) = [x for x in failed.stdout.splitlines() if "failed:" in x]
     assert "aime_1983_2023" in line

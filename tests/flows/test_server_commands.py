@@ -1,10 +1,9 @@
 """How servers are called and asked: no secret on a command line, no more in an environment than
 needed, and who is refused is told what to set."""
 
-import http.server
-import threading
-from collections.abc import Iterator
+import urllib.error
 from configparser import ConfigParser
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -82,30 +81,18 @@ def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -
     assert DATABASE_WORD not in str(caught.value)
 
 
-@pytest.fixture
-def asking() -> Iterator[int]:
-    """The port of a server that lets nobody in."""
-
-    class Refuses(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(401)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.mark.parametrize("server", ["prefect", "mlflow"])
-def test_who_is_refused_is_told_what_to_set(tmp_path: Path, asking: int, server: str) -> None:
-    ports: dict[str, Any] = {f"{server}_port": asking}
-    without = Machine(home=tmp_path, **ports)
-    assert f"{server} asks for a password: set KLEAR_PASSWORD" in refusal(without, server)
-    said = refusal(Machine(home=tmp_path, password=SecretStr(WORD), **ports), server)
+def test_who_is_refused_is_told_what_to_set(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise urllib.error.HTTPError("http://here", 401, "Unauthorized", Message(), None)
+
+    monkeypatch.setattr(prefect_api, "_open", refuse)
+    assert f"{server} asks for a password: set KLEAR_PASSWORD" in refusal(
+        Machine(home=tmp_path), server
+    )
+    said = refusal(Machine(home=tmp_path, password=SecretStr(WORD)), server)
     assert f"{server} refuses klear with the password in KLEAR_PASSWORD" in said
     assert WORD not in said
 

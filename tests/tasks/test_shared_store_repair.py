@@ -6,10 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from configs.loading import load_profile
 from configs.settings.base import Settings
 from flows.cli.main import main
-from flows.forms.inputs import chosen_inputs
+from flows.forms.stage_forms import chosen_inputs
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.care import BOTH, HERE, SHARED, damaged, results
@@ -164,9 +163,8 @@ def test_what_others_published_is_listed_and_may_be_the_latest_input(
     newest = made(one, key="a" * 16, created="2026-01-02T00:00:00+00:00")
     assert [r.where for r in results(two, "collect")] == [BOTH, SHARED]
     assert results(two, "dedup") == []
-    tiny = load_profile("tiny", [])
     for which in ("latest", "aaaaaa"):
-        assert chosen_inputs({"collect": which}, two, tiny)["collect"].digest == newest.digest
+        assert chosen_inputs({"collect": which}, two)["collect"].digest == newest.digest
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("KLEAR_STORE", url)
     assert main(["store", "ls"]) == 0
