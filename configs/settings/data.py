@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from configs.settings.base import Runtime, Settings, Share
-from configs.settings.engines import EarlyStop, EngineSettings, Sampling
+from configs.settings.engines import EngineSettings, Sampling
 from configs.settings.judging import JudgeSettings
 
 
@@ -55,8 +55,9 @@ class SampleSettings(Settings):
     """Who answers"""
     sampling: Sampling = Sampling()
     """How answers are drawn"""
-    early_stop: EarlyStop | None = None
-    """Stop asking once a prompt has enough right answers; empty: never"""
+
+    early_stop: ClassVar = None  # all samples are asked
+    constants = ("early_stop",)
 
 
 class DifficultySettings(Settings):
@@ -84,38 +85,6 @@ class DifficultySettings(Settings):
         return self
 
 
-class EmbeddingRuntime(Runtime):
-    """How prompts are embedded by a model."""
-
-    batch_size: PositiveInt = 64
-    """Prompts a batch (transformers)"""
-    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Of the embedding model"""
-
-
-class EmbeddingSettings(Settings):
-    """What K-Center-Greedy measures the distance of prompts by; the paper does not say."""
-
-    kind: Literal["tfidf_svd", "transformers"] = "tfidf_svd"
-    """tfidf_svd: of words, nothing to download; transformers: a model's last hidden states,
-    averaged over the prompt"""
-    dimensions: PositiveInt = 256
-    """Of the vectors (tfidf_svd)"""
-    model: str = ""
-    """Folder or Hugging Face id (transformers)"""
-    revision: str = "main"
-    """Commit of the model (transformers)"""
-    max_tokens: PositiveInt = 512
-    """Longer prompts are cut (transformers)"""
-    runtime: EmbeddingRuntime = EmbeddingRuntime()
-
-    @model_validator(mode="after")
-    def a_model_is_named(self) -> Self:
-        if (self.kind == "transformers") != bool(self.model):
-            raise ValueError("embedding: kind transformers and model go together")
-        return self
-
-
 class SelectSettings(Settings):
     """The SFT mixture (§3.1, §5.1). The paper keeps all responses, right or wrong (§5.1.1)."""
 
@@ -136,12 +105,17 @@ class SelectSettings(Settings):
     """Equal shares of what balance_by names"""
     balance_by: Literal["domain", "label", "source"] = "domain"
     """label: easy, hard and unrated"""
-    embedding: EmbeddingSettings = EmbeddingSettings()
-    """For size: what distance means"""
     max_chars: PositiveInt | None = None
     """Drop longer answers before training"""
     require_think: bool = True
     """Off: answers written by people, without thinking, may pass"""
+
+    # K-Center's distance: of words, by TF-IDF and truncated SVD to so many dimensions. The paper
+    # does not say.
+    embedding: ClassVar = {
+        "kind": "tfidf_svd", "dimensions": 256, "model": "", "revision": "main", "max_tokens": 512,
+    }  # fmt: skip
+    constants = ("embedding",)
 
 
 class FilterTestsSettings(Settings):

@@ -14,7 +14,6 @@ from pydantic import (
 )
 
 from configs.settings.base import HOW, Runtime, Settings, Share
-from configs.settings.judging import JudgeSettings
 
 
 def url_without_secret(name: str, url: str, instead: str) -> str:
@@ -154,18 +153,3 @@ class Sampling(Settings):
     """Off; the authors' script has 20, their paper none"""
     repetition_penalty: PositiveFloat | None = None
     """Off; the authors' script has 1.05, their paper none"""
-
-
-class EarlyStop(Settings):
-    """Ask no further samples of a prompt that has enough right answers (not in the paper).
-
-    Answers are asked in rounds and judged in between, so that which samples exist depends on the
-    answers alone, not on which came first.
-    """
-
-    right: PositiveInt = 1
-    """Right answers that are enough"""
-    at_once: PositiveInt = 4
-    """Samples a prompt and round"""
-    judge: JudgeSettings = JudgeSettings()
-    """What a right answer is"""

@@ -7,11 +7,10 @@ what a person approved; it also stops when answers have really cost that much.
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TypeVar
 
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime, EngineSettings
@@ -25,8 +24,6 @@ from training.engines.interface import EngineError, Request, request_seed
 from training.engines.journal import Journal, cost_of, journal_path
 from training.launch.jobs import GenerateJob
 from training.layout import RESULT
-
-T = TypeVar("T")
 
 
 class Plan(Sequence[Request]):
@@ -115,23 +112,22 @@ class NeedsApproval(ApprovalRequired):
         )
 
 
-def within_budget(
-    out: Path, plan: Plan, settings: SampleSettings, ask_all: Callable[[float | None], T]
-) -> T:
-    """`ask_all(limit)`, after a pilot if the settings ask for one.
+def within_budget(out: Path, plan: Plan, settings: SampleSettings) -> float:
+    """`ask` the whole plan, after a pilot if the settings ask for one.
 
     Raises NeedsApproval, before or while money is spent, and ValueError without prices.
     """
     runtime = settings.engine.runtime
     if runtime.approve_above is None:
-        return ask_all(None)
+        return ask(out, plan, settings)
     if cost_of(runtime, 1, 1) is None:
         raise ValueError(
             "engine.runtime.approve_above needs prices: set engine.runtime.input_price and "
             "output_price (per million tokens)"
         )
     with suppress(SpentApproved):
-        return ask_all(0.0)  # a kill came after the last answer: nothing is left to buy
+        # A kill came after the last answer: nothing is left to buy.
+        return ask(out, plan, settings, 0.0)
     pilot = pilot_of(plan, runtime.pilot_prompts)
     ask(out, pilot, settings)
     mean, high, said = estimate(out, pilot, len(plan), runtime)
@@ -139,7 +135,7 @@ def within_budget(
     if mean > allowed:
         raise NeedsApproval(said, allowed, high)
     try:
-        return ask_all(allowed)
+        return ask(out, plan, settings, allowed)
     except SpentApproved as spent:
         raise NeedsApproval(str(spent), allowed, max(high, 1.25 * spent.cost)) from None
 

@@ -11,14 +11,12 @@ from pathlib import Path
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineSettings
 from eval.judge.grades import Grade
-from eval.judge.judge import Judge
 from eval.records import Problem, Rejected, Sample
-from eval.tables import Lookup, TableWriter, read_table, write_table
-from tasks.answers.asking import Plan, ask, within_budget
-from tasks.answers.judge import ScoreJournal, judged
+from eval.tables import TableWriter, read_table, write_table
+from tasks.answers.asking import Plan, within_budget
 from tasks.data.sources import recorded_files
 from tasks.stage.stage import Metrics, stage
-from tasks.store.store import SCRATCH, Artifact
+from tasks.store.store import Artifact
 from training.engines.journal import Journal, journal_path
 from training.engines.without_model import recordings
 
@@ -38,39 +36,6 @@ def chosen_problems(problems: Artifact, sources: Sequence[str]) -> list[Problem]
             "sources must name sources of collect that the filters did not empty"
         )
     return list(chosen.values())
-
-
-def ask_in_rounds(
-    out: Path, whole: Plan, with_tests: Path, settings: SampleSettings, limit: float | None
-) -> tuple[float, int]:
-    """Ask until every problem has `early_stop.right` right answers or all of `whole`'s.
-
-    All prompts still open get some samples, these are judged by their tests in the parquet
-    `with_tests`, and the next round begins. So a prompt's samples depend on its answers alone, and
-    a killed stage ends with the same ones. Returns the tokens a second of the last round that asked
-    anything, and how many problems stopped early.
-    """
-    early = settings.early_stop
-    if early is None:
-        return ask(out, whole, settings, limit), 0
-    right: Counter[str] = Counter()
-    still, speed, lookup = list(whole.problems), 0.0, Lookup(with_tests, Problem)
-    for number, start in enumerate(range(0, len(whole.indices), early.at_once)):
-        indices = whole.indices[start : start + early.at_once]
-        plan = Plan(still, indices, whole.seed)
-        speed = ask(out, plan, settings, limit) or speed
-        if indices.stop == whole.indices.stop:
-            break
-        scores = ScoreJournal(out / SCRATCH / f"round-{number:02d}.jsonl")
-        with Journal(journal_path(out)) as journal:
-            left = [r.key for r in plan if r.key in journal][scores.done :]
-            if left:
-                with Judge(early.judge) as judge:
-                    for _ in scores.append(judged(judge, lookup, journal.samples(left))):
-                        pass
-        right.update(score.problem_id for score in scores if score.correct)
-        still = [p for p in still if right[p.id] < early.right]
-    return speed, sum(right[p.id] >= early.right for p in whole.problems)
 
 
 def write_outputs(out: Path, plan: Plan, engine: EngineSettings) -> dict[str, float]:
@@ -110,11 +75,5 @@ def distill(out: Path, problems: Artifact, *, settings: SampleSettings, seed: in
     """Up to 16 answers a prompt (§3.1: R1-0528 teaches; §3.2.1: R1-0120 curates)."""
     chosen = chosen_problems(problems, settings.sources)
     plan = Plan(chosen, range(settings.samples_per_prompt), seed)
-    tests = problems.file("kept.parquet")
-    speed, stopped = within_budget(
-        out, plan, settings, lambda limit: ask_in_rounds(out, plan, tests, settings, limit)
-    )
-    counts = write_outputs(out, plan, settings.engine)
-    if settings.early_stop:
-        counts["stopped_early"] = float(stopped)
-    return {**counts, "tokens_per_second": speed}
+    speed = within_budget(out, plan, settings)
+    return {**write_outputs(out, plan, settings.engine), "tokens_per_second": speed}

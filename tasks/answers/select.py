@@ -124,7 +124,7 @@ def select(
             pool.setdefault(sample.problem_id, []).append(row)
         else:
             reasons[row] = reason
-    chosen, radius = choose(candidates, lambda id_: prompts[id_].text, settings, seed, out)
+    chosen, radius = choose(candidates, lambda id_: prompts[id_].text, settings, seed)
     counts: Counter[str] = Counter()
     with (
         TableWriter(out / "kept.parquet", Example) as kept,

@@ -2,24 +2,16 @@
 
 K-Center-Greedy (Tables 4-5; Sener & Savarese, arXiv 1708.00489) runs on the vectors of the distinct
 prompts; the answers then come round by round, one for every picked prompt, until the subset is
-full. Vectors are kept in the scratch folder, so a killed stage need not make them again.
+full.
 """
 
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from configs.settings.data import EmbeddingSettings, SelectSettings
+from configs.settings.data import SelectSettings
 from tasks.data.words import alnum_words
-from tasks.stage.child import run_command
 from tasks.stage.progress import report
-from tasks.store.store import SCRATCH
-from training.engines.embeddings import EmbedJob
 
 Candidates = Mapping[str, Mapping[str, Sequence[int]]]
 """Rows that passed every filter: for each pool (a domain, say), problem id → its rows."""
@@ -34,7 +26,6 @@ def choose(
     prompt_of: Callable[[str], str],
     settings: SelectSettings,
     seed: int,
-    out: Path,
 ) -> tuple[set[int], dict[str, float]]:
     """The rows to keep: all, or `size`, or equal shares of the pools (the smallest decides).
 
@@ -51,12 +42,11 @@ def choose(
         pools = {"all": (everything, min(size, sum(sizes.values())))}
     kept: set[int] = set()
     radius: dict[str, float] = {}
-    for number, (name, (pool, wanted)) in enumerate(pools.items()):
+    for name, (pool, wanted) in pools.items():
         order, radius[name] = list(pool), 0.0
         if 0 < wanted < len(order):
-            scratch = out / SCRATCH / f"subset-{number}"
             prompts = [prompt_of(id_) for id_ in order]
-            points = _vectors(prompts, settings.embedding, seed, scratch)
+            points = embed(prompts, settings.embedding["dimensions"], seed)
             first = int(np.random.default_rng(seed).integers(len(order)))
             picks, radius[name] = k_center_greedy(points, wanted, first)
             order = [order[i] for i in picks]
@@ -69,35 +59,13 @@ def choose(
     return kept, radius
 
 
-def _vectors(
-    prompts: list[str], settings: EmbeddingSettings, seed: int, scratch: Path
-) -> np.ndarray:
-    path = scratch / "vectors.npy"
-    if not path.exists():
-        scratch.mkdir(parents=True, exist_ok=True)
-        partial = scratch / "partial.npy"
-        np.save(partial, embed(prompts, settings, seed, scratch))
-        os.replace(partial, path)
-    return np.load(path)
-
-
-def embed(prompts: list[str], settings: EmbeddingSettings, seed: int, out: Path) -> np.ndarray:
-    """Unit vectors [N, d] float32 of `prompts`: TF-IDF of words, or a model's hidden states.
+def embed(prompts: list[str], dimensions: int, seed: int) -> np.ndarray:
+    """Unit vectors [N, ≤ dimensions] float32 of `prompts`.
 
     Coordinates are rounded to multiples of 2⁻²⁰. What linear algebra libraries and their threads
-    change in the last bits is gone then, and prompts of the same words are the same point. A model
-    computes in a process of its own, which leaves its files and log below `out` and goes on where
-    an earlier run was; raises ChildFailed where it cannot be loaded.
+    change in the last bits is gone then, and prompts of the same words are the same point.
     """
-    if settings.kind == "tfidf_svd":
-        vectors = tfidf_svd(prompts, settings.dimensions, seed)
-    else:
-        table = pa.table({"prompt": pa.array(prompts, pa.large_string())})
-        pq.write_table(table, out / "prompts.parquet", row_group_size=1024)
-        job = out / "job.json"
-        job.write_text(EmbedJob(folder=out, settings=settings).model_dump_json())
-        run_command([sys.executable, "-P", "-m", "training.engines.embeddings", str(job)], out)
-        vectors = np.concatenate([np.load(part) for part in sorted(out.glob("embedded-*.npy"))])
+    vectors = tfidf_svd(prompts, dimensions, seed)
     return np.asarray(np.round(vectors / GRID) * GRID, np.float32)
 
 

@@ -96,8 +96,6 @@ class Forecaster:
             assumed |= {"seconds", "tokens", "gpu_hours", "bytes", "cost"}
         elif measured is None and seconds is not None:
             assumed |= {"seconds", "gpu_hours"} | ({"cost"} if gpu_hours else set())
-        if getattr(settings, "early_stop", None):
-            how += "; at most, for early_stop asks for fewer answers"
         return PlannedStage(
             stage.name, seconds=seconds, bytes=work.bytes, tokens=work.tokens,
             gpu_hours=gpu_hours, cost=cost, how=how,

@@ -289,7 +289,7 @@ KINDS = {
     ),
     "difficulty": Kind(difficulty, on_a_core=24_000),  # 4 answers to a problem
     "select": Kind(  # answers of 31,634 characters
-        select, (), ("size", "embedding.kind"), sum_of("kept", "rejected"), on_a_core=3_000
+        select, (), ("size",), sum_of("kept", "rejected"), on_a_core=3_000
     ),
     "filter_tests": Kind(filter_tests, on_a_core=87_000),
     "filter_rl": Kind(filter_rl, on_a_core=8_500),  # 16 answers to a problem

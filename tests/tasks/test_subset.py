@@ -1,15 +1,11 @@
 """A subset of fixed size: shares of pools, rounds of answers, K-Center-Greedy and its vectors."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from configs.settings.data import EmbeddingRuntime, EmbeddingSettings, SelectSettings
+from configs.settings.data import SelectSettings
 from tasks.answers import subset
 from tasks.answers.subset import GRID, choose, embed, k_center_greedy
 
@@ -31,55 +27,38 @@ def candidates(pools: dict[str, int], answers: int = 1) -> Pools:
     }
 
 
-def chosen(found: Pools, out: Path, seed: int = 0, **settings) -> list[str]:
+def chosen(found: Pools, seed: int = 0, **settings) -> list[str]:
     """The prompt of every chosen row, in row order."""
     prompt = {r: id_ for pool in found.values() for id_, rows in pool.items() for r in rows}
-    rows, _ = choose(found, lambda id_: f"{id_} {id_}", SelectSettings(**settings), seed, out)
+    rows, _ = choose(found, lambda id_: f"{id_} {id_}", SelectSettings(**settings), seed)
     return [prompt[row] for row in sorted(rows)]
 
 
-def test_each_pool_has_its_share_and_covers_every_topic_before_it_repeats_one(tmp_path: Path):
+def test_each_pool_has_its_share_and_covers_every_topic_before_it_repeats_one():
     found = candidates({"easy": 4, "hard": 2}, answers=2)
-    kept = chosen(found, tmp_path, balanced=True, size=6)
+    kept = chosen(found, balanced=True, size=6)
     for pool in ("easy", "hard"):
         topics = [prompt.split()[0] for prompt in kept if pool in prompt]
         assert sorted(topics) == ["circle", "graph", "prime"]
 
 
-def test_without_a_size_the_smallest_pool_decides(tmp_path: Path):
-    kept = chosen(candidates({"easy": 4, "hard": 2}), tmp_path, balanced=True)
+def test_without_a_size_the_smallest_pool_decides():
+    kept = chosen(candidates({"easy": 4, "hard": 2}), balanced=True)
     assert sum("easy" in prompt for prompt in kept) == sum("hard" in prompt for prompt in kept) == 6
 
 
 @pytest.mark.parametrize("size", [1, 5, 17, 100])
-def test_no_more_rows_than_asked_for_and_none_twice_and_every_prompt_once_first(
-    tmp_path: Path, size: int
-):
-    kept = chosen(candidates({"all": 3}, answers=2), tmp_path, size=size)
+def test_no_more_rows_than_asked_for_and_none_twice_and_every_prompt_once_first(size: int):
+    kept = chosen(candidates({"all": 3}, answers=2), size=size)
     assert len(kept) == min(size, 18)
     assert len(set(kept)) == min(size, 9)
 
 
-def test_the_same_seed_picks_the_same_rows_and_another_others(tmp_path: Path):
+def test_the_same_seed_picks_the_same_rows_and_another_others():
     found = candidates({"all": 5})
-    runs = [tuple(chosen(found, tmp_path / str(i), s, size=4)) for i, s in enumerate([0, 0, 1, 2])]
+    runs = [tuple(chosen(found, s, size=4)) for i, s in enumerate([0, 0, 1, 2])]
     assert runs[0] == runs[1]
     assert len(set(runs)) > 1
-
-
-def test_vectors_of_a_killed_run_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = candidates({"all": 3})
-    whole = chosen(found, tmp_path / "whole", size=4)
-
-    def killed(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(subset, "k_center_greedy", killed)
-        with pytest.raises(KeyboardInterrupt):
-            chosen(found, tmp_path / "out", size=4)
-    monkeypatch.setattr(subset, "embed", killed)
-    assert chosen(found, tmp_path / "out", size=4) == whole
 
 
 def naive(points: np.ndarray, k: int, first: int) -> list[int]:
@@ -144,38 +123,12 @@ def test_an_impossible_size_or_a_point_that_is_nowhere_is_an_error():
         k_center_greedy(points, 2)
 
 
-def test_prompts_of_the_same_words_are_the_same_point(tmp_path: Path):
-    points = embed(PROMPTS, EmbeddingSettings(), 0, tmp_path)
+def test_prompts_of_the_same_words_are_the_same_point():
+    points = embed(PROMPTS, 256, 0)
     assert np.array_equal(points[0], points[3])
     assert len(np.unique(points, axis=0)) == len(PROMPTS) - 1
     assert points.dtype == np.float32
     assert np.array_equal(points, on_grid(points))
     np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1.0, atol=1e-4)
-    assert embed(PROMPTS, EmbeddingSettings(dimensions=2), 0, tmp_path).shape == (6, 2)
-    assert embed(["one prompt"] * 2, EmbeddingSettings(), 0, tmp_path).shape[0] == 2
-
-
-def test_a_model_and_its_kind_go_together():
-    for told in ({"kind": "transformers"}, {"model": "some/model"}):
-        with pytest.raises(ValueError, match="kind transformers and model go together"):
-            EmbeddingSettings(**told)
-
-
-def test_a_model_embeds_in_a_process_of_its_own(tmp_path: Path):
-    words = ["[PAD]", "[UNK]", "circle", "area", "prime"]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
-    config = BertConfig(vocab_size=len(words), hidden_size=16, num_hidden_layers=1,
-                        num_attention_heads=2, intermediate_size=32)  # fmt: skip
-    fast.save_pretrained(tmp_path / "model")
-    BertModel(config).save_pretrained(tmp_path / "model")
-    runtime = EmbeddingRuntime(dtype="float32")
-    settings = EmbeddingSettings(
-        kind="transformers", model=str(tmp_path / "model"), runtime=runtime
-    )
-    points = embed(["circle area", "prime", "circle area"], settings, 0, tmp_path)
-    assert points.shape == (3, 16)
-    assert np.array_equal(points[0], points[2])
-    assert not np.array_equal(points[0], points[1])
-    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1.0, atol=1e-4)
+    assert embed(PROMPTS, 2, 0).shape == (6, 2)
+    assert embed(["one prompt"] * 2, 256, 0).shape[0] == 2
