@@ -169,6 +169,7 @@ def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):
         import sys
         sys.path[0] = {str(ROOT)!r}
         from tasks.data.text_columns import fold
+        from tasks.data.words import query_words
         from tasks.stage.parts import worker_pool
         if __name__ == "__main__":
             import pyarrow as pa
