@@ -1,4 +1,4 @@
-"""The whole pipeline as one frozen tree; a profile (configs/*.yaml) says only what differs."""
+"""The whole pipeline as one frozen tree; a profile (configs/profiles) says only what differs."""
 
 from typing import Annotated, Self
 

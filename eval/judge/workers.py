@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
 
-from eval.sandbox.policy import die_with_parent
+from eval.sandbox.system_calls import die_with_parent
 
 Kind = Literal["math", "code"]
 TASKS = {"math": "eval.math_answers.task", "code": "eval.programs.task"}

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from eval.sandbox.errors import SandboxDied, SandboxUnavailable
-from eval.sandbox.policy import seccomp_program
+from eval.sandbox.system_calls import seccomp_program
 from eval.sandbox.zygote.isolation import Isolation, Limits
 from eval.sandbox.zygote.main import Ended, Spawn
 

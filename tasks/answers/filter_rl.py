@@ -17,7 +17,7 @@ from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
 
 
-def verdict(problem: Problem, counted: Tally, settings: FilterRLSettings) -> tuple[str, str]:
+def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> tuple[str, str]:
     """(kind, reason) of a rejection, or two empty strings for a problem to keep.
 
     Unscored answers leave the share; below `min_scored` of the answers scored, nothing is known.
@@ -54,7 +54,7 @@ def filter_rl(
     ):
         for done, row in enumerate(read_table(source, Problem), 1):
             counted = tallies.get(row.id, Tally())
-            kind, reason = verdict(row, counted, settings)
+            kind, reason = rejection(row, counted, settings)
             if reason:
                 counts[f"rejected_{kind}"] += 1
                 original = row.model_dump_json()

@@ -20,7 +20,7 @@ from eval.row_files import Row
 from tasks.data.hub import hub_rows
 from tasks.data.sources import checked
 from training.checkpoints.saving import load_model, load_tokenizer
-from training.rl.rollout import Processes, buffer_path, load_buffer
+from training.rl.rollout import Processes, load_rank_state, rank_state_path
 
 
 class Evil:
@@ -83,9 +83,9 @@ def test_code_that_comes_with_a_tokenizer_is_not_run(checkpoint: Path, mark: Pat
 
 
 def test_a_rollout_buffer_with_code_in_it_is_refused(tmp_path: Path, mark: Path) -> None:
-    torch.save({"updates": Evil(mark)}, buffer_path(tmp_path, 0))
+    torch.save({"updates": Evil(mark)}, rank_state_path(tmp_path, 0))
     with pytest.raises(pickle.UnpicklingError):
-        load_buffer(tmp_path, Processes(Accelerator(cpu=True)), torch.device("cpu"), slot=0)
+        load_rank_state(tmp_path, Processes(Accelerator(cpu=True)), torch.device("cpu"), slot=0)
 
 
 @pytest.mark.parametrize("name", ["evil.py", "rows.py"])

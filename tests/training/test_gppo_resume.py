@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 
 from training.callbacks import StableCheckpoints
 from training.layout import STABLE
-from training.rl.rollout import buffer_path
+from training.rl.rollout import rank_state_path
 from training.rl.trainer import GPPOTrainer
 
 
@@ -110,9 +110,9 @@ def cut_at(make_trainer, tmp_path, step):
 
 def test_the_rest_of_a_rollout_is_never_dropped_in_silence(make_trainer, tmp_path):
     config, inside = cut_at(make_trainer, tmp_path, 3)
-    own, second = buffer_path(inside, 0), buffer_path(inside, 1)
+    own, second = rank_state_path(inside, 0), rank_state_path(inside, 1)
     second.write_bytes(own.read_bytes())  # as if two processes had saved it
-    with pytest.raises(ValueError, match=r"rollout_1\.pt has no process"):
+    with pytest.raises(ValueError, match=r"rollout_1\.pt is of a process that is not there"):
         make_trainer(pay, **config).train(resume_from_checkpoint=str(inside))
     second.unlink()
     own.unlink()
@@ -126,7 +126,7 @@ def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(
     trainer = make_trainer(pay, steps=1, output_dir=str(tmp_path), mini_batch=4,
                            save_strategy="steps", save_steps=1)  # fmt: skip
     trainer.add_callback(StableCheckpoints(tmp_path))
-    mark, part = tmp_path / "checkpoint-1" / STABLE, buffer_path(tmp_path / "checkpoint-1", 0)
+    mark, part = tmp_path / "checkpoint-1" / STABLE, rank_state_path(tmp_path / "checkpoint-1", 0)
     waits = []
     monkeypatch.setattr(
         trainer.accelerator, "wait_for_everyone", lambda: waits.append((part, mark.exists()))

@@ -196,12 +196,12 @@ def _micro_batch(rollout: Rollout, rows: list[int], pad_id: int, packed: bool) -
     return MicroBatch(ids, answers, mask, advantage, positive, None, positions, sampled)
 
 
-def buffer_path(checkpoint: Path, rank: int) -> Path:
+def rank_state_path(checkpoint: Path, rank: int) -> Path:
     """Where a checkpoint holds what process `rank` had in memory."""
     return checkpoint / f"rollout_{rank}.pt"
 
 
-def load_buffer(
+def load_rank_state(
     checkpoint: Path, processes: Processes, device: torch.device, *, slot: int
 ) -> dict[str, Any] | None:
     """What this process held after `slot` updates of a rollout; loading runs no code of the file.
@@ -209,10 +209,14 @@ def load_buffer(
     None where there is no file and none is needed: another trainer's checkpoint, between two
     rollouts. Raises ValueError where a part of the unfinished rollout would be lost.
     """
-    path = buffer_path(checkpoint, processes.rank)
-    missing, surplus = not path.exists(), buffer_path(checkpoint, processes.size)
+    path = rank_state_path(checkpoint, processes.rank)
+    missing, surplus = not path.exists(), rank_state_path(checkpoint, processes.size)
     if slot and (missing or surplus.exists()):
-        what = f"{path.name} is missing" if missing else f"{surplus.name} has no process"
+        what = (
+            f"{path.name} is missing"
+            if missing
+            else f"{surplus.name} is of a process that is not there"
+        )
         raise ValueError(
             f"{checkpoint} was saved after {slot} updates of a rollout, and the rest of it cannot "
             f"be continued on {processes.size} processes: {what}. Resume with as many processes as "

@@ -34,9 +34,9 @@ from training.rl.rollout import (
     Processes,
     Rollout,
     Update,
-    buffer_path,
-    load_buffer,
+    load_rank_state,
     plan_updates,
+    rank_state_path,
 )
 from training.rl.statistics import RolloutRecord, TokenStatistics
 from training.vllm.sampler import PolicyClient, PolicySampler
@@ -319,7 +319,7 @@ class GPPOTrainer(GRPOTrainer):
             "counts": {name: getattr(self, name) for name in COUNTS},
         }
         folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-        torch.save(held, buffer_path(folder, self.processes.rank))
+        torch.save(held, rank_state_path(folder, self.processes.rank))
         self.accelerator.wait_for_everyone()  # then the first process marks it as whole
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
@@ -327,7 +327,7 @@ class GPPOTrainer(GRPOTrainer):
         if checkpoint is None:
             return
         slot, device = self.state.global_step % self.args.updates, self.accelerator.device
-        held = load_buffer(Path(checkpoint), self.processes, device, slot=slot)
+        held = load_rank_state(Path(checkpoint), self.processes, device, slot=slot)
         if held is not None:
             self._step, self._updates = held["step"], held["updates"]
             self._metrics["train"].update(held["metrics"])
