@@ -212,11 +212,8 @@ def load_rank_state(
     path = rank_state_path(checkpoint, processes.rank)
     missing, surplus = not path.exists(), rank_state_path(checkpoint, processes.size)
     if slot and (missing or surplus.exists()):
-        what = (
-            f"{path.name} is missing"
-            if missing
-            else f"{surplus.name} is of a process that is not there"
-        )
+        of_nobody = f"{surplus.name} is of a process that is not there"
+        what = f"{path.name} is missing" if missing else of_nobody
         raise ValueError(
             f"{checkpoint} was saved after {slot} updates of a rollout, and the rest of it cannot "
             f"be continued on {processes.size} processes: {what}. Resume with as many processes as "
