@@ -259,7 +259,7 @@ def test_a_secret_is_in_no_page_no_log_and_no_manifest(
     """Of two teachers one refuses its key, and repeats it in the refusal."""
 
     def choose(*_: object) -> str | tuple[int, str]:
-        key = teacher.bodies[-1]["key"].removeprefix("bearer ")
+        key = teacher.bodies[-1]["key"].removeprefix("Bearer ")
         message = {"error": {"message": f"Incorrect API key: {key}", "code": "invalid_api_key"}}
         return (401, json.dumps(message)) if key == keys["block"] else ""
 
@@ -269,7 +269,7 @@ def test_a_secret_is_in_no_page_no_log_and_no_manifest(
         refused = ask(place, teacher, 2, api_key_block="teacher-key")
         assert place.ended(accepted)["state_name"] == "Completed"
         assert place.ended(refused)["state_name"] == "Failed"
-        assert {body["key"] for body in teacher.bodies} == {f"bearer {k}" for k in keys.values()}
+        assert {body["key"] for body in teacher.bodies} == {f"Bearer {k}" for k in keys.values()}
     for run in (accepted, refused):
         shown = all_of(page, place, run)
         assert teacher.url in shown
