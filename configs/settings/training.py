@@ -1,6 +1,6 @@
 """Settings of the base model, SFT and RL (§3.1, §3.2, §4.1). Defaults are the paper's."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -57,6 +57,9 @@ class LoRASettings(Settings):
     """Adapters are scaled by alpha / rank"""
     targets: tuple[str, ...] = ()
     """Names of the linear layers; empty: all but the head"""
+
+    dropout: ClassVar = 0.0  # in RL it would make the ratio of new and old probabilities noise
+    constants = ("dropout",)
 
 
 class BaseModelSettings(Settings):

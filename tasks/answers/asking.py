@@ -52,14 +52,14 @@ def ask(
     started: every answer is on file, or SpentApproved is raised.
     """
     engine, sampling = settings.engine, settings.sampling
-    if not is_local(engine):
-        key = api_key(engine)
-        return generate(out, requests, engine, sampling, report, key=key, limit=limit)
     with Journal(journal_path(out)) as journal:
         if all(r.key in journal for r in requests):
             return 0.0
         if limit == 0:
             raise SpentApproved(0.0, len(journal))
+    if not is_local(engine):
+        key = api_key(engine)
+        return generate(out, requests, engine, sampling, report, key=key, limit=limit)
     return _ask_in_child(out, requests, settings)
 
 

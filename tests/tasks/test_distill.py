@@ -182,6 +182,15 @@ def test_local_engines_get_a_job_once(tmp_path, problems, monkeypatch):
     assert len(samples(tmp_path / "o")) == 32
 
 
+def test_a_refused_prompt_is_asked_once_though_the_stage_failed(tmp_path, problems, hire):
+    teacher = hire(patience=8, ends=("error", "stop"))
+    with pytest.raises(EngineError):
+        run(tmp_path / "o", problems)
+    teacher.patience = float("inf")
+    run(tmp_path / "o", problems)
+    assert len(teacher.asked) == len(set(teacher.asked))
+
+
 def test_what_a_local_engine_says_is_the_error_without_its_traceback(tmp_path, problems):
     engine = EngineSettings(kind="transformers", model=str(tmp_path / "nothing"))
     with pytest.raises(EngineError, match=r"^engine model=.*nothing cannot be loaded") as caught:

@@ -13,7 +13,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vL
 FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
 OPENED, CLOSED = "<think>", "</think>"
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
-CONNECT_TIMEOUT_S, LIST_TIMEOUT_S = 30.0, 20.0
+CONNECT_TIMEOUT_S, LIST_TIMEOUT_S, AFTER_THE_END_S = 30.0, 20.0, 1.0
 NO_KEY = "none"
 
 
@@ -279,10 +279,17 @@ async def read_reply(response: Any) -> Reply:
         if "event-stream" not in response.headers.get("content-type", ""):
             reply.add(await response.read())
             return reply
-        # Only a body read to its end, past [DONE], leaves its connection to the next request.
-        async for line in response.iter_lines():
+        lines = response.iter_lines()
+        async for line in lines:
             data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-            if data and data != "[DONE]":
+            if data == "[DONE]":
+                # Only a body read to its end leaves its connection to the next request.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(AFTER_THE_END_S):
+                        async for _ in lines:
+                            pass
+                break
+            if data:
                 reply.add(data)
     except BrokenReply:
         raise

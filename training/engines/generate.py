@@ -116,6 +116,9 @@ def generate(
                     else:
                         journal.append(sample, part_of[sample.problem_id])
                         new_tokens += sample.completion_tokens
+                        while unanswerable:  # it answers others, so these are wrong for good
+                            wrong = unanswerable.pop()
+                            journal.append(wrong, part_of[wrong.problem_id])
                     if time.monotonic() - told > SECONDS_PER_POINT:
                         told = time.monotonic()
                         tell()
