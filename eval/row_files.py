@@ -28,6 +28,7 @@ MOST_UNPACKED = 500
 """Times the size of its file. Text packs to a tenth, repeated text to a fiftieth."""
 FREE_UNPACKED = 1 << 30
 """Bytes that a file may unpack to whatever its own size."""
+_LONG_NUMBER = re.compile(rb"(?<![\d.])\d{19}")  # orjson makes floats of integers beyond 64 bits
 LARGEST_ARRAY = 1 << 30
 """Bytes of a file that is one JSON array, which is read whole."""
 LARGEST_BATCH = 256 << 20
@@ -179,9 +180,13 @@ def _json_rows(path: Path) -> Iterator[Found]:
         stream.seek(0)
         if first.startswith(b"[") and not path.name.endswith((".jsonl", ".jsonl.gz")):
             text = stream.read(LARGEST_ARRAY + 1)
+            check()
             if len(text) > LARGEST_ARRAY:
-                raise ValueError(f"an array of over {LARGEST_ARRAY >> 20} MiB: write a row a line")
-            for number, value in enumerate(_loads(text.removeprefix(codecs.BOM_UTF8)), 1):
+                most = f"an array may have {LARGEST_ARRAY >> 20} MiB"
+                raise ConfigError([f"{path}: {most}; write one row a line (.jsonl)"])
+            values = _loads(text.removeprefix(codecs.BOM_UTF8))
+            del text
+            for number, value in enumerate(values, 1):
                 yield number, value, "", ""
         else:
             yield from _lines(stream, check)
@@ -208,7 +213,9 @@ def _lines(stream: IO[bytes], check: Callable[[], None]) -> Iterator[Found]:
 
 
 def _loads(text: bytes) -> Any:
+    if _LONG_NUMBER.search(text):
+        return json.loads(text)
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return json.loads(text)  # which also takes NaN and integers beyond 64 bits
+        return json.loads(text)  # which also takes NaN

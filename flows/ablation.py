@@ -15,6 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -131,7 +132,8 @@ def compute_cell(
     with run_context(wanted) as cell:
         refuse(settings, target)
         made = compute(needed(target, calls(settings)))
-        cell.tracker.log(cell.run_id, made[target].metrics)
+        created = datetime.fromisoformat(cell.store.manifest(made[target]).created)
+        cell.tracker.log(cell.run_id, made[target].metrics, created.timestamp())
     return made[target], made[spec.scored]
 
 

@@ -73,7 +73,7 @@ def question(protocol: BenchmarkProtocol, problem: Problem) -> str:
     return protocol.question.replace("{format}", how).replace("{prompt}", problem.prompt)
 
 
-GRADER_VERSION = 5
+GRADER_VERSION = 6
 """Of the stage `judge`, and part of that of `evaluate`: raised when any verdict changes."""
 
 

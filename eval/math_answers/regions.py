@@ -29,7 +29,7 @@ def same_region(gold: str, answer: str) -> bool:
     try:
         expected, given = region(gold), region(answer)
         return bool(expected == given or sympy.SymmetricDifference(expected, given).is_empty)
-    except (TooCostly, Unreadable):
+    except (TooCostly, Unreadable, MemoryError, OSError, ImportError):
         raise
     except Exception as error:  # sympy's own, of every kind
         raise Unreadable("not a region") from error
@@ -84,6 +84,8 @@ def _inequality(left: Any, relation: str, right: Any) -> sympy.Set:
     """Where `left < right`, both linear in one variable or the absolute value of such a formula."""
     sides = [side.args[0] if isinstance(side, sympy.Abs) else side for side in (left, right)]
     variables = left.free_symbols | right.free_symbols
+    if left.free_symbols and right.free_symbols:  # the question again, and no answer to it
+        raise Unreadable("not solved")
     if len(variables) != 1 or max(sympy.degree(side.doit(), *variables) for side in sides) > 1:
         raise Unreadable("not linear in one variable")
     return _RELATIONS[relation](left.doit(), right.doit()).as_set() & sympy.Reals

@@ -92,13 +92,15 @@ def stop(processes: Sequence[ServerProcess]) -> None:
 
     Two signals because a Prefect worker only forwards the first one and lives on.
     """
+    family: set[psutil.Process] = set()
     for sign, patience in PATIENCE_S.items():
-        family = {member for process in processes for member in process.family()}
+        family |= {member for process in processes for member in process.family()}
         for member in family:
             with suppress(psutil.NoSuchProcess):
                 member.send_signal(sign)
         _, alive = psutil.wait_procs(family, timeout=patience)
-        if not any(map(is_alive, alive)):  # what is left of others' children is a zombie
+        family = set(filter(is_alive, alive))  # what is left of others' children is a zombie
+        if not family:
             return
 
 

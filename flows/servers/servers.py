@@ -54,7 +54,8 @@ def read_state(machine: Machine) -> list[ServerProcess]:
         return _STATE.validate_json(machine.state_file.read_bytes())
     except ValueError as error:
         raise ServersError(
-            f"{machine.state_file} is damaged ({error}); end the servers by hand and delete it"
+            f"{machine.state_file} is damaged, or of an older klear, whose `klear down` ends "
+            f"them ({error}); else end the servers by hand and delete it"
         ) from error
 
 
@@ -98,8 +99,16 @@ def are_up(machine: Machine) -> bool:
 
 def check_access(machine: Machine) -> None:
     """Raises ServersError where a server does not answer, or does not let us in."""
-    if refused := "\n".join(filter(None, (refusal(machine, n) for n in health_urls(machine)))):
+    if refused := "\n".join(filter(None, (_refused(machine, n) for n in health_urls(machine)))):
         raise ServersError(refused)
+
+
+def _refused(machine: Machine, name: str) -> str:
+    """Why a server is of no use: it runs elsewhere and is not there, or does not let us in."""
+    url = health_urls(machine)[name]
+    if name not in servers_here(machine) and not answers(url, ANSWER_WITHIN_S):
+        return f"{name} does not answer at {url} (KLEAR_{name.upper()}_URL)"
+    return refusal(machine, name)
 
 
 def up(machine: Machine, say: Callable[[str], None] = print) -> None:
@@ -176,7 +185,7 @@ def _start_missing(
 def _await_server(machine: Machine, name: str, begun: dict[str, ServerProcess]) -> None:
     if name in begun:
         _await(lambda: answers(health_urls(machine)[name]), begun[name])
-    if refused := refusal(machine, name):
+    if refused := _refused(machine, name):
         raise ServersError(refused)
 
 

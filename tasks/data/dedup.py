@@ -51,7 +51,7 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
         banding = Banding.for_threshold(settings.jaccard, settings.permutations)
     compute = partial(compute_part, source=source, shingle=settings.shingle, banding=banding)
     parts = table_parts(source, runtime.rows_per_part)
-    place = scratch / f"prompts-{runtime.rows_per_part}"
+    place = scratch / f"prompt-tables-{runtime.rows_per_part}"
     table = computed_table(list(computed_parts(place, parts, compute, runtime.workers)))
 
     kind, match = same_queries(table["prompt"], table["id"])

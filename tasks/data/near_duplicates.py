@@ -308,31 +308,46 @@ def _join(
     each uniting pair of rows with its similarity, at most one a member, and returns how many.
     """
     found = np.int64(0)
+    after = np.empty(members.size, np.int64)  # next member of the same group in this bucket
+    heads, tails = np.empty(members.size, np.int64), np.empty(members.size, np.int64)
     for bucket in range(edges.size - 1):
-        groups = 0  # of the members before the one that is looked at
+        groups = np.int64(0)
         for second in range(edges[bucket], edges[bucket + 1]):
-            row, others, met = rows[members[second]], groups, False
+            row, mine, left = rows[members[second]], np.int64(-1), np.int64(0)
             b, b_end = ends[members[second]], ends[members[second] + 1]
-            for first in range(edges[bucket], second):
-                if others == 0:
-                    break
-                earlier = rows[members[first]]
-                one, two = _root(parent, earlier), _root(parent, row)
-                if one == two:
-                    others -= not met
-                    met = True
-                    continue
-                a, a_end = ends[members[first]], ends[members[first] + 1]
-                small, large = min(a_end - a, b_end - b), max(a_end - a, b_end - b)
-                if small < jaccard * large:
-                    continue
-                same = _shared(hashes, a, a_end, b, b_end)
-                similarity = same / (small + large - same)
-                if similarity >= jaccard:
-                    pairs[found, 0], pairs[found, 1] = earlier, row
-                    similarities[found] = similarity
-                    found += 1
-                    parent[max(one, two)] = min(one, two)
-                    groups, others, met = groups - met, others - 1, True
-            groups += not met
+            after[second] = -1
+            for group in range(groups):
+                first = heads[group]
+                while first >= 0:
+                    earlier = rows[members[first]]
+                    if _root(parent, earlier) == _root(parent, row):
+                        break
+                    a, a_end = ends[members[first]], ends[members[first] + 1]
+                    small, large = min(a_end - a, b_end - b), max(a_end - a, b_end - b)
+                    if small >= jaccard * large:
+                        same = _shared(hashes, a, a_end, b, b_end)
+                        similarity = same / (small + large - same)
+                        if similarity >= jaccard:
+                            pairs[found, 0], pairs[found, 1] = earlier, row
+                            similarities[found] = similarity
+                            found += 1
+                            one, two = _root(parent, earlier), _root(parent, row)
+                            parent[max(one, two)] = min(one, two)
+                            break
+                    first = after[first]
+                if first < 0 or mine < 0:
+                    heads[left], tails[left] = heads[group], tails[group]
+                    if first >= 0:
+                        mine = left
+                    left += 1
+                else:  # the new member united this group with one before it
+                    after[tails[mine]] = heads[group]
+                    tails[mine] = tails[group]
+            groups = left
+            if mine < 0:
+                heads[groups], tails[groups] = second, second
+                groups += 1
+            else:
+                after[tails[mine]] = second
+                tails[mine] = second
     return found

@@ -59,6 +59,8 @@ def compute_part(
                 text = fold(table["prompt"].combine_chunks(), query_words)
             except ValueError as error:
                 raise ValueError(f"{source}, row group {number}, prompt: {error}") from error
+            if table["id"].null_count:
+                raise ValueError(f"{source}, row group {number}: a row has no id")
             columns = [digests(text), digests(table["id"].combine_chunks())]
             if banding:
                 from tasks.data.near_duplicates import band_keys

@@ -79,8 +79,10 @@ def waste(store: Store, days: float) -> list[Waste]:
     """
     oldest_kept = time.time() - days * SECONDS_A_DAY
     left = list(_left_behind(store, oldest_kept))
+    if is_busy(store):
+        return left
     every, lost = _read(store)
-    if lost or is_busy(store):
+    if lost:
         return left
     known = {(r.manifest.stage, r.manifest.key): r for r in every}
     todo = [

@@ -280,7 +280,7 @@ class SharedStore(Store):
         if (stage, key) in self._to_verify:
             theirs = self._published(stage, key)
             if theirs and self._damage(name, theirs, verify=True):
-                self.remove_shared(stage, key)
+                self.remove_damaged(name, theirs)
             self._to_verify.discard((stage, key))
         elif (stage, key) in self._settled and self._seen(stage, key) == _digest(text):
             return artifact
@@ -355,7 +355,7 @@ class SharedStore(Store):
             self.folder(stage, key).parent.mkdir(parents=True, exist_ok=True)
             work.rename(self.folder(stage, key))
         except ObjectDamaged as error:
-            self.remove_shared(stage, key)
+            self.remove_damaged(f"{stage}/{key}", text)
             raise ObjectDamaged(
                 f"{error}; the next run that makes {stage} computes it again"
             ) from error
@@ -363,10 +363,13 @@ class SharedStore(Store):
             shutil.rmtree(work, ignore_errors=True)
         self._note(stage, key, text)
 
-    def remove_shared(self, stage: str, key: str) -> None:
-        """Remove a result from the object store, its manifest first: nobody finds half of it."""
-        self.objects.remove(f"{stage}/{key}/{MANIFEST}")
-        self.objects.remove(f"{stage}/{key}")
+    def remove_damaged(self, name: str, text: bytes) -> None:
+        """Take the result of the manifest `text` out of the object store, and no other that has
+        replaced it; its manifest first: nobody finds half of it."""
+        if self.objects.read(f"{name}/{MANIFEST}") == text:
+            self.objects.remove(f"{name}/{MANIFEST}")
+        if upload := _upload(text):
+            self.objects.remove(f"{name}/{upload}")
 
     def _published(self, stage: str, key: str) -> bytes | None:
         return self.objects.read(f"{stage}/{key}/{MANIFEST}")

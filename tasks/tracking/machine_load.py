@@ -114,5 +114,6 @@ def _earlier(path: Path) -> tuple[int, float]:
     if not lines:
         path.unlink(missing_ok=True)
         return 0, time.time()
-    path.write_bytes(b"".join(lines))
+    if len(whole := b"".join(lines)) < len(text):
+        path.write_bytes(whole)
     return json.loads(lines[-1])["step"] + 1, json.loads(lines[0])["time"]

@@ -103,9 +103,10 @@ class Tracker:
         self.server.tag(found, tags)
         return found
 
-    def log(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        now = time.time()
-        points = [Point(name, float(value), now) for name, value in metrics.items()]
+    def log(self, run_id: str, metrics: Mapping[str, float], made: float | None = None) -> None:
+        """`made`: when, in Unix seconds; what is logged again with it is there once."""
+        at = time.time() if made is None else made
+        points = [Point(name, float(value), at) for name, value in metrics.items()]
         self.put("metrics", lambda server: server.points(run_id, points))
 
     def log_files(self, run_id: str, *paths: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_cached_result_is_published_at_a_new_address_too(url, tmp_path):
 def test_what_another_machine_removed_is_published_again_by_the_next_process(url, tmp_path):
     made(SharedStore(tmp_path / "a", url))
     other = SharedStore(tmp_path / "b", url)
-    other.remove_shared("collect", KEY)
+    other.objects.remove(f"collect/{KEY}")
     reused(SharedStore(tmp_path / "a", url))
     assert fetched(other) == "rows"
 
