@@ -211,7 +211,7 @@ def try_ray(address: str) -> str:
     if port.isdigit() and "/" not in host:  # Ray itself asks for more than a minute
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
     ray: Any = join(address)
-    asked = ray.remote(same_code).options(num_cpus=0, max_retries=0)
+    asked = ray.remote(num_cpus=0, max_retries=0)(same_code)
     places = [
         NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         for node in ray.nodes()
