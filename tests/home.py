@@ -250,7 +250,8 @@ class Home:
             self.signal_jobs(signal.SIGSTOP)
 
     def _stop_jobs_of(self, stage: str) -> bool:
-        if not self.pids("-m training.launch.child", f"{self.store}/.work/{stage}/"):
+        job = ("-m training.launch.child", f"{self.store}/.work/{stage}/")
+        if not self.pids(*job, but="supervise.py"):
             return False
         self.signal_jobs(signal.SIGSTOP)
         return True

@@ -209,12 +209,12 @@ class _Computation:
         bar = ProgressArtifact(name) if run.orchestrated else None
         began = time.monotonic()
         try:
-            with self._watched(work / "logs" / "child.log", log, bar) as listen:
+            with self._watched(work / "logs" / "child.log", log) as listen:
                 for artifact in self.inputs:
                     run.store.fetch(artifact)
                 listen(0, 0, "")
                 began = time.monotonic()
-                metrics = self._run_body(work, log)
+                metrics = self._run_body(work, log, listen, bar)
                 seconds = time.monotonic() - began
                 listen(0, 0, "publishing")
                 artifact = self._publish(work, metrics, seconds, log.wait_id())
@@ -234,10 +234,19 @@ class _Computation:
         run.display.finished(name, "computed", seconds, artifact.metrics)
         return artifact
 
-    def _run_body(self, work: Path, log: StageLog) -> Metrics:
+    def _run_body(
+        self, work: Path, log: StageLog, listen: Listener, bar: ProgressArtifact | None
+    ) -> Metrics:
         """The metrics of the stage; whatever ends it, its logs are told to their end."""
+
+        def shown(done: float, total: float, note: str) -> None:
+            listen(done, total, note)
+            if bar:  # what follows the body, hashing say, is no progress of its
+                bar.update(done, total, note)
+
         seed = {"seed": self.run.seed} if self.stage.takes_seed else {}
         with ExitStack() as stack:
+            stack.enter_context(listening(shown))
             stack.callback(log.poll)
             if self.run.tracker.uri:  # without a server nobody looks
                 stack.enter_context(MachineLoad(work / LOAD))
@@ -286,12 +295,7 @@ class _Computation:
         return StageLog(*made, only_unfinished=only_unfinished)
 
     @contextmanager
-    def _watched(
-        self,
-        file: Path | None = None,
-        log: StageLog | None = None,
-        bar: ProgressArtifact | None = None,
-    ) -> Iterator[Listener]:
+    def _watched(self, file: Path | None = None, log: StageLog | None = None) -> Iterator[Listener]:
         """What is reported in the block is shown; nothing for too long, and it fails with the end
         of `file`."""
 
@@ -300,8 +304,6 @@ class _Computation:
             self.run.display.progress(self.stage.name, done, total, note)
             if log:
                 log.poll(now=False)
-            if bar:
-                bar.update(done, total, note)
 
         with watched(self.stage.name, self.run.stall_minutes, file) as beat, listening(listen):
             yield listen

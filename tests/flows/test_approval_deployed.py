@@ -131,7 +131,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         machine = Machine(home=folder / "home", prefect_port=free.getsockname()[1])
-    machine.home.mkdir()
+    machine.logs.mkdir(parents=True)
     environment = {
         **os.environ,
         **machine.environment(),

@@ -62,7 +62,7 @@ def test_a_killed_run_continues_from_its_checkpoint_in_the_same_mlflow_run(
     cockpit.hold_at_checkpoint(stage)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
-    assert eventually(lambda: not cockpit.children(), 20), "orphans are left"
+    assert eventually(lambda: not cockpit.children()), "orphans are left"
     before = pipelines(cockpit, seed)
 
     output = cockpit.run("--seed", str(seed), "--until", stage)

@@ -94,12 +94,15 @@ def generate(
             return new_tokens / max(time.monotonic() - began, 1e-9)
 
         def tell() -> None:
-            found = journal.figures(settings.runtime) | {"tokens_per_second": speed()}
+            found = journal.figures(settings.runtime)
             money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
-            note = f"{speed():.0f} tok/s, {found['tokens']:,.0f} tokens{money}"
             with suppress(OSError):  # a full disk ends the run at the next answer, which says so
+                report(done, total, f"{speed():.0f} tok/s, {found['tokens']:,.0f} tokens{money}")
+
+        def write_point() -> None:
+            found = journal.figures(settings.runtime) | {"tokens_per_second": speed()}
+            with suppress(OSError):
                 curves.append(len(journal), {f"generated/{n}": x for n, x in found.items()})
-                report(done, total, note)
 
         if spent():
             raise SpentApproved(cost(), len(journal))
@@ -119,11 +122,12 @@ def generate(
                         while unanswerable:  # it answers others, so these are wrong for good
                             wrong = unanswerable.pop()
                             journal.append(wrong, part_of[wrong.problem_id])
+                    tell()
                     if time.monotonic() - told > SECONDS_PER_POINT:
                         told = time.monotonic()
-                        tell()
+                        write_point()
             finally:
-                tell()
+                write_point()
                 rate = speed()
         if unanswerable and not len(journal) and is_local(settings):
             shortest = min(s.prompt_tokens for s in unanswerable)
