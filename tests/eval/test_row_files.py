@@ -95,10 +95,10 @@ def test_a_missing_file_and_an_unknown_format_are_named_with_the_setting(tmp_pat
 @pytest.mark.parametrize(
     ("data", "reason"),
     [(b"[1, 2", r"r\.json is damaged after row 0"), (b"[1] 2", "damaged"), (b'["\xff"]', "damaged"),
-     (b"[" + b"7," * 2000 + b"7]", "an array of over 0 MiB: write a row a line")],
+     (b"[" + b"7," * 2000 + b"7]", "an array may have 0 MiB; write one row a line")],
 )  # fmt: skip
 def test_what_is_no_array_or_too_large_a_one_is_refused(tmp_path, monkeypatch, data, reason):
     monkeypatch.setattr(row_files, "LARGEST_ARRAY", 2000)
     (tmp_path / "r.json").write_bytes(b"\xef\xbb\xbf \n" + data)
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises((ValueError, ConfigError), match=reason):
         list(read_rows(tmp_path / "r.json"))
