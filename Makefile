@@ -8,7 +8,7 @@ LOCK := $(or $(patsubst $(VENV)/.done-%,%,$(wildcard $(VENV)/.done-*)),requireme
 DEPS := $(if $(filter requirements-cpu.lock,$(LOCK)),--no-deps)
 SYSTEM_PACKAGES := bubblewrap chromium firejail fonts-liberation libseccomp2 postgresql
 
-.PHONY: demo test test-system check bench load chaos fuzz audit clean env gpu-env system
+.PHONY: demo test test-system check bench load chaos audit clean env gpu-env system
 
 demo: env ## servers, the whole tiny run, the report and where to look
 	$(BIN)/klear up
@@ -38,11 +38,6 @@ load: env ## load, at two sizes each: memory, latency and how both grow
 
 chaos: env ## a hundred SIGKILLs in every stage; CHAOS_SEED=N repeats one, KILLS=N asks for more
 	PYTHONPATH=$(CURDIR)/tests $(BIN)/python tests/chaos/matrix.py --kills $(or $(KILLS),100)
-
-fuzz: env ## coverage-guided, about 15 minutes
-	test -x .venv-fuzz/bin/python || { $(PYTHON) -m venv .venv-fuzz && .venv-fuzz/bin/pip install --quiet atheris; }
-	PYTHONPATH=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-	.venv-fuzz/bin/python tests/fuzz/guided.py
 
 audit: env ## known vulnerabilities of what the lock installs
 	test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit; }

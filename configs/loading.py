@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
-from configs.settings.base import Settings, fields_with_meaning
-from configs.settings.explain import ConfigError, explain, nearest
-from configs.settings.overrides import apply_override, layered, read_yaml
+from configs.settings.base import Settings, fields_with_meaning, layered
+from configs.settings.explain import ConfigError, dotted, explain, nearest
 from configs.settings.pipeline import Pipeline
 
 __all__ = ["ConfigError", "load_group", "load_profile", "profiles"]
@@ -19,6 +19,10 @@ FOLDER = Path(__file__).parent / "profiles"
 Group = TypeVar("Group", bound=Settings)
 MOST_SHOWN = 3
 LONGEST_VALUE = 24
+MOST_VALUES = 20_000
+"""What a profile may hold, each alias counted with all that it stands for. The shipped ones hold
+some hundreds."""
+MERGE = "tag:yaml.org,2002:merge"
 
 
 def profiles() -> list[str]:
@@ -59,7 +63,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     except ValidationError as error:
         raise ConfigError(dict.fromkeys([*problems, *explain(error, Pipeline)])) from error
     if problems:
-        raise ConfigError(dict.fromkeys(problems))
+        raise ConfigError(problems)
     return pipeline
 
 
@@ -75,16 +79,17 @@ def load_group(model: type[Group], overrides: Sequence[str]) -> Group:
 
 
 def _find(name_or_path: str) -> Path:
-    if name_or_path in profiles():
+    path, known = Path(name_or_path).expanduser(), profiles()
+    if name_or_path in known:
         return FOLDER / f"{name_or_path}.yaml"
-    path = Path(name_or_path).expanduser()
-    if os.path.isfile(path) and path.suffix in (".yaml", ".yml"):
-        return path
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix not in (".yaml", ".yml"):
+        meant = f"{nearest(name_or_path, known)} (profiles: {', '.join(known)}"
+        raise ConfigError(
+            [f"no profile is called {name_or_path!r}{meant}; or give the path of a .yaml file)"]
+        )
+    if not os.path.isfile(path):
         raise ConfigError([f"{name_or_path}: no such file"])
-    known = f"(profiles: {', '.join(profiles())}; or give the path of a .yaml file)"
-    meant = nearest(name_or_path, profiles())
-    raise ConfigError([f"no profile is called {name_or_path!r}{meant} {known}"])
+    return path
 
 
 def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -148,12 +153,7 @@ def differences(settings: Settings, base: Settings) -> list[tuple[str, str]]:
 
     Both are of one class. Profile and seed are left out: they are in every name.
     """
-    return [
-        found
-        for name in fields_with_meaning(settings)
-        if name not in ("profile", "seed")
-        for found in _changes(getattr(settings, name), getattr(base, name), name)
-    ]
+    return [d for d in _changes(settings, base, "") if d[0] not in ("profile", "seed")]
 
 
 def _changes(now: Any, before: Any, path: str) -> list[tuple[str, str]]:
@@ -161,14 +161,13 @@ def _changes(now: Any, before: Any, path: str) -> list[tuple[str, str]]:
         return []
     if isinstance(now, BaseModel) and type(now) is type(before):
         pairs = [(n, getattr(now, n), getattr(before, n)) for n in fields_with_meaning(now)]
-        return [found for n, new, old in pairs for found in _changes(new, old, f"{path}.{n}")]
-    if isinstance(now, tuple) and isinstance(before, tuple) and len(now) == len(before):
-        return [
-            found
-            for i, (new, old) in enumerate(zip(now, before, strict=True))
-            for found in _changes(new, old, f"{path}.{getattr(new, 'name', i)}")
-        ]
-    return [(path, _short(now))]
+    elif isinstance(now, tuple) and isinstance(before, tuple) and len(now) == len(before):
+        both = enumerate(zip(now, before, strict=True))
+        pairs = [(getattr(new, "name", str(i)), new, old) for i, (new, old) in both]
+    else:
+        return [(path, _short(now))]
+    inner = f"{path}." if path else ""
+    return [found for n, new, old in pairs for found in _changes(new, old, inner + n)]
 
 
 def _short(value: Any) -> str:
@@ -181,3 +180,110 @@ def _short(value: Any) -> str:
         return f"{value:g}".replace("e-0", "e-")
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+
+
+class _NoDuplicateKeys(yaml.SafeLoader):
+    """PyYAML lets the last of two equal keys win in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == MERGE:  # `<<: *anchor` may repeat; keys beside it win
+                continue
+            key = repr(self.construct_object(key_node, deep=True))
+            if key in seen:
+                problem = f"the key {key} stands here twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _plain(text: str) -> Any:
+    """The value of a YAML text as JSON has it: an alias is a copy, a date is its text.
+
+    Raises yaml.YAMLError, whatever is wrong with it.
+    """
+    try:
+        loader = _NoDuplicateKeys(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _values_in(node, {}) > MOST_VALUES:
+            raise yaml.MarkedYAMLError(
+                problem=f"over {MOST_VALUES:,} values, with all that its aliases stand for",
+                problem_mark=node.start_mark,
+            )
+        return json.loads(json.dumps(loader.construct_document(node), default=str))
+    except RecursionError as error:
+        raise yaml.YAMLError("too deeply nested") from error
+    except (ValueError, TypeError, AttributeError) as error:  # PyYAML on 2024-99-99, `!!int x`
+        raise yaml.YAMLError(f"a value cannot be read: {error}") from error
+
+
+def _values_in(node: yaml.Node, known: dict[yaml.Node, float]) -> float:
+    """How many values a node stands for; infinitely many if it holds itself."""
+    if node not in known:
+        known[node] = float("inf")
+        inner: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in inner for part in pair]
+        known[node] = 1 + sum(_values_in(part, known) for part in inner)
+    return known[node]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; raises ConfigError with file and line."""
+    try:
+        data = _plain(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: {error}"]) from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError([f"{where}: {getattr(error, 'problem', None) or error}"]) from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError([f"{path}: a profile is a mapping of keys, this is {data!r:.60}"])
+    return data
+
+
+def apply_override(data: dict[str, Any], text: str) -> None:
+    """Change `data` in place as `a.b.0.c=value` says; raises ConfigError with one line.
+
+    A list entry is named by its index, `name` or `use` (`collect.sources.deepscaler.limit=5`).
+    The value is YAML: `[a, b]`, `true`, `1e-6`, `null`.
+    """
+    path, equals, value_text = text.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys):
+        raise ConfigError([f"--set {text}: write --set key.key=value"])
+    try:
+        value = _plain(value_text)
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or error
+        raise ConfigError([f"{dotted(keys)}: {value_text[:60]!r} is no YAML: {problem}"]) from error
+    node: Any = data
+    for depth, key in enumerate(keys):
+        place = _place(node, key, dotted(keys[:depth]))
+        if depth + 1 == len(keys):
+            node[place] = value
+        elif isinstance(node, dict) and node.get(place) is None:
+            node[place] = {}
+        node = node[place]
+
+
+def _place(node: Any, key: str, above: str) -> str | int:
+    """Where in a group or list the key lies."""
+    if isinstance(node, dict) and not key.isdecimal():  # no setting has a number as its name
+        return key
+    if not isinstance(node, (dict, list)):
+        raise ConfigError([f"{above}: the value {node!r}, so there is no {above}.{key}"])
+    entries = node if isinstance(node, list) else []
+    names = [str(e.get("name") or e.get("use", "")) if isinstance(e, dict) else "" for e in entries]
+    if key in names:
+        return names.index(key)
+    if key.isdecimal() and len(key) < 10 and int(key) < len(entries):
+        return int(key)
+    known = ", ".join([*filter(None, names), f"0 to {len(entries) - 1}"]) if entries else "none"
+    raise ConfigError([f"{above}.{key}: no such entry{nearest(key, names)} (there: {known})"])

@@ -300,7 +300,7 @@ class Machine(BaseSettings):
 
     @property
     def mlflow_auth(self) -> Path:
-        """How MLflow checks passwords (see flows.servers.commands)."""
+        """How MLflow checks passwords (see flows.servers.processes)."""
         return self.home / "mlflow" / "auth.ini"
 
     @property

@@ -7,7 +7,7 @@ in the length of the text, because a truncated answer may be hundreds of kilobyt
 import re
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -23,8 +23,7 @@ _STATEMENT = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Extracted:
+class Extracted(NamedTuple):
     """`answer` is None when there is none, and then `reason` says why."""
 
     answer: str | None

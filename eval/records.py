@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, m
 Domain = Literal["math", "code"]
 FinishReason = Literal["stop", "length", "empty", "refused", "error"]
 Verdict = Literal["AC", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE"]
-
+Count = Annotated[int, Field(ge=0)]
 
 HIGHEST_LIMIT = 1_000_000
 """Seconds or megabytes of one test: no suite asks for more, and no kernel has a place for 1e300."""
@@ -79,14 +79,9 @@ class TestSuite(Record):
 
     @model_validator(mode="after")
     def cases_match_the_kind(self) -> Self:
-        expected = {
-            "stdin": StdinCase,
-            "call": CallCase,
-            "assert": AssertCase,
-            "checker": CheckerCase,
-        }[self.kind]
+        expected = f"{self.kind.title()}Case"
         for i, case in enumerate(self.cases):
-            if type(case) is not expected:
+            if type(case).__name__ != expected:
                 raise ValueError(f"cases[{i}] is no {self.kind} case: {sorted(case.model_dump())}")
         if self.kind == "call" and not self.fn_name:
             raise ValueError("call tests need fn_name, the function to call")
@@ -121,12 +116,11 @@ class Problem(Record):
     @model_validator(mode="after")
     def can_be_judged(self) -> Self:
         if not self.judgeable:
-            if self.answer is not None or self.tests is not None or self.numbers is not None:
+            if any(gold is not None for gold in (self.answer, self.tests, self.numbers)):
                 raise ValueError("judgeable is false, yet there is an answer or tests")
-            return self
-        if self.domain == "math" and (self.answer is None or not self.answer.strip()):
+        elif self.domain == "math" and not (self.answer or "").strip():
             raise ValueError("a math problem needs an answer")
-        if self.domain == "code" and self.tests is None:
+        elif self.domain == "code" and self.tests is None:
             raise ValueError("a code problem needs tests")
         return self
 
@@ -135,16 +129,19 @@ class Sample(Record):
     """One answer of one model to one problem; `text` is all that the judge sees."""
 
     problem_id: str
-    index: Annotated[int, Field(ge=0)]
+    index: Count
     model: str
     text: str
     finish_reason: FinishReason = "stop"
-    prompt_tokens: Annotated[int, Field(ge=0)] = 0
-    completion_tokens: Annotated[int, Field(ge=0)] = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
 
 
 def _nan_is_none(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
+
+
+Number = Annotated[float | None, BeforeValidator(_nan_is_none)]
 
 
 class Score(Record):
@@ -156,9 +153,9 @@ class Score(Record):
 
     problem_id: str
     index: int = 0
-    reward: Annotated[float | None, BeforeValidator(_nan_is_none)]
+    reward: Number
     correct: bool | None
-    pass_rate: Annotated[float | None, BeforeValidator(_nan_is_none)]
+    pass_rate: Number
     """Code: share of tests passed, in [0, 1]. Math: 1.0 or 0.0."""
     verdict: Verdict
     answer: str | None = None

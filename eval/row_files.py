@@ -112,36 +112,33 @@ def _refuse_bomb(unpacked: int, path: Path) -> None:
 
 def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Found]:
     with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-        known = file.schema_arrow.names
-        chosen = [c for c in known if c in columns] if set(columns) <= set(known) else None
+        known = set(file.schema_arrow.names)
+        chosen = list(columns) if columns and known.issuperset(columns) else None
         groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
         _refuse_bomb(sum(g.total_byte_size for g in groups), path)
-        longest = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=1)
-        fitting = min(ROWS_PER_BATCH, BYTES_PER_BATCH // max(longest, 1))
-        rows = min(max(1, fitting), rows_of_longest(path, file.metadata))
-        done = unpacked = 0
-        for batch in file.iter_batches(batch_size=rows, columns=chosen or None):
+        average = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=1)
+        fitting = max(1, min(ROWS_PER_BATCH, BYTES_PER_BATCH // max(average, 1)))
+        rows = min(fitting, rows_of_longest(path, file.metadata))
+        number = unpacked = 0
+        for batch in file.iter_batches(batch_size=rows, columns=chosen):
             unpacked += batch.nbytes
             _refuse_bomb(unpacked, path)
-            for number, (value, error) in enumerate(_batch_values(batch), done + 1):
+            for value, error in _batch_values(batch):
+                number += 1
                 yield number, value, error, ""
-            done += len(batch)
 
 
 def _batch_values(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | None, str]]:
     """Of a batch that cannot be read as one, each row apart."""
-    if batch.nbytes > LARGEST_ROW and len(batch) == 1:
-        yield None, _too_long()
-        return
-    try:
-        values = batch.to_pylist() if batch.nbytes <= LARGEST_ROW else None
-    except (ValueError, OverflowError) as error:  # no UTF-8, or a date beyond the calendar
-        if len(batch) == 1:
-            yield None, f"cannot be read: {error}"
+    wrong = _too_long()
+    if batch.nbytes <= LARGEST_ROW:
+        try:
+            yield from [(value, "") for value in batch.to_pylist()]
             return
-        values = None
-    if values is not None:
-        yield from ((value, "") for value in values)
+        except (ValueError, OverflowError) as error:  # no UTF-8, or a date beyond the calendar
+            wrong = f"cannot be read: {error}"
+    if len(batch) == 1:
+        yield None, wrong
     else:
         for i in range(len(batch)):
             yield from _batch_values(batch.slice(i, 1))
@@ -168,28 +165,26 @@ def rows_of_longest(path: Path, metadata: pq.FileMetaData) -> int:
 
 def _json_rows(path: Path) -> Iterator[Found]:
     packed = path.suffix == ".gz"
-
-    def check() -> None:
-        if packed:
-            _refuse_bomb(stream.tell(), path)
-
     with cast(IO[bytes], gzip.open(path)) if packed else path.open("rb") as stream:
-        first = stream.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8).lstrip()
-        while not first and (first := stream.read(1)).isspace():
-            first = b""
+
+        def check() -> None:
+            if packed:
+                _refuse_bomb(stream.tell(), path)
+
+        start = stream.read(CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
         stream.seek(0)
-        if first.startswith(b"[") and not path.name.endswith((".jsonl", ".jsonl.gz")):
-            text = stream.read(LARGEST_ARRAY + 1)
-            check()
-            if len(text) > LARGEST_ARRAY:
-                most = f"an array may have {LARGEST_ARRAY >> 20} MiB"
-                raise ConfigError([f"{path}: {most}; write one row a line (.jsonl)"])
-            values = _loads(text.removeprefix(codecs.BOM_UTF8))
-            del text
-            for number, value in enumerate(values, 1):
-                yield number, value, "", ""
-        else:
+        if not start.startswith(b"[") or path.name.endswith((".jsonl", ".jsonl.gz")):
             yield from _lines(stream, check)
+            return
+        text = stream.read(LARGEST_ARRAY + 1)
+        check()
+        if len(text) > LARGEST_ARRAY:
+            most = f"an array may have {LARGEST_ARRAY >> 20} MiB"
+            raise ConfigError([f"{path}: {most}; write one row a line (.jsonl)"])
+        values = _loads(text.removeprefix(codecs.BOM_UTF8))
+        del text
+        for number, value in enumerate(values, 1):
+            yield number, value, "", ""
 
 
 def _lines(stream: IO[bytes], check: Callable[[], None]) -> Iterator[Found]:

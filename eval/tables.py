@@ -5,10 +5,11 @@ import typing
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import orjson
@@ -39,12 +40,12 @@ def _plain_type(annotation: Any) -> pa.DataType | None:
 @cache
 def arrow_schema(record: type[Record]) -> tuple[pa.Schema, frozenset[str]]:
     """The Arrow schema of a record, and the names of the columns that hold JSON."""
-    plain = {n: _plain_type(f.annotation) for n, f in record.model_fields.items()}
-    fields = [pa.field(n, t if t is not None else pa.string()) for n, t in plain.items()]
-    return pa.schema(fields), frozenset(n for n, t in plain.items() if t is None)
+    plain = {name: _plain_type(field.annotation) for name, field in record.model_fields.items()}
+    json_columns = frozenset(name for name, kind in plain.items() if kind is None)
+    return pa.schema({name: kind or pa.string() for name, kind in plain.items()}), json_columns
 
 
-class ArrowWriter:
+class ArrowWriter(AbstractContextManager["ArrowWriter"]):
     """Append Arrow tables to one parquet file; the row groups depend on the rows alone.
 
     A group closes with the row that fills it: by `ROWS_PER_GROUP` or by `BYTES_PER_GROUP` of text.
@@ -60,7 +61,10 @@ class ArrowWriter:
         self._room_rows, self._room_bytes = ROWS_PER_GROUP, BYTES_PER_GROUP
 
     def write(self, table: pa.Table) -> None:
-        until = np.concatenate([[0], np.cumsum(_text_bytes(table))])  # bytes of text before a row
+        texts = [c for c in table.columns if c.type in (pa.string(), pa.large_string())]
+        sizes = [pc.fill_null(pc.call_function("binary_length", [c]), 0).to_numpy() for c in texts]
+        of_row = sum(sizes, np.zeros(len(table), np.int64))
+        until = np.concatenate([[0], np.cumsum(of_row)])  # bytes of text before a row
         start = 0
         while start < len(table):
             by_bytes = int(np.searchsorted(until, until[start] + self._room_bytes))
@@ -83,9 +87,6 @@ class ArrowWriter:
             self._writing = self._thread.submit(write, group, row_group_size=size)
         self._waiting, self._room_rows, self._room_bytes = [], ROWS_PER_GROUP, BYTES_PER_GROUP
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         with self._thread:
             self._flush()
@@ -94,16 +95,7 @@ class ArrowWriter:
         self._writer.close()
 
 
-def _text_bytes(table: pa.Table) -> np.ndarray:
-    """Bytes of text in every row."""
-    total = np.zeros(len(table), np.int64)
-    for column, field in zip(table.columns, table.schema, strict=True):
-        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-            total += pc.fill_null(pc.call_function("binary_length", [column]), 0).to_numpy()
-    return total
-
-
-class TableWriter:
+class TableWriter(AbstractContextManager["TableWriter"]):
     """Append records to one parquet file; `rows` counts them."""
 
     def __init__(self, path: Path, record: type[Record]) -> None:
@@ -127,9 +119,6 @@ class TableWriter:
     def _flush(self) -> None:
         self._writer.write(pa.Table.from_pylist(self._buffer, schema=self._schema))
         self._buffer, self._buffered = [], 0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._flush()
@@ -181,8 +170,7 @@ class Lookup(Generic[R]):
     """`get(id)`: one row group is read at a time and the last few stay in memory.
 
     Made for askers that go through the ids in about the order of the file, as samples do with
-    their problems. Of two rows with one id the first counts. Memory is one id a row and
-    `GROUPS_IN_MEMORY` row groups.
+    their problems. Of two rows with one id the first counts.
     """
 
     def __init__(self, path: Path, record: type[R]) -> None:

@@ -1,19 +1,33 @@
-"""The whole way from a base model to a reasoning model, as one Prefect flow."""
+"""The whole way from a base model to a reasoning model, as one Prefect flow, and what every flow
+run shows on its pages in Prefect and MLflow: its plan, its report, a link between them.
+"""
 
-from prefect import flow
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+from prefect import flow, get_run_logger
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
 from prefect.runtime import flow_run
 
 from configs.loading import run_name
 from configs.settings.base import key_of
-from configs.settings.pipeline import Pipeline
-from configs.stage_names import StageName
-from flows.cli.plan import plan
-from flows.run_page import publish_plan, publish_report
+from configs.settings.pipeline import Pipeline, StageName
+from flows.cli.plan import Plan, plan, rows, summary
 from flows.stages import run_stages
-from tasks.stage.run import headline
-from tasks.stage.run_context import RunSpec, run_context
+from tasks.report.page import with_inline_plots
+from tasks.report.run_story import summary as told_of
+from tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
+from tasks.store.store import Artifact
 
 HEADLINES = ("/avg", "/ci_low", "/ci_high")  # the runs of the stages have the other figures
+NOTE_CHARACTERS = 5_000  # of the report on top of the run's page in MLflow
+PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 
 
 def name_of_this_run() -> str:
@@ -59,5 +73,55 @@ def pipeline(
             for name, value in result.metrics.items()
             if name.endswith(HEADLINES)
         }
-        publish_report(made["report"], scores, run, headline(run))
+        told = f"**This run.** {told_of(run.story())}\n\n"  # its report may be an earlier one's
+        publish_report(made["report"], scores, run, told)
         return str(made["report"].folder)
+
+
+def publish_plan(make: Callable[[], Plan], run: Run) -> None:
+    """The first artifact of a run: what it will reuse, resume and compute.
+
+    An estimate that goes wrong is no reason to end the run: the log says so.
+    """
+    try:
+        stages = make()
+        table, about = rows(stages), summary(stages)
+        run.plan(stages)
+    except Exception as error:
+        get_run_logger().warning("no plan is shown: %s", error, exc_info=True)
+        return
+    _show(create_table_artifact, key="klear-plan", table=table, description=about)
+
+
+def publish_report(page: Artifact, figures: Mapping[str, float], run: Run, head: str = "") -> None:
+    """Show a report on the flow run in Prefect and on the parent run in MLflow.
+
+    `figures` become metrics of the run in MLflow; `head` goes before the report's own text.
+    """
+    run.store.fetch(page)
+    run.tracker.log(run.run_id, figures)
+    text = head + page.file("report.md").read_text()
+    run.tracker.note(run.run_id, (link_to_prefect() + text)[:NOTE_CHARACTERS])
+    run.tracker.log_files(run.run_id, page.file("report.html"), page.file("report.md"))
+    publish_markdown("klear-report", with_inline_plots(text, page.folder), run)
+
+
+def publish_markdown(key: str, text: str, run: Run) -> None:
+    """Text on the page of a run in Prefect, and a link from there to its page in MLflow."""
+    about = "This run in MLflow: curves, data, checkpoints, scores"
+    link = {"link": run.tracker.run_url(run.run_id), "link_text": "This run in MLflow"}
+    _show(create_markdown_artifact, key=key, markdown=text)
+    _show(create_link_artifact, key="klear-mlflow", description=about, **link)
+
+
+def _show(create: Callable[..., Any], **about: Any) -> None:
+    """Make an artifact, and try again while no server answers. A page is not worth a run: after
+    `PATIENCE_S`, or when the server refuses it, the log says so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return create(**about)
+        except httpx.HTTPError as error:
+            if not isinstance(error, httpx.TransportError) or time.monotonic() > deadline:
+                return get_run_logger().warning("%s is not shown: %s", about["key"], error)
+        time.sleep(PAUSE_S)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from configs.settings.base import Settings
 from configs.settings.data import SampleSettings
+from configs.settings.evaluation import ReportSettings
 from configs.settings.pipeline import Pipeline
-from configs.settings.placing import placed
+from configs.settings.training import with_launch
 from flows.forms.approval import with_approval
 from tasks.answers.difficulty import difficulty
 from tasks.answers.distill import distill
@@ -27,7 +28,7 @@ from tasks.planning.plan import PlannedStage, Planner
 from tasks.report.report import report
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
-from training.sizing.fit import refuse
+from training.sizing import refuse
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,11 @@ def calls(s: Pipeline) -> dict[str, Call]:
         Call(judge.named("judge_agreement"), ("benchmarks", "agreement"), s.judge),
         # Base model → long-CoT SFT → math RL → code RL (§4.1), each from the model before it.
         Call(base, ("select",) if trains_tokenizer else (), s.base),
-        Call(sft, ("base", "select"), placed(s.sft, s.topology)),
+        Call(sft, ("base", "select"), with_launch(s.sft, s.topology)),
         *(
-            Call(rl.named(n), (before.get(n, "base"), "filter_rl"), placed(settings, s.topology))
+            Call(
+                rl.named(n), (before.get(n, "base"), "filter_rl"), with_launch(settings, s.topology)
+            )
             for n, settings in (("rl_math", s.rl_math), ("rl_code", s.rl_code))
         ),
         # Every checkpoint on every benchmark: avg@k with a confidence interval (§4).
@@ -91,18 +94,15 @@ def calls(s: Pipeline) -> dict[str, Call]:
     checks = [n for n in found if n.endswith("agreement")]
     scores = [n for n in found if n.startswith("evaluate_")]
     others = [n for n in found if n not in (*checks, *scores)]
-    labelled = s.report.model_copy(update={"profile": s.profile})
+    labelled = ReportSettings(profile=s.profile)
     return {**found, "report": Call(report, (*others, *checks, *scores), labelled)}
 
 
 def needed(target: str, graph: dict[str, Call]) -> list[Call]:
     """The stages that `target` is made from and itself, in the order of the run."""
-    wanted, open_ends = {target}, [target]
-    while open_ends:
-        for name in graph[open_ends.pop()].inputs:
-            if name not in wanted:
-                wanted.add(name)
-                open_ends.append(name)
+    wanted = {target}
+    for name, call in reversed(graph.items()):  # a stage comes after its inputs
+        wanted.update(call.inputs if name in wanted else ())
     return [call for name, call in graph.items() if name in wanted]
 
 

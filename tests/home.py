@@ -17,7 +17,7 @@ import psutil
 from mlflow import MlflowClient
 from processes import free_ports
 
-from configs.stage_names import STAGES
+from configs.settings.pipeline import STAGES
 
 KLEAR = [sys.executable, "-m", "flows.cli"]
 ROOT = Path(__file__).resolve().parents[1]

@@ -3,13 +3,14 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from processes import free_ports
 
 USER, PASSWORD = "klear_tests", "secret-of-the-database"
 INSTALLED = Path("/usr/lib/postgresql")
@@ -20,7 +21,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.data, self.log = folder / "data", folder / "postgres.log"
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         words = folder / "password"
         words.write_text(PASSWORD)
         if os.geteuid() == 0:
@@ -36,16 +37,7 @@ class Cluster:
         return f"postgresql://{USER}@127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """On the port of the last time, unless somebody else has it before the first one."""
-        for _ in range(5):
-            try:
-                return self._start()
-            except subprocess.CalledProcessError:
-                self.port = free_port()
-        self._start()
-
-    def again(self) -> None:
-        """After a stop: the address must stay, also if a client's own end has the port just now."""
+        """Also again, after a stop: a client's own end may have the port just now."""
         for _ in range(30):
             try:
                 return self._start()
@@ -105,12 +97,6 @@ def running_cluster() -> Iterator[Cluster]:
             cluster.stop("immediate")
     finally:
         shutil.rmtree(folder)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _binary(name: str) -> str:

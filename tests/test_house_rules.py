@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.stage_names import STAGES
+from configs.settings.pipeline import STAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("configs", "eval", "training", "tasks", "flows")

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1",
                "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
 START_S = 1_200.0
+SERVE = "from vllm.entrypoints.launchers.api_server.entry import main; main()"
+"""Not `vllm serve`, which asks for the version of a package that the build for CPUs lacks."""
 
 
 class VLLMServer:
@@ -29,7 +31,7 @@ class VLLMServer:
         self.url = f"{self.address}/v1"
         self.starts = 0
         self._command = [
-            sys.executable, "-m", "training.vllm.server", "--model", str(checkpoint),
+            sys.executable, "-c", SERVE, "--model", str(checkpoint),
             "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
             *options,
         ]  # fmt: skip

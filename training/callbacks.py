@@ -1,11 +1,17 @@
-"""What both trainers do at their steps: write metrics and progress, mark checkpoints as whole."""
+"""What both trainers share: their configuration, and what they do at their steps.
+
+At its steps a trainer writes metrics and progress, and marks its checkpoints as whole.
+"""
 
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
+import torch
 from transformers import TrainerCallback
 
+from configs.settings.training import RLSettings, SFTSettings
 from training.layout import STABLE, MetricsFile, ProgressFile, step_of_checkpoint
 
 KEEP = 2  # checkpoints
@@ -13,6 +19,27 @@ KEEP = 2  # checkpoints
 _NOISE = {"epoch", "total_flos", "num_input_tokens_seen", "num_tokens", "step_time", "reward",
           "reward_std", "rewards/judge/mean", "rewards/judge/std",
           "frac_reward_zero_std"}  # fmt: skip
+
+
+def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[str, Any]:
+    """What the configurations of both trainers share."""
+    cuda = torch.cuda.is_available()
+    return {
+        "output_dir": str(folder),
+        "learning_rate": s.learning_rate,
+        "weight_decay": s.weight_decay,
+        "max_grad_norm": s.max_grad_norm,
+        "bf16": s.runtime.bf16,
+        "use_cpu": not cuda,
+        "gradient_checkpointing": s.runtime.gradient_checkpointing,
+        "dataloader_pin_memory": cuda,
+        "save_strategy": "steps",
+        "shuffle_dataset": False,  # the plan and `prompt_order` shuffle
+        "seed": seed,
+        "data_seed": seed,
+        "report_to": [],
+        "disable_tqdm": True,
+    }
 
 
 class WriteMetrics(TrainerCallback):
@@ -30,8 +57,8 @@ class WriteMetrics(TrainerCallback):
 
     def on_step_end(self, args, state, control, **_) -> None:
         if state.is_world_process_zero:
-            done, total = (n // self.updates_per_step for n in (state.global_step, state.max_steps))
-            self.progress.report(done, total, self._note)
+            each = self.updates_per_step
+            self.progress.report(state.global_step // each, state.max_steps // each, self._note)
 
     on_train_begin = on_step_end
 
@@ -44,8 +71,8 @@ class WriteMetrics(TrainerCallback):
             if isinstance(value, (int, float)) and name not in _NOISE
         }
         self.metrics.append(state.global_step // self.updates_per_step, numbers)
-        shown = [f"{n} {numbers[n]:.3g}" for n in ("loss", "reward/mean") if n in numbers]
-        self._note = ", ".join(shown)
+        shown = ("loss", "reward/mean")
+        self._note = ", ".join(f"{n} {numbers[n]:.3g}" for n in shown if n in numbers)
 
 
 class StableCheckpoints(TrainerCallback):

@@ -25,16 +25,12 @@ from typing import Any
 from configs.files import replace_text
 
 CHECKPOINT = "checkpoint"
-TOO_LONG = "too_long.parquet"
 ROLLOUTS = "rollouts.parquet"
 
 LOGS = "logs"
 METRICS = f"{LOGS}/metrics.jsonl"
-HISTOGRAMS = f"{LOGS}/histograms.jsonl"
-HISTOGRAM_RANGES = f"{LOGS}/histogram_ranges.json"
 OFF_POLICY = f"{LOGS}/off_policy.jsonl"
 SHOWN = f"{LOGS}/shown"
-VLLM_LOG = f"{LOGS}/vllm.log"
 
 SCRATCH = ".resume"
 CHECKPOINTS, TOKENS = "checkpoints", "tokens"  # in SCRATCH
@@ -91,13 +87,13 @@ class StepLines:
 
 
 class MetricsFile(StepLines):
-    """Lines `{"step": int, "time": float, "metrics": {name: number}}` in `out`."""
+    """Lines `{"step": int, "time": float, "metrics": {name: number}}` in `out`; what is not finite
+    is left out, for JSON has no name for it."""
 
     def __init__(self, out: Path, *, after_step: int = 0) -> None:
         super().__init__(out / METRICS, after_step=after_step)
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one line; what is not finite is left out, for JSON has no name for it."""
         finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
         self.write({"step": step, "time": time.time(), "metrics": finite})
 

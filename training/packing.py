@@ -7,7 +7,6 @@ updates. Importable without torch.
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from configs.settings.training import RLSettings
@@ -76,30 +75,23 @@ def cut_steps(
 
     All steps have the same number of micro-batches; an empty one has nothing to train on.
     """
-    cut = []
-    for step in steps:
-        groups = length_groups([lengths[i] for i in step], budget)
-        cut.append([[step[j] for j in group] for group in groups])
+    cut = [
+        [[step[j] for j in group] for group in length_groups([lengths[i] for i in step], budget)]
+        for step in steps
+    ]
     each = max(-(-len(batches) // processes) for batches in cut)
-    for batches in cut:
-        _split_until(each * processes, batches, lengths)
-    return [batch for batches in cut for batch in batches], each
-
-
-def _split_until(count: int, batches: list[list[int]], lengths: Sequence[int]) -> None:
-    """Halve the largest batches until there are `count`; single sequences leave empty ones."""
 
     def size(batch: list[int]) -> int:
         return len(batch) * max(lengths[i] for i in batch) if len(batch) > 1 else 0
 
-    while len(batches) < count:
-        largest = max(batches, key=size)
-        if len(largest) < 2:
-            batches += [[] for _ in range(count - len(batches))]
-            return
-        batches.remove(largest)
-        half = len(largest) // 2
-        batches += [largest[:half], largest[half:]]
+    for batches in cut:
+        while len(batches) < each * processes:  # the largest is halved; a single sequence is whole
+            largest = max(batches, key=size)
+            half = len(largest) // 2
+            if half:
+                batches.remove(largest)
+            batches += [largest[:half], largest[half:]] if half else [[]]
+    return [batch for batches in cut for batch in batches], each
 
 
 def prompt_order(
@@ -125,40 +117,29 @@ def prompt_order(
     return chosen
 
 
-@dataclass(frozen=True)
-class RLSchedule:
-    """One RL stage in TRL's units; fields are named as those of GRPOConfig."""
+def rl_schedule(s: RLSettings, world: int) -> dict[str, int]:
+    """`s` on `world` processes in TRL's units: arguments of GRPOConfig.
 
-    per_device_train_batch_size: int
-    """Sequences of one optimizer update on one device, times `oversampling`."""
-    steps_per_generation: int
-    """Optimizer updates of one rollout."""
-    num_generations: int
-    max_steps: int
-    """Optimizer updates of the whole stage."""
-    warmup_steps: int
-    """Optimizer updates; the authors warm up over rollouts (80 and 40 updates, §4.1)."""
-
-
-def rl_schedule(s: RLSettings, world: int) -> RLSchedule:
-    """`s` on `world` processes; raises ValueError when the numbers do not divide."""
+    TRL counts the sequences of one optimizer update on one device (times `oversampling`), and its
+    steps are optimizer updates; the authors warm up over rollouts (80 and 40 updates, §4.1).
+    Raises ValueError when the numbers do not divide.
+    """
     updates = _divide(s.prompts_per_step, s.mini_batch_prompts, "prompts a step", "mini-batch")
     prompts = _divide(s.mini_batch_prompts, world, "mini-batch prompts", "processes")
-    return RLSchedule(
-        per_device_train_batch_size=prompts * s.rollouts_per_prompt * s.oversampling,
-        steps_per_generation=updates,
-        num_generations=s.rollouts_per_prompt,
-        max_steps=s.steps * updates,
-        warmup_steps=s.warmup_steps * updates,
-    )
+    return {
+        "per_device_train_batch_size": prompts * s.rollouts_per_prompt * s.oversampling,
+        "steps_per_generation": updates,  # optimizer updates of one rollout
+        "num_generations": s.rollouts_per_prompt,
+        "max_steps": s.steps * updates,
+        "warmup_steps": s.warmup_steps * updates,
+    }
 
 
 def _divide(number: int, by: int, what: str, unit: str) -> int:
     if number % by:
-        near = number - number % by or by
+        near = number - number % by
         raise ValueError(
-            f"{what} = {number} is no multiple of {unit} = {by}: {number} = {number // by} × {by} "
-            f"+ {number % by}; {near} and {number - number % by + by} would divide"
+            f"{what} = {number} is no multiple of {unit} = {by}: {near or by} and {near + by} are"
         )
     return number // by
 

@@ -18,63 +18,44 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from configs.settings.training import SFTSettings
-from eval.records import Example, Record
-from eval.tables import count_rows, read_table, row_groups, to_records, write_table
-from training import layout, render
-from training.callbacks import StableCheckpoints, WriteMetrics
-from training.checkpoints import saving
-from training.checkpoints.lineage import lineage_after
+from eval.records import Example
+from eval.tables import count_rows, row_groups, to_records
+from training import checkpoints, layout, render
+from training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
 from training.launch.jobs import SFTJob
-from training.launch.rank import is_sharded, rank0_first, world_size
+from training.launch.node import is_sharded, rank0_first, world_size
 from training.packing import check_packing, cut_steps, optimizer_steps
 
 IGNORED = -100  # label of a token without loss
 LOG_STEPS = 10
 
 
-class TooLong(Record):
-    """An example with more tokens than `max_length`."""
-
-    problem_id: str
-    index: int
-    source: str
-    tokens: int
-    """Of prompt and answer."""
-    max_length: int
-    treatment: str
-    """cut: trained on without its end; drop: not trained on."""
-
-
 def run_sft(job: SFTJob) -> dict[str, float]:
     """Fine-tune `job.base` on `job.examples` into `job.out/checkpoint`; resumes in `job.out`."""
     s, scratch, progress = job.settings, job.out / layout.SCRATCH, layout.ProgressFile(job.out)
-    model, tokenizer = saving.load_to_train(job.base, s)
+    model, tokenizer = checkpoints.load_to_train(job.base, s)
 
     def tokenising(n: int, of: int) -> None:
         # done: 0, for of the training, which a plan reads from this file, nothing is
         progress.report(0, of, f"tokenised {n:,} of {of:,} examples")
 
-    tokens, checkpoints = scratch / layout.TOKENS, scratch / layout.CHECKPOINTS
+    cache, folder = scratch / layout.TOKENS, scratch / layout.CHECKPOINTS
     dataset = rank0_first(
-        tokens / "DONE",
-        lambda: tokenized(job.examples, tokenizer, s.max_length, tokens, tokenising),
+        cache / "DONE", lambda: tokenized(job.examples, tokenizer, s.max_length, cache, tokenising)
     )
-    trainer = build_trainer(job, model, tokenizer, dataset, checkpoints)
-    start = layout.latest(checkpoints)
-    saving.check_layout(trainer, start)
-    too_long = 0
+    trainer = build_trainer(job, model, tokenizer, dataset, folder)
+    start = layout.latest(folder)
+    checkpoints.check_layout(trainer, start)
     if trainer.is_world_process_zero():
         done = layout.step_of_checkpoint(start) if start else 0
         metrics = layout.MetricsFile(job.out, after_step=done)
         trainer.add_callback(WriteMetrics(metrics, progress))
-        report = job.out / layout.TOO_LONG
-        too_long = report_too_long(dataset, job.examples, s.max_length, s.too_long, report)
     trainer.train(resume_from_checkpoint=str(start) if start else None)
-    commit = getattr(model.config, "_commit_hash", None)
-    lineage = lineage_after(job.base, commit, "sft", job.seed, s)
-    saving.save_trained(trainer, job.out / layout.CHECKPOINT, bf16=s.runtime.bf16, lineage=lineage)
-    treated = "truncated_examples" if s.too_long == "cut" else "dropped_examples"
-    return {"steps": float(trainer.state.global_step), treated: float(too_long)}
+    lineage = checkpoints.lineage_after(job.base, model, "sft", job.seed, s)
+    target = job.out / layout.CHECKPOINT
+    checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
+    cut = sum(tokens > s.max_length for tokens in dataset["tokens"])
+    return {"steps": float(trainer.state.global_step), "truncated_examples": float(cut)}
 
 
 def tokenized(
@@ -118,34 +99,8 @@ def tokenized(
     return dataset
 
 
-def report_too_long(
-    dataset: Dataset, examples: Path, max_length: int, treatment: str, path: Path
-) -> int:
-    """Write a row for every example over `max_length` into `path`, if any; returns how many."""
-    more = {"max_length": max_length, "treatment": treatment}
-    found = [
-        TooLong(problem_id=e.problem_id, index=e.index, source=e.source, tokens=n, **more)
-        for e, n in zip(read_table(examples, Example), dataset["tokens"], strict=True)
-        if n > max_length
-    ]
-    if found:
-        write_table(path, TooLong, found)
-    return len(found)
-
-
-def trainable(dataset: Dataset, max_length: int, treatment: str) -> tuple[Dataset, list[int]]:
-    """(rows to train on, their lengths); the last row is a filler without any label.
-
-    Raises ValueError when nothing is left.
-    """
-    if treatment == "drop":
-        kept = [i for i, n in enumerate(dataset["tokens"]) if n <= max_length]
-        dataset = dataset.select(kept)
-    if not len(dataset):
-        raise ValueError(
-            f"every example has more than max_length={max_length} tokens and too_long=drop: raise "
-            "max_length, or use too_long=cut"
-        )
+def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
+    """(rows to train on, their lengths); the last row is a filler without any label."""
     rows = dataset.remove_columns(["length", "tokens"])
     ids = rows[0]["input_ids"][:2]
     filler = {"input_ids": ids, "labels": [IGNORED] * len(ids)}
@@ -179,80 +134,60 @@ def build_trainer(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     dataset: Dataset,
-    checkpoints: Path,
+    folder: Path,
 ) -> PlannedSFTTrainer:
-    """The trainer with its plan of micro-batches and its optimizer."""
+    """The trainer with its plan of micro-batches and its optimizer; `folder` is for checkpoints."""
     s, world = job.settings, world_size()
-    rows, lengths = trainable(dataset, s.max_length, s.too_long)
+    rows, lengths = trainable(dataset)
     steps = optimizer_steps(lengths, s.batch_tokens, s.max_length, s.epochs, job.seed)
     plan, accumulation = cut_steps(steps, lengths, s.runtime.micro_batch_tokens, world)
     if s.packing:
         check_packing(model)
     optimizer = None
     if s.optimizer == "muon":
-        if s.lora:
-            raise ValueError("optimizer=muon needs whole weights: use adamw with lora")
-        if world > 1 and is_sharded():
+        if s.lora or (world > 1 and is_sharded()):
             raise ValueError(
-                "optimizer=muon needs whole matrices, and FSDP2 cuts them: set optimizer=adamw, "
-                "or topology.sharding=none"
+                "optimizer=muon needs whole matrices, which neither lora nor FSDP2 leaves it: set "
+                "optimizer=adamw, or topology.sharding=none and no lora"
             )
         optimizer = MuonAndAdamW(model, s.muon_learning_rate, s.learning_rate, s.weight_decay)
     return PlannedSFTTrainer(
         model=model,
-        args=sft_config(s, job.seed, checkpoints, accumulation, len(steps)),
+        args=sft_config(s, job.seed, folder, accumulation, len(steps)),
         train_dataset=rows,
         processing_class=tokenizer,
-        callbacks=[StableCheckpoints(checkpoints)],
+        callbacks=[StableCheckpoints(folder)],
         optimizers=(optimizer, None),
-        peft_config=saving.lora_config(s.lora),
+        peft_config=checkpoints.lora_config(s.lora),
         plan=plan,
     )
 
 
-def sft_config(
-    s: SFTSettings, seed: int, checkpoints: Path, accumulation: int, steps: int
-) -> SFTConfig:
+def sft_config(s: SFTSettings, seed: int, folder: Path, accumulation: int, steps: int) -> SFTConfig:
     """The paper's schedule (§4.1): cosine from the highest to the lowest learning rate."""
     # a log line never spans a checkpoint, so a resumed run logs the same lines
     every = max(n for n in range(1, LOG_STEPS + 1) if s.checkpoint_steps % n == 0)
-    cuda = torch.cuda.is_available()
     return SFTConfig(
-        output_dir=str(checkpoints),
+        **in_trls_words(s, seed, folder),
         max_steps=steps,
         per_device_train_batch_size=2,  # nominal: the plan brings its own batches
         gradient_accumulation_steps=accumulation,
-        learning_rate=s.learning_rate,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": s.min_learning_rate / s.learning_rate},
         warmup_steps=round(s.warmup_share * steps),
-        weight_decay=s.weight_decay,
-        max_grad_norm=s.max_grad_norm,
-        bf16=s.runtime.bf16,
-        use_cpu=not cuda,
-        gradient_checkpointing=s.runtime.gradient_checkpointing,
-        max_length=None,  # the rows are cut or dropped already, and reported
+        max_length=None,  # the rows are cut already, and counted
         padding_free=s.packing,
         dataset_kwargs={"skip_prepare_dataset": True},
         accelerator_config={"even_batches": False, "split_batches": False},
-        shuffle_dataset=False,
-        dataloader_pin_memory=cuda,
         logging_steps=every,
         logging_first_step=False,
-        save_strategy="steps",
         save_steps=s.checkpoint_steps,
-        seed=seed,
-        data_seed=seed,
-        report_to=[],
-        disable_tqdm=True,
     )
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
     """Muon for the matrices of the transformer, AdamW for everything else: embeddings, norms and
-    the output head. One schedule, one state dict, one `step`.
-
-    Needs unsharded weights (one device or DDP).
+    the output head. One schedule, one state dict, one `step`; needs unsharded weights.
     """
 
     def __init__(
@@ -288,7 +223,8 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     head = getattr(model, "lm_head", None)
     edges = (m for m in model.modules() if isinstance(m, nn.Embedding) or m is head)
     outside = {id(p) for m in edges for p in m.parameters()}
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in trainable if p.ndim == 2 and id(p) not in outside]
-    chosen = {id(p) for p in matrices}
-    return matrices, [p for p in trainable if id(p) not in chosen]
+    matrices, rest = [], []
+    for p in model.parameters():
+        if p.requires_grad:
+            (matrices if p.ndim == 2 and id(p) not in outside else rest).append(p)
+    return matrices, rest

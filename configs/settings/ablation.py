@@ -1,30 +1,23 @@
 """The paper's tables and figures as experiments: arms that differ in a setting, and a claim.
 
 A file of `configs/ablations/` says what the paper claims, which arms show it, which score decides,
-and what each profile can say about it. Every arm of a seed shares the stages that its settings do
-not touch, for the store is keyed by content.
+and what each profile can say about it.
 """
 
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from configs.loading import load_profile
-from configs.settings.base import LATER, Settings
+from configs.loading import load_profile, read_yaml
+from configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
 from configs.settings.explain import ConfigError, explain, nearest
-from configs.settings.overrides import read_yaml
 from configs.settings.pipeline import Pipeline
 
 FOLDER = Path(__file__).parents[1] / "ablations"
 Scored = Literal["sft", "rl_math", "rl_code"]
-Test = Literal[
-    "95 % interval over seeds and problems",
-    "95 % interval over seeds and problems; of steadiness over seeds alone",
-]
-"""All tests there are: `paired_effect` and `steadiness_effect` of `tasks.ablation.effects`."""
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Values = Annotated[dict[str, Any], Field(default_factory=dict)]
 
@@ -37,12 +30,11 @@ class Arm(Settings):
 
 
 class Contrast(Settings):
-    """`better` scores higher than each of `than`, or is steadier: what the paper says, as one can
-    test it."""
+    """`better` scores higher than each of `than`, or is steadier."""
 
     better: str
     than: Names
-    measure: Annotated[Literal["score", "steadiness"], LATER] = "score"
+    measure: Annotated[Literal["score", "steadiness"], DEFAULT_NOT_IN_KEY] = "score"
     """score: of the last checkpoint; steadiness: falling less along the way"""
     says: str
     """The sentence of the paper that it stands for"""
@@ -84,24 +76,20 @@ class Ablation(Settings):
     contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)]
     curves: tuple[str, ...] = ()
     """Training metrics to draw, with a band over seeds"""
-    seeds: PositiveInt = 5
-    """Runs an arm, paired by seed"""
-    test: Test = "95 % interval over seeds and problems"
-    """Of the paired difference on the benchmark that decides"""
     scales: dict[str, Scale]
     paper: Annotated[dict[str, dict[str, float]], Field(default_factory=dict)]
     """The paper's figures in percent: benchmark → arm → score"""
     source: str = ""
     """Where in the paper its figures stand"""
 
+    seeds: ClassVar = 5  # runs an arm, paired by seed
+    constants = ("seeds",)
+
     @model_validator(mode="after")
     def every_name_is_an_arm(self) -> Self:
         arms = {a.name for a in self.arms}
         if len(arms) < len(self.arms):
             raise ValueError("two arms have one name")
-        tests_steadiness = any(c.measure == "steadiness" for c in self.contrasts)
-        if tests_steadiness != ("steadiness" in self.test):
-            raise ValueError(f"test: {get_args(Test)[tests_steadiness]!r} is that of its contrasts")
         if not any(c.part_of_claim for c in self.contrasts):
             raise ValueError("no contrast is part of the claim")
         named = {n for c in self.contrasts for n in (c.better, *c.than)}
@@ -118,23 +106,13 @@ class Ablation(Settings):
             raise ConfigError([f"{self.name} is not described for {profile!r} (profiles: {known})"])
         return self.scales[profile]
 
-    def metric(self, profile: str) -> str:
-        """`avg@8 on a, which decides; avg@4 on b`: what the scores are, by the protocols."""
-        protocols = self.settings(profile, self.arms[0].name, 0).evaluate.protocols
-        k = {p.name: p.k for p in protocols}
-        first, *others = (f"avg@{k[name]} on {name}" for name in self.scale(profile).benchmarks)
-        return "; ".join([f"{first}, which decides", *others])
-
     def settings(self, profile: str, arm: str, seed: int) -> Pipeline:
         """The whole pipeline of one arm and seed; raises ConfigError."""
         scale = self.scale(profile)
         own = next(a.set for a in self.arms if a.name == arm)
         layers = (scale.set, own, scale.arms.get(arm, {}), {"seed": seed})
-        overrides = [  # JSON is YAML on one line
-            f"{name}={json.dumps(value, ensure_ascii=False)}"
-            for layer in layers
-            for name, value in layer.items()
-        ]
+        told = (item for layer in layers for item in layer.items())  # of two the later one wins
+        overrides = [f"{n}={json.dumps(v, ensure_ascii=False)}" for n, v in told]
         found = load_profile(profile, overrides)
         curve = found.evaluate.along_the_way()
         drawn = [p.name for p in curve.protocols] if curve else []
@@ -155,13 +133,12 @@ def load_ablation(name: str) -> Ablation:
 
     Raises ConfigError with every problem of the file, or with the names there are.
     """
-    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
-    if name.endswith(".yaml") and not path.is_file():
-        raise ConfigError([f"{name}: no such file"])
+    own = name.endswith(".yaml")
+    path = Path(name) if own else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = ablations()
-        meant = nearest(name, known)
-        raise ConfigError([f"no ablation is called {name!r}{meant} (known: {', '.join(known)})"])
+        told = f"no ablation is called {name!r}{nearest(name, known)} (known: {', '.join(known)})"
+        raise ConfigError([f"{name}: no such file" if own else told])
     if not re.fullmatch(r"[\w.-]{1,100}", path.stem, re.ASCII):  # it names the last stage
         words = "at most 100 of the letters a to z, digits, _, . and -"
         raise ConfigError([f"{path.name}: give the file a name of {words}"])

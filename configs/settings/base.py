@@ -35,46 +35,36 @@ class Runtime(Settings):
     """Says *how* a stage computes (workers, memory, micro-batches): never part of the key."""
 
 
-class NotInKey:
-    """Annotated mark of one field that says where or how, beside others that say what."""
-
-
-HOW = NotInKey()
-
-
-class KeyNeutralDefault:
-    """Annotated mark of a field that came when results had been published: at its default it is
-    not part of the key, so that they are still found."""
-
-
-LATER = KeyNeutralDefault()
+NOT_IN_KEY = "not in key"
+"""Annotated mark of one field that says where or how, beside others that say what."""
+DEFAULT_NOT_IN_KEY = "default not in key"
+"""Annotated mark of a field that came when results had been published: at its default it is not
+part of the key, so that they are still found."""
 
 
 def fields_with_meaning(settings: BaseModel) -> Iterator[str]:
     """Names of the fields that say what, and not how."""
     for name, field in type(settings).model_fields.items():
-        marked = any(isinstance(mark, NotInKey) for mark in field.metadata)
-        if not marked and not isinstance(getattr(settings, name), Runtime):
+        if NOT_IN_KEY not in field.metadata and not isinstance(getattr(settings, name), Runtime):
             yield name
 
 
-def is_unsaid(settings: BaseModel, name: str) -> bool:
-    """Whether a field came later and is at its default: then no key depends on it."""
+def is_default_not_in_key(settings: BaseModel, name: str) -> bool:
     field = type(settings).model_fields[name]
-    later = any(isinstance(mark, KeyNeutralDefault) for mark in field.metadata)
-    return later and getattr(settings, name) == field.get_default(call_default_factory=True)
+    default = field.get_default(call_default_factory=True)
+    return DEFAULT_NOT_IN_KEY in field.metadata and getattr(settings, name) == default
 
 
 def key_of(settings: Settings) -> str:
-    """Canonical JSON of what the settings mean, without any HOW or Runtime part."""
+    """Canonical JSON of what the settings mean, without what is marked or Runtime."""
     return json.dumps(_meaning(settings), sort_keys=True, separators=(",", ":"))
 
 
 def _meaning(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        said = [name for name in fields_with_meaning(value) if not is_unsaid(value, name)]
-        said += value.constants if isinstance(value, Settings) else ()
-        return {name: _meaning(getattr(value, name)) for name in said}
+        names = [n for n in fields_with_meaning(value) if not is_default_not_in_key(value, n)]
+        names += value.constants if isinstance(value, Settings) else ()
+        return {name: _meaning(getattr(value, name)) for name in names}
     if isinstance(value, (list, tuple)):
         return [_meaning(v) for v in value]
     if isinstance(value, dict):
@@ -89,3 +79,14 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         is_group = isinstance(value, Mapping)
         found |= flat(value, f"{prefix}{name}.") if is_group else {prefix + name: value}
     return found
+
+
+def layered(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` over `below`: groups merge key by key; lists and values are replaced whole."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = layered(old, value)
+        merged[key] = value
+    return merged

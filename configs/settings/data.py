@@ -25,11 +25,11 @@ class DedupSettings(Settings):
     """Also drop near-duplicates (MinHash-LSH)"""
     jaccard: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Near: this similarity of word shingles, or more"""
-    shingle: PositiveInt = 5
-    """Words a shingle"""
-    permutations: Annotated[int, Field(ge=2)] = 128
-    """Length of a MinHash signature"""
     runtime: PartsRuntime = PartsRuntime()
+
+    shingle: ClassVar = 5  # words
+    permutations: ClassVar = 128  # of a MinHash signature
+    constants = ("shingle", "permutations")
 
 
 class DecontaminateSettings(Settings):
@@ -102,11 +102,7 @@ class SelectSettings(Settings):
     size: PositiveInt | None = None
     """Subset size, K-Center-Greedy (Tables 4-5: 31,600)"""
     balanced: bool = False
-    """Equal shares of what balance_by names"""
-    balance_by: Literal["domain", "label", "source"] = "domain"
-    """label: easy, hard and unrated"""
-    max_chars: PositiveInt | None = None
-    """Drop longer answers before training"""
+    """Equal shares of math and code"""
     require_think: bool = True
     """Off: answers written by people, without thinking, may pass"""
 
@@ -115,7 +111,9 @@ class SelectSettings(Settings):
     embedding: ClassVar = {
         "kind": "tfidf_svd", "dimensions": 256, "model": "", "revision": "main", "max_tokens": 512,
     }  # fmt: skip
-    constants = ("embedding",)
+    balance_by: ClassVar = "domain"
+    max_chars: ClassVar = None  # longer answers are trained on too
+    constants = ("embedding", "balance_by", "max_chars")
 
 
 class FilterTestsSettings(Settings):

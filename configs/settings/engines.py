@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from configs.settings.base import HOW, Runtime, Settings, Share
+from configs.settings.base import NOT_IN_KEY, Runtime, Settings, Share
 
 
 def url_without_secret(name: str, url: str, instead: str) -> str:
@@ -34,12 +34,8 @@ class EngineRuntime(Runtime):
 
     concurrency: PositiveInt = 64
     """Requests in flight (endpoint); fewer are asked while the endpoint refuses"""
-    request_timeout_s: PositiveFloat = 7200.0
-    """One attempt, from its start to its end (endpoint)"""
     silence_timeout_s: PositiveFloat = 600.0
-    """Longest silence, before the first token too (endpoint that streams)"""
-    stream: bool = True
-    """Take answers as they are written: gateways cut silent connections"""
+    """Longest silence, before the first token too (endpoint)"""
     max_retries: NonNegativeInt = 20
     """Of one request, after the first attempt, up to 8 s apart"""
     batch_size: PositiveInt = 256
@@ -47,8 +43,6 @@ class EngineRuntime(Runtime):
     equally likely"""
     tensor_parallel: PositiveInt = 1
     """GPUs a layer (vllm)"""
-    pipeline_parallel: PositiveInt = 1
-    """Groups of layers (vllm)"""
     data_parallel: PositiveInt = 1
     """Copies of the model, each with its own GPUs (vllm)"""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
@@ -58,18 +52,16 @@ class EngineRuntime(Runtime):
     max_model_len: PositiveInt | None = None
     """Memory for this many tokens of prompt and answer; an answer that may need more is refused,
     not cut; default: the model's (vllm)"""
-    failures_in_a_row: PositiveInt = 16
-    """This many failed requests in a row end the stage (endpoint)"""
     input_price: NonNegativeFloat | None = None
     """Per million prompt tokens: the cost is reported"""
     output_price: NonNegativeFloat | None = None
     """Per million answer tokens"""
     approve_above: NonNegativeFloat | None = None
     """Cost at these prices that a person must approve; empty: none"""
-    pilot_prompts: PositiveInt = 20
-    """Prompts answered first, to estimate the cost; their answers count"""
     approved_cost: NonNegativeFloat = 0.0
     """What a person approved"""
+
+    request_timeout_s: ClassVar = 7200.0  # one attempt at an endpoint, from start to end
 
 
 class EngineSettings(Settings):
@@ -82,13 +74,13 @@ class EngineSettings(Settings):
     """Model name or checkpoint"""
     revision: str = "main"
     """Branch, tag or commit on the hub"""
-    base_url: Annotated[str, HOW] = ""
+    base_url: Annotated[str, NOT_IN_KEY] = ""
     """Of the endpoint (openai)"""
-    served_model: Annotated[str, HOW] = ""
+    served_model: Annotated[str, NOT_IN_KEY] = ""
     """Name the endpoint answers under, if not `model` (openai)"""
-    api_key_env: Annotated[str, HOW] = "OPENAI_API_KEY"
+    api_key_env: Annotated[str, NOT_IN_KEY] = "OPENAI_API_KEY"
     """Environment variable that holds the key; empty: no key (openai)"""
-    api_key_block: Annotated[str, HOW] = ""
+    api_key_block: Annotated[str, NOT_IN_KEY] = ""
     """Prefect Secret block that holds the key; goes before api_key_env"""
     think_prefill: str = ""
     """What the chat template puts before the answer; judged with it"""

@@ -6,12 +6,11 @@ DeepSeek-R1 does, which the paper follows; our own checkpoints learn from bare p
 asked so.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from configs.settings.base import LATER, Settings
+from configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from configs.settings.judging import JudgeSettings
 
@@ -94,13 +93,13 @@ class EvaluateSettings(Settings):
     """Who generates the answers"""
     judge: JudgeSettings = JudgeSettings()
     """How answers become rewards"""
-    learning_curve: Annotated[LearningCurve | None, LATER] = None
+    learning_curve: Annotated[LearningCurve | None, DEFAULT_NOT_IN_KEY] = None
     """Scores of the models that RL kept along the way; empty: leave them"""
-    bootstrap: PositiveInt = 1_000
-    """Resamples behind each interval"""
-    seed: int = 1234
-    """Part of the protocol, not of the run"""
     engine_runtime: EngineRuntime = EngineRuntime()
+
+    bootstrap: ClassVar = 1_000  # resamples behind each interval
+    seed: ClassVar = 1234  # part of the protocol, not of the run
+    constants = ("bootstrap", "seed")
 
     @model_validator(mode="after")
     def names_are_unique(self) -> Self:
@@ -142,8 +141,6 @@ class ReportSettings(Settings):
 
 
 WITH_FORMAT = "{prompt}\n\n{format}"
-FOLDERS: Mapping[str, tuple[str, ...]] = {"hmmt25": ("hmmt25", "hmmt_feb_2025")}
-"""Other folder names under which files of a source are found below `--root`."""
 
 
 def named_protocols() -> dict[str, BenchmarkProtocol]:
@@ -164,3 +161,20 @@ class Evaluation(Settings):
 
     engine: EngineSettings
     evaluate: EvaluateSettings
+    files: dict[str, str] = Field(default_factory=dict)
+    """Source → file that holds its Problems; those of other sources are collected"""
+    limit: PositiveInt | None = None
+    """The first N problems of each source"""
+    model: str = ""
+    """What results call it"""
+    checkpoint: str = ""
+    """Digest of the folder, commit on the hub, or address of the endpoint"""
+    template: str = ""
+    """`template_hash` of its chat template"""
+
+    @model_validator(mode="after")
+    def the_engine_is_said_once(self) -> Self:
+        unread = {"engine", "engine_runtime", "yarn_factor", "learning_curve"}
+        if said := sorted(unread & self.evaluate.model_fields_set):
+            raise ValueError(f"evaluate.{said[0]} is not read here: see engine")
+        return self

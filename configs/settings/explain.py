@@ -19,10 +19,8 @@ class ConfigError(Exception):
 
 def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """One line per problem: dotted path, what is wrong, and the nearest valid key."""
-    return [
-        f"{dotted(e['loc'])}: {_what(e, model)}" if e["loc"] else _what(e, model)
-        for e in error.errors(include_url=False)
-    ]
+    errors = error.errors(include_url=False)
+    return [f"{dotted(e['loc'])}: {_what(e, model)}".removeprefix(": ") for e in errors]
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
@@ -54,16 +52,16 @@ def _what(error: ErrorDetails, model: type[BaseModel]) -> str:
 def _nearest_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
     """A sibling with a similar name, else keys of that name anywhere (first, at the top level)."""
     *parents, wrong = loc
-    paths = list(_paths(model))
+    keys = list(_paths(model))
     here = tuple(part for part in parents if isinstance(part, str))
-    siblings = [path[-1] for path in paths if path[:-1] == here]
+    siblings = [key[-1] for key in keys if key[:-1] == here]
     similar = get_close_matches(str(wrong), siblings, n=1)
-    elsewhere = [dotted(path) for path in paths if path[-1] == wrong]
+    elsewhere = [dotted(key) for key in keys if key[-1] == wrong]
     if elsewhere and not (parents and similar):
         return f"; did you mean {' or '.join(elsewhere[:4])}?"
     if similar:
         return f"; did you mean {dotted([*parents, similar[0]])}?"
-    return f"; known here: {', '.join(siblings)}" if siblings else ""
+    return f"; known here: {', '.join(siblings)}"
 
 
 def _paths(annotation: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -6,7 +6,6 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveInt,
-    field_validator,
     model_validator,
 )
 
@@ -21,10 +20,6 @@ class JudgeRuntime(Runtime):
 class RewardSettings(Settings):
     """How a verdict becomes a reward (§3.2.4)."""
 
-    math_correct: float = 1.0
-    """§3.2.4: 1"""
-    math_wrong: float = -1.0
-    """§3.2.4: -1"""
     code: Literal["soft", "all_or_nothing", "klear-code"] = "soft"
     """soft: share p of tests passed; all_or_nothing: 1 if all pass, else -1 (the hard reward of
     Fig. 3); klear-code: 2p - 1, as the released code of the paper"""
@@ -32,6 +27,10 @@ class RewardSettings(Settings):
     """Reward of a math answer without one closed <think> block (§3.2.4)"""
     code_unclosed_think: Annotated[float, Field(le=0)] = -1.0
     """The same for code, where a program that passes nothing gets 0"""
+
+    math_correct: ClassVar = 1.0  # §3.2.4
+    math_wrong: ClassVar = -1.0
+    constants = ("math_correct", "math_wrong")
 
     @property
     def code_wrong(self) -> float:
@@ -52,20 +51,9 @@ class RewardSettings(Settings):
             return 1.0 if correct else -1.0
         return 2 * pass_rate - 1 if self.code == "klear-code" else pass_rate
 
-    @field_validator("code", mode="before")
-    @classmethod
-    def the_old_name_is_not_the_new_reward(cls, code: object) -> object:
-        """`hard` paid 0 for failing: results made so must not pass for those of Fig. 3."""
-        if code == "hard":
-            raise ValueError(
-                "hard is gone, it paid 0 to a program that fails; use all_or_nothing, which pays -1"
-            )
-        return code
-
     @model_validator(mode="after")
     def wrong_never_pays(self) -> Self:
         pairs = (
-            ("math_wrong", self.math_wrong, "a right answer", self.math_correct),
             ("unclosed_think", self.unclosed_think, "a wrong answer", self.math_wrong),
             ("code_unclosed_think", self.code_unclosed_think, "a wrong program", self.code_wrong),
         )
@@ -92,13 +80,11 @@ class JudgeSettings(Settings):
     run them all"""
     stop_at_first_failure: bool = False
     """Stop at the first failure; later tests count as failed"""
-    math_rules: Literal["klear", "math-verify"] = "klear"
-    """klear: the last box, exact; math-verify: its plain call on the whole answer, for comparison
-    with scores made so"""
     reward: RewardSettings = RewardSettings()
     runtime: JudgeRuntime = JudgeRuntime()
 
     math_timeout_s: ClassVar = 10.0  # the longest comparison of two formulas
     time_limit_factor: ClassVar = 1.0  # times each problem's own time limit
     output_limit_mb: ClassVar = 16  # more output is OLE
-    constants = ("math_timeout_s", "time_limit_factor", "output_limit_mb")
+    math_rules: ClassVar = "klear"  # the last box, exact
+    constants = ("math_timeout_s", "time_limit_factor", "output_limit_mb", "math_rules")

@@ -1,10 +1,10 @@
 """The whole pipeline as one frozen tree; a profile (configs/profiles) says only what differs."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from configs.settings.base import HOW, Settings
+from configs.settings.base import NOT_IN_KEY, Settings
 from configs.settings.data import (
     DecontaminateSettings,
     DedupSettings,
@@ -15,12 +15,20 @@ from configs.settings.data import (
     SampleSettings,
     SelectSettings,
 )
-from configs.settings.evaluation import EvaluateSettings, ReportSettings
+from configs.settings.evaluation import EvaluateSettings
 from configs.settings.explain import nearest
 from configs.settings.sources import CollectSettings
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 
+StageName = Literal[
+    "collect", "benchmarks", "dedup", "decontaminate", "distill", "judge", "rate", "judge_rate",
+    "difficulty", "select", "filter_tests", "sample", "judge_rl", "filter_rl", "agreement",
+    "judge_agreement", "base", "sft", "rl_math", "rl_code", "evaluate_base", "evaluate_sft",
+    "evaluate_rl_math", "evaluate_rl_code", "report",
+]  # fmt: skip
+"""The stages in the order a run goes through them."""
+STAGES: tuple[str, ...] = get_args(StageName)
 FOR_SFT = {"distill", "judge", "rate", "judge_rate", "difficulty", "select", "sft", "evaluate_sft"}
 LEFT_OUT_BEFORE = {  # stages that a start from a model of this kind does not run
     "base": set[str](),
@@ -60,10 +68,9 @@ class Pipeline(Settings):
     benchmarks: CollectSettings
     agreement: SampleSettings | None = None
     """Recorded answers with published grades, to check the judge against"""
-    report: ReportSettings = ReportSettings()
-    topology: Annotated[Topology, HOW] = Topology()
+    topology: Annotated[Topology, NOT_IN_KEY] = Topology()
     """Machines that plans count on; checked before a launch"""
-    stall_minutes: Annotated[PositiveFloat, HOW] = 120.0
+    stall_minutes: Annotated[PositiveFloat, NOT_IN_KEY] = 120.0
     """Watchdog: any stage that shows no progress for this long fails, with the end of its log"""
 
     @model_validator(mode="after")

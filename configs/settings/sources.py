@@ -13,9 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from configs.settings.base import HOW, Runtime, Settings, Share
+from configs.settings.base import NOT_IN_KEY, Runtime, Settings, Share, layered
 from configs.settings.explain import nearest
-from configs.settings.overrides import layered
 
 FILE = Path(__file__).parents[1] / "catalogue" / "catalogue.toml"
 Scalar = bool | int | str
@@ -96,7 +95,7 @@ class Source(Table):
     kind: Literal["hub", "files", "generated"] = "files"
     licence: str = ""
     """As the dataset card states it; empty: none"""
-    rank: Annotated[PositiveInt | None, HOW] = None
+    rank: Annotated[PositiveInt | None, NOT_IN_KEY] = None
     """Quality rank in its domain, 1 is best (Tables 4, 5)"""
     where: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
     """Only rows whose fields have these values, '' for none; others are counted"""
@@ -128,10 +127,6 @@ class Source(Table):
     """Seconds per test"""
     memory_field: str = ""
     """Megabytes per test"""
-    time_limit_s: Annotated[float, Field(gt=0)] = 6.0
-    """Per test, where the row names no limit"""
-    memory_mb: Annotated[int, Field(ge=16)] = 1024
-    """Where the row names no limit"""
     date_field: str = ""
     """ISO date, or seconds since 1970"""
     family: Literal["countdown", "by_example"] | None = None
@@ -161,8 +156,10 @@ class Source(Table):
     limit: PositiveInt | None = None
     """Keep the first N problems"""
 
-    setup_field: ClassVar = ""  # code to run before each assertion: no source has any
-    constants = ("setup_field",)
+    setup_field: ClassVar = ""  # read by nothing: a part of every key
+    time_limit_s: ClassVar = 6.0  # per test, where the row names no limit
+    memory_mb: ClassVar = 1024
+    constants = ("setup_field", "time_limit_s", "memory_mb")
 
     @model_validator(mode="before")
     @classmethod
@@ -209,7 +206,7 @@ class CollectRuntime(Runtime):
 
 
 class CollectSettings(Settings):
-    root: Annotated[str, HOW] = "."
+    root: Annotated[str, NOT_IN_KEY] = "."
     """Folder that file names start from"""
     sources: tuple[Source, ...] = ()
     runtime: CollectRuntime = CollectRuntime()

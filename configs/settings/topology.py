@@ -1,10 +1,12 @@
-"""Which machines a run is meant for, and what a plan takes for granted about them.
+"""Which machines a run is meant for, the processes that training starts on them, and what a plan
+takes for granted about them.
 
-All of it says how and not what: it enters no stage's key. `klear plan` checks the profile against
-these machines and counts time, GPU-hours and money on them.
+All of it says how and not what: it enters no stage's key. SFT and each update of RL are the same
+for every way to launch, up to rounding; RL's answers are drawn by another generator a process. A
+stage under way goes on with the sharding that it began with.
 """
 
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     Field,
@@ -15,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from configs.settings.base import Settings
+from configs.settings.base import Runtime, Settings
 from configs.settings.explain import nearest
 
 
@@ -45,10 +47,8 @@ class Assumptions(Settings):
 
     sft_prompts: PositiveInt = 93_750
     """Prompts the teacher answers; 16 answers make 1.5 M (§3.1)"""
-    rl_math_prompts: PositiveInt = 88_000
-    """Math prompts that pass the RL filter (§3.2.1)"""
-    rl_code_prompts: PositiveInt = 18_000
-    """Code prompts that pass the RL filter (§3.2.1)"""
+    rl_prompts: PositiveInt = 106_000
+    """Prompts that pass the RL filter: 88,000 of math, 18,000 of code (§3.2.1)"""
     rl_kept: Share = 0.5
     """Share of the asked prompts that pass it; not in the paper"""
     source_rows: PositiveInt = 200_000
@@ -62,17 +62,11 @@ class Assumptions(Settings):
     answer_tokens: PositiveInt = 10_000
     """Mean tokens of a long-thinking answer, below max_tokens; not in the paper, not measured"""
     train_mfu: Share = 0.4
-    """Training: share of the GPU's peak, at 6·N FLOPs a token; not measured: Llama 3 reports 0.38
-    to 0.43 on H100 (arXiv 2407.21783, Table 4)"""
-    forward_mfu: Share = 0.4
-    """Log-probabilities: share of the peak, at 2·N FLOPs a token; not measured: as in training"""
+    """Training: share of the GPU's peak, at 6·N FLOPs a token, 2·N for log-probabilities; not
+    measured: Llama 3 reports 0.38 to 0.43 on H100 (arXiv 2407.21783, Table 4)"""
     generate_mfu: Share = 0.05
-    """Generation, bound by memory: the same, at 2·N FLOPs a token; not measured: measure yours with
-    vLLM's own benchmark and set generated_per_gpu"""
-    trained_per_gpu: PositiveFloat | None = None
-    """Tokens trained on a second and GPU; takes the place of train_mfu"""
-    generated_per_gpu: PositiveFloat | None = None
-    """Tokens generated a second and GPU; takes the place of generate_mfu"""
+    """Generation, bound by memory: the same, at 2·N FLOPs a token; not measured: vLLM's own
+    benchmark gives yours"""
     stream_tokens_per_second: PositiveFloat = 30.0
     """Of one request to an endpoint, times its concurrency; not measured: it is yours"""
     judged_per_core: PositiveFloat = 25.0
@@ -144,3 +138,56 @@ class Topology(Settings):
             f"{self.nodes} × {self.gpus_per_node} = {self.gpus} {self.gpu or 'GPU'} "
             f"({card.memory_gib:g} GiB, {card.tflops:g} TFLOP/s bf16 each)"
         )
+
+
+class Launch(Runtime):
+    """The processes of one training stage."""
+
+    nodes: PositiveInt = 1
+    """Machines that train"""
+    processes: PositiveInt = 1
+    """On each of them"""
+    gpus: NonNegativeInt = 0
+    """Of each node, one a process; 0: none"""
+    sharding: Sharding = "full"
+    """full: FSDP2; none: a copy on each GPU"""
+    launcher: Launcher = "auto"
+    """auto: local, Ray where KLEAR_RAY_ADDRESS is set, else Slurm"""
+    restarts: NonNegativeInt = 3
+    """From the last checkpoint, after a lost node or process"""
+    wait_minutes: ClassVar = 15.0  # for nodes that the Ray cluster does not have yet
+
+    @property
+    def world(self) -> int:
+        """All processes."""
+        return self.nodes * self.processes
+
+    @property
+    def several(self) -> bool:
+        """Whether one may be lost without the others: then the launch starts again."""
+        return self.world > 1
+
+
+def launch_of(t: Topology, kind: Literal["sft", "rl"]) -> Launch:
+    """The processes of a stage on the machines of `t`; RL takes the first `rl_gpus` of them.
+
+    Raises ValueError where those are no whole nodes.
+    """
+    nodes, processes = t.nodes, t.gpus_per_node or 1
+    if kind == "rl" and t.gpus_per_node and t.rl_gpus:
+        nodes, rest = divmod(t.rl_gpus, t.gpus_per_node)
+        if not nodes:
+            nodes, processes = 1, rest
+        elif rest:
+            raise ValueError(
+                f"rl_gpus={t.rl_gpus} are no whole nodes of {t.gpus_per_node} GPUs: set it to "
+                f"{nodes * t.gpus_per_node} or {(nodes + 1) * t.gpus_per_node}"
+            )
+    return Launch(
+        nodes=nodes,
+        processes=processes,
+        gpus=processes if t.gpus_per_node else 0,
+        sharding=t.sharding,
+        launcher=t.launcher,
+        restarts=t.restarts,
+    )

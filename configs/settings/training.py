@@ -1,6 +1,6 @@
 """Settings of the base model, SFT and RL (§3.1, §3.2, §4.1). Defaults are the paper's."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     Field,
@@ -12,11 +12,15 @@ from pydantic import (
     model_validator,
 )
 
-from configs.settings.base import LATER, Runtime, Settings
+from configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
 from configs.settings.engines import EngineRuntime, url_without_secret
 from configs.settings.judging import JudgeSettings
-from configs.settings.launching import Launch
+from configs.settings.topology import Launch, Topology, launch_of
 
+NO_SERVER = (
+    "engine=vllm_server asks a vLLM that runs already: start one as training/README.md says and "
+    "name it in runtime.vllm_server_url, or take engine=vllm_colocate"
+)
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -36,7 +40,7 @@ class TrainRuntime(Runtime):
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """flash_attention_2 needs the flash-attn package"""
     vllm_server_url: str = ""
-    """For RL with engine vllm_server; empty: the stage starts its own"""
+    """Of the server that RL with engine vllm_server asks"""
 
     @field_validator("vllm_server_url")
     @classmethod
@@ -55,11 +59,10 @@ class LoRASettings(Settings):
     """Of the adapters"""
     alpha: PositiveFloat = 64.0
     """Adapters are scaled by alpha / rank"""
-    targets: tuple[str, ...] = ()
-    """Names of the linear layers; empty: all but the head"""
 
+    targets: ClassVar = ()  # all linear layers but the head
     dropout: ClassVar = 0.0  # in RL it would make the ratio of new and old probabilities noise
-    constants = ("dropout",)
+    constants = ("targets", "dropout")
 
 
 class BaseModelSettings(Settings):
@@ -125,8 +128,6 @@ class SFTSettings(Settings):
     """Of matrices, not of norms"""
     max_grad_norm: PositiveFloat = 1.0
     """Longer gradients are scaled down to this norm"""
-    too_long: Literal["cut", "drop"] = "cut"
-    """Rows over max_length; both are reported"""
     packing: bool = False
     """No padding: the sequences of a micro-batch share one row"""
     lora: LoRASettings | None = None
@@ -134,6 +135,9 @@ class SFTSettings(Settings):
     checkpoint_steps: PositiveInt = 200
     """Save every N steps"""
     runtime: TrainRuntime = TrainRuntime()
+
+    too_long: ClassVar = "cut"  # rows over max_length; they are counted
+    constants = ("too_long",)
 
 
 class RLSettings(Settings):
@@ -153,8 +157,6 @@ class RLSettings(Settings):
     """ε high (Eq. 5): tokens with δ above 1 + ε are clipped; §4.1: 0.28"""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     """c of the authors' code (10); absent from the paper: off"""
-    max_log_ratio: Annotated[float, Field(gt=0, le=80)] = 20.0
-    """|log δ| is clamped to this before exp"""
     lm_weight: NonNegativeFloat = 0.1
     """α (Eq. 14), of the language-model loss on right answers; §4.1: 0.1"""
     steps: PositiveInt = 100
@@ -200,12 +202,14 @@ class RLSettings(Settings):
     """Who generates the rollouts"""
     checkpoint_steps: PositiveInt = 5
     """Save every N rollout steps"""
-    keep_every: Annotated[NonNegativeInt, LATER] = 0
+    keep_every: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
     """Keep the model of every N rollout steps too; 0: none"""
-    audit_rollouts: NonNegativeInt = 8
-    """Rollouts kept per step to read"""
     runtime: TrainRuntime = TrainRuntime()
     engine_runtime: EngineRuntime = EngineRuntime()
+
+    max_log_ratio: ClassVar = 20.0  # |log δ| is clamped to this before exp
+    audit_rollouts: ClassVar = 8  # kept per step to read
+    constants = ("max_log_ratio", "audit_rollouts")
 
     @model_validator(mode="after")
     def mini_batches_are_whole(self) -> Self:
@@ -215,3 +219,18 @@ class RLSettings(Settings):
                 f"{self.mini_batch_prompts} (remainder {rest}); choose numbers that divide"
             )
         return self
+
+
+Trained = TypeVar("Trained", SFTSettings, RLSettings)
+
+
+def with_launch(settings: Trained, topology: Topology) -> Trained:
+    """`settings` with the launch that the topology says, unless they bring one of their own.
+
+    Raises ValueError where RL's GPUs are no whole nodes.
+    """
+    if settings.runtime.launch is not None:
+        return settings
+    launch = launch_of(topology, "rl" if isinstance(settings, RLSettings) else "sft")
+    runtime = settings.runtime.model_copy(update={"launch": launch})
+    return settings.model_copy(update={"runtime": runtime})

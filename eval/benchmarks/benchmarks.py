@@ -13,17 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from jinja2 import nodes
-from jinja2.exceptions import TemplateError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import Field, TypeAdapter
 
 from configs.settings.evaluation import BenchmarkProtocol
 from eval.benchmarks.metrics import majority_at_k, summarise
 from eval.programs.lcb_runner import side_by_side
 from eval.records import Problem, Record, Sample, Score
+
+NO_TEMPLATE = "none"
 
 
 class Erratum(Record):
@@ -192,24 +189,22 @@ def problems_of(protocol: BenchmarkProtocol, problems: Iterable[Problem]) -> lis
         known = ", ".join(sorted({p.source for p in everything})) or "none at all"
         raise ValueError(
             f"protocol {name!r} needs problems of source {source!r}, but the benchmarks have: "
-            f"{known}. Add it to `benchmarks.sources`, or set the `source` of the protocol in "
-            "`evaluate.protocols` to one of these"
+            f"{known}; see `benchmarks.sources` and the `source` of the protocol in "
+            "`evaluate.protocols`"
         )
     if not (protocol.date_from or protocol.date_to):
         return found
-    undated = [p.id for p in found if not p.date]
-    if undated:
+    days = sorted((p.date or "")[:10] for p in found)
+    if not days[0]:
         raise ValueError(
-            f"protocol {name!r} cuts source {source!r} by date, but {len(undated)} of its "
-            f"{len(found)} problems have none (first: {undated[0]}). Set `date_field` of that "
-            "source in `benchmarks.sources`, or drop date_from and date_to of the protocol"
+            f"protocol {name!r} cuts source {source!r} by date, but {days.count('')} of its "
+            f"{len(found)} problems have none: set the `date_field` of that source"
         )
     inside = [p for p in found if in_window(protocol, p.date or "")]
     if not inside:
-        days = sorted((p.date or "")[:10] for p in found)
         raise ValueError(
             f"protocol {name!r}: no problem of source {source!r} is dated in its window; they run "
-            f"from {days[0]} to {days[-1]}. Change date_from and date_to in `evaluate.protocols`"
+            f"from {days[0]} to {days[-1]}"
         )
     return inside
 
@@ -257,52 +252,14 @@ def score_benchmark(
     )
 
 
-PROBE = [{"role": "user", "content": "What is 1 + 1?"}]
-NO_TEMPLATE = "none"
-
-
-class _PlainGeneration(Extension):
-    """`{% generation %}` of training templates marks assistant tokens; it prints its body."""
-
-    tags = {"generation"}  # noqa: RUF012 (declared so by jinja2)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _template_text(checkpoint: Path) -> str | None:
-    if (checkpoint / "chat_template.jinja").exists():
-        return (checkpoint / "chat_template.jinja").read_text()
-    config = checkpoint / "tokenizer_config.json"
-    template = json.loads(config.read_text()).get("chat_template") if config.exists() else None
-    if isinstance(template, list):  # several named templates
-        template = next((t["template"] for t in template if t["name"] == "default"), None)
-    return template
-
-
 def template_hash(checkpoint: Path) -> str:
-    """16 hex digits of the SHA-256 of the chat template applied to `PROBE`.
-
-    Two checkpoints with equal hashes were asked in the same words, however their templates are
-    written; "none" when the folder has no chat template. A template that cannot be rendered
-    outside of its tokenizer is hashed as text.
-    """
-    template = _template_text(checkpoint)
-    if template is None:
+    """16 hex digits of the SHA-256 of a checkpoint's chat template; "none" where it has none."""
+    file, config = checkpoint / "chat_template.jinja", checkpoint / "tokenizer_config.json"
+    if file.exists():
+        template = file.read_text()
+    else:
+        template = json.loads(config.read_text()).get("chat_template") if config.exists() else None
+    if not template:
         return NO_TEMPLATE
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _PlainGeneration]
-    )
-    environment.filters["tojson"] = lambda x, **_: json.dumps(x, ensure_ascii=False)
-    try:
-        text = environment.from_string(template).render(
-            messages=PROBE,
-            add_generation_prompt=True,
-            tools=None,
-            bos_token="<s>",
-            eos_token="</s>",
-        )
-    except TemplateError:
-        text = template
+    text = template if isinstance(template, str) else json.dumps(template)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -14,8 +14,6 @@ import numpy as np
 Outcomes = Mapping[str, Sequence[bool | None]]
 """Problem id → outcomes of its samples."""
 
-_RESAMPLED_CELLS = 4_000_000  # bounds the memory of one block of bootstrap indices to ~32 MB
-
 
 def scored(outcomes: Outcomes) -> dict[str, list[bool]]:
     """The outcomes without unscored samples and problems that have none left, by problem id."""
@@ -26,15 +24,6 @@ def scored(outcomes: Outcomes) -> dict[str, list[bool]]:
 def problem_means(outcomes: Outcomes) -> np.ndarray:
     """Mean outcome of each scored problem, float64 [problems], ordered by problem id."""
     return np.array([np.mean(row) for row in scored(outcomes).values()], dtype=float)
-
-
-def avg_at_k(outcomes: Outcomes) -> float:
-    """avg@k = mean over problems of the mean over their scored samples (§4, Table 1).
-
-    Every problem weighs the same, however many of its samples were scored. NaN without problems.
-    """
-    means = problem_means(outcomes)
-    return float(means.mean()) if means.size else float("nan")
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -58,8 +47,7 @@ def mean_pass_at_k(outcomes: Outcomes, k: int) -> float:
     Lowering k for such a problem can only lower the score: a lost sample is no help.
     """
     rows = scored(outcomes).values()
-    values = [pass_at_k(len(row), sum(row), min(k, len(row))) for row in rows]
-    return float(np.mean(values)) if values else float("nan")
+    return float(np.mean([pass_at_k(len(row), sum(row), min(k, len(row))) for row in rows]))
 
 
 def majority_at_k(answers: Mapping[str, Sequence[str | None]], outcomes: Outcomes) -> float:
@@ -86,7 +74,7 @@ def majority_at_k(answers: Mapping[str, Sequence[str | None]], outcomes: Outcome
             values.append(sum(right[a] / votes[a] for a in top) / len(top))
         elif any(o is not None for o in row):
             values.append(0.0)
-    return float(np.mean(values)) if values else float("nan")
+    return float(np.mean(values))
 
 
 def bootstrap_interval(means: np.ndarray, resamples: int, seed: int) -> tuple[float, float]:
@@ -96,15 +84,9 @@ def bootstrap_interval(means: np.ndarray, resamples: int, seed: int) -> tuple[fl
     samples of one problem are not independent. `means` is float [problems]. All-equal means (a
     score of exactly 0, say) give an interval without width: see `upper_bound_of_zero`.
     """
-    if means.size == 0:
-        return float("nan"), float("nan")
     rng = np.random.default_rng(seed)
-    block = max(1, _RESAMPLED_CELLS // means.size)
-    draws = []
-    for start in range(0, resamples, block):
-        shape = (min(block, resamples - start), means.size)
-        draws.append(means[rng.integers(0, means.size, shape)].mean(axis=1))
-    return _percentiles(np.concatenate(draws))
+    draws = rng.integers(0, means.size, (resamples, means.size))
+    return _percentiles(means[draws].mean(axis=1))
 
 
 def sample_interval(outcomes: Outcomes, resamples: int, seed: int) -> tuple[float, float]:
@@ -112,11 +94,9 @@ def sample_interval(outcomes: Outcomes, resamples: int, seed: int) -> tuple[floa
 
     What another draw of answers to the same problems would change: it says whether k is large
     enough, and two runs of one checkpoint should agree within it. A problem with c of n right
-    draws Binomial(n, c/n) right ones. NaN without problems.
+    draws Binomial(n, c/n) right ones.
     """
     n = np.array([len(row) for row in scored(outcomes).values()])
-    if not n.size:
-        return float("nan"), float("nan")
     share = problem_means(outcomes)
     rng = np.random.default_rng(seed)
     draws = np.array([(rng.binomial(n, share) / n).mean() for _ in range(resamples)])
@@ -124,8 +104,7 @@ def sample_interval(outcomes: Outcomes, resamples: int, seed: int) -> tuple[floa
 
 
 def _percentiles(draws: np.ndarray) -> tuple[float, float]:
-    tail = 100 * (1 - 0.95) / 2
-    low, high = np.percentile(draws, [tail, 100 - tail])
+    low, high = np.percentile(draws, [2.5, 97.5])
     return float(low), float(high)
 
 
@@ -153,24 +132,26 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 
 
 def summarise(outcomes: Outcomes, k: int, resamples: int, seed: int) -> dict[str, Any]:
-    """The fields of a `BenchmarkResult` that follow from its outcomes."""
+    """The fields of a `BenchmarkResult` that follow from its outcomes.
+
+        avg@k = mean over problems of the mean over their scored samples (§4, Table 1)
+
+    Every problem weighs the same, however many of its samples were scored. None where none was.
+    """
     means = problem_means(outcomes)
     samples = sum(len(row) for row in outcomes.values())
     unscored = sum(o is None for row in outcomes.values() for o in row)
-    low, high = bootstrap_interval(means, resamples, seed)
-    sample_low, sample_high = sample_interval(outcomes, resamples, seed)
-    shares = {
-        "avg": avg_at_k(outcomes),
-        "ci_low": low,
-        "ci_high": high,
-        "sample_low": sample_low,
-        "sample_high": sample_high,
-        "pass_at_k": mean_pass_at_k(outcomes, k),
-    }
+    shares: dict[str, float | None] = dict.fromkeys(
+        ("avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k")
+    )
+    if means.size:
+        shares = {"avg": float(means.mean()), "pass_at_k": mean_pass_at_k(outcomes, k)}
+        shares["ci_low"], shares["ci_high"] = bootstrap_interval(means, resamples, seed)
+        shares["sample_low"], shares["sample_high"] = sample_interval(outcomes, resamples, seed)
     return {
         "problems": means.size,
         "problems_unscored": len(outcomes) - means.size,
         "samples": samples - unscored,
         "samples_unscored": unscored,
-        **(shares if means.size else dict.fromkeys(shares)),
+        **shares,
     }

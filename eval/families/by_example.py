@@ -38,17 +38,15 @@ _EXAMPLE = re.compile(r"a=(\d+) b=(\d+) f=(\d+)")
 @lru_cache(maxsize=64)
 def forms(constant: int) -> tuple[Form, ...]:
     """Every function of a, b and `constant` in this family."""
-    terms = ("a", "b", str(constant))
-    found: list[Form] = []
-    for i, z in enumerate(terms):
-        x, y = (t for j, t in enumerate(terms) if j != i)
-        for op1 in OPERATORS:
-            for p, q in ((x, y), (y, x)) if op1 == "-" else ((x, y),):
-                for op2 in "+*-":
-                    found.append(Form(p, op1, q, op2, z, flipped=False))
-                    if op2 == "-":
-                        found.append(Form(p, op1, q, op2, z, flipped=True))
-    return tuple(found)
+    c = str(constant)
+    return tuple(
+        Form(p, op1, q, op2, z, flipped)
+        for z, x, y in (("a", "b", c), ("b", "a", c), (c, "a", "b"))
+        for op1 in OPERATORS
+        for p, q in (((x, y), (y, x)) if op1 == "-" else ((x, y),))
+        for op2 in "+*-"
+        for flipped in ((False, True) if op2 == "-" else (False,))
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -163,17 +161,15 @@ def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
 
 def _attempt(rng: random.Random, form: Form, task: Task, error_rate: float) -> tuple[str, bool]:
     """The teacher's lines on one candidate, and whether it believes that all examples fit."""
-    lines: list[str] = []
-    for a, b, f in task.examples:
+    lines = f"{form.expression()}:"
+    for n, (a, b, f) in enumerate(task.examples):
         there = form.at(a, b)
         if not there.in_range:
-            break
+            return lines, False
         seen = there.value
         if rng.random() < error_rate:
             seen = f if seen != f else f + rng.choice((-1, 1))
-        lines.append(f"{there.working(there.value)} ?{f} {verdict(seen, f)}")
+        lines += f"{chr(10) if n else ' '}{there.working(there.value)} ?{f} {verdict(seen, f)}"
         if seen != f:
-            break
-    else:
-        return f"{form.expression()}: {chr(10).join(lines)}", True
-    return f"{form.expression()}: {chr(10).join(lines)}".rstrip(), False
+            return lines, False
+    return lines, True

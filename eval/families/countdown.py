@@ -13,14 +13,19 @@ without searching. Lines are short because a model of a million parameters reads
     \\boxed{(9+8)-7}
 """
 
+import ast
 import hashlib
+import operator
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from configs.settings.engines import EngineSettings
+from eval.math_answers.verify import MathVerdict
 from eval.records import Problem, normalise_prompt
 
 Side = Literal["train", "test"]
@@ -31,6 +36,24 @@ SLIPS = (-2, -1, 1, 2, 10)
 MISSES_BEFORE_GIVING_UP = 20_000
 OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "max": max, "min": min}
 _PROMPT = re.compile(r"make (\d+) from (\d+), (\d+), (\d+)\.")
+_LATEX = (
+    (re.compile(r"\\(?:left|right|displaystyle|[,;:! ])|\$|~"), ""),
+    (re.compile(r"\\times|\\cdot|\\ast|[×·\N{ASTERISK OPERATOR}]"), "*"),
+    (re.compile(r"\\div|÷"), "/"),
+    (re.compile(r"[−–]"), "-"),
+)
+_FRACTION_OF = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_ALLOWED = re.compile(r"[-+*/()\d\s]*", re.ASCII)
+_LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")  # Python reads no 07
+_MOST_CHARACTERS = 2000
+_BY_NODE = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
 
 
 def side_of(key: str) -> Side:
@@ -70,18 +93,19 @@ class Form(NamedTuple):
         """Whether both results lie in 0..99."""
         return all(0 <= value <= LARGEST_VALUE for value in self.values())
 
-    def expression(self) -> str:
+    def _inner(self) -> str:
         x, op, y = self.x, self.op1, self.y
-        inner = f"{op}({x},{y})" if op in ("max", "min") else f"({x}{op}{y})"
+        return f"{op}({x},{y})" if op in ("max", "min") else f"{x}{op}{y}"
+
+    def expression(self) -> str:
+        inner = self._inner() if self.op1 in ("max", "min") else f"({self._inner()})"
         return f"{self.z}{self.op2}{inner}" if self.flipped else f"{inner}{self.op2}{self.z}"
 
     def working(self, value: int) -> str:
         """The two steps of the evaluation, as the teacher writes them, ending in `value`."""
-        x, op, y, inner = self.x, self.op1, self.y, self.values()[0]
-        step = f"{op}({x},{y})={inner}" if op in ("max", "min") else f"{x}{op}{y}={inner}"
-        if self.flipped:
-            return f"{step},{self.z}{self.op2}{inner}={value}"
-        return f"{step}{self.op2}{self.z}={value}"
+        inner = self.values()[0]
+        rest = f",{self.z}{self.op2}{inner}" if self.flipped else f"{self.op2}{self.z}"
+        return f"{self._inner()}={inner}{rest}={value}"
 
 
 @lru_cache(maxsize=4096)
@@ -125,16 +149,11 @@ def generate(
         rng.shuffle(numbers)
         if not targets[0] <= target <= targets[1] or side_of(key) != split:
             return None
-        return Problem(
-            domain="math",
-            prompt=f"Make {target} from {numbers[0]}, {numbers[1]}, {numbers[2]}.",
-            answer=str(target),
-            numbers=tuple(numbers),
-            source="countdown",
-        )
+        prompt = f"Make {target} from {numbers[0]}, {numbers[1]}, {numbers[2]}."
+        given = {"answer": str(target), "numbers": tuple(numbers), "source": "countdown"}
+        return Problem(domain="math", prompt=prompt, **given)
 
-    within = f" with numbers up to {largest} and targets in {targets[0]}..{targets[1]}"
-    return different(draw, size, f"countdown has fewer than size={size} {split} problems{within}")
+    return different(draw, size, f"countdown has fewer than size={size} {split} problems")
 
 
 def different(draw: Callable[[], Problem | None], size: int, failure: str) -> Iterator[Problem]:
@@ -192,10 +211,7 @@ def verdict(value: int, target: int) -> str:
 
 
 def closest_first(
-    rng: random.Random,
-    forms: Iterable[Form],
-    miss: Callable[[Form], int],
-    settings: EngineSettings,
+    rng: random.Random, forms: Iterable[Form], miss: Callable[[Form], int], settings: EngineSettings
 ) -> list[Form]:
     """A random order that prefers, by `guidance`, what misses the target by less."""
     weight = settings.guidance
@@ -216,3 +232,59 @@ def search(
         if fits or rng.random() < settings.give_up_rate:
             return "\n".join(lines), form
     return "\n".join(lines), order[: settings.max_lines][-1]
+
+
+def verify_countdown(answer: str, target: str, numbers: Sequence[int]) -> MathVerdict:
+    """Whether `answer`, an expression or `expression = target`, uses every number once and equals
+    `target` (IE: no number). Exact, and nothing is evaluated by Python or sympy.
+    """
+    try:
+        goal = Fraction(target.strip())
+    except (ValueError, ZeroDivisionError):
+        return MathVerdict("IE", f"the target {target!r} is not a number")
+    used: list[int] = []
+    try:
+        expression, equals, stated = _plain(answer).partition("=")
+        value = _value(_parsed(expression), used)
+        if equals and (_value(_parsed(stated), []) != goal or value != goal):
+            raise ValueError("the stated equation does not hold")
+    except (ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
+        return MathVerdict("WA", f"not an expression: {error}")
+    if Counter(used) != Counter(numbers):
+        return MathVerdict("WA", "the numbers are not used exactly once each")
+    if value != goal:
+        return MathVerdict("WA", f"the value is {value}, not {goal}")
+    return MathVerdict("AC", "")
+
+
+def _plain(answer: str) -> str:
+    if len(answer) > _MOST_CHARACTERS:
+        raise ValueError("too long")
+    for pattern, replacement in _LATEX:
+        answer = pattern.sub(replacement, answer)
+    before = None
+    while before != answer:
+        before, answer = answer, _FRACTION_OF.sub(r"((\1)/(\2))", answer)
+    return answer.translate(str.maketrans("{[]}", "(())"))
+
+
+def _parsed(text: str) -> ast.expr:
+    if not _ALLOWED.fullmatch(text):
+        raise ValueError(f"unexpected text in {text[:40]!r}")
+    try:
+        return ast.parse(_LEADING_ZEROS.sub("", " ".join(text.split())), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(error.msg) from error
+
+
+def _value(node: ast.expr, used: list[int]) -> Fraction:
+    """The exact value; the numbers in it are added to `used`."""
+    match node:
+        case ast.Constant(int(number)):
+            used.append(number)
+            return Fraction(number)
+        case ast.BinOp(left, operation, right) if type(operation) in _BY_NODE:
+            return _BY_NODE[type(operation)](_value(left, used), _value(right, used))
+        case ast.UnaryOp(operation, operand) if type(operation) in _BY_NODE:
+            return _BY_NODE[type(operation)](_value(operand, used))
+    raise ValueError("unexpected operation")

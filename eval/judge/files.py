@@ -58,18 +58,17 @@ def judge_files(
     return verdicts
 
 
-def run_stream(lines: Iterable[str], out: TextIO, settings: JudgeSettings | None = None) -> int:
+def run_stream(lines: Iterable[str], out: TextIO, settings: JudgeSettings | None = None) -> None:
     """`klear judge --stream`: one JSON line {"problem": …, "text": …} in, one Score line out.
 
     Every line is answered as soon as the lines before it are: the first answer does not wait for
-    the end of the input. Returns the exit code 0. Raises SandboxUnavailable.
+    the end of the input. Raises SandboxUnavailable.
     """
     with Judge(settings) as judge:
         texts = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
         for score in _in_order(judge, (_begin_line(judge, *text) for text in texts)):
             out.write(score.model_dump_json() + "\n")
             out.flush()
-    return 0
 
 
 def _in_order(judge: Judge, begun: Iterator[Pending]) -> Iterator[Score]:

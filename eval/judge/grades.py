@@ -6,12 +6,10 @@ Grades that were published with recorded answers are compared with ours, answer 
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, NamedTuple
-
-from pydantic import Field
+from typing import NamedTuple
 
 from eval.benchmarks.metrics import wilson_interval
-from eval.records import Problem, Record, Sample, Score, Verdict
+from eval.records import Count, Problem, Record, Sample, Score, Verdict
 
 GRADED = "logs/graded.jsonl"
 TAIL_CHARS = 300
@@ -43,7 +41,7 @@ class Graded(Record):
     pass_rate: float | None
     reason: str = ""
     checks: tuple[Check, ...] = ()
-    checks_in_all: int = Field(default=0, ge=0)
+    checks_in_all: Count = 0
 
 
 def read_graded(path: Path) -> list[Graded]:
@@ -58,7 +56,7 @@ class Grade(Record):
     """The published grade of one recorded sample."""
 
     problem_id: str
-    index: Annotated[int, Field(ge=0)]
+    index: Count
     model: str
     correct: bool
 
@@ -76,7 +74,7 @@ class Disagreement(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """Confusion counts of judge against grades; nothing compared gives `share` None."""
+    """Confusion counts of judge against grades."""
 
     both_right: int
     both_wrong: int
@@ -87,20 +85,12 @@ class Agreement(NamedTuple):
     """Graded samples that our judge could not score: in no share."""
     ungraded: int
     """Scored samples without a published grade: in no share."""
+    compared: int
+    share: float | None
+    """Of the compared ones, where both say the same; None for none."""
+    interval: tuple[float, float]
+    """95 % Wilson interval of `share`."""
     disagreements: list[Disagreement]
-
-    @property
-    def compared(self) -> int:
-        return self.both_right + self.both_wrong + self.only_ours + self.only_published
-
-    @property
-    def share(self) -> float | None:
-        return (self.both_right + self.both_wrong) / self.compared if self.compared else None
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of `share`."""
-        return wilson_interval(self.both_right + self.both_wrong, self.compared)
 
 
 def compare(
@@ -115,17 +105,18 @@ def compare(
     """
     published = {(g.problem_id, g.index): g for g in grades}
     judged = {(s.problem_id, s.index): s for s in scores}
-    pairs = {
-        key: (judged[key], grade)
+    pairs = [
+        (key, judged[key], grade)
         for key, grade in sorted(published.items())
         if key in judged and judged[key].correct is not None
-    }
-    counts = Counter((score.correct, grade.correct) for score, grade in pairs.values())
-    differing = {key: pair for key, pair in pairs.items() if pair[0].correct != pair[1].correct}
+    ]
+    counts = Counter((score.correct, grade.correct) for _, score, grade in pairs)
+    differing = {key: (g, s) for key, s, g in pairs if s.correct != g.correct}
     tails = {
         key: s.text[-TAIL_CHARS:] for s in samples if (key := (s.problem_id, s.index)) in differing
     }
     asked = {p.id: (p.prompt, p.answer or "") for p in problems}
+    agreed = counts[True, True] + counts[False, False]
     return Agreement(
         both_right=counts[True, True],
         both_wrong=counts[False, False],
@@ -133,8 +124,11 @@ def compare(
         only_published=counts[False, True],
         unscored=len(published) - len(pairs),
         ungraded=len(judged.keys() - published.keys()),
+        compared=len(pairs),
+        share=agreed / len(pairs) if pairs else None,
+        interval=wilson_interval(agreed, len(pairs)),
         disagreements=[
-            Disagreement(grade, score, *asked.get(key[0], ("", "")), tails.get(key, ""))
-            for key, (score, grade) in differing.items()
+            Disagreement(*both, *asked.get(key[0], ("", "")), tails.get(key, ""))
+            for key, both in differing.items()
         ],
     )

@@ -16,17 +16,18 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any, Self
+from contextlib import AbstractContextManager
+from typing import Any
 
 from configs.machine import load_machine
 from configs.settings.judging import JudgeSettings
-from eval.answers import after_think, extract_boxed, extract_program, has_closed_think, writable
-from eval.judge.workers import WorkerPool
-from eval.math_answers.countdown import verify_countdown
+from eval.answers import extract_boxed, extract_program, has_closed_think, writable
+from eval.families.countdown import verify_countdown
+from eval.judge.workers import RayPool, WorkerPool
 from eval.math_answers.verify import quick_verdict
 from eval.programs.verify import chosen_suite, longest_seconds
 from eval.records import Problem, Score, Verdict
-from eval.sandbox.errors import MachineUnfit
+from eval.sandbox import MachineUnfit
 
 _LOOK_AHEAD_PER_WORKER = 8
 
@@ -36,7 +37,7 @@ NO_GOLD = "not judgeable: its source gives no answer and no tests"
 Pending = Callable[[], Score]
 
 
-class Judge:
+class Judge(AbstractContextManager["Judge"]):
     """Judges answers on a pool of workers; a context manager, usable from several threads.
 
     Nothing is started before it is needed: integers and words need no worker, math needs no
@@ -47,18 +48,13 @@ class Judge:
 
     def __init__(self, settings: JudgeSettings | None = None) -> None:
         self.settings = settings or JudgeSettings()
-        workers = self.settings.runtime.workers
-        if address := load_machine().ray_address:
-            from eval.judge.ray_pool import RayPool
-
-            self._math, self._code = (RayPool(k, address, workers) for k in ("math", "code"))
-        else:
-            self._math, self._code = WorkerPool("math", workers), WorkerPool("code", workers)
+        workers, address = self.settings.runtime.workers, load_machine().ray_address
+        self._math, self._code = (
+            RayPool(kind, address, workers) if address else WorkerPool(kind, workers)
+            for kind in ("math", "code")
+        )
         self.look_ahead = _LOOK_AHEAD_PER_WORKER * self._code.workers
         self._recent: OrderedDict[bytes, Future[Any]] = OrderedDict()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -95,32 +91,34 @@ class Judge:
     def begin(self, problem: Problem, text: str, index: int, draw: int = 0) -> Pending:
         """Extract and hand out the work now; the returned function waits for the Score."""
         started = time.perf_counter()
-        is_math = problem.domain == "math"
+        is_math, gold, settings = problem.domain == "math", problem.answer or "", self.settings
         extracted = (extract_boxed if is_math else extract_program)(text)
-        answer, closed, settings = extracted.answer, has_closed_think(text), self.settings
-        mark = "unsandboxed" if settings.sandbox == "none" and not is_math else ""
+        answer, closed = extracted.answer, has_closed_think(text)
+        runs = problem.judgeable and not is_math
+        mark = "unsandboxed" if runs and settings.sandbox == "none" else ""
 
-        def score(
-            verdict: Verdict, pass_rate: float, reason: str, seconds: float | None = None
-        ) -> Score:
-            seconds = time.perf_counter() - started if seconds is None else seconds
-            return make_score(
-                problem, index, answer, closed, verdict, pass_rate, reason, seconds, settings
+        def score(verdict: Verdict, rate: float, reason: str, seconds: float | None) -> Score:
+            scored, right, pay = verdict != "IE", verdict == "AC", settings.reward
+            reward = pay.of_math(right, closed) if is_math else pay.of_code(right, rate, closed)
+            return Score(
+                problem_id=writable(problem.id),
+                index=index,
+                reward=reward if scored else None,
+                correct=right if scored else None,
+                pass_rate=rate if scored else None,
+                verdict=verdict,
+                answer=None if answer is None else writable(answer),
+                reason=writable("; ".join(filter(None, (mark, reason)))),
+                seconds=time.perf_counter() - started if seconds is None else seconds,
             )
 
         def known(verdict: Verdict, reason: str) -> Pending:
-            found = score(verdict, float(verdict == "AC"), reason)
+            found = score(verdict, float(verdict == "AC"), reason, None)
             return lambda: found
 
-        gold = problem.answer or ""
         if not problem.judgeable:
             return known("IE", NO_GOLD)
-        if is_math and settings.math_rules == "math-verify" and problem.numbers is None:
-            # it knows no rule about the numbers to use, and reads the whole answer
-            future = self._submit(
-                self._math, settings.math_timeout_s, gold, after_think(text) or "", True
-            )
-        elif answer is None:
+        if answer is None:
             return known("WA", extracted.reason)
         elif problem.numbers is not None:
             verdict = verify_countdown(answer, gold, problem.numbers)
@@ -142,10 +140,9 @@ class Judge:
                 raise
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}".replace("\n", " ")[:500]
-                return score("IE", 0.0, "; ".join(filter(None, (mark, reason))))
+                return score("IE", 0.0, reason, None)
             rate = float(found.verdict == "AC") if is_math else found.passed / found.total
-            reason = "; ".join(filter(None, (mark, found.reason)))
-            return score(found.verdict, rate, reason, found.seconds)
+            return score(found.verdict, rate, found.reason, found.seconds)
 
         return wait
 
@@ -159,35 +156,3 @@ class Judge:
             while len(self._recent) > self.look_ahead:
                 self._recent.popitem(last=False)
         return future
-
-
-def make_score(
-    problem: Problem,
-    index: int,
-    answer: str | None,
-    closed_think: bool,
-    verdict: Verdict,
-    pass_rate: float,
-    reason: str,
-    seconds: float,
-    settings: JudgeSettings,
-) -> Score:
-    """The reward mapping of §3.2.4: math ±1, code by its tests, and the think block for both."""
-    unscored, correct = verdict == "IE", verdict == "AC"
-    rewards = settings.reward
-    reward = (
-        rewards.of_math(correct, closed_think)
-        if problem.domain == "math"
-        else rewards.of_code(correct, pass_rate, closed_think)
-    )
-    return Score(
-        problem_id=writable(problem.id),
-        index=index,
-        reward=None if unscored else reward,
-        correct=None if unscored else correct,
-        pass_rate=None if unscored else pass_rate,
-        verdict=verdict,
-        answer=None if answer is None else writable(answer),
-        reason=writable(reason),
-        seconds=seconds,
-    )

@@ -1,17 +1,21 @@
-"""Workers of one kind (`math` or `code`): processes of this machine, run by Pebble.
+"""Workers of one kind (`math` or `code`): processes of this machine, by Pebble, or of a cluster.
 
 The judge may live in a process with threads, gigabytes of memory and a GPU, which must not be
-forked. So workers are forks of Python's fork server, a small process that has imported what they
-need. A worker that passes its deadline is killed and replaced, and its task is tried once more.
-Whoever is killed, all below it end: workers get SIGKILL when the judge or the fork server ends, and
-a sandbox ends with its worker.
+forked. So workers are forks of Python's fork server. A worker that passes its deadline is killed
+and replaced, and its task is tried once more. Whoever is killed, all below it end: workers get
+SIGKILL when the judge or the fork server ends, and a sandbox ends with its worker.
 
 A worker, its sandbox and the program of the moment take turns, thousands of times a second. So
-where there is a worker for every core, each is pinned to one of its own with all below it: without
-that a sixth of the time went into waking processes on other cores.
+where there is a worker for every core, each is pinned to one of its own with all below it, which
+saves a sixth of the time.
+
+On a Ray cluster every answer is a plain task of one CPU, and a Ray worker holds what the local
+judge starts. What is lost with a node is done again; after some losses it is unscored: the program
+may be what kills.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import importlib
 import multiprocessing
@@ -22,20 +26,22 @@ import select
 import signal
 import tempfile
 import threading
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as DeadlinePassed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
 
-from eval.sandbox.system_calls import die_with_parent
+from eval.ray_cluster import POLL_S, code_digest, cores, join, same_code, tell_of_waiting
 
 Kind = Literal["math", "code"]
-TASKS = {"math": "eval.math_answers.task", "code": "eval.programs.task"}
+TASKS = {"math": "eval.math_answers.worker", "code": "eval.programs.tested_sandbox"}
 _MATH_BYTES = 4 << 30
-_ATTEMPTS = 2
+_ATTEMPTS, _CLUSTER_ATTEMPTS = 2, 3
 _LOST = (DeadlinePassed, ProcessExpired, BrokenProcessPool)
+_PR_SET_PDEATHSIG = 1
 
 
 class NoVerdict(RuntimeError):
@@ -62,9 +68,7 @@ class WorkerPool:
         self._attempt(answer, deadline_s, payload, 1)
         return answer
 
-    def _attempt(
-        self, answer: "Future[Any]", deadline_s: float, payload: bytes, number: int
-    ) -> None:
+    def _attempt(self, answer: "Future[Any]", limit_s: float, payload: bytes, number: int) -> None:
         def done(ended: "Future[Any]") -> None:
             error = ended.exception()
             if error is None:
@@ -72,10 +76,10 @@ class WorkerPool:
             elif not isinstance(error, _LOST):
                 answer.set_exception(error)
             elif number < _ATTEMPTS:
-                self._attempt(answer, deadline_s, payload, number + 1)
+                self._attempt(answer, limit_s, payload, number + 1)
             else:
                 late = isinstance(error, DeadlinePassed)
-                reason = f"no verdict in {deadline_s:g} s" if late else f"the worker died: {error}"
+                reason = f"no verdict in {limit_s:g} s" if late else f"the worker died: {error}"
                 answer.set_exception(NoVerdict(f"{reason}, {_ATTEMPTS} times"))
 
         with self._lock:
@@ -84,7 +88,7 @@ class WorkerPool:
                 return
             if self._pool is None or not self._pool.active:
                 self._pool = self._started(self._pool)
-            future = self._pool.schedule(work, args=[self.kind, payload], timeout=deadline_s)
+            future = self._pool.schedule(work, args=[self.kind, payload], timeout=limit_s)
         future.add_done_callback(done)
 
     def _started(self, broken: ProcessPool | None) -> ProcessPool:
@@ -120,7 +124,7 @@ class WorkerPool:
 def start_worker(kind: Kind, folder: str, pinned: bool) -> None:
     """In a new worker: see that it ends with the judge; set its limits and its `folder`."""
     os.setsid()  # a terminal's signals are for the judge
-    die_with_parent()  # the fork server
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # of the fork server
     judge = multiprocessing.parent_process()
     assert judge is not None
     # The kernel kills this process when the judge's end of the pipe closes, whatever runs here.
@@ -136,8 +140,8 @@ def start_worker(kind: Kind, folder: str, pinned: bool) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_MATH_BYTES, _MATH_BYTES))
 
 
-def keep_to_a_core(folder: str) -> int | None:
-    """Run on the first core that no other worker with this `folder` keeps to; None: all are taken.
+def keep_to_a_core(folder: str) -> None:
+    """Run on the first core that no other worker with this `folder` keeps to, if there is one.
 
     The lock on a core's file is freed by the kernel, however a worker ends.
     """
@@ -150,10 +154,70 @@ def keep_to_a_core(folder: str) -> int | None:
             continue
         with contextlib.suppress(OSError):  # taken away meanwhile: it stays where it may run
             os.sched_setaffinity(0, {core})
-        return core
-    return None
+        return
 
 
 def work(kind: Kind, payload: bytes) -> Any:
     """One task in a worker: `run(*arguments)` of the module for this kind."""
     return importlib.import_module(TASKS[kind]).run(*pickle.loads(payload))
+
+
+_on_this_node: dict[Kind, WorkerPool] = {}
+
+
+def judged(code: str, kind: Kind, deadline_s: float, payload: bytes) -> Any:
+    """On a node of the cluster: what a local worker would answer."""
+    same_code(code)
+    pool = _on_this_node.setdefault(kind, WorkerPool(kind, 1))
+    return pool.submit(deadline_s, payload).result()
+
+
+class RayPool:
+    """Workers of one kind on all nodes of the cluster at `address`. Thread-safe."""
+
+    def __init__(self, kind: Kind, address: str, workers: int) -> None:
+        self.kind = kind
+        self.ray = join(address)
+        self.workers = workers or cores(self.ray)
+        self.last_answer = 0.0
+        self._task = self.ray.remote(judged).options(num_cpus=1, max_retries=_CLUSTER_ATTEMPTS - 1)
+        self._open: set[Any] = set()
+
+    def submit(self, deadline_s: float, payload: bytes) -> "Future[Any]":
+        """As of `WorkerPool`; MachineUnfit where a node turns out to run other code."""
+        answer = _Answer(self)
+        call = self._task.remote(code_digest(), self.kind, deadline_s, payload)
+        self._open.add(call)
+
+        def done(ended: "Future[Any]") -> None:
+            self._open.discard(call)
+            self.last_answer = time.monotonic()
+            if (error := ended.exception()) is None:
+                answer.set_result(ended.result())
+            elif (cause := getattr(error, "cause", None)) is not None:
+                answer.set_exception(cause)  # what `judged` raised there
+            else:
+                lost = f"lost with its worker {_CLUSTER_ATTEMPTS} times: {type(error).__name__}"
+                answer.set_exception(NoVerdict(lost))
+
+        call.future().add_done_callback(done)
+        return answer
+
+    def close(self) -> None:
+        """End what is under way; the workers of the nodes end with this process."""
+        for call in tuple(self._open):
+            self.ray.cancel(call, force=True)
+
+
+class _Answer(Future[Any]):
+    """Looks every few seconds, in the thread that waits for it, whether it waits with reason."""
+
+    def __init__(self, pool: RayPool) -> None:
+        super().__init__()
+        self._pool = pool
+
+    def result(self, timeout: float | None = None) -> Any:
+        while timeout is None and not wait([self], POLL_S).done:
+            if time.monotonic() - self._pool.last_answer > POLL_S:
+                tell_of_waiting(self._pool.ray)
+        return super().result(timeout)

@@ -6,6 +6,7 @@ value. Text in, text out; the pieces go to sympy one at a time.
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,18 +31,7 @@ _KINDS: dict[tuple[str, str], Kind] = {
 }
 _NAME = re.compile(r"(?:\\[A-Za-z]++|[A-Za-z_{}'^\s|])++(?:\([A-Za-z, _0-9\\]*\))?")
 _LETTER = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+|(?<!_)(?<!_\{)[A-Za-z](?!\s*[_'])")
-_DECIMAL = re.compile(r"(\d*)\.(\d+)")
-_MIXED = re.compile(r"(?<![\d.}^_])(\d+)\s*\\frac\s*\{(\d+)\}\s*\{(\d+)\}")
-_SCIENTIFIC = re.compile(r"(?<![A-Za-z_\\])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})(?![A-Za-z\d])")
-_DIVISORS = re.compile(r"\\?(gcd|lcm)\s*\(\s*(\d{1,99})\s*,\s*(\d{1,99})\s*\)")
-_FRACTION_OF_D = re.compile(r"\\frac\s*\{\s*d\s*\}\s*\{(?!\s*d)([^{}]*)\}")  # no derivative
-_NO_DIFFERENTIAL = re.compile(
-    r"(?<![A-Za-z\\])d\s*(?=\\(?:sqrt|pi|frac|sin|cos|tan|theta)(?![a-z]))"
-)
-_REMAINDER = re.compile(r"(?<![\d!)}])(\d{1,99})\s*\\(?:bmod|mod)\s*(\d{1,99})(?![\d!^])")
 _NAMED_TUPLE = re.compile(r"^\s*\(([A-Za-z_0-9, ]+)\)\s*=\s*\((.*)\)\s*$", re.DOTALL)
-_PI_TIMES = re.compile(r"\\pi\s*(?=\()")  # no function of that name
-_PRIMED = re.compile(r"(?<!\\)(?<![A-Za-z]{2})([A-Za-z])\s*('+)")
 SAID_BETWEEN = re.compile(  # words between two values
     r"(?<=[\w)}\]])\s*\\text\s*\{([^{}]*[a-zA-Z][^{}]*)\}\s*"
     r"(?=[\w({]|\\(?!times|cdot|div|pm|mp|l[et]|g[et]|ne|in|to|equiv|approx|cup|cap|quad|text)[a-zA-Z])"
@@ -117,8 +107,7 @@ def _named_values(match: re.Match[str]) -> str:
 
 
 def _plus_minus(piece: str) -> list[str]:
-    signs = len(re.findall(r"\\[pm]{2}(?![a-z])", piece))
-    if not 0 < signs < 4:
+    if not 0 < len(re.findall(r"\\[pm]{2}(?![a-z])", piece)) < 4:
         return [piece]
     upper = piece.replace(r"\pm", "+").replace(r"\mp", "-")
     lower = piece.replace(r"\pm", "-").replace(r"\mp", "+")
@@ -139,35 +128,47 @@ def is_name(text: str) -> bool:
     )
 
 
-def parsable(text: str) -> str:
-    """The formula in the LaTeX that latex2sympy reads as it is meant."""
-    text = _MIXED.sub(_mixed_number, text)
-    text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", text)
-    text = _FRACTION_OF_D.sub(r"(\\frac{1}{\1}\\cdot d)", text)
-    text = _NO_DIFFERENTIAL.sub("(d)", text)
-    text = re.sub(r"\\lg(?![a-z])", r"\\log_{10}", text)
-    text = re.sub(r"\\log\s*_\s*(?:e(?![a-z])|\{\s*e\s*\})", r"\\ln ", text)
-    text = _PRIMED.sub(lambda m: f"{m[1]}_{{{1000 + len(m[2])}}}", text)
-    text = _PI_TIMES.sub(r"\\pi\\cdot ", text)
-    text = _DIVISORS.sub(_divisors, text)
-    text = _REMAINDER.sub(lambda m: str(int(m[1]) % (int(m[2]) or 1)), text)
-    text = _DECIMAL.sub(lambda m: f"\\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", text)
-    text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?", r"\\cdot\\frac{\\pi}{180}", text)
-    text = re.sub(r"\\text\s*\{[^{}]*\}", "", text).replace(r"\%", r"\cdot\frac{1}{100}")
-    text = re.sub(r"\\operatorname\s*\{([a-z]+)\}", r"\\\1", text)
-    return text
-
-
 def _mixed_number(match: re.Match[str]) -> str:
     whole, numerator, denominator = map(int, match.groups())
     if numerator >= denominator:  # no mixed number
-        return f"{whole}\\cdot\\frac{{{numerator}}}{{{denominator}}}"
-    return f"\\frac{{{whole * denominator + numerator}}}{{{denominator}}}"
+        return rf"{whole}\cdot\frac{{{numerator}}}{{{denominator}}}"
+    return rf"\frac{{{whole * denominator + numerator}}}{{{denominator}}}"
 
 
 def _divisors(match: re.Match[str]) -> str:
     function = math.gcd if match[1] == "gcd" else math.lcm
     return str(function(int(match[2]), int(match[3])))
+
+
+_PARSABLE: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"(?<![\d.}^_])(\d+)\s*\\frac\s*\{(\d+)\}\s*\{(\d+)\}", _mixed_number),
+    (r"(?<![A-Za-z_\\])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})(?![A-Za-z\d])", r"\1\\times 10^{\2}"),
+    # The letter d, where it is no derivative and no differential.
+    (r"\\frac\s*\{\s*d\s*\}\s*\{(?!\s*d)([^{}]*)\}", r"(\\frac{1}{\1}\\cdot d)"),
+    (r"(?<![A-Za-z\\])d\s*(?=\\(?:sqrt|pi|frac|sin|cos|tan|theta)(?![a-z]))", "(d)"),
+    (r"\\lg(?![a-z])", r"\\log_{10}"),
+    (r"\\log\s*_\s*(?:e(?![a-z])|\{\s*e\s*\})", r"\\ln "),
+    (r"(?<!\\)(?<![A-Za-z]{2})([A-Za-z])\s*('+)", lambda m: f"{m[1]}_{{{1000 + len(m[2])}}}"),
+    (r"\\pi\s*(?=\()", r"\\pi\\cdot "),  # no function of that name
+    (r"\\?(gcd|lcm)\s*\(\s*(\d{1,99})\s*,\s*(\d{1,99})\s*\)", _divisors),
+    (
+        r"(?<![\d!)}])(\d{1,99})\s*\\(?:bmod|mod)\s*(\d{1,99})(?![\d!^])",
+        lambda m: str(int(m[1]) % (int(m[2]) or 1)),
+    ),
+    (r"(\d*)\.(\d+)", lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}"),
+    (r"\^\s*\{?\s*\\circ\s*\}?", r"\\cdot\\frac{\\pi}{180}"),
+    (r"\\text\s*\{[^{}]*\}", ""),
+    (r"\\%", r"\\cdot\\frac{1}{100}"),
+    (r"\\operatorname\s*\{([a-z]+)\}", r"\\\1"),
+]
+"""In this order: a mixed number is seen before decimals become fractions."""
+
+
+def parsable(text: str) -> str:
+    """The formula in the LaTeX that latex2sympy reads as it is meant."""
+    for pattern, replacement in _PARSABLE:
+        text = re.sub(pattern, replacement, text)
+    return text
 
 
 def distinct_capitals(gold: str, answer: str) -> tuple[str, str]:

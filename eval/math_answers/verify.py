@@ -1,7 +1,7 @@
 r"""A math answer's verdict without sympy: one spelling for both sides, then words and numbers.
 
 Most answers of competition problems are integers, fractions and words; `quick_verdict` decides
-them in microseconds, in the caller's process. Everything else goes to `eval.math_answers.task`,
+them in microseconds, in the caller's process. Everything else goes to `eval.math_answers.worker`,
 in a worker that can be killed.
 
 Policies, where graders differ:
@@ -61,10 +61,36 @@ _SYNONYMS = {
 _WORDS = re.compile(r"^(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z' .-]*$")  # not a product like xy
 
 
+def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
+    """The verdict on integers, fractions, decimals, choices and words; None for all else."""
+    if not gold.strip():
+        return MathVerdict("IE", "the gold answer is empty")
+    if gold.strip() == answer.strip():
+        return MathVerdict("AC", "equal text")
+    if max(len(gold), len(answer)) > MAX_CHARACTERS:
+        if "".join(gold.split()) == "".join(answer.split()):
+            return MathVerdict("AC")
+        if len(gold) > MAX_CHARACTERS:
+            return MathVerdict("IE", "the gold answer is too long to be read")
+        return MathVerdict("WA", "the answer is too long to be read")
+    ours, theirs = spell(answer), spell(gold)
+    if ours.unit and theirs.unit and ours.unit != theirs.unit:
+        return _quick_units(ours, theirs)
+    if other_angle(ours, theirs):
+        return None
+    same_text = _packed(theirs.body) in (_packed(ours.body), _without_groups(ours.body))
+    if same_text and not _hundredfold(ours, theirs):
+        return MathVerdict("AC", "equal after normalisation")
+    by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours.body, theirs.body)
+    return by_text or _quick_number(ours, theirs)
+
+
+def _decided(same: bool, reason: str) -> MathVerdict:
+    return MathVerdict("AC" if same else "WA", reason)
+
+
 def _rational(text: str) -> Fraction | None:
     text = _packed(text)
-    if len(text) > MAX_CHARACTERS:
-        return None
     try:
         if match := _SIMPLE.match(text):
             return Fraction(match[1]) / Fraction(match[2] or "1")
@@ -75,24 +101,9 @@ def _rational(text: str) -> Fraction | None:
     return None
 
 
-def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
-    """The verdict on integers, fractions, decimals, choices and words; None for all else."""
-    if not gold.strip():
-        return MathVerdict("IE", "the gold answer is empty")
-    if gold.strip() == answer.strip():
-        return MathVerdict("AC", "equal text")
-    if max(len(gold), len(answer)) > MAX_CHARACTERS:
-        return _quick_long(gold, answer)
-    ours, theirs = spell(answer), spell(gold)
-    if ours.unit and theirs.unit and ours.unit != theirs.unit:
-        return _quick_units(ours, theirs)
-    same_text = _packed(theirs.body) in (_packed(ours.body), _without_groups(ours.body))
-    if other_angle(ours, theirs):
-        return None
-    if same_text and not _hundredfold(ours, theirs):
-        return MathVerdict("AC", "equal after normalisation")
-    by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours.body, theirs.body)
-    return by_text or _quick_number(ours, theirs)
+def _packed(text: str) -> str:
+    """Without the spaces that mean nothing: `1 2` is two numbers, `x + 1` is `x+1`."""
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
 def _without_groups(text: str) -> str:
@@ -109,36 +120,24 @@ def _quick_units(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
     a, b = _rational(ours.body), _rational(theirs.body)
     if ratio is not None and (a is None or b is None):
         return None
-    if ratio is not None and a is not None and b is not None and a * ratio == b:
+    if ratio is not None and a is not None and a * ratio == b:
         return MathVerdict("AC", "the same in another unit")
     return MathVerdict("WA", f"{ours.unit} is not {theirs.unit}")
-
-
-def _packed(text: str) -> str:
-    """Without the spaces that mean nothing: `1 2` is two numbers, `x + 1` is `x+1`."""
-    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
-
-
-def _quick_long(gold: str, answer: str) -> MathVerdict:
-    """Too long for a formula: equal as text or as a plain integer, or not; see `MathVerdict`."""
-    if "".join(gold.split()) == "".join(answer.split()):
-        return MathVerdict("AC")
-    if len(gold) > MAX_CHARACTERS:
-        return MathVerdict("IE", "the gold answer is too long to be read")
-    return MathVerdict("WA", "the answer is too long to be read")
 
 
 def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:
     choice = re.fullmatch(r"\(?([A-J])\)?", theirs)
     ours = ours.upper() if re.fullmatch(r"\(?[a-j]\)?", ours) else ours
     if choice and (match := _CHOICE.match(_ANNOUNCED.sub("", re.sub(TEXT, r"\1", ours)))):
-        same = match[1] == choice[1] and not _names_another(match[2] or "")
-        return MathVerdict("AC" if same else "WA", "choice")
+        # What stands behind it may hedge; `D) both A and B` is what choice D says.
+        said = match[2] or ""
+        hedges = not _OF_CHOICES.match(said) and _OTHER_CHOICE.search(_BRACKETED.sub("", said))
+        return _decided(match[1] == choice[1] and not hedges, "choice")
     a, b = _said(ours), _said(theirs)
     if a != b and _is_product(a) and sorted(a) == sorted(b):
         return None
     if a and b and not ({*a.split()} & {*b.split()} & {"and", "or"}):  # those are lists
-        return MathVerdict("AC" if a == b else "WA", "words")
+        return _decided(a == b, "words")
     return None
 
 
@@ -148,23 +147,6 @@ def _is_product(letters: str) -> bool:
     return len(letters) <= 4 and (alphabetical or not set(letters) & set("aeiou"))
 
 
-def _names_another(text: str) -> bool:
-    """Whether the text behind a choice hedges; `D) both A and B` is what choice D says."""
-    return not _OF_CHOICES.match(text) and bool(_OTHER_CHOICE.search(_BRACKETED.sub("", text)))
-
-
-def _quick_time(ours: str, theirs: str) -> MathVerdict | None:
-    """10:40 is a time, for nobody leaves the ratio 1:4 so; 2023-05-06 is no difference."""
-    gold, answer = _TIME.fullmatch(theirs), _TIME.fullmatch(ours)
-    if gold and math.gcd(int(gold[1]), int(gold[2])) > 1:
-        same = answer is not None and answer.groups() == gold.groups()
-    elif _DATE.fullmatch(theirs):
-        same = ours == theirs
-    else:
-        return None
-    return MathVerdict("AC" if same else "WA", "time")
-
-
 def _said(text: str) -> str:
     """Words without case and article, one wording for those that mean the same; else empty."""
     if text == r"\emptyset":
@@ -172,6 +154,14 @@ def _said(text: str) -> str:
     words = " ".join(text.casefold().split()) if _WORDS.match(text) else ""
     words = re.sub(r"^(?:a|an|the) (?=.)", "", words)
     return _SYNONYMS.get(words, words)
+
+
+def _quick_time(ours: str, theirs: str) -> MathVerdict | None:
+    """10:40 is a time, for nobody leaves the ratio 1:4 so; 2023-05-06 is no difference."""
+    gold, answer = _TIME.fullmatch(theirs), _TIME.fullmatch(ours)
+    if gold and math.gcd(int(gold[1]), int(gold[2])) > 1:
+        return _decided(answer is not None and answer.groups() == gold.groups(), "time")
+    return _decided(ours == theirs, "time") if _DATE.fullmatch(theirs) else None
 
 
 def other_angle(ours: Spelled, theirs: Spelled) -> bool:
@@ -197,9 +187,8 @@ def _quick_number(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
     if not same and ours.percent != theirs.percent:
         a, b = (a / 100, b) if ours.percent else (a, b / 100)
         same = a == b
-    if not same:
-        same = _rounds_to(a, theirs.body)
-    return MathVerdict("AC" if same else "WA", "" if same else f"{a} is not {b}"[:200])
+    same = same or _rounds_to(a, theirs.body)
+    return _decided(same, "" if same else f"{a} is not {b}"[:200])
 
 
 def rounding_error(gold: str) -> Fraction | None:
@@ -210,8 +199,6 @@ def rounding_error(gold: str) -> Fraction | None:
 
 def _rounds_to(exact: Fraction, gold: str) -> bool:
     """Whether a fraction without a finite decimal is what a decimal gold was rounded from."""
-    rest, error = exact.denominator, rounding_error(gold)
-    for prime in (2, 5):
-        while rest % prime == 0:
-            rest //= prime
-    return error is not None and rest > 1 and abs(exact - Fraction(gold)) <= error
+    error = rounding_error(gold)
+    endless = 10 ** exact.denominator.bit_length() % exact.denominator != 0
+    return error is not None and endless and abs(exact - Fraction(gold)) <= error

@@ -1,4 +1,4 @@
-"""The units of math answers: their names, and what one is in another.
+r"""What the words of a math answer mean: units and what one is in another, and words that alter.
 
 A unit is written as in `m`, `m2`, `km/h`, `m/s2`; an unknown one is the empty string, because what
 is counted (apples, ways) is no part of the value.
@@ -11,51 +11,64 @@ from fractions import Fraction
 _FONTS = r"text|textrm|textbf|textit|textnormal|mathrm|mathbf|mathsf|mbox|hbox|operatorname"
 GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 TEXT = rf"\\(?:{_FONTS})\*?\s*{GROUP}"
-
-_DENIES = "never cannot isn neither nor wrong incorrect false either or"
-_DENIES += " maybe perhaps probably possibly unless otherwise"
-_LIMITS = "not no without except but"  # behind a value, they often speak of what is counted
-_BEFORE = "than least most above below between within from minus plus negative opposite reciprocal"
-_BEFORE += " inverse root logarithm log sqrt factorial double twice triple half"
-_BEFORE += " up under over near nearly almost exceeds exceeding beyond neg hundred thousand"
-_AFTER = "than least most minus plus factorial mod modulo base halves thirds fourths"
-_AFTER += " fifths sixths sevenths eighths ninths tenths hundredths thousandths"
-_AFTER += " pi point halved doubled tripled inverse inverted negated fails rejected too"
 _TO_TWENTY = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
 _TO_TWENTY += " fifteen sixteen seventeen eighteen nineteen twenty"
-NUMBER_WORDS = tuple(_TO_TWENTY.split())
-_CONNECTS = frozenset(["and", "or", "if", "when", "where", "for", "mod", "base"])
-_DENYING, _LIMITING = set(_DENIES.split()), set(_LIMITS.split())
-_BEFORE_IT, _AFTER_IT = set(_BEFORE.split()), set(_AFTER.split())
+NUMBER_WORDS = _TO_TWENTY.split()
+
+
+def _any(words: str) -> str:
+    return rf"\b(?:{'|'.join(words.split())})\b"
+
+
+_DENIAL = _any(
+    "never cannot isn neither nor wrong incorrect false either or maybe perhaps probably possibly "
+    "unless otherwise"
+)
+_LIMIT = _any("not no without except but")  # behind a value, they often speak of what is counted
+_NUMBER = _any(" ".join(NUMBER_WORDS[2:]))
+_ALTERS_THE_NEXT = re.compile(
+    rf"{_DENIAL}|{_LIMIT}|{_NUMBER}\s*$|"
+    + _any(
+        "than least most above below between within from minus plus negative opposite reciprocal "
+        "inverse root logarithm log sqrt factorial double twice triple half up under over near "
+        "nearly almost exceeds exceeding beyond neg hundred thousand"
+    )
+    # the square of 12 is not 12
+    + r"|\b(?:square|cube|power|multiples?|divisors?|factors?|digits|complement|maximum|minimum"
+    r"|close)\s+(?:of|to)\s*$"
+)
+_ALTERS_THE_LAST = re.compile(
+    rf"{_DENIAL}|^{_LIMIT}|{_LIMIT}(?=\W*(?:\d|$))|"
+    + _any(
+        "than least most minus plus factorial mod modulo base halves thirds fourths fifths sixths "
+        "sevenths eighths ninths tenths hundredths thousandths pi point halved doubled tripled "
+        "inverse inverted negated fails rejected too"
+    )
+    + r"|^(?:squared|cubed)\b|\b(?:if|when)\b(?!\s+(?:you|we)\b)"
+    r"|\bhalf\b(?![\s-]+(?!(?:of|an?|the)\b)[a-z])"  # a half, no half-hours
+    r"|\band\s+(?:up|above|over|beyond|more|higher|greater|below|less)\b"
+    rf"|(?:^\W*,|\balternatively\b|\bversus\b)\s*{_NUMBER}"
+)
+_ALTERS_THE_ANNOUNCED = re.compile(rf"{_DENIAL}|{_LIMIT}")  # so the double is 12
+_ANNOUNCES = re.compile(r"(?:\b(?:is|are|was|be|equals)|[:=])\s*$")
 _LEADING = re.compile(
     r"^\W*(?:(?:and|also|which|that|this|it|is|are|was|were|does|do|did|can|could|will|would|should"
     r"|may|might)\b\W*)*"
 )
-_LIMITED = re.compile(rf"^(?:{'|'.join(_LIMITING)})\b|\b(?:{'|'.join(_LIMITING)})\b(?=\W*(?:\d|$))")
-_PART = re.compile(r"\bhalf\b(?![\s-]+(?!(?:of|an?|the)\b)[a-z])")  # a half, no half-hours
-_CONDITION = re.compile(r"\b(?:if|when)\b(?!\s+(?:you|we)\b)")
-_CIRCUMSTANCE = re.compile(
+_CIRCUMSTANCE = re.compile(  # after 5 minutes
     r"\b(?:after|in|for|at|with|on|during)\s+[\d.]+[\s-]*"
     r"(?!(?:and|or|to|by|times|plus|minus|more|less|mod|over)\b)[a-z]+\W*$"
 )
-_OF = re.compile(  # the square of 12 is not 12
-    r"\b(?:square|cube|power|multiples?|divisors?|factors?|digits|complement|maximum|minimum|close)"
-    r"\s+(?:of|to)\s*$"
-)
-_NUMBERS = "|".join(NUMBER_WORDS[2:])
-_NUMBER_BEFORE = re.compile(rf"\b(?:{_NUMBERS})\s*$")
-_MORE = re.compile(r"\band\s+(?:up|above|over|beyond|more|higher|greater|below|less)\b")
-_OTHER_NUMBER = re.compile(rf"(?:^\W*,|\balternatively\b|\bversus\b)\s*(?:{_NUMBERS})\b")
-_COPULA = re.compile(r"(?:\b(?:is|are|was|be|equals)|[:=])\s*$")
-_UNIT = re.compile(r"^[a-z(][a-z0-9 .²³/^()-]*$")
-_CONNECTIVE = re.compile(r"[\s,;]*(?:and|or|and also)[\s,;]*", re.IGNORECASE)
 _NUMBER_APART = re.compile(r"(?<![a-z^/\d.])\d")
+_CONNECTS = re.compile(_any("and or if when where for mod base"))
+_CONNECTIVE = re.compile(r"[\s,;]*(?:and|or|and also)[\s,;]*", re.IGNORECASE)
+_COUNTED = re.compile(r"[a-z(][a-z0-9 .²³/^()-]*")
 
 
 def is_unit(words: str) -> bool:
     """Whether lower-case words behind a value only say of what."""
-    return bool(_UNIT.match(words)) and not (
-        _CONNECTS & set(words.split()) or _alters(words, before=False, after=True)
+    return bool(_COUNTED.fullmatch(words)) and not (
+        _CONNECTS.search(words) or _alters(words, before=False, after=True)
     )
 
 
@@ -66,119 +79,84 @@ def announces(words: str) -> bool:
 
 def contradicts(answer: str, gold: str) -> bool:
     r"""Whether a `\text{…}` of the answer changes its value, by words that the gold lacks."""
-    known = set(_tokens(gold))
+    known = set(re.findall(r"[a-z]+", gold.casefold()))
     for text in re.finditer(TEXT, answer):
-        before, after = (
-            bool(side.strip()) for side in (answer[: text.start()], answer[text.end() :])
-        )
-        if _CONNECTIVE.fullmatch(text[1]) or not before | after:
-            continue
-        if answer[: text.start()].rstrip("{ ").endswith("_"):  # the name of a base
-            continue
-        if _alters(text[1], before=after, after=before, known=known):
-            return True
+        left, right = answer[: text.start()], answer[text.end() :]
+        names_a_base = left.rstrip("{ ").endswith("_")
+        if not _CONNECTIVE.fullmatch(text[1]) and not names_a_base:
+            before, after = bool(right.strip()), bool(left.strip())
+            if before | after and _alters(text[1], before=before, after=after, known=known):
+                return True
     return False
 
 
 def _alters(
     words: str, *, before: bool, after: bool, known: AbstractSet[str] = frozenset()
 ) -> bool:
-    """Whether words `before` or `after` a value make it another one."""
+    """Whether words `before` or `after` a value make it another one; `known` ones do not."""
     words = words.casefold()
-    tokens = _tokens(words)
-    found = set(tokens) & _DENYING
-    announced = before and bool(_COPULA.search(words))
+    new = re.sub(r"[a-z]+", lambda word: "" if word[0] in known else word[0], words)
+    announced = before and _ANNOUNCES.search(words)
+    if before and (_ALTERS_THE_ANNOUNCED if announced else _ALTERS_THE_NEXT).search(new):
+        return True
     if before:
-        found |= set(tokens) & (_LIMITING if announced else _LIMITING | _BEFORE_IT)
-        patterns = () if announced else (_OF, _NUMBER_BEFORE)
-        found |= {m[0] for pattern in patterns if (m := pattern.search(words))}
-        words = _CIRCUMSTANCE.sub("", words)
-    if after:
-        found |= set(tokens) & _AFTER_IT
-        for pattern in (_LIMITED, _PART, _CONDITION):
-            found |= set(_tokens(" ".join(pattern.findall(_LEADING.sub("", words)))))
-        found |= set(tokens[:1]) & {"squared", "cubed"}
-        found |= {m[0] for pattern in (_MORE, _OTHER_NUMBER) if (m := pattern.search(words))}
-    return bool(found - known) or (
-        not announced and not known & set(tokens) and bool(_NUMBER_APART.search(words))
-    )
+        new = _CIRCUMSTANCE.sub("", new)
+    if after and (_ALTERS_THE_LAST.search(new) or _ALTERS_THE_LAST.search(_LEADING.sub("", new))):
+        return True
+    shared = known & set(re.findall("[a-z]+", words))
+    return not announced and not shared and bool(_NUMBER_APART.search(new))
 
 
-def _tokens(words: str) -> list[str]:
-    return re.findall(r"[a-z]+", words.casefold())
-
-
-_UNITS: dict[str, tuple[str, str, str]] = {
-    "m": ("length", "1", "m meter meters metre metres"),
-    "cm": ("length", "1/100", "cm centimeter centimeters centimetre centimetres"),
-    "mm": ("length", "1/1000", "mm millimeter millimeters millimetre millimetres"),
-    "km": ("length", "1000", "km kilometer kilometers kilometre kilometres"),
-    "in": ("length", "254/10000", "inch inches"),
-    "ft": ("length", "3048/10000", "ft foot feet"),
-    "yd": ("length", "9144/10000", "yd yard yards"),
-    "mi": ("length", "1609344/1000", "mile miles"),
-    "g": ("mass", "1", "g gram grams"),
-    "kg": ("mass", "1000", "kg kilogram kilograms"),
-    "mg": ("mass", "1/1000", "mg milligram milligrams"),
-    "lb": ("mass", "45359237/100000", "lb lbs pound pounds"),
-    "oz": ("mass", "28349523125/1000000000", "oz ounce ounces"),
-    "s": ("time", "1", "s sec second seconds"),
-    "ms": ("time", "1/1000", "ms millisecond milliseconds"),
-    "min": ("time", "60", "min minute minutes"),
-    "h": ("time", "3600", "h hr hour hours hrs"),
-    "d": ("time", "86400", "day days"),
-    "week": ("time", "604800", "week weeks"),
-    "month": ("calendar", "1", "month months"),
-    "year": ("calendar", "12", "year years yr yrs"),
-    "L": ("volume", "1", "l liter liters litre litres"),
-    "mL": ("volume", "1/1000", "ml milliliter milliliters"),
-    "gal": ("volume", "3785411784/1000000000", "gallon gallons"),
-    "qt": ("volume", "946352946/1000000000", "quart quarts"),
-    "pt": ("volume", "473176473/1000000000", "pint pints"),
-    "N": ("force", "1", "newton newtons"),
-    "J": ("energy", "1", "joule joules"),
-    "rad": ("angle", "1", "rad radian radians"),
-    "$": ("money", "1", "dollar dollars usd"),
-    "c": ("money", "1/100", "cent cents"),
-    "eur": ("other money", "1", "eur euro euros"),
-    "am": ("half of the day", "1", "am a.m"),
-    "pm": ("other half of the day", "1", "pm p.m"),
-    "dozen": ("count", "12", "dozen dozens"),
-    "hundred": ("count", "100", "hundred"),
-    "thousand": ("count", "1000", "thousand"),
-    "million": ("count", "1000000", "million"),
-    "billion": ("count", "1000000000", "billion"),
-    "trillion": ("count", "1000000000000", "trillion"),
+_BY_KIND = {
+    "length": "m=1 m meter metre; cm=1/100 cm centimeter centimetre; mm=1/1000 mm millimeter "
+    "millimetre; km=1000 km kilometer kilometre; in=254/10000 inch inches; "
+    "ft=3048/10000 ft foot feet; yd=9144/10000 yd yard; mi=1609344/1000 mile",
+    "mass": "g=1 g gram; kg=1000 kg kilogram; mg=1/1000 mg milligram; "
+    "lb=45359237/100000 lb lbs pound; oz=28349523125/1000000000 oz ounce",
+    "time": "s=1 s sec second; ms=1/1000 ms millisecond; min=60 min minute; h=3600 h hr hour hrs; "
+    "d=86400 day; week=604800 week",
+    "calendar": "month=1 month; year=12 year yr yrs",
+    "volume": "L=1 l liter litre; mL=1/1000 ml milliliter; gal=3785411784/1000000000 gallon; "
+    "qt=946352946/1000000000 quart; pt=473176473/1000000000 pint",
+    "force": "N=1 newton",
+    "energy": "J=1 joule",
+    "angle": "rad=1 rad radian",
+    "money": "$=1 dollar usd; c=1/100 cent",
+    "other money": "eur=1 eur euro",
+    "half of the day": "am=1 am a.m",
+    "other half of the day": "pm=1 pm p.m",
+    "count": "dozen=12 dozen; hundred=100 hundred; thousand=1000 thousand; "
+    "million=1000000 million; billion=1000000000 billion; trillion=1000000000000 trillion",
 }
-_NAMES = {name: unit for unit, (_, _, names) in _UNITS.items() for name in names.split()}
-_NAMES |= {"mph": "mi/h", "kph": "km/h"}
-_AREA = re.compile(r"(?:square|sq\.?)\s+(\w+)")
-_VOLUME = re.compile(r"(?:cubic|cu\.?)\s+(\w+)")
-_SPEED = re.compile(r"(\w+)\s*(?:/|\s+per\s+)\s*(\w+?)(?:\^?\{?([23²³])\}?)?")
+"""Kind → its units: `unit=size name…`; a name of three letters or more has a plural with s."""
+_UNITS: dict[str, tuple[str, Fraction]] = {}
+_NAMES = {"mph": "mi/h", "kph": "km/h"}
+for _kind, _units in _BY_KIND.items():
+    for _first, *_names in map(str.split, _units.split(";")):
+        _unit, _, _size = _first.partition("=")
+        _UNITS[_unit] = _kind, Fraction(_size)
+        _NAMES |= dict.fromkeys(_names, _unit)
+        _NAMES |= {name + "s": _unit for name in _names if len(name) > 2}
+_SQUARE = re.compile(r"^(?:square|sq\.?)\s+(\w+)")
+_CUBIC = re.compile(r"^(?:cubic|cu\.?)\s+(\w+)")
+_UNIT = re.compile(
+    r"([a-z]+)\s*\^?\{?([23]?)\}?(?:\s*(?:/|\bper\b)\s*([a-z]+)\s*\^?\{?([23]?)\}?)?"
+)
 _QUANTITY = r"(\d++(?:\.\d++)?)\s*(?:\\text\s*\{([^{}\d]*)\}|([a-z]+)\b)\s*(?:,|and\b)?\s*"
 
 
 def unit_named(words: str) -> str:
     """The unit that lower-case words are, or empty."""
-    words = re.sub(r"\^\{?([23])\}?$", r"\1", words.strip().strip("."))
+    words = words.strip().strip(".").translate(str.maketrans("²³", "23"))
     if known := _NAMES.get(words):
         return known
-    first = words.partition(" ")[0]
-    if _UNITS.get(first, ("",))[0] == "count":  # million of `million dollars`
+    if size_of_count(first := words.partition(" ")[0]):  # million of `million dollars`
         return first
-    for pattern, power in ((_AREA, "2"), (_VOLUME, "3")):
-        if match := pattern.fullmatch(words):
-            side = _NAMES.get(match[1], "")
-            return side + power if side else ""
-    if words[-1:] in "23" and (side := _NAMES.get(words[:-1].strip(), "")):
-        return side + words[-1]
-    if match := _SPEED.fullmatch(words):
-        way, time = _NAMES.get(match[1], ""), _NAMES.get(match[2], "")
-        return f"{way}/{time}{(match[3] or '').translate(_POWERS)}" if way and time else ""
-    return ""
-
-
-_POWERS = str.maketrans("²³", "23")
+    match = _UNIT.fullmatch(_CUBIC.sub(r"\g<1>3", _SQUARE.sub(r"\g<1>2", words)))
+    above, power, below, below_power = match.groups("") if match else ("", "", "", "")
+    if above not in _NAMES or (below and below not in _NAMES):
+        return ""
+    return _NAMES[above] + power + (f"/{_NAMES[below]}{below_power}" if below else "")
 
 
 def quantity(text: str) -> tuple[Fraction, str] | None:
@@ -188,13 +166,9 @@ def quantity(text: str) -> tuple[Fraction, str] | None:
     found = re.findall(_QUANTITY, text)
     words = [re.sub(r"^\s*|\s*(?:,|\band)?\s*$", "", said or bare) for _, said, bare in found]
     units = ["in" if word == "in" else unit_named(word.lower()) for word in words]
-    total = Fraction(0)
-    for (value, _, _), unit in zip(found, units, strict=True):
-        ratio = unit_ratio(unit, units[0])
-        if ratio is None:
-            return None
-        total += Fraction(value) * ratio
-    return total, units[0]
+    ratios = [unit_ratio(unit, units[0]) for unit in units]
+    values = [Fraction(value) * r for (value, _, _), r in zip(found, ratios, strict=True) if r]
+    return (sum(values, Fraction(0)), units[0]) if len(values) == len(units) else None
 
 
 def unit_ratio(ours: str, theirs: str) -> Fraction | None:
@@ -205,19 +179,17 @@ def unit_ratio(ours: str, theirs: str) -> Fraction | None:
     ratio = Fraction(1)
     for place, (one, other) in enumerate(zip(above, below, strict=True)):
         (a, power), (b, other_power) = _power(one), _power(other)
-        if power != other_power or a not in _UNITS or b not in _UNITS:
+        kind, size = _UNITS.get(a, ("", Fraction(1)))
+        if power != other_power or not kind or _UNITS.get(b, ("",))[0] != kind:
             return None
-        (kind, size, _), (other_kind, other_size, _) = _UNITS[a], _UNITS[b]
-        if kind != other_kind:
-            return None
-        ratio *= (Fraction(size) / Fraction(other_size)) ** (-power if place else power)
+        ratio *= (size / _UNITS[b][1]) ** (-power if place else power)
     return ratio
 
 
 def size_of_count(unit: str) -> Fraction | None:
     """1000 of `thousand`: a unit that may as well be part of the number; None for others."""
-    kind, size, _ = _UNITS.get(unit, ("", "0", ""))
-    return Fraction(size) if kind == "count" else None
+    kind, size = _UNITS.get(unit, ("", Fraction(0)))
+    return size if kind == "count" else None
 
 
 def _power(unit: str) -> tuple[str, int]:

@@ -62,25 +62,17 @@ def _same_token(actual: str, expected: str) -> bool:
 
 def same_value(actual: Any, expected: Any) -> bool:
     """Whether a returned JSON value is the expected one. `True == 1`, as in Python."""
-    if isinstance(expected, list):
-        return (
-            isinstance(actual, list)
-            and len(actual) == len(expected)
-            and all(map(same_value, actual, expected))
-        )
-    if isinstance(expected, dict):
-        return (
-            isinstance(actual, dict)
-            and actual.keys() == expected.keys()
-            and all(same_value(actual[key], value) for key, value in expected.items())
-        )
-    if isinstance(expected, float) and isinstance(actual, int | float):
-        if isinstance(actual, int) and abs(actual) > 2**1000:
+    match actual, expected:
+        case list(), list():
+            return len(actual) == len(expected) and all(map(same_value, actual, expected))
+        case dict(), dict():
+            same_keys = actual.keys() == expected.keys()
+            return same_keys and all(same_value(actual[key], expected[key]) for key in expected)
+        case int(), float() if abs(actual) > 2**1000:
             return False
-        close = math.isclose(actual, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-        return close or (math.isnan(actual) and math.isnan(expected))
-    if isinstance(actual, list | dict):
-        return False
+        case int() | float(), float():
+            close = math.isclose(actual, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+            return close or (math.isnan(actual) and math.isnan(expected))
     return bool(actual == expected)
 
 

@@ -6,11 +6,10 @@
 | Codeforces, DeepCoder, Kodsport | `[{"input": …, "output": …}]`, optionally `type` or `testtype` |
 | APPS, TACO, Skywork-OR1, PRIME | `{"inputs": […], "outputs": […], "fn_name": …}` |
 | CodeContests | `{"input": […], "output": […]}` |
-| LiveCodeBench | the list above as JSON, or packed (`suite_packed`) |
-| LeetCodeDataset, HumanEval | `def check(candidate): assert candidate(…) == …` (`suite_asserts`) |
+| LiveCodeBench | the list above as JSON, or packed (`unpack_tests`) |
+| LeetCodeDataset, HumanEval | `def check(candidate): assert candidate(…) == …` |
 | Skywork-OR1, LeetCode part | `{"test_code": the above, "entry_point": …}` |
 | MBPP | `["assert f(1) == 2", …]`; Skywork-OR1 calls it `assert_case`, KlearReasoner `functional` |
-| MBPP+, HumanEval+ | `{"base_input", "plus_input", "canonical_solution"}` (`suite_reference`) |
 
 Every form may also come as a JSON string, and fields that hold null count as absent.
 """
@@ -36,9 +35,85 @@ from eval.sandbox.zygote.asserts import PROVIDED
 
 LARGEST_UNPACKED = 512 << 20
 """Bytes of text that a packed suite may hold."""
-
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 _HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
+_INNER = ("assert_case", "functional", "test_code", "test_cases")
+"""Fields that hold tests in one of the other forms."""
+_NO_PYTHON = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
+
+
+def parse_suite(
+    value: Any,
+    *,
+    fn_name: str = "",
+    time_limit_s: float = 6.0,
+    memory_mb: int = 1024,
+) -> TestSuite:
+    """The suite in `value`; limits and function name count where the value names none.
+
+    Raises ValueError that says what is wrong with the value.
+    """
+    suite = _suite(_decode(value) if isinstance(value, str) else value, fn_name)
+    limits = {"time_limit_s": time_limit_s, "memory_mb": memory_mb}
+    try:
+        return TestSuite.model_validate({**limits, **suite})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(p) for p in first["loc"])
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
+
+
+def joined(suites: Sequence[TestSuite]) -> TestSuite:
+    """One suite of the cases of all, in order. Raises ValueError when they are of two kinds."""
+    first = suites[0]
+    for other in suites[1:]:
+        if (other.kind, other.fn_name) != (first.kind, first.fn_name):
+            raise ValueError(f"{first.kind} tests and {other.kind} tests cannot be one suite")
+    return first.model_copy(update={"cases": tuple(c for s in suites for c in s.cases)})
+
+
+def with_checker(suite: TestSuite, program: str) -> TestSuite:
+    """A stdin suite whose outputs the Python `program` judges.
+
+    The program is called as open-r1 calls its checkers, `checker.py input answer output`; a
+    CheckerCase names the output second, so the names are exchanged first. Raises ValueError.
+    """
+    if suite.kind != "stdin":
+        raise ValueError(f"a checker cannot judge {suite.kind} tests")
+    try:
+        body = ast.parse(program).body
+    except _NO_PYTHON as error:
+        raise ValueError(f"the checker is no Python program: {error}") from error
+    first = 1
+    for node in body:  # the docstring and `from __future__` must come before anything else
+        match node:
+            case ast.Expr(ast.Constant(str())) | ast.ImportFrom(module="__future__"):
+                continue
+        first = node.lineno
+        break
+    lines = [line.rstrip("\n") for line in _lines(program)]
+    lines.insert(first - 1, "import sys; sys.argv[2:4] = sys.argv[3:1:-1]")
+    cases = tuple(
+        CheckerCase(input=c.input, output=c.output, checker="\n".join(lines))
+        for c in suite.cases
+        if isinstance(c, StdinCase)
+    )
+    return suite.model_copy(update={"kind": "checker", "cases": cases})
+
+
+def _decode(text: str) -> Any:
+    """JSON, packed JSON, or the text itself when it is a program."""
+    if not text.strip():
+        raise ValueError("there are no tests")
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return unpack_tests(text) or text
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits
+        raise ValueError(f"tests cannot be read: {error}") from error
+    if isinstance(value, str):
+        raise ValueError("tests are a JSON text, not an object or a list")
+    return value
 
 
 def unpack_tests(text: str) -> Any:
@@ -73,220 +148,38 @@ def pickled_text(data: bytes) -> str:
     return text
 
 
-REFERENCE_FIELDS = frozenset({"base_input", "canonical_solution", "entry_point"})
-_TOLERANCE = 1e-6
-
-_CASE = """\
-reference = {{}}
-exec({source!r}, reference)
-def same(found, right):
-    if isinstance(right, float) and isinstance(found, (int, float)):
-        return found == right or abs(found - right) <= {tolerance!r} + 1e-7 * abs(right)
-    if isinstance(right, (list, tuple)) and isinstance(found, type(right)):
-        return len(found) == len(right) and all(map(same, found, right))
-    return found == right
-assert same(candidate(*{arguments}), reference[{name!r}](*{arguments}))"""
-
-
-def reference_tests(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The suite of one EvalPlus row. Raises ValueError that says what is wrong with it."""
-    name, base, more = row["entry_point"], row["base_input"], row.get("plus_input") or []
-    source = _reference(row, name)
-    inputs = [*base, *more] if isinstance(base, list) and isinstance(more, list) else []
-    if not inputs or not all(isinstance(arguments, list) for arguments in inputs):
-        raise ValueError("base_input and plus_input must be lists of argument lists")
-    tolerance = row.get("atol") or _TOLERANCE
-    cases = [
-        {"code": _CASE.format(source=source, name=name, tolerance=tolerance, arguments=repr(a))}
-        for a in inputs
-    ]
-    return {"kind": "assert", "fn_name": name, "cases": cases}
-
-
-def _reference(row: Mapping[str, Any], name: str) -> str:
-    """HumanEval's solution goes on where the prompt stops; MBPP's stands by itself."""
-    solution = row["canonical_solution"]
-    for source in (solution, f"{row.get('prompt', '')}{solution}"):
-        try:
-            functions = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
-        except (SyntaxError, ValueError, TypeError, RecursionError):
-            continue
-        if any(f.name == name for f in functions):
-            return source
-    raise ValueError(f"canonical_solution does not define {name}")
-
-
-def python_tests(source: str, fn_name: str) -> dict[str, Any]:
-    """HumanEval, LeetCodeDataset: one case for each assertion of `def check(candidate)`, or of the
-    module; one for all when there is other code among them. Raises ValueError.
-    """
-    try:
-        module = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"tests are neither JSON nor Python: {error}") from error
-    check = next(
-        (n for n in module.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None
-    )
-    body: Sequence[ast.stmt] = check.body if check else module.body
-    if not any(isinstance(n, ast.Assert) for b in body for n in ast.walk(b)):
-        raise ValueError("the Python tests hold no assert")
-    setup: list[ast.stmt] = []
-    if check:
-        setup = [n for n in module.body if n is not check and not isinstance(n, ast.Expr)]
-        setup = setup if _names(setup)[1] & _names(body)[0] else []
-        # some datasets use functions that only their own harness or their prompt defines
-        read, bound = _names([*setup, *body])
-        if unknown := read - bound - PROVIDED - {"candidate", fn_name, *dir(builtins)}:
-            raise ValueError(f"they use {sorted(unknown)[0]}, which they do not define")
-    lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them
-    cases = [{"code": _code(lines, [*setup, *part])} for part in _parts(body)]
-    return {"kind": "assert", "fn_name": fn_name or _checked_name(module), "cases": cases}
-
-
-def _checked_name(module: ast.Module) -> str | None:
-    """What the module itself passes to `check`, as in `check(Solution().twoSum)`."""
-    for node in module.body:
-        match node:
-            case ast.Expr(ast.Call(func=ast.Name(id="check"), args=[what])):
-                return ast.unparse(what)
-    return None
-
-
-def _parts(body: Sequence[ast.stmt]) -> list[Sequence[ast.stmt]]:
-    """Each assert by itself where every statement is one, on lines of its own."""
-    apart = all((a.end_lineno or a.lineno) < b.lineno for a, b in itertools.pairwise(body))
-    if apart and all(isinstance(n, ast.Assert) for n in body):
-        return [[n] for n in body]
-    return [body]
-
-
-def _code(lines: list[str], nodes: Sequence[ast.stmt]) -> str:
-    spans = dict.fromkeys((n.lineno - 1, n.end_lineno) for n in nodes)  # `a; b` is one line
-    texts = ("\n".join(lines[start:end]) for start, end in spans)
-    return "\n".join(textwrap.dedent(text).strip() for text in texts)
-
-
-def _names(nodes: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
-    """The names that the statements read, and the names that they bind."""
-    read: set[str] = set()
-    bound: set[str] = set()
-    for node in (inner for outer in nodes for inner in ast.walk(outer)):
-        match node:
-            case ast.Name(id=name, ctx=ast.Load()):
-                read.add(name)
-            case ast.Name(id=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
-                bound.add(name)
-            case ast.alias(name=name, asname=alias):
-                bound.add(alias or name.partition(".")[0])
-    return read, bound
-
-
-def parse_suite(
-    value: Any,
-    *,
-    fn_name: str = "",
-    setup: str = "",
-    time_limit_s: float = 6.0,
-    memory_mb: int = 1024,
-) -> TestSuite:
-    """The suite in `value`; limits and function name count where the value names none.
-
-    `setup` is Python code that the assertions of a list need before them. Raises ValueError that
-    says what is wrong with the value.
-    """
+def _suite(value: Any, fn_name: str) -> dict[str, Any]:
+    """The fields of a TestSuite."""
     if isinstance(value, str):
-        value = _decode(value)
-    suite = _suite_dict(value, fn_name, setup)
-    limits = {"time_limit_s": time_limit_s, "memory_mb": memory_mb}
-    try:
-        return TestSuite.model_validate({**limits, **suite})
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(p) for p in first["loc"])
-        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
-
-
-def joined(suites: Sequence[TestSuite]) -> TestSuite:
-    """One suite of the cases of all, in order. Raises ValueError when they are of two kinds."""
-    first = suites[0]
-    for other in suites[1:]:
-        if (other.kind, other.fn_name) != (first.kind, first.fn_name):
-            raise ValueError(f"{first.kind} tests and {other.kind} tests cannot be one suite")
-    return first.model_copy(update={"cases": tuple(c for s in suites for c in s.cases)})
-
-
-def with_checker(suite: TestSuite, program: str) -> TestSuite:
-    """A stdin suite whose outputs the Python `program` judges.
-
-    The program is called as open-r1 calls its checkers, `checker.py input answer output`; a
-    CheckerCase names the output second, so the names are exchanged first. Raises ValueError.
-    """
-    if suite.kind != "stdin":
-        raise ValueError(f"a checker cannot judge {suite.kind} tests")
-    try:
-        body = ast.parse(program).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"the checker is no Python program: {error}") from error
-    first = next((n.lineno for n in body if not _stays_first(n)), 1)
-    lines = [line.rstrip("\n") for line in _lines(program)]
-    exchange = "import sys; sys.argv[2:4] = sys.argv[3:1:-1]"
-    checker = "\n".join([*lines[: first - 1], exchange, *lines[first - 1 :]])
-    cases = tuple(
-        CheckerCase(input=c.input, output=c.output, checker=checker)
-        for c in suite.cases
-        if isinstance(c, StdinCase)
-    )
-    return suite.model_copy(update={"kind": "checker", "cases": cases})
-
-
-def _stays_first(node: ast.stmt) -> bool:
-    """The docstring and `from __future__` must come before any other statement."""
-    match node:
-        case ast.Expr(ast.Constant(str())) | ast.ImportFrom(module="__future__"):
-            return True
-    return False
-
-
-def _suite_dict(value: Any, fn_name: str, setup: str) -> dict[str, Any]:
-    if isinstance(value, str):
-        return python_tests(value, fn_name)
-    if isinstance(value, dict):
-        return _from_object({k: v for k, v in value.items() if v is not None}, fn_name, setup)
+        return _python_tests(value, fn_name)
     if isinstance(value, Sequence):
-        return _listed(value, fn_name, setup)
-    raise ValueError(f"tests cannot be a {type(value).__name__}")
-
-
-def _from_object(value: dict[str, Any], fn_name: str, setup: str) -> dict[str, Any]:
+        return _listed(value, fn_name)
+    if not isinstance(value, dict):
+        raise ValueError(f"tests cannot be a {type(value).__name__}")
+    value = {k: v for k, v in value.items() if v is not None}
     fn_name = str(value.get("fn_name") or value.get("entry_point") or fn_name)
     if "kind" in value:
-        return value if value.get("fn_name") or not fn_name else {**value, "fn_name": fn_name}
-    if value.keys() >= REFERENCE_FIELDS:
-        return reference_tests(value)
+        return {**value, "fn_name": fn_name} if fn_name else value
     for inputs, outputs in (("inputs", "outputs"), ("input", "output")):
         if inputs in value and outputs in value:
             return _paired(value[inputs], value[outputs], fn_name)
-    for name in ("assert_case", "functional", "test_code", "test_cases"):
+    for name in _INNER:
         if name in value:
-            return _suite_dict(value[name], fn_name, setup)
-    if "pytest" in value:
-        raise ValueError("tests for pytest cannot be run one by one")
+            return _suite(value[name], fn_name)
     raise ValueError(f"an object with {sorted(value)[:6]} is no known form of tests")
 
 
-def _listed(cases: Sequence[Any], fn_name: str, setup: str) -> dict[str, Any]:
+def _listed(cases: Sequence[Any], fn_name: str) -> dict[str, Any]:
     if not cases:
         raise ValueError("there are no tests")
     if all(isinstance(c, str) for c in cases):  # MBPP
-        codes = [{"code": f"{setup.strip()}\n{code.strip()}".lstrip()} for code in cases]
-        return {"kind": "assert", "fn_name": fn_name or None, "cases": codes}
+        return _of_kind("assert", fn_name, [{"code": code.strip()} for code in cases])
     for number, case in enumerate(cases, 1):
         if not isinstance(case, dict):
             raise ValueError(f"test {number} is no object but a {type(case).__name__}")
     first = cases[0]
     if "args" in first or "code" in first:
-        kind = "call" if "args" in first else "assert"
-        return {"kind": kind, "fn_name": fn_name or None, "cases": list(cases)}
+        return _of_kind("call" if "args" in first else "assert", fn_name, list(cases))
     for number, case in enumerate(cases, 1):
         if not case.keys() >= {"input", "output"}:
             raise ValueError(f"test {number} needs input and output")
@@ -302,14 +195,12 @@ def _listed(cases: Sequence[Any], fn_name: str, setup: str) -> dict[str, Any]:
     beside = first.get("metadata")  # DeepCoder keeps LiveCodeBench's beside each test
     beside = beside.get("func_name") if isinstance(beside, Mapping) else ""
     fn_name = str(first.get("fn_name") or beside or fn_name)
-    if isinstance(inputs[0], str):  # LiveCodeBench: one JSON value a line
-        if others := {type(t).__name__ for t in (*inputs, *outputs)} - {"str"}:
-            raise ValueError(f"a test of JSON texts holds a {min(others)}")
-        inputs = [[_json(line) for line in _lines(text)] for text in inputs]
-        outputs = [_json(text) for text in outputs]
-        calls = [{"args": a, "output": o} for a, o in zip(inputs, outputs, strict=True)]
-        return {"kind": "call", "fn_name": fn_name or None, "cases": calls}
-    return _paired(inputs, outputs, fn_name)
+    if not isinstance(inputs[0], str):
+        return _paired(inputs, outputs, fn_name)
+    if others := {type(t).__name__ for t in (*inputs, *outputs)} - {"str"}:
+        raise ValueError(f"a test of JSON texts holds a {min(others)}")
+    arguments = [[_json(line) for line in _lines(text)] for text in inputs]  # LiveCodeBench
+    return _calls(arguments, map(_json, outputs), fn_name)
 
 
 def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
@@ -323,11 +214,16 @@ def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
         return {"kind": "stdin", "cases": [{"input": i, "output": o} for i, o in texts]}
     if all(isinstance(o, list) and len(o) == 1 for o in outputs):
         outputs = [o[0] for o in outputs]  # APPS and TACO wrap each result in a list
-    calls = [
-        {"args": i if isinstance(i, list) else [i], "output": o}
-        for i, o in zip(inputs, outputs, strict=True)
-    ]
-    return {"kind": "call", "fn_name": fn_name, "cases": calls}
+    return _calls([i if isinstance(i, list) else [i] for i in inputs], outputs, fn_name)
+
+
+def _calls(arguments: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
+    cases = [{"args": a, "output": o} for a, o in zip(arguments, outputs, strict=True)]
+    return _of_kind("call", fn_name, cases)
+
+
+def _of_kind(kind: str, fn_name: str | None, cases: list[Any]) -> dict[str, Any]:
+    return {"kind": kind, "fn_name": fn_name or None, "cases": cases}
 
 
 def _text(value: Any) -> str:
@@ -349,16 +245,54 @@ def _json(text: str) -> Any:
         raise ValueError(f"{text[:40]!r} is no JSON value") from error
 
 
-def _decode(text: str) -> Any:
-    """JSON, packed JSON, or the text itself when it is a program."""
-    if not text.strip():
-        raise ValueError("there are no tests")
+def _python_tests(source: str, fn_name: str) -> dict[str, Any]:
+    """HumanEval, LeetCodeDataset: one case for each assertion of `def check(candidate)`, or of the
+    module; one for all when there is other code among them.
+    """
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        return unpack_tests(text) or text
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits
-        raise ValueError(f"tests cannot be read: {error}") from error
-    if isinstance(value, str):
-        raise ValueError("tests are a JSON text, not an object or a list")
-    return value
+        module = ast.parse(source).body
+    except _NO_PYTHON as error:
+        raise ValueError(f"tests are neither JSON nor Python: {error}") from error
+    check = next((n for n in module if isinstance(n, ast.FunctionDef) and n.name == "check"), None)
+    body: Sequence[ast.stmt] = check.body if check else module
+    if not any(isinstance(n, ast.Assert) for b in body for n in ast.walk(b)):
+        raise ValueError("the Python tests hold no assert")
+    setup: list[ast.stmt] = []
+    if check:
+        setup = [n for n in module if n is not check and not isinstance(n, ast.Expr)]
+        setup = setup if _names(setup)[1] & _names(body)[0] else []
+        # some datasets use functions that only their own harness or their prompt defines
+        read, bound = _names([*setup, *body])
+        if unknown := read - bound - PROVIDED - {"candidate", fn_name, *dir(builtins)}:
+            raise ValueError(f"they use {sorted(unknown)[0]}, which they do not define")
+    apart = all((a.end_lineno or a.lineno) < b.lineno for a, b in itertools.pairwise(body))
+    each = apart and all(isinstance(n, ast.Assert) for n in body)
+    lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them
+    cases = [
+        {"code": _code(lines, [*setup, *p])} for p in ([[n] for n in body] if each else [body])
+    ]
+    for node in module:  # what the module itself passes to `check`, as in `check(Solution().f)`
+        match node:
+            case ast.Expr(ast.Call(func=ast.Name(id="check"), args=[what])):
+                fn_name = fn_name or ast.unparse(what)
+    return _of_kind("assert", fn_name, cases)
+
+
+def _code(lines: list[str], nodes: Sequence[ast.stmt]) -> str:
+    spans = dict.fromkeys((n.lineno - 1, n.end_lineno) for n in nodes)  # `a; b` is one line
+    texts = ("\n".join(lines[start:end]) for start, end in spans)
+    return "\n".join(textwrap.dedent(text).strip() for text in texts)
+
+
+def _names(nodes: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
+    """The names that the statements read, and the names that they bind."""
+    read, bound = set(), set()
+    for node in itertools.chain.from_iterable(map(ast.walk, nodes)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=alias):
+                bound.add(alias or name.partition(".")[0])
+    return read, bound

@@ -1,19 +1,13 @@
 """LiveCodeBench's official way to run and compare, for scores that others can be set beside.
 
-Its runner is no ordinary interpreter. It puts the whole program into a function, gives it an
-imitation of standard input that knows `read`, `readline` and `readlines` only, and collects what
-reaches `sys.stdout` as text. Programs that read or write in another way, or rely on module scope,
-fail there and pass in Python. The same imitation is rebuilt here, as a program that runs the
-program, so that it stays in the sandbox with its limits and per-test processes.
+Its runner puts the whole program into a function, gives it an imitation of standard input that
+knows `read`, `readline` and `readlines` only, and collects what reaches `sys.stdout` as text.
+Programs that read or write in another way, or rely on module scope, fail there and pass in Python.
+The same imitation is rebuilt here, as a program that runs the program, so that it stays in the
+sandbox with its limits and per-test processes; CPU time is limited instead of wall time.
 
 Lines must match one by one, as text or as lists of equal decimals; returned values must be equal
-(`compare.equal_json`), and only an outer tuple counts as a list. What differs from the official
-runner: every test has a process of its own, CPU time is limited instead of wall time, and memory is
-limited to the suite's `memory_mb`, where the official runner sets no limit.
-
-Our judge accepts ways to read and write that the official runner rejects, so its scores are a
-little higher. A comparison with published scores needs both: judge the samples again with
-`official(settings)` and put the two side by side.
+(`compare.equal_json`), and only an outer tuple counts as a list.
 """
 
 from collections.abc import Iterable

@@ -1,12 +1,11 @@
 """A program's verdict: run it on every test in the sandbox, compare outside of it.
 
 The verdict is that of the first test that fails: AC, WA, TLE (CPU or wall time), MLE, OLE, RE, CE.
-The wall limit is twice the CPU limit plus 4 s, so that a busy machine fails nobody. After
-`stop_after_timeouts` time-outs in a row the remaining tests count as timed out without being run:
-otherwise looping programs would cost more than everything else together.
+The wall limit is twice the CPU limit plus 4 s, so that a busy machine fails nobody.
 
-An assertion that is one call with its result is judged as a call (`eval.programs.assert_calls`),
-unless the result has no JSON form.
+An assertion that is one call with its result is judged as a call: that takes one process instead of
+two, and 0.4 times the CPU time. Only what JSON can say without loss is turned: results are numbers,
+texts, truth values or None, because in a list a tuple could not be told from a list.
 
 A checker test (many right answers) runs `checker` in the sandbox too, as
 `checker.py input.txt output.txt answer.txt` with the program's output also on standard input. The
@@ -14,20 +13,22 @@ output is accepted when the checker ends with status 0 and prints nothing that s
 wrong, …) on its last line. Status 3 is the checker's own failure (testlib): unscored.
 """
 
+import ast
 import json
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from configs.settings.judging import JudgeSettings
 from eval.programs import compare, lcb_runner
-from eval.programs.assert_calls import NamedCall, as_call
 from eval.records import AssertCase, CallCase, CheckerCase, StdinCase, TestSuite, Verdict
 from eval.sandbox.sandbox import Outcome, Sandbox
 from eval.sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
-from eval.sandbox.zygote.isolation import Limits
+from eval.sandbox.zygote.main import Limits
 from eval.sandbox.zygote.roles import NOT_JSON
 
 _MIB = 1 << 20
@@ -49,11 +50,19 @@ class TestsBroken(Exception):
     __test__ = False  # not a pytest class
 
 
-@dataclass(frozen=True)
-class TestResult:
-    __test__ = False  # not a pytest class
+class Result(NamedTuple):
+    """Of one test."""
+
     verdict: Verdict
     reason: str = ""
+
+
+class NamedCall(NamedTuple):
+    """A call of `function`; the last of its arguments are passed as `names`."""
+
+    function: str
+    case: CallCase
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,13 +92,13 @@ def chosen_suite(
 
 
 def limits_of(suite: TestSuite, settings: JudgeSettings) -> Limits:
-    cpu_s = suite.time_limit_s * settings.time_limit_factor
-    return Limits(
-        cpu_s=cpu_s,
-        wall_s=2 * cpu_s + 4,
-        memory=suite.memory_mb * _MIB + _INTERPRETER_BYTES,
-        output=settings.output_limit_mb * _MIB,
-    )
+    memory = suite.memory_mb * _MIB + _INTERPRETER_BYTES
+    output = settings.output_limit_mb * _MIB
+    return _limits(suite.time_limit_s * settings.time_limit_factor, memory, output)
+
+
+def _limits(cpu_s: float, memory: int, output: int) -> Limits:
+    return Limits(cpu_s=cpu_s, wall_s=2 * cpu_s + 4, memory=memory, output=output)
 
 
 def longest_seconds(suite: TestSuite, settings: JudgeSettings) -> float:
@@ -100,7 +109,8 @@ def longest_seconds(suite: TestSuite, settings: JudgeSettings) -> float:
 def judge_program(
     sandbox: Sandbox, suite: TestSuite, program: str, settings: JudgeSettings
 ) -> CodeVerdict:
-    """Run `program` on every test.
+    """Run `program` on every test, or on those until the rest count as failed: after the first
+    failure or `stop_after_timeouts` time-outs in a row, where the settings say so.
 
     Raises SandboxDied when the sandbox fails and TestsBroken when the tests do.
     """
@@ -108,51 +118,30 @@ def judge_program(
     total = len(suite.cases)
     if not total:
         raise TestsBroken("the problem has no tests")
-    limits = limits_of(suite, settings)
-    passed, results, failure = 0, list[TestResult](), ""
-    for result in _results(sandbox, suite, program, limits, settings):
+    results, timeouts = list[Result](), 0
+    for result in _results(sandbox, suite, program, settings):
         results.append(result)
-        passed += result.verdict == "AC"
-        if result.verdict == "CE":
-            return CodeVerdict("CE", 0, total, result.reason, time.monotonic() - started)
-        if result.verdict != "AC" and not failure:
-            failure = f"test {len(results)} of {total}: {result.reason}"
-        if _hopeless(results, settings):
+        timeouts = timeouts + 1 if result.verdict == "TLE" else 0
+        if settings.stop_at_first_failure and result.verdict != "AC":
             break
-    if len(results) < total:
-        failure += f" ({total - len(results)} tests not run)"
-    first = next((result for result in results if result.verdict != "AC"), TestResult("AC"))
-    return CodeVerdict(first.verdict, passed, total, failure, time.monotonic() - started)
-
-
-def _hopeless(results: list[TestResult], settings: JudgeSettings) -> bool:
-    """Whether the remaining tests count as failed without being run."""
-    limit = settings.stop_after_timeouts or len(results) + 1
-    timeouts = len(results) >= limit and all(r.verdict == "TLE" for r in results[-limit:])
-    return timeouts or (settings.stop_at_first_failure and results[-1].verdict != "AC")
-
-
-def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> TestResult | None:
-    try:
-        source = program.lstrip("\ufeff").encode()
-    except UnicodeEncodeError:
-        return TestResult("CE", "the program is not valid Unicode")
-    generous = Limits(
-        cpu_s=_COMPILE_CPU_S,
-        wall_s=2 * _COMPILE_CPU_S + 4,
-        memory=max(limits["memory"], 1024 * _MIB),
-        output=max(limits["output"], 64 * _MIB),
-    )
-    outcome = sandbox.compile(source, generous)
-    if outcome.status == 0:
-        return None
-    return TestResult("CE", outcome.last_error_line or "the compiler ran out of time or memory")
+        if settings.stop_after_timeouts == timeouts:
+            break
+    passed = sum(result.verdict == "AC" for result in results)
+    failed = [(i, result) for i, result in enumerate(results, 1) if result.verdict != "AC"]
+    number, first = failed[0] if failed else (0, Result("AC"))
+    reason = first.reason
+    if failed and first.verdict != "CE":
+        reason = f"test {number} of {total}: {reason}"
+        if len(results) < total:
+            reason += f" ({total - len(results)} tests not run)"
+    return CodeVerdict(first.verdict, passed, total, reason, time.monotonic() - started)
 
 
 def _results(
-    sandbox: Sandbox, suite: TestSuite, program: str, limits: Limits, settings: JudgeSettings
-) -> Iterator[TestResult]:
+    sandbox: Sandbox, suite: TestSuite, program: str, settings: JudgeSettings
+) -> Iterator[Result]:
     """Of every test, or that the program does not compile."""
+    limits = limits_of(suite, settings)
     same_json, function = compare.same_json, suite.fn_name or ""
     error = _compile_error(sandbox, program, limits)
     if settings.comparator == "livecodebench" and not error and suite.kind in ("stdin", "call"):
@@ -175,97 +164,151 @@ def _results(
             yield result
 
 
+def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> Result | None:
+    try:
+        source = program.lstrip("\ufeff").encode()
+    except UnicodeEncodeError:
+        return Result("CE", "the program is not valid Unicode")
+    memory, output = max(limits["memory"], 1024 * _MIB), max(limits["output"], 64 * _MIB)
+    outcome = sandbox.compile(source, _limits(_COMPILE_CPU_S, memory, output))
+    if outcome.status == 0:
+        return None
+    return Result("CE", outcome.last_error_line or "the compiler ran out of time or memory")
+
+
 def _judge_stdin(
     sandbox: Sandbox,
     case: StdinCase | CheckerCase,
     limits: Limits,
     same_text: Callable[[str, str], bool],
-) -> TestResult:
+) -> Result:
     limits = _with_room(limits, 2 * len(case.output) + 65_536)
     outcome = sandbox.run(case.input.encode("utf-8", "surrogatepass"), limits)
-    failure = _failure(outcome, limits)
-    if failure:
+    if failure := _failure(outcome, limits):
         return failure
     if isinstance(case, CheckerCase):
         return _ask_checker(sandbox, case, outcome.stdout, limits)
     if same_text(outcome.stdout.decode("utf-8", "replace"), case.output):
-        return TestResult("AC")
-    return TestResult("WA", "wrong output" if outcome.stdout.strip() else "no output")
+        return Result("AC")
+    return Result("WA", "wrong output" if outcome.stdout.strip() else "no output")
 
 
-def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> TestResult:
-    expected = case.output.encode("utf-8", "surrogatepass")
-    said = _checked(sandbox, case, output, limits)
-    if _has_failed(said):
+def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Result:
+    given, expected = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
+
+    def checked(output: bytes) -> tuple[Outcome, bool]:
+        """What the checker says, and whether it failed itself."""
+        files = {"input.txt": given, "output.txt": output, "answer.txt": expected}  # as in argv
+        room = _with_room(limits, max(map(len, files.values())) + _MIB)
+        said = sandbox.check(case.checker, files, room)
+        return said, said.timed_out or said.exit_code == _CHECKER_FAILED
+
+    said, failed = checked(output)
+    if failed:
         # Whose fault? A checker that fails on the expected output too cannot judge anybody.
-        if output == expected or _has_failed(_checked(sandbox, case, expected, limits)):
+        if output == expected or checked(expected)[1]:
             raise TestsBroken(f"the checker failed: {said.last_error_line or 'no message'}")
-        return TestResult("WA", "the checker fails on this output, and not on the expected one")
+        return Result("WA", "the checker fails on this output, and not on the expected one")
     last = said.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
     if said.exit_code == 0 and last not in _NO:
-        return TestResult("AC")
-    return TestResult("WA", f"the checker says: {last[:200] or said.last_error_line or 'no'}")
-
-
-def _checked(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Outcome:
-    given, answer = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
-    files = {"input.txt": given, "output.txt": output, "answer.txt": answer}  # in argv's order
-    room = _with_room(limits, max(map(len, files.values())) + _MIB)
-    return sandbox.check(case.checker, files, room)
+        return Result("AC")
+    return Result("WA", f"the checker says: {last[:200] or said.last_error_line or 'no'}")
 
 
 def _with_room(limits: Limits, output: int) -> Limits:
     return Limits(**{**limits, "output": max(limits["output"], output)})
 
 
-def _has_failed(said: Outcome) -> bool:
-    return said.timed_out or said.exit_code == _CHECKER_FAILED
-
-
 def _judge_call(
     sandbox: Sandbox, call: NamedCall, limits: Limits, same_json: Callable[[bytes, Any], bool]
-) -> TestResult:
+) -> Result:
     function, case, names = call
     given = {"args": case.args, "names": names} if names else case.args
     outcome = sandbox.call(function, json.dumps(given).encode(), limits)
-    failure = _failure(outcome, limits)
-    if failure:
+    if failure := _failure(outcome, limits):
         return failure
     if not outcome.result:
-        return TestResult("WA", "the program ended before it returned a value")
+        return Result("WA", "the program ended before it returned a value")
     if same_json(outcome.result, case.output):
-        return TestResult("AC")
-    return TestResult("WA", "wrong value returned")
+        return Result("AC")
+    return Result("WA", "wrong value returned")
 
 
 def _judge_assert(
     sandbox: Sandbox, function: str | None, case: AssertCase, limits: Limits
-) -> TestResult:
+) -> Result:
     program, tests = sandbox.asserts(case.code, function, limits)
     if tests.timed_out or program.cpu_s > limits["cpu_s"]:
-        return TestResult("TLE", f"{program.cpu_s:.2f} s CPU, {tests.wall_s:.2f} s wall")
+        return Result("TLE", f"{program.cpu_s:.2f} s CPU, {tests.wall_s:.2f} s wall")
     error = tests.last_error_line
     if tests.exit_code == CANNOT_CROSS:
         raise TestsBroken(error)
     if tests.exit_code == PROGRAM_RAISED:
         # The program's own end says more, unless it was ended because the tests were over.
         own = _failure(program, limits) if program.exit_code > 0 else None
-        return own or TestResult("MLE" if error.startswith("MemoryError") else "RE", error)
+        return own or Result("MLE" if error.startswith("MemoryError") else "RE", error)
     if tests.exit_code == 1 and error.startswith("AssertionError"):
-        return TestResult("WA", error)
-    return _failure(tests, limits) or TestResult("AC")
+        return Result("WA", error)
+    return _failure(tests, limits) or Result("AC")
 
 
-def _failure(outcome: Outcome, limits: Limits) -> TestResult | None:
+def _failure(outcome: Outcome, limits: Limits) -> Result | None:
     """How a process failed by itself, whatever it wrote; None when it ended well."""
     if outcome.timed_out or outcome.cpu_s > limits["cpu_s"]:
-        return TestResult("TLE", f"{outcome.cpu_s:.2f} s CPU, {outcome.wall_s:.2f} s wall")
+        return Result("TLE", f"{outcome.cpu_s:.2f} s CPU, {outcome.wall_s:.2f} s wall")
     if max(len(outcome.stdout), len(outcome.result)) >= limits["output"]:
-        return TestResult("OLE", f"{limits['output'] / _MIB:.0f} MiB of output")
+        return Result("OLE", f"{limits['output'] / _MIB:.0f} MiB of output")
     if outcome.exit_code == 0:
         return None
     error = outcome.last_error_line
     out_of_memory = error.startswith(("MemoryError", "numpy.core._exceptions._ArrayMemoryError"))
     if out_of_memory or outcome.exit_code == -9:
-        return TestResult("MLE", error or f"killed at {outcome.peak_kb // 1024} MiB")
-    return TestResult("RE", error or f"exit status {outcome.exit_code}")
+        return Result("MLE", error or f"killed at {outcome.peak_kb // 1024} MiB")
+    return Result("RE", error or f"exit status {outcome.exit_code}")
+
+
+def as_call(case: AssertCase, fn_name: str | None) -> NamedCall | None:
+    """The call, where the assertion is nothing else. `candidate` means `fn_name`."""
+    call = _parsed(case.code)
+    if call is None or call.function != "candidate":
+        return call
+    name = (fn_name or "").rpartition(".")[2]
+    return call._replace(function=name) if name else None
+
+
+_LONGEST_PARSED = 1 << 20  # characters: this process has no limit of its own
+
+
+@lru_cache(maxsize=4096)
+def _parsed(code: str) -> NamedCall | None:
+    """The call of `assert f(…) == literal` or `assert Solution().f(…) == literal`."""
+    if len(code) > _LONGEST_PARSED:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            body = ast.parse(code).body
+        match body:
+            case [ast.Assert(ast.Compare(ast.Call(func, args, keywords), [ast.Eq()], [right]))]:
+                names = [keyword.arg for keyword in keywords]
+            case _:
+                return None
+        match func:
+            case ast.Name(name) | ast.Attribute(ast.Call(ast.Name("Solution"), [], []), name):
+                nodes = (*args, *(keyword.value for keyword in keywords), right)
+            case _:
+                return None
+        *given, output = map(ast.literal_eval, nodes)
+        if None in names or isinstance(output, list | dict) or not _is_json([*given, output]):
+            return None
+        return NamedCall(name, CallCase(args=tuple(given), output=output), tuple(map(str, names)))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    return value is None or isinstance(value, str | bool | int | float)

@@ -9,17 +9,14 @@ those bytes and the kernel's word (wait status, CPU time, peak memory).
 | bubblewrap | empty root, no network, own PIDs | PID and mount namespace, seccomp, rlimits |
 | none | not isolated | rlimits, a cleared folder |
 
-As root the tests also switch to a user id of the worker's own. The interpreter is bound at a
-neutral path, because it may live below a home that only its owner can enter.
+As root the tests also switch to a user id of the worker's own.
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -29,12 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from eval.sandbox.errors import SandboxDied, SandboxUnavailable
-from eval.sandbox.system_calls import seccomp_program
-from eval.sandbox.zygote.isolation import Isolation, Limits
-from eval.sandbox.zygote.main import Ended, Spawn
+from eval.sandbox import SandboxDied, SandboxUnavailable
+from eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_program
+from eval.sandbox.zygote.main import Ended, Isolation, Limits, Spawn
 
-_ZYGOTE = ("isolation", "values", "roles", "asserts", "main")  # in import order
+_ZYGOTE = ("values", "roles", "asserts", "main")  # in import order
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
 _STACK_BYTES = 512 << 20
@@ -47,10 +43,8 @@ import os
 os.register_at_fork = lambda **_: None
 import json, socket, sys, types
 control = socket.socket(fileno=0)
-package = types.ModuleType("eval.sandbox.zygote")
-sys.modules["eval"] = types.ModuleType("eval")
-sys.modules["eval.sandbox"] = types.ModuleType("eval.sandbox")
-sys.modules[package.__name__] = package
+for name in ("eval", "eval.sandbox", "eval.sandbox.zygote"):
+    sys.modules[name] = package = types.ModuleType(name)
 for name, source in json.loads(control.recv(1 << 17)):
     module = types.ModuleType(package.__name__ + "." + name)
     sys.modules[module.__name__] = module
@@ -58,17 +52,7 @@ for name, source in json.loads(control.recv(1 << 17)):
     exec(compile(source, name + ".py", "exec"), vars(module))
 module.main(control)
 """
-_FLAGS = ("-s", "-S", "-P", "-c", _BOOTSTRAP)
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-_PACKAGES = ("numpy", "sortedcontainers")
-_SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin")
-_CAPABILITIES = ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL")
-_ENVIRONMENT = {
-    **{"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"},
-    **{"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
-    **{"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-    "LD_BIND_NOW": "1",  # or each child resolves the same symbols again
-}
+_ARGUMENTS = ("-s", "-S", "-P", "-c", _BOOTSTRAP)
 
 
 @dataclass(frozen=True)
@@ -92,8 +76,7 @@ class Outcome:
 
     @property
     def last_error_line(self) -> str:
-        lines = self.stderr[-_STDERR_TAIL:].decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
+        return _last_line(self.stderr)
 
 
 class Sandbox:
@@ -117,33 +100,32 @@ class Sandbox:
 
     def start(self) -> None:
         """Start the interpreter. Raises SandboxDied when it is killed meanwhile."""
+        how = Isolation(namespaces=True, uid=None, seccomp="", folder="/tmp")
         if self.backend == "bubblewrap":
-            uid = 61_000 + os.getpid() % 4_000 if os.geteuid() == 0 else None
-            how = Isolation(
-                namespaces=True, uid=uid, seccomp=seccomp_program().hex(), folder="/tmp"
-            )
-            command, environment = _bubblewrap(), {}
+            how["seccomp"] = seccomp_program().hex()
+            how["uid"] = 61_000 + os.getpid() % 4_000 if os.geteuid() == 0 else None
+            command, environment = bubblewrap(_ARGUMENTS), {}
         else:
             self._folder = tempfile.TemporaryDirectory(
                 prefix="klear-sandbox-", ignore_cleanup_errors=True
             )
-            how = Isolation(namespaces=False, uid=None, seccomp="", folder=self._folder.name)
-            command = [str(Path(sys.executable).resolve()), *_FLAGS]
-            site = dict.fromkeys(str(package.parent) for package in _package_folders())
-            environment = _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(site)}
+            how["namespaces"], how["folder"] = False, self._folder.name
+            command = [str(Path(sys.executable).resolve()), *_ARGUMENTS]
+            site = dict.fromkeys(str(package.parent) for package in package_folders())
+            environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(site)}
         with contextlib.suppress(ValueError, OSError):  # deep recursion in C needs stack
             hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
             resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, hard))
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            cwd="/",
-            stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        theirs.close()
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd="/",
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
         zygote = Path(__file__).parent / "zygote"
         sources = [(name, (zygote / f"{name}.py").read_text()) for name in _ZYGOTE]
         try:
@@ -155,15 +137,13 @@ class Sandbox:
                 self._process.wait(_DYING_S)
             status = self._process.poll()
             self._process.kill()
-            errors = self._process.communicate()[1]
+            said = _last_line(self._process.communicate()[1]) or "it ended without a message"
             self.close()
             if status in _KILLED:
                 raise SandboxDied("while it started") from None
-            last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
             raise SandboxUnavailable(
-                f"{self.backend} cannot isolate on this machine "
-                f"({last or 'it ended without a message'}): allow user namespaces (in a container: "
-                "--privileged or --cap-add=SYS_ADMIN)"
+                f"{self.backend} cannot isolate on this machine ({said}): allow user namespaces "
+                "(in a container: --privileged or --cap-add=SYS_ADMIN)"
             ) from None
 
     def close(self) -> None:
@@ -171,7 +151,7 @@ class Sandbox:
         if self._control is not None:
             self._control.close()
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.kill()
             self._process.wait()
             if self._process.stderr:
                 self._process.stderr.close()
@@ -207,16 +187,16 @@ class Sandbox:
     def _run(self, processes: list[tuple[Any, ...]], limits: Limits) -> list[Outcome]:
         """Each process: its role, argument, standard input, and what the role reads on descriptor 3
         (b"": it writes a result there)."""
+        if self._control is None:
+            raise SandboxDied("the sandbox is closed")
         fds: list[int] = []
         spawns: list[Spawn] = []
         for role, argument, stdin, *extra in processes:
-            mine = [_memory_file(stdin), _memory_file(), _memory_file(), *map(_memory_file, extra)]
+            mine = [_memory_file(data) for data in (stdin, b"", b"", *extra)]
             indices = list(range(len(fds), len(fds) + len(mine)))
             spawns.append(Spawn(role=role, argument=argument, fds=indices, limits=limits))
             fds += mine
         try:
-            if self._control is None:
-                raise SandboxDied("the sandbox is closed")
             try:
                 socket.send_fds(self._control, [json.dumps(spawns).encode()], fds)
             except OSError as error:
@@ -245,51 +225,7 @@ class Sandbox:
         return json.loads(data)
 
 
-def _package_folders() -> list[Path]:
-    """What solutions may import beside the standard library, with the libraries it needs."""
-    found: list[Path] = []
-    for name in _PACKAGES:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin is not None:
-            package = Path(spec.origin).parent
-            found += [f for f in (package, package.with_name(f"{name}.libs")) if f.is_dir()]
-    return found
-
-
-def _bubblewrap() -> list[str]:
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        raise SandboxUnavailable("bubblewrap is not installed: apt-get install bubblewrap")
-    command = [bwrap, "--die-with-parent", "--new-session", "--clearenv", "--unshare-pid"]
-    command += ["--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    if os.geteuid() != 0:
-        command += ["--unshare-user"]
-    for path in map(Path, _SYSTEM):
-        if path.is_symlink():
-            command += ["--symlink", os.readlink(path), str(path)]
-        elif path.is_dir():
-            command += ["--ro-bind", str(path), str(path)]
-    environment = _ENVIRONMENT | {"PYTHONPATH": "/packages"}
-    prefix, executable = Path(sys.base_prefix).resolve(), Path(sys.executable).resolve()
-    if not prefix.is_relative_to("/usr"):
-        command += ["--ro-bind", str(prefix), "/python"]
-        executable = Path("/python") / executable.relative_to(prefix)
-        environment["LD_LIBRARY_PATH"] = "/python/lib"
-    command += ["--perms", "0755", "--dir", "/packages"]
-    for package in _package_folders():
-        command += ["--ro-bind", str(package), f"/packages/{package.name}"]
-    command += ["--perms", "0755", "--dir", "/dev"]  # closed to other users otherwise
-    for device in _DEVICES:
-        command += ["--dev-bind", device, device]
-    command += ["--dir", "/tmp", "--remount-ro", "/", "--chdir", "/tmp", "--cap-drop", "ALL"]
-    for capability in _CAPABILITIES:
-        command += ["--cap-add", f"CAP_{capability}"]
-    for name, value in environment.items():
-        command += ["--setenv", name, value]
-    return [*command, "--", str(executable), *_FLAGS]
-
-
-def _memory_file(data: bytes = b"") -> int:
+def _memory_file(data: bytes) -> int:
     fd = os.memfd_create("klear", os.MFD_CLOEXEC)
     view = memoryview(data)
     while view:
@@ -299,9 +235,12 @@ def _memory_file(data: bytes = b"") -> int:
 
 
 def _outcome(ended: Ended, fds: list[int]) -> Outcome:
-    if not ended.isolated:
-        message = os.pread(fds[2], _STDERR_TAIL, 0).decode("utf-8", "replace").strip()
-        raise SandboxDied(f"a test could not be isolated: {message[-300:]}")
     contents = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds[1:]]
-    stdout, stderr, result = (*contents, b"")[:3]
-    return Outcome(*ended[:5], stdout, stderr, result)
+    if not ended.isolated:
+        raise SandboxDied(f"a test could not be isolated: {_last_line(contents[1])}")
+    return Outcome(*ended[:5], *contents)
+
+
+def _last_line(errors: bytes) -> str:
+    lines = errors[-_STDERR_TAIL:].decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:300] if lines else ""

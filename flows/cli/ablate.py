@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from configs.settings.ablation import ablations, load_ablation
-from flows.cli.run import prepare_plan, prepare_run
+from flows.cli.run import prepare_plan, prepare_run, run_shown
 
 RESULTS = Path("configs/ablations/RESULTS.md")
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -34,7 +34,15 @@ def ablate(
         results: Write one page of what all experiments found so far, configs/ablations/RESULTS.md.
     """
     if results:
-        return _write_results(RESULTS, profile)
+        machine = prepare_plan()
+        from tasks.ablation.results import write_results
+        from tasks.store.shared import open_store
+
+        specs = [spec for one in ablations() if profile in (spec := load_ablation(one)).scales]
+        done = write_results(open_store(machine), RESULTS, profile, specs)
+        beside = RESULTS.with_suffix(".jsonl").name
+        print(f"wrote {RESULTS} and {beside}: {done} of {len(specs)} experiments")
+        return 0
     if not name:
         for known in ablations():
             spec = load_ablation(known)
@@ -53,31 +61,6 @@ def ablate(
         return 0
     prepare_run()
     from flows.ablation import ablation
-    from flows.cli.display import run_shown
 
     title = f"klear ablate {name} ({profile}, {seeds} seeds)"
     return run_shown(title, lambda: ablation(name, profile, seeds, concurrent))
-
-
-def _write_results(path: Path, profile: str) -> int:
-    """The page, and beside it (.jsonl) what it is made of: that of other stores counts as well."""
-    machine = prepare_plan()
-    from tasks.ablation import finished
-    from tasks.ablation.pages import Experiment, results_page
-    from tasks.store.shared import open_store
-
-    store, beside = open_store(machine), path.with_suffix(".jsonl")
-    specs = [spec for name in ablations() if profile in (spec := load_ablation(name)).scales]
-    here = [found for spec in specs if (found := finished.newest(store, spec, profile))]
-    known = finished.united([*here, *finished.read_finished(beside)])
-    best = [(spec, finished.best(spec, profile, *known)) for spec in specs]
-    experiments = [
-        Experiment(spec, f.outcome, finished.cost_of([f]), f.made) if f else Experiment(spec)
-        for spec, f in best
-    ]
-    done = [f for _, f in best if f]
-    page = results_page(profile, experiments, finished.cost_of(done))
-    path.write_text(page.markdown(), encoding="utf-8")
-    finished.write_finished(beside, known)
-    print(f"wrote {path} and {beside.name}: {len(done)} of {len(specs)} experiments")
-    return 0

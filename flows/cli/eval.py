@@ -1,13 +1,14 @@
 """`klear eval MODEL_OR_URL --bench aime24,lcb_v6 --k 8`: any model, any benchmark, one protocol.
 
-No server is needed. The same command goes on after a kill and prints finished scores at once.
+Stages of the store, without a server: each benchmark is collected once, then the model is scored.
+The same command goes on after a kill and prints finished scores at once.
 """
 
 import errno
 import importlib.util
-import ipaddress
 import os
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,24 +18,20 @@ from urllib.parse import urlsplit
 from cyclopts import Parameter
 from pydantic import ValidationError
 
+from configs.loading import apply_override
+from configs.machine import load_machine
+from configs.settings.engines import url_without_secret
 from configs.settings.evaluation import WITH_FORMAT, BenchmarkProtocol, Evaluation, named_protocols
 from configs.settings.explain import ConfigError, explain, nearest
-from configs.settings.overrides import apply_override
 from eval.row_files import SUFFIXES
-from eval.sandbox.errors import SandboxUnavailable
+from eval.sandbox import SandboxUnavailable
 from tasks.stage.child import ChildFailed
 from training.engines.interface import EngineError
 
 FAILED = 1
-ROOM = "make room and run again; every answer so far is kept"
-SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens")
+FULL = "make room and run again; every answer so far is kept"
+SAMPLING = ("temperature", "top_p", "max_tokens")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-INSTEAD = {
-    "engine": "--engine",
-    "engine_runtime": "--set engine.runtime.…",
-    "yarn_factor": "--yarn",
-}
-"""Settings of the stage `evaluate` that `klear eval` does not read, and what it reads."""
 
 
 @Parameter(name="*")
@@ -48,8 +45,6 @@ class Options:
     """Samples a problem; default: the paper's, 64 and 8."""
     files: tuple[str, ...] = ()
     """Read the problems of NAME from a local file, NAME=PATH (repeatable)."""
-    root: Path | None = None
-    """Folder with NAME.jsonl or NAME/, not the hub."""
     limit: int | None = None
     """The first N problems of each benchmark only."""
     served: Annotated[str, Parameter("--model")] = ""
@@ -62,22 +57,14 @@ class Options:
     """Default: 0.6."""
     top_p: float | None = None
     """Default: 0.95."""
-    top_k: int | None = None
-    """Default: off."""
-    repetition_penalty: float | None = None
-    """Default: off."""
     max_tokens: int | None = None
     """Longest answer; default: 32768."""
-    yarn: float | None = None
-    """2.5 with --max-tokens 65536: the 64K budget."""
     question: str | None = None
     """What is asked; {prompt} is the problem's, {format} how to answer it."""
-    seed: int | None = None
-    """Default: 1234."""
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = ()
-    """Any other setting: --set engine.runtime.concurrency=256 (repeatable)."""
+    """Any other setting: --set engine.yarn_factor=2.5 (repeatable)."""
     out: Path | None = None
-    """Default: a folder of .klear/eval by settings."""
+    """Also copy the results to this folder."""
 
 
 def evaluate(model: str, /, *, options: Options) -> int:
@@ -87,72 +74,101 @@ def evaluate(model: str, /, *, options: Options) -> int:
         model: Checkpoint folder, hub id, or URL of an OpenAI-compatible endpoint.
     """
     try:
-        evaluation, files = settings_of(model, options)
-        from flows.evaluation import EvalRequest, evaluate_now
-
-        return evaluate_now(EvalRequest(evaluation, files, options.limit, options.out))
-    except ConfigError as error:
-        raise ConfigError(f"klear eval: {problem}" for problem in error.problems) from error
+        evaluation = settings_of(model, options)
+        return _scored(evaluation, options)
     except (OSError, EngineError, ChildFailed, SandboxUnavailable, ValueError) as error:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = f"{os.strerror(errno.ENOSPC)}: {ROOM}" if full else error
+        why = f"{os.strerror(errno.ENOSPC)}: {FULL}" if full else error
         print(f"klear eval: {why}", file=sys.stderr)
         return FAILED
 
 
-def settings_of(model: str, options: Options) -> tuple[Evaluation, dict[str, Path]]:
-    """What is evaluated, and the local files of its sources: those of other sources are the hub's.
+def _scored(evaluation: Evaluation, options: Options) -> int:
+    """Compute what is not in the store yet, and print the scores."""
+    from rich.console import Console
 
-    Raises ConfigError with every mistake, EngineError when an endpoint cannot be reached.
-    """
-    problems = [
-        f"--{name} {value}: at least 1"
-        for name, value in (("k", options.k), ("limit", options.limit))
-        if value is not None and value < 1
+    from flows.cli.run import Terminal
+    from tasks.models import any_model
+    from tasks.report.results import read_results
+    from tasks.stage.run import Run, active
+    from tasks.store.shared import open_store
+
+    files = {name: Path(path) for name, path in evaluation.files.items()}
+    ours = {n: f for n, f in files.items() if any_model.problems_of_file(f, n) is not None}
+    evaluation = any_model.identified(evaluation).model_copy(
+        update={"files": {n: str(f) for n, f in ours.items()}}
+    )
+    if options.out is not None:
+        _check_out(options.out, evaluation)
+    to_collect = [
+        any_model.settings_to_collect(name, files.get(name))
+        for name in dict.fromkeys(p.source or p.name for p in evaluation.evaluate.protocols)
+        if name not in ours
     ]
-    if options.root is not None and not options.root.is_dir():
-        problems.append(f"--root {options.root}: no such folder")
+    store = open_store(load_machine())
+    with Terminal(Console(stderr=True)) as display, active(Run(store=store, display=display)):
+        collected = [any_model.benchmark(settings=settings) for settings in to_collect]
+        found = any_model.eval_model(*collected, settings=evaluation)
+    folder = found.folder
+    if options.out is not None:
+        folder = shutil.copytree(folder, options.out, dirs_exist_ok=True)
+    print(any_model.results_text(read_results(folder), found.metrics))
+    print(f"results: {folder / 'results.json'}")
+    if (folder / any_model.PAGE).exists():
+        print(f"beside Table 1: {folder / any_model.PAGE}")
+    return 0
+
+
+def _check_out(out: Path, evaluation: Evaluation) -> None:
+    """Refuse a folder that holds anything but what these settings made."""
+    from tasks.store.store import UnusableManifest, read_manifest
+
+    try:
+        fits = read_manifest(out).settings == evaluation.model_dump(mode="json")
+    except UnusableManifest:
+        fits = not out.exists() or not any(out.iterdir())
+    if not fits:
+        raise ConfigError(
+            [f"--out {out} holds another evaluation, or other files: name another folder"]
+        )
+
+
+def settings_of(model: str, options: Options) -> Evaluation:
+    """What is evaluated. Raises ConfigError with every mistake, EngineError when an endpoint cannot
+    be reached."""
+    problems: list[str] = []
     files = _files(options.files, problems)
     protocols = _protocols(options, files, problems)
     engine = (_endpoint if "://" in model else _checkpoint)(model, options, problems)
     if problems:
         raise ConfigError(problems)
-    evaluate = {
-        "protocols": [p.model_dump() for p in protocols],
-        "sampling": {n: v for n in SAMPLING if (v := getattr(options, n)) is not None},
-        **({} if options.seed is None else {"seed": options.seed}),
+    data: dict[str, Any] = {
+        "engine": engine,
+        "evaluate": {
+            "protocols": [p.model_dump() for p in protocols],
+            "sampling": {n: v for n in SAMPLING if (v := getattr(options, n)) is not None},
+        },
+        "files": {name: str(path.absolute()) for name, path in files.items()},
+        "limit": options.limit,
     }
-    data: dict[str, Any] = {"engine": engine, "evaluate": evaluate}
     for text in options.overrides:
         apply_override(data, text)
     try:
-        evaluation = Evaluation.model_validate(data)
+        return Evaluation.model_validate(data)
     except ValidationError as error:
         raise ConfigError(explain(error, Evaluation)) from error
-    if unread := INSTEAD.keys() & evaluation.evaluate.model_fields_set:
-        raise ConfigError([f"evaluate.{name}: use {INSTEAD[name]}" for name in sorted(unread)])
-    if options.root is not None:
-        from tasks.models.benchmark_files import find_below
-
-        try:
-            for source in sorted({p.source for p in protocols} - set(files)):
-                files[source] = find_below(options.root, source)[0]
-        except FileNotFoundError as error:
-            raise ConfigError([str(error)]) from error
-    return evaluation, files
 
 
 def _files(texts: tuple[str, ...], problems: list[str]) -> dict[str, Path]:
+    """Source → local file."""
     found = {}
     for text in texts:
-        name, equals, path = text.partition("=")
-        if not equals or not Path(path).is_file():
-            problems.append(f"--files {text}: write NAME=PATH of a file that exists")
-        elif not path.endswith(SUFFIXES):
-            problems.append(f"--files {text}: none of {', '.join(SUFFIXES)}")
-        else:
-            known = named_protocols().get(name)
-            found[known.source if known else name] = Path(path)
+        name, _, path = text.partition("=")
+        if not Path(path).is_file() or not path.endswith(SUFFIXES):
+            ends = ", ".join(SUFFIXES)
+            problems.append(f"--files {text}: write NAME=PATH of a file that exists ({ends})")
+        known = named_protocols().get(name)
+        found[known.source if known else name] = Path(path)
     return found
 
 
@@ -193,38 +209,23 @@ def _checkpoint(model: str, options: Options, problems: list[str]) -> dict[str, 
         )
     on_gpu = Path("/dev/nvidiactl").exists() and importlib.util.find_spec("vllm") is not None
     kind = options.engine or ("vllm" if on_gpu else "transformers")
-    engine = {"kind": kind, "model": str(places[0].absolute()) if places else model}
-    return engine if options.yarn is None else {**engine, "yarn_factor": options.yarn}
+    return {"kind": kind, "model": str(places[0].absolute()) if places else model}
 
 
 def _endpoint(address: str, options: Options, problems: list[str]) -> dict[str, Any]:
-    for name, value in (("engine", options.engine), ("yarn", options.yarn)):
-        if value is not None:
-            problems.append(f"--{name}: an endpoint decides that itself")
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        problems.append(f"{address}: a URL must start with http:// or https://")
-    if parts.username or parts.password or parts.query:
-        problems.append("the URL must hold no user, password or query: see --api-key-env")
-    url = address.rstrip("/") + ("/v1" if parts.path in ("", "/") else "")
-    in_a_block = any(o.startswith("engine.api_key_block=") for o in options.overrides)
-    key = os.environ.get(options.api_key_env, "")
-    if not key and not _is_local(parts.hostname or "") and not in_a_block:
-        problems.append(f"{url} needs a key: set the environment variable {options.api_key_env}")
-    if in_a_block and not options.served:
-        problems.append("with a key in a Prefect block, name the model by --model")
+    """An address, and the model that is asked there: the only one, unless it is named."""
+    if options.engine is not None:
+        problems.append("--engine: an endpoint decides that itself")
+    try:
+        url_without_secret("the URL", address, "see --api-key-env")
+    except ValueError as error:
+        problems.append(str(error))
     if problems:
         return {}
-    variable = options.api_key_env if key else ""
-    model = options.served or _only_model(url, key)
-    return {"kind": "openai", "model": model, "base_url": url, "api_key_env": variable}
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    url = address.rstrip("/") + ("/v1" if urlsplit(address).path in ("", "/") else "")
+    key = os.environ.get(options.api_key_env, "")
+    engine = {"kind": "openai", "base_url": url, "api_key_env": options.api_key_env if key else ""}
+    return {**engine, "model": options.served or _only_model(url, key)}
 
 
 def _only_model(url: str, key: str) -> str:

@@ -39,20 +39,17 @@ def judge(
         sandbox: Short for --set sandbox=….
         workers: Judge workers (0: one per core).
     """
+    from eval.judge.files import judge_files, run_stream
+
     chosen = [f"sandbox={sandbox}"] if sandbox else []
     chosen += [] if workers is None else [f"runtime.workers={workers}"]
     settings = load_group(JudgeSettings, [*overrides, *chosen])
-    if stream:
-        if problems or samples or out:
-            raise ConfigError(["--stream reads standard input and takes no files"])
-        from eval.judge.files import run_stream
-
+    if stream and not (problems or samples or out):
         lines = io.TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n")
-        return run_stream(lines, sys.stdout, settings)
-    if not (problems and samples and out):
-        raise ConfigError(["klear judge needs --problems, --samples and --out, or --stream"])
-    from eval.judge.files import judge_files
-
+        run_stream(lines, sys.stdout, settings)
+        return 0
+    if stream or not (problems and samples and out):
+        raise ConfigError(["klear judge needs --problems, --samples and --out, or --stream alone"])
     verdicts = judge_files(problems, samples, out, settings)
     found = ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
     print(f"{verdicts.total()} answers judged: {found or 'none'}; scores in {out}", file=sys.stderr)
@@ -68,7 +65,7 @@ def check(*, sandbox: str = "") -> int:
     Args:
         sandbox: The backend that must work; default: that of judging.
     """
-    from eval.sandbox.selftest import check_sandbox
+    from eval.programs.tested_sandbox import check_sandbox
 
     chosen = [f"sandbox={sandbox}"] if sandbox else []
     text, code = check_sandbox(load_group(JudgeSettings, chosen).sandbox)

@@ -11,23 +11,20 @@ from cyclopts import App, CycloptsError, Parameter
 
 OK, FAILED, WRONG_USAGE = 0, 1, 2
 COMMANDS = {
-    "up": ("servers:up", "start Prefect, MLflow and a worker on this machine"),
-    "down": ("servers:down", "end what `klear up` started"),
-    "serve": ("servers:serve", "one server or the worker in the foreground, for containers"),
-    "run": ("run:run", "run a profile; finished stages are reused"),
-    "plan": ("run:plan", "what a run would reuse, resume and compute, and why"),
-    "status": ("servers:status", "servers, latest runs and finished stages"),
-    "lineage": ("store:lineage", "the chain behind a score, a checkpoint or any result"),
-    "store": ("store:store", "list, measure, verify and clean the store"),
-    "doctor": ("servers:check", "check versions, sandbox, ports, disk, memory and GPU"),
-    "judge": ("judge:judge", "judge answers to problems"),
-    "sandbox": ("judge:sandbox", "check: does this machine isolate programs?"),
-    "decontaminate": (
-        "decontaminate:decontaminate",
-        "remove problems that share n-grams with benchmarks",
-    ),
-    "ablate": ("ablate:ablate", "repeat a table or figure of the paper, with intervals"),
-    "eval": ("eval:evaluate", "score any model on benchmarks"),
+    "up": ("servers.servers:up", "start Prefect, MLflow and a worker on this machine"),
+    "down": ("servers.servers:down", "end what `klear up` started"),
+    "serve": ("servers.servers:serve", "a server or worker in the foreground, for containers"),
+    "run": ("cli.run:run", "run a profile; finished stages are reused"),
+    "plan": ("cli.run:plan", "what a run would reuse, resume and compute, and why"),
+    "status": ("cli.store:status", "servers, latest runs and finished stages"),
+    "lineage": ("cli.store:lineage", "the chain behind a score, a checkpoint or any result"),
+    "store": ("cli.store:store", "list, measure, verify and clean the store"),
+    "doctor": ("servers.doctor:doctor", "check versions, sandbox, ports, disk and GPU"),
+    "judge": ("cli.judge:judge", "judge answers to problems"),
+    "sandbox": ("cli.judge:sandbox", "check: does this machine isolate programs?"),
+    "decontaminate": ("cli.decontaminate:decontaminate", "remove problems that benchmarks share"),
+    "ablate": ("cli.ablate:ablate", "repeat a table or figure of the paper, with intervals"),
+    "eval": ("cli.eval:evaluate", "score any model on benchmarks"),
 }
 
 
@@ -44,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error=False,
     )
     for name, (function, text) in COMMANDS.items():
-        app.command(f"flows.cli.{function}", name=name, help=text)
+        app.command(f"flows.{function}", name=name, help=text)
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         if not words:
@@ -62,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:
         from configs.settings.explain import ConfigError
-        from eval.sandbox.errors import SandboxUnavailable
+        from eval.sandbox import SandboxUnavailable
         from flows.servers.prefect_api import ServersError
         from tasks.store.shared import StoreUnreachable
 

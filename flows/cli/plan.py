@@ -9,15 +9,14 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from configs.settings.pipeline import Pipeline
+from configs.settings.pipeline import STAGES, Pipeline
 from configs.settings.topology import Assumptions, Topology
-from configs.stage_names import STAGES
 from flows.stages import calls, plan_stages
 from tasks.planning.plan import PlannedStage, Planner
 from tasks.report.run_story import duration, size
 from tasks.stage.run import Run
 from tasks.store.store import Store
-from training.sizing.fit import Fit, check
+from training.sizing import Fit, check
 
 NOT_MEASURED, ASSUMED = "–", "≈"
 _STYLE = {"reuse": "cyan", "resume": "yellow", "compute": "green"}
@@ -83,7 +82,7 @@ def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
         row = {"stage": s.stage, "action": s.action, "why": s.why}
         for column, (figure, written, _) in _FIGURES.items():
             value = getattr(s, figure)
-            mark = ASSUMED if figure in s.assumed else ""
+            mark = ASSUMED if s.assumed else ""
             row[column] = NOT_MEASURED if value is None else mark + written(value)
         table.append(row)
     unknown = {
@@ -127,18 +126,15 @@ def assumptions(stages: Plan) -> list[tuple[str, str]]:
 
 def summary(stages: Plan) -> str:
     """The headline and what the figures rest on, as Markdown."""
-    counted: dict[str, list[str]] = defaultdict(list)
-    for s in stages:
-        if s.action != "reuse" and s.how:
-            counted[s.how].append(s.stage)
-    taken = assumptions(stages)
-    how = [(", ".join(names), text) for text, names in counted.items()]
+    todo = [s for s in stages if s.action != "reuse" and s.source]
     parts = {
-        "How it was counted": how if stages.topology.gpus or taken else [],
+        "Where the times are from": [(s.stage, s.source) for s in todo],
         f"{stages.topology}; memory in GiB a GPU": [
             (fit.stage, line) for fit in stages.fits for line in fit.lines
         ],
-        f"Assumptions ({ASSUMED}); change one with --set topology.assume.NAME=VALUE": taken,
+        f"Assumptions ({ASSUMED}); change one with --set topology.assume.NAME=VALUE": assumptions(
+            stages
+        ),
         "These machines cannot run it": [
             (fit.stage, problem) for fit in stages.fits for problem in fit.problems
         ],

@@ -1,19 +1,31 @@
-"""`klear run` and `klear plan`: a profile, carried out or only looked at."""
+"""`klear run` and `klear plan`: a profile, carried out or only looked at; a run in the terminal."""
 
+import logging
 import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Self
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from configs.loading import load_profile, run_name
 from configs.machine import Machine, load_machine
 from configs.settings.explain import ConfigError
-from configs.settings.pipeline import Pipeline
-from configs.stage_names import StageName
+from configs.settings.pipeline import Pipeline, StageName
 from flows.servers.prefect_api import ServersError
 from flows.servers.servers import are_up
+from tasks.stage.progress import Outcome, showing
+
+SECONDS_BETWEEN_LINES = 30.0  # without a terminal there is no bar; a line now and then instead
+_MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
+_FIGURES = 4  # how many metrics of a stage fit on its line
 
 
 @Parameter(name="*")
@@ -71,7 +83,6 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     """
     settings = options.settings_of(profile)
     prepare_run()
-    from flows.cli.display import run_shown
     from flows.forms.approval import approve_all
     from flows.pipeline import pipeline
 
@@ -82,7 +93,6 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     return run_shown(
         f"klear run {settings.profile} (seed {settings.seed})",
         lambda: named(options.until, list(options.force), verify, settings=settings),
-        has_report=options.until == "report",
     )
 
 
@@ -103,7 +113,95 @@ def prepare_run() -> None:
     if not are_up(machine):
         raise ServersError("the servers are not up: run `klear up` first")
     os.environ.update(machine.environment())
-    # The display says it all in one line a stage; Prefect's page of the run keeps every log line.
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    # Nor that an event did not arrive: it is sent again with the next one.
-    os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
+    # The display says it all in one line a stage, Prefect's page of the run keeps every log line,
+    # and an event that did not arrive is sent again with the next one.
+    for logs in ("LOGGING_HANDLERS_CONSOLE_LEVEL", "INTERNAL_LOGGING_LEVEL"):
+        os.environ.setdefault(f"PREFECT_{logs}", "CRITICAL")
+
+
+class Terminal:
+    """Prints a line when a stage ends, a live bar for each that computes; counts outcomes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.counts = Counter[str]()
+        self._bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description:18}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._running: dict[str, TaskID] = {}
+        self._next_line: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def started(self, stage: str, why: str) -> None:
+        self._next_line[stage] = time.monotonic() + SECONDS_BETWEEN_LINES
+        if not self.console.is_terminal or why not in ("new", "forced"):
+            self._print(f"  {stage:18} [dim]{escape(why)}[/]")
+        self._running[stage] = self._bars.add_task(stage, total=None, note=why)
+
+    def progress(self, stage: str, done: float, total: float, note: str) -> None:
+        count = f"{done:g}/{total:g} {note}" if total else note
+        if stage in self._running:
+            self._bars.update(self._running[stage], completed=done, total=total or None, note=count)
+        now = time.monotonic()
+        if not self.console.is_terminal and now >= self._next_line.get(stage, 0.0):
+            self._next_line[stage] = now + SECONDS_BETWEEN_LINES
+            self._print(f"  {stage:18} [dim]{escape(count)}[/]")
+
+    def finished(
+        self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
+    ) -> None:
+        if stage in self._running:
+            self._bars.remove_task(self._running.pop(stage))
+        self.counts[outcome] += 1
+        took = "cached" if outcome == "cached" else f"{seconds:6.1f} s"
+        figures = "  ".join(f"{n}={v:.4g}" for n, v in list(metrics.items())[:_FIGURES])
+        self._print(f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures}")
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+
+def run_shown(title: str, flow: Callable[[], str]) -> int:
+    """Run a flow that returns a folder; print what was computed, what was reused and where to look.
+
+    0 done, 1 failed.
+    """
+    for client in ("httpx", "httpx2", "mlflow"):  # openai speaks through the second one
+        logging.getLogger(client).setLevel(logging.WARNING)
+    console, began = Console(), time.monotonic()
+    console.print(title, style="bold")
+    with Terminal(console) as display, showing(display):
+        try:
+            where = flow()
+        except (KeyboardInterrupt, Exception) as error:
+            from tasks.tracking.prefect_states import CancelledInUI, set_cancelled
+
+            if isinstance(error, CancelledInUI):  # Prefect says Crashed of every interrupt
+                set_cancelled(error.flow_run)
+            mark = "" if isinstance(error, KeyboardInterrupt) else "[red]failed:[/] "
+            said = escape(str(error).strip() or type(error).__name__)
+            console.print(f"{mark}{said}", highlight=False, soft_wrap=True)
+            console.print("The same command continues from here.")
+            return 1
+    computed, cached = display.counts["computed"], display.counts["cached"]
+    what = f"{computed} stages computed, {cached} cached"
+    what = what if computed else f"every stage cached ({cached})"
+    console.print(f"done in {time.monotonic() - began:.0f} s: {what}")
+    machine, page = load_machine(), Path(where, "report.html")
+    place = f"  report  {page}" if page.exists() else f"  {where}"
+    console.print(place, highlight=False, soft_wrap=True)  # a path in two lines cannot be copied
+    console.print(f"  Prefect {machine.prefect_url}\n  MLflow  {machine.mlflow_uri}")
+    return 0

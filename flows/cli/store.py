@@ -1,8 +1,7 @@
-"""`klear store ls|du|verify|gc`, and `klear lineage`: what the store holds and where it is from."""
+"""`klear status`, `klear store` and `klear lineage`: what runs, what is there, where it is from."""
 
-import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
 
@@ -11,7 +10,9 @@ from cyclopts.validators import Number
 
 from configs.machine import Machine, load_machine
 from configs.settings.explain import nearest
-from configs.stage_names import STAGES
+from configs.settings.pipeline import STAGES
+from flows.servers.prefect_api import ServersError, answers, post
+from flows.servers.servers import alive, health_urls
 from tasks.report.run_story import duration, size
 from tasks.store.care import (
     SHARED,
@@ -36,6 +37,7 @@ from tasks.store.lineage import (
 from tasks.store.shared import SharedStore, open_store
 from tasks.store.store import Manifest, Store
 
+LATEST_RUNS = 5
 store = App(name="store")
 
 
@@ -44,12 +46,56 @@ def when(moment: float) -> str:
     return datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def by_stage(found: Iterable[Result]) -> dict[str, list[Result]]:
-    """Results by their stage, in the order of a run."""
+def status() -> None:
+    """Servers, latest runs and finished stages."""
+    machine = load_machine()
+    print(f"home     {machine.home}")
+    here = Store(machine.store)
+    for line in (*server_lines(machine), "", *run_lines(machine), "", *store_lines(here)):
+        print(line)
+
+
+def server_lines(machine: Machine) -> Iterator[str]:
+    """One line per server: up with its address, or down."""
+    running, urls = alive(machine), {"prefect": machine.prefect_url, "mlflow": machine.mlflow_uri}
+    for name, health in health_urls(machine).items():
+        ours = f"pid {running[name].pid}" if name in running else "not started by `klear up` here"
+        yield f"✓ {name:8} {urls[name]} ({ours})" if answers(health) else f"✗ {name:8} down"
+    worker = running.get("worker")
+    yield f"✓ worker   pid {worker.pid}" if worker else "✗ worker   down"
+
+
+def run_lines(machine: Machine) -> Iterator[str]:
+    """The latest flow runs, newest first, from the Prefect API."""
+    try:
+        runs = post(machine, "flow_runs/filter", {"sort": "START_TIME_DESC", "limit": LATEST_RUNS})
+    except ServersError:
+        yield "latest runs: unknown while Prefect is down"
+        return
+    yield "latest runs:" if runs else "no runs yet"
+    for run in runs:
+        began = run["start_time"] and when(datetime.fromisoformat(run["start_time"]).timestamp())
+        yield f"  {began or '-':16}  {run['state_name'] or '-':10} {run['name']}"
+
+
+def store_lines(here: Store) -> Iterator[str]:
+    """Results and bytes of every stage on this machine, in the order of a run, and of all."""
+    found = published(here)
     stages: dict[str, list[Result]] = {name: [] for name in STAGES}
     for result in found:
         stages.setdefault(result.manifest.stage, []).append(result)
-    return {name: some for name, some in stages.items() if some}
+    for stage, some in {**stages, "all": found}.items():
+        if some:
+            total, latest = size(sum(r.bytes for r in some)), when(some[-1].made)
+            yield f"{stage:18} {len(some):5}  {total:>9}   latest {latest}"
+    yield f"in {here.root}" if found else f"no results in {here.root}"
+
+
+@store.command
+def du() -> None:
+    """Results and bytes of every stage."""
+    for line in store_lines(open_store(load_machine())):
+        print(line)
 
 
 @store.command
@@ -57,22 +103,13 @@ def ls(stage: str = "", /) -> None:
     """Every result, the oldest first; of one stage, if named."""
     here = open_store(load_machine())
     found = results(here, stage)
-    for manifest, count, made, where in found:
-        place, took = where * isinstance(here, SharedStore), duration(manifest.seconds)
-        print(f"{when(made)}  {_name(manifest):36} {size(count):>9}  {took:>12}  {place}".rstrip())
+    for r in found:
+        place = r.where * isinstance(here, SharedStore)
+        figures = f"{size(r.bytes):>9}  {duration(r.manifest.seconds):>12}"
+        print(f"{when(r.made)}  {_name(r.manifest):36} {figures}  {place}".rstrip())
     if not found:
         meant = nearest(stage, STAGES) if stage not in STAGES else ""
         print(f"no results{f' of {stage}' * bool(stage)} in {here.root}{meant}", file=sys.stderr)
-
-
-@store.command
-def du() -> None:
-    """Results and bytes of every stage."""
-    here = open_store(load_machine())
-    found = published(here)
-    for stage, some in by_stage(found).items():
-        print(f"{stage:18} {len(some):5}  {size(sum(r.bytes for r in some)):>9}")
-    print(f"{'all':18} {len(found):5}  {size(sum(r.bytes for r in found)):>9}   {here.root}")
 
 
 @store.command
@@ -84,10 +121,8 @@ def verify() -> int:
     if isinstance(here, SharedStore):
         remedy = "`klear run --verify` sends the copy of its machine again, or computes it again"
         checked += [(wrong, remedy) for _, wrong in here.shared_damage()]
-    bad = [(wrong, remedy) for wrong, remedy in checked if wrong]
-    for wrong, remedy in bad:
-        print(f"damaged: {wrong}; {remedy}")
-    print(f"{len(checked)} results read, {len(bad)} damaged")
+    bad = [f"damaged: {wrong}; {remedy}" for wrong, remedy in checked if wrong]
+    print("\n".join([*bad, f"{len(checked)} results read, {len(bad)} damaged"]))
     return 1 if bad else 0
 
 
@@ -95,14 +130,12 @@ def verify() -> int:
 def gc(
     *,
     days: Annotated[float, Parameter(validator=Number(gte=0))] = 7.0,
-    uploads: bool = False,
     yes: bool = False,
 ) -> None:
     """List what no report needs.
 
     Args:
         days: Keep what is younger.
-        uploads: Also uploads to the shared store that no result names; only while nobody uploads.
         yes: Remove, instead of listing only.
     """
     here = open_store(load_machine())
@@ -111,85 +144,51 @@ def gc(
     elif lost := unreadable(here):
         print(
             f"{', '.join(lost[:3])} cannot be read: results are kept, for nobody knows what they "
-            f"were made from; a newer klear may have made it, or run again what did, or remove its "
-            f"folder below {here.root}"
+            f"were made from; run again what made it, or remove its folder in {here.root}"
         )
-    _collect(here, days, remove_it=yes)
-    if isinstance(here, SharedStore):
-        _collect_uploads(here, remove_it=uploads and yes)
-
-
-def _collect(here: Store, days: float, *, remove_it: bool) -> None:
     found, freed = waste(here, days), 0
     for rubbish in found:
-        gone = remove_it and remove(here, rubbish)
-        freed += rubbish.bytes if gone or not remove_it else 0
-        state = "removed" if gone else "in use, kept" if remove_it else "would go"
+        gone = yes and remove(here, rubbish)
+        freed += rubbish.bytes if gone or not yes else 0
+        state = "removed" if gone else "in use, kept" if yes else "would go"
         print(f"{state:12} {rubbish.name:44} {size(rubbish.bytes):>9}  {rubbish.why}")
-    verb = "freed" if remove_it else "would be freed; --yes removes"
+    verb = "freed" if yes else "would be freed; --yes removes"
     print(f"{len(found)} folders, {size(freed)} {verb}")
-
-
-def _collect_uploads(far: SharedStore, *, remove_it: bool) -> None:
-    """An upload under way on another machine looks like one that was killed."""
-    found = far.unnamed_uploads()
-    for name in found:
-        if remove_it:
-            far.objects.remove(name)
-        print(f"{'removed' if remove_it else 'unnamed':12} {far.objects.url}/{name}")
-    if found and not remove_it:
-        print(
-            f"{len(found)} uploads that no result names: killed, replaced, or under way; "
-            "--uploads --yes removes them, when no machine is uploading"
-        )
 
 
 def lineage(name: str, /) -> int:
     """The chain behind a score, a checkpoint or any result, oldest first, then what came of it.
 
     Args:
-        name: rl_code/aime24, sft, stage/key, a digest, a path, an MLflow run or model.
+        name: rl_code/aime24, sft, stage/key, a digest, a path, an MLflow run.
     """
     machine = load_machine()
     here = open_store(machine)
     everything = results(here)
     manifests = [r.manifest for r in everything]
     meant = find_named(here, manifests, name)
-    if not meant and (artifact := _artifact_of_model(machine, name)):
-        meant = find_named(here, manifests, artifact)
     if not meant:
-        print(
-            f"the store has no result {name}. It may be a score (rl_code/aime24), a checkpoint or "
-            "any other result (stage, stage/key, digest, path, MLflow run or model); "
-            "`klear store ls` lists results"
-        )
+        forms = "rl_code/aime24, a stage, stage/key, digest, path or MLflow run"
+        print(f"the store has no result {name} ({forms}); `klear store ls` lists results")
         return 1
     named = meant[-1].manifest
-    for manifest in (*ancestors(here, named), named):
-        seed = "" if manifest.seed is None else f"seed {manifest.seed}"
-        made_by = f"MLflow {manifest.mlflow_run}" if manifest.mlflow_run else "untracked"
-        created, commit = manifest.created[:16].replace("T", " "), manifest.git_commit[:12]
-        print(
-            f"{_name(manifest):36} {created}  {commit or 'no commit'}  "
-            f"digest {manifest.digest[:16]}  {made_by}  {seed}"
-        )
+    for m in (*ancestors(here, named), named):
+        created, commit = m.created[:16].replace("T", " "), m.git_commit or "no commit"
+        seed = "" if m.seed is None else f"  seed {m.seed}"
+        made_by = f"MLflow {m.mlflow_run}" if m.mlflow_run else "untracked"
+        print(f"{_name(m):36} {created}  {commit}  digest {m.digest[:16]}  {made_by}{seed}")
     print()
-    _print_scores(here, meant[-1])
-    _print_places(machine, here, named)
+    for line in (*_scores(here, meant[-1]), *_places(machine, here, named)):
+        print(f"  {line}")
     if any(r.manifest == named and r.where == SHARED for r in everything):
         print("  place        in the shared store alone; a stage that reads it fetches it")
     if later := descendants(manifests, named):
         print("  made of it   " + ", ".join(map(_name, later)))
-    if others := [n for m in meant[:-1] if (n := _name(m.manifest)) != _name(named)]:
-        print(f"  also         {', '.join([*dict.fromkeys(others)][-5:])}")
     return 0
 
 
-def _name(manifest: Manifest) -> str:
-    return f"{manifest.stage}/{manifest.key}"
-
-
-def _print_scores(here: Store, named: Named) -> None:
+def _scores(here: Store, named: Named) -> Iterator[str]:
+    """The score that was named, else all of an evaluation, each with its protocol."""
     benchmark, _, metric = named.score.rpartition("/")
     names = scores_of(named.manifest)
     if names:
@@ -199,35 +198,26 @@ def _print_scores(here: Store, named: Named) -> None:
         if result is None or result["avg"] is None:
             continue
         said = result["statement"]
-        print(
-            f"  score        {name} avg@{result['k']} {100 * result['avg']:.1f} % "
+        yield (
+            f"score        {name} avg@{result['k']} {100 * result['avg']:.1f} % "
             f"[{100 * result['ci_low']:.1f}, {100 * result['ci_high']:.1f}], "
             f"T {said['temperature']:g}, top_p {said['top_p']:g}, {said['max_tokens']} tokens, "
             f"grader {said['grader_version']}, checkpoint {said['checkpoint']}"
         )
     if metric not in ("", AVERAGE):
-        print(f"  {metric:12} {named.manifest.metrics[named.score]:g}")
+        yield f"{metric:12} {named.manifest.metrics[named.score]:g}"
 
 
-def _print_places(machine: Machine, here: Store, manifest: Manifest) -> None:
+def _places(machine: Machine, here: Store, manifest: Manifest) -> Iterator[str]:
+    """Where its files are, what it was made with, and its pages."""
     folder = here.folder(manifest.stage, manifest.key)
     count = size(sum(f.bytes for f in manifest.files.values()))
-    print(f"  files        {folder} ({count}, computed in {duration(manifest.seconds)})")
-    print(f"  settings     {folder / 'manifest.json'}")
+    yield f"files        {folder} ({count}, computed in {duration(manifest.seconds)})"
     if manifest.mlflow_run:
         runs = f"{machine.mlflow_uri}/#/runs"
-        print(f"  stage's run  {runs}/{manifest.mlflow_run}")
-        print(f"  whole run    {runs}/{manifest.pipeline_run} (config/resolved.yaml)")
-    if manifest.git_commit:
-        changed = " (with changes that are in no commit)" * manifest.git_commit.endswith("+")
-        print(f"  commit       {manifest.git_commit.rstrip('+')}{changed}")
+        yield f"stage's run  {runs}/{manifest.mlflow_run}"
+        yield f"whole run    {runs}/{manifest.pipeline_run} (config/resolved.yaml)"
 
 
-def _artifact_of_model(machine: Machine, name: str) -> str:
-    """What a model of MLflow's, `m-…` or `models:/klear-tiny@best`, points to; '' for no model."""
-    if not name.startswith(("models:/", "m-")) and "/models/m-" not in name:
-        return ""
-    os.environ.update(machine.environment())  # the password of the server, if it asks for one
-    from tasks.tracking.mlflow_client import Mlflow  # seconds, and most names need no server
-
-    return Mlflow(machine.mlflow_uri).artifact_of(name.rpartition("/models/")[2]) or ""
+def _name(manifest: Manifest) -> str:
+    return f"{manifest.stage}/{manifest.key}"

@@ -8,14 +8,13 @@ from pydantic import Field, create_model
 
 from configs.settings.data import SampleSettings
 from configs.settings.pipeline import Pipeline
-from tasks.answers.asking import NeedsApproval
+from tasks.answers.distill import NeedsApproval
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
 from tasks.tracking.prefect_states import is_deployment_run, settle_approval
 
 WEEK_S = 7 * 24 * 3600
 POLL_S = 5
-SAMPLING_STAGES = ("distill", "rate", "sample", "agreement")
 
 
 class Approval(RunInput):
@@ -23,18 +22,6 @@ class Approval(RunInput):
 
     approve: bool = Field(default=False, title="Spend it", description="Off: the run fails here")
     up_to: float = Field(default=0.0, ge=0, title="Cost that may be spent by this stage")
-
-
-def form_of(stage: str, error: NeedsApproval) -> type[Approval]:
-    """The form with the estimate above it and the amount that would do filled in.
-
-    Prefect's own `with_initial_data` would drop titles, descriptions and bounds.
-    """
-    amount = Approval.model_fields["up_to"]
-    wanted = Field(default=float(error.wanted), ge=0, title=amount.title)
-    form = create_model("Approval", __base__=Approval, up_to=(float, wanted))
-    form._description = f"**{stage}**: {error}"
-    return form
 
 
 def with_approval(stage: Stage, *inputs: Artifact, settings: SampleSettings) -> Artifact:
@@ -46,9 +33,13 @@ def with_approval(stage: Stage, *inputs: Artifact, settings: SampleSettings) -> 
         except NeedsApproval as error:
             if not is_deployment_run():
                 raise
+            # Prefect's own `with_initial_data` would drop titles, descriptions and bounds.
+            title = Approval.model_fields["up_to"].title
+            wanted = Field(default=float(error.wanted), ge=0, title=title)
+            form = create_model("Approval", __base__=Approval, up_to=(float, wanted))
+            form._description = f"**{stage.name}**: {error}"
             said: bool | None = None
             try:
-                form = form_of(stage.name, error)
                 answer = pause_flow_run(wait_for_input=form, timeout=WEEK_S, poll_interval=POLL_S)
                 said = answer.approve
             finally:
@@ -67,5 +58,5 @@ def approved(settings: SampleSettings, cost: float) -> SampleSettings:
 
 def approve_all(pipeline: Pipeline, cost: float) -> Pipeline:
     """Approve up to `cost` for each stage that asks an engine (`klear run --approve-cost`)."""
-    found = {n: s for n in SAMPLING_STAGES if (s := getattr(pipeline, n)) is not None}
-    return pipeline.model_copy(update={n: approved(s, cost) for n, s in found.items()})
+    asking = {n: approved(s, cost) for n, s in pipeline if isinstance(s, SampleSettings)}
+    return pipeline.model_copy(update=asking)

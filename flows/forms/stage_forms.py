@@ -7,7 +7,7 @@ where the stage takes one; the server refuses what does not fit before anything 
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,19 +15,19 @@ from typing import Annotated, Any
 
 from prefect import Flow
 from prefect.runtime import flow_run
-from pydantic import ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from configs.loading import changed_words, load_profile
 from configs.machine import load_machine
 from configs.settings.base import Settings, key_of
 from configs.settings.explain import ConfigError
-from configs.stage_names import STAGES
+from configs.settings.pipeline import STAGES
 from flows.cli.plan import Plan
-from flows.run_page import publish_markdown, publish_plan
+from flows.pipeline import publish_markdown, publish_plan
 from flows.stages import Call, calls, plan_stages
 from tasks.planning.plan import Planner
 from tasks.report.page import literal, with_inline_plots
-from tasks.stage.run_context import RunSpec, run_context
+from tasks.stage.run import RunSpec, run_context
 from tasks.store.care import results
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
@@ -35,16 +35,12 @@ from tasks.store.store import Artifact, Store
 PREFIX = "stage_"
 LATEST = "latest"
 PATTERN = f"^({LATEST}|[0-9a-f]{{6,64}})$"
-_WHICH = (
-    f"`{LATEST}`: the newest result in the store; or the first digits of a key or digest "
-    "(`klear store ls`)"
-)
+_WHICH = f"`{LATEST}`: the newest result; or the first digits of a key or digest (`klear store ls`)"
 _ABOUT = """
 Args:
     settings: What the stage computes; runtime settings say how.
     inputs: Upstream results to use.
     seed: Random seed.
-    profile: Its MLflow experiment records this run; the settings stay as this form says.
     force: Compute even if the store has this result.
 """
 
@@ -65,17 +61,15 @@ def form_calls() -> dict[str, Call]:
 @cache
 def form(stage: str) -> Flow[..., str]:
     """The flow behind the form of one stage; KeyError if the form profile lacks it."""
-    call = form_calls()[stage]
-    signature = _signature(call)
+    call, either = form_calls()[stage], inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature(
+        [inspect.Parameter(n, either, annotation=k, default=d) for n, k, d in _fields(call)]
+    )
 
     def run(*args: Any, **kwargs: Any) -> str:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        asked = {"seed": 0, **given.arguments}
-        inputs = asked.pop("inputs", None)
-        return run_stage(
-            call, asked.pop("settings"), inputs=inputs.model_dump() if inputs else {}, **asked
-        )
+        return run_stage(call, **given.arguments)
 
     run.__name__ = run.__qualname__ = f"{PREFIX}{stage}"
     run.__module__ = __name__
@@ -86,19 +80,15 @@ def form(stage: str) -> Flow[..., str]:
 
 def values(stage: str) -> dict[str, Any]:
     """What the form begins with."""
-    call = form_calls()[stage]
-    begins: dict[str, Any] = {"settings": call.settings.model_dump(mode="json")}
-    if call.inputs:
-        begins["inputs"] = dict.fromkeys(call.inputs, LATEST)
-    if call.stage.takes_seed:
-        begins["seed"] = 0
-    return {**begins, "profile": load_machine().form_profile, "force": False}
-
-
-def _signature(call: Call) -> inspect.Signature:
-    fields: dict[str, tuple[Any, Any]] = {
-        "settings": (type(call.settings), inspect.Parameter.empty)
+    return {
+        name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+        for name, _, value in _fields(form_calls()[stage])
     }
+
+
+def _fields(call: Call) -> Iterator[tuple[str, Any, Any]]:
+    """(name, type, what it begins with) of each field."""
+    yield "settings", type(call.settings), call.settings
     if call.inputs:
         which: dict[str, Any] = {
             name: (Annotated[str, Field(title=f"Result of {name}", pattern=PATTERN)], LATEST)
@@ -106,17 +96,10 @@ def _signature(call: Call) -> inspect.Signature:
         }
         strict = ConfigDict(extra="forbid", frozen=True)
         inputs = create_model("Inputs", __config__=strict, __doc__=_WHICH, **which)
-        fields["inputs"] = (inputs, inputs())
+        yield "inputs", inputs, inputs()
     if call.stage.takes_seed:
-        fields["seed"] = (Annotated[int, Field(ge=0)], 0)
-    fields |= {"profile": (str, load_machine().form_profile), "force": (bool, False)}
-    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature(
-        [
-            inspect.Parameter(name, either, annotation=kind, default=default)
-            for name, (kind, default) in fields.items()
-        ]
-    )
+        yield "seed", Annotated[int, Field(ge=0)], 0
+    yield "force", bool, False
 
 
 def _run_name(call: Call) -> str:
@@ -128,39 +111,37 @@ def _run_name(call: Call) -> str:
     changed = changed_words(settings, call.settings)
     changed += [f"{n}={w[:8]}" for n, w in which.items() if w != LATEST]
     seed = f"-seed{asked['seed']}" if "seed" in asked else ""
-    words = [f"{Path(asked['profile']).stem}{seed}", call.stage.name, ", ".join(changed)]
-    return " · ".join(filter(None, words))
+    profile = Path(load_machine().form_profile).stem
+    return " · ".join(filter(None, [f"{profile}{seed}", call.stage.name, ", ".join(changed)]))
 
 
 def run_stage(
     call: Call,
     settings: Settings,
     *,
-    inputs: Mapping[str, str],
-    seed: int,
-    profile: str,
-    force: bool,
+    inputs: BaseModel | None = None,
+    seed: int = 0,
+    force: bool = False,
 ) -> str:
     """Compute or reuse one stage on the results that `inputs` name; returns its result's folder.
 
     Raises ConfigError where an input is not there. Nothing has been started then.
     """
-    name = call.stage.name
-    whole = load_profile(profile, [f"seed={seed}"])
-    taken = chosen_inputs(inputs, open_store(load_machine()))
-    asked = {
-        "stage": name,
-        "seed": seed,
-        "inputs": {n: f"{a.stage}/{a.key}" for n, a in taken.items()},
-        "settings": settings.model_dump(mode="json"),
-    }
+    name, machine = call.stage.name, load_machine()
+    whole = load_profile(machine.form_profile, [f"seed={seed}"])
+    taken = chosen_inputs(inputs.model_dump() if inputs else {}, open_store(machine))
     digests = [artifact.digest for artifact in taken.values()]
     wanted = RunSpec(
         kind="stage",
         profile=whole.profile,
         seed=seed,
         meaning=json.dumps([name, key_of(settings), seed, digests]),
-        resolved=asked,
+        resolved={
+            "stage": name,
+            "seed": seed,
+            "inputs": {n: f"{a.stage}/{a.key}" for n, a in taken.items()},
+            "settings": settings.model_dump(mode="json"),
+        },
         stall_minutes=whole.stall_minutes,
         force=frozenset({name} if force else ()),
     )
@@ -197,22 +178,16 @@ def chosen_inputs(wanted: Mapping[str, str], store: Store) -> dict[str, Artifact
     problems: list[str] = []
     for stage, which in wanted.items():
         there = [result.manifest for result in results(store, stage)]
-        if which == LATEST:
-            keys = [there[-1].key] if there else []
-        else:
-            begun = (m.key for m in there if m.digest.startswith(which) or m.key.startswith(which))
-            damaged = (path.name for path in (store.root / stage).glob(f"{which}*"))
-            keys = sorted({*begun, *damaged})
+        begun = [m for m in there if m.key.startswith(which) or m.digest.startswith(which)]
+        keys = sorted({m.key for m in (there[-1:] if which == LATEST else begun)})
         artifact, wrong = store.find(stage, keys[0]) if len(keys) == 1 else (None, "")
         if artifact is not None:
             found[stage] = artifact
-        elif len(keys) > 1:
+            continue
+        if len(keys) > 1:
             wrong = f"{which} is the beginning of several: {', '.join(keys)}"
-        elif which == LATEST and not keys:
-            wrong = f"the store has no result of {stage}; run it first"
-        if artifact is None:
-            wrong = wrong or f"there is no {stage}/{which}; `klear store ls` says what there is"
-            problems.append(f"inputs.{stage}: {wrong}")
+        there_is = f"there is no {stage}/{which}; `klear store ls` says what there is"
+        problems.append(f"inputs.{stage}: {wrong or there_is}")
     if problems:
         raise ConfigError(problems)
     return found

@@ -14,18 +14,17 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from configs.machine import Machine
+from configs.machine import Machine, load_machine
 from configs.settings.judging import JudgeRuntime, JudgeSettings
-from flows.servers.commands import ROOT, database_trouble
 from flows.servers.prefect_api import refusal
-from flows.servers.process import port_holder
-from flows.servers.servers import alive, servers_here
+from flows.servers.processes import ROOT, database_trouble
+from flows.servers.servers import alive, port_trouble, servers_here
 
-_PIN = re.compile(r"^([\w.-]+)(?:\[.*?\])?==([^\s;#\\]+)", re.MULTILINE)
 MIN_FREE_GB = 5.0
 SECONDS = {"store": 30.0, "ray": 75.0}
 CONNECT_S = 5.0
@@ -36,41 +35,37 @@ FIXES = {
     "ray": "start a node here (`ray start --address=HOST:PORT --num-cpus=0`; a cluster with a "
     "token: RAY_AUTH_MODE=token), or unset KLEAR_RAY_ADDRESS to work locally",
 }
+_PIN = re.compile(r"^([\w.-]+)(?:\[.*?\])?==([^\s;#\\]+)", re.MULTILINE)
 
 
-class Check(NamedTuple):
-    """One line of the doctor; `detail` says the fix when `ok` is false."""
-
-    name: str
-    ok: bool
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{'✓' if self.ok else '✗'} {self.name:10} {self.detail}"
+class Trouble(Exception):
+    """What is wrong, with the fix."""
 
 
-def doctor(machine: Machine) -> int:
-    """Print every check; 0 if all are good, else 1."""
+def doctor() -> int:
+    """What would make a run fail: versions, sandbox, ports, disk, GPU, store, cluster."""
     good = True
-    for check in checks(machine):
-        print(check, flush=True)
-        good = good and check.ok
+    for name, check in checks(load_machine()):
+        try:
+            mark, said = "✓", check()
+        except (Trouble, RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
+            mark, said, good = "✗", str(error), False
+        print(f"{mark} {name:10} {' '.join(said.split())}", flush=True)
     return 0 if good else 1
 
 
-def checks(machine: Machine) -> Iterator[Check]:
-    yield check_versions(lock_file(), version)
-    yield check_sandbox()
+def checks(machine: Machine) -> Iterator[tuple[str, Callable[[], str]]]:
+    """A name and what says that all is well, or raises Trouble (or what it met)."""
+    yield "versions", versions
+    yield "sandbox", sandbox
     for name in ("prefect", "mlflow"):
-        yield check_server(machine, name)
-        if machine.postgres and name in servers_here(machine):
-            yield check_database(machine, name)
+        yield name, partial(server, machine, name)
     if machine.shared:
-        yield ask("store", machine.shared)
+        yield "store", partial(ask, "store", machine.shared)
     if machine.ray_address:
-        yield ask("ray", machine.ray_address)
-    yield check_disk(machine.store)
-    yield check_gpu()
+        yield "ray", partial(ask, "ray", machine.ray_address)
+    yield "disk", partial(disk, machine.store)
+    yield "gpu", gpu
 
 
 def lock_file() -> Path:
@@ -82,109 +77,78 @@ def lock_file() -> Path:
     return ROOT / f"requirements-{'cpu' if cpu else 'gpu'}.lock"
 
 
-def check_versions(lock: Path, installed: Callable[[str], str]) -> Check:
-    """Every `name==version` of the lock against what is installed."""
-    wrong = []
+def versions() -> str:
+    """Every `name==version` of the lock is what is installed."""
+    lock, wrong = lock_file(), []
     for name, pinned in _PIN.findall(lock.read_text(encoding="utf-8")):
         try:
-            found = installed(name)
+            found = version(name)
         except PackageNotFoundError:
             found = "missing"
         if pinned not in (found, found.partition("+")[0]):
             wrong.append(f"{name} is {found} (locked: {pinned})")
-    if not wrong:
-        python = ".".join(map(str, sys.version_info[:3]))
-        return Check("versions", True, f"as in {lock.name}, Python {python}")
-    more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-    fix = f"pip install --no-deps -r {lock.name}"
-    return Check("versions", False, f"{'; '.join(wrong[:5])}{more}; fix: {fix}")
+    if wrong:
+        raise Trouble(f"{'; '.join(wrong)}; fix: pip install --no-deps -r {lock.name}")
+    return f"as in {lock.name}, Python {sys.version.split()[0]}"
 
 
-def check_sandbox() -> Check:
-    """Runs a program in the sandbox the judge uses by default."""
+def sandbox() -> str:
+    """A program runs in the sandbox that the judge uses by default."""
     from eval.judge.judge import Judge
 
-    settings = JudgeSettings()
-    try:
-        with Judge(settings.model_copy(update={"runtime": JudgeRuntime(workers=1)})) as judge:
-            judge.check_sandbox()
-    except (RuntimeError, OSError) as error:
-        return Check("sandbox", False, " ".join(str(error).split()))
-    return Check("sandbox", True, settings.sandbox)
+    settings = JudgeSettings(runtime=JudgeRuntime(workers=1))
+    with Judge(settings) as judge:
+        judge.check_sandbox()
+    return settings.sandbox
 
 
-def check_server(machine: Machine, name: str) -> Check:
-    """It lets us in, or its port is free."""
-    url = {"prefect": machine.prefect_url, "mlflow": machine.mlflow_url}[name]
-    running, port = alive(machine).get(name), servers_here(machine).get(name)
-    if port is None or running:
-        wrong = refusal(machine, name)
-        return Check(name, not wrong, wrong or f"{url} lets us in")
-    if holder := port_holder(machine.host, port):
-        fix = f"set KLEAR_{name.upper()}_PORT to a free one"
-        return Check(name, False, f"port {port} is in use by {holder}; {fix}")
-    asks = f"password of {machine.user}" if machine.password.get_secret_value() else "no password"
-    return Check(name, True, f"not running; port {port} of {machine.host} is free, {asks}")
+def server(machine: Machine, name: str) -> str:
+    """It lets us in; or its port is free, and its Postgres answers."""
+    to_start = name in servers_here(machine) and name not in alive(machine)
+    if wrong := (port_trouble if to_start else refusal)(machine, name):
+        raise Trouble(wrong)
+    if to_start and machine.postgres:
+        wrong = database_trouble(machine, name)
+        missing = f'database "{machine.postgres.database(name)}" does not exist'
+        if wrong and missing not in wrong:  # `klear up` makes it
+            raise Trouble(f"Postgres at {machine.postgres}: {wrong}")
+    return "not running; its port is free" if to_start else "lets us in"
 
 
-def check_database(machine: Machine, server: str) -> Check:
-    """The Postgres of a server that `klear up` starts here."""
-    assert machine.postgres is not None
-    name = machine.postgres.database(server)
-    wrong = database_trouble(machine, server)
-    if f'"{name}" does not exist' in wrong:
-        return Check("database", True, f"{name} at {machine.postgres}; `klear up` makes it")
-    return Check("database", not wrong, f"{name} at {machine.postgres} {wrong}".rstrip())
-
-
-def check_disk(store: Path) -> Check:
+def disk(store: Path) -> str:
     place = next(folder for folder in (store, *store.parents) if folder.exists())
     free = shutil.disk_usage(place).free / 1e9
-    say = f"{free:.0f} GB free at {place}"
-    enough = free >= MIN_FREE_GB
-    return Check("disk", enough, say if enough else f"{say}; {MIN_FREE_GB:.0f} GB are needed")
+    said = f"{free:.0f} GB free at {place}"
+    if free < MIN_FREE_GB:
+        raise Trouble(f"{said}; {MIN_FREE_GB:.0f} GB are needed")
+    return said
 
 
-def check_gpu() -> Check:
+def gpu() -> str:
     """No GPU is fine (the tiny profile needs none); one that torch cannot use is not."""
     if shutil.which("nvidia-smi") is None:
-        return Check("gpu", True, "none; the tiny profile runs without, the others need one")
+        return "none; the tiny profile runs without, the others need one"
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(query, capture_output=True, text=True, timeout=30)
-    except subprocess.TimeoutExpired:
-        return Check("gpu", False, "nvidia-smi does not answer; the driver needs attention")
+    found = subprocess.run(query, capture_output=True, text=True, timeout=30)
     names = "; ".join(found.stdout.strip().splitlines())
     if found.returncode or not names:
-        return Check("gpu", False, f"nvidia-smi says: {' '.join((found.stderr or names).split())}")
+        raise Trouble(f"nvidia-smi says: {found.stderr or names}")
     if lock_file().name == "requirements-cpu.lock":
-        return Check("gpu", False, f"{names}; torch is a CPU build: install requirements-gpu.lock")
-    return Check("gpu", True, names)
+        raise Trouble(f"{names}; torch is a CPU build: install requirements-gpu.lock")
+    return names
 
 
-def ask(what: str, address: str) -> Check:
-    """Whether `address` can be used as `store` or `ray`."""
+def ask(what: str, address: str) -> str:
+    """`address` can be used as `store` or `ray`."""
     command = [sys.executable, "-P", "-m", "flows.servers.doctor", what, address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS[what])
+        good, said = done.returncode == 0, done.stdout or done.stderr[-300:]
     except subprocess.TimeoutExpired:
-        wrong = f"{address} did not answer in {SECONDS[what]:g} s; {FIXES[what]}"
-        return Check(what, False, wrong)
-    if done.returncode:
-        wrong = " ".join((done.stdout or done.stderr[-300:]).split())
-        return Check(what, False, f"{address}: {wrong}")
-    return Check(what, True, " ".join(done.stdout.split()))
-
-
-def main(what: str, address: str) -> int:
-    """In the process of `ask`: one line, the fix included; 0 if all is well."""
-    try:
-        print({"store": try_store, "ray": try_ray}[what](address))
-    except Exception as error:
-        why = getattr(error, "cause", None) or error  # Ray wraps it in the traceback of a node
-        print(f"{why or type(why).__name__}; {FIXES[what]}")
-        return 1
-    return 0
+        good, said = False, f"no answer in {SECONDS[what]:g} s"
+    if not good:
+        raise Trouble(f"{address}: {said.strip()}; {FIXES[what]}")
+    return f"{address}: {said}"
 
 
 def try_store(url: str) -> str:
@@ -197,8 +161,8 @@ def try_store(url: str) -> str:
     read = objects.read(name)
     objects.remove(name)
     if read != content:
-        raise ValueError("what was written is not what is read there")
-    return f"{url}: written, read, removed"
+        raise Trouble("what was written is not what is read there")
+    return "written, read, removed"
 
 
 def try_ray(address: str) -> str:
@@ -212,15 +176,23 @@ def try_ray(address: str) -> str:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
     ray: Any = join(address)
     asked = ray.remote(num_cpus=0, max_retries=0)(same_code)
-    places = [
-        NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
     answers = [asked.options(scheduling_strategy=p).remote(code_digest()) for p in places]
     for answer in answers:
         ray.get(answer, timeout=NODE_S)
-    return f"{address}: {len(answers)} nodes with this code"
+    return f"{len(answers)} nodes with this code"
+
+
+def main(what: str, address: str) -> int:
+    """In the process of `ask`: one line."""
+    try:
+        print({"store": try_store, "ray": try_ray}[what](address))
+    except Exception as error:
+        why = getattr(error, "cause", None) or error  # Ray wraps it in the traceback of a node
+        print(why or type(why).__name__)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

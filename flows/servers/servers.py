@@ -4,59 +4,56 @@ Everything they own lies below the home folder (databases unless they are in Pos
 logs); `servers.json` there says which processes `klear up` started. It starts what is missing and
 leaves nothing of a failed start behind. A server whose address is set (KLEAR_PREFECT_URL,
 KLEAR_MLFLOW_URL) is somebody else's to start.
-
-supervisord is not used: it hands its own environment, passwords of a former `up` included, to all
-that it starts, and waits for none of it to answer.
 """
 
-import fcntl
+import hashlib
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 from pydantic import TypeAdapter
 
-from configs.machine import Machine
-from flows.servers.commands import (
-    prepare,
-    process_environment,
-    registration_is_current,
-    server_command,
-    settings_digest,
-)
+from configs.files import locked
+from configs.machine import Machine, load_machine
 from flows.servers.prefect_api import (
     ServersError,
     answers,
     crash_orphans,
     create_pool,
-    last_heartbeat,
+    post,
     refusal,
 )
-from flows.servers.process import ServerProcess, launch, port_holder, stop
+from flows.servers.processes import (
+    ROOT,
+    ServerProcess,
+    launch,
+    prepare,
+    process_environment,
+    server_command,
+    settings_digest,
+    stop,
+)
 
 START_TIMEOUT_S = 300.0
-DATABASE_WAIT_S = 60.0
 ANSWER_WITHIN_S = 30.0  # a busy machine is slow; a server that is gone refuses at once
+TAG = "klear"
 _STATE = TypeAdapter(list[ServerProcess])
 
 
 def read_state(machine: Machine) -> list[ServerProcess]:
     """The processes the last `up` recorded, alive or not."""
-    if not machine.state_file.exists():
-        return []
+    path = machine.state_file
     try:
-        return _STATE.validate_json(machine.state_file.read_bytes())
+        return _STATE.validate_json(path.read_bytes()) if path.exists() else []
     except ValueError as error:
-        raise ServersError(
-            f"{machine.state_file} is damaged, or of an older klear, whose `klear down` ends "
-            f"them ({error}); else end the servers by hand and delete it"
-        ) from error
+        raise ServersError(f"{path} is damaged: end the servers by hand and delete it") from error
 
 
 def _write_state(machine: Machine, processes: Iterable[ServerProcess]) -> None:
@@ -93,28 +90,47 @@ def are_up(machine: Machine) -> bool:
     for name, url in health_urls(machine).items():
         if name in here and (name not in running or not answers(url, ANSWER_WITHIN_S)):
             return False
-    check_access(machine)
+    if refused := list(filter(None, (refusal(machine, n) for n in health_urls(machine)))):
+        raise ServersError("\n".join(refused))
     return True
 
 
-def check_access(machine: Machine) -> None:
-    """Raises ServersError where a server does not answer, or does not let us in."""
-    if refused := "\n".join(filter(None, (_refused(machine, n) for n in health_urls(machine)))):
-        raise ServersError(refused)
+def port_trouble(machine: Machine, name: str) -> str:
+    """Why a server that `klear up` starts cannot have its port; nothing if it can."""
+    port = servers_here(machine)[name]
+    family = socket.AF_INET6 if ":" in machine.host else socket.AF_INET
+    with suppress(OSError):
+        socket.create_server((machine.host, port), family=family).close()
+        return ""
+    return f"port {port} is in use: set KLEAR_{name.upper()}_PORT to a free one"
 
 
-def _refused(machine: Machine, name: str) -> str:
-    """Why a server is of no use: it runs elsewhere and is not there, or does not let us in."""
-    url = health_urls(machine)[name]
-    if name not in servers_here(machine) and not answers(url, ANSWER_WITHIN_S):
-        return f"{name} does not answer at {url} (KLEAR_{name.upper()}_URL)"
-    return refusal(machine, name)
+def forms_are_current(machine: Machine) -> bool:
+    """Whether Prefect, which is up, holds forms made from the present files."""
+    ours = {"deployments": {"tags": {"all_": [TAG]}}}
+    made_from = {form["version"] for form in post(machine, "deployments/filter", ours)}
+    return made_from == {fingerprint(machine)}
 
 
-def up(machine: Machine, say: Callable[[str], None] = print) -> None:
-    """Start what is missing; raises ServersError after ending all that this call started."""
+def fingerprint(machine: Machine) -> str:
+    """16 digits over what the forms are made of: profiles, settings, flows, this machine's."""
+    of_machine = (machine.form_profile, machine.zombie_minutes, machine.prefect_url)
+    of_machine += (machine.mlflow_url, machine.webhook.get_secret_value())
+    digest = hashlib.sha256(repr((str(ROOT), *of_machine)).encode())
+    files = [f for part in ("configs", "flows", "tasks") for f in (ROOT / part).rglob("*.*")]
+    for path in sorted(f for f in files if f.suffix in (".yaml", ".toml", ".py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def up() -> None:
+    """Start Prefect, MLflow and a worker on this machine, with the web forms.
+
+    Raises ServersError after ending all that this call started.
+    """
+    machine = load_machine()
     machine.make_home()
-    with _one_at_a_time(machine):
+    with locked(Path(f"{machine.state_file}.lock")):
         running = alive(machine)
         outdated = [n for n, p in running.items() if p.settings != settings_digest(machine, n)]
         if outdated:
@@ -124,31 +140,23 @@ def up(machine: Machine, say: Callable[[str], None] = print) -> None:
         begun: dict[str, ServerProcess] = {}
         since = time.monotonic()
         try:
-            _start_missing(machine, running, begun, say)
+            _start_missing(machine, running, begun)
         except BaseException:
             stop(list(begun.values()))
             _write_state(machine, running.values())
             raise
         took = f"started {', '.join(begun)} in {time.monotonic() - since:.0f} s"
-        say(took if begun else "already up")
-        say(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_uri}")
+        print(took if begun else "already up")
+        print(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_uri}")
 
 
 def _start_missing(
-    machine: Machine,
-    running: dict[str, ServerProcess],
-    begun: dict[str, ServerProcess],
-    say: Callable[[str], None],
+    machine: Machine, running: dict[str, ServerProcess], begun: dict[str, ServerProcess]
 ) -> None:
     """Both servers start at once, the worker and the registration of the forms behind Prefect."""
-    missing = {n: port for n, port in servers_here(machine).items() if n not in running}
-    for name, port in missing.items():
-        if holder := port_holder(machine.host, port):
-            fix = f"set KLEAR_{name.upper()}_PORT to a free one"
-            raise ServersError(f"port {port} is in use by {holder}; {fix}")
 
     def start(name: str) -> ServerProcess:
-        prepare(machine, name, DATABASE_WAIT_S)
+        prepare(machine, name)
         begun[name] = launch(
             name,
             server_command(machine, name),
@@ -160,107 +168,85 @@ def _start_missing(
         _write_state(machine, [*running.values(), *begun.values()])
         return begun[name]
 
+    def await_server(name: str) -> None:
+        url, deadline = health_urls(machine)[name], time.monotonic() + START_TIMEOUT_S
+        while name in begun and not answers(url) and time.monotonic() < deadline:
+            if not begun[name].alive():
+                raise ServersError(f"{name} ended while starting; {begun[name].last_words()}")
+            time.sleep(0.1)
+        if refused := refusal(machine, name):
+            raise ServersError(refused)
+
+    missing = [name for name in servers_here(machine) if name not in running]
+    if taken := next(filter(None, (port_trouble(machine, name) for name in missing)), ""):
+        raise ServersError(taken)
     for name in missing:
         start(name)
     if begun:
-        say(f"starting the servers (their logs: {machine.logs})")
-    _await_server(machine, "prefect", begun)
+        print(f"starting the servers (their logs: {machine.logs})")
+    await_server("prefect")
     create_pool(machine)
-    since = datetime.now(UTC)
-    worker = None
     if "worker" not in running:
         if "prefect" in servers_here(machine):
             crash_orphans(machine)
-        worker = start("worker")
-    if not registration_is_current(machine):
-        registering = start("registration")
-        _await(lambda: registration_is_current(machine), registering)
-        stop([begun.pop("registration")])
+        start("worker")
+    if not forms_are_current(machine):
+        registration, deadline = start("registration"), time.monotonic() + START_TIMEOUT_S
+        while (ended := os.waitpid(registration.pid, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        if ended != (registration.pid, 0):
+            late = "" if ended[0] else f" in {START_TIMEOUT_S:g} s"
+            words = registration.last_words()
+            raise ServersError(f"the forms could not be registered{late}; {words}")
+        del begun["registration"]
         _write_state(machine, [*running.values(), *begun.values()])
-    _await_server(machine, "mlflow", begun)
-    if worker:  # until it has signed on a run from the web form would wait in silence
-        _await(lambda: (last_heartbeat(machine) or since) > since, worker)
+    await_server("mlflow")
+    if "worker" in begun and not begun["worker"].alive():
+        raise ServersError(f"worker ended while starting; {begun['worker'].last_words()}")
 
 
-def _await_server(machine: Machine, name: str, begun: dict[str, ServerProcess]) -> None:
-    if name in begun:
-        _await(lambda: answers(health_urls(machine)[name]), begun[name])
-    if refused := _refused(machine, name):
-        raise ServersError(refused)
-
-
-def _await(is_ready: Callable[[], bool], process: ServerProcess) -> None:
-    """Wait for a process that was just started; raises ServersError if it ends before."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not is_ready():
-        if not process.alive() and not is_ready():
-            said = f"{process.log} says:\n{process.log_tail()}"
-            raise ServersError(f"{process.name} ended while starting; {said}")
-        if time.monotonic() > deadline:
-            raise ServersError(f"{process.name} gave no answer; see {process.log}")
-        time.sleep(0.1)
-
-
-def down(machine: Machine, say: Callable[[str], None] = print) -> None:
-    """End the recorded processes and nothing else; safe to repeat."""
-    if not machine.home.exists():
-        say("nothing is running")
+def down() -> None:
+    """End what `klear up` started and nothing else; safe to repeat."""
+    machine = load_machine()
+    if not machine.state_file.exists():
+        print("nothing is running")
         return
-    with _one_at_a_time(machine):
-        recorded = read_state(machine)
-        running = [p for p in recorded if p.alive()]
+    with locked(Path(f"{machine.state_file}.lock")):
+        recorded, running = read_state(machine), alive(machine)
         stop([p for p in recorded if p.name == "worker"])  # it needs the server to sign off
-        if any(p.name == "prefect" for p in running):  # else its runs may be other machines'
-            try:
-                for name in crash_orphans(machine):
-                    say(f"ended the run {name}; a retry continues from there")
-            except ServersError as error:
-                say(f"unfinished runs stay marked as running until the next `klear up` ({error})")
         stop([p for p in recorded if p.name != "worker"])
         _write_state(machine, [])
-        for process in running:
-            say(f"ended {process.name} (pid {process.pid})")
-        if not running:
-            say("nothing is running")
+    for process in running.values():
+        print(f"ended {process.name} (pid {process.pid})")
+    if not running:
+        print("nothing is running")
 
 
-@contextmanager
-def _one_at_a_time(machine: Machine) -> Iterator[None]:
-    path = Path(f"{machine.state_file}.lock")
-    with path.open("w") as file:  # flock: the kernel lets go when the holder dies
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-class _Terminated(BaseException):
-    """TERM or INT arrived."""
-
-
-def _terminate(_: int, __: FrameType | None) -> None:
+def _end(_: int, __: FrameType | None) -> None:
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, signal.SIG_IGN)  # once is enough: what follows takes its time
-    raise _Terminated
+    raise SystemExit(0)
 
 
-def serve(machine: Machine, name: str) -> int:
-    """A server or the worker in the foreground, for containers and systemd. TERM and INT end it
-    with everything it started. Returns 0 then, else the exit code of what it ran."""
+def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
+    """One of them in the foreground, for containers and systemd. TERM and INT end it with
+    everything it started: exit code 0, else that of what it ran."""
+    machine = load_machine()
     for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, _terminate)
-    try:
-        prepare(machine, name, DATABASE_WAIT_S)
-        if name == "worker":
-            url, deadline = health_urls(machine)["prefect"], time.monotonic() + START_TIMEOUT_S
-            while not answers(url) and time.monotonic() < deadline:
-                time.sleep(0.5)
-            if refused := refusal(machine, "prefect"):
-                raise ServersError(refused)
-            create_pool(machine)
-            if not registration_is_current(machine) and _foreground(machine, "registration"):
-                raise ServersError("the forms could not be registered; the lines above say why")
-        return _foreground(machine, name)
-    except _Terminated:
-        return 0
+        signal.signal(sign, _end)
+    prepare(machine, name)
+    if name == "worker":
+        url, deadline = health_urls(machine)["prefect"], time.monotonic() + START_TIMEOUT_S
+        while not answers(url) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        if refused := refusal(machine, "prefect"):
+            raise ServersError(refused)
+        create_pool(machine)
+        if not forms_are_current(machine) and _foreground(machine, "registration"):
+            raise ServersError("the forms could not be registered; the lines above say why")
+    return _foreground(machine, name)
 
 
 def _foreground(machine: Machine, name: str) -> int:

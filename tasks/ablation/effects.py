@@ -5,12 +5,13 @@ Of the last score (`paired_effect`), and of how steadily accuracy rose (`steadin
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import stats
+
+from eval.records import Record
 
 Verdict = Literal["confirmed", "not seen", "reversed"]
 Means = Mapping[str, float]
@@ -21,18 +22,14 @@ FEWEST_SEEDS = 3
 RESAMPLED_CELLS = 1_000_000  # bounds the memory of one block of draws to ~16 MB
 
 
-@dataclass(frozen=True)
-class Effect:
-    """`mean` = score of the first minus score of the second, in [-1, 1], over seeds."""
+class Effect(Record):
+    """The first minus the second in points of avg@k, over seeds, with its 95 % interval."""
 
-    mean: float
+    points: float
     low: float
     high: float
-    size: float
-    """Mean difference over its standard deviation between seeds (Cohen's d of pairs); NaN when all
-    differences are equal."""
     wins: int
-    """Seeds in which the first scored higher."""
+    """Seeds in which the first was better."""
     seeds: int
 
     @property
@@ -44,11 +41,7 @@ class Effect:
 
 
 def paired_effect(
-    first: Sequence[Means],
-    second: Sequence[Means],
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-    confidence: float = 0.95,
+    first: Sequence[Means], second: Sequence[Means], resamples: int = RESAMPLES
 ) -> Effect:
     """The effect over seeds; entry i of both are the scores of one benchmark with seed i.
 
@@ -71,43 +64,40 @@ def paired_effect(
     where noise outweighs seeds and problems, which a two-way bootstrap counts up to three times
     (Owen 2007, arXiv 0712.1111): there it is up to 1.4 times as wide as it need be.
 
-    Raises ValueError for fewer than FEWEST_SEEDS seeds or lists that do not pair.
+    Raises ValueError for fewer than FEWEST_SEEDS seeds, lists that do not pair, or runs without a
+    common problem.
     """
-    n = _paired_seeds(first, second)
-    problems = sorted(set.intersection(*(set(means) for means in (*first, *second))))
+    problems = sorted(set.intersection(*map(set, (*first, *second)))) if first else []
     if not problems:
         raise ValueError("the runs have no problem in common")
-    table = np.array(
+    table = 100 * np.array(
         [[a[p] - b[p] for p in problems] for a, b in zip(first, second, strict=True)]
     )  # [seeds, problems]
-    by_seed = table.mean(axis=1)
-    tail = 100 * (1 - confidence) / 2
-    drawn = np.percentile(_resampled(table, resamples, seed), [tail, 100 - tail])
-    spread = float(by_seed.std(ddof=1))
-    mean = float(by_seed.mean())
-    half = _two_way(table, confidence)
+    low, high = np.percentile(_resampled(table, resamples), [2.5, 97.5])
+    return _effect(table.mean(axis=1), _of_problems(table), low, high)
+
+
+def _effect(
+    by_seed: np.ndarray, of_problems: float = 0.0, low: float = math.inf, high: float = -math.inf
+) -> Effect:
+    """Student's interval over seeds, with P² `of_problems`, and wide enough for `low` to `high`."""
+    n = len(by_seed)
+    if n < FEWEST_SEEDS:
+        raise ValueError(f"{n} seeds give no interval; run at least {FEWEST_SEEDS}")
+    mean = by_seed.mean()
+    half = math.sqrt(_student(n) ** 2 * by_seed.var(ddof=1) / n + of_problems)
     return Effect(
-        mean=mean,
-        low=float(min(drawn[0], mean - half)),
-        high=float(max(drawn[1], mean + half)),
-        size=mean / spread if spread else float("nan"),
+        points=float(mean),
+        low=float(min(low, mean - half)),
+        high=float(max(high, mean + half)),
         wins=int((by_seed > 0).sum()),
         seeds=n,
     )
 
 
-def _paired_seeds(first: Sequence[object], second: Sequence[object]) -> int:
-    """How many; raises ValueError for fewer than FEWEST_SEEDS, or lists that do not pair."""
-    if len(first) != len(second):
-        raise ValueError(f"{len(first)} and {len(second)} runs do not pair")
-    if len(first) < FEWEST_SEEDS:
-        raise ValueError(f"{len(first)} seeds give no interval; run at least {FEWEST_SEEDS}")
-    return len(first)
-
-
-def _resampled(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+def _resampled(table: np.ndarray, resamples: int) -> np.ndarray:
     """Means of two-way resamples, float64 [resamples]; table is [seeds, problems]."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     seeds, problems = table.shape
     block = max(1, RESAMPLED_CELLS // table.size)
     means = []
@@ -119,45 +109,36 @@ def _resampled(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     return np.concatenate(means)
 
 
-def _two_way(table: np.ndarray, confidence: float) -> float:
-    """Half the width of Student's two-way interval; table is [seeds, problems].
+def _of_problems(table: np.ndarray) -> float:
+    """P² of the two-way interval; table is [seeds, problems].
 
     A single problem says nothing of others: its interval is for other seeds alone.
     """
     n, m = table.shape
+    if m == 1 or n == 1:
+        return 0.0
     by_seed, by_problem = table.mean(axis=1), table.mean(axis=0)
-    of_seeds = _student(n, confidence) ** 2 * by_seed.var(ddof=1) / n
-    if m == 1:
-        return float(np.sqrt(of_seeds))
     noise = table - by_seed[:, None] - by_problem + table.mean()
     noise_variance = (noise**2).sum() / ((n - 1) * (m - 1))
-    own = max(0.0, by_problem.var(ddof=1) / m - noise_variance / (n * m))
-    return float(np.sqrt(of_seeds + _student(m, confidence) ** 2 * own))
+    return _student(m) ** 2 * max(0.0, by_problem.var(ddof=1) / m - noise_variance / (n * m))
 
 
-def _student(n: int, confidence: float) -> float:
-    return float(stats.t.ppf(1 - (1 - confidence) / 2, n - 1))
+def _student(n: int) -> float:
+    return float(stats.t.ppf(0.975, n - 1))
 
 
-@dataclass(frozen=True)
-class Point:
-    """One half of the answers of one model."""
+class Half(NamedTuple):
+    """One half of the answers of one model, those with an even or with an odd index."""
 
     accuracy: float
     answers: int
 
 
-@dataclass(frozen=True)
-class Learning:
-    """Accuracy on one benchmark over training."""
-
-    curve: Mapping[int, float]
-    """Rollout step → avg@k in [0, 1]; the same k at every step."""
-    halves: tuple[Mapping[int, Point], Mapping[int, Point]]
-    """By step, of answers with even and with odd index: two measurements of each model."""
+Learning = Mapping[int, tuple[Half, Half]]
+"""Rollout step → two measurements of the model on one benchmark; the same k at every step."""
 
 
-def fall(halves: tuple[Mapping[int, Point], Mapping[int, Point]]) -> float:
+def fall(curve: Learning) -> float:
     """How far accuracy fell on its way: Σₜ max(0, aₜ₋₁ − aₜ), without the falls that are noise.
 
     Cross-fitted: between consecutive models one half of the answers selects the drops larger than a
@@ -167,19 +148,17 @@ def fall(halves: tuple[Mapping[int, Point], Mapping[int, Point]]) -> float:
     true fall below the error of a half counts in part.
     """
     total = 0.0
-    for before, now in pairwise(sorted(halves[0])):
-        first, second = ((half[before], half[now]) for half in halves)
-        for selecting, measuring in ((first, second), (second, first)):
+    for before, now in pairwise(curve[step] for step in sorted(curve)):
+        even, odd = zip(before, now, strict=True)
+        for selecting, measuring in ((even, odd), (odd, even)):
             # of a difference of two accuracies; at most, for problems differ
-            variance = sum(p.accuracy * (1 - p.accuracy) / p.answers for p in selecting)
+            variance = sum(h.accuracy * (1 - h.accuracy) / h.answers for h in selecting)
             if selecting[0].accuracy - selecting[1].accuracy > math.sqrt(variance):
                 total += (measuring[0].accuracy - measuring[1].accuracy) / 2
     return total
 
 
-def steadiness_effect(
-    first: Sequence[Learning], second: Sequence[Learning], confidence: float = 0.95
-) -> Effect:
+def steadiness_effect(first: Sequence[Learning], second: Sequence[Learning]) -> Effect:
     """By how much less the first fell on its way than the second; entry i of both have seed i.
 
     Student's interval of the paired differences of `fall`, over seeds. With no fall in either arm
@@ -189,25 +168,7 @@ def steadiness_effect(
     Raises ValueError for fewer than FEWEST_SEEDS seeds, lists that do not pair, or points of other
     steps: a curve with more points has more chances to fall.
     """
-    n = _paired_seeds(first, second)
-    if len({tuple(sorted(one.curve)) for one in (*first, *second)}) > 1:
+    if len({frozenset(curve) for curve in (*first, *second)}) > 1:
         raise ValueError("the curves have points at different steps")
-    falls = np.array([fall(b.halves) - fall(a.halves) for a, b in zip(first, second, strict=True)])
-    mean, spread = float(falls.mean()), float(falls.std(ddof=1))
-    half = _student(n, confidence) * spread / n**0.5
-    size = mean / spread if spread else float("nan")
-    return Effect(mean, mean - half, mean + half, size, int((falls > 0).sum()), n)
-
-
-Band = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], tuple[float, ...]]
-"""A curve over seeds: steps that all of them reached; mean, lowest and highest value at each."""
-
-
-def band(curves: Sequence[Mapping[int, float]]) -> Band:
-    """`curves`: step → value of each seed."""
-    steps = sorted(set.intersection(*(set(c) for c in curves))) if curves else []
-    if not steps:
-        return (), (), (), ()
-    table = np.array([[c[s] for s in steps] for c in curves], dtype=float)
-    mean, low, high = (of(table, axis=0).tolist() for of in (np.mean, np.min, np.max))
-    return tuple(map(float, steps)), tuple(mean), tuple(low), tuple(high)
+    falls = [fall(b) - fall(a) for a, b in zip(first, second, strict=True)]
+    return _effect(100 * np.array(falls))

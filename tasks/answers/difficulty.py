@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Literal
+from typing import Literal, get_args
 
 from configs.settings.data import DifficultySettings
 from eval.records import Domain, Problem, Record, Score
@@ -57,21 +56,14 @@ def tally(scores: Iterable[Score]) -> dict[str, Tally]:
     return tallies
 
 
-def pass_rate_histogram(rates: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Problems by domain and tenth of their pass rate; 1.0 has a column of its own."""
-    names = (f"pass_rate/{domain}/{int(rate * 10) / 10:.1f}" for domain, rate in sorted(rates))
-    return {name: float(count) for name, count in Counter(names).items()}
-
-
 def label_of(settings: DifficultySettings, source: str, pass_rate: float | None) -> Label:
     """By what the settings let decide: the source, or the pass rate, of which none is no label."""
     if settings.rater == "source":
-        if source in settings.easy_sources:
-            return "easy"
-        return "hard" if source in settings.hard_sources else "unrated"
-    if pass_rate is None:
-        return "unrated"
-    return "easy" if pass_rate > settings.easy_above else "hard"
+        easy, hard = source in settings.easy_sources, source in settings.hard_sources
+    else:
+        easy = pass_rate is not None and pass_rate > settings.easy_above
+        hard = pass_rate is not None and not easy
+    return "easy" if easy else "hard" if hard else "unrated"
 
 
 @stage(version=1)
@@ -83,18 +75,13 @@ def difficulty(
     *,
     settings: DifficultySettings,
 ) -> Metrics:
-    """Label every problem by the share of the rater's scored answers that are correct.
-
-    The metrics have the mean pass rate of each label too, whatever decided the label.
-    """
+    """Label every problem by the share of the rater's scored answers that are correct."""
     answered = count_rows(samples.file("samples.parquet"))
     judged = count_rows(scores.file("scores.parquet"))
     if answered != judged:
         raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
     tallies = tally(read_table(scores.file("scores.parquet"), Score))
-    labels: Counter[Label] = Counter({"easy": 0, "hard": 0, "unrated": 0})
-    rates: list[tuple[Label, Domain, float]] = []
-    not_judgeable = 0
+    labels, not_judgeable = Counter[Label](), 0
     with TableWriter(out / "difficulty.parquet", Difficulty) as writer:
         for problem in read_table(problems.file("kept.parquet"), Problem):
             counted = tallies.get(problem.id, Tally())
@@ -106,17 +93,10 @@ def difficulty(
                 scored=counted.scored,
                 label=label_of(settings, problem.source, counted.pass_rate),
             )
+            writer.write(row)
             labels[row.label] += 1
             not_judgeable += not problem.judgeable
-            if row.pass_rate is not None:
-                rates.append((row.label, row.domain, row.pass_rate))
-            writer.write(row)
-    rated = labels["easy"] + labels["hard"]
-    by_label = {name: [rate for label, _, rate in rates if label == name] for name in labels}
     return {
-        **{name: float(count) for name, count in labels.items()},
+        **{name: float(labels[name]) for name in get_args(Label)},
         "not_judgeable": float(not_judgeable),
-        "hard_share": labels["hard"] / rated if rated else 0.0,
-        **{f"mean_pass_rate/{name}": fmean(found) for name, found in by_label.items() if found},
-        **pass_rate_histogram((domain, rate) for _, domain, rate in rates),
     }

@@ -11,7 +11,7 @@ from configs.settings.data import FilterRLSettings
 from eval.judge.judge import NO_GOLD
 from eval.records import Problem, Rejected, Score
 from eval.tables import TableWriter, count_rows, read_table
-from tasks.answers.difficulty import Tally, pass_rate_histogram, tally
+from tasks.answers.difficulty import Tally, tally
 from tasks.stage.progress import report
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
@@ -33,9 +33,8 @@ def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> t
     inclusive = code and settings.code_inclusive
     if rate > threshold or (inclusive and rate == threshold):
         return "", ""
-    needed = f"{'at least' if inclusive else 'more than'} {threshold:g}"
-    passed = f"{counted.passed} of {counted.scored} samples pass"
-    return "too_few_passed", f"{passed}; needs {needed}"
+    needed = f"needs {'at least' if inclusive else 'more than'} {threshold:g}"
+    return "too_few_passed", f"{counted.passed} of {counted.scored} samples pass; {needed}"
 
 
 @stage(version=1)
@@ -47,7 +46,6 @@ def filter_rl(
     total = count_rows(source)
     tallies = tally(read_table(scores.file("scores.parquet"), Score))
     counts = Counter({"kept_math": 0, "kept_code": 0})
-    kept_rates: list[tuple[str, float]] = []
     with (
         TableWriter(out / "kept.parquet", Problem) as kept,
         TableWriter(out / "rejected.parquet", Rejected) as rejected,
@@ -61,12 +59,10 @@ def filter_rl(
                 rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
             else:
                 counts[f"kept_{row.domain}"] += 1
-                kept_rates.append((row.domain, counted.pass_rate or 0.0))
                 kept.write(row)
             report(done, total)
     return {
         "kept": float(kept.rows),
         "rejected": float(rejected.rows),
         **{name: float(counts[name]) for name in sorted(counts)},
-        **pass_rate_histogram(kept_rates),
     }

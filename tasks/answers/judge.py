@@ -1,6 +1,5 @@
 """Judge: a Score for every Sample, in the same order, by the one judge of `eval.judge.judge`."""
 
-import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -65,16 +64,11 @@ def judged(judge: Judge, problems: Lookup[Problem], samples: Iterator[Sample]) -
             waiting.append(None)
             yield problem, sample.text, sample.index
 
-    def not_answered() -> Iterator[Score]:
-        while waiting and (score := waiting[0]) is not None:
-            waiting.popleft()
-            yield score
-
     for score in judge.judge_many(to_judge()):
-        yield from not_answered()
-        waiting.popleft()
+        while (unanswered := waiting.popleft()) is not None:
+            yield unanswered
         yield score
-    yield from not_answered()
+    yield from filter(None, waiting)
 
 
 def _not_answered(sample: Sample) -> Score:
@@ -97,7 +91,6 @@ def judge(
 
     Seconds are measurements, so the table has 0 there; their sum is a metric.
     """
-    began = time.monotonic()
     source = samples.file("samples.parquet")
     total = count_rows(source)
     journal = ScoreJournal(out / SCRATCH / "scores.jsonl")
@@ -108,14 +101,13 @@ def judge(
             for score in journal.append(judged(judge, by_id, left)):
                 report(journal.done, total, score.verdict)
     verdicts: Counter[str] = Counter()
-    correct, without_gold, seconds, slowest = 0, 0, 0.0, 0.0
+    correct, without_gold, seconds = 0, 0, 0.0
     with TableWriter(out / "scores.parquet", Score) as writer:
         for score in journal:
             verdicts[score.verdict] += 1
             correct += bool(score.correct)
             without_gold += score.reason == NO_GOLD
             seconds += score.seconds
-            slowest = max(slowest, score.seconds)
             writer.write(score.model_copy(update={"seconds": 0.0}))
     scored = writer.rows - verdicts["IE"]
     return {
@@ -125,6 +117,4 @@ def judge(
         "correct_share": correct / scored if scored else 0.0,
         **{f"verdict/{name}": float(n) for name, n in sorted(verdicts.items())},
         "judge_seconds": seconds,
-        "slowest_seconds": slowest,
-        "wall_seconds": time.monotonic() - began,
     }

@@ -1,21 +1,35 @@
-"""Select: which answers become the SFT mixture (§3.1, §5.1; Tables 2, 4 and 5)."""
+"""Select: which answers become the SFT mixture (§3.1, §5.1; Tables 2, 4 and 5).
+
+A subset of fixed size takes diverse prompts first: K-Center-Greedy (Tables 4-5; Sener & Savarese,
+arXiv 1708.00489) runs on the vectors of the distinct prompts; the answers then come round by round,
+one for every picked prompt, until the subset is full.
+"""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from configs.settings.data import SelectSettings
 from eval.answers import after_think, has_closed_think
 from eval.records import Domain, Example, Rejected, Sample, Score
 from eval.tables import TableWriter, count_rows, read_table, row_groups
 from tasks.answers.difficulty import Difficulty, Label
-from tasks.answers.subset import choose
+from tasks.data.words import alnum_words
 from tasks.stage.progress import report
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
 
 NOT_CHOSEN = "not in the subset"
+CUT_OFF = {"length": "truncated", "error": "engine error", "refused": "refused", "empty": "empty"}
+Candidates = Mapping[str, Mapping[str, Sequence[int]]]
+"""Rows that passed every filter: for each pool (a domain, say), problem id → its rows."""
+GRID = 2.0**-20
+BLOCK = 4096
+"""Points that are brought up to date at once, if as many bounds are that large."""
+ROWS_A_PRODUCT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +40,7 @@ class Prompt:
     domain: Domain
     source: str
     label: Label
-    judgeable: bool = True  # tables written before prompts could lack gold have no such column
+    judgeable: bool
 
 
 def unfit(sample: Sample, settings: SelectSettings) -> str | None:
@@ -36,17 +50,13 @@ def unfit(sample: Sample, settings: SelectSettings) -> str | None:
     closed think block would teach exactly that, so it is not counted as a response.
     """
     if sample.finish_reason != "stop":
-        return {"length": "truncated", "error": "engine error"}.get(
-            sample.finish_reason, sample.finish_reason
-        )
+        return CUT_OFF[sample.finish_reason]
     if not sample.text.strip():
         return "empty"
     if settings.require_think and not has_closed_think(sample.text):
         return "no single closed think block"
     if not (after_think(sample.text) or "").strip():
         return "no answer after the think block"
-    if settings.max_chars is not None and len(sample.text) > settings.max_chars:
-        return "longer than max_chars"
     return None
 
 
@@ -81,9 +91,6 @@ def judged_samples(
     samples: Path, scores: Path, prompts: dict[str, Prompt]
 ) -> Iterator[tuple[Sample, Score, Prompt]]:
     """Samples with their scores and prompts; raises ValueError where these do not match."""
-    answered, judged = count_rows(samples), count_rows(scores)
-    if answered != judged:
-        raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
     for sample, score in zip(read_table(samples, Sample), read_table(scores, Score), strict=True):
         if (sample.problem_id, sample.index) != (score.problem_id, score.index):
             raise ValueError(
@@ -93,6 +100,109 @@ def judged_samples(
         if sample.problem_id not in prompts:
             raise ValueError(f"a sample answers {sample.problem_id}, which is no problem here")
         yield sample, score, prompts[sample.problem_id]
+
+
+def choose(
+    candidates: Candidates,
+    prompt_of: Callable[[str], str],
+    settings: SelectSettings,
+    seed: int,
+) -> set[int]:
+    """The rows to keep: all, or `size`, or equal shares of the pools (the smallest decides).
+
+    The seed decides the first pick and the randomised SVD.
+    """
+    sizes = {name: sum(map(len, candidates[name].values())) for name in sorted(candidates)}
+    size = settings.size or sum(sizes.values())
+    if settings.balanced and sizes:
+        share = min(size // len(sizes), *sizes.values())
+        pools = [(candidates[name], share) for name in sizes]
+    else:
+        everything = {i: rows for name in sizes for i, rows in candidates[name].items()}
+        pools = [(everything, size)]
+    kept: set[int] = set()
+    for pool, wanted in pools:
+        order = list(pool)
+        if 0 < wanted < len(order):
+            prompts = [prompt_of(id_) for id_ in order]
+            points = embed(prompts, settings.embedding["dimensions"], seed)
+            first = int(np.random.default_rng(seed).integers(len(order)))
+            order = [order[i] for i in k_center_greedy(points, wanted, first)]
+        rounds = sorted(  # the first answer of every prompt, then the second of every prompt
+            (turn, place, row)
+            for place, id_ in enumerate(order)
+            for turn, row in enumerate(pool[id_])
+        )
+        kept.update(row for _, _, row in rounds[:wanted])
+    return kept
+
+
+def embed(prompts: list[str], dimensions: int, seed: int) -> np.ndarray:
+    """Unit vectors [N, ≤ dimensions] float32: TF-IDF of words and numbers, by truncated SVD.
+
+    Coordinates are rounded to multiples of 2⁻²⁰. What linear algebra libraries and their threads
+    change in the last bits is gone then, and prompts of the same words are the same point.
+    """
+    # Slow to import, and only sized subsets need it.
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.preprocessing import normalize
+
+    def terms(text: str) -> list[str]:
+        return alnum_words(text) or [text]
+
+    vectoriser = TfidfVectorizer(analyzer=terms, sublinear_tf=True)  # pyright: ignore
+    weights = vectoriser.fit_transform(prompts)
+    dimensions = min(dimensions, min(weights.shape) - 1)
+    if dimensions < 1:
+        vectors = weights.toarray()
+    else:
+        with np.errstate(invalid="ignore"):  # equal prompts have no variance to be explained
+            reduced = TruncatedSVD(dimensions, random_state=seed).fit_transform(weights)
+        vectors = np.asarray(normalize(reduced))
+    return np.asarray(np.round(vectors / GRID) * GRID, np.float32)
+
+
+def k_center_greedy(points: np.ndarray, k: int, first: int = 0) -> list[int]:
+    """Pick `k` of `points` [n, d], `first` and then always the point farthest from all picks.
+
+    Distances are Euclidean; of equally far points the lowest index wins. Distances to the picks
+    only ever shrink, so an old distance is an upper bound: only the points with the largest bounds
+    are brought up to date before a pick. On the grid of `embed` every product and sum below is
+    exact in float64, so the picks are the same on every machine and with any number of threads.
+    """
+    points = np.asarray(points, np.float64)
+    squares = np.einsum("nd,nd->n", points, points)
+    bound = np.full(len(points), np.inf)  # squared distance to the first `seen` picks; -1: a pick
+    seen = np.zeros(len(points), np.int64)
+    picks = [first]
+    bound[first] = -1.0
+
+    def update(stale: np.ndarray) -> None:
+        for start in range(0, len(stale), ROWS_A_PRODUCT):
+            rows = stale[start : start + ROWS_A_PRODUCT]
+            new = picks[seen[rows].min() :]
+            apart = squares[rows, None] + squares[new] - 2 * (points[rows] @ points[new].T)
+            bound[rows] = np.minimum(bound[rows], np.maximum(apart.min(axis=1), 0.0))
+            seen[rows] = len(picks)
+
+    def farthest() -> int:
+        while True:
+            place = max(len(bound) - BLOCK, 0)
+            least = np.partition(bound, place)[place]
+            top = np.flatnonzero(bound >= least)
+            age = len(picks) - seen[top]
+            update(top[age == 1])
+            update(top[age > 1])
+            best = top[bound[top].argmax()]
+            if bound[best] >= least:  # all others are nearer than that
+                return int(best)
+
+    while len(picks) < k:
+        picks.append(farthest())
+        bound[picks[-1]] = -1.0
+        report(len(picks), k, "picks")
+    return picks
 
 
 @stage(version=2)
@@ -120,11 +230,11 @@ def select(
         report(row, 2 * total, "filtering")
         reason = unfit(sample, settings) or unwanted(prompt, score.correct, settings)
         if reason is None:
-            pool = candidates.setdefault(getattr(prompt, settings.balance_by), {})
+            pool = candidates.setdefault(prompt.domain, {})
             pool.setdefault(sample.problem_id, []).append(row)
         else:
             reasons[row] = reason
-    chosen, radius = choose(candidates, lambda id_: prompts[id_].text, settings, seed)
+    chosen = choose(candidates, lambda id_: prompts[id_].text, settings, seed)
     counts: Counter[str] = Counter()
     with (
         TableWriter(out / "kept.parquet", Example) as kept,
@@ -155,5 +265,4 @@ def select(
         "kept": float(kept.rows),
         "rejected": float(rejected.rows),
         **{name: float(counts[name]) for name in sorted(counts)},
-        **{f"k_center_radius/{pool}": r for pool, r in radius.items() if r > 0.0},
     }

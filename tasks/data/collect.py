@@ -15,15 +15,7 @@ from pathlib import Path
 from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem, Rejected
 from eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
-from tasks.data.sources import (
-    COUNTS,
-    KEPT,
-    REJECTED,
-    collect_part,
-    collected_files,
-    lookup_texts,
-    planned,
-)
+from tasks.data.sources import COUNTS, KEPT, REJECTED, collect_part, collected_files, planned
 from tasks.stage.parts import computed_parts
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH
@@ -39,35 +31,34 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     licence of each source. Raises ValueError for a source that gives no problem.
     """
     scratch = out / SCRATCH
-    parts, lookups = planned(settings, scratch)
-    texts = lookup_texts(settings, lookups, scratch / "texts")
+    parts, texts = planned(settings, scratch)
     compute = partial(collect_part, settings=settings, seed=seed, texts=texts)
-    workers = settings.runtime.workers
+    last = {part.source: number for number, part in enumerate(parts)}
+    commits = {part.source: piece.commit for part in parts for piece in part.pieces}
     counts: Counter[str] = Counter()
-    commits: dict[int, str] = {}
+    folders = computed_parts(scratch / "parts", parts, compute, settings.runtime.workers)
     with (
-        closing(computed_parts(scratch / "parts", parts, compute, workers)) as folders,
+        closing(folders),
         ArrowWriter(out / KEPT, arrow_schema(Problem)[0]) as kept,
         ArrowWriter(out / REJECTED, arrow_schema(Rejected)[0]) as rejected,
     ):
-        for part, folder in zip(parts, folders, strict=True):
+        for number, (part, folder) in enumerate(zip(parts, folders, strict=True)):
             name = settings.sources[part.source].name
-            commits[part.source] = part.pieces[0].commit if part.pieces else ""
             for table in row_groups(folder / KEPT):
                 kept.write(table)
                 counts["not_judgeable"] += table.column("judgeable").to_pylist().count(False)
             for table in row_groups(folder / REJECTED):
                 rejected.write(table)
-            for count, number in json.loads((folder / COUNTS).read_text()).items():
-                counts[f"{count}/{name}"] += number
-            if part.last and not counts[f"kept/{name}"]:
+            for count, rows in json.loads((folder / COUNTS).read_text()).items():
+                counts[f"{count}/{name}"] += rows
+            if number == last[part.source] and not counts[f"kept/{name}"]:
                 first = next(read_table(folder / REJECTED, Rejected), None)
                 example = f"; {first.reason}; the row: {first.row[:300]}" if first else ""
                 raise ValueError(
                     f"source {name!r} gives no problem: {counts[f'rejected/{name}']:,} rows are "
                     f"rejected and its `where` leaves out {counts[f'left_out/{name}']:,}{example}"
                 )
-    facts = [_facts(source, commits[n]) for n, source in enumerate(settings.sources)]
+    facts = [_facts(source, commits.get(n, "")) for n, source in enumerate(settings.sources)]
     (out / SOURCES).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     in_order = sorted(counts.items(), key=lambda count: count[0].partition("/")[0])
     left_out = sum(n for name, n in in_order if name.startswith("left_out/"))
@@ -81,13 +72,12 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
 
 def _facts(source: Source, commit: str) -> dict[str, str]:
     """What the card of every dataset made from it names (`tasks/report/card.py`)."""
-    if source.kind == "generated":
-        dataset = f"generated: {source.family}"
-    elif source.kind == "hub":
-        dataset = source.dataset
-    else:
-        local = ", ".join(source.files)
-        dataset = f"{source.dataset} (local files)" if source.dataset else local
+    local = ", ".join(source.files)
+    dataset = {
+        "generated": f"generated: {source.family}",
+        "hub": source.dataset,
+        "files": f"{source.dataset} (local files)" if source.dataset else local,
+    }[source.kind]
     return {
         "name": source.name,
         "dataset": dataset,

@@ -4,11 +4,13 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import orjson
+
 from configs.settings.data import DecontaminateSettings
 from eval.tables import ArrowWriter, row_groups
-from tasks.data.overlaps.decontamination_page import Decided, write_page
-from tasks.data.overlaps.overlaps import HITS, benchmark_index, decide_part, decided
-from tasks.data.split_rows import row_split, table_parts
+from tasks.data.decontamination_page import write_page
+from tasks.data.overlaps import HITS, REASONS, benchmark_index, decide_part
+from tasks.data.split_rows import split_rows, table_parts
 from tasks.stage.parts import computed_parts
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
@@ -24,36 +26,20 @@ def decontaminate(
     every pair with its coverage, `decontamination.html` and the metrics count both readings.
     """
     source, against = problems.file("kept.parquet"), benchmarks.file("kept.parquet")
-    runtime = settings.runtime
+    rows, workers = settings.runtime.rows_per_part, settings.runtime.workers
     compute = partial(
         decide_part, source=source, items=against, digest=benchmarks.digest, rule=settings
     )
-    scratch = out / SCRATCH / f"rows-{runtime.rows_per_part}"
-    parts = table_parts(source, runtime.rows_per_part)
-    removed = unlisted = 0
-    with (
-        closing(computed_parts(scratch, parts, compute, runtime.workers)) as folders,
-        ArrowWriter(out / "hits.parquet", HITS) as hits,
-        row_split(source, out) as split,
-    ):
-        for part, folder in zip(parts, folders, strict=True):  # while the workers go on
-            reasons, not_listed = decided(folder)
-            removed, unlisted = removed + len(reasons), unlisted + not_listed
+    parts = computed_parts(
+        out / SCRATCH / f"rows-{rows}", table_parts(source, rows), compute, workers
+    )
+    reasons: dict[int, str] = {}
+    with closing(parts), ArrowWriter(out / "hits.parquet", HITS) as hits:
+        for folder in parts:
+            reasons.update(orjson.loads((folder / REASONS).read_bytes()))
             for table in row_groups(folder / "hits.parquet"):
                 hits.write(table)
-            for group in range(part.first, part.last):
-                split.take(group, reasons)
+    counts = split_rows(source, reasons, out)
     index = benchmark_index(against, benchmarks.digest, settings.n, settings.normalize)
-    facts = Decided(
-        rows=split.kept + split.rejected,
-        removed=removed,
-        min_coverage=settings.min_coverage,
-        normalise=settings.normalize,
-        unlisted=unlisted,
-    )
-    return {
-        **split.metrics(),
-        **write_page(out, index, facts).metrics(),
-        "hits_unlisted": float(unlisted),
-        **index.metrics(),
-    }
+    total = int(counts["kept"] + counts["rejected"])
+    return {**counts, **write_page(out, index, settings, rows=total, removed=len(reasons))}

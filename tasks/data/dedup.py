@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +21,10 @@ REASONS = {
 }
 
 
-class Verdicts(NamedTuple):
-    """For every row what became of it, and the row it was compared with."""
-
-    kind: np.ndarray
-    """uint8 [N]: KEPT, EXACT, ID or NEAR."""
-    match: np.ndarray
-    """int64 [N]: the first row of the same query, of the same id, or of the group; else itself."""
-    pairs: np.ndarray
-    """int64 [P, 2]: the verified pairs that joined the groups of near-duplicates."""
-    jaccard: np.ndarray
-    """float64 [P]."""
+Verdicts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""For every row what became of it (uint8 [N]: KEPT, EXACT, ID or NEAR) and the first row of the
+same query, of the same id or of the group (int64 [N], else itself); the verified pairs of rows that
+joined groups (int64 [P, 2]) and their similarities (float64 [P])."""
 
 
 def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Verdicts:
@@ -42,7 +34,7 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
     an earlier run are used. Raises ValueError for a row without a prompt.
     """
     # Compiled code: loading it takes longer than reading a small table.
-    from tasks.data.prompt_parts import compute_part, computed_table
+    from tasks.data.prompt_parts import PROMPTS, compute_part
 
     runtime, banding = settings.runtime, None
     if settings.near:
@@ -52,19 +44,21 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
     compute = partial(compute_part, source=source, shingle=settings.shingle, banding=banding)
     parts = table_parts(source, runtime.rows_per_part)
     place = scratch / f"prompt-tables-{runtime.rows_per_part}"
-    table = computed_table(list(computed_parts(place, parts, compute, runtime.workers)))
+    folders = list(computed_parts(place, parts, compute, runtime.workers))
+    files = (pa.ipc.open_file(pa.memory_map(str(folder / PROMPTS))) for folder in folders)
+    table = pa.concat_tables([file.read_all() for file in files])  # mapped, not copied
 
     kind, match = same_queries(table["prompt"], table["id"])
     if banding is None:
-        return Verdicts(kind, match, np.zeros((0, 2), np.int64), np.zeros(0))
+        return kind, match, np.zeros((0, 2), np.int64), np.zeros(0)
     left = np.flatnonzero(kind == KEPT)
     bands = table.drop(["prompt", "id", "text"]).columns
-    pairs, first = near_groups(
+    pairs, jaccard, first = near_groups(
         table["text"], bands, left, jaccard=settings.jaccard, shingle=settings.shingle
     )
     near = left[first[left] != left]
     kind[near], match[near] = NEAR, first[near]
-    return Verdicts(kind, match, *pairs)
+    return kind, match, pairs, jaccard
 
 
 def same_queries(prompts: pa.ChunkedArray, ids: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -73,20 +67,17 @@ def same_queries(prompts: pa.ChunkedArray, ids: pa.ChunkedArray) -> tuple[np.nda
     A row whose id an earlier row gave to another query is rejected, for later stages join by id;
     it stands for no other row of its own query.
     """
-    from tasks.data.prompt_parts import first_rows
-
     kind, match = np.zeros(len(prompts), np.uint8), np.arange(len(prompts))
-    rows = match.copy()
-    while True:
-        match[rows] = rows[first_rows(prompts.take(pa.array(rows)))]
-        kept = rows[match[rows] == rows]
-        first = kept[first_rows(ids.take(pa.array(kept)))]
-        repeated = kept[first != kept]
-        kind[repeated], match[repeated] = ID, first[first != kept]
-        if not len(repeated):
-            break
-        rows = np.flatnonzero(kind == KEPT)
-    kind[rows[match[rows] != rows]] = EXACT
+    of_prompt, of_id = dict[int, int](), dict[int, int]()
+    encoded = (column.combine_chunks().dictionary_encode() for column in (prompts, ids))
+    numbers = (column.indices.to_numpy().tolist() for column in encoded)
+    for row, (prompt, id_) in enumerate(zip(*numbers, strict=True)):
+        if prompt in of_prompt:
+            kind[row], match[row] = EXACT, of_prompt[prompt]
+        elif id_ in of_id:
+            kind[row], match[row] = ID, of_id[id_]
+        else:
+            of_prompt[prompt] = of_id[id_] = row
     return kind, match
 
 
@@ -101,44 +92,41 @@ def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
     """
     source = problems.file("kept.parquet")
     kind, match, pairs, jaccard = find_duplicates(source, out / SCRATCH, settings)
-    with pq.ParquetFile(source) as file:
-        names = file.read(columns=["id", "source"]).combine_chunks()
+    names = pq.read_table(source, columns=["id", "source"]).combine_chunks()
 
     rows = np.flatnonzero((kind == EXACT) | (kind == NEAR))
     first = match[rows]
     kept = np.where(kind[first] == NEAR, match[first], first)
-    theirs, standing = names.take(pa.array(rows)), names.take(pa.array(kept))
+    theirs, standing = names.take(rows), names.take(kept)
     duplicates = {
         "row": rows,
         "id": theirs["id"],
         "source": theirs["source"],
-        "kind": pa.array(["", "exact", "", "near"]).take(pa.array(kind[rows])),
+        "kind": np.array(["", "exact", "", "near"])[kind[rows]],
         "duplicate_of": standing["id"],
         "duplicate_of_row": kept,
         "duplicate_of_source": standing["source"],
     }
     pq.write_table(pa.table(duplicates), out / "duplicates.parquet", compression="zstd")
     if settings.near:
-        one, two = (names["id"].take(pa.array(pairs[:, side])) for side in (0, 1))
+        one, two = (names["id"].take(pairs[:, side]) for side in (0, 1))
         joined = pa.table({"id": one, "duplicate_id": two, "jaccard": jaccard})
         pq.write_table(joined, out / "near_pairs.parquet", compression="zstd")
 
-    split = split_rows(source, _reasons(kind, match, names["id"]), out)
+    counts = split_rows(source, _reasons(kind, match, names["id"]), out)
     numbers = {"exact": EXACT, "id": ID, "near": NEAR}
     rejected = {f"rejected_{n}": float(np.count_nonzero(kind == k)) for n, k in numbers.items()}
-    return {**split.metrics(), **rejected}
+    return {**counts, **rejected}
 
 
 def _reasons(kind: np.ndarray, match: np.ndarray, ids: pa.ChunkedArray) -> dict[int, str]:
     """Row → why it goes, for the rows that do."""
     rows = np.flatnonzero(kind)
-    first = match[rows]
-    first_ids = ids.take(pa.array(first)).to_pylist()
+    names = ids.take(match[rows]).to_pylist()
     reasons = {
         row: REASONS[why].format(name)
-        for row, why, name in zip(rows.tolist(), kind[rows].tolist(), first_ids, strict=True)
+        for row, why, name in zip(rows.tolist(), kind[rows].tolist(), names, strict=True)
     }
-    for row, near in zip(rows.tolist(), first.tolist(), strict=True):
-        if kind[row] == EXACT and kind[near] == NEAR:
-            reasons[row] += f", {reasons[near]}"
+    for row in np.flatnonzero((kind == EXACT) & (kind[match] == NEAR)).tolist():
+        reasons[row] += f", {reasons[int(match[row])]}"
     return reasons

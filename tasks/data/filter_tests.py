@@ -18,15 +18,12 @@ def distinct_cases(tests: TestSuite) -> TestSuite:
     White space around a program's input and output, and around an assertion, makes no other
     test: a second copy of the same test proves nothing more about a program.
     """
-    first: dict[str, AssertCase | CallCase | StdinCase | CheckerCase] = {}
+    first: dict[object, AssertCase | CallCase | StdinCase | CheckerCase] = {}
     for case in tests.cases:
-        match case:
-            case CallCase():
-                identity = case.model_dump_json()
-            case AssertCase():
-                identity = case.code.strip()
-            case StdinCase() | CheckerCase():
-                identity = "\0".join(str(value).strip() for _, value in case)
+        if isinstance(case, CallCase):
+            identity = case.model_dump_json()
+        else:
+            identity = tuple(str(value).strip() for _, value in case)
         first.setdefault(identity, case)
     return tests.model_copy(update={"cases": tuple(first.values())})
 

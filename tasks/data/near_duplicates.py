@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import types
 
-from tasks.data.compiled import compiled
-from tasks.data.text_columns import BYTES, PLACES, SPACE, buffers
+from tasks.data.text_columns import BYTES, PLACES, SPACE, buffers, compiled
 from tasks.stage.progress import report
 
 WEIGHTS = 0.1, 0.9
@@ -53,17 +52,12 @@ class Banding(NamedTuple):
         return cls(slopes, offsets, lsh.b, lsh.r)
 
 
-def signatures(texts: pa.Array, shingle: int, banding: Banding) -> np.ndarray:
-    """MinHash signatures [N, permutations] uint32 of the texts' word shingles."""
-    result = np.empty((len(texts), len(banding.slopes)), np.uint32)
-    _sign(*buffers(texts), shingle, banding.slopes, banding.offsets, result)
-    return result
-
-
 def band_keys(texts: pa.Array, shingle: int, banding: Banding) -> np.ndarray:
     """Keys [bands, N] uint64: texts agree in a band where their keys are equal."""
+    signatures = np.empty((len(texts), len(banding.slopes)), np.uint32)
+    _sign(*buffers(texts), shingle, banding.slopes, banding.offsets, signatures)
     keys = np.empty((banding.bands, len(texts)), np.uint64)
-    _band(signatures(texts, shingle, banding), banding.rows, keys)
+    _band(signatures, banding.rows, keys)
     return keys
 
 
@@ -79,15 +73,6 @@ def shingle_sets(texts: pa.Array, shingle: int) -> tuple[np.ndarray, np.ndarray]
     return hashes[: _sets(*data, shingle, hashes, ends)], ends
 
 
-class NearPairs(NamedTuple):
-    """Pairs of rows that united two groups, ordered, with their exact similarity."""
-
-    rows: np.ndarray
-    """int64 [P, 2], the earlier row first."""
-    jaccard: np.ndarray
-    """float64 [P]."""
-
-
 def near_groups(
     texts: pa.ChunkedArray,
     bands: list[pa.ChunkedArray],
@@ -95,12 +80,13 @@ def near_groups(
     *,
     jaccard: float,
     shingle: int,
-) -> tuple[NearPairs, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Groups among `rows` (ascending), joined by Jaccard similarity ≥ `jaccard` of word shingles.
 
-    `bands` are the keys of all texts, band by band. Returns the pairs that joined groups and, for
-    every text (int64 [N]), the first row of its group. Pairs already in one group are not compared
-    again, so the work stays linear in a group of many copies. A text without words resembles none.
+    `bands` are the keys of all texts, band by band. Returns the pairs of rows that joined groups
+    (int64 [P, 2], ordered), their similarities (float64 [P]) and, for every text (int64 [N]), the
+    first row of its group. Pairs already in one group are not compared again, so the work stays
+    linear in a group of many copies. A text without words resembles none.
     """
     parent = np.arange(len(texts))
     lengths = pc.call_function("binary_length", [texts]).to_numpy()
@@ -119,7 +105,7 @@ def near_groups(
     united, jaccards = np.concatenate(pairs), np.concatenate(similarities)
     order = np.lexsort((united[:, 1], united[:, 0]))
     _flatten(parent)
-    return NearPairs(united[order], jaccards[order]), parent
+    return united[order], jaccards[order], parent
 
 
 def buckets(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -140,17 +126,17 @@ def _open_buckets(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Buckets not yet in one group, as many at a time as BYTES_AT_ONCE of text allow."""
     _flatten(parent)
-    if not len(members):
+    groups, starts, sizes = parent[members], edges[:-1], np.diff(edges)
+    if not len(starts):
         return
-    groups, starts = parent[members], edges[:-1]
     open_ = np.minimum.reduceat(groups, starts) != np.maximum.reduceat(groups, starts)
-    members = members[np.repeat(open_, np.diff(edges))]
-    edges = np.concatenate([[0], np.cumsum(np.diff(edges)[open_])])
-    sizes = np.concatenate([[0], np.cumsum(lengths[members])])[edges]
+    members = members[np.repeat(open_, sizes)]
+    edges = np.concatenate([[0], np.cumsum(sizes[open_])])
+    until = np.concatenate([[0], np.cumsum(lengths[members])])[edges]
     first, last = 0, len(edges) - 1
     while first < last:
-        stop = int(np.searchsorted(sizes, sizes[first] + BYTES_AT_ONCE, side="right")) - 1
-        stop = min(max(stop, first + 1), last)
+        fitting = int(np.searchsorted(until, until[first] + BYTES_AT_ONCE, side="right")) - 1
+        stop = max(fitting, first + 1)
         yield members[edges[first] : edges[stop]], edges[first : stop + 1] - edges[first]
         first = stop
 
@@ -284,23 +270,14 @@ def _shared(hashes: Any, a: Any, a_end: Any, b: Any, b_end: Any) -> Any:
     return count
 
 
-@compiled(
-    types.int64(
-        *(_U64, _I8, _I8, _I8, _I8, _I8),
-        *(types.float64, types.int64[:, ::1], types.float64[::1]),
-    )
-)
+_FLOATS = types.float64[::1]
+
+
+@compiled(types.int64(_U64, *(_I8,) * 5, types.float64, types.int64[:, ::1], _FLOATS))
 def _join(
-    hashes: Any,
-    ends: Any,
-    rows: Any,
-    members: Any,
-    edges: Any,
-    parent: Any,
-    jaccard: Any,
-    pairs: Any,
-    similarities: Any,
-) -> Any:
+    hashes: Any, ends: Any, rows: Any, members: Any, edges: Any, parent: Any,
+    jaccard: Any, pairs: Any, similarities: Any,
+) -> Any:  # fmt: skip
     """Unite the members of each bucket whose similarity is `jaccard` or more.
 
     Bucket g holds texts members[edges[g]:edges[g+1]], ascending; text t is row rows[t] and its

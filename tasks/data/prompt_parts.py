@@ -9,7 +9,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:  # loading its compiled code takes time that exact removal nee
     from tasks.data.near_duplicates import Banding
 
 DIGEST = pa.binary(16)
-_FILE = "prompts.arrow"
+PROMPTS = "prompts.arrow"
 
 
 def digests(texts: pa.Array) -> pa.Array:
@@ -35,14 +34,6 @@ def digests(texts: pa.Array) -> pa.Array:
     return pa.array(found, DIGEST)
 
 
-def first_rows(keys: pa.ChunkedArray) -> np.ndarray:
-    """For every row the first row with the same key, int64 [N]."""
-    codes = keys.combine_chunks().dictionary_encode().indices.to_numpy()
-    first = np.empty(codes.max(initial=-1) + 1, np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    return first[codes]
-
-
 def compute_part(
     part: TablePart, folder: Path, *, source: Path, shingle: int, banding: "Banding | None"
 ) -> None:
@@ -52,24 +43,16 @@ def compute_part(
         bands = [(f"band {number}", pa.uint64()) for number in range(banding.bands)]
         fields += [("text", pa.large_binary()), *bands]
     schema = pa.schema(fields)
-    with pq.ParquetFile(source) as file, pa.ipc.new_file(folder / _FILE, schema) as writer:
+    with pq.ParquetFile(source) as file, pa.ipc.new_file(folder / PROMPTS, schema) as writer:
         for number in range(part.first, part.last):
             table = file.read_row_group(number, columns=["prompt", "id"], use_threads=False)
             try:
                 text = fold(table["prompt"].combine_chunks(), query_words)
             except ValueError as error:
                 raise ValueError(f"{source}, row group {number}, prompt: {error}") from error
-            if table["id"].null_count:
-                raise ValueError(f"{source}, row group {number}: a row has no id")
             columns = [digests(text), digests(table["id"].combine_chunks())]
             if banding:
                 from tasks.data.near_duplicates import band_keys
 
                 columns += [text, *map(pa.array, band_keys(text, shingle, banding))]
             writer.write_table(pa.table(columns, schema=schema))
-
-
-def computed_table(folders: list[Path]) -> pa.Table:
-    """All parts as one table, mapped from disk and not copied."""
-    files = [pa.ipc.open_file(pa.memory_map(str(folder / _FILE))) for folder in folders]
-    return pa.concat_tables([file.read_all() for file in files])

@@ -16,16 +16,11 @@ from eval.answers import extract_boxed
 from eval.programs.formats import joined, parse_suite, with_checker
 from eval.records import HIGHEST_LIMIT, Problem, TestSuite
 
-MISSING = object()
-"""Stands for a field that a row does not have."""
 LONGEST_PROMPT = 1_000_000
 """Characters. What is longer is no problem statement, and no model could read it."""
-ROLES, TEXTS = ("role", "from"), ("content", "value")
 Tables = Mapping[str, Sequence[str]]
 """The texts of each lookup table, by row."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?![0-9])")
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)")
-_LATEST_SECOND = 1e11  # later numbers count milliseconds
 
 
 class BadField(ValueError):
@@ -41,19 +36,17 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
     A row without answer or tests is an error unless the source allows it: then the problem is not
     judgeable. `tables` are those of the source's lookup.
     """
-    fields: dict[str, Any] = {
-        "domain": source.domain,
-        "prompt": prompt_of(row, source, tables),
-        "source": source.name,
-        "date": _date(row, source.date_field),
-    }
-    gold = _answer(row, source) if source.domain == "math" else _tests(row, source)
-    if gold is None:
-        fields["judgeable"] = False
-    else:
-        fields["answer" if source.domain == "math" else "tests"] = gold
+    math_ = source.domain == "math"
+    gold = _answer(row, source) if math_ else _tests(row, source)
     try:
-        problem = Problem.model_validate(fields)
+        problem = Problem(
+            domain=source.domain,
+            prompt=prompt_of(row, source, tables),
+            source=source.name,
+            date=_date(row, source.date_field),
+            judgeable=gold is not None,
+            **({"answer" if math_ else "tests": gold} if gold is not None else {}),  # type: ignore
+        )
     except ValidationError as error:
         first = error.errors()[0]
         raise BadField(".".join(map(str, first["loc"])) or "row", first["msg"]) from error
@@ -62,9 +55,7 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
         if b"null" in orjson.dumps(values):  # so orjson writes NaN: it would be another test
             json.dumps(values, allow_nan=False)
     except (TypeError, ValueError) as error:
-        nan = "a value is NaN or infinite"
-        said = nan if "Out of range float" in str(error) else str(error)
-        raise BadField("row", f"cannot be stored: {said}") from error
+        raise BadField("row", f"cannot be stored: {error}") from error
     return problem
 
 
@@ -72,43 +63,44 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
 
 
 def field_of(row: dict[str, Any], name: str) -> Any:
-    """The value at `name`, or MISSING, which also stands for null.
+    """The value at `name`; None where there is none.
 
     A dot reaches into an object, also one written as a JSON string, and into a list by number.
     """
+    if not name:
+        return None
     if name in row:
-        return MISSING if row[name] is None else row[name]
+        return row[name]
     value: Any = row
     for part in name.split("."):
         if isinstance(value, str):
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError):
-                return MISSING
+                return None
         if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         elif isinstance(value, dict) and part in value:
             value = value[part]
         else:
-            return MISSING
-    return MISSING if value is None else value
+            return None
+    return value
 
 
 def text_of(row: dict[str, Any], name: str) -> str:
     """The text at `name`; empty when there is none or it is no text."""
-    value = field_of(row, name) if name else ""
+    value = field_of(row, name)
     return value if isinstance(value, str) else ""
 
 
 def _date(row: dict[str, Any], name: str) -> str | None:
-    """The ISO day; numbers are seconds or milliseconds since 1970."""
-    value = field_of(row, name) if name else MISSING
-    if value is MISSING or value == "":
+    """The ISO day; numbers are seconds since 1970."""
+    value = field_of(row, name)
+    if value is None or value == "":
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = value / 1000 if value > _LATEST_SECOND else value
         with suppress(ValueError, OverflowError, OSError):
-            return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+            return datetime.fromtimestamp(value, UTC).date().isoformat()
     elif day := _DAY.match(str(value)):
         return day[0]
     raise BadField(name, f"{value!r} is no date")
@@ -138,40 +130,24 @@ def prompt_of(row: dict[str, Any], source: Source, tables: Tables | None = None)
 
 
 def _plain(value: Any, name: str) -> str:
-    if isinstance(value, list | dict):
-        value = _user_turn(value)
-    if value is MISSING:
+    """The text itself, or of a chat the user's first turn."""
+    if isinstance(value, list):
+        turns = (m for m in value if isinstance(m, dict))
+        asked = (m for m in turns if (m.get("role") or m.get("from")) in ("user", "human"))
+        turn = next(asked, {})
+        value = turn.get("value") if turn.get("content") is None else turn["content"]
+    if value is None:
         raise BadField(name, "missing")
     if not isinstance(value, str):
         raise BadField(name, f"must be text, this is a {type(value).__name__}")
     return value.strip()
 
 
-def _user_turn(chat: Any) -> Any:
-    """The user's first turn; MISSING if there is none."""
-    if isinstance(chat, dict):  # `datasets` keeps a list of objects as an object of lists
-        roles, texts = _first(chat, ROLES), _first(chat, TEXTS)
-        if not isinstance(roles, list) or not isinstance(texts, list):
-            return chat
-        chat = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
-    turns = (m for m in chat if isinstance(m, dict) and _first(m, ROLES) in ("user", "human"))
-    value = _first(next(turns, {}), TEXTS)
-    if isinstance(value, list):  # parts: text beside images
-        kinds = {m.get("type") for m in value if isinstance(m, dict)}
-        if kinds == {"text"}:
-            return "\n".join(str(m.get("text", "")) for m in value)
-    return MISSING if value is None else value
-
-
-def _first(message: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    return next((message[k] for k in keys if message.get(k) is not None), None)
-
-
 def _parts(row: dict[str, Any], source: Source) -> str:
     texts: list[str] = []
     for number, part in enumerate(source.prompt_parts):
         value = field_of(row, part.field)
-        if number and value is MISSING:
+        if number and value is None:
             continue
         if number and isinstance(value, list) and all(isinstance(e, dict) for e in value):
             pairs = [(e.get("input", ""), e.get("output", "")) for e in value]
@@ -192,14 +168,13 @@ def _looked_up(row: dict[str, Any], source: Source, tables: Tables) -> str:
     if place not in tables:
         known = ", ".join(tables) or "none"
         raise BadField(lookup.table_fields[0], f"no lookup table {place!r} (known: {known})")
-    index = field_of(row, lookup.index_field)
-    number = int(index) if str(index).isdecimal() else -1
-    if not 0 <= number < len(tables[place]):
-        raise BadField(lookup.index_field, f"{place} has {len(tables[place]):,} rows, no {index!r}")
-    text = tables[place][number].strip()
-    if not text:
+    index, texts = field_of(row, lookup.index_field), tables[place]
+    number = int(index) if str(index).isdecimal() else len(texts)
+    if number >= len(texts):
+        raise BadField(lookup.index_field, f"{place} has {len(texts):,} rows, no {index!r}")
+    if not texts[number].strip():
         raise BadField(lookup.index_field, f"row {number} of {place} has no text")
-    return text
+    return texts[number].strip()
 
 
 # ---------------------------------------------------------------- answers and tests
@@ -207,15 +182,15 @@ def _looked_up(row: dict[str, Any], source: Source, tables: Tables) -> str:
 
 def _answer(row: dict[str, Any], source: Source) -> str | None:
     name = source.answer_field
-    value = field_of(row, name) if name else MISSING
+    value = field_of(row, name)
     if isinstance(value, str) and value.startswith('["') and value.endswith('"]'):
         with suppress(ValueError):
             value = json.loads(value)  # Skywork-OR1: a list of texts inside a text
     if isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
         if len(value) > 1:
             raise BadField(name, f"{len(value)} answers; the judge takes one")
-        value = value[0] if value else MISSING
-    if value is MISSING:
+        value = value[0] if value else None
+    if value is None:
         return _no_gold(source, name, "missing")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadField(name, f"must be text or a number, this is a {type(value).__name__}")
@@ -241,27 +216,24 @@ def _no_gold(source: Source, name: str, why: str) -> None:
 
 
 def _tests(row: dict[str, Any], source: Source) -> TestSuite | None:
-    suites: list[TestSuite] = []
     names = [name.strip() for name in source.tests_field.split("+") if name.strip()]
-    for name in names:
-        # EvalPlus keeps its tests in several fields of the row.
-        value = row if name == "." else field_of(row, name)
-        if value is MISSING or value in ("", "[]", [], {}):
+    values = {name: field_of(row, name) for name in names}
+    suites: list[TestSuite] = []
+    for name, value in values.items():
+        if value in (None, "", "[]", [], {}):
             continue
         try:
-            suites.append(
-                parse_suite(
-                    value,
-                    fn_name=text_of(row, source.fn_name_field),
-                    setup=text_of(row, source.setup_field),
-                    time_limit_s=_limit(row, source.time_limit_field, source.time_limit_s, 0.1),
-                    memory_mb=round(_limit(row, source.memory_field, source.memory_mb, 16)),
-                )
+            suite = parse_suite(
+                value,
+                fn_name=text_of(row, source.fn_name_field),
+                time_limit_s=_limit(row, source.time_limit_field, source.time_limit_s, 0.1),
+                memory_mb=round(_limit(row, source.memory_field, source.memory_mb, 16)),
             )
         except (ValueError, RecursionError) as error:
             raise BadField(name, str(error)) from error
+        suites.append(suite)
     if not suites:
-        missing = all(field_of(row, name) is MISSING for name in names)
+        missing = all(value is None for value in values.values())
         return _no_gold(source, source.tests_field, "missing" if missing else "empty")
     try:
         suite = joined(suites)
@@ -272,8 +244,7 @@ def _tests(row: dict[str, Any], source: Source) -> TestSuite | None:
 
 
 def _limit(row: dict[str, Any], name: str, otherwise: float, least: float) -> float:
-    """The number a limit begins with (`2.0 seconds`); `otherwise` where there is none."""
-    value = field_of(row, name) if name else MISSING
-    found = _NUMBER.match(str(value)) if isinstance(value, str | int | float) else None
-    number = float(found[1]) if found else 0.0
-    return min(max(number, least), float(HIGHEST_LIMIT)) if number else otherwise
+    """The row's own limit where it is a number above 0."""
+    value = field_of(row, name)
+    number = value if isinstance(value, int | float) and value > 0 else otherwise
+    return min(max(float(number), least), float(HIGHEST_LIMIT))

@@ -1,8 +1,7 @@
 """A table of problems cut into parts, and split into kept and rejected rows without decoding."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,72 +35,41 @@ def table_parts(source: Path, rows: int) -> list[TablePart]:
     return parts or [TablePart(0, 0, 0)]
 
 
-class RowSplit:
-    """Takes the row groups of a table one by one; made by `row_split`."""
+def split_rows(source: Path, reasons: Mapping[int, str], out: Path) -> dict[str, float]:
+    """Write `kept.parquet` and `rejected.parquet` below `out`; returns `kept` and `rejected`, in
+    all and for every source.
 
-    def __init__(self, file: pq.ParquetFile, kept: ArrowWriter, rejected: TableWriter) -> None:
-        self.kept: Counter[str] = Counter()
-        """Rows by source, in the order in which the sources first appear."""
-        self.rejected: Counter[str] = Counter()
-        self._file, self._kept, self._rejected = file, kept, rejected
-        self._rows = 0
-
-    def take(self, group: int, reasons: Mapping[int, str]) -> int:
-        """Split the next row group; returns the rows so far.
-
-        `reasons` maps the number of a row of the table (from 0) to why it goes.
-        """
-        # One thread: the writer has another, and Arrow's own cost half as much again as they do.
-        table = self._file.read_row_group(group, use_threads=False)
-        before, self._rows = self._rows, self._rows + len(table)
-        gone = [row for row in range(before, self._rows) if row in reasons] if reasons else []
-        stays = np.ones(len(table), np.bool_)
-        stays[np.array(gone, np.int64) - before] = False
-        kept = table.filter(pa.array(stays)) if gone else table
-        self._kept.write(kept)
-        self.kept.update(kept.column("source").to_pylist())
-        lost = to_records(table.filter(pa.array(~stays)), Problem)
-        for row, problem in zip(gone, lost, strict=True):
-            self.rejected[problem.source] += 1
-            self._rejected.write(
-                Rejected(
-                    id=problem.id,
-                    source=problem.source,
-                    reason=reasons[row],
-                    row=problem.model_dump_json(),
-                )
-            )
-        return self._rows
-
-    def metrics(self) -> dict[str, float]:
-        """`kept`, `rejected`, and both for every source."""
-        return {
-            "kept": float(self.kept.total()),
-            "rejected": float(self.rejected.total()),
-            **{f"kept/{name}": float(n) for name, n in self.kept.items()},
-            **{f"rejected/{name}": float(n) for name, n in self.rejected.items()},
-        }
-
-
-@contextmanager
-def row_split(source: Path, out: Path) -> Iterator[RowSplit]:
-    """Write `kept.parquet` and `rejected.parquet` below `out`, row group by row group of `source`.
-
-    Memory holds one row group. The bytes written depend on the rows alone, not on how `source` was
-    cut into row groups.
+    `reasons` maps the number of a row of the table (from 0) to why it goes. Memory holds one row
+    group. The bytes written depend on the rows alone, not on how `source` was cut into row groups.
     """
+    kept_by, rejected_by = Counter[str](), Counter[str]()
+    before = 0
     with (
         pq.ParquetFile(source) as file,
         ArrowWriter(out / "kept.parquet", file.schema_arrow) as kept,
         TableWriter(out / "rejected.parquet", Rejected) as rejected,
     ):
-        yield RowSplit(file, kept, rejected)
-
-
-def split_rows(source: Path, reasons: Mapping[int, str], out: Path) -> RowSplit:
-    """All of `source` at once: `row_split` with the reasons of every row."""
-    meta = pq.read_metadata(source)
-    with row_split(source, out) as split:
-        for group in range(meta.num_row_groups):
-            report(split.take(group, reasons), meta.num_rows)
-    return split
+        for group in range(file.num_row_groups):
+            # One thread: the writer has another, and Arrow's own cost half as much again.
+            table = file.read_row_group(group, use_threads=False)
+            gone = [row for row in range(before, before + len(table)) if row in reasons]
+            stays = np.ones(len(table), np.bool_)
+            stays[np.array(gone, np.int64) - before] = False
+            left = table.filter(pa.array(stays)) if gone else table
+            kept.write(left)
+            kept_by.update(left["source"].to_pylist())
+            lost = to_records(table.filter(pa.array(~stays)), Problem)
+            for row, p in zip(gone, lost, strict=True):
+                rejected_by[p.source] += 1
+                original = p.model_dump_json()
+                rejected.write(
+                    Rejected(id=p.id, source=p.source, reason=reasons[row], row=original)
+                )
+            before += len(table)
+            report(before, file.metadata.num_rows)
+    return {
+        "kept": float(kept.rows),
+        "rejected": float(rejected.rows),
+        **{f"kept/{name}": float(n) for name, n in kept_by.items()},
+        **{f"rejected/{name}": float(n) for name, n in rejected_by.items()},
+    }

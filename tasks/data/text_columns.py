@@ -1,26 +1,47 @@
 """Columns of text as the UTF-8 buffers that compiled loops read, their words folded by a rule.
 
 Words beyond ASCII are folded by the rule itself, once for each that occurs; ASCII byte by byte,
-by what the rule makes of each character.
+by what the rule makes of each character. Importing numba takes a third of a second, so modules with
+compiled loops are imported where they are needed.
 """
 
+import pickle
+from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
+import numba
 import numpy as np
 import pyarrow as pa
 from numba import types
 from numpy.typing import NDArray
 
-from tasks.data.compiled import compiled
 from tasks.data.words import Rule
 
 REMEMBERED_WORDS = 1 << 16
 SPACE = np.uint8(32)
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 PLACES = types.Array(types.int64, 1, "C", readonly=True)
-_TEXT_TYPES = ("string", "large_string", "binary", "large_binary", "null")
 _1 = np.uint64(1)
+F = TypeVar("F", bound=Callable[..., Any])
+_CONFIG = cast(Any, numba.config)
+if not _CONFIG.CACHE_DIR:
+    _CONFIG.CACHE_LOCATOR_CLASSES = "UserWideCacheLocator"
+
+
+def compiled(signature: Any) -> Callable[[F], F]:
+    """Compile for exactly these types when the module is imported, or load what an earlier import
+    compiled; each process compiles for itself where no folder can be written or a file is damaged.
+
+    The cache is `NUMBA_CACHE_DIR` if set and else the user's, never the source tree."""
+
+    def wrap(function: F) -> F:
+        try:
+            return cast(F, numba.njit(signature, cache=True, nogil=True)(function))
+        except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
+            return cast(F, numba.njit(signature, nogil=True)(function))
+
+    return wrap
 
 
 class Texts(NamedTuple):
@@ -33,11 +54,10 @@ class Texts(NamedTuple):
 
 def buffers(column: pa.Array) -> Texts:
     """The buffers of a column, not copied. Raises TypeError for one that holds no text."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if not any(getattr(pa.types, f"is_{name}")(column.type) for name in _TEXT_TYPES):
-        raise TypeError(f"a column of {column.type} holds no text")
-    column = column.cast(pa.large_binary())
+    try:
+        column = column.cast(pa.large_binary())
+    except pa.ArrowNotImplementedError as error:
+        raise TypeError(f"a column of {column.type} holds no text") from error
     _, offsets, data = column.buffers()
     places = np.frombuffer(offsets or bytes(8), np.int64)
     places = places[column.offset : column.offset + len(column) + 1]

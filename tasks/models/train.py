@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from configs.settings.placing import launch_for
+from configs.settings.topology import Launch
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from eval.benchmarks.benchmarks import GRADER_VERSION
 from eval.records import Problem
@@ -79,7 +79,7 @@ def rl(
 
 def _trained(job: SFTJob | RLJob, out: Path) -> Metrics:
     """Run the job in child processes, as many as its launch says."""
-    launch = launch_for(job.settings)
+    launch = job.settings.runtime.launch or Launch()
     restarts = run_launched(job, out, launch)
     return {**_result(out), **({"restarts": float(restarts)} if launch.several else {})}
 

@@ -10,23 +10,22 @@ from typing import Any, Literal
 from configs.settings.base import Settings
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime
-from configs.settings.placing import server_gpus
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
-from tasks.planning.store_history import PastResult, StoreHistory, flat
-from tasks.planning.work import KINDS, ONCE, Kind, StageContext, Work
+from tasks.planning.history import PastResult, StoreHistory, flat
+from tasks.planning.work import KINDS, ONCE, Known, Work
 from tasks.stage.stage import Stage
 from tasks.store.hardware import cores, gpus, split, this_machine
 from tasks.store.store import Artifact
 from training.engines.generate import is_local
 from training.engines.journal import cost_of
-from training.sizing.model_facts import facts_of_base, facts_of_model
+from training.sizing import facts_of_base, facts_of_model
 
-ASSUMED_COUNTS = "assumed"
+PARALLEL = ("tensor_parallel", "data_parallel")
+ASSUMED = "assumed"
 """Among the counts of a forecast: 1 where they rest on an assumption."""
-OF_A_MODEL = ("sft", "rl", "evaluate")
 Estimate = tuple[float | None, str]
-"""Seconds, None where nothing is known, and the arithmetic behind them."""
+"""Seconds, None where nothing is known, and where they are from."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +42,18 @@ class PlannedStage:
     tokens: float | None = None
     gpu_hours: float | None = None
     cost: float | None = None
-    how: str = ""
-    """The arithmetic behind the time."""
+    source: str = ""
+    """Where the time is from: the result it was measured in, or why it is not known."""
     assumptions: tuple[str, ...] = ()
     """Names in `configs.settings.topology.Assumptions`."""
-    assumed: frozenset[str] = frozenset()
-    """Names of the figures above that rest on an assumption."""
+    assumed: bool = False
+    """Whether the figures rest on an assumption, of this stage or of one above."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """What the result is expected to count, for the stages below."""
 
     @property
     def basis(self) -> str:
-        """Of the time: `measured`, or `assumed`, partly or wholly."""
-        return "assumed" if "seconds" in self.assumed else "measured"
+        return "assumed" if self.assumed else "measured"
 
 
 class Forecaster:
@@ -63,11 +61,11 @@ class Forecaster:
 
     def __init__(
         self,
-        earlier: StoreHistory,
+        history: StoreHistory,
         topology: Topology | None = None,
         base: BaseModelSettings | None = None,
     ) -> None:
-        self._earlier = earlier
+        self._history = history
         self._topology = topology or Topology()
         self._base = base
 
@@ -77,41 +75,45 @@ class Forecaster:
         kind = KINDS.get(body, ONCE)
         alike = self.comparable(body, stage.name, settings)
         past = alike[0] if alike else None
-        facts = facts_of_base(self._base) if self._base and body in ("base", *OF_A_MODEL) else None
+        is_model = kind.of_a_model or body == "base"
+        facts = facts_of_base(self._base) if self._base and is_model else None
         if isinstance(settings, SampleSettings) and is_local(settings.engine):
             facts = facts_of_model(settings.engine.model)
-        assume = self._topology.assume
-        s = StageContext(settings, inputs, past, self._earlier, facts, assume)
+        s = Known(settings, inputs, past, facts, self._topology.assume)
         work = kind.work(s)
-        work_assumed = bool(s.used) or any(i.metrics.get(ASSUMED_COUNTS) for i in inputs)
+        assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
-        measured, how = self._measured(body, stage.name, alike, work, count)
+        measured, source = self._measured(body, stage.name, alike, work, count)
         seconds = measured
         if measured is None:
-            seconds, how = self._by_assumptions(body, kind, s, work, count)
+            seconds, source = self._by_assumptions(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
-        cost = self._cost(s, work, gpu_hours)
-        assumed = set[str]() if past else {"bytes"}
-        if work_assumed:
-            assumed |= {"seconds", "tokens", "gpu_hours", "bytes", "cost"}
-        elif measured is None and seconds is not None:
-            assumed |= {"seconds", "gpu_hours"} | ({"cost"} if gpu_hours else set())
+        size = work.bytes
+        if past and body not in ("base", "sft", "rl") and kind.done(past):
+            size = past.bytes * work.amount / kind.done(past)
         return PlannedStage(
-            stage.name, seconds=seconds, bytes=work.bytes, tokens=work.tokens,
-            gpu_hours=gpu_hours, cost=cost, how=how,
-            assumptions=tuple(s.used), assumed=frozenset(assumed),
-            counts={**work.counts, ASSUMED_COUNTS: float(work_assumed)},
-        )  # fmt: skip
+            stage.name,
+            seconds=seconds,
+            bytes=size,
+            tokens=work.tokens,
+            gpu_hours=gpu_hours,
+            cost=self._cost(s, work, gpu_hours),
+            source=source,
+            assumptions=tuple(s.used),
+            assumed=assumed or measured is None,
+            counts={**work.counts, ASSUMED: float(assumed)},
+        )
 
     def comparable(self, body: str, stage: str, settings: Settings) -> list[PastResult]:
         """Results of the same kind of work, those of the same stage first, the newest first."""
-        names = dict.fromkeys((stage, *KINDS.get(body, ONCE).stages))
-        wanted = _alike(body, flat(settings.model_dump(mode="json")))
-        found = [p for p in self._earlier.of(*names) if _alike(body, p.settings) == wanted]
-        if body not in OF_A_MODEL or self._base is None:
+        kind = KINDS.get(body, ONCE)
+        wanted = _alike(body, settings)
+        names = dict.fromkeys((stage, *kind.stages))
+        found = [p for p in self._history.of(*names) if _alike(body, p.settings) == wanted]
+        if not kind.of_a_model or self._base is None:
             return found
-        model = _alike("base", flat(self._base.model_dump(mode="json")))
-        bases = [(past, self._earlier.base_of(past)) for past in found]
+        model = _alike("base", self._base)
+        bases = [(past, self._history.base_of(past)) for past in found]
         return [p for p, base in bases if base and _alike("base", flat(base.settings)) == model]
 
     def rate(self, body: str, past: PastResult, *, uses_gpus: bool) -> tuple[float, int] | None:
@@ -119,18 +121,15 @@ class Forecaster:
         that did it; None where it says nothing about the plan's machine."""
         amount, hardware = KINDS.get(body, ONCE).done(past), past.manifest.hardware
         seconds = past.seconds if body in ("sft", "rl") else past.manifest.seconds
-        if not amount or not seconds:
-            return None
         card = self._topology.gpu.lower().partition("-")[0] if self._topology.gpus else ""
         same = card in hardware.lower() if card else hardware in ("", this_machine())
-        if uses_gpus and not same:
+        if not amount or not seconds or (uses_gpus and not same):
             return None
         devices = split(hardware or this_machine())[0]  # an older manifest does not say: here
         if body == "distill" and uses_gpus:
-            devices = _product(EngineRuntime.model_validate(past.tree["engine"]["runtime"]))
-        devices = int(past.metrics.get("processes", devices))  # over several nodes
-        engine = past.metrics.get("tokens_per_second") if body == "distill" else None
-        return engine or amount / seconds, devices
+            devices = math.prod(int(past.settings[f"engine.runtime.{n}"]) for n in PARALLEL)
+        per_second = past.metrics.get("tokens_per_second") if body == "distill" else None
+        return per_second or amount / seconds, int(past.metrics.get("processes", devices))
 
     def _gpus(self, body: str, settings: Any) -> int:
         """GPUs that the stage keeps busy; 0: none."""
@@ -143,9 +142,8 @@ class Forecaster:
             case "sft":
                 return everything
             case "rl":
-                apart = everything if settings.engine == "vllm_server" else 0
-                training = self._topology.rl_gpus or everything
-                return min(training + (server_gpus(settings) or apart), everything)
+                served = settings.engine == "vllm_server"
+                return everything if served else self._topology.rl_gpus or everything
             case _:
                 return 0
 
@@ -160,105 +158,80 @@ class Forecaster:
         rated = [(p, r) for p in alike if (r := self.rate(body, p, uses_gpus=count > 0))]
         if not rated:
             return None, ""
-        done = KINDS.get(body, ONCE).done
 
         def distance(rated: tuple[PastResult, Any]) -> tuple[bool, float]:
-            times = max(done(rated[0]), 1.0) / max(work.amount, 1.0)
-            return rated[0].manifest.stage != stage, abs(math.log(times))
+            done = KINDS.get(body, ONCE).done(rated[0])
+            return rated[0].manifest.stage != stage, abs(math.log(done / max(work.amount, 1.0)))
 
         past, (per_second, devices) = min(rated, key=distance)
-        where = f" on {past.manifest.hardware}" if past.manifest.hardware else ""
-        how = f"{per(work.amount)} {work.unit}, {per(per_second)} {work.unit}/s measured in "
-        how += f"{past.name}{where}"
         wanted = self._topology.cores_per_node if body == "judge" else count
-        if not wanted or not self._topology.gpus or wanted == devices:
-            return work.amount / per_second, how
-        return work.amount / (per_second * wanted / devices), f"{how} × {wanted} / {devices}"
+        if wanted and self._topology.gpus:
+            per_second *= wanted / devices
+        return work.amount / per_second, f"measured in {past.name}"
 
-    def _by_assumptions(
-        self, body: str, kind: Kind, s: StageContext, work: Work, count: int
-    ) -> Estimate:
+    def _by_assumptions(self, body: str, s: Known, work: Work, count: int) -> Estimate:
+        kind = KINDS.get(body, ONCE)
         if body == "judge":
-            return self._judging(s, work.amount)
+            return self._judging(s, work.amount), ""
         if body == "distill" and s.settings.engine.kind == "openai":
-            stream, runtime = s.assume("stream_tokens_per_second"), s.settings.engine.runtime
-            how = f"{_e(work.amount)} tokens at {per(stream)}/s × {runtime.concurrency} requests"
-            priced = runtime.input_price is not None or runtime.output_price is not None
-            how += "" if priced else "; no price is set (engine.runtime)"
-            return work.amount / (stream * runtime.concurrency), how
-        if body in OF_A_MODEL or (body == "distill" and is_local(s.settings.engine)):
+            streams = s.settings.engine.runtime.concurrency
+            return work.amount / (s.assume("stream_tokens_per_second") * streams), ""
+        if kind.of_a_model or (body == "distill" and is_local(s.settings.engine)):
             return self._by_flops(body, s, work, count)
         if not kind.on_a_core:
-            return None, "not counted: never measured"
-        how = f"{per(work.amount)} {work.unit} at {per(kind.on_a_core)}/s"
-        return work.amount / kind.on_a_core, how
+            return None, "never measured"
+        return work.amount / kind.on_a_core, ""
 
-    def _judging(self, s: StageContext, answers: float) -> tuple[float, str]:
-        workers, per_core = self._topology.cores_per_node or cores(), s.assume("judged_per_core")
-        how = f"{per(answers)} answers at {per(per_core)}/s × {workers} cores"
-        return answers / (per_core * workers), how
+    def _judging(self, s: Known, answers: float) -> float:
+        workers = self._topology.cores_per_node or cores()
+        return answers / (s.assume("judged_per_core") * workers)
 
-    def _by_flops(self, body: str, s: StageContext, work: Work, count: int) -> Estimate:
+    def _by_flops(self, body: str, s: Known, work: Work, count: int) -> Estimate:
         """2·N FLOPs a token that is generated or looked at, 6·N a token that is trained on."""
         tflops = self._topology.card.tflops
         if not count or not tflops or s.facts is None or work.tokens is None:
             reason = "no GPU is named (topology.gpu)" if s.facts else "sizes of the model unknown"
-            return None, f"not counted: never measured here, and {reason}"
-        n, generating, training = s.facts.parameters, count, count
+            return None, f"never measured here, and {reason}"
+        parameters, generating, training = s.facts.parameters, count, count
         if body == "rl" and s.settings.engine == "vllm_server":
-            own = server_gpus(s.settings)
-            training = self._topology.rl_gpus or max(1, count - own)
-            generating = own or max(1, count - training)
-        terms: list[tuple[float, str]] = []
+            training = self._topology.rl_gpus or count
+            generating = max(1, count - training)
 
-        def add(what: str, factor: int, tokens: float, share: str, on: int, own: str = "") -> None:
-            if own and getattr(s.assumptions, own) is not None:
-                rate = s.assume(own)
-                text = f"{what} {_e(tokens)} tokens at {per(rate)}/s × {on} GPUs"
-                return terms.append((tokens / (rate * on), text))
-            mfu = s.assume(share)
-            text = f"{what} {factor}·{_e(n)}·{_e(tokens)} at {mfu:.0%} of {on} × {tflops:g} TFLOP/s"
-            return terms.append((factor * n * tokens / (tflops * 1e12 * on * mfu), text))
+        def took(factor: int, tokens: float, mfu: str, on: int) -> float:
+            return factor * parameters * tokens / (tflops * 1e12 * on * s.assume(mfu))
 
+        seconds = 0.0
         if body != "sft":
-            add("generate", 2, work.tokens, "generate_mfu", generating, "generated_per_gpu")
+            seconds += took(2, work.tokens, "generate_mfu", generating)
         if body == "rl":
-            seconds, how = self._judging(s, work.counts["rollouts"])
-            terms.append((seconds, f"judge {how}"))
             s.assume("prompt_tokens")
-            add("old log-probabilities", 2, work.trained_tokens, "forward_mfu", training)
+            seconds += self._judging(s, work.counts["rollouts"])
+            seconds += took(2, work.trained_tokens, "train_mfu", training)
         if body in ("sft", "rl"):
-            add("train", 6, work.trained_tokens, "train_mfu", training, "trained_per_gpu")
-        return sum(t for t, _ in terms), " + ".join(text for _, text in terms)
+            seconds += took(6, work.trained_tokens, "train_mfu", training)
+        return seconds, ""
 
-    def _cost(self, s: StageContext, work: Work, gpu_hours: float | None) -> float | None:
+    def _cost(self, s: Known, work: Work, gpu_hours: float | None) -> float | None:
         """Money: tokens at the engine's prices and GPU-hours at the topology's."""
-        asked, price = None, self._topology.gpu_hour_price
+        known: list[float] = []
         if isinstance(s.settings, SampleSettings):
             asked = cost_of(s.settings.engine.runtime, work.prompt_tokens, work.tokens or 0.0)
-            if asked is not None and s.mean("prompt_tokens", "samples") is None:
-                s.assume("prompt_tokens")
-        rented = gpu_hours * price if gpu_hours is not None and price is not None else None
-        known = [c for c in (asked, rented) if c is not None]
+            if asked is not None:
+                known.append(asked)
+                if not s.mean("prompt_tokens", "samples"):
+                    s.assume("prompt_tokens")
+        if gpu_hours is not None and self._topology.gpu_hour_price is not None:
+            known.append(gpu_hours * self._topology.gpu_hour_price)
         return sum(known) if known else None
 
 
-def per(value: float) -> str:
-    """A rate with three digits: `7,730`, `0.142`."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _alike(body: str, settings: Settings | Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the settings (by dotted name) say of speed, without the names of sources."""
+    if isinstance(settings, Settings):
+        settings = flat(settings.model_dump(mode="json"))
     patterns = KINDS.get(body, ONCE).alike
     return sorted({(p, str(v)) for n, v in settings.items() for p in patterns if fnmatchcase(n, p)})
 
 
 def _product(runtime: EngineRuntime) -> int:
-    return runtime.tensor_parallel * runtime.pipeline_parallel * runtime.data_parallel
-
-
-def _e(value: float) -> str:
-    """`8.19e9`."""
-    mantissa, _, exponent = f"{value:.2e}".partition("e")
-    return f"{mantissa}e{int(exponent)}"
+    return math.prod(getattr(runtime, name) for name in PARALLEL)

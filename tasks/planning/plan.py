@@ -12,11 +12,11 @@ from pathlib import Path
 import orjson
 from pydantic import BaseModel, JsonValue
 
-from configs.settings.base import Settings, fields_with_meaning, is_unsaid
+from configs.settings.base import Settings, fields_with_meaning, is_default_not_in_key
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
 from tasks.planning.forecast import Forecaster, PlannedStage
-from tasks.planning.store_history import PastResult, StoreHistory, flat
+from tasks.planning.history import PastResult, StoreHistory, flat
 from tasks.stage.run import Run
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
@@ -98,7 +98,7 @@ class Planner:
         """The earlier result that differs least, and how it differs."""
         wanted = flat(settings.model_dump(mode="json"))
         how = set(_marked(settings, lambda s, name: name not in fields_with_meaning(s)))
-        unsaid = set(_marked(settings, is_unsaid))
+        unsaid = set(_marked(settings, is_default_not_in_key))
 
         def differences(past: PastResult) -> list[str]:
             """What keeps it from being this one: `name: old → new`, or whose rows."""
@@ -112,6 +112,8 @@ class Planner:
                 parts = name.split(".")
                 says_how = how & {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
                 if says_how or (name in unsaid and name not in old):
+                    continue
+                if name not in wanted and not _is_setting(settings, parts):
                     continue
                 if old.get(name) != wanted.get(name):
                     found.append(f"{name}: {_short(old.get(name))} → {_short(wanted.get(name))}")
@@ -164,6 +166,17 @@ def _marked(
                 yield path
             else:
                 yield from _marked(getattr(value, name), is_marked, path)
+
+
+def _is_setting(value: object, path: Sequence[str]) -> bool:
+    """Whether what an earlier result names is one today, or an entry that is not there now."""
+    if path and isinstance(value, tuple):
+        entries = {str(getattr(e, "name", None) or i): e for i, e in enumerate(value)}
+        return path[0] not in entries or _is_setting(entries[path[0]], path[1:])
+    if path and isinstance(value, BaseModel):
+        known = path[0] in type(value).model_fields
+        return known and _is_setting(getattr(value, path[0]), path[1:])
+    return True
 
 
 def _short(value: JsonValue) -> str:

@@ -7,15 +7,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from configs.settings.judging import JudgeSettings
 from eval.answers import extract_boxed, extract_program
-from eval.judge.grades import GRADED, Check, Graded, read_graded
+from eval.judge.grades import Check, Graded
 from eval.judge.judge import Judge
 from eval.records import Problem, Record, Score
 from eval.tables import Lookup, column, read_table
-from tasks.report.results import Outputs, rows_at, spread
+from tasks.report.results import rows_at
 
 ANSWERS = 6
 CHECKS = 8
@@ -24,27 +22,13 @@ SECONDS = 60.0
 LONGEST_TEXT = 20_000
 LONGEST_VALUE = 2_000
 FROM_THE_ROW = ("step", "problem_id", "index", "verdict", "reward", "correct", "pass_rate")
-NEEDED = {"step", "reward", "problem_id", "text", "verdict"}
-RL_STAGES = ("rl_math", "rl_code")
-
-
-def readings(outputs: Outputs) -> tuple[list[tuple[str, Graded]], list[tuple[str, Graded]]]:
-    """(stage, rollout) of every RL stage and (checkpoint, answer) of the last evaluation."""
-
-    def of(name: str, stage: str) -> list[tuple[str, Graded]]:
-        path = outputs.file(stage, GRADED)
-        return [(name, graded) for graded in read_graded(path)] if path else []
-
-    last = outputs.evaluations()[-1:]
-    rollouts = [one for stage in RL_STAGES for one in of(stage, stage)]
-    return rollouts, [one for e in last for one in of(e.checkpoint, e.stage)]
 
 
 def grade_some(folder: Path, problems: Iterable[Path], settings: JudgeSettings) -> list[Graded]:
-    """A sample of the answers in a stage's folder; `problems` are looked up.
+    """A sample of the answers in a stage's folder, from the lowest to the highest reward, of
+    rollouts in the first and the last step; `problems` are looked up.
 
-    Rollouts: lowest to highest reward, first and last step. Benchmarks: right and wrong ones. A
-    program is run again, once a test, by the same judge: a score names its first failure only.
+    A program is run again, once a test, by the same judge: a score names its first failure only.
     """
     until = time.monotonic() + SECONDS
     tables = [Lookup(path, Problem) for path in problems]
@@ -60,35 +44,27 @@ def grade_some(folder: Path, problems: Iterable[Path], settings: JudgeSettings) 
 def _chosen(folder: Path) -> Iterator[dict]:
     rollouts, samples = folder / "rollouts.parquet", folder / "samples.parquet"
     if rollouts.exists():
-        if set(pq.read_schema(rollouts).names) >= NEEDED:
-            steps, rewards = list(column(rollouts, "step")), list(column(rollouts, "reward"))
-            yield from rows_at(rollouts, first_and_last(steps, rewards))
+        steps, rewards = list(column(rollouts, "step")), list(column(rollouts, "reward"))
+        for step in sorted({min(steps), max(steps)} if steps else ()):
+            mine = [i for i, s in enumerate(steps) if s == step]
+            yield from rows_at(rollouts, lowest_to_highest(mine, rewards, ANSWERS // 2))
     elif samples.exists() and (folder / "scores.parquet").exists():
         scores = [s for s in read_table(folder / "scores.parquet", Score) if s.index == 0]
-        chosen = {(s.problem_id, s.index): s for s in right_and_wrong(scores)}
-        keys = zip(column(samples, "problem_id"), column(samples, "index"), strict=True)
-        for row in rows_at(samples, [i for i, key in enumerate(keys) if key in chosen]):
-            score = chosen[row["problem_id"], row["index"]]
+        rewards = [s.reward for s in scores]
+        chosen = [scores[i] for i in lowest_to_highest(range(len(scores)), rewards, ANSWERS)]
+        keys = list(zip(column(samples, "problem_id"), column(samples, "index"), strict=True))
+        rows = rows_at(samples, [keys.index((s.problem_id, 0)) for s in chosen])
+        for score, row in zip(chosen, rows, strict=True):
             yield {**row, **score.model_dump(exclude={"answer", "seconds"})}
 
 
-def first_and_last(steps: Sequence[int], rewards: Sequence[float | None]) -> list[int]:
-    """Row numbers: of the first and of the last step, the lowest to the highest rewards."""
-    chosen: list[int] = []
-    for step in (min(steps), max(steps)) if steps else ():
-        rows = [i for i, s in enumerate(steps) if s == step and i not in chosen]
-        rows.sort(key=lambda i: (rewards[i] or 0.0, i))
-        chosen += [rows[i] for i in spread(len(rows), ANSWERS // 2)]
-    return chosen
-
-
-def right_and_wrong(scores: Sequence[Score]) -> list[Score]:
-    """Half of them right, as far as there are; more wrong ones where there are not."""
-    right = [s for s in scores if s.correct]
-    wrong = [s for s in scores if s.correct is False]
-    half = min(len(right), max(ANSWERS // 2, ANSWERS - len(wrong)))
-    picked = [right[i] for i in spread(len(right), half)]
-    return picked + [wrong[i] for i in spread(len(wrong), ANSWERS - len(picked))]
+def lowest_to_highest(
+    rows: Sequence[int], rewards: Sequence[float | None], count: int
+) -> list[int]:
+    """`count` of the rows, evenly from the lowest reward to the highest."""
+    ranked = sorted(rows, key=lambda i: (rewards[i] or 0.0, i))
+    count = min(count, len(ranked))
+    return [ranked[round(i * (len(ranked) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def _graded(row: dict, problem: Problem | None, judge: Judge | None) -> Graded:
@@ -103,17 +79,10 @@ def _graded(row: dict, problem: Problem | None, judge: Judge | None) -> Graded:
         in_all = 1
         checks = [Check(name="gold answer", input=answer or "", expected=problem.answer or "",
                         verdict=row["verdict"], reason=reason)]  # fmt: skip
-    return Graded.model_validate(
-        {
-            **{name: row.get(name) for name in FROM_THE_ROW},
-            "prompt": _cut(problem.prompt if problem else str(row["problem_id"])),
-            "text": _cut(text),
-            "answer": None if answer is None else _cut(answer),
-            "reason": reason,
-            "checks": checks,
-            "checks_in_all": in_all,
-        }
-    )
+    told = {"prompt": _cut(problem.prompt if problem else str(row["problem_id"])),
+            "text": _cut(text), "answer": None if answer is None else _cut(answer),
+            "reason": reason, "checks": checks, "checks_in_all": in_all}  # fmt: skip
+    return Graded.model_validate({**{name: row.get(name) for name in FROM_THE_ROW}, **told})
 
 
 def _checks(problem: Problem, text: str, judge: Judge) -> list[Check]:

@@ -12,20 +12,18 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import jinja2
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from tasks.report.run_story import duration
+from tasks.report.run_story import duration, size
 
 TEMPLATES = Path(__file__).with_name("templates")
 PLOTS = "plots"
-_OF_ADDRESSES = "%/:=&?~#+!$,;'@()*[]"  # as they stand in them; all others are quoted
+_ADDRESS = re.compile(r"https?://[\w%/:=&?~#+!,;@.-]+", re.ASCII)
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~&$])")
 _BLOCK_START = re.compile(r"^(\d{1,9}(?=[.)](?:\s|$)))?([#+=.)-])")  # "# ", "- ", "1. ", rules
-_IMAGE = re.compile(rf"(!\[(?:\\.|[^\]\\])*\]\()({PLOTS}/[\w-]+\.svg)\)")
 
 
 @dataclass(frozen=True)
@@ -66,15 +64,9 @@ class Page:
         for figure in self.figures:
             link = f'src="{PLOTS}/{figure.name}.svg"'
             content = content.replace(link, f'src="{_data_uri(figure.svg)}"')
-        return render(
-            "page.html",
-            title=escape(self.title),
-            subtitle=escape(self.subtitle),
-            label=escape(self.label),
-            sections=sections,
-            style=Markup((TEMPLATES / "page.css").read_text()),
-            content=Markup(content),
-        )
+        told = {name: escape(getattr(self, name)) for name in ("title", "subtitle", "label")}
+        style = Markup((TEMPLATES / "page.css").read_text())
+        return render("page.html", **told, sections=sections, style=style, content=Markup(content))
 
     def write(self, out: Path) -> None:
         """report.md, report.html and plots/."""
@@ -102,12 +94,14 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.globals |= {"link": link}
+    count = "{:,.0f}".format
+    figures = {"seconds": duration, "bytes": size, "tokens": count, "cost": "{:,.2f}".format}
+    made.globals |= {"link": link, "figures": figures}
     made.filters |= {
         "line": line,
         "fence": fence,
         "html": lambda text: escape(" ".join(str(text).split())),
-        "count": lambda number: f"{number:,}",
+        "count": count,
         "percent": lambda share, digits=1: f"{100 * share:.{digits}f}",
         "duration": duration,
     }
@@ -137,23 +131,17 @@ def fence(text: str, language: str = "text") -> Markup:
 
 def link(text: str, address: str) -> Markup:
     """A link to a web address; any other address leaves the text alone."""
-    if not address.startswith(("http://", "https://")):
-        return literal(text)
-    return Markup(f"[{literal(text)}](<{quote(address, safe=_OF_ADDRESSES, errors='replace')}>)")
+    known = _ADDRESS.fullmatch(address)
+    return Markup(f"[{literal(text)}](<{address}>)") if known else literal(text)
 
 
 def with_inline_plots(markdown: str, folder: Path) -> str:
     """The text of `folder/report.md` with its plots as data URIs: it needs no folder any more."""
-
-    def inline(match: re.Match[str]) -> str:
-        path = folder / match[2]
-        if not path.exists():
-            return match[0]
-        on_paper = '<svg style="background:#fff" '  # pages may be dark
-        svg = path.read_text(encoding="utf-8").replace("<svg ", on_paper, 1)
-        return f"{match[1]}{_data_uri(svg)})"
-
-    return _IMAGE.sub(inline, markdown)
+    for path in (folder / PLOTS).glob("*.svg"):
+        svg = path.read_text(encoding="utf-8")
+        on_paper = svg.replace("<svg ", '<svg style="background:#fff" ', 1)  # pages may be dark
+        markdown = markdown.replace(f"]({PLOTS}/{path.name})", f"]({_data_uri(on_paper)})")
+    return markdown
 
 
 def _data_uri(svg: str) -> str:

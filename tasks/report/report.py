@@ -1,28 +1,57 @@
 """Report: one page about a run, as Markdown with plots beside it and as one HTML file."""
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from configs.settings.evaluation import ReportSettings
-from tasks.report.page import Page, link, render
-from tasks.report.results import Outputs
-from tasks.report.run_story import (
-    COST_METRICS,
-    TOKEN_METRICS,
-    RunStory,
-    StageOutcome,
-    duration,
-    first,
-    summary,
-)
+from eval.judge.grades import GRADED, Agreement, Grade, Graded, compare, read_graded
+from eval.records import Problem, Sample, Score
+from eval.tables import column, count_rows, read_table
+from tasks.report.page import Figure, Page, render
+from tasks.report.plots import Series, curve_plot
+from tasks.report.results import Outputs, curves_of, rows_at
+from tasks.report.run_story import RunStory, summary
+from tasks.report.scores import leaderboard, score_facts
 from tasks.stage.run import story_of_this_run
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
+from training.layout import METRICS
+from training.rl.off_policy_counts import read_off_policy, summed
 
 SUBTITLE = (
     "From a base model to a reasoning model, after Klear-Reasoner (arXiv 2508.07629): long "
     "chain-of-thought SFT, then GPPO on math and on code."
 )
+TRAINED = {"sft": "SFT", "rl_math": "RL, math", "rl_code": "RL, code"}
+PANELS = {  # of the curves: title and the metrics' names; one without a metric is left out
+    "Loss": r"(eval_)?loss",
+    "Token accuracy": r"(eval_)?mean_token_accuracy",
+    "Learning rate": r"learning_rate",
+    "Reward": r"reward/(mean|pass_rate|correct)",
+    "Answer length, tokens": r"completions/mean_(terminated_)?length",
+    "Entropy": r"entropy",
+    "Gradient norm": r"grad_norm",
+    "Share of tokens clipped": r"clip/(high|low)",
+    "Outside the clip range": r"off_policy/outside_\w+",
+    "Clipped, at high entropy and of the gradient": r"off_policy/clipped_\w+",
+    "Truncated, without a learning signal": r"completions/clipped_ratio|zero_advantage_share",
+    "Log-ratio, lowest and highest": r"ratio/log_(min|max)",
+}
+# Stages whose answers one judge stage scored: (answers, verdicts, where the problems are).
+JUDGED = (
+    ("distill", "judge", "decontaminate"),
+    ("rate", "judge_rate", "decontaminate"),
+    ("sample", "judge_rl", "filter_tests"),
+)
+REASONS_WITH_EXAMPLE = 6
+LONGEST = 280
+_PROMPT = re.compile(r'"(?:prompt|problem|question|text)": ?("(?:[^"\\]|\\.)+")')
+_DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|\b(?=\w*\d)[0-9a-f]{8,}\b|\b\d+(?:\.\d+)?\b(?![\w-])")
 
 
 @stage(version=1)
@@ -44,18 +73,15 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
 
     `story` is what the run planned and did, where one is known.
     """
-    from tasks.report.data import data_facts  # these draw with matplotlib: slow to import
-    from tasks.report.grading import readings
-    from tasks.report.scores import leaderboard, score_facts
-    from tasks.report.training import training_facts
-
     outputs = Outputs(inputs)
-    scores, score_figures = score_facts(outputs)
-    stages, curves = training_facts(outputs)
-    data, funnel = data_facts(outputs)
-    rollouts, answers = readings(outputs)
+    found = [e for e in outputs.evaluations() if e.results]
+    scores = score_facts(found)
+    curves = {title: _curves(outputs, name) for name, title in TRAINED.items()}
+    counts = {
+        TRAINED[a.stage]: read_off_policy(a.folder) for a in outputs.all if a.stage in TRAINED
+    }
     label = f"{profile or 'unlabelled'} profile"
-    ours = [(f"{e.checkpoint} ({label})", e) for e in outputs.evaluations()]
+    ours = [(f"{e.checkpoint} ({label})", e) for e in found]
     body = render(
         "report.md",
         profile=profile,
@@ -63,23 +89,95 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         leaderboard=leaderboard(ours, "marked with a profile"),
         story=story,
         summary=summary(story) if story and story.happened else "",
-        run_rows=list(_run_rows(outputs, story or RunStory())),
-        stages=stages,
-        rollouts=rollouts,
-        answered=answers,
+        curves=curves,
+        off_policy={title: summed(found) for title, found in counts.items() if found},
+        filters=[f for a in outputs.all if (f := _filtered(a.stage, a.folder))],
+        agreements=list(_agreements(outputs)),
+        rollouts=_graded(outputs, {name: name for name in TRAINED}),
+        answered=_graded(outputs, {e.stage: e.checkpoint for e in outputs.evaluations()[-1:]}),
         **scores,
-        **data,
     )
-    return Page("Klear", SUBTITLE, label, body, [*score_figures, *curves, *funnel])
+    figures = [*scores["score_figures"], *(f for drawn in curves.values() for f in drawn)]
+    return Page("Klear", SUBTITLE, label, body, figures)
 
 
-def _run_rows(outputs: Outputs, story: RunStory) -> Iterator[Sequence[object]]:
-    """What became of every stage, what it took and what the plan had said; the sum of the time."""
-    by_stage = {h.stage: h for h in story.happened}
-    for a in outputs.all:
-        tokens, cost = first(a.metrics, TOKEN_METRICS), first(a.metrics, COST_METRICS)
-        h = by_stage.get(a.stage) or StageOutcome(
-            stage=a.stage, key=a.key, action="–", seconds=a.seconds, tokens=tokens, cost=cost
-        )
-        yield link(a.stage, h.url), *h.told(story.expected(a.stage))
-    yield "all stages", "", duration(sum(a.seconds for a in outputs.all)), "", "", ""
+def _graded(outputs: Outputs, stages: Mapping[str, str]) -> list[tuple[str, Graded]]:
+    paths = ((called, outputs.file(name, GRADED)) for name, called in stages.items())
+    return [(called, graded) for called, path in paths if path for graded in read_graded(path)]
+
+
+def _curves(outputs: Outputs, name: str) -> list[Figure]:
+    """One figure for each panel that has a metric."""
+    path = outputs.file(name, METRICS)
+    curves, figures = curves_of(path) if path else {}, []
+    for title, pattern in PANELS.items():
+        names = [n for n in curves if re.fullmatch(pattern, n)]
+        if names:
+            slug = re.sub(r"[^a-z]+", "_", f"{name} {title}".lower()).strip("_")
+            lines = [Series(n, [*curves[n]], [*curves[n].values()]) for n in names]
+            alt = f"{TRAINED[name]}: {', '.join(names)} by step"
+            figures.append(Figure(slug, curve_plot(title, lines), alt))
+    return figures
+
+
+class Filtered(NamedTuple):
+    """What one stage kept and rejected."""
+
+    stage: str
+    kept: int
+    rejected: int
+    reasons: list[tuple[str, int]]
+    """Kinds of reasons with counts, the most frequent first."""
+    examples: list[tuple[str, int, str]]
+    """(reason, rows of its kind, what the row says), in the same order."""
+    answers: bool
+    """The rows kept are answers that a model gave, those rejected are problems without one."""
+
+
+def reason_kind(reason: str) -> str:
+    """A reject's reason without the row's own details: quoted text, hashes and numbers."""
+    return " ".join(_DETAIL.sub("…", reason).split())
+
+
+def _filtered(name: str, folder: Path) -> Filtered | None:
+    rejected = folder / "rejected.parquet"
+    kept = [path for n in ("kept", "samples") if (path := folder / f"{n}.parquet").exists()]
+    if not kept or not rejected.exists():
+        return None
+    counts: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for number, reason in enumerate(column(rejected, "reason")):
+        kind = reason_kind(str(reason))
+        counts[kind] += 1
+        first.setdefault(kind, number)
+    reasons = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = reasons[:REASONS_WITH_EXAMPLE]
+    rows = rows_at(rejected, [first[kind] for kind, _ in shown]) if shown else []
+    examples = [
+        (str(row["reason"]), count, _text(str(row.get("row", ""))))
+        for (_, count), row in zip(shown, rows, strict=True)
+    ]
+    answers = kept[0].stem == "samples"
+    return Filtered(name, count_rows(kept[0]), counts.total(), reasons, examples, answers)
+
+
+def _text(row: str) -> str:
+    """What the row is about: its prompt, or the row as it is."""
+    found, text = _PROMPT.search(row), row
+    with suppress(ValueError):  # a line that is no JSON
+        text = json.loads(found[1]) if found else row
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _agreements(outputs: Outputs) -> Iterator[tuple[str, Agreement]]:
+    """Judge against published grades, for every stage whose answers carry some."""
+    for answers, judge, asked in JUDGED:
+        grades = outputs.file(answers, "grades.parquet")
+        samples = outputs.file(answers, "samples.parquet")
+        scores = outputs.file(judge, "scores.parquet")
+        problems = outputs.file(asked, "kept.parquet")
+        if grades and samples and scores:
+            known = read_table(problems, Problem) if problems else ()
+            told = read_table(samples, Sample), read_table(scores, Score), read_table(grades, Grade)
+            yield answers, compare(known, *told)

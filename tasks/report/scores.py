@@ -8,7 +8,7 @@ from eval.benchmarks.benchmarks import BenchmarkResult, Statement
 from eval.benchmarks.metrics import upper_bound_of_zero
 from tasks.report.page import Figure, render
 from tasks.report.plots import Series, scores_plot
-from tasks.report.results import Evaluation, Outputs
+from tasks.report.results import Evaluation
 
 TITLES = {
     "aime24": "AIME 2024",
@@ -18,42 +18,32 @@ TITLES = {
     "lcb_v6": "LCB v6",
 }
 """Columns of the paper's Table 1."""
-NEAR_ZERO = 0.02
-SMALL_MODEL = 100_000_000
-UNPRINTED = ("name", "statement")
-"""Fields of a result that stand in a table's head, or in a table of their own."""
 
 
 def title_of(benchmark: str) -> str:
     return TITLES.get(benchmark, benchmark)
 
 
-def score_facts(outputs: Outputs) -> tuple[dict[str, Any], list[Figure]]:
-    """What the template asks for, and the picture of the scores."""
-    found = [e for e in outputs.evaluations() if e.results]
+def score_facts(found: Sequence[Evaluation]) -> dict[str, Any]:
+    """What the report's template asks for."""
     results = [r for e in found for r in e.results]
     names = list(dict.fromkeys(r.name for r in results))
-    base = outputs.get("base")
-    drawn = scores_figure(found)
-    facts = {
+    return {
         "evaluations": found,
+        "benchmarks": {name: sorted({r.k for r in results if r.name == name}) for name in names},
+        "previous": [None, *found],
         "change_text": change_text,
+        "score_text": score_text,
         "title_of": title_of,
         "plain": plain,
-        "score_columns": ["Checkpoint", *(_column(name, results) for name in names)],
-        "score_rows": [
-            (e.checkpoint, *(score_text(e.result(n), before and before.result(n)) for n in names))
-            for e, before in zip(found, [None, *found], strict=False)
-        ],
-        "score_figure": drawn,
-        "zeros": _zeros(found, int(base.metrics.get("parameters", 0)) if base else 0),
+        "bound": upper_bound_of_zero,
+        "score_figures": scores_figure(found, names),
         "lost": sum(r.samples_unscored for r in results),
         "answers": sum(r.samples_unscored + r.samples for r in results),
         "unsafe": any(r.statement.sandbox == "none" for r in results),
-        "statement_fields": list(Statement.model_fields),
-        "result_fields": [n for n in BenchmarkResult.model_fields if n not in UNPRINTED],
+        "statement_fields": [*Statement.model_fields],
+        "result_fields": [*BenchmarkResult.model_fields],
     }
-    return facts, drawn
 
 
 def leaderboard(scored: Sequence[tuple[str, Evaluation]], ours_are: str) -> str:
@@ -86,42 +76,20 @@ def change_text(result: BenchmarkResult, before: BenchmarkResult | None) -> str:
     return f"{points:+.1f}".replace("-", "−") if points else "±0"
 
 
-def _column(name: str, results: Sequence[BenchmarkResult]) -> str:
-    ks = sorted({r.k for r in results if r.name == name})
-    return f"{title_of(name)} avg@{'/'.join(map(str, ks))}"
-
-
-def scores_figure(found: Sequence[Evaluation]) -> list[Figure]:
+def scores_figure(found: Sequence[Evaluation], names: Sequence[str]) -> list[Figure]:
     """avg@k of every checkpoint on every benchmark; empty where nothing was scored."""
     series = []
-    for name in dict.fromkeys(r.name for e in found for r in e.results):
+    for name in names:
         points = [
             (i, r.avg, r.ci_low, r.ci_high)
             for i, e in enumerate(found)
             if (r := e.result(name)) and r.avg is not None and r.ci_low is not None
         ]
         if points:
-            told = f", {score_text(found[0].result(name))} %" if len(found) == 1 else ""
-            series.append(Series(title_of(name) + told, *zip(*points, strict=True)))
-    if not series:
-        return []
+            series.append(Series(title_of(name), *zip(*points, strict=True)))
     alt = "avg@k of every checkpoint on every benchmark, with 95 % intervals"
-    return [Figure("scores", scores_plot([e.checkpoint for e in found], series), alt)]
-
-
-def _zeros(found: Sequence[Evaluation], parameters: int) -> dict[str, Any] | None:
-    """What to say of scores near zero on published benchmarks: small models cannot do better."""
-    last = found[-1].results if found else ()
-    near = [r for r in last if r.name in TITLES and r.avg is not None and r.avg < NEAR_ZERO]
-    if not near:
-        return None
-    words = f"{parameters / 1e6:.2g} million" if parameters >= 1e5 else f"{parameters:,}"
-    return {
-        "names": ", ".join(title_of(r.name) for r in near),
-        "parameters": words if 0 < parameters < SMALL_MODEL else "",
-        "exact": any(r.avg == 0 for r in near),
-        "bound": f"{100 * max(upper_bound_of_zero(r.problems) for r in near):.0f}",
-    }
+    drawn = scores_plot([e.checkpoint for e in found], series) if series else ""
+    return [Figure("scores", drawn, alt)] if series else []
 
 
 def _paper_score(result: BenchmarkResult | None, p: BenchmarkProtocol) -> str:

@@ -34,17 +34,14 @@ SUPERVISOR_TIMEOUT_S = 60.0
 WAITING_POLL_S = 1.0
 WAITING = "waiting for the GPU"
 _slots: ContextVar[tuple[Path, ...]] = ContextVar("klear_gpu_slots", default=())
-Command = Callable[[Path], Sequence[str]]
-"""What to run for the job in a file."""
 
 
 class ChildFailed(RuntimeError):
-    """The job ended with an error."""
+    """The job ended with an error; `code` is its exit code, 128 + n for signal n."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
         self.code = code
-        """Its exit code, 128 + n for signal n."""
 
 
 def alone(job_file: Path) -> list[str]:
@@ -53,8 +50,10 @@ def alone(job_file: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "training.launch.child", str(job_file)]
 
 
-def run_child(job: BaseModel, out: Path, *, command: Command = alone) -> None:
-    """Run `training.launch.child` on `job` and wait for it; see `run_command`."""
+def run_child(
+    job: BaseModel, out: Path, *, command: Callable[[Path], Sequence[str]] = alone
+) -> None:
+    """Run `command` on the file of `job` and wait for it; see `run_command`."""
     job_file = out / SCRATCH / "job.json"
     replace_text(job_file, job.model_dump_json(indent=2))
     run_command(command(job_file), out)
@@ -75,9 +74,12 @@ def run_command(command: Sequence[str], out: Path) -> None:
             _wait(process, out / PROGRESS)
         finally:
             _end(process)
-    if process.returncode:
-        how = _how_it_ended(process.returncode)
-        raise ChildFailed(f"{how}{log_tail(log, log_start)}", process.returncode)
+    if code := process.returncode:
+        how = f"the child failed with exit code {code}"
+        if code > 128 or code < 0:
+            memory = " (SIGKILL: often the machine ran out of memory)" if code == 137 else ""
+            how = f"the child was ended by signal {abs(code) % 128}{memory}"
+        raise ChildFailed(f"{how}{log_tail(log, log_start)}", code)
 
 
 def _launch(
@@ -105,32 +107,19 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def _wait(process: "subprocess.Popen[bytes]", progress: Path) -> None:
-    """Report its progress until it ends."""
-    seen, ended = _stamp(progress), False
+    """Report the progress that it writes until it ends; what an earlier attempt wrote is old."""
+    seen, ended = _changed(progress), False
     while not ended:
         time.sleep(POLL_S)
         ended = process.poll() is not None  # before the look at what it wrote last
-        if (stamp := _stamp(progress)) != seen and _forward(progress):
-            seen = stamp
+        if (stamp := _changed(progress)) != seen:
+            seen, now = stamp, json.loads(progress.read_text(encoding="utf-8"))
+            report(float(now["done"]), float(now["total"]), str(now.get("note", "")))
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_mtime_ns, stat.st_ino
-
-
-def _forward(progress: Path) -> bool:
-    """Report what the child wrote; False for a file that is half written or gone."""
-    try:
-        now = json.loads(progress.read_text(encoding="utf-8"))
-        done, total, note = float(now["done"]), float(now["total"]), str(now.get("note", ""))
-    except (ValueError, KeyError, FileNotFoundError):
-        return False
-    report(done, total, note)
-    return True
+def _changed(path: Path) -> int:
+    """When a file, which is replaced whole, was written; 0 while there is none."""
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -143,15 +132,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
             process.kill()
         except BaseException as interrupt:
             print(f"{interrupt!r}: not waiting for a clean end", file=sys.stderr)
-
-
-def _how_it_ended(code: int) -> str:
-    if code > 128:
-        memory = " (SIGKILL: often the machine ran out of memory)" if code == 137 else ""
-        return f"the child was ended by signal {code - 128}{memory}"
-    if code < 0:
-        return f"the supervisor was ended by signal {-code}"
-    return f"the child failed with exit code {code}"
 
 
 @contextmanager

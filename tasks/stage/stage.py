@@ -13,8 +13,8 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,26 +28,19 @@ from prefect.states import Completed, Failed
 
 from configs.settings.base import Settings, flat, key_of
 from configs.settings.judging import JudgeSettings
+from eval.judge.grades import GRADED
 from tasks.report.card import write_card
 from tasks.stage.progress import Listener, listening
 from tasks.stage.run import Run, current_run, git_commit, package_versions
 from tasks.stage.watchdog import watched
 from tasks.store.hardware import this_machine
-from tasks.store.store import PLOTS, Artifact, InputRef, Manifest, file_sha256, stage_key
+from tasks.store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
 from tasks.tracking.log_result import log_result
-from tasks.tracking.machine_load import FILE as LOAD
-from tasks.tracking.machine_load import MachineLoad
-from tasks.tracking.prefect_states import (
-    ApprovalRequired,
-    ProgressArtifact,
-    is_deployment_run,
-    waiting_state,
-)
+from tasks.tracking.prefect_states import ApprovalRequired, is_deployment_run, waiting_state
 from tasks.tracking.run_tracker import StageLog
 
-DRAWN = ("logs/metrics.jsonl", "results.json")
 JUDGED = ("rollouts.parquet", "results.json")
-"""Files that make figures and graded examples worth their seconds."""
+"""Files that make graded examples worth their seconds."""
 Metrics = Mapping[str, float]
 Body = Callable[..., Metrics]
 Reads = Callable[[Any], Iterable[Path]]
@@ -203,10 +196,9 @@ class _Computation:
 
     def _computed(self, work: Path) -> Artifact:
         """Run the body in `work` and publish what it made; tracked and shown from start to end."""
-        name, run = self.stage.name, self.run
+        stage, run = self.stage, self.run
         work.mkdir(parents=True, exist_ok=True)
         log = self._log(work)
-        bar = ProgressArtifact(name) if run.orchestrated else None
         began = time.monotonic()
         try:
             with self._watched(work / "logs" / "child.log", log) as listen:
@@ -214,50 +206,32 @@ class _Computation:
                     run.store.fetch(artifact)
                 listen(0, 0, "")
                 began = time.monotonic()
-                metrics = self._run_body(work, log, listen, bar)
+                seed = {"seed": run.seed} if stage.takes_seed else {}
+                try:
+                    metrics = stage.body(work, *self.inputs, settings=self.settings, **seed)
+                finally:
+                    log.poll()
                 seconds = time.monotonic() - began
                 listen(0, 0, "publishing")
                 artifact = self._publish(work, metrics, seconds, log.wait_id())
         except BaseException as error:
             if isinstance(error, ApprovalRequired) and is_deployment_run():
                 log.finish("SCHEDULED")
-                run.display.progress(name, 0, 0, "waiting for approval")
+                run.display.progress(stage.name, 0, 0, "waiting for approval")
             else:
                 log.finish("FAILED" if isinstance(error, Exception) else "KILLED")
-                run.display.finished(name, "failed", time.monotonic() - began, {})
-            if bar:
-                bar.finish(whole=False)
+                run.display.finished(stage.name, "failed", time.monotonic() - began, {})
             raise
-        if bar:
-            bar.finish()
         log_result(log, artifact, run.store.manifest(artifact), self.inputs)
-        run.display.finished(name, "computed", seconds, artifact.metrics)
+        run.display.finished(stage.name, "computed", seconds, artifact.metrics)
         return artifact
-
-    def _run_body(
-        self, work: Path, log: StageLog, listen: Listener, bar: ProgressArtifact | None
-    ) -> Metrics:
-        """The metrics of the stage; whatever ends it, its logs are told to their end."""
-
-        def shown(done: float, total: float, note: str) -> None:
-            listen(done, total, note)
-            if bar:  # what follows the body, hashing say, is no progress of its
-                bar.update(done, total, note)
-
-        seed = {"seed": self.run.seed} if self.stage.takes_seed else {}
-        with ExitStack() as stack:
-            stack.enter_context(listening(shown))
-            stack.callback(log.poll)
-            if self.run.tracker.uri:  # without a server nobody looks
-                stack.enter_context(MachineLoad(work / LOAD))
-            return self.stage.body(work, *self.inputs, settings=self.settings, **seed)
 
     def _publish(self, work: Path, metrics: Metrics, seconds: float, mlflow_run: str) -> Artifact:
         """Move `work` into its place in the store, with a manifest that says what made it."""
         run, stage = self.run, self.stage
         return run.store.publish(
             work,
-            about=self._sidecar_files,
+            about=self._pages,
             stage=stage.name,
             version=stage.version,
             key=self.key,
@@ -274,20 +248,29 @@ class _Computation:
             **({"seed": run.seed} if stage.takes_seed else {}),
         )
 
-    def _sidecar_files(self, manifest: Manifest, work: Path) -> list[str]:
-        """Write what only tells about a result: card, figures, examples; nothing here can fail a
+    def _pages(self, manifest: Manifest, work: Path) -> list[str]:
+        """Write what only tells about a result: card and graded examples; nothing here can fail a
         stage that is done."""
         names = write_card(self.run.store, manifest, work)
         try:
-            if any(name in manifest.files for name in DRAWN):
-                names += _figures(manifest.stage, work)
             judge = getattr(self.settings, "judge", None)
             if isinstance(judge, JudgeSettings) and any(n in manifest.files for n in JUDGED):
-                names += _graded_examples(self.inputs, judge, work)
+                names += self._graded_examples(judge, work)
         except Exception as error:
-            message = "%s: figures and graded examples are not complete: %s"
+            message = "%s: no graded examples: %s"
             logging.getLogger("klear").warning(message, manifest.stage, error)
         return names
+
+    def _graded_examples(self, judge: JudgeSettings, work: Path) -> list[str]:
+        from tasks.report.grading import grade_some
+
+        asked = [work / "problems.parquet", *(a.folder / "kept.parquet" for a in self.inputs)]
+        graded = grade_some(work, [p for p in asked if p.exists()], judge)
+        if graded:
+            (work / GRADED).parent.mkdir(exist_ok=True)
+            lines = "".join(g.model_dump_json() + "\n" for g in graded)
+            (work / GRADED).write_text(lines, encoding="utf-8")
+        return [GRADED] if graded else []
 
     def _log(self, folder: Path, *, only_unfinished: bool = False) -> StageLog:
         params = {name: str(value) for name, value in flat(self.settings.model_dump()).items()}
@@ -307,28 +290,3 @@ class _Computation:
 
         with watched(self.stage.name, self.run.stall_minutes, file) as beat, listening(listen):
             yield listen
-
-
-def _figures(stage: str, work: Path) -> list[str]:
-    from tasks.report.training import stage_figures  # draws with matplotlib: slow to import
-
-    (work / PLOTS).mkdir(exist_ok=True)
-    names = []
-    for name, svg in stage_figures(stage, work).items():
-        names.append(f"{PLOTS}/{name}.svg")
-        (work / names[-1]).write_text(svg, encoding="utf-8")
-    return names
-
-
-def _graded_examples(inputs: Sequence[Artifact], judge: JudgeSettings, work: Path) -> list[str]:
-    from eval.judge.grades import GRADED
-    from tasks.report.grading import grade_some
-
-    asked = [work / "problems.parquet", *(a.folder / "kept.parquet" for a in inputs)]
-    graded = grade_some(work, [p for p in asked if p.exists()], judge)
-    if not graded:
-        return []
-    path = work / GRADED
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(g.model_dump_json() + "\n" for g in graded), encoding="utf-8")
-    return [GRADED]

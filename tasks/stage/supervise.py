@@ -48,23 +48,25 @@ def is_alive(process: psutil.Process) -> bool:
 
 def _end_tree(grace_s: float, asked: Sequence[int]) -> None:
     """TERM to every descendant, KILL to those alive after `grace_s` (or once `asked` has two)."""
+    _end_all(signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    _signal_all(signal.SIGTERM)
     while descendants(os.getpid()) and time.monotonic() < deadline and len(asked) < 2:
-        _reap()
         time.sleep(POLL_S)
+        _reap()
     deadline = time.monotonic() + UNKILLABLE_S
     # Again and again: one may fork between the look and the KILL.
-    while descendants(os.getpid()) and time.monotonic() < deadline:
-        _signal_all(signal.SIGKILL)
-        _reap()
+    while _end_all(signal.SIGKILL) and time.monotonic() < deadline:
         time.sleep(0.01)
+        _reap()
 
 
-def _signal_all(sign: signal.Signals) -> None:
-    for process in descendants(os.getpid()):
+def _end_all(sign: signal.Signals) -> bool:
+    """Whether there was anybody left to tell."""
+    found = descendants(os.getpid())
+    for process in found:
         with suppress(psutil.Error):
             process.send_signal(sign)
+    return bool(found)
 
 
 def _reap(command: int = 0) -> int | None:

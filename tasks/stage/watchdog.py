@@ -73,53 +73,43 @@ def watched(stage: str, minutes: float | None, log: Path | None = None) -> Itera
     if minutes is None or threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
-    watch = _Watch(minutes * 60)
+    patience_s = minutes * 60
+    pause_s = min(POLL_S, patience_s / 4)
+    last = why = ""  # `why`: the block was interrupted, unless it went on
+    silent_s, looked = 0.0, time.monotonic()
+
+    def beat(note: str) -> None:
+        nonlocal last, why, silent_s
+        last, why, silent_s = note, "", 0.0
+
+    def is_silent() -> bool:
+        """Whether it has been too long, not counting what the whole machine stood still."""
+        nonlocal silent_s, looked
+        now = time.monotonic()
+        silent_s += min(now - looked, 2 * pause_s)
+        looked = now
+        too_long = silent_s > patience_s
+        silent_s = 0.0 if too_long else silent_s
+        return too_long
 
     def interrupt(_: int, frame: FrameType | None) -> None:
-        watch.why = watch.why or (
-            f"{stage} made no progress for {minutes:g} minutes (last: {watch.note or 'nothing'}), "
-            "so it was ended. A slow stage needs a larger "
-            f"stall_minutes{_evidence(log, frame)}"
+        nonlocal why
+        why = why or (
+            f"{stage} made no progress for {minutes:g} minutes (last: {last or 'nothing'}), "
+            f"so it was ended. A slow stage needs a larger stall_minutes{_evidence(log, frame)}"
         )
-        raise _Interrupted(watch.why)
+        raise _Interrupted(why)
 
     try:
-        with interrupting(signal.SIGUSR2, interrupt, watch.is_silent, watch.pause_s):
-            yield watch.beat
-    except _Interrupted as error:
+        with interrupting(signal.SIGUSR2, interrupt, is_silent, pause_s):
+            yield beat
+    except _Interrupted as error:  # also where the block, on its way out, told of its progress
         raise Stalled(str(error)) from error
     except (Exception, KeyboardInterrupt) as error:
         # Ray raises a KeyboardInterrupt of its own for ours; a Cancel is of another class.
-        ours = isinstance(error, Exception) or type(error) is KeyboardInterrupt
-        if watch.why and ours:
-            raise Stalled(watch.why) from error
+        if why and (isinstance(error, Exception) or type(error) is KeyboardInterrupt):
+            raise Stalled(why) from error
         raise
-
-
-class _Watch:
-    """Counts for how long nobody has called `beat`."""
-
-    def __init__(self, patience_s: float) -> None:
-        self.note = self.why = ""
-        """`why`: the block was interrupted, unless it went on."""
-        self.pause_s = min(POLL_S, patience_s / 4)
-        self._patience_s, self._silent_s = patience_s, 0.0
-        self._beaten, self._looked = False, time.monotonic()
-
-    def beat(self, note: str) -> None:
-        self.note, self.why, self._beaten = note, "", True
-
-    def is_silent(self) -> bool:
-        """Whether it has been too long, not counting what the whole machine stood still."""
-        now = time.monotonic()
-        self._silent_s += min(now - self._looked, 2 * self.pause_s)
-        self._looked = now
-        if self._beaten:
-            self._beaten, self._silent_s = False, 0.0
-        if self._silent_s <= self._patience_s:
-            return False
-        self._silent_s = 0.0
-        return True
 
 
 def _evidence(log: Path | None, frame: FrameType | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tasks.store.shared import SharedStore, parsed
-from tasks.store.store import MANIFEST, Manifest, Store, read_manifest
+from tasks.store.store import Manifest, Store, read_manifest
 
 SECONDS_A_DAY = 86_400.0
 ABLATE = "ablate_"  # begins the name of an ablation's last stage
@@ -18,13 +18,25 @@ HERE, SHARED, BOTH = "here", "shared", "here, shared"
 
 
 class Result(NamedTuple):
-    """One result; `bytes` counts its files, `made` is a Unix time, `where` one of HERE, SHARED and
-    BOTH."""
+    """One result; `bytes` counts its files, `where` is one of HERE, SHARED and BOTH."""
 
     manifest: Manifest
-    bytes: int
-    made: float
     where: str = HERE
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.manifest.stage, self.manifest.key
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.bytes for f in self.manifest.files.values())
+
+    @property
+    def made(self) -> float:
+        """When, in Unix seconds; 0 where the manifest does not say."""
+        with suppress(ValueError):
+            return datetime.fromisoformat(self.manifest.created).timestamp()
+        return 0.0
 
 
 class Waste(NamedTuple):
@@ -51,15 +63,13 @@ def results(store: Store, stage: str = "") -> list[Result]:
 
     Raises StoreUnreachable when the object store does not answer.
     """
+    found = {r.name: r for r in published(store) if stage in ("", r.manifest.stage)}
     texts = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
-    shared = (_result(m, time.time(), SHARED) for m in map(parsed, texts) if m)
-    far = {(r.manifest.stage, r.manifest.key): r for r in shared}
-    found = []
-    for result in published(store):
-        if stage in ("", result.manifest.stage):
-            both = far.pop((result.manifest.stage, result.manifest.key), None)
-            found.append(result._replace(where=BOTH if both else HERE))
-    return sorted([*found, *far.values()], key=_age)
+    for manifest in filter(None, map(parsed, texts)):
+        far = Result(manifest, SHARED)
+        here = found.get(far.name)
+        found[far.name] = here._replace(where=BOTH) if here else far
+    return sorted(found.values(), key=_age)
 
 
 def damaged(store: Store) -> Iterator[tuple[str, str]]:
@@ -79,16 +89,14 @@ def waste(store: Store, days: float) -> list[Waste]:
     """
     oldest_kept = time.time() - days * SECONDS_A_DAY
     left = list(_left_behind(store, oldest_kept))
-    if is_busy(store):
-        return left
     every, lost = _read(store)
-    if lost:
+    if lost or is_busy(store):
         return left
-    known = {(r.manifest.stage, r.manifest.key): r for r in every}
+    known = {r.name: r for r in every}
     todo = [
-        name
-        for name, result in known.items()
-        if name[0] == "report" or name[0].startswith(ABLATE) or result.made >= oldest_kept
+        (stage, key)
+        for (stage, key), result in known.items()
+        if stage == "report" or stage.startswith(ABLATE) or result.made >= oldest_kept
     ]
     needed: set[tuple[str, str]] = set()
     while todo:
@@ -96,8 +104,12 @@ def waste(store: Store, days: float) -> list[Waste]:
         if name in known and name not in needed:
             needed.add(name)
             todo += [(i.stage, i.key) for i in known[name].manifest.inputs]
-    unneeded = (known[name] for name in known if name not in needed)
-    return [*(_no_report_needs(store, result) for result in unneeded), *left]
+    unneeded = [
+        Waste("/".join(name), store.folder(*name), result.bytes, "no report needs it")
+        for name, result in known.items()
+        if name not in needed
+    ]
+    return [*unneeded, *left]
 
 
 def is_busy(store: Store) -> bool:
@@ -121,11 +133,6 @@ def remove(store: Store, rubbish: Waste) -> bool:
         return free
 
 
-def _no_report_needs(store: Store, result: Result) -> Waste:
-    stage, key = result.manifest.stage, result.manifest.key
-    return Waste(f"{stage}/{key}", store.folder(stage, key), result.bytes, "no report needs it")
-
-
 def _left_behind(store: Store, oldest_kept: float) -> Iterator[Waste]:
     """Work folders that nobody holds any more, and what a kill left of a removal."""
     for pattern, why in ((".work/*/*", "an interrupted stage"), (".trash/*", "half removed")):
@@ -142,21 +149,14 @@ def _read(store: Store) -> tuple[list[Result], list[str]]:
     lost: list[str] = []
     for folder in _folders(store):
         try:
-            found.append(_result(read_manifest(folder), (folder / MANIFEST).stat().st_mtime))
+            found.append(Result(read_manifest(folder)))
         except OSError:
             lost.append(f"{folder.parent.name}/{folder.name}")
     return sorted(found, key=_age), lost
 
 
-def _result(manifest: Manifest, otherwise: float, where: str = HERE) -> Result:
-    """`otherwise`: when it was made, where the manifest does not say."""
-    with suppress(ValueError):
-        otherwise = datetime.fromisoformat(manifest.created).timestamp()
-    return Result(manifest, sum(f.bytes for f in manifest.files.values()), otherwise, where)
-
-
 def _age(result: Result) -> tuple[float, str, str]:
-    return result.made, result.manifest.stage, result.manifest.key
+    return result.made, *result.name
 
 
 def _folders(store: Store) -> list[Path]:

@@ -3,19 +3,17 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from tasks.store.store import InputRef, Manifest, Store, file_sha256
+from tasks.store.store import InputRef, Manifest, Store
 
 AVERAGE = "avg"
 EVALUATION = "evaluate_"
-SPOKEN = {"math_rl": "rl_math", "code_rl": "rl_code"}
 RUN_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """One result that a name means; `score` is the metric that was named, '' for none."""
 
     manifest: Manifest
@@ -65,21 +63,21 @@ def descendants(everything: Sequence[Manifest], result: Manifest) -> list[Manife
 def find_named(store: Store, manifests: Sequence[Manifest], name: str) -> list[Named]:
     """What `name` means among `manifests` (oldest first), the newest last; empty if nothing.
 
-    A name is: stage, stage/key (both may be cut), a digest or key; a path in the store, or a copy
-    of something in it; an MLflow run's id or address; a score as the page of a run names
-    it, [checkpoint/]benchmark[/metric].
+    A name is: stage, stage/key (the key may be cut), a digest or key; a path in the store; an
+    MLflow run's id or address; a score, [checkpoint/]benchmark[/metric].
     """
     name = name.strip().rstrip("/")
     stage, _, key = name.partition("/")
-    stage = _stage(stage)
-    if found := [Named(m) for m in manifests if m.stage == stage and m.key.startswith(key)]:
-        return found
-    if found := [Named(m) for m in _by_path(store, manifests, Path(name).expanduser())]:
-        return found
+    if found := [m for m in manifests if m.stage == stage and m.key.startswith(key)]:
+        return [Named(m) for m in found]
+    inside, root = Path(name).expanduser().absolute(), store.root
+    if inside.is_relative_to(root) and inside != root:
+        parts = inside.relative_to(root).parts[:2]
+        return [Named(m) for m in manifests if (m.stage, m.key)[: len(parts)] == parts]
     if runs := RUN_ID.findall(name):
-        made = [Named(m) for m in manifests if m.mlflow_run == runs[-1]]
-        if found := made or [Named(m) for m in manifests if m.pipeline_run == runs[-1]]:
-            return found
+        made = [m for m in manifests if m.mlflow_run == runs[-1]]
+        if found := made or [m for m in manifests if m.pipeline_run == runs[-1]]:
+            return [Named(m) for m in found]
     if found := _by_score(manifests, name):
         return found
     if not re.fullmatch(r"[0-9a-f]{6,64}", name):
@@ -102,33 +100,11 @@ def statement_of(store: Store, manifest: Manifest, benchmark: str) -> dict | Non
     return next((r for r in json.loads(path.read_text()) if r["name"] == benchmark), None)
 
 
-def _stage(spoken: str) -> str:
-    """The stage that a page calls `SFT` or `math RL`."""
-    name = spoken.lower().replace(" ", "_")
-    return SPOKEN.get(name, name)
-
-
-def _by_path(store: Store, manifests: Sequence[Manifest], path: Path) -> list[Manifest]:
-    """A place in the store, or a copy of something in it, known by its largest file."""
-    try:
-        inside = path.resolve(strict=True)
-    except (OSError, ValueError):  # not there, or no file system has such a name
-        return []
-    if inside.is_relative_to(root := store.root.resolve()):
-        parts = inside.relative_to(root).parts[:2]
-        return [m for m in manifests if parts and (m.stage, m.key)[: len(parts)] == parts]
-    files = [inside] if inside.is_file() else [p for p in inside.rglob("*") if p.is_file()]
-    largest = max(files, key=lambda p: p.stat().st_size, default=None)
-    sha = file_sha256(largest) if largest else ""
-    return [m for m in manifests if any(f.sha256 == sha for f in m.files.values())]
-
-
 def _by_score(manifests: Iterable[Manifest], name: str) -> list[Named]:
     parts = name.split("/")
-    checkpoint = _stage(parts[0]).removeprefix(EVALUATION)
     found = []
     for m in manifests:
-        rest = parts[1:] if m.stage == EVALUATION + checkpoint else parts
+        rest = parts[1:] if m.stage == EVALUATION + parts[0].removeprefix(EVALUATION) else parts
         if rest and rest[0] in scores_of(m):
             metric = "/".join(rest) if len(rest) > 1 else f"{rest[0]}/{AVERAGE}"
             found += [Named(m, metric)] if metric in m.metrics else []

@@ -2,7 +2,7 @@
 
     <url>/<stage>/<key>/manifest.json        what makes the result exist; written last
     <url>/<stage>/<key>/<upload>/<file>      `upload`: digits of the manifest's SHA-256
-    <store>/.shared/<digits of url>/<stage>/<key>    SHA-256 of the shared manifest seen here last
+    <store>/.unsent/<stage>-<key>            made here and not shared yet
 
 An object store has no rename and no lock, so files are never changed in place: each manifest has
 a folder of its own, which a killed upload leaves for the next attempt. Of two machines that
@@ -17,8 +17,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
+from configs.files import replace_text
 from configs.machine import Machine
 from configs.settings.explain import ConfigError
 from tasks.stage.progress import report
@@ -38,12 +38,11 @@ from tasks.store.store import (
     Manifest,
     Store,
     file_sha256,
-    nothing,
 )
 
 TOGETHER = 16  # files a transfer: the library moves them side by side, and each is a sign of life
 DIGITS = 16
-TRIES = 5
+TRIES = 3
 log = logging.getLogger("klear")
 
 
@@ -77,38 +76,25 @@ class ObjectStore:
 
     def read(self, name: str) -> bytes | None:
         """One small object; None if there is none."""
-        with self._asked(f"reading {name}"):
-            try:
-                return self._fs.cat_file(self._at(name))
-            except FileNotFoundError:
-                return None
+        return self._ask("cat_file", self._at(name))
 
     def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
         """Small objects by name, read side by side; one that is gone by now is left out."""
-        with self._asked("reading manifests"):
-            found = self._fs.cat([self._at(n) for n in names], on_error="omit") if names else {}
+        found = self._ask("cat", [self._at(n) for n in names], on_error="omit") if names else {}
         return {path[len(self._base) + 1 :]: content for path, content in found.items()}
 
     def write(self, name: str, content: bytes, *, new: bool) -> None:
         """One small object at once. `new`: only if there is none, else FileExistsError."""
         path = self._at(name)
-        with self._asked(f"writing {name}"):
-            if isinstance(self._fs, LocalFileSystem):
-                partial = f"{path}.{uuid.uuid4().hex}"
-                self._fs.pipe_file(partial, content)
-                try:
-                    (os.link if new else os.replace)(partial, path)
-                finally:
-                    Path(partial).unlink(missing_ok=True)
-                return
+        if isinstance(self._fs, LocalFileSystem):  # whose own write is seen half done
+            partial = f"{path}.{uuid.uuid4().hex}"
+            self._ask("pipe_file", partial, content)
             try:
-                self._fs.pipe_file(path, content, mode="create" if new else "overwrite")
-            except OSError as error:
-                if new and error.errno == errno.EINVAL:  # "precondition failed", said otherwise
-                    raise FileExistsError(path) from error
-                if not new or error.errno != errno.ENOSYS:
-                    raise
-                self._fs.pipe_file(path, content)  # the server knows no conditions
+                (os.link if new else os.replace)(partial, path)
+            finally:
+                Path(partial).unlink(missing_ok=True)
+        else:
+            self._ask("pipe_file", path, content, mode="create" if new else "overwrite")
 
     def damage(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> list[str]:
         """Those of `files` that are not below `of` in their size, and with `verify` digest."""
@@ -126,35 +112,27 @@ class ObjectStore:
         Raises OSError for a file that was changed here.
         """
         missing = self.damage(files, to, verify=False)
-        for done in range(0, len(missing), TOGETHER):
-            report(done, len(missing), "files uploaded")
-            names = missing[done : done + TOGETHER]
+        for names in _together(missing, "files uploaded"):
             for name in names:
                 if file_sha256(folder / name) != files[name].sha256:
                     raise OSError(
                         f"{folder / name} was changed since it was published; "
                         "the same command with --verify computes it again"
                     )
-            with self._asked(f"uploading to {to}"):
-                theirs = [self._at(f"{to}/{n}") for n in names]
-                self._fs.put([str(folder / n) for n in names], theirs)
+            theirs = [self._at(f"{to}/{n}") for n in names]
+            self._ask("put", [str(folder / n) for n in names], theirs)
 
     def download(self, folder: Path, files: Mapping[str, FileEntry], of: str) -> None:
         """Copy `files` below `of` into `folder`. Raises ObjectDamaged for one that is damaged."""
-        if lost := self.damage(files, of, verify=False):
-            raise ObjectDamaged(f"{self.url}/{of}: {lost[0]} is missing or was changed")
-        every = list(files)
-        for done in range(0, len(every), TOGETHER):
-            report(done, len(every), "files downloaded")
-            names = every[done : done + TOGETHER]
+        lost = self.damage(files, of, verify=False)
+        for names in _together([] if lost else list(files), "files downloaded"):
             for name in names:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with self._asked(f"downloading {of}"):
-                theirs = [self._at(f"{of}/{n}") for n in names]
-                self._fs.get(theirs, [str(folder / n) for n in names])
-            for name in names:
-                if file_sha256(folder / name) != files[name].sha256:
-                    raise ObjectDamaged(f"{self.url}/{of}: {name} is not what was published")
+            theirs = [self._at(f"{of}/{n}") for n in names]
+            self._ask("get", theirs, [str(folder / n) for n in names])
+            lost += [n for n in names if file_sha256(folder / n) != files[n].sha256]
+        if lost:
+            raise ObjectDamaged(f"{self.url}/{of}: {lost[0]} is missing or was changed")
 
     def names(self, below: str = "") -> list[str]:
         """Every object, sorted."""
@@ -162,43 +140,45 @@ class ObjectStore:
 
     def remove(self, name: str) -> None:
         """Remove an object, or all below a folder; none is no error."""
-        with self._asked(f"removing {name}"):
-            try:
-                if found := self._fs.find(self._at(name)):
-                    self._fs.rm(found)
-            except FileNotFoundError:
-                return
+        if found := self._ask("find", self._at(name)):
+            self._ask("rm", found)
 
     def _digest(self, name: str) -> str:
-        """SHA-256 of one object of any size, read in blocks."""
-        with self._asked(f"reading {name}"), self._fs.open(self._at(name), "rb") as file:
-            sha = hashlib.sha256()
-            while block := file.read(1 << 22):
-                sha.update(block)
-            return sha.hexdigest()
+        """SHA-256 of one object of any size, read in blocks; '' if there is none."""
+
+        def read() -> str:
+            with self._fs.open(self._at(name), "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+
+        return self._ask(read) or ""
 
     def _sizes(self, below: str) -> dict[str, int]:
         base = self._at(below)
-        with self._asked("listing"):
-            try:
-                found = self._fs.find(base, detail=True)
-            except FileNotFoundError:
-                return {}
+        found = self._ask("find", base, detail=True) or {}
         return {path[len(base) + 1 :]: facts["size"] for path, facts in found.items()}
 
     def _at(self, name: str) -> str:
         return f"{self._base}/{name}" if name else self._base
 
-    @contextmanager
-    def _asked(self, what: str) -> Iterator[None]:
-        """StoreUnreachable for what the library gave up: every backend has errors of its own."""
+    def _ask(self, method: str | Callable[[], Any], *words: Any, **options: Any) -> Any:
+        """What the library answers; None for what is not there to be read. StoreUnreachable for
+        what it gave up: every backend has errors of its own."""
+        call = getattr(self._fs, method) if isinstance(method, str) else method
+        creates = options.get("mode") == "create"
         try:
-            yield
-        except (FileNotFoundError, FileExistsError, PermissionError):
+            return call(*words, **options)
+        except (FileExistsError, PermissionError):
             raise
         except Exception as error:
+            if isinstance(error, FileNotFoundError) and method not in ("put", "pipe_file"):
+                return None
+            if creates and getattr(error, "errno", 0) == errno.EINVAL:
+                raise FileExistsError(words[0]) from error  # "precondition failed", said otherwise
+            if creates and getattr(error, "errno", 0) == errno.ENOSYS:
+                return call(*words)  # the server knows no conditions
             raise StoreUnreachable(
-                f"{self.url}: {what} failed ({error}); the same command continues from here"
+                f"{self.url}: {call.__name__} failed ({error}); the same command continues from "
+                "here"
             ) from error
 
 
@@ -211,44 +191,46 @@ class SharedStore(Store):
     """The folder `root` in front of the object store at `url` (`s3://bucket/folder`, `gs://…`).
 
     A result is found by its manifest and the sizes of its files; `fetch` brings the files of those
-    that are read. `share` asks once a process, and after `find` with `verify` looks at every byte.
+    that are read. `share` asks once a process.
     """
 
     def __init__(self, root: Path, url: str) -> None:
         super().__init__(root)
         self.objects = ObjectStore(url)
-        self._settled: set[tuple[str, str]] = set()
-        """Results of which this process knows that everybody can find them."""
-        self._to_verify: set[tuple[str, str]] = set()
-        """Results whose shared files `share` must read."""
-        self._marks = self.root / ".shared" / _digest(self.objects.url.encode())[:DIGITS]
+        self._seen: dict[str, str] = {}
+        """stage/key → upload of the shared result that this process may replace."""
+        self._settled: dict[str, bytes] = {}
+        """stage/key → the manifest of which this process knows that everybody finds it."""
 
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
         """As `Store.find`; what is in the object store alone is found too, by the same rules. With
-        `verify`, a damaged copy here counts no more where the shared result is sound."""
+        `verify`, whichever of copy and shared result is damaged gives way to the sound one."""
+        name = f"{stage}/{key}"
         found, wrong = super().find(stage, key, verify=verify)
-        if found:
-            self._to_verify |= {(stage, key)} if verify else set()
+        if found and not verify:
             return found, wrong
-        text = self._published(stage, key)
-        self._note(stage, key, text or b"")
-        if text is None:
-            return None, wrong
-        if lost := self._damage(f"{stage}/{key}", text, verify=verify):
-            return None, f"{self.objects.url}/{lost}"
+        text = self._published(name)
+        lost = self._damage(name, text, verify=verify) if text else ""
+        self._seen[name] = _upload(text) if text else ""
+        if found:
+            if text and lost:
+                self.withdraw(name, text)  # `share` sends the copy again
+            self._settled.pop(name, None)
+            return found, wrong
+        if text is None or lost:
+            return None, f"{self.objects.url}/{lost}" if lost else wrong
         if verify and wrong:  # `fetch` compares sizes alone and would keep what is here
             with self.lock(f"fetch-{stage}-{key}"):
                 if not super().find(stage, key, verify=True)[0]:  # nor has another run mended it
                     self.discard(stage, key)
-        manifest = Manifest.model_validate_json(text)
-        return self._artifact(manifest, self.folder(stage, key)), ""
+        return self._artifact(Manifest.model_validate_json(text), self.folder(stage, key)), ""
 
     def manifest(self, artifact: Artifact | InputRef) -> Manifest:
         """As `Store.manifest`, from the object store where there is no copy."""
         try:
             return super().manifest(artifact)
         except FileNotFoundError:
-            text = self._published(artifact.stage, artifact.key)
+            text = self._published(f"{artifact.stage}/{artifact.key}")
             if text is None:
                 raise
             return Manifest.model_validate_json(text)
@@ -259,7 +241,7 @@ class SharedStore(Store):
         with self.lock(f"fetch-{ref.stage}-{ref.key}"):
             if super().find(ref.stage, ref.key)[0]:
                 return
-            text = self._published(ref.stage, ref.key)
+            text = self._published(f"{ref.stage}/{ref.key}")
             if text is None:
                 raise FileNotFoundError(
                     f"{ref.stage}/{ref.key} is not in {self.objects.url}; the next run that makes "
@@ -267,56 +249,66 @@ class SharedStore(Store):
                 )
             self._copy(ref.stage, ref.key, text)
 
-    def publish(self, work: Path, about: About = nothing, **fields: Any) -> Artifact:
-        """As `Store.publish`, then share the result."""
-        return self.share(super().publish(work, about, **fields))
+    def publish(self, work: Path, about: About | None = None, **fields: Any) -> Artifact:
+        """As `Store.publish`, then share the result. It replaces the one that was here, or that
+        `find` saw, and no other."""
+        stage, key = fields["stage"], fields["key"]
+        path = self.folder(stage, key) / MANIFEST
+        replaced = [self._seen.get(f"{stage}/{key}", "")]
+        if path.is_file():
+            replaced.append(_upload(path.read_bytes()))
+        replace_text(self._unsent(stage, key), " ".join(replaced))
+        return self._share(super().publish(work, about, **fields))
 
     def share(self, artifact: Artifact) -> Artifact:
-        """The result as everybody sees it: uploaded, unless it is, or the one that was first."""
-        stage, key = artifact.stage, artifact.key
-        if not super().find(stage, key)[0]:  # it is in the object store alone
+        """The result as everybody sees it: uploaded, unless it is, or the newer one."""
+        if not super().find(artifact.stage, artifact.key)[0]:  # it is in the object store alone
             return artifact
-        name, text = f"{stage}/{key}", (self.folder(stage, key) / MANIFEST).read_bytes()
-        if (stage, key) in self._to_verify:
-            theirs = self._published(stage, key)
-            if theirs and self._damage(name, theirs, verify=True):
-                self.remove_damaged(name, theirs)
-            self._to_verify.discard((stage, key))
-        elif (stage, key) in self._settled and self._seen(stage, key) == _digest(text):
+        return self._share(artifact)
+
+    def _share(self, artifact: Artifact) -> Artifact:
+        """Upload a result unless it is there. A new one takes the place of the uploads that it was
+        made to replace; else it gives way: what others have read must stay what it was."""
+        stage, key = artifact.stage, artifact.key
+        unsent = self._unsent(stage, key)
+        replaced = unsent.read_text().split() if unsent.is_file() else []
+        name, folder = f"{stage}/{key}", self.folder(stage, key)
+        text = (folder / MANIFEST).read_bytes()
+        mine = Manifest.model_validate_json(text)
+        if self._settled.get(name) == text:
             return artifact
         for _ in range(TRIES):
-            theirs = self._published(stage, key)
-            is_unseen = theirs and _digest(theirs) != self._seen(stage, key)
-            if theirs and is_unseen and _upload(theirs) not in ("", _upload(text)):
+            theirs = self._published(name)
+            other = parsed(theirs) if theirs else None
+            if theirs and other and _upload(theirs) not in (_upload(text), *replaced):
                 try:
-                    return self._adopted(artifact, theirs)
+                    adopted = self._adopted(artifact, theirs)
+                    self.objects.remove(f"{name}/{_upload(text)}")
+                    unsent.unlink(missing_ok=True)
+                    return adopted
                 except ObjectDamaged:  # theirs is of no use to anybody, and gone
                     continue
             try:
                 if theirs != text:
-                    files = Manifest.model_validate_json(text).files
-                    self.objects.upload(self.folder(stage, key), files, f"{name}/{_upload(text)}")
+                    self.objects.upload(folder, mine.files, f"{name}/{_upload(text)}")
                     self.objects.write(f"{name}/{MANIFEST}", text, new=theirs is None)
+                if other and _upload(theirs or b"") != _upload(text):
+                    self.withdraw(name, theirs or b"")
             except FileExistsError:  # another machine was faster
                 continue
-            self._note(stage, key, text)
-            self._settled.add((stage, key))
+            self._settled[name] = text
+            unsent.unlink(missing_ok=True)
             return artifact
-        raise StoreUnreachable(
-            f"{self.objects.url}/{name}: the manifest is refused, and there is none; does the "
-            "server know the condition If-None-Match?"
-        )
+        raise StoreUnreachable(f"{self.objects.url}/{name}: its manifest is refused")
+
+    def _unsent(self, stage: str, key: str) -> Path:
+        """Exists while a result made here waits to be shared; names the uploads it replaces."""
+        return self.root / ".unsent" / f"{stage}-{key}"
 
     def shared_damage(self) -> Iterator[tuple[str, str]]:
         """(stage/key, what is wrong, '' for a sound result) of every shared result, by digests."""
         for name, text in self.manifests().items():
             yield name, self._damage(name, text, verify=True)
-
-    def unnamed_uploads(self) -> list[str]:
-        """Uploads that no manifest names: killed before their end, or replaced since."""
-        uploads = {"/".join(n.split("/")[:3]) for n in self.objects.names() if n.count("/") >= 3}
-        named = {f"{name}/{_upload(text)}" for name, text in self.manifests().items()}
-        return sorted(uploads - named)
 
     def manifests(self, stage: str = "") -> dict[str, bytes]:
         """The text of every shared manifest, by stage/key; of one stage, if it is named."""
@@ -338,51 +330,40 @@ class SharedStore(Store):
         log.warning("%s/%s: another machine was first, its result is used", made.stage, made.key)
         with self.lock(f"fetch-{made.stage}-{made.key}"):
             self._copy(made.stage, made.key, theirs)
-        manifest = Manifest.model_validate_json(theirs)
-        return self._artifact(manifest, self.folder(made.stage, made.key))
+        return self._artifact(Manifest.model_validate_json(theirs), made.folder)
 
     def _copy(self, stage: str, key: str, text: bytes) -> None:
         """Bring the files of the manifest `text` here and publish them by one rename."""
-        work = self.root / ".trash" / f"fetch-{uuid.uuid4().hex}"
+        name, work = f"{stage}/{key}", self.root / ".trash" / f"fetch-{uuid.uuid4().hex}"
         work.mkdir(parents=True)
         try:
             manifest = parsed(text)
             if manifest is None:
-                raise ObjectDamaged(f"{self.objects.url}/{stage}/{key} has an unreadable manifest")
-            self.objects.download(work, manifest.files, f"{stage}/{key}/{_upload(text)}")
+                raise ObjectDamaged(f"{self.objects.url}/{name} has an unreadable manifest")
+            self.objects.download(work, manifest.files, f"{name}/{_upload(text)}")
             (work / MANIFEST).write_bytes(text)
             self.discard(stage, key)
             self.folder(stage, key).parent.mkdir(parents=True, exist_ok=True)
             work.rename(self.folder(stage, key))
         except ObjectDamaged as error:
-            self.remove_damaged(f"{stage}/{key}", text)
+            self.withdraw(name, text)
             raise ObjectDamaged(
                 f"{error}; the next run that makes {stage} computes it again"
             ) from error
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        self._note(stage, key, text)
+        self._settled[name] = text
 
-    def remove_damaged(self, name: str, text: bytes) -> None:
+    def withdraw(self, name: str, text: bytes) -> None:
         """Take the result of the manifest `text` out of the object store, and no other that has
         replaced it; its manifest first: nobody finds half of it."""
-        if self.objects.read(f"{name}/{MANIFEST}") == text:
+        if self._published(name) == text:
             self.objects.remove(f"{name}/{MANIFEST}")
         if upload := _upload(text):
             self.objects.remove(f"{name}/{upload}")
 
-    def _published(self, stage: str, key: str) -> bytes | None:
-        return self.objects.read(f"{stage}/{key}/{MANIFEST}")
-
-    def _seen(self, stage: str, key: str) -> str:
-        """SHA-256 of the shared manifest that this machine saw last."""
-        path = self._marks / stage / key
-        return path.read_text() if path.exists() else ""
-
-    def _note(self, stage: str, key: str, text: bytes) -> None:
-        path = self._marks / stage / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_digest(text))
+    def _published(self, name: str) -> bytes | None:
+        return self.objects.read(f"{name}/{MANIFEST}")
 
 
 def parsed(text: bytes) -> Manifest | None:
@@ -399,9 +380,12 @@ def _upload(text: bytes) -> str:
     manifest = parsed(text)
     if manifest is None:
         return ""
-    unsigned = manifest.model_copy(update={"mlflow_run": ""})
-    return _digest(unsigned.model_dump_json().encode())[:DIGITS]
+    unsigned = manifest.model_copy(update={"mlflow_run": ""}).model_dump_json()
+    return hashlib.sha256(unsigned.encode()).hexdigest()[:DIGITS]
 
 
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
+def _together(names: list[str], what: str) -> Iterator[list[str]]:
+    """The names, some at a time, with a sign of life before each."""
+    for done in range(0, len(names), TOGETHER):
+        report(done, len(names), what)
+        yield names[done : done + TOGETHER]

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationError, field_validator
 
@@ -26,8 +26,6 @@ from tasks.stage.progress import report
 from training.layout import LOGS, SCRATCH
 
 MANIFEST = "manifest.json"
-MANIFEST_FORMAT = 1
-NEWER = "a newer klear made it"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=200)]
 """Of a stage, or a key: one folder below the store and never one beside it."""
@@ -51,7 +49,7 @@ class InputRef(Record):
 class Manifest(Record):
     """What a published folder holds and what made it."""
 
-    format: int = MANIFEST_FORMAT
+    format: Literal[1] = 1
     stage: Name
     version: int
     key: Name
@@ -68,13 +66,6 @@ class Manifest(Record):
     versions: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
     created: str
-
-    @field_validator("format")
-    @classmethod
-    def format_is_known(cls, number: int) -> int:
-        if number > MANIFEST_FORMAT:
-            raise ValueError(f"format {number}, this klear reads {MANIFEST_FORMAT}: {NEWER}")
-        return number
 
     @field_validator("files")
     @classmethod
@@ -97,33 +88,26 @@ class UnusableManifest(FileNotFoundError):
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a published folder. Raises UnusableManifest, which says what is wrong."""
     try:
-        text = (folder / MANIFEST).read_bytes()
-        return Manifest.model_validate_json(text)
-    except FileNotFoundError:
-        raise UnusableManifest("no manifest") from None
-    except OSError as error:
-        raise UnusableManifest(f"an unreadable manifest ({error.strerror})") from error
-    except ValidationError as error:
-        reasons = [e["msg"] for e in error.errors() if NEWER in e["msg"]]
-        why = reasons[0].removeprefix("Value error, ") if reasons else "damaged"
-        raise UnusableManifest(f"an unreadable manifest ({why})") from error
+        return Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+    except (OSError, ValidationError) as error:
+        why = getattr(error, "strerror", None) or "damaged, or a newer klear made it"
+        name = f"{folder.parent.name}/{folder.name}"
+        raise UnusableManifest(f"{name} has an unreadable manifest ({why})") from error
 
 
 def damage(path: Path, entry: FileEntry, verify: bool) -> str:
     """What is wrong with a published file; '' if nothing is. Its digest is read with `verify`."""
     try:
-        if not path.is_file():
-            return "is missing"
-        size = path.stat().st_size
-        if size != entry.bytes:
-            return f"has {size} bytes, not {entry.bytes}"
-        if not os.access(path, os.R_OK):
-            return "cannot be read (Permission denied)"
-        if verify and file_sha256(path) != entry.sha256:
-            return "was changed since it was published"
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == entry.bytes and (
+                not verify or hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+            ):
+                return ""
+    except FileNotFoundError:
+        return "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    return ""
+    return "was changed since it was published"
 
 
 class Artifact(Record):
@@ -156,11 +140,11 @@ def scan(folder: Path, names: Iterable[str] | None = None) -> dict[str, FileEntr
     if names is None:
         every = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file())
         names = [str(n) for n in every if n.parts[0] != SCRATCH and str(n) != MANIFEST]
-    paths = {name: folder / name for name in names}
     found: dict[str, FileEntry] = {}
-    for name, path in paths.items():
+    for name in (names := list(names)):
+        path = folder / name
         found[name] = FileEntry(bytes=path.stat().st_size, sha256=file_sha256(path))
-        report(len(found), len(paths), "files hashed")
+        report(len(found), len(names), "files hashed")
     return found
 
 
@@ -172,11 +156,6 @@ def content_digest(files: dict[str, FileEntry]) -> str:
 
 About = Callable[[Manifest, Path], Iterable[str]]
 """Writes pages about a result into its work folder and returns their names."""
-
-
-def nothing(_: Manifest, __: Path) -> list[str]:
-    """No page."""
-    return []
 
 
 class Store:
@@ -204,7 +183,7 @@ class Store:
         try:
             manifest = read_manifest(folder)
         except UnusableManifest as error:
-            return None, f"{stage}/{key} has {error}"
+            return None, str(error)
         if (manifest.stage, manifest.key) != (stage, key):
             return None, f"{stage}/{key} has the manifest of {manifest.stage}/{manifest.key}"
         for name, entry in manifest.files.items():
@@ -214,12 +193,9 @@ class Store:
 
     def manifest(self, artifact: Artifact | InputRef) -> Manifest:
         """Raises UnusableManifest, a FileNotFoundError, when the result is gone or damaged."""
-        try:
-            return read_manifest(self.folder(artifact.stage, artifact.key))
-        except UnusableManifest as error:
-            raise UnusableManifest(f"{artifact.stage}/{artifact.key} has {error}") from error
+        return read_manifest(self.folder(artifact.stage, artifact.key))
 
-    def publish(self, work: Path, about: About = nothing, **fields: Any) -> Artifact:
+    def publish(self, work: Path, about: About | None = None, **fields: Any) -> Artifact:
         """Seal `work` with a manifest and rename it into place; replaces what was there.
 
         `about` may add pages that tell about the result, once its files are known. Scratch goes
@@ -227,7 +203,7 @@ class Store:
         """
         files = scan(work)
         manifest = Manifest(files=files, digest=content_digest(files), **fields)
-        pages = scan(work, about(manifest, work))
+        pages = scan(work, about(manifest, work) if about else ())
         manifest = manifest.model_copy(update={"files": files | pages})
         text = manifest.model_dump_json(indent=1)
         with (work / MANIFEST).open("w") as file:

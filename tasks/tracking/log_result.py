@@ -14,26 +14,18 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from configs.files import replace_text
-from configs.settings.base import flat
 from configs.settings.evaluation import LEARNING_CURVE
 from eval.judge.grades import GRADED, read_graded
 from tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
-from tasks.tracking.mlflow_client import (
-    ARTIFACT_TAG,
-    MODEL_TAG,
-    NOTE_TAG,
-    Mlflow,
-    Point,
-    dataset,
-)
+from tasks.tracking.mlflow_client import ARTIFACT_TAG, MODEL_TAG, Mlflow, Point, dataset
 from tasks.tracking.run_tracker import StageLog, Tracker
 from training.layout import CHECKPOINT, METRICS
 
 ALIASES = {"rl_math": "math_rl", "rl_code": "code_rl"}
 """Of a model's version, where it is not the name of its stage."""
 BEST = "best"
-EVALUATES = "evaluate"
-TRAINS = ("sft", "rl_math", "rl_code")
+CONTEXTS = {"evaluate": "eval", "sft": "training", "rl": "training"}
+"""What rows are read for, by how the name of a stage begins; else they are its input."""
 NOT_PROTOCOL = ("model", "checkpoint", "engine")
 """Fields of a result's statement that name who answered, not how it was asked."""
 MAIN = ("kept", "samples", "scores", "difficulty")
@@ -55,7 +47,6 @@ def log_result(
     log.put("metrics", result.metrics)
     log.put("scores", result.scores)
     log.put("traces", result.traces)
-    log.put("the note", result.note)
     log.finish("FINISHED")
 
 
@@ -66,61 +57,52 @@ class _Result:
         self, tracker: Tracker, artifact: Artifact, manifest: Manifest, inputs: Sequence[Artifact]
     ) -> None:
         self._tracker, self._artifact, self._manifest = tracker, artifact, manifest
-        self._inputs, self._name = inputs, f"{artifact.stage}/{artifact.key}"
+        self._inputs = inputs
         self._made = datetime.fromisoformat(manifest.created).timestamp()
-        self._evaluates = artifact.stage.startswith(EVALUATES)
         self._model = ""
         """The checkpoint that this stage made or read."""
 
-    def sign(self, _: Mlflow, run_id: str) -> None:
+    def sign(self, server: Mlflow, run_id: str) -> None:
         """Write the run's id into a manifest that was published while the server was away."""
         path = self._artifact.folder / MANIFEST
         text = json.loads(path.read_text())
         if text["mlflow_run"] == "":
             replace_text(path, json.dumps({**text, "mlflow_run": run_id}, indent=1))
+        made = {"digest": self._artifact.digest, "git_commit": self._manifest.git_commit}
+        server.tag(run_id, {f"klear.{name}": value for name, value in made.items()})
 
     def checkpoint(self, server: Mlflow, run_id: str) -> None:
         """A stage with weights makes a model and a version of it; others may read one."""
         artifact, tracker = self._artifact, self._tracker
         folder = artifact.folder / CHECKPOINT
         if not folder.exists():
-            models = (_model_of(server, source) for source in self._inputs)
-            self._model = next(filter(None, models), "")
+            self._model = next(iter(self._models_read(server)), "")
             return
         tags = {
-            ARTIFACT_TAG: self._name,
+            ARTIFACT_TAG: f"{artifact.stage}/{artifact.key}",
             "klear.digest": artifact.digest,
             "klear.path": str(folder),
             "klear.git_commit": self._manifest.git_commit,
         }
-        params = {n: str(v) for n, v in flat(self._manifest.settings).items()}
-        model = f"{artifact.stage}-{artifact.key}"
-        self._model = server.model(tracker.experiment, run_id, model, params, tags)
-        about = (
-            f"Checkpoint {self._name}, digest `{artifact.digest[:16]}`. The weights stay in the "
-            f'store:\n\n    AutoModelForCausalLM.from_pretrained("{folder}")\n    vllm serve '
-            f"{folder}\n\nThe whole chain: `klear lineage {self._name}`\n"
-        )
-        version = server.version(tracker.name, self._model, run_id, tags, about)
+        name = f"{artifact.stage}-{artifact.key}"
+        self._model = server.model(tracker.experiment, run_id, name, tags)
+        version = server.version(tracker.name, self._model, run_id, tags)
         alias = ALIASES.get(artifact.stage, artifact.stage)
         server.set_registered_model_alias(tracker.name, alias, version)
 
     def datasets(self, server: Mlflow, run_id: str) -> None:
         """Rows read and rows made, by name and digest; models read."""
-        trains = self._artifact.stage in TRAINS
-        context = "eval" if self._evaluates else "training" if trains else "input"
-        data = [(d, context) for a in self._inputs if (d := dataset_of(a))]
-        if made := dataset_of(self._artifact):
-            data.append((made, "output"))
-        server.inputs(run_id, data, filter(None, (_model_of(server, a) for a in self._inputs)))
+        context = CONTEXTS.get(self._artifact.stage.partition("_")[0], "input")
+        read = [(d, context) for a in self._inputs if (d := dataset_of(a))]
+        made = [(d, "output") for d in [dataset_of(self._artifact)] if d]
+        server.inputs(run_id, read + made, self._models_read(server))
 
     def metrics(self, server: Mlflow, run_id: str) -> None:
         values = {**self._manifest.metrics, "seconds": self._manifest.seconds}
         drawn = curve_names(self._artifact.folder)  # their last value is there already
-        points = [Point(n, v, self._made) for n, v in values.items() if n not in drawn]
-        read = (dataset_of(a) for a in self._inputs) if self._evaluates else ()
-        model = self._model if self._evaluates else ""
-        server.points(run_id, points, model, next(filter(None, read), None) if model else None)
+        server.points(
+            run_id, [Point(n, v, self._made) for n, v in values.items() if n not in drawn]
+        )
 
     def scores(self, server: Mlflow, _: str) -> None:
         """Scores on the model's version; `best` goes to the highest mean of one protocol.
@@ -156,10 +138,8 @@ class _Result:
             step = "" if graded.step is None else f"step {graded.step}, "
             tags = {
                 "mlflow.traceName": f"{artifact.stage}: {step}{graded.problem_id} #{graded.index}",
-                "klear.stage": artifact.stage,
                 "klear.problem": graded.problem_id,
                 "klear.verdict": graded.verdict,
-                "klear.reward": "" if graded.reward is None else f"{graded.reward:g}",
             }
             server.trace(
                 self._tracker.experiment,
@@ -171,15 +151,17 @@ class _Result:
                 tags,
             )
 
-    def note(self, server: Mlflow, run_id: str) -> None:
-        """The page of the run says which result it made, and how to see the whole chain."""
-        digest, commit = self._artifact.digest, self._manifest.git_commit
-        note = (
-            f"**{self._name}**, digest `{digest[:16]}`, commit `{commit[:12] or '-'}`\n\n"
-            f"- files: `{self._artifact.folder}`\n- the whole chain: `klear lineage {self._name}`"
-        )
-        tags = {"klear.digest": digest, "klear.git_commit": commit}
-        server.tag(run_id, {NOTE_TAG: note, **tags})
+    def _models_read(self, server: Mlflow) -> list[str]:
+        """The ids of the inputs that are models; one that nobody recorded is left out."""
+        found = []
+        for artifact in self._inputs:
+            path = artifact.folder / MANIFEST
+            if path.exists() and (artifact.folder / CHECKPOINT).exists():
+                # Not the artifact's: the run may have been signed in after it was handed out.
+                run_id = json.loads(path.read_text())["mlflow_run"]
+                run = server.active_run(run_id) if run_id else None
+                found += [run.data.tags[MODEL_TAG]] if run and MODEL_TAG in run.data.tags else []
+        return found
 
 
 def curve_names(folder: Path) -> set[str]:
@@ -187,17 +169,6 @@ def curve_names(folder: Path) -> set[str]:
     paths = [folder / name for name in (METRICS, LEARNING_CURVE)]
     lines = [line for path in paths if path.exists() for line in path.read_text().splitlines()]
     return set().union(*(json.loads(line)["metrics"] for line in lines))
-
-
-def _model_of(server: Mlflow, artifact: Artifact) -> str:
-    """The id of the model that an artifact is; '' if it is none or nobody recorded it."""
-    path = artifact.folder / MANIFEST
-    if not path.exists() or not (artifact.folder / CHECKPOINT).exists():
-        return ""
-    # Not the artifact's: the run may have been signed in after the artifact was handed out.
-    run_id = json.loads(path.read_text())["mlflow_run"]
-    run = server.active_run(run_id) if run_id else None
-    return run.data.tags.get(MODEL_TAG, "") if run else ""
 
 
 def protocol_of(results: Sequence[Mapping[str, Any]]) -> str:

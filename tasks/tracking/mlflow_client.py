@@ -6,12 +6,13 @@ Whatever may be sent again after a kill (datasets, models, traces, points) is th
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from mlflow import MlflowClient, entities
 from mlflow.entities.span import Span as MlflowSpan
 from mlflow.exceptions import MlflowException
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracing.client import TracingClient
 
 METRICS_A_BATCH = 900  # the server takes at most 1,000 a request
@@ -22,7 +23,6 @@ NOTE_TAG = "mlflow.note.content"
 MODEL_TAG = "klear.model"
 ARTIFACT_TAG = "klear.artifact"
 PREVIEW = 1_000  # characters of a trace in lists
-Found = TypeVar("Found")
 
 
 class Point(NamedTuple):
@@ -38,13 +38,8 @@ def dataset(
     name: str, digest: str, source: Mapping[str, str], profile: Mapping[str, float]
 ) -> entities.Dataset:
     """The rows of one artifact without the rows: where they are and how many."""
-    return entities.Dataset(
-        name=name,
-        digest=digest,
-        source_type="local",
-        source=json.dumps(dict(source)),
-        profile=json.dumps(dict(profile)),
-    )
+    about = json.dumps(dict(source)), None, json.dumps(dict(profile))
+    return entities.Dataset(name, digest, "local", *about)
 
 
 class Mlflow(MlflowClient):
@@ -74,9 +69,14 @@ class Mlflow(MlflowClient):
         return runs[0].info.run_id if runs else ""
 
     def active_run(self, run_id: str) -> entities.Run | None:
-        """None: deleted by hand, never made, or on another server."""
-        found = _if_there(lambda: self.get_run(run_id))
-        return found if found and found.info.lifecycle_stage == "active" else None
+        """None: deleted by hand, never made, or on another server. A server that fails raises."""
+        try:
+            found = self.get_run(run_id)
+        except MlflowException as error:
+            if 400 <= error.get_http_status_code() < 500:
+                return None
+            raise
+        return found if found.info.lifecycle_stage == "active" else None
 
     def set_status(self, run_id: str, status: str) -> None:
         """RUNNING, FINISHED, FAILED, KILLED or SCHEDULED."""
@@ -87,14 +87,17 @@ class Mlflow(MlflowClient):
 
     def mark_crashed(self, run_id: str) -> None:
         """A run that died, and the stages below it: what still runs or waits is KILLED."""
-        run = self.active_run(run_id)
-        if run is None:
-            return
-        for its in (f"attributes.run_id = '{run_id}'", _with_tags({PARENT_TAG: run_id})):
-            for status in ("RUNNING", "SCHEDULED"):
-                living = f"attributes.status = '{status}' and {its}"
-                for found in self.search_runs([run.info.experiment_id], living):
+        if run := self.active_run(run_id):
+            stages = self.search_runs([run.info.experiment_id], _with_tags({PARENT_TAG: run_id}))
+            for found in (run, *stages):
+                if found.info.status in ("RUNNING", "SCHEDULED"):
                     self.set_terminated(found.info.run_id, "KILLED")
+
+    def system_metrics(self, run_id: str) -> SystemMetricsMonitor:
+        """A thread that logs CPU, memory, disk, network and GPUs of this machine to the run."""
+        monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=self.tracking_uri)
+        monitor.start()
+        return monitor
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         self.log_batch(run_id, tags=[entities.RunTag(k, v) for k, v in tags.items()])
@@ -107,20 +110,9 @@ class Mlflow(MlflowClient):
         for i in range(0, len(every), PARAMS_A_BATCH):
             self.log_batch(run_id, params=every[i : i + PARAMS_A_BATCH])
 
-    def points(
-        self,
-        run_id: str,
-        points: Iterable[Point],
-        model: str = "",
-        data: entities.Dataset | None = None,
-    ) -> None:
-        """Metrics, tied to the model and the dataset that they are about, if they are."""
-        about = {"dataset_name": data.name, "dataset_digest": data.digest} if data else {}
+    def points(self, run_id: str, points: Iterable[Point]) -> None:
         every = [
-            entities.Metric(
-                _legal(p.name), p.value, int(p.time * 1000), p.step, model_id=model or None, **about
-            )
-            for p in points
+            entities.Metric(_legal(p.name), p.value, int(p.time * 1000), p.step) for p in points
         ]
         for i in range(0, len(every), METRICS_A_BATCH):
             self.log_batch(run_id, metrics=every[i : i + METRICS_A_BATCH])
@@ -143,23 +135,14 @@ class Mlflow(MlflowClient):
         ]
         self.log_inputs(run_id, tagged, new)
 
-    def model(
-        self,
-        experiment: str,
-        run_id: str,
-        name: str,
-        params: Mapping[str, str],
-        tags: Mapping[str, str],
-    ) -> str:
+    def model(self, experiment: str, run_id: str, name: str, tags: Mapping[str, str]) -> str:
         """The id of the model with these tags, recorded as made by the run if it is new.
 
         Nothing is uploaded: weights stay where they are.
         """
         same = {n: tags[n] for n in (ARTIFACT_TAG, "klear.digest")}
         found = self.search_logged_models([experiment], _with_tags(same), max_results=1)
-        made = found[0] if found else self.create_logged_model(
-            experiment, name, run_id, dict(tags), dict(params), "checkpoint"
-        )  # fmt: skip
+        made = found[0] if found else self.create_logged_model(experiment, name, run_id, dict(tags))
         if made.status != entities.LoggedModelStatus.READY:
             self.finalize_logged_model(made.model_id, "READY")
         there = self.get_run(run_id).outputs
@@ -168,9 +151,7 @@ class Mlflow(MlflowClient):
         self.tag(run_id, {MODEL_TAG: made.model_id})
         return made.model_id
 
-    def version(
-        self, name: str, model: str, run_id: str, tags: Mapping[str, str], about: str
-    ) -> str:
+    def version(self, name: str, model: str, run_id: str, tags: Mapping[str, str]) -> str:
         """The version of a registered model that is `model`, registered if it is new."""
         for version, known in self.version_tags(name).items():
             if known.get(MODEL_TAG) == model:
@@ -185,7 +166,6 @@ class Mlflow(MlflowClient):
             self.get_logged_model(model).artifact_location,
             run_id,
             {**tags, MODEL_TAG: model},
-            description=about,
             await_creation_for=0,
             model_id=model,
         )
@@ -195,18 +175,6 @@ class Mlflow(MlflowClient):
         """The tags of every version of a registered model; `MODEL_TAG` is the model's id."""
         found = self.search_model_versions(f"name='{name}'")
         return {str(v.version): dict(v.tags) for v in found}
-
-    def artifact_of(self, model: str) -> str:
-        """stage/key behind `m-…` or `models:/NAME@ALIAS` or `models:/NAME/VERSION`; '' if none."""
-        name, at, alias = model.removeprefix("models:/").partition("@")
-        if not model.startswith("models:/"):
-            found = _if_there(lambda: self.get_logged_model(model))
-        elif at:
-            found = _if_there(lambda: self.get_model_version_by_alias(name, alias))
-        else:
-            name, _, version = name.partition("/")
-            found = _if_there(lambda: self.get_model_version(name, version))
-        return found.tags.get(ARTIFACT_TAG, "") if found else ""
 
     def trace(
         self,
@@ -229,7 +197,6 @@ class Mlflow(MlflowClient):
             entities.TraceState.OK,
             request_preview=json.dumps(asked)[:PREVIEW],
             response_preview=json.dumps(answered)[:PREVIEW],
-            execution_duration=0,
             trace_metadata=dict(about),
             tags=dict(tags),
         )
@@ -255,16 +222,6 @@ class Mlflow(MlflowClient):
         client = TracingClient(self.tracking_uri)
         client.start_trace(info)
         client.log_spans(experiment, [span])
-
-
-def _if_there(ask: Callable[[], Found]) -> Found | None:
-    """None where the server says that there is no such thing; a server that fails is an error."""
-    try:
-        return ask()
-    except MlflowException as error:
-        if 400 <= error.get_http_status_code() < 500:
-            return None
-        raise
 
 
 def _with_tags(tags: Mapping[str, str]) -> str:

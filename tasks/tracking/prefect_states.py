@@ -1,25 +1,22 @@
 """What Prefect shows of runs and stages that it cannot know by itself, by its public client.
 
-Cancel of a run from the command line, crashed runs, stages that wait for approval, progress bars,
-and states that were lost with a server. `get_client` fails at once where nobody answers, and
-retries on a busy server (`PREFECT_CLIENT_MAX_RETRIES`); whatever is only shown is best effort.
+Cancel of a run from the command line, crashed runs, stages that wait for approval, and states that
+were lost with a server. `get_client` fails at once where nobody answers, and retries on a busy
+server (`PREFECT_CLIENT_MAX_RETRIES`); whatever is only shown is best effort.
 """
 
-import contextvars
 import logging
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any
 from uuid import UUID
 
 import httpx
 from prefect import Task
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State, TaskRun
@@ -30,10 +27,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Paused
 from tasks.stage.watchdog import interrupting
 
 SECONDS_BETWEEN_LOOKS = 2.0
-SECONDS_BETWEEN_UPDATES = 3.0
-LAST_WORD_S = 5.0
 PATIENCE_AT_THE_END_S = 240.0
-LONGEST_LAUNCH = timedelta(minutes=10)
 WAITING = "WaitingForApproval"
 CANCELLED = "every process of this run has ended; the same command, or Retry, continues it"
 CRASHED = "its process ended without a word; the same command continues its work"
@@ -54,14 +48,15 @@ def cancellable(flow_run: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = threading.Event()
+    asked = False
 
     def is_asked() -> bool:
         """Once: whatever clears up afterwards is not interrupted."""
-        if asked.is_set() or not is_cancelling(flow_run):
+        nonlocal asked
+        if asked:
             return False
-        asked.set()
-        return True
+        asked = is_cancelling(flow_run)
+        return asked
 
     def interrupt(_: int, __: FrameType | None) -> None:
         raise CancelledInUI(flow_run)
@@ -90,17 +85,10 @@ def mark_crashed(flow_run: str) -> None:
             state = client.read_flow_run(UUID(flow_run)).state
         except ObjectNotFound:
             return
-        if state is not None and _had_a_process(state):
+        # One that is scheduled, paused or pending may have a process that is still to come.
+        if state is not None and (state.is_running() or state.is_cancelling()):
             client.set_flow_run_state(UUID(flow_run), Crashed(message=CRASHED), force=True)
     crash_task_runs(flow_run)
-
-
-def _had_a_process(state: State) -> bool:
-    """Scheduled, AwaitingRetry and Suspended have none: the worker starts one when it is time."""
-    if state.is_pending():  # a fresh one is a retry whose process is being started
-        return datetime.now(UTC) - state.timestamp > LONGEST_LAUNCH
-    waits_in_a_process = state.is_paused() and not state.state_details.pause_reschedule
-    return state.is_running() or state.is_cancelling() or waits_in_a_process
 
 
 def crash_task_runs(flow_run: str) -> None:
@@ -172,51 +160,6 @@ def settle_approval(error: ApprovalRequired, approved: bool | None) -> None:
     }
     task, state = UUID(error.task_run), answers[approved]
     _best_effort(lambda client: client.set_task_run_state(task, state, force=True))
-
-
-class ProgressArtifact:
-    """A progress bar on the stage's task run. A thread sends one figure at a time and drops those
-    in between: a server that is slow or away neither fails a stage nor makes it wait."""
-
-    def __init__(self, stage: str) -> None:
-        self._stage, self._id, self._due = stage, None, 0.0
-        self._latest = 0.0, ""
-        self._sending = threading.Thread()
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        """Show `done` of `total`; without a total there is nothing to show."""
-        if total <= 0:
-            return
-        count = f"{self._stage}: {done:,.6g} of {total:,.6g}"
-        self._latest = min(100.0, 100.0 * done / total), f"{count} {note}".rstrip()
-        if not self._sending.is_alive() and time.monotonic() >= self._due:
-            self._send(*self._latest)
-
-    def finish(self, *, whole: bool = True) -> None:
-        """100 % if the stage is `whole`, else the last figure; waits a few seconds at most."""
-        if self._due:
-            self._sending.join(LAST_WORD_S)
-        if self._due and whole and not self._sending.is_alive():
-            self._send(100.0, self._latest[1])
-            self._sending.join(LAST_WORD_S)
-
-    def _send(self, percent: float, about: str) -> None:
-        self._due = time.monotonic() + SECONDS_BETWEEN_UPDATES
-        context = contextvars.copy_context()  # an artifact belongs to its task run
-        call = (self._show, percent, about)
-        self._sending = threading.Thread(target=context.run, args=call, daemon=True)
-        self._sending.start()
-
-    def _show(self, percent: float, about: str) -> None:
-        try:
-            if self._id is not None:
-                update_progress_artifact(artifact_id=self._id, progress=percent, description=about)
-                return
-            key = f"progress-{self._stage.replace('_', '-')}"
-            made = create_progress_artifact(percent, key=key, description=about)
-            self._id = made if isinstance(made, UUID) else None
-        except Exception as error:
-            _LOG.debug("progress of %s not shown: %s", self._stage, error)
 
 
 def _best_effort(call: Callable[[SyncPrefectClient], Any]) -> Any:

@@ -22,14 +22,13 @@ from typing import Any
 import requests
 
 from configs.settings.evaluation import LEARNING_CURVE
-from tasks.tracking.machine_load import FILE, MARKER
 from tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, Point
 from training.layout import METRICS, SHOWN
 
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""
 STEP_METRIC = "step"
-CURVES = {METRICS: STEP_METRIC, LEARNING_CURVE: "rollout_step", FILE: MARKER}
+CURVES = {METRICS: STEP_METRIC, LEARNING_CURVE: "rollout_step"}
 """Files of lines {"step", "time", "metrics"} in a stage's folder, each with the metric that is
 logged with every line: its history says which steps the server has."""
 TABLES_TAG = "mlflow.loggedArtifacts"  # which JSON artifacts the UI displays as tables
@@ -103,14 +102,14 @@ class Tracker:
         self.server.tag(found, tags)
         return found
 
-    def log(self, run_id: str, metrics: Mapping[str, float], made: float | None = None) -> None:
+    def log(self, run_id: str, metrics: Mapping[str, float], made: float = 0.0) -> None:
         """`made`: when, in Unix seconds; what is logged again with it is there once."""
-        at = time.time() if made is None else made
+        at = made or time.time()
         points = [Point(name, float(value), at) for name, value in metrics.items()]
         self.put("metrics", lambda server: server.points(run_id, points))
 
     def log_files(self, run_id: str, *paths: Path) -> None:
-        for path in filter(Path.exists, paths):
+        for path in paths:
             self.put(path.name, lambda server, path=path: server.log_artifact(run_id, str(path)))
 
     def note(self, run_id: str, markdown: str) -> None:
@@ -119,11 +118,9 @@ class Tracker:
 
     def run_url(self, run_id: str) -> str:
         """The run's page in the MLflow UI; '' without a server."""
-        if not run_id or not self.uri.startswith("http"):
-            return ""
-        # Else MLflow opens the page in its mode for LLM applications.
-        machine_learning = "?workflowType=machine_learning"
-        return f"{self.uri}/#/experiments/{self.experiment}/runs/{run_id}{machine_learning}"
+        page = f"{self.uri}/#/experiments/{self.experiment}/runs/{run_id}"
+        # Else MLflow opens it in its mode for LLM applications.
+        return f"{page}?workflowType=machine_learning" if run_id and self.uri[:4] == "http" else ""
 
     def finish(self, run_id: str, status: str) -> None:
         """The end of a pipeline's run: FINISHED, FAILED or KILLED. Raises NotLogged when it is
@@ -197,6 +194,7 @@ class StageLog:
         self._tags = {PARENT_TAG: parent, "klear.stage": stage, "klear.key": key}
         self._only_unfinished = only_unfinished
         self._opened = threading.Event()
+        self._monitor: Any = None
         self._read: dict[str, int] = {}  # file of a curve → bytes of it that were put
         self._last: dict[str, int] = {}  # marker of a curve → the last step that the server has
         self._shown: dict[Path, int] = {}  # page → when it was changed last
@@ -215,7 +213,13 @@ class StageLog:
 
     def finish(self, status: str) -> None:
         """FINISHED, FAILED, KILLED, or SCHEDULED while it waits for a person."""
-        self.put("the end of a stage", lambda server, run_id: server.set_status(run_id, status))
+
+        def send(server: Mlflow, run_id: str) -> None:
+            if self._monitor:
+                self._monitor.finish()
+            server.set_status(run_id, status)
+
+        self.put("the end of a stage", send)
 
     def poll(self, *, now: bool = True) -> None:
         """Log what is new in the folder: lines of the curves, pages and tables that changed; every
@@ -223,16 +227,16 @@ class StageLog:
         if not self.tracker.uri or (not now and time.monotonic() < self._due):
             return
         for name, marker in CURVES.items():
-            if lines := self._new_lines(name):
+            if lines := self._new_lines(self._folder / name):
                 self.steps(lines, marker)
         root = self._folder / SHOWN
         files = sorted(p for p in root.rglob("*") if p.suffix in (".html", ".json"))
         tables = [str(p.relative_to(root)) for p in files if p.suffix == ".json"]
+        listed = json.dumps([{"path": t, "type": "table"} for t in tables[-TABLES_LISTED:]])
         for path in files:
-            stamp = path.stat().st_mtime_ns
-            if self._shown.get(path) != stamp:
-                self._show(path.relative_to(root), path.read_text(encoding="utf-8"), tables)
+            if self._shown.get(path) != (stamp := path.stat().st_mtime_ns):
                 self._shown[path] = stamp
+                self._show(str(path.relative_to(root)), path.read_text(encoding="utf-8"), listed)
         self._due = time.monotonic() + SECONDS_BETWEEN_POLLS
 
     def steps(self, lines: Sequence[Mapping[str, Any]], marker: str = STEP_METRIC) -> None:
@@ -252,31 +256,28 @@ class StageLog:
 
         self.put("curves", send)
 
-    def _new_lines(self, name: str) -> list[dict[str, Any]]:
+    def _new_lines(self, path: Path) -> list[dict[str, Any]]:
         """The whole lines of a curve since the last look; a torn last one waits for its end."""
-        path = self._folder / name
         if not path.exists():
             return []
-        start = self._read.get(name, 0)
+        start = self._read.get(path.name, 0)
         if path.stat().st_size < start:
             start = 0  # a resumed child cut the lines after its checkpoint
         with path.open("rb") as file:
             file.seek(start)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
-        self._read[name] = start + len(whole)
+        self._read[path.name] = start + len(whole)
         return [json.loads(line) for line in whole.splitlines() if line.strip()]
 
-    def _show(self, name: Path, text: str, tables: Sequence[str]) -> None:
+    def _show(self, name: str, text: str, listed: str) -> None:
         """One page or table, which replaces its earlier self, and which artifacts are tables."""
-        listed = [{"path": t, "type": "table"} for t in tables[-TABLES_LISTED:]]
 
         def send(server: Mlflow, run_id: str) -> None:
-            server.log_text(run_id, text, str(name))
-            if listed:
-                server.tag(run_id, {TABLES_TAG: json.dumps(listed)})
+            server.log_text(run_id, text, name)
+            server.tag(run_id, {TABLES_TAG: listed})
 
-        self.put(str(name), send)
+        self.put(name, send)
 
     def _open(self, server: Mlflow) -> None:
         experiment = self.tracker.experiment
@@ -291,5 +292,7 @@ class StageLog:
             run_id = server.new_run(experiment, self._stage, self._tags)
             self._last = dict.fromkeys(CURVES.values(), -1)
         server.params(run_id, self._params)
+        if not self._only_unfinished:
+            self._monitor = self._monitor or server.system_metrics(run_id)
         self.run_id = run_id
         self._opened.set()

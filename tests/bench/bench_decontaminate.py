@@ -29,8 +29,8 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from open_r1_peer import Benchmarks, N, as_shipped, core_loop  # noqa: E402
 from real_documents import cpu_seconds  # noqa: E402
 
-from tasks.data.overlaps.ngrams import Item, NgramIndex  # noqa: E402
-from tasks.data.overlaps.overlaps import text_batches  # noqa: E402
+from tasks.data.ngrams import Item, NgramIndex  # noqa: E402
+from tasks.data.overlaps import text_batches  # noqa: E402
 from tasks.data.words import Normalisation  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
@@ -91,7 +91,7 @@ def ours(path: Path, against: Benchmarks, rule: Normalisation) -> Verdicts:
                 item = index.items[number]
                 ngram = index.ngram(entry)
                 verdicts.best[before + row] = (item.benchmark, item.id, ngram, coverage)
-            long = ~index.is_whole(found.entries)
+            long = ~index.whole[found.entries]
             verdicts.by_ngram.update((before + found.rows[long]).tolist())
             before += len(batch)
     return verdicts

@@ -5,8 +5,7 @@
 5-word shingles, 128 permutations, Jaccard 0.7. The peer follows datasketch's documented use: the
 shingles of a text as bytes, `MinHash.generator`, then query and insert one `MinHashLSH`; it keeps
 the first of its candidates without verifying them, which ours does. Both see the same words.
-Recall is the share of the exact join's pairs that become candidates. CPU seconds; ours without
-the compilation, which happens once a machine and is printed.
+CPU seconds; ours without the compilation, which happens once a machine and is printed.
 """
 
 import argparse
@@ -39,8 +38,8 @@ def ours(table: Path) -> Verdicts:
         return find_duplicates(table, Path(scratch), SETTINGS)
 
 
-def datasketch(table: Path) -> tuple[set[int], np.ndarray]:
-    """Rows dropped, and the bands' values of all signatures."""
+def datasketch(table: Path) -> set[int]:
+    """Rows dropped."""
 
     def shingles(text: str) -> set[bytes]:
         words = normalise_prompt(text).split(" ")
@@ -50,34 +49,12 @@ def datasketch(table: Path) -> tuple[set[int], np.ndarray]:
     texts = pq.read_table(table, columns=["prompt"]).column(0).to_pylist()
     lsh = MinHashLSH(threshold=SETTINGS.jaccard, num_perm=SETTINGS.permutations)
     dropped: set[int] = set()
-    values = np.empty((len(texts), SETTINGS.permutations), np.uint32)
     sketches = MinHash.generator(map(shingles, texts), num_perm=SETTINGS.permutations)
     for i, sketch in enumerate(sketches):
         if lsh.query(sketch):
             dropped.add(i)
         lsh.insert(i, sketch)
-        values[i] = sketch.hashvalues
-    return dropped, values[:, : lsh.b * lsh.r].reshape(len(texts), lsh.b, lsh.r)
-
-
-def recall_of_both(texts: list[str], theirs: np.ndarray) -> tuple[float, float, int]:
-    """Ours, the peer's, and of how many pairs: those of the exact join among distinct texts."""
-    from exact_join import exact_pairs
-
-    from tasks.data.near_duplicates import Banding, band_keys
-    from tasks.data.prompt_parts import first_rows
-    from tasks.data.text_columns import fold
-    from tasks.data.words import query_words
-
-    folded = fold(pa.array(texts, pa.large_string()), query_words)
-    distinct = np.unique(first_rows(pa.chunked_array([folded])))
-    folded, theirs = folded.take(pa.array(distinct)), theirs[distinct]
-    a, b = exact_pairs(folded, SETTINGS.shingle, SETTINGS.jaccard).T
-    banding = Banding.for_threshold(SETTINGS.jaccard, SETTINGS.permutations)
-    keys = band_keys(folded, SETTINGS.shingle, banding)
-    agree = (theirs[a] == theirs[b]).all(axis=2).any(axis=1)
-    ours = (keys[:, a] == keys[:, b]).any(axis=0)
-    return ours.sum() / max(len(a), 1), agree.sum() / max(len(a), 1), len(a)
+    return dropped
 
 
 def main() -> None:
@@ -94,13 +71,11 @@ def main() -> None:
         print(f"first use (compile or load): {time.process_time() - began:.1f} CPU s")
         write_problems(table, texts)
         near, verdicts = cpu_seconds(lambda: ours(table), repeats=2)
-        peer, (dropped, values) = cpu_seconds(lambda: datasketch(table))
-    recall, peer_recall, pairs = recall_of_both(texts, values)
+        peer, dropped = cpu_seconds(lambda: datasketch(table))
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     print(f"{rows} documents ({kind}), {megabytes:.1f} MB")
-    gone = np.count_nonzero(verdicts.kind != KEPT)
+    gone = np.count_nonzero(verdicts[0] != KEPT)
     print(f"dropped: ours {gone} (verified), datasketch {len(dropped)} (unverified)")
-    print(f"recall of {pairs} pairs: ours {recall:.4f}, datasketch {peer_recall:.4f}")
     result = {
         "bench": "dedup",
         "ours": rows / near,
@@ -108,8 +83,7 @@ def main() -> None:
         "unit": "documents/s",
         "ratio": peer / near,
         "setup": f"{rows} documents ({kind}, {megabytes:.1f} MB), parquet in, verdicts out, one "
-        "core, CPU s; 5-word shingles, 128 permutations, Jaccard 0.7; recall of exact pairs "
-        f"{recall:.4f} (datasketch {peer_recall:.4f}); ours verified",
+        "core, CPU s; 5-word shingles, 128 permutations, Jaccard 0.7; ours verified",
     }
     print(json.dumps(result))
 

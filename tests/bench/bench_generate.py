@@ -1,9 +1,9 @@
 """Tokens a second of our engines against `transformers.generate`, on one checkpoint.
 
-    python tests/bench/bench_generate.py [--checkpoint FOLDER] [--requests 512] [--engine vllm]
+    python tests/bench/bench_generate.py [--requests 512]
 
 Each engine runs in a process of its own, on the same requests and the same sampling. Prints one
-JSON line; `ours` and `ratio` are of --engine, starts are not in the rate but in `setup`.
+JSON line; `ours` and `ratio` are vLLM's, starts are not in the rate but in `setup`.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -43,8 +44,8 @@ def requests(count: int) -> list[Request]:
 
 def make_checkpoint(folder: Path) -> None:
     """A random model of the tiny profile: it seldom ends an answer, so lengths are near equal."""
-    from training.checkpoints.base import small_model, small_tokenizer
-    from training.checkpoints.saving import save_model
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
 
     tokenizer = small_tokenizer([r.prompt for r in requests(200)], 400)
     save_model(small_model(BaseModelSettings(kind="random"), tokenizer, 0), tokenizer, folder)
@@ -57,7 +58,7 @@ def with_generate(checkpoint: str, asked: list[Request]) -> tuple[int, float]:
 
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
     asked = sorted(asked, key=lambda r: len(r.prompt))
     began, tokens = time.monotonic(), 0
     for start in range(0, len(asked), BATCH):
@@ -93,40 +94,36 @@ def measure(name: str, checkpoint: str, count: int) -> None:
     print(json.dumps({"rate": tokens / seconds, "start": time.monotonic() - began - seconds}))
 
 
-def run_child(name: str, checkpoint: str, count: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--measure", name, "--checkpoint", checkpoint]
-    command += ["--requests", str(count)]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--checkpoint", default="")
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=512)
-    parser.add_argument("--engine", choices=("vllm", "transformers"), default="vllm")
-    parser.add_argument("--measure", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        measure(options.measure, options.checkpoint, options.requests)
+        name, checkpoint = options.measure
+        measure(name, checkpoint, options.requests)
         return
+    found = {}
     with tempfile.TemporaryDirectory() as scratch:
-        checkpoint = options.checkpoint or str(Path(scratch) / "checkpoint")
-        if not options.checkpoint:
-            make_checkpoint(Path(checkpoint))
-        found = {name: run_child(name, checkpoint, options.requests) for name in ENGINES}
-    ours, peer = found[options.engine]["rate"], found[PEER]["rate"]
+        make_checkpoint(Path(scratch) / "checkpoint")
+        for name in ENGINES:
+            command = [sys.executable, __file__, "--requests", str(options.requests)]
+            command += ["--measure", name, str(Path(scratch) / "checkpoint")]
+            threads = {"OMP_NUM_THREADS": "1", **os.environ}
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, text=True, env=threads, check=True
+            )
+            found[name] = json.loads(done.stdout.strip().splitlines()[-1])
+    rates = {name: round(f["rate"], 1) for name, f in found.items()}
+    ours = rates.pop("vllm")
     starts = ", ".join(f"{n} {f['start']:.1f} s" for n, f in found.items())
     line = {
         "bench": "generate",
-        "ours": round(ours, 1),
-        "peer": {n: round(f["rate"], 1) for n, f in found.items() if n != options.engine},
+        "ours": ours,
+        "peer": rates,
         "unit": "tokens/s",
-        "ratio": round(ours / peer, 2),
-        "setup": f"{options.engine} against {PEER}; {options.requests} requests, up to "
+        "ratio": round(ours / rates[PEER], 2),
+        "setup": f"vllm against {PEER}; {options.requests} requests, up to "
         f"{SAMPLING.max_tokens} tokens, batch {BATCH}, {os.cpu_count()} cores; starts: {starts}",
     }
     print(json.dumps(line))

@@ -5,15 +5,13 @@
 Every side judges the same right programs on the same 16 tests each, one program after the other.
 CPU time is that of a process and all its descendants, because wall time on a shared machine says
 little. Sides take turns for `--rounds` rounds and the least of each side counts, for what else
-runs on the machine only adds to it. Peers that start a process for every test run `--started`
-programs only.
+runs on the machine only adds to it. Firejail, which starts a process for every test, runs
+`--started` programs only.
 
 - livecodebench, prime_code: the published runners in a process of their own (`judge_peers.py`);
   no isolation, and a line instead of a figure when the wheel cannot be fetched;
 - firejail: Klear's arguments without the two that do not work (`--kill-at-exit` is not an option,
-  `--timeout` waits 2 s), with its profile `pip` (of the package firejail-profiles, which is fetched
-  where it is not installed; without it the default profile, and the setup says so);
-- firejail_lean: the fewest arguments that keep network and home away; bwrap, subprocess likewise.
+  `--timeout` waits 2 s), with its profile `pip` where the package firejail-profiles is installed.
 
 The last line is JSON in milliseconds of CPU per test. `ours` includes the start of the sandbox and
 its self-test, spread over all tests of the run; `ratio` is firejail's over ours.
@@ -41,25 +39,19 @@ sys.path.insert(0, str(ROOT))
 from configs.settings.judging import JudgeRuntime, JudgeSettings  # noqa: E402
 from eval.judge.judge import Judge  # noqa: E402
 from eval.programs.compare import same_text  # noqa: E402
+from eval.programs.tested_sandbox import assert_isolated  # noqa: E402
 from eval.programs.verify import judge_program  # noqa: E402
 from eval.records import Problem, TestSuite  # noqa: E402
 from eval.sandbox.sandbox import Sandbox  # noqa: E402
-from eval.sandbox.selftest import assert_isolated  # noqa: E402
-from tests.bench.judge_peers import firejail_profiles  # noqa: E402
 
 Entry = dict[str, Any]
 STEP_TESTS = 128 * 8 * 16
-PROFILES = firejail_profiles()
-PIP = f"--profile={PROFILES}/pip.profile" if PROFILES else ""
-COMMANDS = {
-    "firejail": f"firejail --private --quiet --seccomp=socket {PIP} --rlimit-nproc=32 "
-    "--rlimit-nofile=32 --rlimit-fsize=8m --rlimit-as=1024m --",
-    "firejail_lean": "firejail --quiet --noprofile --net=none --private --private-dev "
-    "--caps.drop=all --rlimit-as=1g --rlimit-nproc=64 --seccomp=socket --",
-    "bwrap": "bwrap --unshare-all --die-with-parent --ro-bind /usr /usr --symlink usr/lib /lib "
-    "--symlink usr/lib64 /lib64 --dev /dev --tmpfs /tmp --",
-    "subprocess": "",
-}
+PROFILES = Path("/etc/firejail")
+PIP = f"--profile={PROFILES}/pip.profile" if (PROFILES / "pip.profile").exists() else ""
+FIREJAIL = (
+    f"firejail --private --quiet --seccomp=socket {PIP} --rlimit-nproc=32 "
+    "--rlimit-nofile=32 --rlimit-fsize=8m --rlimit-as=1024m --"
+).split()
 CALL = (
     "\nimport json, sys\nprint(json.dumps({call}(*map(json.loads, sys.stdin.read().split('\\n')))))"
 )
@@ -142,20 +134,18 @@ def throughput(corpus: list[Entry], workers: int) -> float:
 def per_test(prefix: list[str], corpus: list[Entry]) -> float:
     """CPU milliseconds per test with a process for every test."""
     before, tests = seconds(), 0
-    with tempfile.TemporaryDirectory() as folder:  # firejail looks for included profiles there
-        for entry in corpus:
-            program = entry["src"]
-            if entry["fn"]:
-                call = f"Solution().{entry['fn']}" if "class Solution" in program else entry["fn"]
-                program = PRELUDE + program + CALL.replace("{call}", call)
-            command = [*prefix, "/usr/bin/python3", "-I", "-S", "-c", program]
-            for given, expected in zip(entry["inputs"], entry["outputs"], strict=True):
-                done = subprocess.run(
-                    command, input=given, capture_output=True, text=True, cwd=PROFILES or folder
-                )
-                is_right = same_text(done.stdout.replace(" ", ""), expected.replace(" ", ""))
-                assert is_right, (done.stdout, expected, done.stderr)
-                tests += 1
+    folder = PROFILES if PIP else Path(tempfile.gettempdir())  # it looks for included profiles
+    for entry in corpus:
+        program = entry["src"]
+        if entry["fn"]:
+            call = f"Solution().{entry['fn']}" if "class Solution" in program else entry["fn"]
+            program = PRELUDE + program + CALL.replace("{call}", call)
+        command = [*prefix, "/usr/bin/python3", "-I", "-S", "-c", program]
+        for given, expected in zip(entry["inputs"], entry["outputs"], strict=True):
+            done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=folder)
+            is_right = same_text(done.stdout.replace(" ", ""), expected.replace(" ", ""))
+            assert is_right, (done.stdout, expected, done.stderr)
+            tests += 1
     time.sleep(0.2)
     with contextlib.suppress(ChildProcessError):  # orphans come to us, their subreaper
         while True:
@@ -174,9 +164,8 @@ def peers(corpus: list[Entry], few: list[Entry]) -> Iterator[tuple[str, float]]:
         found = json.loads(done.stdout.splitlines()[-1])
         print(f"{name}: passes {found['passed']} of {found['tests']}", file=sys.stderr)
         yield name, found["cpu_s"] * 1e3 / found["tests"]
-    for name, prefix in COMMANDS.items():
-        if not prefix or shutil.which(prefix.split()[0]):
-            yield name, per_test(prefix.split(), few)
+    if shutil.which("firejail"):
+        yield "firejail", per_test(FIREJAIL, few)
 
 
 def main() -> None:
@@ -184,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", type=Path, default=shared)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--started", type=int, default=4, help="programs a started peer runs")
+    parser.add_argument("--started", type=int, default=4, help="programs that firejail runs")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     given: Path = options.corpus
@@ -204,6 +193,7 @@ def main() -> None:
     found = {name: round(min(values), 3) for name, values in every.items()}
     cost = found.pop("klear") + min(starts) * 1e3 / (options.rounds * tests)
     one, two = throughput(corpus, 1), throughput(corpus, 2)
+    profile = "the profile pip" if PIP else "its default profile"
     result = {
         "bench": "judge",
         "ours": round(cost, 3),
@@ -211,8 +201,7 @@ def main() -> None:
         "unit": "ms CPU per test",
         "ratio": round(found["firejail"] / cost, 2) if "firejail" in found else None,
         "setup": f"{len(corpus)} programs x 16 tests, full isolation, one core; of "
-        f"{options.rounds} rounds the least of each side; firejail "
-        f"{'with the profile pip' if PIP else 'with its default profile'}",
+        f"{options.rounds} rounds the least of each side; firejail with {profile}",
         "start_cpu_s": round(min(starts), 3),
         "tests_per_second": {"1 worker": round(one), "2 workers": round(two)},
         "step_cpu_s": round(cost * STEP_TESTS / 1e3, 1),

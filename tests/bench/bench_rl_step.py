@@ -71,8 +71,8 @@ def token_counts(options: argparse.Namespace, step: int) -> tuple[int, int]:
 def make_checkpoint(folder: Path, options: argparse.Namespace) -> Path:
     """A Qwen3 with random weights that can place the longest answer."""
     from configs.settings.training import BaseModelSettings
-    from training.checkpoints.base import small_model, small_tokenizer
-    from training.checkpoints.saving import save_model
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
 
     sizes = dict(MODELS[options.model])
     vocabulary = sizes.pop("vocabulary")
@@ -92,7 +92,7 @@ def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, b
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from training import render
-    from training.checkpoints.saving import load_model, load_tokenizer
+    from training.checkpoints import load_model, load_tokenizer
     from training.rl.config import GPPOConfig
     from training.rl.trainer import GPPOTrainer
 

@@ -23,13 +23,12 @@ from configs.loading import load_profile  # noqa: E402
 from configs.settings.base import Settings  # noqa: E402
 from configs.settings.data import DedupSettings  # noqa: E402
 from configs.settings.engines import EngineSettings  # noqa: E402
-from configs.stage_names import STAGES  # noqa: E402
+from configs.settings.pipeline import STAGES  # noqa: E402
 from eval.records import Problem, Sample  # noqa: E402
 from eval.tables import arrow_schema  # noqa: E402
 from flows.cli.plan import plan  # noqa: E402
-from flows.cli.servers import store_lines  # noqa: E402
-from tasks.answers.asking import Plan  # noqa: E402
-from tasks.answers.distill import write_outputs  # noqa: E402
+from flows.cli.store import store_lines  # noqa: E402
+from tasks.answers.distill import Plan, write_outputs  # noqa: E402
 from tasks.data.dedup import dedup  # noqa: E402
 from tasks.stage.run import Run, active  # noqa: E402
 from tasks.stage.stage import Metrics, stage  # noqa: E402

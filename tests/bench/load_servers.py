@@ -26,7 +26,7 @@ from load_measured import run as run_load  # noqa: E402
 from eval.judge.judge import Judge  # noqa: E402
 from eval.records import Problem  # noqa: E402
 from flows.servers.prefect_api import answers  # noqa: E402
-from flows.servers.process import ServerProcess, launch, stop  # noqa: E402
+from flows.servers.processes import ServerProcess, launch, stop  # noqa: E402
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
 CODE = {"kind": "stdin", "cases": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in range(4)]}
@@ -132,7 +132,7 @@ def served(folder: Path) -> Iterator[tuple[str, ServerProcess]]:
     )  # fmt: skip
     try:
         while not answers(f"{uri}/health"):
-            assert server.alive(), server.log_tail()
+            assert server.alive(), server.last_words()
             time.sleep(0.3)
         yield uri, server
     finally:

@@ -33,6 +33,7 @@ from eval.judge.judge import Judge  # noqa: E402
 from eval.records import Problem  # noqa: E402
 
 PROBLEMS, ROLLOUTS, TESTS = 8, 8, 16
+MEASURED = ("parent_mb", "parent_fds", "children_mb", "children_fds", "processes", "zombies")
 SETTLED_STEPS = 3  # importing, first pages, the allocator's first arenas
 
 _ADD = "a, b = map(int, input().split())\n"
@@ -74,21 +75,17 @@ def rollouts(step: int) -> Iterator[tuple[Problem, str, int]]:
 def measure() -> dict[str, float]:
     """Megabytes, descriptors, processes and zombies of this process and everything below it."""
     own = psutil.Process()
-    found: Counter[str] = Counter()
+    found: dict[str, float] = dict.fromkeys(MEASURED, 0)
+    found |= {"parent_mb": own.memory_info().rss / 2**20, "parent_fds": own.num_fds()}
     for process in own.children(recursive=True):
         with suppress(psutil.NoSuchProcess), process.oneshot():
             found["processes"] += 1
             if process.status() == psutil.STATUS_ZOMBIE:
                 found["zombies"] += 1
             else:
-                found["children_bytes"] += process.memory_full_info().uss
+                found["children_mb"] += process.memory_full_info().uss / 2**20
                 found["children_fds"] += process.num_fds()
-    return {
-        "parent_mb": own.memory_info().rss / 2**20,
-        "parent_fds": own.num_fds(),
-        "children_mb": found["children_bytes"] / 2**20,
-        **{name: found[name] for name in ("children_fds", "processes", "zombies")},
-    }
+    return found
 
 
 def medians(samples: list[dict[str, float]]) -> dict[str, float]:

@@ -10,7 +10,6 @@ import psutil
 import pytest
 from cockpit import Cockpit
 from home import eventually
-from mlflow_pages import RunsPage, close_assistant
 from playwright.sync_api import Page, Request, expect
 from prefect_pages import RunPage, open_form
 from processes import commanded
@@ -47,33 +46,16 @@ def visit(page: Page, place: Cockpit, flow_run: str) -> RunPage:
     return RunPage(page)
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "limit"),
-    [(RATE, "-0.002", "0"), ("settings.rl_math.eps_low", "1.5", "1")],
-)
 def test_a_value_out_of_bounds_is_refused_with_the_name_of_its_field(
-    place: Cockpit, page: Page, shot, path: str, value: str, limit: str
+    place: Cockpit, page: Page, shot
 ) -> None:
     form = tiny_form(page, place)
-    form.number(path).fill(value)
+    form.number(RATE).fill("-0.002")
     refusal = form.refusal()
-    assert path in refusal
-    assert value in refusal
-    shot(f"refused_{path.rpartition('.')[2]}")
+    assert RATE in refusal
+    assert "-0.002" in refusal
+    shot("refused_learning_rate")
     assert place.runs() == []
-
-
-def test_values_that_do_not_fit_together_fail_with_both_names_before_any_stage(
-    place: Cockpit, page: Page
-) -> None:
-    form = tiny_form(page, place)
-    form.number("settings.rl_math.mini_batch_prompts").fill("3")
-    run = form.start().flow_run
-    assert place.ended(run)["state_name"] == "Failed"
-    message = place.flow_run(run)["state"]["message"]
-    assert "mini_batch_prompts=3" in message
-    assert "prompts_per_step=8" in message
-    assert place.states(run) == {}
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +161,9 @@ def test_the_report_opens_from_the_run_and_leads_to_mlflow(
     (mlflow_run,) = place.tagged("prefect.flow_run_id", finished.flow_run)
     assert mlflow_run in (link.first.get_attribute("href") or "")
     page.goto(link.first.get_attribute("href") or "")
-    close_assistant(page)
+    expect(page.get_by_role("link", name="Runs").first).to_be_visible()
+    for panel in page.get_by_role("button", name="Close", exact=True).all():
+        panel.click()  # of the assistant, at the first visit
     expect(page.get_by_text("Completed").or_(page.get_by_text("Finished")).first).to_be_visible()
     shot("mlflow_run")
 
@@ -212,26 +196,14 @@ def test_retry_continues_a_killed_run_where_it_was(place: Cockpit, retried: Ende
     assert not [t["name"] for t in tasks if t["state_type"] == "RUNNING"]
 
 
-def test_two_runs_compare_in_mlflow_and_what_differs_is_there(
-    place: Cockpit, page: Page, finished: Ended, retried: Ended, shot
+def test_two_runs_compare_in_mlflow_by_what_differs(
+    place: Cockpit, finished: Ended, retried: Ended
 ) -> None:
-    (first,) = place.tagged("prefect.flow_run_id", finished.flow_run)
-    (second,) = place.tagged("prefect.flow_run_id", retried.flow_run)
-    table = RunsPage(page, place.mlflow_url, place.experiment)
-    table.select(first)
-    table.select(second)
-    shot("mlflow_runs")
-    compared = table.compare()
-    expect(compared.row("Run Name:")).to_contain_text("rl_code.learning_rate=0.001")
-    compared.only_different_parameters()
-    expect(compared.row("sft.learning_rate")).to_have_count(0)
-    changed = compared.row("rl_code.learning_rate")
-    for run in (first, second):
-        params = place.mlflow.get_run(run).data.params
-        expect(changed).to_contain_text(params["rl_code.learning_rate"])
-    changed.scroll_into_view_if_needed()
-    shot("mlflow_compare")
-    compared.scroll_to_metric("rl_code/countdown_test/avg")
+    def params(ended: Ended) -> set[tuple[str, str]]:
+        (run,) = place.tagged("prefect.flow_run_id", ended.flow_run)
+        return set(place.mlflow.get_run(run).data.params.items())
+
+    assert {name for name, _ in params(finished) ^ params(retried)} == {"rl_code.learning_rate"}
 
 
 def test_one_stage_runs_again_from_its_own_form(

@@ -18,32 +18,51 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import invariants
 import served
 from home import EVERY_STAGE
-from place import Place, place_in
-from strikes import Attacker, Outcome, Strike, draw, kills
+from place import ROLES, SERVERS, Attempt, Place, kill, place_in, reach
+from processes import below, left
 
-from configs.loading import load_profile
+IN_PARTS = ("collect",)  # by worker processes
+IN_A_CHILD = (
+    "base", "sft", "rl_math", "rl_code",
+    "evaluate_base", "evaluate_sft", "evaluate_rl_math", "evaluate_rl_code",
+)  # fmt: skip
+# Not rl_math, which has no programs to run, nor evaluate_base, whose model writes none.
+JUDGED = ("judge", "judge_rl", "rl_code", *IN_A_CHILD[5:])
+ROUNDS = 6  # the first at the drawn moments, the next ones as soon as a stage has begun
+LOOK_S = 600.0  # for what a stage starts to be there, unless the stage is over
 
-FORMS = 5  # runs from the web form
-ROUNDS = 8
-SOONER = 0.3  # in the next round, for what came too late
-AT_ONCE = 2  # rounds that draw a moment; the next ones strike as soon as the stage has begun
+
+class Strike(NamedTuple):
+    """One or several SIGKILLs in one stage, when `share` of its usual seconds are behind it."""
+
+    stage: str
+    victims: tuple[str, ...]
+    share: float
+
+    @property
+    def ends_a_run(self) -> bool:
+        return bool({"flow", "child"} & set(self.victims))
 
 
 @dataclass
 class Report:
     """All strikes and what did not hold."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    killed: list[tuple[str, str]] = field(default_factory=list)
+    """(stage, victim) in their order."""
     broken: list[str] = field(default_factory=list)
     unmet: list[str] = field(default_factory=list)
     """Victims that were never there in time: nothing is known of them."""
@@ -51,19 +70,103 @@ class Report:
 
     @property
     def by_victim(self) -> Counter[str]:
-        return Counter(v for o in self.outcomes for v in o.killed)
+        return Counter(victim for _, victim in self.killed)
 
-    def missed(self, strikes: Sequence[Strike], rounds: int) -> list[Strike]:
-        """What has to be tried again: sooner, and after some rounds at once; deaths first, for the
-        stage may end after the others."""
-        hit = {(o.strike.stage, v) for o in self.outcomes for v in o.killed}
-        sooner = SOONER if rounds < AT_ONCE else 0.0
+    def missed(self, strikes: Sequence[Strike]) -> list[Strike]:
+        """What has to be tried again; deaths first, for the stage may end after the others."""
         again = [
-            replace(s, victims=left, share=s.share * sooner)
+            Strike(s.stage, rest, 0.0)
             for s in strikes
-            if (left := tuple(v for v in s.victims if (s.stage, v) not in hit))
+            if (rest := tuple(v for v in s.victims if (s.stage, v) not in self.killed))
         ]
         return sorted(again, key=lambda s: (EVERY_STAGE.index(s.stage), not s.ends_a_run))
+
+
+def draw(chance: random.Random, stages: Sequence[str], wanted: int = 0) -> list[Strike]:
+    """The strikes in the order of the stages: every stage meets every victim it has, and runs are
+    ended until there are `wanted` kills."""
+
+    def one(stage: str, victims: Sequence[str]) -> Strike:
+        latest = 0.9 if stage in IN_A_CHILD else 0.5  # a slow machine may be quick by then
+        drawn = tuple(chance.sample(victims, len(victims)))
+        return Strike(stage, drawn, round(chance.uniform(0.0, latest), 3))
+
+    def deaths(stage: str) -> list[Strike]:
+        has_child = stage in (*IN_A_CHILD, *IN_PARTS)
+        return [one(stage, ("flow",)), *([one(stage, ("child",))] if has_child else [])]
+
+    strikes: list[Strike] = []
+    for stage in stages:
+        below_it = [one(stage, ("judge worker", "sandbox"))] if stage in JUDGED else []
+        # last, for after those that the run survives the stage may be over
+        strikes += [*deaths(stage), *below_it, one(stage, SERVERS)]
+    while sum(len(s.victims) for s in strikes) < wanted:
+        strikes += [s for stage in stages for s in deaths(stage)]
+    return sorted(strikes, key=lambda s: stages.index(s.stage))
+
+
+class Attacker:
+    """Carries strikes out on one run, which is started again whenever a strike ended it."""
+
+    def __init__(self, place: Place, seconds: dict[str, float], report: Report) -> None:
+        self.place, self.seconds, self.report = place, seconds, report
+        self.attempt: Attempt | None = None
+
+    def carry_out(self, strike: Strike) -> None:
+        """Start or go on with the run, wait for the moment, SIGKILL, look around."""
+        attempt, killed = self.run_until(strike.stage), list[str]()
+        if reach(attempt, strike.stage, strike.share * self.seconds.get(strike.stage, 0.0)):
+            tree = [p for top in ROLES["flow"](attempt) for p in (top, *below(top.pid))]
+            for victim in strike.victims:
+                here = self._find(victim, attempt, strike.stage)
+                if here is not None and kill(here):
+                    killed.append(victim)
+                    tree += [here, *below(here.pid)] if victim not in SERVERS else []
+            if set(killed) & set(SERVERS):
+                self.place.klear("up")  # ends what a dead worker left behind
+            if {"flow", "child"} & set(killed):
+                attempt.wait()
+                if killed == ["child"] and attempt.process.wait() == 0:
+                    self.report.broken.append("a run whose stage was killed says it succeeded")
+                for process in left(tree):
+                    with suppress(psutil.Error):
+                        said = f"left running: {process.pid} {process.cmdline()[:6]}"
+                        self.report.broken.append(said)
+        self.report.killed += [(strike.stage, victim) for victim in killed]
+        self.report.broken += invariants.nothing_half(self.place)
+        told = f"{strike.stage:17} at {strike.share:5.0%} {', '.join(killed) or 'nobody'}"
+        print(f"{len(self.report.killed):4d}  {told}", flush=True)
+
+    def run_until(self, stage: str) -> Attempt:
+        """The run that is under way, or the same command again. It ends after the stage: else it
+        would have passed the next ones while servers start again."""
+        if self.attempt is not None and self.attempt.until != stage:
+            self.attempt.wait()
+        if self.attempt is None or self.attempt.has_ended():
+            self.attempt = self.place.attempt(until=stage)
+            self.report.attempts += 1
+        return self.attempt
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """A driver that gives up leaves no run behind."""
+        try:
+            yield
+        except BaseException:
+            if self.attempt is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self.attempt.process.pid, 9)
+            raise
+
+    def _find(self, victim: str, attempt: Attempt, stage: str) -> psutil.Process | None:
+        """Judges start their workers and sandboxes when there is work for them: some patience."""
+        started_late = victim in ("child", "judge worker", "sandbox")
+        deadline = time.monotonic() + (LOOK_S if started_late else 1.0)
+        while not (found := ROLES[victim](attempt)):
+            if time.monotonic() > deadline or attempt.is_over(stage) or attempt.has_ended():
+                return None
+            time.sleep(0.01)
+        return found[0]
 
 
 def chaos(place: Place, until: str, strikes: Sequence[Strike]) -> Report:
@@ -73,30 +176,21 @@ def chaos(place: Place, until: str, strikes: Sequence[Strike]) -> Report:
     place.run("--until", until, KLEAR_STORE=str(store))
     results, drawn = invariants.manifests(store), invariants.curves(store)
     print(f"undisturbed: {len(results)} stages in {time.monotonic() - began:.0f} s", flush=True)
-    settings: Any = load_profile(str(place.profile)).model_dump(mode="json")
     seconds = {stage: float(m["seconds"]) for stage, m in results.items()}
-    attacker = Attacker(place, seconds, settings)
-    for round_ in range(ROUNDS):
-        try:
-            for strike in strikes:
-                outcome = attacker.carry_out(strike)
-                outcome.broken += invariants.nothing_half(place)
-                report.outcomes.append(outcome)
-                print(f"{report.by_victim.total():4d}  {line(outcome)}", flush=True)
-            attacker.finish(until)
-        finally:
-            attacker.abandon()
-        strikes = report.missed(strikes, round_ + 1)
-        if not strikes:
-            break
-        if round_ + 1 < ROUNDS:
-            print(f"round {round_ + 1} missed {kills(strikes)}; their stages are computed again")
+    attacker = Attacker(place, seconds, report)
+    with attacker.ending():
+        for _ in range(ROUNDS):
             for stage in {s.stage for s in strikes}:
-                shutil.rmtree(place.store / stage)
+                shutil.rmtree(place.store / stage, ignore_errors=True)
+            for strike in strikes:
+                attacker.carry_out(strike)
+            last = attacker.run_until(until)
+            last.wait()
+            assert last.process.wait() == 0, f"the last attempt failed:\n{last.text()[-3000:]}"
+            if not (strikes := report.missed(strikes)):
+                break
     report.unmet = [f"{v} in {s.stage}" for s in strikes for v in s.victims]
-    report.attempts = attacker.attempts
-    report.broken = [
-        *(wrong for outcome in report.outcomes for wrong in outcome.broken),
+    report.broken += [
         *invariants.sound(place),
         *invariants.equal_digests(results, place.store),
         *invariants.equal_curves(drawn, place.store),
@@ -104,24 +198,6 @@ def chaos(place: Place, until: str, strikes: Sequence[Strike]) -> Report:
         *invariants.prefect_knows(place),
     ]
     return report
-
-
-def line(outcome: Outcome) -> str:
-    strike = outcome.strike
-    told = f"{strike.stage:17} at {strike.share:5.0%} {', '.join(outcome.killed) or 'nobody'}"
-    told += " (form)" if strike.form else ""
-    missed = [victim for victim in strike.victims if victim not in outcome.killed]
-    told += f"; missed {', '.join(missed)}" if missed else ""
-    return told + "".join(f"\n      BROKEN: {b}" for b in outcome.broken)
-
-
-def drawn(chance: random.Random, until: str, wanted: int) -> list[Strike]:
-    """At least so many kills, in the order of the stages."""
-    stages = EVERY_STAGE[: EVERY_STAGE.index(until) + 1]
-    strikes = draw(chance, stages, FORMS)
-    while (lacking := wanted - kills(strikes)) > 0:
-        strikes += [s for s in draw(chance, stages, 0) if s.ends_a_run][:lacking]
-    return sorted(strikes, key=lambda s: stages.index(s.stage))
 
 
 def main() -> int:
@@ -136,12 +212,11 @@ def main() -> int:
     folder = wanted.keep or Path(tempfile.mkdtemp(prefix="klear-chaos-"))
     (folder / "served").mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
+    stages = EVERY_STAGE[: EVERY_STAGE.index(wanted.until) + 1]
     with place_in(folder) as place:
-        chance = random.Random(wanted.seed)
-        report = chaos(place, wanted.until, drawn(chance, wanted.until, wanted.kills))
+        strikes = draw(random.Random(wanted.seed), stages, wanted.kills)
+        report = chaos(place, wanted.until, strikes)
     vllm = served.run(folder / "served", served.draw(random.Random(wanted.seed), served.KILLS))
-    for victim, count in sorted(report.by_victim.items()):
-        print(f"{victim:14}{count:>6}")
     broken = report.broken + vllm.broken
     for wrong in broken:
         print(f"BROKEN (seed {wanted.seed}): {wrong}")
@@ -154,7 +229,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     said = {
         "bench": "chaos", "seed": wanted.seed, "attempts": report.attempts,
-        "kills": report.by_victim.total() + len(vllm.killed),
+        "kills": len(report.killed) + len(vllm.killed),
         "seconds": round(time.monotonic() - began),
         "by_victim": dict(sorted(report.by_victim.items())),
         "vllm": {"killed": vllm.killed, "answers_kept": vllm.kept, "stage_starts": vllm.starts},

@@ -8,11 +8,10 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import psutil
 from home import KLEAR, ROOT, Home, eventually
@@ -23,38 +22,29 @@ SERVERS = ("prefect", "mlflow", "worker")
 POLL_S = 0.004  # some stages take hundredths of a second
 
 
-@dataclass
-class Attempt:
-    """A run under way: a `klear run`, or a run of the web form that the worker started."""
+class Attempt(NamedTuple):
+    """A `klear run` under way."""
 
-    place: "Place"
     log: Path
     until: str
     """The stage after which it ends."""
-    process: "subprocess.Popen[bytes] | None" = None
-    flow_run: str = ""
-    offset: int = 0
+    process: "subprocess.Popen[bytes]"
+    place: "Place"
 
     def text(self) -> str:
         """What it has said so far."""
-        with suppress(FileNotFoundError), self.log.open("rb") as file:
-            file.seek(self.offset)
-            return file.read().decode(errors="replace")
-        return ""
+        return self.log.read_text(errors="replace")
 
     def is_running(self, stage: str) -> bool:
         """Whether it has begun to compute the stage (one that is cached never begins)."""
-        begun = rf"^  {stage} +(?!waiting|another)\S|- {stage}: computing \("
+        begun = rf"^  {stage} +(?!waiting|another)\S"
         return re.search(begun, self.text(), re.MULTILINE) is not None
 
     def is_over(self, stage: str) -> bool:
-        over = rf"^[✓=✗] {stage} |- {stage}: (computed|cached|failed) "
-        return re.search(over, self.text(), re.MULTILINE) is not None
+        return re.search(rf"^[✓=✗] {stage} ", self.text(), re.MULTILINE) is not None
 
     def has_ended(self) -> bool:
-        if self.process is not None:
-            return self.process.poll() is not None
-        return self.place.has_ended(self.flow_run)
+        return self.process.poll() is not None
 
     def wait(self) -> None:
         assert eventually(self.has_ended), self.text()[-2000:]
@@ -86,14 +76,7 @@ class Place(Home):
                 command, env=self.environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        return Attempt(self, log, until, process)
-
-    def attempt_by_form(self, settings: Mapping[str, Any], until: str) -> Attempt:
-        """The Submit button of the profile's web form, with the small profile's values in it."""
-        log = self.home / "logs" / "worker.log"
-        offset = log.stat().st_size if log.exists() else 0
-        run = self.submit("tiny", settings=dict(settings), until=until)
-        return Attempt(self, log, until, flow_run=run, offset=offset)
+        return Attempt(log, until, process, self)
 
     def processes(self) -> list[psutil.Process]:
         """Living processes that have this place's KLEAR_HOME in their environment."""
@@ -121,9 +104,7 @@ def place_in(folder: Path) -> Iterator[Place]:
 
 
 def flow(attempt: Attempt) -> list[psutil.Process]:
-    """The process that executes the flow: `klear run`, or the worker's engine."""
-    if attempt.process is None:
-        return commanded("prefect.engine", attempt.place.processes())
+    """The process that executes the flow: `klear run`."""
     with suppress(*GONE):
         return [psutil.Process(attempt.process.pid)]
     return []

@@ -4,6 +4,9 @@ The stage is asked once undisturbed. Then, in a fresh store, the server, its eng
 killed in the middle. Half of the times it is started again at once, and the stage waits for it; in
 the others only when the stage has given up, in one line that names the endpoint, and the same
 command follows. In the end every request has been answered once, with the undisturbed answer.
+
+As a program it is that stage: `python served.py PROBLEMS STORE URL N`. N is how often a request is
+tried again, which changes how long the stage waits and no result.
 """
 
 import json
@@ -14,19 +17,26 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-import asking_stage
 from processes import free_ports
 from vllm_server import VLLMServer
 
+from configs.settings.data import SampleSettings
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from configs.settings.training import BaseModelSettings
 from eval.families import countdown
 from eval.records import Problem, Sample
 from eval.tables import read_table, write_table
+from tasks.answers.distill import distill
+from tasks.stage.run import Run, active
+from tasks.store.store import Artifact, Store
+from training.engines.interface import EngineError
 
+ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4
-PROBLEMS = 60
-REQUESTS = PROBLEMS * asking_stage.SAMPLES
+PROBLEMS, SAMPLES, TOKENS = 60, 4, 48
+REQUESTS = PROBLEMS * SAMPLES
 PATIENT, IMPATIENT = 240, 2  # attempts after the first: about half an hour, and seconds
 PATIENCE_S = 1_800.0
 VICTIMS = ("server", "engine", "all")
@@ -38,8 +48,7 @@ TINY = BaseModelSettings(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Blow:
+class Blow(NamedTuple):
     """One SIGKILL, when `share` of the answers are there."""
 
     victim: str
@@ -65,11 +74,7 @@ class Found:
 def draw(chance: random.Random, kills: int) -> list[Blow]:
     """In the order of their moments; every victim in turn, waited for and given up in turn."""
     shares = sorted(chance.uniform(0.05, 0.9) for _ in range(kills))
-    order = chance.sample(VICTIMS, len(VICTIMS))
-    first = chance.random() < 0.5
-    return [
-        Blow(order[i % len(order)], share, (i % 2 == 0) == first) for i, share in enumerate(shares)
-    ]
+    return [Blow(VICTIMS[i % len(VICTIMS)], share, i % 2 == 0) for i, share in enumerate(shares)]
 
 
 class Asking:
@@ -83,11 +88,13 @@ class Asking:
 
     def start(self, retries: int) -> None:
         words = [self._problems, self.store, self.url, retries]
+        paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, asking_stage.__file__, *map(str, words)],
+                [sys.executable, __file__, *map(str, words)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": paths, "NO_PROXY": "127.0.0.1",
+                     "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
         self.starts += 1
 
@@ -105,7 +112,7 @@ class Asking:
         return self._process.wait(PATIENCE_S)
 
     def end(self) -> None:
-        if self._process is not None and self.is_running:
+        if self._process is not None:
             self._process.kill()
             self._process.wait()
 
@@ -151,8 +158,8 @@ def strike(blow: Blow, server: VLLMServer, asking: Asking, found: Found) -> None
 
 def run(folder: Path, blows: list[Blow]) -> Found:
     """Kill a server of its own by a schedule, all in an empty folder."""
-    from training.checkpoints.base import small_model, small_tokenizer
-    from training.checkpoints.saving import save_model
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
 
     (folder / "problems").mkdir()
     rows = countdown.generate(random.Random(0), PROBLEMS, "train")
@@ -181,3 +188,24 @@ def run(folder: Path, blows: list[Blow]) -> Found:
             whole.end()
     found.starts = asking.starts
     return found
+
+
+def ask(problems: str, store: str, url: str, retries: str) -> int:
+    """The stage. Exit code 1 and one line when the endpoint failed."""
+    engine = EngineSettings(
+        kind="openai", model="tiny-teacher", base_url=url, api_key_env="",
+        runtime=EngineRuntime(concurrency=4, max_retries=int(retries)),
+    )  # fmt: skip
+    sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=TOKENS)
+    settings = SampleSettings(samples_per_prompt=SAMPLES, engine=engine, sampling=sampling)
+    with active(Run(store=Store(Path(store)))):
+        try:
+            distill(Artifact.of_folder(Path(problems)), settings=settings)
+        except EngineError as error:
+            print(error)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(ask(*sys.argv[1:]))

@@ -37,7 +37,6 @@ def start(place: Place) -> Iterator[Start]:
 
     yield begin
     for attempt in attempts:
-        assert attempt.process is not None
         if attempt.process.poll() is None:
             attempt.process.kill()
         attempt.process.wait()
@@ -47,14 +46,12 @@ def start(place: Place) -> Iterator[Start]:
 
 def ended(attempt: Attempt) -> str:
     """What a run said; it must have succeeded."""
-    assert attempt.process is not None
     code = attempt.process.wait(900)
     assert code == 0, attempt.text()
     return attempt.text()
 
 
 def send(attempt: Attempt, number: signal.Signals) -> None:
-    assert attempt.process is not None
     os.kill(attempt.process.pid, number)
 
 

@@ -3,9 +3,8 @@
 import random
 
 import pytest
-from matrix import Report, chaos
+from matrix import IN_A_CHILD, JUDGED, Strike, chaos, draw
 from place import ROLES, place_in
-from strikes import IN_A_CHILD, JUDGED, Outcome, Strike, draw
 
 SEED = 5  # the moments; the machine's load shifts them all the same
 UNTIL = "judge"
@@ -30,27 +29,15 @@ def test_whoever_is_killed_the_results_are_those_of_an_undisturbed_run(
         report = chaos(place, UNTIL, strikes)
     assert report.broken == []
     # A stage may be over before its victim is found; then it is computed and hunted again.
-    assert report.by_victim.total() >= len(ROLES), report.unmet
+    assert len(report.killed) >= len(ROLES), report.unmet
     assert {"flow", "prefect", "mlflow", "worker"} <= set(report.by_victim)
 
 
 def test_the_schedule_of_a_seed_meets_every_victim_in_every_stage() -> None:
     stages: list[str] = ["collect", "dedup", "judge", "sft", "rl_code", "evaluate_sft"]
-    drawn = draw(random.Random(1), stages, forms=2)
-    assert drawn == draw(random.Random(1), stages, forms=2)
+    drawn = draw(random.Random(1), stages)
+    assert drawn == draw(random.Random(1), stages)
     met = {(s.stage, v) for s in drawn for v in s.victims}
     assert met >= {(s, v) for s in stages for v in ("flow", "prefect", "mlflow", "worker")}
     assert met >= {(s, v) for s in stages if s in JUDGED for v in ("judge worker", "sandbox")}
     assert met >= {(s, "child") for s in stages if s in IN_A_CHILD}
-    assert sum(s.form for s in drawn) == 2
-
-
-def test_whoever_came_too_late_is_struck_sooner_and_at_last_as_soon_as_the_stage_begins() -> None:
-    late = [Strike("sft", ("worker", "mlflow"), 0.8), Strike("sft", ("flow",), 0.2)]
-    report = Report([Outcome(late[0], killed=("worker",))])
-    sooner = report.missed(late, 1)
-    assert [s.victims for s in sooner] == [("flow",), ("mlflow",)]
-    assert [s.share for s in sooner] == pytest.approx([0.06, 0.24])
-    assert [s.share for s in report.missed(late, 2)] == [0.0, 0.0]
-    report.outcomes += [Outcome(s, killed=s.victims) for s in sooner]
-    assert report.missed(sooner, 3) == []

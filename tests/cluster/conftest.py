@@ -112,7 +112,6 @@ def one_node(hidden: Path) -> Iterator[Cluster]:
     # Ray puts this machine's outward address in the place of 127.0.0.1, and then listens to all.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(services, "resolve_ip_for_localhost", str)
-        patch.setenv("PREFECT_LOGGING_LEVEL", "ERROR")
         patch.setenv("RAY_AUTH_MODE", RAY["RAY_AUTH_MODE"])
         with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
             cluster = Cluster(Path(folder), hidden)

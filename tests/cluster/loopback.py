@@ -18,9 +18,9 @@ FIXED = str(Path(__file__).with_name("fixed_answers.py"))
 class FixedNode(ray_launch._Node):
     """Travels to the nodes by value, as it belongs to the program that is run."""
 
-    def _run(self, command: list[str], log: str, **more: str) -> int:
+    def run(self, command: list[str], log: str) -> int:
         at = command.index("training.launch.node") - 1
-        return super()._run([*command[: at - 1], FIXED, *command[at + 2 :]], log, **more)
+        return super().run([*command[: at - 1], FIXED, *command[at + 2 :]], log)
 
 
 services.resolve_ip_for_localhost = str  # else the outward address stands in for 127.0.0.1

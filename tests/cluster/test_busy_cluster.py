@@ -10,9 +10,9 @@ import pytest
 import ray
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
-from configs.settings.launching import Launch
+from configs.settings.topology import Launch
 from eval import ray_cluster
-from eval.judge import ray_pool
+from eval.judge import workers
 from eval.judge.judge import Judge
 from eval.ray_cluster import BUSY, code_digest, join
 from eval.records import Problem
@@ -39,7 +39,7 @@ class Other:
 @pytest.fixture
 def others(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """An actor on each CPU of both nodes; a test may kill them."""
-    for module in (ray_cluster, ray_pool):
+    for module in (ray_cluster, workers):
         monkeypatch.setattr(module, "POLL_S", POLL_S)
     api: Any = join(cluster.address)
     actors = [api.remote(Other).options(num_cpus=1).remote() for _ in range(2)]
@@ -91,8 +91,7 @@ def test_an_answer_that_waits_for_a_cpu_says_so_and_one_that_takes_long_does_not
         if len(said) == NOTES:
             end(others)
 
-    workers = JudgeSettings(runtime=JudgeRuntime(workers=2))
-    with listening(tell), Judge(workers) as judge:
+    with listening(tell), Judge(JudgeSettings(runtime=JudgeRuntime(workers=2))) as judge:
         surd = Problem(domain="math", prompt="The root of 8?", answer=r"2\sqrt{2}")
         assert judge.judge(surd, r"<think></think>\boxed{\sqrt{8}}").verdict == "AC"
         assert set(said) == {BUSY}

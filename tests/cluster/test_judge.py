@@ -7,11 +7,10 @@ import psutil
 import pytest
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge import ray_pool
+from eval.judge import workers
 from eval.judge.judge import Judge
-from eval.judge.ray_pool import RayPool
-from eval.ray_cluster import OtherCode
 from eval.records import Problem
+from eval.sandbox import MachineUnfit
 
 SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
 RIGHT = "print(sum(map(int, input().split())))"
@@ -33,15 +32,13 @@ def answer(problem: Problem, program: str, index: int = 0) -> tuple[Problem, str
     return problem, f"<think></think>\n```python\n{program}\n# {index}\n```", index
 
 
-def test_a_large_suite_is_sent_once_for_all_answers_and_math_is_judged_meanwhile(cluster):
+def test_programs_and_a_large_suite_and_math_are_judged_at_once(cluster):
     surd = Problem(domain="math", prompt="The root of 8?", answer=r"2\sqrt{2}")
     problem = adding(200_000)
     with Judge(SETTINGS) as judge:
         waiting = [judge.begin(*answer(problem, (RIGHT, "print(3)")[i % 2], i)) for i in range(8)]
         assert judge.judge(surd, r"<think></think>\boxed{\sqrt{8}}").verdict == "AC"
         assert [wait().verdict for wait in waiting] == ["AC", "WA"] * 4
-        assert isinstance(judge._code, RayPool)
-        assert len(judge._code.suites) == 1
 
 
 def test_work_whose_worker_dies_every_time_is_unscored_and_the_next_is_judged(cluster):
@@ -66,6 +63,6 @@ def test_work_whose_worker_dies_every_time_is_unscored_and_the_next_is_judged(cl
 
 
 def test_a_node_with_other_code_judges_nothing(cluster, monkeypatch):
-    monkeypatch.setattr(ray_pool, "code_digest", lambda: "another commit")
-    with Judge(SETTINGS) as judge, pytest.raises(OtherCode, match="install the same commit"):
+    monkeypatch.setattr(workers, "code_digest", lambda: "another commit")
+    with Judge(SETTINGS) as judge, pytest.raises(MachineUnfit, match="install the same commit"):
         judge.judge(*answer(adding(), RIGHT))

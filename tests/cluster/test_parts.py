@@ -11,7 +11,7 @@ import psutil
 import pytest
 from processes import left
 
-from eval.ray_cluster import NotShared
+from eval.sandbox import MachineUnfit
 from tasks.stage.parts import computed_parts
 from tasks.stage.progress import listening
 from tasks.stage.watchdog import Stalled, watched
@@ -30,7 +30,7 @@ def test_a_node_that_does_not_see_the_store_says_what_to_do(cluster, place, work
     cluster.kill(cluster.nodes[-1])
     blind = cluster.start(blind=True)
     try:
-        with pytest.raises(NotShared, match="must lie on a file system that they share"):
+        with pytest.raises(MachineUnfit, match="must lie on a file system that they share"):
             list(computed_parts(place / "parts", list(range(20)), work.write_slowly))
     finally:
         cluster.kill(blind)

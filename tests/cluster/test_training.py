@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file
 
 from configs.settings.engines import EngineSettings
-from configs.settings.launching import Launch
+from configs.settings.topology import Launch
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
 from eval.families import countdown
 from eval.records import Example, Problem
 from eval.tables import write_table
 from tasks.models import launch
 from tasks.stage.child import ChildFailed
-from training.checkpoints.base import create_base
+from training.base import create_base
 from training.launch.jobs import BaseJob, RLJob, SFTJob
 from training.layout import CHECKPOINTS, latest
 
@@ -35,7 +35,7 @@ SFT = SFTSettings(
 # one update a rollout: of several, which prompts share one depends on the processes
 RL = RLSettings(
     steps=12, prompts_per_step=8, rollouts_per_prompt=4, mini_batch_prompts=8, learning_rate=1e-3,
-    warmup_steps=1, max_tokens=16, engine="transformers", checkpoint_steps=2, audit_rollouts=2,
+    warmup_steps=1, max_tokens=16, engine="transformers", checkpoint_steps=2,
     runtime=RUNTIME,
 )  # fmt: skip
 TWO_NODES = Launch(nodes=2, launcher="ray")

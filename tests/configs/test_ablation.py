@@ -108,10 +108,13 @@ def test_an_unknown_experiment_profile_or_arm_is_one_line():
     spec = load_ablation("table6_lm_weight")
     with pytest.raises(ConfigError, match="not described for 'replay'"):
         spec.settings("replay", "α=0", 0)
-    with pytest.raises(ValueError, match="no arm is called 'α=1'"):
-        Ablation.model_validate(
-            spec.model_dump() | {"contrasts": [{"better": "α=1", "than": ["α=0"], "says": "."}]}
-        )
+    contrast = {"better": "α=1", "than": ["α=0"], "says": "."}
+    outside = [{**c.model_dump(), "part_of_claim": False} for c in spec.contrasts]
+    for contrasts, says in (
+        ([contrast], "no arm is called 'α=1'"), (outside, "no contrast is part of the claim")
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            Ablation.model_validate(spec.model_dump() | {"contrasts": contrasts})
 
 
 def test_a_file_of_ones_own_has_a_name_that_a_stage_may_have(tmp_path):

@@ -108,8 +108,8 @@ def test_a_profile_changes_only_what_it_says_of_the_one_it_extends(profile: str,
          "choose numbers that divide"),
         ("collect.sources.deepscalr.limit=5",
          "collect.sources.deepscalr: no such entry; did you mean deepscaler? "
-         "(0 to 1 or sums, deepscaler)"),
-        ("evaluate.protocols.0.k=4", "evaluate.protocols.0: no such entry; the list is empty"),
+         "(there: sums, deepscaler, 0 to 1)"),
+        ("evaluate.protocols.0.k=4", "evaluate.protocols.0: no such entry (there: none)"),
         ("rl_math.keep_every=500",
          "rl_math.keep_every=500 keeps no model before the last of rl_math.steps=100: "
          "choose a smaller one, or 0"),
@@ -169,7 +169,7 @@ def test_an_unknown_profile_lists_the_known_ones():
         (["distill.sources=[countdown]"], "tiny-seed0 · distill.sources=1 entries"),
         (["rl_math.lora={rank: 4}"], "tiny-seed0 · rl_math.lora=changed"),
         (["sft.runtime.threads=2", "stall_minutes=5"], "tiny-seed0"),  # how, and not what
-        (["sft.epochs=2", "rl_math.steps=3", "rl_code.steps=3", "evaluate.bootstrap=7"],
+        (["sft.epochs=2", "rl_math.steps=3", "rl_code.steps=3", "rl_code.temperature=2"],
          "tiny-seed0 · sft.epochs=2, rl_math.steps=3, rl_code.steps=3, and 1 more"),
     ],
 )  # fmt: skip

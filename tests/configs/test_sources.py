@@ -6,8 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from configs.loading import ConfigError, load_profile
-from configs.settings.base import key_of
-from configs.settings.sources import CollectSettings, Source, catalogue
+from configs.settings.sources import Source, catalogue
 
 DESIGN = {
     "open-thoughts/OpenThoughts3-1.2M",
@@ -49,9 +48,7 @@ def test_every_entry_is_complete_and_pinned(name: str) -> None:
 
 
 def test_keys_beside_use_win_and_the_rest_stays() -> None:
-    source = Source.model_validate(
-        {"use": "apps", "name": "mine", "limit": 5, "revision": "main", "time_limit_s": 2}
-    )
+    source = Source.model_validate({"use": "apps", "name": "mine", "limit": 5, "revision": "main"})
     assert (source.name, source.limit, source.revision) == ("mine", 5, "main")
     assert (source.dataset, source.domain) == ("codeparrot/apps", "code")
 
@@ -68,22 +65,6 @@ def test_an_unknown_name_is_an_error_with_the_nearest() -> None:
     (line,) = caught.value.problems
     assert line.startswith("collect.sources.0: the catalogue has no source 'skywork-math'")
     assert "did you mean skywork_math?" in line
-
-
-def test_an_entry_of_a_profile_is_named_by_its_use() -> None:
-    sources = load_profile("paper", ["collect.sources.deepscaler.limit=5"]).collect.sources
-    assert [s.name for s in sources if s.limit == 5] == ["deepscaler"]
-
-
-def test_the_order_of_prompt_parts_is_part_of_the_key_and_workers_are_not() -> None:
-    source = Source(use="codeforces")
-    turned = source.model_copy(update={"prompt_parts": source.prompt_parts[::-1]})
-    assert key_of(source) != key_of(turned)
-    settings = CollectSettings(sources=(source,))
-    more = settings.model_copy(
-        update={"runtime": settings.runtime.model_copy(update={"workers": 4})}
-    )
-    assert key_of(settings) == key_of(more)
 
 
 def test_top_k_ranks_the_papers_sources_by_their_rank() -> None:
@@ -116,15 +97,6 @@ def test_without_equal_ranks_the_mixture_is_what_it_was_for_the_cache() -> None:
 def test_top_k_without_any_ranking_is_a_wrong_configuration() -> None:
     with pytest.raises(ConfigError, match="top_k_sources needs a ranking"):
         load_profile("tiny", ["select.top_k_sources=1"])
-
-
-def test_where_a_source_lies_and_how_it_ranks_is_no_part_of_the_key() -> None:
-    here = CollectSettings(sources=(Source(use="apps"),))
-    source = here.sources[0].model_copy(update={"rank": 9})
-    there = CollectSettings(root="/elsewhere", sources=(source,))
-    assert key_of(here) == key_of(there)
-    other = CollectSettings(sources=(Source(use="apps", licence="mine"),))  # it is in sources.json
-    assert key_of(here) != key_of(other)
 
 
 def test_the_paper_rates_and_rewards_only_what_can_be_judged() -> None:

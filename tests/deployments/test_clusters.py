@@ -1,6 +1,5 @@
 """Files for Ray, Slurm, systemd, Kubernetes: what the tools check themselves, without a cluster."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -22,6 +21,13 @@ MANIFESTS = [
     for document in yaml.safe_load_all(path.read_text())
 ]
 SCRIPTS = sorted((FOLDER / "slurm").glob("*.sbatch"))
+STAND_INS = {
+    "bin/scontrol": "printf 'n0\\nn1\\n'",
+    "bin/srun": 'echo "$RAY_AUTH_MODE $(stat -c %a "$RAY_AUTH_TOKEN_PATH") srun $*" >>started',
+    ".venv/bin/klear": 'echo "$KLEAR_RAY_ADDRESS: $*"; wc -c <"$RAY_AUTH_TOKEN_PATH" >token',
+    # asked for a token it is Python, asked how many nodes have joined it knows
+    ".venv/bin/python": f'case "$1" in -c) exec {sys.executable} "$@";; *) echo 2;; esac',
+}
 
 
 def pods() -> list[dict[str, Any]]:
@@ -54,12 +60,6 @@ def test_ray_accepts_the_cluster() -> None:
     validate_config(prepare_config(yaml.safe_load((FOLDER / "ray/cluster.yaml").read_text())))
 
 
-def asks_for_a_token(environment: dict[str, str]) -> str:
-    """The file that the token is in."""
-    assert environment["RAY_AUTH_MODE"] == "token"
-    return environment["RAY_AUTH_TOKEN_PATH"]
-
-
 def test_every_node_that_is_started_over_ssh_asks_for_the_token_that_the_file_says_how_to_make(
     tmp_path: Path,
 ) -> None:
@@ -74,17 +74,8 @@ def test_every_node_that_is_started_over_ssh_asks_for_the_token_that_the_file_sa
         assert f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={path} " in line
     token = tmp_path / "token"
     subprocess.run(["bash", "-c", made.replace(path, str(token))], check=True)
-    assert_only_we_can_read(token)
-
-
-def assert_only_we_can_read(token: Path) -> None:
     assert token.stat().st_mode & 0o777 == 0o600
-    asked = subprocess.run(
-        [Path(sys.executable).with_name("ray"), "get-auth-token"],
-        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert re.fullmatch(r"[0-9a-f]{64}", asked.stdout.strip())
+    assert re.fullmatch(r"[0-9a-f]{64}", token.read_text().strip())
 
 
 def test_every_pod_of_ray_asks_for_a_token_that_is_in_a_secret() -> None:
@@ -95,19 +86,12 @@ def test_every_pod_of_ray_asks_for_a_token_that_is_in_a_secret() -> None:
     assert len(ray) == 2
     for pod in ray:
         (container,) = pod["containers"]
-        path = Path(asks_for_a_token({v["name"]: v.get("value") for v in container["env"]}))
+        variables = {v["name"]: v.get("value") for v in container["env"]}
+        assert variables["RAY_AUTH_MODE"] == "token"
+        path = Path(variables["RAY_AUTH_TOKEN_PATH"])
         (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == str(path.parent)]
         (volume,) = [v for v in pod["volumes"] if v["name"] == mount["name"]]
         assert (volume["secret"], path.name) == ({"secretName": "klear-ray"}, "auth_token")
-
-
-def test_the_readmes_ray_nodes_ask_for_the_token_that_its_first_line_makes(tmp_path: Path) -> None:
-    readme = (FOLDER / "README.md").read_text().partition("## A Ray cluster\n\n")[2]
-    lines = [line.strip() for line in readme.partition("\n\n")[0].splitlines()]
-    assert lines[1].startswith("export RAY_AUTH_MODE=token ")
-    assert [line.split()[:2] for line in lines[2:4]] == [["ray", "start"]] * 2
-    subprocess.run(["bash", "-c", lines[0]], env={**os.environ, "HOME": str(tmp_path)}, check=True)
-    assert_only_we_can_read(tmp_path / ".ray/auth_token")  # where Ray looks for it
 
 
 def test_nothing_shipped_starts_ray_without_a_token() -> None:
@@ -154,6 +138,41 @@ def test_a_slurm_job_runs_klear_with_its_words(tmp_path: Path, script: str) -> N
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "/shared http://a:1: run paper --set topology.nodes=4\n"
+
+
+@pytest.fixture
+def allocation(tmp_path: Path) -> dict[str, str]:
+    """The environment of a job with two nodes of 96 CPUs."""
+    for name, script in STAND_INS.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    return {
+        "PATH": f"{tmp_path}/bin:/usr/bin:/bin", "KLEAR_HOME": str(tmp_path / "home"),
+        "KLEAR_PREFECT_URL": "http://a:1", "KLEAR_MLFLOW_URL": "http://a:2",
+        "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "96",
+    }  # fmt: skip
+
+
+def test_ray_gets_every_cpu_of_its_nodes_and_asks_for_a_token(
+    tmp_path: Path, allocation: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        ["bash", FOLDER / "slurm/ray.sbatch", "paper"],
+        env=allocation, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "n0:6379: run paper\n"), done.stderr
+    steps = (tmp_path / "started").read_text().splitlines()
+    assert len(steps) == 2
+    for step, node in zip(sorted(steps, key=lambda s: "n1" in s), ("n0", "n1"), strict=True):
+        assert step.startswith("token 600 srun ")
+        # without it Slurm binds a step to one CPU, whatever the job asked for
+        assert "--cpus-per-task=96 " in step
+        assert f"--nodelist={node} " in step
+        assert "--num-cpus=96 " in step
+    assert (tmp_path / "token").read_text().strip() == "64"
+    assert not list((tmp_path / "home").iterdir())  # the token ends with its cluster
 
 
 def test_systemd_runs_the_commands_that_exist() -> None:

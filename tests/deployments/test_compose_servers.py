@@ -37,7 +37,7 @@ class Services:
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.cluster = folder, cluster
         self.file = yaml.safe_load((ROOT / "deployments/compose.yaml").read_text())
-        self.ports = dict(zip(("prefect", "mlflow"), free_ports(2), strict=True))
+        self.ports: dict[str, int] = dict(zip(("prefect", "mlflow"), free_ports(2), strict=True))
         self.secrets = folder / "secrets"
         self.secrets.mkdir()
         (self.secrets / "klear_password").write_text(PASSWORD + "\n")
@@ -53,13 +53,13 @@ class Services:
             "KLEAR_MLFLOW_PORT": str(self.ports["mlflow"]),
             "PYTHONPATH": str(ROOT),
         }
-        here = {
+        here: dict[str, str] = {
             "0.0.0.0": HOST,
             "http://prefect:4271": self.url("prefect"),
             "http://mlflow:5271": self.url("mlflow"),
             "postgresql://klear@postgres": self.cluster.address,
         }
-        variables = self.file["services"][service]["environment"]
+        variables: dict[str, str] = self.file["services"][service]["environment"]
         return found | {n: here.get(v, v) for n, v in variables.items()}
 
     def url(self, server: str) -> str:
@@ -169,7 +169,7 @@ def test_a_whole_run_survives_a_database_that_crashes_while_it_trains(services: 
         assert run.poll() is None, run.communicate()[0]
         services.cluster.stop("immediate")
         time.sleep(AWAY_S)
-        services.cluster.again()
+        services.cluster.start()
     said, _ = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, said
     assert any(services.folder.glob("worker/store/report/*/report.html"))

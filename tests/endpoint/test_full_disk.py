@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DISK_BYTES, PROBLEMS, ANSWER_BYTES, CONCURRENCY = 1 << 20, 40, 10_000, 4
 SCRIPT = """
 dd if=/dev/zero of=$DISK/filler bs=1024 count=$FILLER_KB status=none
-"$@" --out $DISK/o >$SEEN/first.out 2>$SEEN/first.err; echo $? >$SEEN/first.code
-cat $DISK/o/.resume/samples.jsonl >$SEEN/kept.jsonl 2>$SEEN/none
+"$@" >$SEEN/first.out 2>$SEEN/first.err; echo $? >$SEEN/first.code
+cat $DISK/home/store/.work/eval_model/*/.resume/samples.jsonl >$SEEN/kept.jsonl 2>$SEEN/none
 rm $DISK/filler
-"$@" --out $DISK/o >$SEEN/second.out 2>$SEEN/second.err; echo $? >$SEEN/second.code
-cp $DISK/o/results.json $SEEN/
+"$@" >$SEEN/second.out 2>$SEEN/second.err; echo $? >$SEEN/second.code
+cp $DISK/home/store/eval_model/*/results.json $SEEN/
 """
 """Evaluate on a nearly full disk, make room, evaluate again."""
 
@@ -36,7 +36,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(endpoint
     assert bwrap, "apt install bubblewrap"
     small = [bwrap, "--dev-bind", "/", "/", "--size", str(DISK_BYTES), "--tmpfs", str(disk)]
     environment = {"DISK": str(disk), "SEEN": str(seen), "FILLER_KB": "700",
-                   "KLEAR_HOME": str(tmp_path / "home")}  # fmt: skip
+                   "KLEAR_HOME": str(disk / "home")}  # fmt: skip
     with endpoint_of(say=long_answer, latency_s=0.01) as endpoint:
         command = [sys.executable, "-m", "flows.cli", "eval", endpoint.url, "--bench", str(sums),
                    "--set", f"engine.runtime.concurrency={CONCURRENCY}"]  # fmt: skip

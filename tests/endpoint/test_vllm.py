@@ -68,8 +68,8 @@ def requests(count: int = 8) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    from training.checkpoints.base import small_model, small_tokenizer
-    from training.checkpoints.saving import save_model
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
 
     folder = tmp_path_factory.mktemp("model") / "checkpoint"
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
@@ -134,12 +134,6 @@ def test_distilling_from_a_served_model_fills_the_table_with_real_token_counts(s
     cut = [s for s in samples if s.finish_reason == "length"]
     assert {s.completion_tokens for s in cut} <= {16}
     assert metrics["truncated"] == len(cut)
-
-
-def test_a_seed_gives_the_same_answer_again_over_http(server):
-    engine = EndpointEngine(served(server), Sampling(max_tokens=12, temperature=1.0, top_p=1.0))
-    first, second = ({s.problem_id: s.text for s in engine.answer(requests())} for _ in range(2))
-    assert first == second
 
 
 def test_a_prompt_longer_than_the_context_is_marked_and_the_others_are_answered(server):

@@ -1,6 +1,5 @@
 """The generated families: problems, split, and a teacher that reads the prompt alone."""
 
-import itertools
 import random
 import re
 
@@ -18,18 +17,6 @@ PERFECT = EngineSettings(
 
 def problems(family, size=200, split="train", seed=0) -> list[Problem]:
     return list(family.generate(random.Random(seed), size, split))
-
-
-def reachable(numbers: tuple[int, ...]) -> set[int]:
-    """Every value of (x op y) op z and z op (x op y) over the three numbers, by brute force."""
-    ops = [lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y]
-    return {
-        value
-        for x, y, z in itertools.permutations(numbers)
-        for first in ops
-        for second in ops
-        for value in (second(first(x, y), z), second(z, first(x, y)))
-    }
 
 
 def boxed(text: str) -> str:
@@ -68,26 +55,14 @@ def test_train_and_test_never_share_a_problem(family):
     assert not {of(p) for p in train} & {of(p) for p in test}
 
 
-def test_every_countdown_target_can_be_reached_with_the_numbers_of_the_prompt():
+def test_a_countdown_prompt_says_its_target_and_numbers():
     for p in problems(countdown):
         target, *numbers = map(int, re.findall(r"\d+", p.prompt))
         assert p.answer == str(target)
         assert p.numbers == tuple(numbers)
-        assert target in reachable(p.numbers)
         assert all(2 <= n <= 10 for n in numbers)
-
-
-def test_countdown_targets_stay_in_the_range_asked_for_and_large_ones_are_harder_to_hit():
-    ways = {}
-    for targets in ((1, 10), (20, 99)):
-        made = list(countdown.generate(random.Random(0), 300, "train", largest=7, targets=targets))
-        assert all(targets[0] <= int(p.answer) <= targets[1] for p in made)
-        ways[targets] = sum(
-            candidate.value == int(p.answer)
-            for p in made
-            for candidate in countdown.candidates(p.numbers)
-        ) / len(made)
-    assert ways[1, 10] > 1.5 * ways[20, 99]
+    small = countdown.generate(random.Random(0), 300, "train", largest=7, targets=(1, 10))
+    assert all(int(p.answer) <= 10 and max(p.numbers) <= 7 for p in small)
 
 
 def test_countdown_says_when_there_are_too_few_problems():
@@ -106,13 +81,10 @@ def test_by_example_tests_are_hidden_distinct_and_agree_with_the_examples():
         shown = {f"{a} {b}\n" for a, b, _ in by_example.parse(p.prompt).examples}
         assert not shown & set(inputs)
         assert len({c.output for c in p.tests.cases}) > 1
-
-
-def test_some_by_example_problems_get_too_few_tests_when_asked():
     made = list(by_example.generate(random.Random(0), 300, "train", few_tests_share=0.2))
-    few = [p for p in made if len(p.tests.cases) < 16]
-    assert 0.1 < len(few) / 300 < 0.3
-    assert all(len(p.tests.cases) >= 4 for p in few)
+    counts = [len(p.tests.cases) for p in made]
+    assert min(counts) >= 4
+    assert 0.1 < sum(n < 16 for n in counts) / 300 < 0.3
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -9,12 +9,9 @@ P = Problem(domain="math", prompt="What is 1 + 1?", answer="2")
 
 
 def score(index: int, correct: bool | None) -> Score:
-    if correct is None:
-        return Score(problem_id=P.id, index=index, reward=None, correct=None, pass_rate=None,
-                     verdict="IE")  # fmt: skip
-    return Score(problem_id=P.id, index=index, reward=0.0, correct=correct,
-                 pass_rate=float(correct), verdict="AC" if correct else "WA",
-                 answer="3", reason="3 is not 2")  # fmt: skip
+    number = None if correct is None else float(correct)
+    return Score(problem_id=P.id, index=index, reward=number, correct=correct, pass_rate=number,
+                 verdict="IE" if correct is None else "AC" if correct else "WA")  # fmt: skip
 
 
 def grade(index: int, correct: bool) -> Grade:
@@ -41,11 +38,12 @@ def test_every_cell_of_the_confusion_table_is_counted():
     assert 0 < low < 4 / 6 < high < 1
 
 
-def test_unscored_and_ungraded_answers_are_counted_apart():
+def test_unscored_and_ungraded_answers_are_counted_apart_and_nothing_compared_is_no_agreement():
     scores = [score(0, True), score(1, None), score(2, True)]
     found = compare([P], [], scores, [grade(0, True), grade(1, True), grade(9, False)])
-    assert (found.compared, found.unscored, found.ungraded) == (1, 2, 1)
-    assert found.share == 1.0
+    assert (found.compared, found.unscored, found.ungraded, found.share) == (1, 2, 1, 1.0)
+    found = compare([], [], [score(0, True)], [])
+    assert (found.share, found.interval) == (None, (0.0, 1.0))
 
 
 def test_a_disagreement_carries_what_a_reader_needs_to_settle_it():
@@ -55,9 +53,3 @@ def test_a_disagreement_carries_what_a_reader_needs_to_settle_it():
     assert (row.score, row.grade) == (score(0, False), grade(0, True))
     assert len(row.tail) == TAIL_CHARS
     assert row.tail.endswith("the end")
-
-
-def test_nothing_to_compare_is_no_agreement_rather_than_a_perfect_one():
-    found = compare([], [], [score(0, True)], [])
-    assert found.share is None
-    assert found.interval == (0.0, 1.0)

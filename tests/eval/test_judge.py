@@ -1,5 +1,6 @@
 """One judge: verdicts become rewards, infrastructure failures become nothing at all."""
 
+import itertools
 import os
 import pickle
 import re
@@ -23,13 +24,14 @@ TARGET = Problem(
     domain="math", prompt="Make 24 from 3, 4, 7, 9.", answer="24", numbers=(3, 4, 7, 9)
 )
 PAIRS = [("1 2\n", "3\n"), ("3 4\n", "7\n"), ("5 5\n", "10\n"), ("0 7\n", "7\n")]
-CODE = Problem.model_validate(
-    {
-        "domain": "code",
-        "prompt": "Add two numbers.",
-        "tests": {"kind": "stdin", "cases": [{"input": i, "output": o} for i, o in PAIRS]},
-    }
-)
+
+
+def adding(*pairs: tuple[str, str]) -> Problem:
+    tests = {"kind": "stdin", "cases": [{"input": i, "output": o} for i, o in pairs]}
+    return Problem.model_validate({"domain": "code", "prompt": "Add two numbers.", "tests": tests})
+
+
+CODE = adding(*PAIRS)
 ADD = "a, b = map(int, input().split())\nprint(a + b)"
 
 
@@ -86,60 +88,34 @@ def test_scores_come_in_order_and_identical_programs_run_once(running, monkeypat
     assert len(submitted) == 2
 
 
-def test_the_look_ahead_is_bounded(running):
-    taken = 0
+def test_two_streams_of_scores_may_interleave_and_look_a_little_ahead(running):
+    taken = []
 
-    def endless():
-        nonlocal taken
-        while True:
-            taken += 1
-            yield INTEGER, boxed("42"), taken
+    def endless(index):
+        for i in itertools.count():
+            taken.append(i)
+            yield CODE, fenced(f"{ADD}\n#{i}"), index
 
-    scores = running.judge_many(endless())
-    for _ in range(5):
-        next(scores)
-    assert taken <= running.look_ahead + 5
-
-
-def test_two_streams_of_scores_may_interleave(running):
-    texts = [fenced(f"{ADD}\n#{i}") for i in range(40)]
-    one = running.judge_many((CODE, t, 1) for t in texts)
-    two = running.judge_many((CODE, t, 2) for t in texts)
-    assert [(a.index, b.index) for a, b in zip(one, two, strict=True)] == [(1, 2)] * 40
+    one, two = running.judge_many(endless(1)), running.judge_many(endless(2))
+    for _ in range(20):
+        assert (next(one).index, next(two).index) == (1, 2)
+    assert max(taken) <= running.look_ahead + 20
 
 
 def test_problems_that_share_a_prompt_are_judged_on_their_own_tests(running):
-    other = Problem.model_validate(
-        {
-            "domain": "code",
-            "prompt": CODE.prompt,
-            "tests": {"kind": "stdin", "cases": [{"input": "1 2\n", "output": "-1"}]},
-        }
-    )
+    other = adding(("1 2\n", "-1"))
     assert other.id == CODE.id
     scores = running.judge_many([(CODE, fenced(ADD), 0), (other, fenced(ADD), 1)])
     assert [s.verdict for s in scores] == ["AC", "WA"]
 
 
 def test_broken_tests_and_an_unreadable_gold_are_unscored(running):
-    tests = {"kind": "stdin", "cases": []}
-    empty = Problem.model_validate({"domain": "code", "prompt": "none", "tests": tests})
-    score = running.judge(empty, fenced(ADD))
+    score = running.judge(adding(), fenced(ADD))
     assert (score.verdict, score.reward, score.correct, score.pass_rate) == ("IE", None, None, None)
     assert "no tests" in score.reason
     gold = Problem(domain="math", prompt="?", answer=r"\frac{1}{")
     assert running.judge(gold, boxed("7")).verdict == "IE"
     assert running.judge(gold, "no box").verdict == "WA"
-
-
-def test_math_verifys_plain_call_reads_the_whole_answer_and_knows_no_numbers_to_use():
-    plain = SETTINGS.model_copy(update={"math_rules": "math-verify"})
-    with Judge(plain) as other:
-        assert other.judge(INTEGER, "<think>hm</think> The final answer is $42$. I hope.").correct
-        assert other.judge(MATH, boxed(r"2\sqrt{2}")).correct
-        assert not other.judge(MATH, "<think>hm").correct
-        assert not other.judge(TARGET, boxed("24")).correct
-        assert other.judge(TARGET, boxed("3 * (9 - 7) * 4")).correct
 
 
 def test_integers_and_words_start_no_process():
@@ -154,7 +130,7 @@ WITHOUT_BUBBLEWRAP = """
 from configs.settings.judging import JudgeRuntime, JudgeSettings
 from eval.judge.judge import Judge
 from eval.records import Problem
-from eval.sandbox.errors import SandboxUnavailable
+from eval.sandbox import SandboxUnavailable
 tests = {"kind": "stdin", "cases": [{"input": "", "output": ""}]}
 code = Problem(domain="code", prompt="nothing", tests=tests)
 root = Problem(domain="math", prompt="root", answer="2x")
@@ -202,13 +178,18 @@ def test_importing_the_judge_loads_neither_sympy_nor_torch():
 
 
 def test_filter_reward_and_benchmark_use_this_judge_and_verdicts_are_given_nowhere_else():
-    customers = ("tasks/answers/judge.py", "training/rl/train.py", "tasks/models/benchmarking.py")
+    customers = ("tasks/answers/judge.py", "training/rl/train.py", "tasks/models/evaluate.py")
     ours = re.compile(r"^from eval\.judge\.judge import (\w+, )*Judge$", re.M)
     assert all(ours.search((ROOT / customer).read_text()) for customer in customers)
-    parts = ("eval.math_answers.verify", "eval.programs.verify", "eval.math_answers.countdown")
+    parts = (
+        "from eval.math_answers.",
+        "from eval.programs.verify ",
+        "verify_countdown",
+        "math_verify",
+    )
     assert [
         str(file)
         for folder in ("tasks", "training", "flows")
         for file in (ROOT / folder).rglob("*.py")
-        if any(f"from {part} import" in file.read_text() for part in (*parts, "math_verify"))
+        if any(part in file.read_text() for part in parts)
     ] == []

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from unittest import mock
 
 import psutil
 import pytest
@@ -15,9 +16,9 @@ from processes import at_least, below, called, commanded, left
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
 from eval.judge.judge import Judge
-from eval.programs import task as code_task
+from eval.programs import tested_sandbox as code_task
 from eval.records import Problem, TestSuite
-from eval.sandbox.errors import SandboxUnavailable
+from eval.sandbox import SandboxUnavailable
 
 SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
 SUMS = [{"input": f"{i} 1\n", "output": f"{i + 1}\n"} for i in range(4)]
@@ -183,15 +184,12 @@ def test_where_there_is_a_worker_for_every_core_each_keeps_to_its_own():
             new = at_least(len(CORES), lambda: [w for w in workers() if w not in before])
             assert cores_of(new) == [{core} for core in sorted(CORES)]
             kill(new[0])
-    with Judge(SETTINGS) as judge:
-        judge.check_sandbox()
-        assert cores_of([w for w in workers() if w not in before]) == [CORES]
 
 
 OWNER = """
 import sys
 from eval.sandbox.sandbox import Sandbox
-from eval.sandbox.zygote.isolation import Limits
+from eval.sandbox.zygote.main import Limits
 limits = Limits(cpu_s=60, wall_s=60, memory=1 << 30, output=1 << 20)
 sandbox = Sandbox(sys.argv[1])
 sandbox.start()
@@ -217,31 +215,28 @@ def test_a_sleeping_program_ends_with_what_watches_it(backend, part):
 
 def test_every_new_sandbox_is_tested_before_it_judges(monkeypatch):
     tested, assert_isolated = [], code_task.assert_isolated
-    monkeypatch.setattr(
-        code_task, "assert_isolated", lambda s: (tested.append(s), assert_isolated(s))
-    )
-    suite = TestSuite.model_validate(TESTS)
+
+    def testing(sandbox):
+        tested.append(sandbox)
+        assert_isolated(sandbox)
+
+    def verdict() -> str:
+        judged = code_task.run(TestSuite.model_validate(TESTS), RIGHT, SETTINGS)
+        assert judged is not None
+        return judged.verdict
+
+    monkeypatch.setattr(code_task, "assert_isolated", testing)
     try:
-        for _ in range(2):
-            code_task.run(suite, RIGHT, SETTINGS)
-        first = code_task._sandbox
-        assert tested == [first]
-        assert first is not None
-        assert first._process is not None
+        assert (verdict(), verdict()) == ("AC", "AC")
+        (first,) = tested
         first._process.kill()
         first._process.wait()
-        verdict = code_task.run(suite, RIGHT, SETTINGS)
-        assert verdict is not None
-        assert verdict.verdict == "AC"
+        assert verdict() == "AC"
         assert tested == [first, code_task._sandbox]
-
-        def fails(sandbox: object) -> None:
-            raise SandboxUnavailable("a canary sang")
-
-        monkeypatch.setattr(code_task, "assert_isolated", fails)
-        code_task._discard()
-        with pytest.raises(SandboxUnavailable, match="a canary sang"):
-            code_task.run(suite, RIGHT, SETTINGS)
+        monkeypatch.setattr(code_task, "assert_isolated", mock.Mock(side_effect=SandboxUnavailable))
+        code_task.discard()
+        with pytest.raises(SandboxUnavailable):
+            verdict()
         assert code_task._sandbox is None
     finally:
-        code_task._discard()
+        code_task.discard()

@@ -8,7 +8,6 @@ import pytest
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
 from eval.benchmarks.benchmarks import all_errata, errata_of
-from eval.judge.judge import Judge
 from eval.programs.lcb_runner import official, same_text, side_by_side
 from eval.programs.verify import judge_program
 from eval.records import Problem, Score, TestSuite, Verdict
@@ -21,13 +20,9 @@ SUM = "print(sum(map(int, input().split())))"
 
 @pytest.fixture
 def verdicts(sandbox):
-    def both(program: str, suite: dict) -> tuple[Verdict, Verdict]:
+    def both(program: str, suite: dict) -> tuple[Verdict, ...]:
         tests = TestSuite.model_validate(suite)
-        ours, theirs = (
-            judge_program(sandbox, tests, program, settings).verdict
-            for settings in (OURS, OFFICIAL)
-        )
-        return ours, theirs
+        return tuple(judge_program(sandbox, tests, program, s).verdict for s in (OURS, OFFICIAL))
 
     return both
 
@@ -36,40 +31,33 @@ SUMS = {"kind": "stdin", "cases": [{"input": "1 2\n3 4\n", "output": "3\n"}]}
 TOTAL = {"kind": "call", "fn_name": "f", "cases": [{"args": [[1, 2]], "output": [1, 2]}]}
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        SUM,
-        f"def main():\n    {SUM}\nif __name__ == '__main__':\n    main()",
-        "import sys\nprint(sum(map(int, sys.stdin.readline().split())))",
-        "import sys\nprint(sum(map(int, sys.stdin.read().split()[:2])))",
-        "import sys\nprint(sum(map(int, sys.stdin.buffer.readline().split())))",
-        f"import sys\n{SUM}\nsys.exit(0)",
-        "from collections import Counter\na = list(map(int, input().split()))\nprint(sum(a))",
-    ],
-)
-def test_plain_programs_pass_under_both_rules(verdicts, program):
-    assert verdicts(program, SUMS) == ("AC", "AC")
+PLAIN = [
+    SUM,
+    f"def main():\n    {SUM}\nif __name__ == '__main__':\n    main()",
+    "import sys\nprint(sum(map(int, sys.stdin.readline().split())))",
+    "import sys\nprint(sum(map(int, sys.stdin.read().split()[:2])))",
+    "import sys\nprint(sum(map(int, sys.stdin.buffer.readline().split())))",
+    f"import sys\n{SUM}\nsys.exit(0)",
+    "from collections import Counter\na = list(map(int, input().split()))\nprint(sum(a))",
+]
+ONLY_PYTHON = [
+    "import sys\nfor line in sys.stdin: print(sum(map(int, line.split()))); break",
+    "import os\nos.write(1, b'3')",
+    "import sys\nsys.stdout.buffer.write(b'3')",
+    f'if __name__ == "__main__" and True:\n    {SUM}',
+    "t = 0\ndef main():\n    global t\n    t += 3\nmain()\nprint(t)",
+    "import os\nprint(3 if os.read(0, 9) else 0)",
+    "print(sum(map(int, open(0).readline().split())))",
+    "quit(print(3))",
+    "import atexit\natexit.register(print, 3)",
+]
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import sys\nfor line in sys.stdin: print(sum(map(int, line.split()))); break",
-        "import os\nos.write(1, b'3')",
-        "import sys\nsys.stdout.buffer.write(b'3')",
-        f'if __name__ == "__main__" and True:\n    {SUM}',
-        "t = 0\ndef main():\n    global t\n    t += 3\nmain()\nprint(t)",
-        "import os\nprint(3 if os.read(0, 9) else 0)",
-        "print(sum(map(int, open(0).readline().split())))",
-        "quit(print(3))",
-        "import atexit\natexit.register(print, 3)",
-    ],
-)
-def test_what_only_a_real_interpreter_accepts(verdicts, program):
+@pytest.mark.parametrize("program", PLAIN + ONLY_PYTHON)
+def test_plain_programs_pass_under_both_rules_and_others_in_a_real_interpreter(verdicts, program):
     ours, theirs = verdicts(program, SUMS)
-    assert theirs != "AC"
     assert ours == "AC"
+    assert (theirs == "AC") == (program in PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -107,31 +95,19 @@ def test_lines_match_as_text_or_as_equal_decimals(actual, expected, same):
     assert same_text(actual, expected) is same
 
 
-def score(index: int, verdict: Verdict) -> Score:
-    value = None if verdict == "IE" else float(verdict == "AC")
-    return Score(
-        problem_id="p",
-        index=index,
-        reward=value,
-        pass_rate=value,
-        correct=None if value is None else bool(value),
-        verdict=verdict,
-    )
+def scores(*verdicts: Verdict) -> list[Score]:
+    numbers = [None if v == "IE" else float(v == "AC") for v in verdicts]
+    rights = [None if n is None else n > 0 for n in numbers]
+    rows = enumerate(zip(verdicts, numbers, rights, strict=True))
+    return [Score(problem_id="p", index=i, reward=n, pass_rate=n, correct=right, verdict=v)
+            for i, (v, n, right) in rows]  # fmt: skip
 
 
 def test_two_judgements_are_counted_side_by_side():
-    ours = [score(i, v) for i, v in enumerate(["AC", "AC", "WA", "WA", "IE", "AC"])]
-    theirs = [score(i, v) for i, v in enumerate(["AC", "RE", "AC", "WA", "AC"])]
+    ours = scores("AC", "AC", "WA", "WA", "IE", "AC")
+    theirs = scores("AC", "RE", "AC", "WA", "AC")
     assert side_by_side(ours, theirs) == (0.5, 2)
     assert side_by_side([], theirs) == (None, 0)
-
-
-def test_the_judge_takes_the_official_rules_from_its_settings():
-    problem = Problem.model_validate({"domain": "code", "prompt": "add", "tests": SUMS})
-    text = "<think></think>```python\nimport os\nos.write(1, b'3')\n```"
-    with Judge(OURS) as judge, Judge(OFFICIAL) as other:
-        found = side_by_side([judge.judge(problem, text)], [other.judge(problem, text)])
-    assert found == (0.0, 1)
 
 
 def test_errata_are_found_by_statement_or_by_the_sources_id():

@@ -4,7 +4,6 @@ The rows of math_cases.jsonl are answers of every kind, each with the verdict th
 mathematician gives: `text` is what the model wrote, `right` whether it answers `gold`.
 """
 
-import gzip
 import json
 import time
 from pathlib import Path
@@ -12,18 +11,15 @@ from pathlib import Path
 import pytest
 
 from eval.answers import extract_boxed
-from eval.math_answers import task as math_task
-from eval.math_answers.reading import parse
-from eval.math_answers.task import OutOfTime, cpu_seconds, run
+from eval.math_answers import worker as worker
+from eval.math_answers.formulas import parse
 from eval.math_answers.verify import quick_verdict
+from eval.math_answers.worker import OutOfTime, cpu_seconds, run
 
 CASES = [
     json.loads(line)
     for line in Path(__file__).with_name("math_cases.jsonl").read_text().splitlines()
 ]
-GRADED = Path(__file__).parents[3] / "shared/data/skythought_cot/aime24.jsonl.gz"
-TAGS = {"begin_of_thought": "<think>", "end_of_thought": "</think>"}
-TAGS |= {"begin_of_solution": "", "end_of_solution": ""}
 
 
 def verdict_of(gold: str, answer: str) -> str:
@@ -41,32 +37,19 @@ def test_an_answer_is_right_when_a_mathematician_says_so(case):
     assert verdict_of_text(case["gold"], case["text"]) == ("AC" if case["right"] else "WA")
 
 
-@pytest.mark.skipif(not GRADED.exists(), reason="needs ../shared/data/skythought_cot")
-def test_published_grades_are_reproduced():
-    agree = total = 0
-    with gzip.open(GRADED, "rt") as lines:
-        for row in map(json.loads, lines):
-            text = row["response"]
-            for theirs, ours in TAGS.items():
-                text = text.replace(f"<|{theirs}|>", ours)
-            agree += (verdict_of_text(row["gt"], text) == "AC") is bool(row["correct"])
-            total += 1
-    assert agree / total >= 0.99  # two truncated answers without a box were graded right
+CASES_OF = r"\begin{cases} 1 & %sx > 0 \\ 0 & %sx \le 0\end{cases}"
 
 
-@pytest.mark.parametrize("gold", ["", r"\frac{", r"\sqrt{2", r"\int_0^1 x^x dx", "((10!)!)!"])
-def test_a_gold_that_cannot_be_read_is_unscored(gold):
-    assert verdict_of(gold, "7") == "IE"
-
-
-def test_a_gold_that_cannot_be_read_is_unscored_whatever_words_the_answer_has():
-    gold = r"\begin{cases} 1 & x > 0 \\ 0 & x \le 0\end{cases}"
-    answer = r"\begin{cases} 1 & \text{if }x > 0 \\ 0 & \text{if }x \le 0\end{cases}"
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        *((gold, "7") for gold in ("", r"\frac{", r"\sqrt{2", r"\int_0^1 x^x dx", "((10!)!)!")),
+        (CASES_OF % ("", ""), CASES_OF % (r"\text{if }", r"\text{if }")),  # whatever its words
+        ("e^{100000}", r"e^{100000}+\pi"),  # too many digits to tell a near answer from it
+    ],
+)
+def test_a_gold_that_cannot_be_read_is_unscored(gold, answer):
     assert verdict_of(gold, answer) == "IE"
-
-
-def test_a_gold_with_too_many_digits_to_tell_a_near_answer_from_it_is_unscored():
-    assert verdict_of("e^{100000}", r"e^{100000}+\pi") == "IE"
     assert verdict_of("e^{100000}", "5") == "WA"
 
 
@@ -130,8 +113,8 @@ def test_an_integer_costs_less_than_a_millisecond(quickest):
 
 def test_what_takes_too_long_is_a_wrong_answer_or_an_unscored_gold(monkeypatch):
     run("1", "2")
-    monkeypatch.setattr(math_task, "_CPU_S", 0.5)
-    monkeypatch.setattr(math_task, "_CPU_OF_GOLD_S", 0.5)
+    monkeypatch.setattr(worker, "_CPU_S", 0.5)
+    monkeypatch.setattr(worker, "_CPU_OF_GOLD_S", 0.5)
     endless = r"\sum_{k=1}^{9999}k!"
     verdict = run("7", endless)
     assert (verdict.verdict, "0.5 s of CPU time" in verdict.reason) == ("WA", True)

@@ -64,6 +64,7 @@ def test_nan_and_integers_beyond_64_bits_are_read(tmp_path):
         ("r.jsonl.gz", gzip.compress(LINES * 500, mtime=0)[:-20]),
         ("r.jsonl.gz", b"no gzip at all"),
         ("r.json", b'[{"a": 1}, {"a"'),
+        ("r.json", b"[" * 1_000_000),
         ("r.parquet", b"PAR1 no parquet PAR1"),
     ],
 )

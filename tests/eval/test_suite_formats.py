@@ -1,19 +1,23 @@
 """Public test formats become the one TestSuite; what cannot is refused with a reason."""
 
 import base64
+import gzip
+import itertools
 import json
 import os
 import pickle
 import pickletools
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.programs.formats import parse_suite, pickled_text, unpack_tests, with_checker
+from eval.programs.formats import joined, parse_suite, pickled_text, with_checker
 from eval.records import AssertCase, CallCase, StdinCase, TestSuite
 
+DATA = Path(__file__).parents[3] / "shared" / "data"
 STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))
 META = {"func_name": "f"}
 CALLS = (CallCase(args=(1, [2]), output=3), CallCase(args=(4, [5]), output=[6, 7]))
@@ -32,53 +36,50 @@ AS_LIST = [{"input": "1\n", "output": "2\n"}, {"input": "3\n", "output": "4\n"}]
 AS_PAIRS = {"inputs": ["1\n", "3\n"], "outputs": ["2\n", "4\n"]}
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        AS_LIST,
-        AS_PAIRS,
-        {"input": ["1\n", "3\n"], "output": ["2\n", "4\n"]},
-        json.dumps(AS_LIST),
-        json.dumps(AS_PAIRS),
-        [{**case, "testtype": "stdin"} for case in AS_LIST],
-        [{**case, "type": "stdin_stdout", "fn_name": None} for case in AS_LIST],
-        packed([{**case, "testtype": "stdin"} for case in AS_LIST]),
-        TestSuite(kind="stdin", cases=STDIN).model_dump(),
+STDIN_FORMS = [
+    AS_LIST,
+    AS_PAIRS,
+    {"input": ["1\n", "3\n"], "output": ["2\n", "4\n"]},
+    json.dumps(AS_LIST),
+    json.dumps(AS_PAIRS),
+    [{**case, "testtype": "stdin"} for case in AS_LIST],
+    [{**case, "type": "stdin_stdout", "fn_name": None} for case in AS_LIST],
+    packed([{**case, "testtype": "stdin"} for case in AS_LIST]),
+    TestSuite(kind="stdin", cases=STDIN).model_dump(),
+]
+CALL_FORMS = [
+    {"fn_name": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [3, [6, 7]], "pytest": None},
+    {"fn_name": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [[3], [[6, 7]]]},
+    {"entry_point": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [3, [6, 7]]},
+    {"kind": "call", "fn_name": "f", "cases": [call.model_dump() for call in CALLS]},
+    [  # DeepCoder keeps LiveCodeBench's metadata beside each test
+        {"input": "1\n[2]", "output": "3", "testtype": "functional", "metadata": META},
+        {"input": "4\n[5]", "output": "[6, 7]", "testtype": "functional", "metadata": META},
     ],
-)
-def test_stdin_tests_in_every_form_are_the_same_suite(value):
-    suite = parse_suite(value)
-    assert (suite.kind, suite.cases) == ("stdin", STDIN)
+    {"language": "python", "test_cases": FUNCTION_CALLS},
+    FUNCTION_CALLS,
+]
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "expected"),
     [
-        {"fn_name": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [3, [6, 7]], "pytest": None},
-        {"fn_name": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [[3], [[6, 7]]]},
-        {"entry_point": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [3, [6, 7]]},
-        {"kind": "call", "fn_name": "f", "cases": [call.model_dump() for call in CALLS]},
-        [  # DeepCoder keeps LiveCodeBench's metadata beside each test
-            {"input": "1\n[2]", "output": "3", "testtype": "functional", "metadata": META},
-            {"input": "4\n[5]", "output": "[6, 7]", "testtype": "functional", "metadata": META},
-        ],
-        {"language": "python", "test_cases": FUNCTION_CALLS},
-        FUNCTION_CALLS,
+        *((form, ("stdin", None, STDIN)) for form in STDIN_FORMS),
+        *((form, ("call", "f", CALLS)) for form in CALL_FORMS),
+        ({"inputs": [["1", "2"]], "outputs": [["3", "4"]]},
+         ("stdin", None, (StdinCase(input="1\n2", output="3\n4"),))),
     ],
-)
-def test_call_tests_in_every_form_are_the_same_suite(value):
+)  # fmt: skip
+def test_tests_in_every_form_are_the_same_suite(value, expected):
     suite = parse_suite(value)
-    assert (suite.kind, suite.fn_name, suite.cases) == ("call", "f", CALLS)
+    assert (suite.kind, suite.fn_name, suite.cases) == expected
 
 
 def test_the_source_names_the_function_where_its_tests_do_not():
     suite = parse_suite([{"args": [1, [2]], "output": 3}], fn_name="f")
     assert (suite.fn_name, suite.cases) == ("f", CALLS[:1])
-
-
-def test_lines_in_a_list_are_one_text():
-    suite = parse_suite({"inputs": [["1", "2"]], "outputs": [["3", "4"]]})
-    assert suite.cases == (StdinCase(input="1\n2", output="3\n4"),)
+    with pytest.raises(ValueError, match="without testtype are ambiguous"):
+        parse_suite([{"input": "a = 1", "output": "2"}], fn_name="Solution().f")
 
 
 def test_each_assert_of_a_check_function_is_one_case():
@@ -88,8 +89,7 @@ def test_each_assert_of_a_check_function_is_one_case():
         "    assert candidate(\n        n = 2) == 3, 'two'\n"
     )
     suite = parse_suite(source, fn_name="Solution().f")
-    assert suite.kind == "assert"
-    assert suite.fn_name == "Solution().f"
+    assert (suite.kind, suite.fn_name) == ("assert", "Solution().f")
     assert suite.cases == (
         AssertCase(code="assert candidate(n = 1) == 2"),
         AssertCase(code="assert candidate(\n    n = 2) == 3, 'two'"),
@@ -113,14 +113,6 @@ def test_what_the_asserts_need_from_around_them_comes_along():
         exec(case.model_dump()["code"], program)
         with pytest.raises(AssertionError):
             exec(case.model_dump()["code"], {"candidate": lambda _: 0})
-
-
-def test_a_list_of_asserts_is_an_assert_suite():
-    suite = parse_suite(["assert f(1) == 2", "assert f(2) == 3"])
-    assert [c.model_dump() for c in suite.cases] == [
-        {"code": "assert f(1) == 2"},
-        {"code": "assert f(2) == 3"},
-    ]
 
 
 def test_limits_come_from_the_source_unless_the_suite_names_them():
@@ -150,18 +142,13 @@ def test_limits_come_from_the_source_unless_the_suite_names_them():
         ([{"input": "1\nx", "output": "2", "testtype": "functional"}], "'x' is no JSON value"),
         (base64.b64encode(b"whatever").decode(), "packed tests cannot be read"),
         (base64.b64encode(zlib.compress(b"x" * 100)[:10]).decode(), "packed tests cannot be read"),
-        ({"pytest": "def test_f(): ..."}, "pytest cannot be run one by one"),
+        ({"pytest": "def test_f(): ..."}, "no known form"),
         ('{"inputs": [' + "7" * 5000 + '], "outputs": [1]}', "tests cannot be read: Exceeds"),
     ],
 )
 def test_unusable_tests_are_refused_with_a_reason(value, reason):
     with pytest.raises(ValueError, match=reason):
         parse_suite(value)
-
-
-def test_examples_in_mixed_notations_are_refused():
-    with pytest.raises(ValueError, match="without testtype are ambiguous"):
-        parse_suite([{"input": "a = 1", "output": "2"}], fn_name="Solution().f")
 
 
 class Evil:
@@ -194,16 +181,6 @@ def test_texts_of_every_length_are_read_and_a_memo_index_claims_no_memory():
     assert pickled_text(b"\x80\x04X\x01\x00\x00\x00ar\xff\xff\xff\x7f.") == "a"
 
 
-def test_a_text_that_is_not_base64_is_something_else():
-    assert unpack_tests("def check(candidate): ...") is None
-
-
-def test_the_setup_of_mbpp_stands_before_every_assertion():
-    suite = parse_suite(["assert f(root)", "assert not f(0)"], setup="root = 1\r\n")
-    codes = [c.model_dump()["code"] for c in suite.cases]
-    assert codes == ["root = 1\nassert f(root)", "root = 1\nassert not f(0)"]
-
-
 def test_only_a_line_break_of_json_separates_the_arguments_of_a_call():
     text = "a\u2028b\x85c"
     case = {"input": f'"{text}"\r\n[2]\n', "output": "3", "testtype": "functional"}
@@ -224,68 +201,50 @@ def test_the_exchange_of_names_comes_after_the_docstring_of_a_checker():
 
 
 def test_a_checker_judges_programs_and_nothing_else():
-    suite = parse_suite(AS_LIST)
-    checked = with_checker(suite, "print(1)")
+    checked = with_checker(parse_suite(AS_LIST), "print(1)")
     assert checked.kind == "checker"
-    assert [(c.model_dump()["input"], c.model_dump()["output"]) for c in checked.cases] == [
-        (case.input, case.output) for case in STDIN
-    ]
+    kept = [StdinCase(**c.model_dump(exclude={"checker"})) for c in checked.cases]
+    assert kept == list(STDIN)
     with pytest.raises(ValueError, match="the checker is no Python program"):
-        with_checker(suite, "int main() {}")
+        with_checker(parse_suite(AS_LIST), "int main() {}")
     with pytest.raises(ValueError, match="a checker cannot judge call tests"):
-        with_checker(parse_suite({"fn_name": "f", "inputs": [[1]], "outputs": [2]}), "print(1)")
+        with_checker(parse_suite(FUNCTION_CALLS), "print(1)")
 
 
-PLUS = {
-    "task_id": 3,
-    "prompt": '"""Halve a number."""\n',
-    "entry_point": "half",
-    "canonical_solution": "\ndef half(n):\n    return n / 2\n",
-    "base_input": [[4], [1]],
-    "plus_input": [[3]],
-    "atol": 0,
-    "contract": "",
-}
-
-
-def passes(code: str, candidate) -> bool:
-    try:
-        exec(code, {"candidate": candidate})
-    except AssertionError:
-        return False
-    return True
-
-
-def test_every_input_is_a_case_that_the_reference_decides():
-    suite = parse_suite(PLUS)
-    codes = [c.model_dump()["code"] for c in suite.cases]
-    assert (suite.kind, suite.fn_name, len(codes)) == ("assert", "half", 3)
-    assert all(passes(code, lambda n: n / 2) for code in codes)
-    assert not any(passes(code, lambda n: n) for code in codes)
-
-
-def test_fractions_may_differ_by_the_tolerance_and_whole_numbers_may_not():
-    code = parse_suite({**PLUS, "base_input": [[3]], "plus_input": [], "atol": 0.1}).cases[0]
-    close = code.model_dump()["code"]
-    assert passes(close, lambda _: 1.55)
-    assert not passes(close, lambda _: 1.7)
-    whole = {**PLUS, "canonical_solution": "def half(n):\n    return n // 2\n", "atol": 0.9}
-    assert not passes(parse_suite(whole).cases[0].model_dump()["code"], lambda _: 1)
-
-
-def test_humanevals_solution_goes_on_where_its_prompt_stops():
-    row = {**PLUS, "prompt": "def half(n):\n", "canonical_solution": "    return n / 2\n"}
-    assert passes(parse_suite(row).cases[0].model_dump()["code"], lambda n: n / 2)
-
-
+@pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data")
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("name", "field", "fn_field", "kind", "step", "count"),
     [
-        ({"canonical_solution": "x = 1"}, "does not define half"),
-        ({"base_input": [], "plus_input": None}, "lists of argument lists"),
-        ({"base_input": [4]}, "lists of argument lists"),
+        ("leetcode/v0.2.0_train", "test", "entry_point", "assert", 10, None),
+        ("leetcode/v0.3.1_test", "test", "entry_point", "assert", 10,
+         lambda tests: tests.count("assert candidate(")),
+        ("mbpp/mbpp", "test_list", "", "assert", 1, len),
+        ("rllm_code/codeforces_test", "tests", "", "stdin", 1, len),
+        ("kodsport/problems", "tests", "", "stdin", 1, len),
     ],
-)
-def test_a_row_that_cannot_test_is_refused(change, reason):
-    with pytest.raises(ValueError, match=reason):
-        parse_suite({**PLUS, **change})
+)  # fmt: skip
+def test_every_row_of_a_published_dataset_is_a_suite(name, field, fn_field, kind, step, count):
+    for row in published(name, step):
+        suite = parse_suite(row[field], fn_name=row.get(fn_field, ""))
+        assert (suite.kind, suite.fn_name or "") == (kind, row.get(fn_field, ""))
+        assert len(suite.cases) == count(row[field]) if count else suite.cases
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data")
+def test_tests_that_need_functions_of_their_prompt_are_refused_and_more_tests_join():
+    refused: dict[str, str] = {}
+    for row in published("humaneval/test", 1):
+        try:
+            assert parse_suite(row["test"], fn_name=row["entry_point"]).cases
+        except ValueError as error:
+            refused[row["task_id"]] = str(error).split()[2]
+    names = {"32": "poly,", "38": "encode_cyclic,", "50": "encode_shift,"}
+    assert refused == {f"HumanEval/{number}": name for number, name in names.items()}
+    more = next(r for r in published("mbpp/mbpp", 1) if r["challenge_test_list"])
+    suites = [parse_suite(more[name]) for name in ("test_list", "challenge_test_list")]
+    assert len(joined(suites).cases) == len(more["test_list"]) + len(more["challenge_test_list"])
+
+
+def published(name: str, step: int) -> list[dict]:
+    with gzip.open(DATA / f"{name}.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in itertools.islice(file, None, None, step)]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from configs.settings.judging import JudgeSettings
-from eval.programs.verify import CodeVerdict, TestsBroken, judge_program
-from eval.records import TestSuite
+from eval.programs.verify import CodeVerdict, NamedCall, TestsBroken, as_call, judge_program
+from eval.records import AssertCase, CallCase, TestSuite
 
 ADD = "a, b = map(int, input().split())\nprint(a + b)\n"
 
@@ -75,11 +75,13 @@ def test_memory_is_limited_by_the_problem(verdict):
     assert verdict(program, **stdin(("", "7"), memory_mb=500)).verdict == "AC"
 
 
-def test_three_time_outs_in_a_row_can_end_the_judgement(verdict):
+def test_time_outs_in_a_row_or_the_first_failure_can_end_the_judgement(verdict):
     tests = stdin(*[("", "")] * 50, time_limit_s=0.1)
     result = verdict("while True: pass", JudgeSettings(stop_after_timeouts=3), **tests)
     assert (result.verdict, result.passed, result.total) == ("TLE", 0, 50)
     assert "47 tests not run" in result.reason
+    assert verdict("print(30)", **SUMS).passed == 1
+    assert verdict("print(30)", JudgeSettings(stop_at_first_failure=True), **SUMS).passed == 0
 
 
 def test_every_test_runs_unless_told_otherwise(verdict):
@@ -87,7 +89,6 @@ def test_every_test_runs_unless_told_otherwise(verdict):
     tests = stdin(*[(str(i), "ok") for i in range(8)], time_limit_s=0.1)
     everything = verdict(slow_four_times, **tests)
     assert (everything.verdict, everything.passed, everything.total) == ("TLE", 4, 8)
-    assert verdict(slow_four_times, JudgeSettings(stop_after_timeouts=3), **tests).passed == 0
 
 
 def test_line_breaks_can_count_as_spaces(verdict):
@@ -96,13 +97,6 @@ def test_line_breaks_can_count_as_spaces(verdict):
     tokens = JudgeSettings(comparator="tokens")
     assert verdict("print(1, 2, 3)", tokens, **tests).verdict == "AC"
     assert verdict("print(1, 2, 3, 4)", tokens, **tests).verdict == "WA"
-
-
-def test_the_first_failure_can_end_the_judgement(verdict):
-    settings = JudgeSettings(stop_at_first_failure=True)
-    result = verdict("print(30)", settings, **SUMS)
-    assert (result.passed, result.total) == (0, 3)
-    assert verdict("print(30)", **SUMS).passed == 1
 
 
 def test_no_tests_is_not_a_pass(verdict):
@@ -157,6 +151,58 @@ def test_what_only_exists_in_the_tests_cannot_reach_the_program(verdict):
         verdict("def f(kind, x): return kind(x)", **asserts("assert f(lambda text: 3, 'x') == 3"))
 
 
+def call_of(code: str, fn_name: str | None = "f") -> NamedCall | None:
+    return as_call(AssertCase(code=code), fn_name)
+
+
+@pytest.mark.parametrize(
+    ("code", "args", "output"),
+    [
+        ("assert f(1) == 2", (1,), 2),
+        ("assert candidate([1, 2], 'x') == -0.5", ([1, 2], "x"), -0.5),
+        ("assert Solution().f({'a': 1}) == 'yes', 'message'", ({"a": 1},), "yes"),
+        ("assert f() == None", (), None),
+    ],
+)
+def test_an_assertion_of_one_call_and_its_result_is_a_call(code, args, output):
+    assert call_of(code) == NamedCall("f", CallCase(args=args, output=output))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "assert f(1) == [2]",  # a tuple could not be told from a list
+        "assert f((1, 2)) == 3",
+        "assert f({1}) == 3",
+        "assert f({1: 2}) == 3",
+        "assert f(x) == 3",
+        "assert f(1) != 3",
+        "assert f(1)",
+        "assert f(1) == f(2)",
+        "assert f(1) == 1 + 1",
+        "assert abs(f(1)) == 2 < 3",
+        "assert f(*[1]) == 2",
+        "assert f(**{'a': 1}) == 2",
+        "assert f.g(1) == 2",
+        "assert len(f(1)) == 2",
+        "x = f(1)\nassert x == 2",
+        "assert f(1) ==",
+        "assert f(" + "[" * 5000 + "]" * 5000 + ") == 1",
+        "assert f(1) == 2\nassert f(2) == 3",
+        "\0",
+    ],
+)
+def test_anything_else_stays_an_assertion(code):
+    assert call_of(code) is None
+
+
+def test_keywords_keep_their_names_and_candidate_needs_one():
+    named = NamedCall("f", CallCase(args=(2, 1), output=3), ("b", "a"))
+    assert call_of("assert f(b=2, a=1) == 3") == named
+    assert call_of("assert candidate(1) == 2", None) is None
+    assert call_of("assert g(1) == 2", None) is not None
+
+
 CHECKER = """
 import sys
 given, output, answer = (open(path).read().split() for path in sys.argv[1:4])
@@ -185,18 +231,14 @@ def test_a_checker_accepts_any_right_answer(verdict, program, checker, expected)
 
 
 @pytest.mark.parametrize("failure", ["sys.exit(3)", "exec('while True: pass')"])
-def test_an_output_that_breaks_the_checker_is_wrong(verdict, failure):
+def test_an_output_that_breaks_the_checker_is_wrong_and_its_own_failure_nobodys(verdict, failure):
     checker = f"import sys\nif open('output.txt').read() != '3\\n': {failure}"
     case = {"input": "9\n", "output": "3\n", "checker": checker}
     assert verdict("print(3)", kind="checker", cases=[case]).verdict == "AC"
     suite = {"kind": "checker", "cases": [case], "time_limit_s": 0.5}
     assert verdict("print('x')", **suite).verdict == "WA"
-
-
-def test_a_checker_that_fails_by_itself_is_not_the_programs_fault(verdict):
-    case = {"input": "", "output": "", "checker": "import sys; sys.exit(3)"}
     with pytest.raises(TestsBroken, match="checker"):
-        verdict("print(3)", kind="checker", cases=[case])
+        verdict("print('x')", **suite | {"cases": [case | {"output": "x"}]})
 
 
 # Legitimate ways to read, write and return: a program, the `function` that tests call if they call

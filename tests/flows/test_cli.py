@@ -133,9 +133,3 @@ def test_a_run_without_servers_says_what_to_do(
 ) -> None:
     assert main(["run", profile]) == 1
     assert capsys.readouterr().err == "the servers are not up: run `klear up` first\n"
-
-
-def test_down_without_servers_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["down"]) == 0
-    assert capsys.readouterr().out == "nothing is running\n"
-    assert not (tmp_path / "home").exists()

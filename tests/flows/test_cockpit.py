@@ -10,25 +10,19 @@ import signal
 import time
 import urllib.error
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from home import PATIENCE_S, ZOMBIE_MINUTES, Home, computed, eventually
 
-from flows.servers.registration import CRASH_SILENT, NOTIFY
+from flows.forms.registration import CRASH_SILENT, NOTIFY
 
 MINUTE = 60
 
 
 @pytest.fixture(scope="module")
 def dead(cockpit: Home, first: str) -> str:
-    """A run from the command line that was killed: nobody tells Prefect. Its flow run's id.
-
-    Beside it a sign of life of the first run arrives late; the automation sees both in minutes.
-    """
-    _beats_late(cockpit, _of_first(cockpit))
+    """A run from the command line that was killed: nobody tells Prefect. Its flow run's id."""
     process = cockpit.start("--seed", "9")
     assert eventually(lambda: cockpit.named("small-seed9"))
     (run,) = cockpit.named("small-seed9")
@@ -40,18 +34,6 @@ def dead(cockpit: Home, first: str) -> str:
     for ledger in (cockpit.store / ".runs").glob("*.json"):
         ledger.unlink()  # from it the next start would know, before the automation does
     return run["id"]
-
-
-def _of_first(cockpit: Home) -> str:
-    return min(cockpit.named("small-seed0"), key=lambda run: run["created"])["id"]
-
-
-def _beats_late(cockpit: Home, run: str) -> None:
-    """A sign of life that arrives after the end, as after an outage."""
-    resource = {"prefect.resource.id": f"prefect.flow-run.{run}"}
-    now = datetime.now(UTC).isoformat()
-    beat = {"event": "prefect.flow-run.heartbeat", "resource": resource, "occurred": now}
-    cockpit.call("events", [{**beat, "id": str(uuid4())}])
 
 
 def test_a_stage_from_its_form_finds_what_the_command_line_made(cockpit: Home, first: str) -> None:
@@ -165,19 +147,6 @@ def test_a_run_without_a_sign_of_life_is_marked_crashed(cockpit: Home, dead: str
     assert f"no sign of life for {ZOMBIE_MINUTES} minutes" in state["message"]
     names = {a["name"] for a in cockpit.call("automations/filter", {})}
     assert names == {CRASH_SILENT, NOTIFY}
-
-
-@pytest.mark.system
-def test_a_sign_of_life_that_arrives_after_the_end_changes_no_state(
-    cockpit: Home, dead: str
-) -> None:
-    run = _of_first(cockpit)
-    concerns = {"related": {"id": [f"prefect.flow-run.{run}"]}}
-    asked = {"filter": {"event": {"name": ["prefect.automation.action.failed"]}, **concerns}}
-    assert eventually(lambda: cockpit.call("events/filter", asked)["events"])
-    (refused,) = cockpit.call("events/filter", asked)["events"]
-    assert "already in terminal state COMPLETED" in refused["payload"]["reason"]
-    assert cockpit.flow_run(run)["state_name"] == "Completed"
 
 
 @pytest.mark.system

@@ -3,16 +3,19 @@
 import gzip
 import json
 import resource
+import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from eval import row_files
 from eval.tables import read_table
-from flows.cli.decontaminate import benchmark_names
+from flows.cli.decontaminate import LONGEST_ROWS, benchmark_names, filter_rows
 from flows.cli.main import main
-from tasks.data.overlaps.overlaps import LONGEST_TEXT, Hit
+from tasks.data.overlaps import LONGEST_TEXT, Hit
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
 
@@ -61,6 +64,13 @@ def test_rows_keep_every_field_and_the_rejected_ones_say_why(tmp_path: Path, ben
     }  # fmt: skip
 
 
+def test_the_folder_may_lie_on_another_disk(tmp_path: Path, bench: Path):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        (tmp_path / "out").symlink_to(folder)
+        assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}), bench) == 0
+        assert lines(Path(folder, "kept.jsonl")) == [{"prompt": "x"}]
+
+
 def test_kept_lines_are_the_bytes_they_were(tmp_path: Path, bench: Path):
     text = b'{"prompt" : "x",  "big": 123456789012345678901234567890, "f": 1.0, "n": NaN}'
     assert command(written(tmp_path / "in.jsonl.gz", text, b"", text), bench) == 0
@@ -78,10 +88,9 @@ def test_lines_that_are_no_utf8_no_json_or_no_text_are_counted_rejects(
     assert lines(tmp_path / "out/kept.jsonl") == [{"prompt": "fine"}]
     rejected = lines(tmp_path / "out/rejected.jsonl")
     reasons = [row["reason"] for row in rejected]
-    assert [r.split(":")[0] for r in reasons[:-1]] == [f"line {n}" for n in range(2, 11)]
+    assert [r.split(":")[0] for r in reasons[:-1]] == [f"row {n}" for n in range(2, 11)]
     assert rejected[0]["line"] == bad[0].decode()
-    assert "line 6: field 'prompt' is NoneType, not text" in reasons
-    assert "line 10: no field 'prompt'" in reasons
+    assert "row 6: field 'prompt' is NoneType, not text" in reasons
     assert "9-gram of bench item 1" in reasons[-1]
     assert "9 of the rejected are malformed" in capsys.readouterr().out
 
@@ -91,6 +100,7 @@ def test_parquet_keeps_schema_and_columns(tmp_path: Path, bench: Path):
         {
             "question": ["What is 2+2?", ITEM, None],
             "reason": pa.array([1, 2, 3], pa.int16()),
+            "decontaminate_reason": ["", "", ""],
             "nested": [[{"a": 1}], [], None],
         }
     )
@@ -99,16 +109,21 @@ def test_parquet_keeps_schema_and_columns(tmp_path: Path, bench: Path):
     assert pq.read_table(tmp_path / "out/kept.parquet").equals(table.slice(0, 1))
     rejected = pq.read_table(tmp_path / "out/rejected.parquet")
     assert rejected.select(table.column_names).equals(table.slice(1, 2))
-    shared, malformed = rejected.column("decontaminate_reason").to_pylist()
+    shared, malformed = rejected.column("decontaminate_decontaminate_reason").to_pylist()
     assert "9-gram of bench item 1" in shared
-    assert malformed == "row 3: field 'question' is NoneType, not text"
+    assert malformed == "row 3: field 'question' is missing"
+    row = {"prompt": ITEM, "reason": 1, "decontaminate_reason": 2}
+    assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}, row), bench) == 0
+    (rejected,) = lines(tmp_path / "out/rejected.jsonl")
+    assert rejected.pop("decontaminate_decontaminate_reason") == shared
+    assert rejected == row
 
 
 def test_parquet_text_that_is_no_utf8_is_a_counted_reject(tmp_path: Path, bench: Path, capsys):
     bytes_ = pa.array([b"fine", b"caf\xe9", None, ITEM.encode(), b"\xed\xa0\x80"], pa.binary())
     as_text = pa.Array.from_buffers(pa.string(), 5, bytes_.buffers())
     for column in (bytes_, as_text):
-        assert command(parquet(tmp_path, column), bench) == 0
+        assert command(parquet(tmp_path, column, id=column), bench) == 0
         kept = pq.read_table(tmp_path / "out/kept.parquet").column(0).cast(pa.binary())
         assert kept.to_pylist() == [b"fine"]
         reasons = pq.read_table(tmp_path / "out/rejected.parquet").column("reason").to_pylist()
@@ -141,18 +156,6 @@ def test_ids_of_any_kind_are_read_and_may_repeat(tmp_path: Path, bench: Path):
     assert [(h.row_number, h.row_id) for h in hits] == [(2, "1"), (3, "3")]
 
 
-def test_items_that_repeat_an_id_are_told_apart_and_empty_ones_counted(tmp_path: Path, capsys):
-    other = "Nine knights stand on a small board, so how do they move?"
-    bench = written(
-        tmp_path / "bench.jsonl", {"id": "x", "problem": ITEM}, {"id": "x", "problem": other},
-        {"problem": ""},
-    )  # fmt: skip
-    assert command(written(tmp_path / "in.jsonl", {"prompt": other}), bench) == 0
-    (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
-    assert hit.item_id == "x (row 2)"
-    assert "1 items hold no words" in capsys.readouterr().out
-
-
 def test_min_coverage_and_n_and_normalisation_reach_the_rule(tmp_path: Path, bench: Path):
     source = written(tmp_path / "in.jsonl", {"prompt": "how many ways are THERE, to place"})
 
@@ -173,7 +176,7 @@ def test_min_coverage_and_n_and_normalisation_reach_the_rule(tmp_path: Path, ben
         (["--n", "0"], "n: 0 should be greater than or equal to 1"),
         (["--min-coverage", "2"], "min_coverage: 2.0 should be less than or equal to 1"),
         (["--normalize", "words"], "'words' is none of alnum, whitespace"),
-        (["--text-field", "body"], "has no field 'body'; it has: prompt, id; choose one by"),
+        (["--text-field", "body"], "has a text in 'body'; name another field by --text-field"),
     ],
 )
 def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
@@ -186,12 +189,11 @@ def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("column", "kind"), [(pa.array([1]), "int64"), (pa.array([["a"]]), "list<")]
-)
-def test_a_column_that_holds_no_text_is_wrong_usage(tmp_path, bench, capsys, column, kind):
-    assert command(parquet(tmp_path, column), bench) == 2
-    assert f"field 'prompt' holds {kind}" in capsys.readouterr().err
+def test_a_column_that_is_missing_or_holds_no_text_is_wrong_usage(tmp_path, bench, capsys):
+    assert command(parquet(tmp_path, pa.array([1])), bench) == 2
+    assert "a column of int64 holds no text" in capsys.readouterr().err
+    assert command(parquet(tmp_path, pa.array(["a"])), bench, "--text-field", "body") == 2
+    assert "has no field 'body'; it has: prompt; choose one by" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -226,16 +228,13 @@ def test_a_damaged_file_fails_by_its_name_and_leaves_earlier_results(
     torn = written(tmp_path / "torn.jsonl.gz", *[{"prompt": str(i) * 99} for i in range(999)])
     torn.write_bytes(torn.read_bytes()[:-50])
     assert command(torn, bench) == 1
-    assert "torn.jsonl.gz is damaged after line" in capsys.readouterr().err
+    assert "torn.jsonl.gz is damaged after row" in capsys.readouterr().err
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
 
 
-def test_results_replace_those_of_an_earlier_run_on_another_format(
-    tmp_path: Path, bench: Path, capsys
-):
+def test_results_replace_those_of_an_earlier_run_on_another_format(tmp_path: Path, bench: Path):
     out = tmp_path / "out"
     assert command(parquet(tmp_path, pa.array([], pa.string())), bench) == 0
-    assert "holds no rows" in capsys.readouterr().out
     assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}), bench) == 0
     assert not list(out.glob("kept.parquet"))
     assert main(["decontaminate", f"{out}/kept.jsonl", "--against", str(bench), "--out", str(out)])
@@ -256,6 +255,31 @@ def test_a_row_of_50_megabytes_passes_in_bounded_memory(tmp_path: Path, bench: P
     assert len(hit.row) == LONGEST_TEXT
 
 
-def test_a_benchmark_is_named_by_its_file_or_its_folder(tmp_path: Path):
-    paths = [tmp_path / p for p in ("aime24/test.jsonl.gz", "b/lcb.jsonl", "x/q.json", "y/q.json")]
-    assert benchmark_names(paths) == ["aime24", "lcb", "x/q", "y/q"]
+def test_a_dictionary_that_unfolds_is_read_in_small_batches(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(row_files, "LARGEST_BATCH", 4_000)
+    source, sizes = parquet(tmp_path, pa.array(["x" * 1_000] * 2_000)), Counter[int]()
+
+    def decide(rows: pa.RecordBatch) -> tuple[dict[int, str], list[int]]:
+        sizes[len(rows)] += 1
+        return {}, []
+
+    assert filter_rows(source, "prompt", decide, tmp_path)["kept"] == 2_000
+    assert max(sizes) <= 4 * LONGEST_ROWS
+
+
+def test_a_benchmark_is_named_by_its_file_or_its_folder_and_never_as_another(tmp_path: Path):
+    names = {
+        "aime24/test.jsonl.gz": "aime24", "b/lcb.jsonl": "lcb", "c/aime.jsonl": "c/aime",
+        "d/aime.jsonl": "d/aime",
+    }  # fmt: skip
+    assert benchmark_names([tmp_path / p for p in names]) == list(names.values())
+    alike = [tmp_path / p / "aime.jsonl" for p in ("x/a", "y/a")]
+    assert benchmark_names(alike) == list(map(str, alike))
+
+
+def test_a_benchmark_item_whose_id_repeats_is_named_by_its_row(tmp_path: Path):
+    items = [{"id": "a", "problem": "something else"}, {"id": "a", "problem": ITEM}]
+    bench = written(tmp_path / "bench.jsonl", *items)
+    assert command(written(tmp_path / "in.jsonl", {"prompt": ITEM}), bench) == 0
+    (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
+    assert hit.item_id == "a (row 2)"

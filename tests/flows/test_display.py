@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from flows.cli import display
-from flows.cli.display import Terminal
+from flows.cli import run
+from flows.cli.run import Terminal
 
 
 def shown(terminal: bool = False) -> tuple[Terminal, io.StringIO]:
@@ -32,7 +32,7 @@ def test_each_stage_ends_in_one_line_with_its_outcome_and_figures() -> None:
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run.time, "monotonic", lambda: now[0])
     screen, out = shown()
     screen.started("sft", "new")
     for second in range(0, 65):
@@ -40,20 +40,3 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch) -> None
         screen.progress("sft", second, 100, "loss 1.0")
     progress = [line for line in out.getvalue().splitlines() if "/100" in line]
     assert [line.split()[1] for line in progress] == ["30/100", "60/100"]
-
-
-def test_stages_beside_each_other_have_a_bar_and_a_line_each(monkeypatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
-    screen, out = shown()
-    screen.started("a sft", "new")
-    screen.started("b sft", "new")
-    now[0] = display.SECONDS_BETWEEN_LINES
-    screen.progress("a sft", 1, 4, "")
-    screen.progress("b sft", 3, 4, "")
-    screen.finished("a sft", "computed", 1.0, {})
-    screen.progress("b sft", 4, 4, "")  # too soon for another line
-    assert [task.description for task in screen._bars.tasks] == ["b sft"]
-    assert screen._bars.tasks[0].completed == 4
-    counts = [line.split() for line in out.getvalue().splitlines() if "/4" in line]
-    assert counts == [["a", "sft", "1/4"], ["b", "sft", "3/4"]]

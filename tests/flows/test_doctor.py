@@ -5,7 +5,7 @@ A Ray cluster that is there is asked in tests/cluster/test_busy_cluster.py.
 
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,63 +17,54 @@ from pydantic import SecretStr
 
 from configs.machine import Machine
 from flows.servers import doctor
-from flows.servers.doctor import (
-    ask,
-    check_database,
-    check_disk,
-    check_gpu,
-    check_server,
-    check_versions,
-)
+from flows.servers.doctor import Trouble, ask, disk, gpu, server, versions
 from tasks.store.shared import ObjectStore
 
 
-def installed(**versions: str):
-    def find(name: str) -> str:
-        if name not in versions:
-            raise PackageNotFoundError(name)
-        return versions[name]
-
-    return find
-
-
-def test_every_version_that_differs_is_named_with_the_fix(tmp_path: Path) -> None:
+def test_every_version_that_differs_is_named_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     lock = tmp_path / "requirements-cpu.lock"
     lock.write_text(
         "# comment\n--extra-index-url https://example.org\ntorch==2.13.0+cpu\ntrl==1.16.0 ; a\n"
         "ray[default]==2.60 \\\n    --hash=sha256:abc\nmlflow==3.17.2\n"
     )
-    right = {"trl": "1.16.0", "mlflow": "3.17.2", "ray": "2.60"}
-    assert check_versions(lock, installed(torch="2.13.0+cpu", **right)).ok
-    check = check_versions(lock, installed(torch="2.13.0+cu130", mlflow="3.17.2", ray="2.61"))
-    assert not check.ok
-    assert "torch is 2.13.0+cu130 (locked: 2.13.0+cpu)" in check.detail
-    assert "trl is missing (locked: 1.16.0); ray is 2.61 (locked: 2.60)" in check.detail
-    assert "mlflow" not in check.detail
-    assert "pip install --no-deps -r requirements-cpu.lock" in check.detail
+    installed = {"torch": "2.13.0+cpu", "trl": "1.16.0", "mlflow": "3.17.2", "ray": "2.60"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(doctor, "lock_file", lambda: lock)
+    monkeypatch.setattr(doctor, "version", version)
+    assert versions().startswith("as in requirements-cpu.lock")
+    installed |= {"torch": "2.13.0+cu130", "ray": "2.61"}
+    del installed["trl"]
+    with pytest.raises(Trouble) as caught:
+        versions()
+    assert str(caught.value) == (
+        "torch is 2.13.0+cu130 (locked: 2.13.0+cpu); trl is missing (locked: 1.16.0); "
+        "ray is 2.61 (locked: 2.60); fix: pip install --no-deps -r requirements-cpu.lock"
+    )
 
 
-def test_a_taken_port_names_the_variable_and_a_free_one_who_may_come(tmp_path: Path) -> None:
+def test_a_taken_port_names_the_variable_and_a_free_one_is_good(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         machine = Machine(home=tmp_path, prefect_port=port, mlflow_port=free_ports(1)[0])
-        taken, free = (check_server(machine, name) for name in ("prefect", "mlflow"))
-    assert not taken.ok
-    assert f"port {port} is in use" in taken.detail
-    assert "KLEAR_PREFECT_PORT" in taken.detail
-    assert free.ok
-    assert "no password" in free.detail
+        with pytest.raises(Trouble, match=f"port {port} is in use: set KLEAR_PREFECT_PORT"):
+            server(machine, "prefect")
+        assert "is free" in server(machine, "mlflow")
 
 
-@pytest.mark.parametrize(("free_gb", "good"), [(1, False), (50, True)])
-def test_little_disk_space_is_bad(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_gb: int, good: bool
-) -> None:
-    usage = SimpleNamespace(free=free_gb * 10**9)
+def test_little_disk_space_is_bad(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = SimpleNamespace(free=50e9)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)
-    check = check_disk(tmp_path / "not" / "yet" / "there")
-    assert check.ok is good
-    assert f"{free_gb} GB free at {tmp_path}" in check.detail
+    assert disk(tmp_path / "not" / "yet" / "there") == f"50 GB free at {tmp_path}"
+    usage.free = 1e9
+    with pytest.raises(Trouble, match=f"1 GB free at {tmp_path}; 5 GB are needed"):
+        disk(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -93,27 +84,45 @@ def test_a_gpu_needs_a_driver_and_a_torch_that_can_use_it(
         (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
     monkeypatch.setattr(doctor, "lock_file", lambda: Path(f"requirements-{lock}.lock"))
-    check = check_gpu()
-    assert check.ok is good
-    assert said in check.detail
+    if good:
+        assert said in gpu()
+    else:
+        with pytest.raises(Trouble, match=said):
+            gpu()
 
 
 def test_one_bad_check_fails_the_whole(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for good in (True, False):
-        found = [doctor.Check("disk", good, "1 GB"), doctor.Check("memory", True, "plenty")]
+    def bad() -> str:
+        raise Trouble("1 GB")
+
+    for last, code in ((lambda: "50 GB", 0), (bad, 1)):
+        found = [("memory", lambda: "plenty"), ("disk", last)]
         monkeypatch.setattr(doctor, "checks", lambda _, found=found: iter(found))
-        assert doctor.doctor(Machine(home=tmp_path)) == (0 if good else 1)
-    assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["✓", "✓", "✗", "✓"]
+        assert doctor.doctor() == code
+    assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["✓", "✓", "✓", "✗"]
 
 
 def test_a_database_that_is_away_is_bad_and_its_password_stays_out(tmp_path: Path) -> None:
-    address = SecretStr(f"postgresql://me:word-of-the-database@127.0.0.1:{free_ports(1)[0]}")
-    check = check_database(Machine(home=tmp_path, database=address), "prefect")
-    assert not check.ok
-    assert "refused" in check.detail
-    assert "word-of-the-database" not in str(check)
+    mine, theirs = free_ports(2)
+    address = SecretStr(f"postgresql://me:word-of-the-database@127.0.0.1:{theirs}")
+    with pytest.raises(Trouble, match="refused") as caught:
+        server(Machine(home=tmp_path, prefect_port=mine, database=address), "prefect")
+    assert "word-of-the-database" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("what", "good"), [("database", True), ("role", False)])
+def test_a_missing_database_is_made_later_and_a_missing_role_is_bad(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str, good: bool
+) -> None:
+    address = SecretStr("postgresql://me@127.0.0.1")
+    machine = Machine(home=tmp_path, prefect_port=free_ports(1)[0], database=address)
+    assert machine.postgres
+    said = f'FATAL: {what} "{machine.postgres.database("prefect")}" does not exist'
+    monkeypatch.setattr(doctor, "database_trouble", lambda *_: said)
+    with nullcontext() if good else pytest.raises(Trouble, match="role"):
+        assert "is free" in server(machine, "prefect")
 
 
 @pytest.fixture
@@ -134,13 +143,11 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_store_that_takes_results_is_good_and_left_as_it_was(bucket: None) -> None:
-    check = ask("store", "s3://there/results")
-    assert str(check) == "✓ store      s3://there/results: written, read, removed"
+    said = ask("store", "s3://there/results")
+    assert said.strip() == "s3://there/results: written, read, removed"
     assert ObjectStore("s3://there").names() == []
-    check = ask("store", "s3://misspelt/results")
-    assert not check.ok
-    assert "misspelt" in check.detail
-    assert "check KLEAR_STORE" in check.detail
+    with pytest.raises(Trouble, match=r"(?s)misspelt.*check KLEAR_STORE"):
+        ask("store", "s3://misspelt/results")
 
 
 def test_a_store_that_does_not_answer_is_given_up_and_its_keys_stay_out(
@@ -148,15 +155,13 @@ def test_a_store_that_does_not_answer_is_given_up_and_its_keys_stay_out(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{free_ports(1)[0]}")
     monkeypatch.setitem(doctor.SECONDS, "store", 8.0)
-    check = ask("store", "s3://there")
-    assert not check.ok
-    assert "AWS_ENDPOINT_URL_S3" in check.detail
-    assert "word-of-the-store" not in check.detail
+    with pytest.raises(Trouble, match="AWS_ENDPOINT_URL_S3") as caught:
+        ask("store", "s3://there")
+    assert "word-of-the-store" not in str(caught.value)
 
 
 def test_a_cluster_that_is_not_there_is_bad_with_the_command_that_starts_a_node() -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    check = ask("ray", address)
-    assert not check.ok
-    assert check.detail.startswith(f"{address}: ")
-    assert "ray start --address=HOST:PORT" in check.detail
+    with pytest.raises(Trouble, match=r"(?s)ray start --address=HOST:PORT") as caught:
+        ask("ray", address)
+    assert str(caught.value).startswith(f"{address}: ")

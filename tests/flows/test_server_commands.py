@@ -1,25 +1,19 @@
 """How servers are called and asked: no secret on a command line, no more in an environment than
 needed, and who is refused is told what to set."""
 
-import urllib.error
 from configparser import ConfigParser
-from email.message import Message
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
 from configs.machine import Machine
-from flows.servers import commands, prefect_api
-from flows.servers.commands import (
-    SERVED,
-    prepare,
-    process_environment,
-    server_command,
-    settings_digest,
-)
+from flows.servers import prefect_api, processes, servers
 from flows.servers.prefect_api import ServersError, crash_orphans, refusal, worker_name
+from flows.servers.processes import prepare, process_environment, server_command, settings_digest
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
@@ -33,7 +27,7 @@ def machine(home: Path, **changed: Any) -> Machine:
     return Machine(**{"home": home, "store": home / "store", **known, **changed})
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", ["prefect", "mlflow", "worker"])
 def test_no_command_line_holds_a_secret_and_other_settings_start_anew(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +55,7 @@ def test_a_worker_does_not_inherit_the_way_into_the_database(
 def test_mlflow_checks_passwords_against_its_own_database(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(commands, "database_trouble", lambda *_, **__: "")
+    monkeypatch.setattr(processes, "database_trouble", lambda *_, **__: "")
     here = machine(tmp_path, database=SecretStr("postgresql://us%40er@db"))
     prepare(here, "mlflow", 0)
     config = ConfigParser()
@@ -69,9 +63,6 @@ def test_mlflow_checks_passwords_against_its_own_database(
     assert config["mlflow"]["database_uri"] == here.mlflow_database
     assert WORD not in here.mlflow_auth.read_text()
     assert "basic-auth" in server_command(here, "mlflow")
-    key = process_environment(here, "mlflow")["MLFLOW_FLASK_SERVER_SECRET_KEY"]
-    assert len(key) == 64
-    assert key == process_environment(here, "mlflow")["MLFLOW_FLASK_SERVER_SECRET_KEY"]
 
 
 def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -> None:
@@ -85,37 +76,56 @@ def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -
 def test_who_is_refused_is_told_what_to_set(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise urllib.error.HTTPError("http://here", 401, "Unauthorized", Message(), None)
-
-    monkeypatch.setattr(prefect_api, "_open", refuse)
-    assert f"{server} asks for a password: set KLEAR_PASSWORD" in refusal(
-        Machine(home=tmp_path), server
-    )
+    refuse = httpx.MockTransport(lambda _: httpx.Response(HTTPStatus.UNAUTHORIZED))
+    monkeypatch.setattr(prefect_api, "_http", lambda *_: httpx.Client(transport=refuse))
+    said = refusal(Machine(home=tmp_path), server)
+    assert f"{server} asks for a password: set KLEAR_PASSWORD" in said
     said = refusal(Machine(home=tmp_path, password=SecretStr(WORD)), server)
     assert f"{server} refuses klear with the password in KLEAR_PASSWORD" in said
     assert WORD not in said
 
 
 @pytest.mark.parametrize(
-    ("other", "crashed"),
-    [("ONLINE", ["ours"]), ("OFFLINE", ["ours", "not started"])],
+    ("status", "crashed"), [("OFFLINE", ["ours", "new"]), ("ONLINE", ["ours"])]
 )
 def test_runs_of_workers_on_other_machines_are_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other: str, crashed: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str, crashed: list[str]
 ) -> None:
-    workers = [
-        {"name": worker_name(), "status": "ONLINE"},
-        {"name": "klear-another-machine", "status": other},
-    ]
+    of = "prefect.worker.name"
     runs = [
-        {"id": "1", "name": "ours", "labels": {"prefect.worker.name": worker_name()}},
-        {"id": "2", "name": "theirs", "labels": {"prefect.worker.name": "klear-another-machine"}},
-        {"id": "3", "name": "not started", "labels": {"prefect.flow.id": "4"}},
+        {"id": "ours", "labels": {of: worker_name()}},
+        {"id": "theirs", "labels": {of: "klear-another-machine"}},
+        {"id": "new", "labels": {}},  # taken by a worker that has not written its name yet
     ]
+    workers = [{"name": "klear-another-machine", "status": status}]
+    asked: list[str] = []
 
     def post(_: Machine, path: str, __: Any) -> Any:
-        return workers if "workers" in path else runs
+        asked.append(path)
+        return workers if "work_pools" in path else runs
 
     monkeypatch.setattr(prefect_api, "post", post)
-    assert crash_orphans(Machine(home=tmp_path)) == crashed
+    crash_orphans(Machine(home=tmp_path))
+    assert asked[2:] == [f"flow_runs/{run}/set_state" for run in crashed]
+
+
+def test_a_damaged_state_file_is_named_with_the_fix(tmp_path: Path) -> None:
+    here = Machine(home=tmp_path)
+    here.state_file.write_text("[{")
+    with pytest.raises(ServersError, match=r"servers\.json is damaged.*by hand and delete it"):
+        servers.read_state(here)
+
+
+def test_a_registration_that_hangs_is_ended_and_its_log_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = Machine(home=tmp_path, prefect_url="http://of.another", mlflow_url="http://of.another")
+    for name, answer in (
+        ("load_machine", here), ("answers", True), ("refusal", ""), ("create_pool", None),
+        ("forms_are_current", False), ("server_command", ["sleep", "60"]),
+    ):  # fmt: skip
+        monkeypatch.setattr(servers, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(servers, "START_TIMEOUT_S", 0.2)
+    with pytest.raises(ServersError, match=r"registered in 0\.2 s; .*registration\.log says"):
+        servers.up()
+    assert servers.read_state(here) == []

@@ -4,7 +4,7 @@ import pytest
 
 from configs.loading import load_profile
 from configs.settings.explain import ConfigError
-from configs.stage_names import STAGES
+from configs.settings.pipeline import STAGES
 from flows.forms import stage_forms
 from flows.forms.stage_forms import chosen_inputs, form, form_calls, values
 from flows.stages import calls
@@ -29,7 +29,7 @@ def test_what_a_form_begins_with_is_accepted_by_its_own_flow(stage: str):
 
 def test_the_fields_are_those_that_the_stage_takes_and_each_says_what_it_is():
     fields = form("sft").parameters.properties
-    assert set(fields) == {"settings", "inputs", "seed", "profile", "force"}
+    assert set(fields) == {"settings", "inputs", "seed", "force"}
     assert all(field.get("description") for field in fields.values())
     inputs = form("sft").parameters.definitions["Inputs"]["properties"]
     assert list(inputs) == ["base", "select"]

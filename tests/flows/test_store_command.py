@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import free_ports
 
 from configs.settings.base import Settings
 from flows.cli.main import main
@@ -56,7 +57,20 @@ def test_ls_and_du_count_what_is_there(store, capsys):
 
     assert main(["store", "du"]) == 0
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("collect"))
-    assert line.split()[1:] == ["2", "3.0", "kB"]
+    assert line.split()[1:4] == ["2", "3.0", "kB"]
+
+
+def test_status_shows_stages_in_the_order_of_a_run_also_while_the_servers_are_away(
+    store, monkeypatch, capsys
+):
+    for name, port in zip(("PREFECT", "MLFLOW"), free_ports(2), strict=True):
+        monkeypatch.setenv(f"KLEAR_{name}_PORT", str(port))
+    assert main(["status"]) == 0
+    said = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert said[1:4] == [["✗", name, "down"] for name in ("prefect", "mlflow", "worker")]
+    assert [line[:2] for line in said[5:9]] == [
+        ["collect", "2"], ["dedup", "2"], ["report", "1"], ["all", "5"],
+    ]  # fmt: skip
 
 
 def test_ls_says_that_it_found_nothing_and_what_was_meant(store, capsys):
@@ -119,16 +133,13 @@ def test_interrupted_work_goes_when_it_is_old(store: Store):
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedStore:
-    """One result in a shared store (a folder stands for the bucket), and a killed upload."""
+    """One result in a shared store (a folder stands for the bucket)."""
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
     url = f"file://{tmp_path}/bucket"
     monkeypatch.setenv("KLEAR_SHARED", url)
     store = SharedStore(tmp_path / "store", url)
     with active(Run(store=store)):
         collect(settings=Knobs())
-    left = tmp_path / "bucket" / "sft" / "key" / "killed"
-    left.mkdir(parents=True)
-    (left / "weights").write_text("half")
     return store
 
 
@@ -139,14 +150,3 @@ def test_verify_reads_the_shared_store_too(shared, tmp_path, capsys):
 
     assert main(["store", "verify"]) == 1
     assert "rows is missing or was changed" in capsys.readouterr().out
-
-
-def test_uploads_that_nothing_names_go_only_when_told_twice(shared, tmp_path, capsys):
-    assert main(["store", "gc", "--yes"]) == 0
-    assert "bucket/sft/key/killed" in capsys.readouterr().out
-    assert (tmp_path / "bucket/sft/key/killed/weights").exists()
-
-    assert main(["store", "gc", "--yes", "--uploads"]) == 0
-    assert "removed" in capsys.readouterr().out
-    assert not (tmp_path / "bucket/sft/key/killed/weights").exists()
-    assert shared.unnamed_uploads() == []

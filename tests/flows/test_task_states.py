@@ -5,13 +5,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from home import KLEAR, Home, eventually
+from home import KLEAR, ROOT, Home, eventually
 from processes import below
 
-ROOT = Path(__file__).resolve().parents[2]
 TASKS = 24
 AWAY_S = 4.0
 RUN = '''
@@ -49,67 +49,42 @@ much()
 '''
 
 
-class Server:
-    """`klear serve prefect`."""
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self.start()
-
-    def start(self) -> None:
-        with (self._home.folder / "prefect.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*KLEAR, "serve", "prefect"],
-                env=self._home.environment, cwd=ROOT, stdout=log, stderr=log,
-            )  # fmt: skip
-        self._home.call("health")
-
-    def kill(self) -> None:
-        """All of it, without a word."""
-        for process in below(self._process.pid):
+@contextmanager
+def prefect(home: Home) -> Iterator[None]:
+    """`klear serve prefect`, all of which is killed without a word after the block."""
+    with (home.folder / "prefect.log").open("ab") as log:
+        server = subprocess.Popen(
+            [*KLEAR, "serve", "prefect"], env=home.environment, cwd=ROOT, stdout=log, stderr=log
+        )
+    try:
+        home.call("health")
+        yield
+    finally:
+        for process in (*below(server.pid), server):
             process.kill()
-        self._process.kill()
-        self._process.wait()
-
-    def states(self) -> Counter[str]:
-        """Of all task runs."""
-        found = self._home.call("task_runs/filter", {"limit": 200})
-        return Counter(run["state_name"] for run in found)
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
-@pytest.fixture
-def server(home: Home) -> Iterator[Server]:
-    running = Server(home)
-    yield running
-    running.kill()
+        server.wait()
 
 
 @pytest.mark.system
 @pytest.mark.timeout(900)
-def test_a_server_that_is_killed_under_a_run_knows_all_its_stages_in_the_end(
-    home: Home, server: Server, tmp_path: Path
-):
-    with (tmp_path / "err").open("wb") as errors:
+def test_a_server_that_is_killed_under_a_run_knows_all_its_stages_in_the_end(tmp_path: Path):
+    home = Home(tmp_path)
+
+    def states() -> Counter[str]:
+        return Counter(t["state_name"] for t in home.call("task_runs/filter", {"limit": 200}))
+
+    with prefect(home):
         run = subprocess.Popen(
             [sys.executable, "-c", RUN.format(tasks=TASKS)],
-            env=home.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True,
+            env=home.environment, cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-    try:
         assert run.stdout is not None
-        for line in run.stdout:
-            if int(line) == TASKS // 2:
-                break
-        server.kill()
+        next(line for line in run.stdout if int(line) == TASKS // 2)
+    try:
         time.sleep(AWAY_S)
-        server.start()
-        assert run.wait(600) == 0, (tmp_path / "err").read_text()
+        with prefect(home):
+            assert run.wait(600) == 0
+            everything = Counter({"Completed": TASKS})
+            assert eventually(lambda: states() == everything, 60), states()
     finally:
         run.kill()
-        run.communicate()
-    everything = Counter({"Completed": TASKS})
-    assert eventually(lambda: server.states() == everything, 60), server.states()

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from configs.settings.sources import Source
 
 few = settings(derandomize=True, max_examples=40, deadline=None)
-"""The same few examples in every run of the suite; `make fuzz` looks for new ones."""
+"""The same few examples in every run of the suite."""
 
 _folder = TemporaryDirectory(prefix="klear-fuzz-")
 SCRATCH = Path(_folder.name)
-"""For the files of a property, which has no fixtures: the fuzzer calls it too."""
+"""For the files of a property, which has no fixtures."""
 SOURCES = [
     Source(name="m", files=("f",), domain="math"),
     Source(name="b", files=("f",), domain="math", answer_in_box=True, date_field="date"),

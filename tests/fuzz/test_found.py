@@ -35,14 +35,9 @@ def test_a_gold_of_thousands_of_digits_is_unscored_and_no_crash(gold: str) -> No
     assert same.verdict == "AC"
 
 
-REFERENCE = {"canonical_solution": "def f(x): pass", "entry_point": "f"}
-
-
 @pytest.mark.parametrize(
     "tests",
     [
-        {**REFERENCE, "base_input": 3},
-        {**REFERENCE, "base_input": [[1]], "plus_input": 4},
         [{"input": "1", "output": "2", "testtype": "functional", "fn_name": "f"},
          {"input": [1], "output": "2"}],
         [{"input": "1", "output": 2, "testtype": "functional", "fn_name": "f"}],
@@ -69,7 +64,7 @@ def test_a_test_that_expects_nan_is_rejected_and_not_turned_into_null(tmp_path, 
     (row,) = read_rows(tmp_path / "r.jsonl")
     made = checked(row, SOURCES[2], {})
     assert isinstance(made, Rejected)
-    assert "NaN or infinite" in made.reason
+    assert "Out of range float" in made.reason
     suite["cases"] = [{"args": [None, 1.5], "output": None}]
     assert isinstance(
         checked(Row("f", 1, {"problem": "p", "tests": suite}), SOURCES[2], {}), Problem

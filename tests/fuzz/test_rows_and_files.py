@@ -11,12 +11,12 @@ from fuzz.strategies import SCRATCH, SOURCES, WORDS, few, json_values, rows, sch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from configs.settings.explain import ConfigError
 from eval.programs.formats import parse_suite, pickled_text, unpack_tests
 from eval.records import Problem, Rejected
 from eval.row_files import Row, read_rows
 from eval.tables import read_table, write_table
-from tasks.data.overlaps.overlaps import Decision
-from tasks.data.overlaps.row_filter import NoSuchField, filter_rows
+from flows.cli.decontaminate import filter_rows
 from tasks.data.sources import checked
 from tasks.store.store import MANIFEST, Store
 from tests.tasks.pages_by_hand import page_of
@@ -99,12 +99,12 @@ def test_a_filter_keeps_every_byte_of_every_line(values: list) -> None:
     lines = [line.encode("utf-8", "replace") for line in lines]
     (SCRATCH / "in.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
 
-    def decide(batch) -> Decision:
-        return Decision(dict.fromkeys(range(1, len(batch.texts), 2), "odd"), [], 0)
+    def decide(batch) -> tuple[dict[int, str], list[int]]:
+        return dict.fromkeys(range(1, len(batch), 2), "odd"), []
 
     try:
         counts = filter_rows(SCRATCH / "in.jsonl", "problem", decide, SCRATCH)
-    except NoSuchField:
+    except ConfigError:
         return
     kept = (SCRATCH / "kept.jsonl").read_bytes().split(b"\n")[:-1]
     gone = (SCRATCH / "rejected.jsonl").read_bytes().split(b"\n")[:-1]

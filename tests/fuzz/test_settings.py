@@ -8,9 +8,8 @@ from fuzz.strategies import SCRATCH, few, overrides, texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.loading import load_profile, profiles
+from configs.loading import MOST_VALUES, load_profile, profiles
 from configs.settings.explain import ConfigError
-from configs.settings.overrides import MOST_VALUES, read_yaml
 from configs.settings.pipeline import Pipeline
 from flows.cli.main import main
 
@@ -70,10 +69,3 @@ def test_a_yaml_bomb_is_refused_before_it_unfolds(tmp_path: Path, quickest) -> N
             load_profile(str(path))
 
     assert quickest(load, below=1.0) < 1.0
-
-
-def test_a_profile_of_many_megabytes_is_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "long.yaml"
-    path.write_text("a: b\n" * 400_000)
-    with pytest.raises(ConfigError, match="settings have 1,048,576 at most"):
-        read_yaml(path)

@@ -1,7 +1,7 @@
 """A Hugging Face hub on loopback: repositories with commits, as its clients ask for them.
 
 Routes: info of a repository at a revision, the tree of its files, `paths-info`, and `resolve` with
-ETag, commit and byte ranges. Errors carry the `X-Error-Code` that the clients tell apart.
+ETag and commit. Errors carry the `X-Error-Code` that the clients tell apart.
 """
 
 import hashlib
@@ -143,17 +143,11 @@ class Handler(BaseHTTPRequestHandler):
         content = repository.commits[sha].get(path)
         if content is None:
             return 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": sha}, b""
-        headers = {"ETag": f'"{_oid(content)}"', "X-Repo-Commit": sha, "Accept-Ranges": "bytes",
+        headers = {"ETag": f'"{_oid(content)}"', "X-Repo-Commit": sha,
                    "X-Linked-Size": str(len(content))}  # fmt: skip
         if self.command != "HEAD":
             self.hub.asked[f"{repository.name}/{path}@{sha}"] += 1
-        wanted = self.headers.get("range", "").removeprefix("bytes=")
-        if not wanted:
-            return 200, headers, content
-        first, _, last = wanted.partition("-")
-        start, end = int(first), min(int(last or len(content) - 1), len(content) - 1)
-        headers["Content-Range"] = f"bytes {start}-{end}/{len(content)}"
-        return 206, headers, content[start : end + 1]
+        return 200, headers, content
 
     def _reply(self, status: int, headers: dict[str, str], content: bytes) -> None:
         with suppress(ConnectionError):  # the client may have read enough

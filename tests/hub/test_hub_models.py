@@ -25,8 +25,8 @@ class Evaluated(NamedTuple):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> dict[str, bytes]:
     """A model as it lies on the hub: config, tokenizer, weights."""
-    from training.checkpoints.base import small_model, small_tokenizer
-    from training.checkpoints.saving import save_model
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
 
     folder = tmp_path_factory.mktemp("model")
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
@@ -63,7 +63,7 @@ def test_a_hub_model_is_scored_on_a_hub_benchmark_and_again_without_the_hub(hub,
     sent = {name: n for name, n in hub.asked.items() if name.startswith(MODEL)}
     assert sent == {f"{MODEL}/{name}@{commit}": 1 for name in files}  # nothing twice, nothing else
     asked = hub.asked.total()
-    offline = klear_eval(hub, home, MODEL, "--seed", "2", "--out", str(home / "b"),
+    offline = klear_eval(hub, home, MODEL, "--temperature", "0.5", "--out", str(home / "b"),
                          HF_HUB_OFFLINE="1")  # fmt: skip
     assert offline.code == 0, offline.error
     assert hub.asked.total() == asked  # model and benchmark are on this machine

@@ -7,10 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ("configs", "eval", "training", "tasks", "flows", "deployments")
-UNPICKLING = {
-    "eval/judge/workers.py": "tasks of our own process, over its pipe",
-    "eval/judge/ray_pool.py": "tasks and test suites between our own processes of a Ray cluster",
-}
+UNPICKLING = {"eval/judge/workers.py": "tasks of our own processes, over a pipe or a Ray cluster"}
 """Where pickle.loads stands, and whose bytes it reads: never a file, never a model's text."""
 EXECUTING = {
     "eval/sandbox/zygote/main.py": "the judged program, inside of the sandbox",

@@ -11,8 +11,7 @@ from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem, Sample, problem_id
 from eval.tables import read_table
 from flows.cli.main import main
-from tasks.answers.asking import Plan
-from tasks.answers.distill import write_outputs
+from tasks.answers.distill import Plan, write_outputs
 from tasks.data.collect import collect
 from tasks.store.store import FileEntry, InputRef, Manifest
 from tests.tasks.pages_by_hand import page_of

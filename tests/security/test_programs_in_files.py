@@ -17,9 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from configs.settings.sources import Source
 from eval.records import Rejected
 from eval.row_files import Row
-from tasks.data.hub import hub_rows
-from tasks.data.sources import checked
-from training.checkpoints.saving import load_model, load_tokenizer
+from tasks.data.sources import Piece, checked, hub_rows
+from training.checkpoints import load_model, load_tokenizer
 from training.rl.rollout import Processes, load_rank_state, rank_state_path
 
 
@@ -44,9 +43,9 @@ def mark(tmp_path: Path) -> Iterator[Path]:
 def checkpoint(tmp_path: Path) -> Path:
     """A sound checkpoint of a tiny model."""
     folder = tmp_path / "checkpoint"
-    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 16,
-             "num_attention_heads": 1, "num_key_value_heads": 1}  # fmt: skip
-    LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained(folder)
+    shape = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, vocab_size=16,
+                        num_attention_heads=1, num_key_value_heads=1)  # fmt: skip
+    LlamaForCausalLM(shape).save_pretrained(folder)
     words = Tokenizer(models.WordLevel({"a": 0, "<u>": 1}, unk_token="<u>"))
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
     return folder
@@ -96,7 +95,7 @@ def test_a_dataset_that_is_a_program_is_refused(tmp_path: Path, mark: Path, name
     (folder / "data.pkl").write_bytes(pickle.dumps(Evil(mark)))
     source = Source(name="e", kind="hub", dataset=str(folder), revision="main")
     with pytest.raises(ValueError, match="source 'e': "):
-        list(hub_rows(source, "", "e", 0, 1))
+        list(hub_rows(source, Piece(), "e"))
 
 
 def test_tests_that_are_a_pickle_are_a_rejected_row(mark: Path) -> None:

@@ -7,8 +7,8 @@ from configs.settings.engines import Sampling
 from configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
 from eval.records import Problem, Sample, Score
 from eval.tables import write_table
-from tasks.answers import asking
-from tasks.models import benchmarking
+from tasks.answers import distill
+from tasks.models import evaluate as evaluating
 from tasks.store.store import Artifact
 from training.engines.interface import Request
 from training.engines.journal import Journal, journal_path
@@ -20,7 +20,7 @@ B = [Problem(domain="math", prompt=f"b{i}", answer="1", source="beta", date=f"20
 ALPHA = BenchmarkProtocol(name="alpha", k=4)
 BETA_LATE = BenchmarkProtocol(name="late", source="beta", k=2, date_from="2025-02-01")
 SETTINGS = EvaluateSettings(
-    protocols=(ALPHA, BETA_LATE), engine="transformers", yarn_factor=2.5, bootstrap=20,
+    protocols=(ALPHA, BETA_LATE), engine="transformers", yarn_factor=2.5,
     sampling=Sampling(max_tokens=8),
 )  # fmt: skip
 
@@ -78,15 +78,15 @@ def scripted(monkeypatch) -> Engine:
     """The engine that now answers, and the judge that now reads."""
     engine = Engine()
     FakeJudge.asked = 0
-    monkeypatch.setattr(asking, "run_child", engine)
-    monkeypatch.setattr(benchmarking, "Judge", FakeJudge)
+    monkeypatch.setattr(distill, "run_child", engine)
+    monkeypatch.setattr(evaluating, "Judge", FakeJudge)
     return engine
 
 
 def artifacts(root: Path) -> tuple[Artifact, Artifact]:
     model, bench = root / "model", root / "bench"
-    (model / "checkpoint").mkdir(parents=True)
+    (model / "checkpoint").mkdir(parents=True, exist_ok=True)
     (model / "checkpoint" / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    bench.mkdir()
+    bench.mkdir(exist_ok=True)
     write_table(bench / "kept.parquet", Problem, [*A, *B])
     return Artifact.of_folder(model, "sft"), Artifact.of_folder(bench, "benchmarks")

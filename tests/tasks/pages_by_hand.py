@@ -20,7 +20,7 @@ EVERY_PLACE = """{% from "blocks.md" import fold, table, verbatim %}
 
 - {{ text }}: **{{ text }}**
 
-{{ table([text, text], [[text, link(text, "http://x/?" ~ text)], [text, text]], total=true) }}
+{{ table([text, text], [[text, link(text, "http://x/?" ~ text)], [text, text]]) }}
 
 _{{ text }}_
 

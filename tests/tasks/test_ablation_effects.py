@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.ablation.effects import (
-    Learning,
-    Point,
-    band,
-    fall,
-    paired_effect,
-    steadiness_effect,
-)
+from tasks.ablation.effects import Half, Learning, fall, paired_effect, steadiness_effect
 
 
 def runs(scores: list[float], problems: int = 50) -> list[dict[str, float]]:
@@ -19,19 +12,13 @@ def runs(scores: list[float], problems: int = 50) -> list[dict[str, float]]:
     return [{f"p{i}": score for i in range(problems)} for score in scores]
 
 
-def test_the_effect_is_the_mean_difference_over_seeds_and_its_size_in_their_deviations():
-    found = paired_effect(runs([0.5, 0.6, 0.7]), runs([0.4, 0.4, 0.4]))
-    assert found.mean == pytest.approx(0.2)
-    assert found.size == pytest.approx(0.2 / 0.1)  # differences 0.1, 0.2, 0.3
-    assert (found.wins, found.seeds, found.verdict) == (3, 3, "not seen")
-    assert np.isnan(paired_effect(runs([0.5] * 3), runs([0.25] * 3)).size)  # all differences equal
-    assert found.low <= found.mean <= found.high
-
-
-def test_problems_that_only_one_run_scored_do_not_count():
-    first, second = runs([0.5] * 3, problems=2), runs([0.5] * 3, problems=2)
+def test_the_effect_is_the_mean_difference_over_seeds_and_problems_that_all_have():
+    first, second = runs([0.5, 0.6, 0.7]), runs([0.4, 0.4, 0.4])
     first[0]["only here"] = 1.0
-    assert paired_effect(first, second).mean == 0.0
+    found = paired_effect(first, second)
+    assert found.points == pytest.approx(20)
+    assert (found.wins, found.seeds, found.verdict) == (3, 3, "not seen")
+    assert found.low <= found.points <= found.high
 
 
 PARTS = [  # shares of seeds, problems and noise in the variance of a mean difference of zero
@@ -65,7 +52,7 @@ def test_without_a_difference_the_interval_seldom_misses_zero_and_is_not_needles
     missed, width = 0, 0.0
     for _ in range(times):
         drawn = [s * rng.standard_normal(shape) for s, shape in zip(scale, shapes, strict=True)]
-        table = drawn[0] + drawn[1] + drawn[2]
+        table = (drawn[0] + drawn[1] + drawn[2]) / 100
         ours = [{str(j): float(d) for j, d in enumerate(row)} for row in table]
         found = paired_effect(ours, zero, resamples=250)
         missed += found.verdict != "not seen"
@@ -78,8 +65,8 @@ def test_without_a_difference_the_interval_seldom_misses_zero_and_is_not_needles
 
 def test_with_one_problem_the_interval_is_for_other_seeds():
     found = paired_effect(runs([0.5, 0.6, 0.7], problems=1), runs([0.4] * 3, problems=1))
-    half = 4.303 * 0.1 / np.sqrt(3)
-    assert (found.low, found.high) == pytest.approx((0.2 - half, 0.2 + half), abs=1e-4)
+    half = 4.303 * 10 / np.sqrt(3)
+    assert (found.low, found.high) == pytest.approx((20 - half, 20 + half), abs=1e-2)
 
 
 def test_an_effect_that_rests_on_few_problems_is_not_taken_for_one_on_others():
@@ -87,8 +74,8 @@ def test_an_effect_that_rests_on_few_problems_is_not_taken_for_one_on_others():
     gained = {f"p{i}": (1.0 if i < 2 else 0.0) for i in range(10)}
     none = dict.fromkeys(gained, 0.0)
     found = paired_effect([gained] * 5, [none] * 5)
-    half = 2.262 * np.sqrt(0.16 / 9)  # t of 9; the ten means have the variance 10 / 9 · 0.2 · 0.8
-    assert (found.mean, found.low) == pytest.approx((0.2, 0.2 - half), abs=1e-3)
+    half = 226.2 * np.sqrt(0.16 / 9)  # t of 9; the ten means have the variance 10 / 9 · 0.2 · 0.8
+    assert (found.points, found.low) == pytest.approx((20, 20 - half), abs=0.1)
     assert found.verdict == "not seen"
 
 
@@ -96,8 +83,9 @@ def test_an_effect_that_rests_on_few_problems_is_not_taken_for_one_on_others():
     ("first", "second", "says"),
     [
         (runs([0.1, 0.2]), runs([0.1, 0.2]), "at least 3"),
-        (runs([0.1, 0.2, 0.3]), runs([0.1, 0.2]), "do not pair"),
+        (runs([0.1, 0.2, 0.3, 0.4]), runs([0.1, 0.2, 0.3]), "shorter"),
         ([{"a": 1.0}] * 3, [{"b": 1.0}] * 3, "no problem in common"),
+        ([], [], "no problem in common"),
     ],
 )
 def test_what_gives_no_interval_is_refused(first, second, says):
@@ -105,38 +93,38 @@ def test_what_gives_no_interval_is_refused(first, second, says):
         paired_effect(first, second)
 
 
-def test_a_band_has_the_steps_that_every_seed_reached():
-    found = band([{1: 1.0, 2: 2.0, 3: 9.0}, {1: 3.0, 2: 2.0}])
-    assert found == ((1.0, 2.0), (2.0, 2.0), (1.0, 2.0), (3.0, 2.0))
-    assert band([])[0] == ()
+def learned(even, odd, answers: int = 200) -> Learning:
+    """Both halves of the answers, by their accuracies at each step."""
+    halves = zip(even, odd, strict=True)
+    return {step: (Half(a, answers), Half(b, answers)) for step, (a, b) in enumerate(halves)}
 
 
-def half(*accuracies: float, answers: int = 200) -> dict[int, Point]:
-    return {step: Point(a, answers) for step, a in enumerate(accuracies)}
-
-
-def test_a_fall_that_one_half_shows_is_measured_on_the_other():
+@pytest.mark.parametrize(
+    ("even", "odd", "expected"),
+    [
+        ((0.5, 0.3, 0.6), (0.5, 0.2, 0.7), (0.3 + 0.2) / 2),
+        ((0.5, 0.3), (0.5, 0.5), 0.0),  # seen here, not there
+        ((0.5, 0.3), (0.5, 0.55), -0.05 / 2),
+        ((0.5, 0.46), (0.5, 0.46), 0.0),  # within an error in both
+        ((0.2, 0.5, 0.9), (0.1, 0.6, 0.8), 0.0),
+    ],
+)
+def test_a_fall_that_one_half_shows_is_measured_on_the_other(even, odd, expected):
     """Standard error of a half: at most sqrt(2 · 0.25 / 200) = 0.05."""
-    assert fall((half(0.5, 0.3, 0.6), half(0.5, 0.2, 0.7))) == pytest.approx((0.3 + 0.2) / 2)
-    assert fall((half(0.5, 0.3), half(0.5, 0.5))) == pytest.approx(0.0)  # seen here, not there
-    assert fall((half(0.5, 0.3), half(0.5, 0.55))) == pytest.approx(-0.05 / 2)
-    assert fall((half(0.5, 0.46), half(0.5, 0.46))) == 0.0  # within an error in both
-    assert fall((half(0.2, 0.5, 0.9), half(0.1, 0.6, 0.8))) == 0.0
-
-
-def learned(levels: np.ndarray, rng: np.random.Generator, answers: int = 200) -> Learning:
-    """Two halves of the answers of models with these true accuracies."""
-    halves = [
-        {
-            s: Point(right / answers, answers)
-            for s, right in enumerate(rng.binomial(answers, levels))
-        }
-        for _ in range(2)
-    ]
-    return Learning({s: p.accuracy for s, p in halves[0].items()}, (halves[0], halves[1]))
+    assert fall(learned(even, odd)) == pytest.approx(expected)
 
 
 FLAT = np.full(6, 0.5)
+
+
+def verdicts(one: np.ndarray, two: np.ndarray, times: int, seed: int) -> list[str]:
+    """Of simulated experiments with five seeds; arms whose models have these true accuracies."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(levels: np.ndarray) -> list[Learning]:
+        return [learned(*rng.binomial(200, levels, (2, len(levels))) / 200) for _ in range(5)]
+
+    return [steadiness_effect(drawn(one), drawn(two)).verdict for _ in range(times)]
 
 
 @pytest.mark.parametrize(
@@ -147,53 +135,32 @@ FLAT = np.full(6, 0.5)
 def test_noise_makes_no_arm_steadier_whatever_its_level_and_slope(other):
     """No arm truly falls. Of 1,000 simulated experiments of five seeds at most 3 % are called
     either way, to three deviations. (Plain falls of the scores call the rising arm in 98 %.)"""
-    rng = np.random.default_rng(0)
-    verdicts = [
-        steadiness_effect(
-            [learned(other, rng) for _ in range(5)], [learned(FLAT, rng) for _ in range(5)]
-        ).verdict
-        for _ in range(1_000)
-    ]
-    most = 0.03 + 3 * np.sqrt(0.03 * 0.97 / len(verdicts))
-    assert verdicts.count("confirmed") / len(verdicts) < most
-    assert verdicts.count("reversed") / len(verdicts) < most
+    found = verdicts(other, FLAT, 1_000, seed=0)
+    most = 0.03 + 3 * np.sqrt(0.03 * 0.97 / len(found))
+    assert found.count("confirmed") / len(found) < most
+    assert found.count("reversed") / len(found) < most
 
 
 def test_true_falls_of_eight_points_are_seen():
     """Twice eight and once ten points, six models: at least four experiments of five."""
-    rng = np.random.default_rng(1)
     falling = np.array([0.4, 0.5, 0.42, 0.55, 0.45, 0.6])
-    steady = np.linspace(0.4, 0.6, 6)
-    seen = [
-        steadiness_effect(
-            [learned(steady, rng) for _ in range(5)], [learned(falling, rng) for _ in range(5)]
-        ).verdict
-        == "confirmed"
-        for _ in range(200)
-    ]
-    assert sum(seen) / len(seen) > 0.8
-
-
-def exactly(*accuracies: float) -> Learning:
-    same = half(*accuracies, answers=100_000)
-    return Learning(dict(enumerate(accuracies)), (same, same))
+    found = verdicts(np.linspace(0.4, 0.6, 6), falling, 200, seed=1)
+    assert found.count("confirmed") / len(found) > 0.8
 
 
 def test_the_interval_is_students_over_seeds():
     """Falls of 0 against 0.1 to 0.5, with so many answers that no noise is left."""
     depths = [0.1, 0.2, 0.3, 0.4, 0.5]
-    rising = [exactly(0.1, 0.2, 0.3)] * 5
-    falling = [exactly(0.6, 0.6 - d, 0.6) for d in depths]
-    width = stats.t.ppf(0.975, 4) * np.std(depths, ddof=1) / np.sqrt(5)
+    rising = [learned([0.1, 0.2, 0.3], [0.1, 0.2, 0.3], 100_000)] * 5
+    dips = [[0.6, 0.6 - d, 0.6] for d in depths]
+    falling = [learned(dip, dip, 100_000) for dip in dips]
+    width = 100 * stats.t.ppf(0.975, 4) * np.std(depths, ddof=1) / np.sqrt(5)
     found = steadiness_effect(rising, falling)
-    assert (found.mean, found.low, found.high) == pytest.approx((0.3, 0.3 - width, 0.3 + width))
+    assert (found.points, found.low, found.high) == pytest.approx((30, 30 - width, 30 + width))
     assert (found.verdict, found.wins, found.seeds) == ("confirmed", 5, 5)
     assert steadiness_effect(falling, rising).verdict == "reversed"
     assert steadiness_effect(rising, rising).verdict == "not seen"
-
-
-def test_curves_with_other_points_are_not_compared():
-    with pytest.raises(ValueError, match="points at different steps"):
-        steadiness_effect([exactly(0.1, 0.2)] * 3, [exactly(0.1, 0.2, 0.1)] * 3)
     with pytest.raises(ValueError, match="run at least 3"):
-        steadiness_effect([exactly(0.1, 0.2)] * 2, [exactly(0.1, 0.2)] * 2)
+        steadiness_effect(rising[:2], rising[:2])
+    with pytest.raises(ValueError, match="points at different steps"):
+        steadiness_effect(rising, [{step + 1: at for step, at in one.items()} for one in falling])

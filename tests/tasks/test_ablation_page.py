@@ -1,22 +1,38 @@
 """An experiment's page and the page of all: what was seen, how sure it is, what is no evidence."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from configs.settings.ablation import Ablation, ablations, load_ablation
-from tasks.ablation.effects import Learning, Point
-from tasks.ablation.outcome import Cell, Finding, Outcome, outcome_of, read_cell
-from tasks.ablation.pages import (
+from configs.settings.ablation import FOLDER, Ablation, ablations, load_ablation
+from tasks.ablation.ablate import (
     NOT_RUN,
-    Cost,
-    Experiment,
+    RESULTS,
+    Cell,
+    Finding,
+    Outcome,
     ablation_page,
-    claim_rows,
     compared,
-    results_page,
+    outcome_of,
+    read_cell,
 )
+from tasks.ablation.effects import Half
+from tasks.ablation.results import (
+    Finished,
+    best,
+    claim_rows,
+    finished_in,
+    question,
+    read_finished,
+    results_page,
+    write_results,
+)
+from tasks.store.care import ABLATE, ABLATE_VERSION
+from tasks.store.store import Store
 from tests.eval.evaluations_by_hand import evaluation, result
+from training.layout import METRICS, OFF_POLICY
+from training.rl.off_policy_counts import CELLS
 
 SPEC = load_ablation("table6_lm_weight")
 BENCHMARKS = SPEC.scale("tiny").benchmarks
@@ -30,19 +46,23 @@ def cell(arm: str, seed: int, score: float) -> Cell:
     return Cell(arm, seed, dict.fromkeys(BENCHMARKS, means), {"reward/mean": curve})
 
 
-def cells(best: float, seeds: int = 5) -> list[Cell]:
-    levels = {**dict.fromkeys(OTHERS, 0.4), "α=0.1": best}
+def cells(score: float, seeds: int = 5) -> list[Cell]:
+    levels = {**dict.fromkeys(OTHERS, 0.4), "α=0.1": score}
     return [cell(arm, seed, level) for arm, level in levels.items() for seed in range(seeds)]
 
 
+def page_of(spec: Ablation, mine: list[Cell]) -> str:
+    return ablation_page(spec, "tiny", mine, outcome_of(spec, "tiny", mine)).markdown()
+
+
 @pytest.mark.parametrize(
-    ("best", "verdict"), [(0.6, "confirmed"), (0.4, "not seen"), (0.2, "reversed")]
+    ("score", "verdict"), [(0.6, "confirmed"), (0.4, "not seen"), (0.2, "reversed")]
 )
-def test_each_contrast_gets_its_effect_and_verdict(best, verdict):
-    found = outcome_of(SPEC, "tiny", cells(best)).findings
+def test_each_contrast_gets_its_effect_and_verdict(score, verdict):
+    found = outcome_of(SPEC, "tiny", cells(score)).findings
     assert [(f.than, f.benchmark) for f in found] == [(o, b) for o in OTHERS for b in BENCHMARKS]
     assert {f.verdict for f in found} == {verdict}
-    assert found[0].points == pytest.approx(100 * (best - 0.4))
+    assert found[0].points == pytest.approx(100 * (score - 0.4))
 
 
 def test_an_arm_that_lacks_a_seed_or_a_score_is_compared_on_the_others():
@@ -57,44 +77,41 @@ def test_an_arm_that_lacks_a_seed_or_a_score_is_compared_on_the_others():
 
 
 def test_the_page_names_scale_evidence_scores_and_the_papers_own_figures_apart():
-    page = ablation_page(SPEC, "tiny", cells(0.6))
-    text = page.markdown()
+    text = page_of(SPEC, cells(0.6))
     for part in (
-        "tiny profile, 5 seeds", "Weak evidence", "79.37", "Not comparable", "confirmed",
-        "62.0",  # mean of 60, 61, 62, 63, 64
-        "Test: 95 % interval over seeds and problems", "5 seeds an arm are asked for",
+        "tiny profile, 5 seeds", "Weak evidence", "79.37", "Not comparable", "| confirmed |",
+        "62.0 (60.0 to 64.0)", "5 seeds an arm are asked for", "plots/reward_mean.svg",
     ):  # fmt: skip
         assert part in text
     assert "Not tested" not in text
-    assert "data:image/svg+xml;base64," in page.html()
-    two = ablation_page(SPEC, "tiny", cells(0.6, seeds=2), commit="abc123+").markdown()
-    assert "made at commit abc123+" in two
+    two = page_of(SPEC, cells(0.6, seeds=2))
     assert "2 seeds give no interval" in two
     assert "| confirmed |" not in two
 
 
 def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
     verdicts = {("a", 0): "AC", ("a", 1): "WA", ("a", 2): "IE", ("b", 0): "AC"}
-    problems = [(name, "aime24", None) for name in ("a", "b")]
-    evaluation(tmp_path, [result("aime24", 3)], problems, verdicts)
+    evaluation(tmp_path, [result("aime24", 3)], [(i, "aime24", None) for i in "ab"], verdicts)
     (tmp_path / "logs").mkdir()
     line = {"step": 4, "time": 0.0, "metrics": {"entropy": 0.5}}
-    (tmp_path / "logs/metrics.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / METRICS).write_text(json.dumps(line) + "\n")
+    counts = {"step": 1, "update": 0, "tokens": [1.0] * CELLS, "gradient": [1.0] * CELLS}
+    (tmp_path / OFF_POLICY).write_text(json.dumps(counts) + "\n")
 
     found = read_cell("α=0", 1, tmp_path, tmp_path)
 
     assert found.scores == {"aime24": {"a": 0.5, "b": 1.0}}  # the unscored sample is no zero
-    assert found.score("aime24") == 0.75
     assert found.curves == {"entropy": {4: 0.5}}
+    text = page_of(SPEC, [found])
+    assert "| all | 100.00 | 66.67 | 66.67 | 33.33 | 100.00 | 33.33 |" in text
 
 
 def wavering(arm: str, seed: int, low: float) -> Cell:
     """Rises from 40 to 60 %, by way of `low`; both halves of the answers say so."""
     curve = {2: 0.4, 4: low, 6: 0.6}
-    half = {step: Point(accuracy, 10_000) for step, accuracy in curve.items()}
-    learned = {"countdown_test": Learning(curve, (half, half))}
-    means = {"countdown_test": {f"p{i}": 0.6 for i in range(20)}}
-    return Cell(arm, seed, means, {"accuracy/countdown_test": curve}, learned=learned)
+    learned = {step: (Half(value, 10_000), Half(value, 10_000)) for step, value in curve.items()}
+    means, curves = {f"p{i}": 0.6 for i in range(20)}, {"accuracy/countdown_test": curve}
+    return Cell(arm, seed, {"countdown_test": means}, curves, learned={"countdown_test": learned})
 
 
 def test_accuracy_over_training_is_drawn_and_steadiness_tested():
@@ -109,90 +126,181 @@ def test_accuracy_over_training_is_drawn_and_steadiness_tested():
     assert effects["steadiness"].points == pytest.approx(10 + 2)  # 10 to 14 against 0
     assert effects["steadiness"].verdict == "confirmed"
     assert effects["score"].verdict == "not seen"
-    assert found.falls == pytest.approx({"filtered": 0, "all-groups": 12})
-    assert found.learning["all-groups"] == pytest.approx({2: 40, 4: 28, 6: 60})
-    assert type(found).model_validate_json(found.model_dump_json()) == found
-    text = ablation_page(spec, "tiny", mine).markdown()
+    assert found.arms["all-groups"].learning == pytest.approx({2: 40, 4: 28, 6: 60})
+    assert Outcome.model_validate_json(found.model_dump_json()) == found
+    text = page_of(spec, mine)
     assert "filtered steadier than all-groups" in text
     assert "plots/accuracy_countdown_test.svg" in text
-    page = results_page("tiny", [Experiment(spec, found)], Cost(1, 1.0, 1.0)).body
-    assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in page
+    assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in text
+    unscored = replace(mine[0], curves={}, learned={"countdown_test": {}})
+    partly = page_of(spec, [unscored, *mine[5:]])
+    assert "| filtered | – | – | – | 0.0 |" in partly
+    assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in partly
     plain = [cell(arm.name, seed, 0.5) for arm in spec.arms for seed in range(5)]
     assert {f.measure for f in outcome_of(spec, "tiny", plain).findings} == {"score"}
 
 
-def finding(than: str, points: float, benchmark: str = BENCHMARKS[0], half: float = 1.0,
-            better: str = "α=0.1", measure: str = "score") -> Finding:  # fmt: skip
-    low, high = points - half, points + half
-    verdict = "confirmed" if low > 0 else "reversed" if high < 0 else "not seen"
-    return Finding(better=better, than=than, benchmark=benchmark, points=points, low=low, high=high,
-                   size=1.0, wins=5, seeds=5, verdict=verdict, measure=measure)  # fmt: skip
+def finding(than: str, points: float, benchmark: str = BENCHMARKS[0], better: str = "α=0.1",
+            measure: str = "score") -> Finding:  # fmt: skip
+    return Finding(better=better, than=than, benchmark=benchmark, points=points, low=points - 1,
+                   high=points + 1, wins=5, seeds=5, measure=measure)  # fmt: skip
+
+
+def finished(spec: Ablation, *findings: Finding, seeds: int = 5, grader: int = 1,
+             created: str = "2026-01-01") -> Finished:  # fmt: skip
+    outcome = Outcome(seeds=seeds, findings=findings, arms=outcome_of(spec, "tiny", []).arms)
+    return Finished(asked=question(spec, "tiny"), outcome=outcome, grader=grader, created=created,
+                    commit="2cede768d7c0600f+")  # fmt: skip
 
 
 def told(*findings: Finding, spec: Ablation = SPEC) -> tuple[str, ...]:
     """The one row of the claim, as texts."""
-    seen = Outcome(name=spec.name, profile="tiny", seeds=5, findings=findings, scores=())
-    (row,) = claim_rows(compared(spec, seen, "tiny"))
+    (row,) = claim_rows(compared(spec, finished(spec, *findings).outcome, "tiny"), "tiny")
     return row
 
 
-def test_a_claim_is_confirmed_only_if_every_contrast_is_on_the_benchmark_that_decides():
-    better = [finding(than, 5.0) for than in OTHERS]
-    assert told(*better)[VERDICT] == "confirmed"
-    assert told(*better[:2], finding("α=0.2", 0.5))[VERDICT] == "2 confirmed, 1 not seen"
-    assert told(*better[:2], finding("α=0.2", -5.0))[VERDICT] == "2 confirmed, 1 reversed"
-    assert told(*better[:2])[VERDICT] == f"2 confirmed, 1 {NOT_RUN}"
-    elsewhere = [finding(than, 5.0, benchmark=BENCHMARKS[1]) for than in OTHERS]
-    assert told(*elsewhere)[VERDICT] == NOT_RUN
+BETTER = [finding(than, 5.0) for than in OTHERS]
+GPPO = {
+    "clip-higher": finding("clip-higher", 5.0, better="gppo"),
+    "cispo": finding("cispo", 6.0, better="gppo"),
+    "steadier": finding("cispo", 5.0, better="gppo", measure="steadiness"),
+    "outside": finding("clip-higher", -5.0, better="cispo"),
+}
+ENDS = finding("all-groups", 5.0, better="filtered")
+STEADY = finding("all-groups", -2.0, better="filtered", measure="steadiness")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "findings", "verdict"),
+    [
+        ("table6_lm_weight", BETTER, "confirmed"),
+        ("table6_lm_weight", [*BETTER[:2], finding("α=0.2", 0.5)], "2 confirmed, 1 not seen"),
+        ("table6_lm_weight", [*BETTER[:2], finding("α=0.2", -5.0)], "2 confirmed, 1 reversed"),
+        ("table6_lm_weight", BETTER[:2], f"2 confirmed, 1 {NOT_RUN}"),
+        # on another benchmark than the one that decides
+        ("table6_lm_weight", [finding(than, 5.0, BENCHMARKS[1]) for than in OTHERS], NOT_RUN),
+        ("fig2_clipping", [*GPPO.values()], "confirmed"),
+        # Figure 5 claims a steady way; which arm ends higher decides nothing about it
+        ("fig5_zero_advantage", [ENDS], NOT_RUN),
+        ("fig5_zero_advantage", [ENDS, STEADY], "reversed"),
+    ],
+)
+def test_a_claim_is_confirmed_if_every_contrast_of_it_is(experiment, findings, verdict):
+    assert told(*findings, spec=load_ablation(experiment))[VERDICT] == verdict
 
 
 def test_a_contrast_outside_the_claim_is_shown_and_does_not_count():
     spec = load_ablation("fig2_clipping")
-    found = (
-        finding("clip-higher", 5.0, better="gppo"),
-        finding("cispo", 6.0, better="gppo"),
-        finding("cispo", 5.0, better="gppo", measure="steadiness"),
-        finding("clip-higher", -5.0, better="cispo"),
-    )
-    row = told(*found, spec=spec)
-    assert row[VERDICT] == "confirmed"
+    row = told(*GPPO.values(), spec=spec)
     assert "gppo over clip-higher +5.0 (+4.0 to +6.0)" in row[3]
-    assert "cispo over clip-higher" not in str(row[3])
-    seen = Outcome(name=spec.name, profile="tiny", seeds=5, findings=found, scores=())
-    page = results_page("tiny", [Experiment(spec, seen)], Cost(1, 1.0, 1.0)).body
+    assert "cispo over clip-higher" not in row[3]
+    page = results_page("tiny", [spec], [finished(spec, *GPPO.values())]).body
     assert "| lower, outside the claim |" in page
     assert "Not tested: stable gradient norms and the speed of convergence" in page
-    none = [{**c.model_dump(), "part_of_claim": False} for c in SPEC.contrasts]
-    with pytest.raises(ValueError, match="no contrast is part of the claim"):
-        Ablation.model_validate(SPEC.model_dump() | {"contrasts": none})
 
 
-def test_a_score_says_nothing_of_steadiness():
-    """Figure 5 claims a steady way; which arm ends higher decides nothing about it."""
-    spec = load_ablation("fig5_zero_advantage")
-    ends = finding("all-groups", 5.0, better="filtered")
-    steady = finding("all-groups", -2.0, better="filtered", measure="steadiness")
-    assert told(ends, spec=spec)[VERDICT] == NOT_RUN
-    assert told(ends, steady, spec=spec)[VERDICT] == "reversed"
+def test_the_page_of_all_has_every_claim_and_says_which_were_not_tried():
+    specs = [SPEC, load_ablation("fig3_reward")]
+    known = finished(SPEC, *outcome_of(SPEC, "tiny", cells(0.6)).findings)
+    text = results_page("tiny", specs, [known]).markdown()
+    command = "klear ablate table6\\_lm\\_weight --profile tiny --seeds 5. Run on 2026-01-01 at"
+    assert f"{command} commit 2cede76 with changes, grader version 1." in text
+    (claim,) = [line for line in text.splitlines() if line.startswith("| Table 6")]
+    for part in ("α=0.1 over α=0 AIME 2024 +1.2, AIME 2025 +2.4", "+20.0", "| confirmed |"):
+        assert part in claim
+    (missing,) = [line for line in text.splitlines() if line.startswith("| Figure 3")]
+    assert NOT_RUN in missing
+    assert "LCB v5 +1.8" in missing  # 61.0 and 59.2
+    assert "1 of 2 experiments have run" in text
 
 
 def test_the_papers_analysis_makes_eight_claims_that_name_what_they_do_not_test():
     specs = [load_ablation(name) for name in ablations()]
-    rows = claim_rows([row for spec in specs for row in compared(spec, None, "tiny")])
+    rows = claim_rows([row for spec in specs for row in compared(spec, None, "tiny")], "tiny")
     by_figure = {row[0]: row for row in rows}
     assert len(rows) == 8
     for shows, part in (("Figure 2", "gradient norms"), ("Figure 4", "how steady training is"),
                         ("Figure 3", "the level of rewards and their variance")):  # fmt: skip
         assert part in by_figure[shows][VERDICT + 1]
-    papers = by_figure["Table 4 and Table 5"][2]  # the arms of both tables have the same names
-    assert "Table 4: top2 over top4 AIME 2024 +0.4" in papers  # 37.71 and 37.29
-    assert "Table 5: top2 over top4 LCB v5 +0.3" in papers  # 27.24 and 26.97
-    counted = [
-        (spec.shows, row.contrast.better, row.other)
-        for spec in map(load_ablation, ("table4_math_sources", "table5_code_sources"))
-        for row in compared(spec, None, "tiny")
-        if row.contrast.part_of_claim
-    ]  # the one or two best sources against many
-    assert counted == [
-        ("Table 4", "top1", "top4"), ("Table 4", "top2", "top4"), ("Table 5", "top2", "top4")
-    ]  # fmt: skip
+    # the arms of both tables have the same names; one or two best sources against many count
+    assert by_figure["Table 4 and Table 5"][2].split("; ") == [
+        "Table 4: top1 over top4 AIME 2024 +3.5, AIME 2025 +6.2, LCB v5 +4.6, LCB v6 +2.9",
+        "Table 4: top2 over top4 AIME 2024 +0.4, AIME 2025 +2.1, LCB v5 +1.0, LCB v6 +3.2",
+        "Table 5: top2 over top4 LCB v5 +0.3, LCB v6 +1.0, AIME 2024 +0.6, AIME 2025 +2.1",
+    ]
+
+
+def published(store: Store, key: str, seeds: int, created: str = "2026-01-01",
+              spec: Ablation = SPEC, version: int = ABLATE_VERSION) -> None:  # fmt: skip
+    """A result as the experiment's last stage would publish it."""
+    work = store.work(ABLATE + SPEC.name, key)
+    work.mkdir(parents=True)
+    (work / RESULTS).write_text(outcome_of(SPEC, "tiny", cells(0.6, seeds)).model_dump_json())
+    settings = {"ablation": spec.model_dump(mode="json"), "profile": "tiny"}
+    store.publish(work, stage=ABLATE + SPEC.name, version=version, key=key, settings=settings,
+                  seconds=1.0, pipeline_run="r", created=created)  # fmt: skip
+
+
+def test_a_result_of_other_rules_or_of_old_settings_or_damaged_does_not_count(tmp_path):
+    store = Store(tmp_path)
+    published(store, "old", 9, version=ABLATE_VERSION - 1)
+    for key in ("foreign", "a", "b", "c"):
+        published(store, key, 5)
+    folder = store.root / f"{ABLATE}{SPEC.name}"
+    told = json.loads((folder / "foreign" / "manifest.json").read_text())
+    told["settings"]["ablation"]["a_setting_of_old"] = 1
+    (folder / "foreign" / "manifest.json").write_text(json.dumps(told))
+    (folder / "b" / "manifest.json").write_text("{")
+    (folder / "c" / RESULTS).unlink()
+    (found,) = finished_in(store, SPEC, "tiny")
+    assert found.outcome.seeds == 5
+    assert finished_in(store, SPEC, "paper") == []
+
+
+def test_a_result_counts_only_for_the_experiment_that_it_answers(tmp_path):
+    """Another setting or direction is another question; another sentence of the paper, or another
+    choice of what the claim rests on, is not."""
+    store = Store(tmp_path)
+    published(store, "a", 5)
+    contrasts = tuple(c.model_copy(update={"says": "…"}) for c in SPEC.contrasts)
+    extra = tuple(c.model_copy(update={"part_of_claim": False}) for c in contrasts[1:])
+    retold = {"contrasts": (contrasts[0], *extra), "claim": "…", "untested": "…"}
+    turned = [c.model_copy(update={"better": c.than[0], "than": (c.better,)}) for c in contrasts]
+    scale = SPEC.scale("tiny").model_copy(update={"set": {"rl_math.steps": 3}})
+    for change, counts in (
+        (retold, 1),
+        ({"contrasts": turned}, 0),
+        ({"scales": {"tiny": scale}}, 0),
+    ):
+        assert len(finished_in(store, SPEC.model_copy(update=change), "tiny")) == counts
+
+
+def test_of_each_question_the_result_with_most_seeds_stays_then_the_newest_judge_and_date(tmp_path):
+    many, few = finished(SPEC, seeds=5), finished(SPEC, seeds=3, created="2026-01-09")
+    later, judged = finished(SPEC, created="2026-01-02"), finished(SPEC, grader=2)
+    other = finished(load_ablation("fig3_reward"), seeds=1)
+    assert best([many, few]) == [many]
+    assert best([later, other, many, few]) == [other, later]
+    assert best([judged, later]) == [judged]
+    more = finished(SPEC, seeds=8)  # than the experiment asks for
+    assert best([judged, more]) == [judged]
+    assert best([more, many]) == [more]
+
+
+def test_results_of_another_store_stay_on_the_page(tmp_path):
+    there, here, page = Store(tmp_path / "there"), Store(tmp_path / "here"), tmp_path / "R.md"
+    published(there, "a", 5)
+    assert write_results(there, page, "tiny", [SPEC]) == 1
+    published(here, "b", 3, created="2026-01-02")
+    assert write_results(here, page, "tiny", [SPEC]) == 1
+    assert [f.outcome.seeds for f in read_finished(tmp_path / "R.jsonl")] == [5]
+    assert "--seeds 5. Run on 2026-01-01" in page.read_text()
+
+
+def test_the_committed_page_is_made_of_the_lines_beside_it():
+    known = read_finished(FOLDER / "RESULTS.jsonl")
+    assert best(known) == known
+    specs = [load_ablation(name) for name in ablations()]
+    page = results_page("tiny", specs, known).markdown()
+    assert f"{len(specs)} of {len(specs)} experiments have run" in page
+    assert page == (FOLDER / "RESULTS.md").read_text()

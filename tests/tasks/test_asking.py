@@ -14,8 +14,7 @@ from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime, EngineSettings
 from eval.records import Problem, Sample
 from eval.tables import write_table
-from tasks.answers.asking import NeedsApproval, Plan, pilot_of
-from tasks.answers.distill import distill
+from tasks.answers.distill import NeedsApproval, Plan, distill, pilot_of
 from tasks.store.store import Artifact
 from training.engines import generate
 from training.engines.interface import Key, Request
@@ -49,13 +48,14 @@ def problems(tmp_path, monkeypatch) -> Artifact:
     write_table(tmp_path / "kept.parquet", Problem, PROBLEMS)
     Paid.asked = []
     monkeypatch.setattr(generate, "make_engine", Paid)
+    monkeypatch.setattr("tasks.answers.distill.PILOT_PROMPTS", 10)
     return Artifact.of_folder(tmp_path)
 
 
 def run(out: Path, problems: Artifact, **budget: float | None) -> dict[str, float]:
     """Two answers a problem: 80 answers that cost 120."""
     out.mkdir(exist_ok=True)
-    runtime = EngineRuntime.model_validate({"output_price": PRICE, "pilot_prompts": 10, **budget})
+    runtime = EngineRuntime.model_validate({"output_price": PRICE, **budget})
     settings = SampleSettings(
         samples_per_prompt=2, engine=EngineSettings(kind="scripted", runtime=runtime)
     )
@@ -108,18 +108,6 @@ def test_a_gate_without_prices_is_refused_before_anything_is_asked(tmp_path, pro
     assert not Paid.asked
 
 
-def test_the_pilot_is_spread_over_the_problems():
-    plan = Plan(PROBLEMS, range(16), 0)
-    assert [r.prompt for r in pilot_of(plan, 4)] == ["p0", "p10", "p20", "p30"]
-    assert len(pilot_of(plan, 1_000)) == 40
-
-
-def test_a_plan_makes_its_requests_when_they_are_asked_for():
-    plan = Plan(PROBLEMS, range(3), seed=5)
-    assert [r.key for r in plan] == [(p.id, i) for p in PROBLEMS for i in range(3)]
-    assert len(plan) == len({r.seed for r in plan}) == 120
-
-
 def test_the_budget_does_not_change_the_key_of_the_stage():
     runtime = EngineRuntime(approve_above=1.0, approved_cost=9.0)
     gate, none = (EngineSettings(kind="scripted", runtime=r) for r in (runtime, EngineRuntime()))
@@ -129,7 +117,7 @@ def test_the_budget_does_not_change_the_key_of_the_stage():
 SCRIPT = f"""
 from prefect.testing.utilities import prefect_test_harness
 from configs.settings.engines import EngineSettings
-from tasks.answers.asking import api_key
+from tasks.answers.distill import api_key
 from training.engines.interface import EngineError
 with prefect_test_harness(server_startup_timeout=150):
     from prefect.blocks.system import Secret

@@ -16,12 +16,11 @@ from configs.settings.engines import EngineSettings
 from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem, Rejected
 from eval.tables import read_table
+from tasks.answers.distill import recorded_files
 from tasks.data.collect import collect
-from tasks.data.sources import recorded_files
 from tasks.stage.run import Run
 from tasks.store.store import Store
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 TESTS = {"inputs": ["1\n", "2\n"], "outputs": ["1\n", "4\n"]}
 
 
@@ -108,16 +107,6 @@ def test_a_missing_file_is_an_error_that_names_source_and_file(tmp_path):
         run(tmp_path / "out", Source(name="gone", files=("nowhere.jsonl",)), root=tmp_path)
 
 
-def test_limit_counts_the_rows_that_are_kept(tmp_path):
-    rows = [{"problem": f"p{i}", "answer": "" if i == 1 else "1"} for i in range(9)]
-    jsonl(tmp_path / "r.jsonl", *rows)
-    kept, rejected, _ = run(
-        tmp_path / "out", Source(name="s", files=("r.jsonl",), limit=3), root=tmp_path
-    )
-    assert [p.prompt for p in kept] == ["p0", "p2", "p3"]
-    assert len(rejected) == 1
-
-
 # ---------------------------------------------------------------- files are part of the key
 
 
@@ -142,29 +131,3 @@ def test_only_recorded_engines_read_files(tmp_path):
 
 
 # ---------------------------------------------------------------- real data
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared/data")
-@pytest.mark.parametrize(
-    ("source", "kept"),
-    [
-        (Source(name="m", files=("math_train/train.jsonl.gz",)), 7470),
-        (
-            Source(
-                name="h",
-                files=("hmmt_feb_2025/test.jsonl.gz",),
-                answer_field="solution",
-                answer_in_box=True,
-            ),
-            30,
-        ),
-        (Source(name="c", domain="code", files=("rllm_code/codeforces_test.jsonl.gz",)), 408),
-    ],
-    ids=lambda v: getattr(v, "name", None),
-)
-def test_real_files_are_read_whole(tmp_path, source, kept):
-    """MATH train: 7,474 rows, two without and two with an empty answer."""
-    rows, rejected, _ = run(tmp_path / "out", source, root=SHARED)
-    assert len(rows) == kept
-    reasons = ("field answer: missing", "field answer: empty")
-    assert all(r.reason.endswith(reasons) for r in rejected)

@@ -32,51 +32,10 @@ def source(*files: str, **fields) -> Source:
     return Source.model_validate({"name": "s", "files": files, **fields})
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"problem": NaN, "answer": "2"}',
-        b'{"problem": "1+1?", "answer": Infinity}',
-        b'{"problem": "\\ud800", "answer": "2"}',
-        b'{"problem": "caf\xe9", "answer": "2"}',
-        b'{"problem": "1+1?", "answer": "2"',
-        "ÿ".encode("utf-16"),
-    ],
-)
-def test_a_bad_line_is_one_counted_reject_that_names_it(tmp_path, line):
-    (tmp_path / "r.jsonl").write_bytes(GOOD + line + b"\n" + GOOD.replace(b"1+1", b"2+2"))
-    kept, rejected, metrics = run(tmp_path, source("r.jsonl"))
-    assert kept == ["1+1?", "2+2?"]
-    assert len(rejected) == metrics["rejected"] == metrics["rejected/s"] == 1
-    assert rejected[0].startswith("r.jsonl row 2: ")
-
-
 def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
     (tmp_path / "r.jsonl").write_bytes(b"\xef\xbb\xbf" + GOOD)
     (tmp_path / "r.json").write_bytes(b"\xef\xbb\xbf\n [" + GOOD + b"]")
     assert run(tmp_path, source("r.jsonl", "r.json"))[:2] == (["1+1?", "1+1?"], [])
-
-
-def test_a_row_of_50_mb_is_read_when_its_tests_are_that_large(tmp_path):
-    tests = {"inputs": ["7" * (50 * MIB)], "outputs": ["1"]}
-    (tmp_path / "r.jsonl").write_text(json.dumps({"problem": "big", "tests": tests}) + "\n")
-    kept, rejected, _ = run(tmp_path, source("r.jsonl", domain="code"))
-    assert (kept, rejected) == (["big"], [])
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_prompt_of_50_mb_is_a_reject_of_which_only_the_start_is_kept(tmp_path, suffix):
-    rows = [{"problem": "p" * (50 * MIB), "answer": "1"}, {"problem": "1+1?", "answer": "2"}]
-    if suffix == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
-    else:
-        (tmp_path / "r.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    kept, rejected, _ = run(tmp_path, source(f"r.{suffix}"))
-    assert kept == ["1+1?"]
-    assert rejected == [
-        f"r.{suffix} row 1: field problem: 52,428,800 characters; a prompt has 1,000,000 at most"
-    ]
-    assert (tmp_path / "out" / "rejected.parquet").stat().st_size < MIB
 
 
 def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp_path, monkeypatch):
@@ -134,12 +93,6 @@ def test_a_wrong_column_is_an_error_that_lists_those_there_are(tmp_path, suffix)
     assert f'r.{suffix} row 1: field problem: missing; the row: {{"question": "1+1?"' in str(
         error.value
     )
-
-
-def test_a_where_that_matches_nothing_is_an_error(tmp_path):
-    (tmp_path / "r.jsonl").write_bytes(GOOD * 2)
-    with pytest.raises(ValueError, match="its `where` leaves out 2"):
-        run(tmp_path, source("r.jsonl", where={"domain": "math"}))
 
 
 def test_rows_that_where_leaves_out_are_counted(tmp_path):

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from configs.settings.data import DifficultySettings
 from eval.records import Problem, Sample, Score
 from eval.tables import read_table, write_table
-from tasks.answers.difficulty import Difficulty, difficulty, pass_rate_histogram
+from tasks.answers.difficulty import Difficulty, difficulty
 from tasks.store.store import Artifact
 
 
@@ -41,14 +41,13 @@ def test_easy_is_strictly_above_the_threshold(tmp_path: Path):
         ("a", "hard", 0.5),
         ("b", "easy", 2 / 3),
     ]
-    assert metrics["hard_share"] == 0.5
-    assert metrics["pass_rate/math/0.5"] == metrics["pass_rate/math/0.6"] == 1.0
+    assert metrics["hard"] == metrics["easy"] == 1.0
 
 
 def test_unscored_answers_leave_the_rate_and_no_rating_is_no_label(tmp_path: Path):
     metrics, rows = run(tmp_path, {"a": [True, None, None], "b": [None], "c": []})
     assert [(r.label, r.scored) for r in rows] == [("easy", 1), ("unrated", 0), ("unrated", 0)]
-    assert (metrics["unrated"], metrics["hard_share"]) == (2.0, 0.0)
+    assert metrics["unrated"] == 2.0
 
 
 def test_a_source_that_is_known_to_be_easy_or_hard_decides_whatever_the_pass_rate(tmp_path: Path):
@@ -59,8 +58,7 @@ def test_a_source_that_is_known_to_be_easy_or_hard_decides_whatever_the_pass_rat
     metrics, rows = run(tmp_path, marks, rater="source", **known)
     labels = [(r.label, r.pass_rate) for r in rows]
     assert labels == [("easy", 0.5), ("hard", 1.0), ("easy", None), ("unrated", 1.0)]
-    means = [metrics[f"mean_pass_rate/{label}"] for label in ("easy", "hard")]
-    assert (means, metrics["hard_share"]) == ([0.5, 1.0], 1 / 3)
+    assert (metrics["easy"], metrics["hard"], metrics["unrated"]) == (2.0, 1.0, 1.0)
 
 
 def test_sources_are_named_where_they_decide_and_nowhere_else():
@@ -74,10 +72,3 @@ def test_sources_are_named_where_they_decide_and_nowhere_else():
 def test_scores_of_other_samples_are_an_error(tmp_path: Path):
     with pytest.raises(ValueError, match="1 samples but 2 scores"):
         run(tmp_path, {"a": [True, False]}, samples=1)
-
-
-def test_the_histogram_has_tenths_by_domain_and_a_column_for_one():
-    rates = [("math", 0.55), ("math", 0.59), ("math", 1.0), ("code", 0.0)]
-    assert pass_rate_histogram(rates) == {
-        "pass_rate/code/0.0": 1.0, "pass_rate/math/0.5": 2.0, "pass_rate/math/1.0": 1.0,
-    }  # fmt: skip

@@ -13,7 +13,7 @@ from configs.settings.engines import EngineRuntime, EngineSettings
 from eval.judge.grades import Grade
 from eval.records import Problem, Rejected, Sample
 from eval.tables import read_table, write_table
-from tasks.answers import asking
+from tasks.answers import distill as module
 from tasks.answers.distill import distill
 from tasks.store.store import Artifact
 from training.engines import generate
@@ -174,7 +174,7 @@ def test_local_engines_get_a_job_once(tmp_path, problems, monkeypatch):
             for line in lines:
                 journal.append(Request.model_validate_json(line).answered("m", "t"))
 
-    monkeypatch.setattr(asking, "run_child", child)
+    monkeypatch.setattr(module, "run_child", child)
     engine = EngineSettings(kind="transformers", model="somewhere")
     for _ in range(2):
         run(tmp_path / "o", problems, engine=engine)
@@ -196,14 +196,3 @@ def test_what_a_local_engine_says_is_the_error_without_its_traceback(tmp_path, p
     with pytest.raises(EngineError, match=r"^engine model=.*nothing cannot be loaded") as caught:
         run(tmp_path / "o", problems, engine=engine)
     assert "\n" not in str(caught.value)
-
-
-def test_finished_answers_of_a_killed_stage_need_no_approval_again(tmp_path, problems, hire):
-    """They were approved and bought; the same plan would now cost more than is allowed."""
-    teacher = hire()
-    for approved in (1e9, 0.0):
-        runtime = EngineRuntime(output_price=1e6, approve_above=0.5, approved_cost=approved)
-        engine = EngineSettings(kind="scripted", runtime=runtime)
-        run(tmp_path / "o", problems, engine=engine)
-        (tmp_path / "o" / "samples.parquet").unlink()
-    assert len(set(teacher.asked)) == len(teacher.asked) == 32

@@ -10,12 +10,9 @@ from eval.benchmarks import benchmarks
 from eval.judge import judge
 from eval.records import Sample, Score
 from eval.tables import read_table
-from tasks.models import benchmarking as module
 from tasks.models import evaluate as evaluating
 from tasks.models import train
-from tasks.models.benchmarking import RESULTS, requests_for
-from tasks.models.evaluate import evaluate
-from tasks.store.store import Artifact
+from tasks.models.evaluate import RESULTS, evaluate, requests_for
 from tests.tasks.evaluations_by_hand import (
     ALPHA,
     BETA_LATE,
@@ -39,29 +36,18 @@ def engine(monkeypatch) -> Engine:
 def run(root: Path, settings: EvaluateSettings = SETTINGS) -> tuple[Path, dict[str, float]]:
     out = root / "out"
     out.mkdir(parents=True, exist_ok=True)
-    inputs = artifacts(root) if not (root / "model").exists() else _again(root)
-    return out, dict(evaluate.body(out, *inputs, settings=settings))
-
-
-def _again(root: Path) -> tuple[Artifact, Artifact]:
-    return Artifact.of_folder(root / "model", "sft"), Artifact.of_folder(
-        root / "bench", "benchmarks"
-    )
+    return out, dict(evaluate.body(out, *artifacts(root), settings=settings))
 
 
 def outputs(out: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in out.iterdir() if p.is_file()}
 
 
-def test_protocols_that_share_a_problem_share_its_samples():
+def test_protocols_share_samples_and_a_samples_seed_does_not_depend_on_what_is_beside_it():
     few, many = BenchmarkProtocol(name="x", k=2), BenchmarkProtocol(name="y", k=4)
     requests = requests_for((few, many), (A, A[:1]), seed=0)
-    counts = {p.id: sum(r.problem_id == p.id for r in requests) for p in A}
-    assert list(counts.values()) == [4, 2, 2]
+    assert [sum(r.problem_id == p.id for r in requests) for p in A] == [4, 2, 2]
     assert len({(r.problem_id, r.index) for r in requests}) == len(requests)
-
-
-def test_a_samples_seed_does_not_depend_on_the_benchmarks_beside_it():
     alone = requests_for((ALPHA,), (A,), seed=1)
     beside = requests_for((BETA_LATE, ALPHA), (B, A), seed=1)
     assert alone == [r for r in beside if r.prompt.startswith("a")]
@@ -83,7 +69,7 @@ def test_scores_counts_and_statement_follow_from_the_answers_of_one_engine_start
     assert metrics["alpha/mean_tokens"] == 5
     assert metrics["completion_tokens"] == 5 * (3 * 4 + 2 * 2)
     assert {f"alpha/{n}" for n in ("ci_low", "ci_high", "pass_at_k", "unscored")} <= set(metrics)
-    statement, (checkpoint, _) = alpha.statement, _again(tmp_path)
+    statement, (checkpoint, _) = alpha.statement, artifacts(tmp_path)
     assert statement.checkpoint == checkpoint.digest[:16]
     assert statement.engine.startswith("transformers ")
     assert (statement.temperature, statement.top_p, statement.max_tokens) == (0.6, 0.95, 8)
@@ -127,31 +113,21 @@ def test_with_all_answers_on_file_no_engine_starts_and_only_missing_verdicts_are
     assert outputs(out) == first
 
 
-def test_an_answer_the_engine_failed_to_give_is_unscored(engine, tmp_path, monkeypatch):
+def test_the_real_judge_scores_what_a_model_wrote_and_a_failed_answer_is_unscored(
+    engine, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(evaluating, "Judge", judge.Judge)
+    texts = ["<think>so</think>\\boxed{1}", "<think>so</think>\\boxed{2}", "\\boxed{1}", ""]
     given = engine.sample
 
     def sample(request: Request, job: GenerateJob) -> Sample:
-        lost = {"finish_reason": "error", "text": ""} if request.index == 3 else {}
-        return given(request, job).model_copy(update=lost)
+        lost = {"finish_reason": "error"} if request.index == 3 else {}
+        return given(request, job).model_copy(update={"text": texts[request.index], **lost})
 
     monkeypatch.setattr(engine, "sample", sample)
-    out, metrics = run(tmp_path)
-    alpha = RESULTS.validate_json((out / "results.json").read_bytes())[0]
-    assert (alpha.samples, alpha.samples_unscored) == (9, 3)
-    assert alpha.avg == pytest.approx(2 / 3)
-    assert metrics["alpha/unscored"] == 3
-
-
-def test_the_real_judge_scores_what_a_model_wrote(engine, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "Judge", judge.Judge)
-    texts = ["<think>so</think>\\boxed{1}", "<think>so</think>\\boxed{2}", "\\boxed{1}", "no idea"]
-    given = engine.sample
-    monkeypatch.setattr(
-        engine, "sample", lambda r, job: given(r, job).model_copy(update={"text": texts[r.index]})
-    )
     _, metrics = run(tmp_path)
-    assert metrics["alpha/avg"] == 2 / 4  # a missing think block costs reward, not correctness
-    assert metrics["alpha/unscored"] == 0
+    assert metrics["alpha/avg"] == pytest.approx(2 / 3)  # without a think block: less reward only
+    assert metrics["alpha/unscored"] == 3
 
 
 def test_a_benchmark_that_is_missing_stops_the_stage_before_anything_is_generated(engine, tmp_path):

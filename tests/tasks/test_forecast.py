@@ -8,7 +8,7 @@ from configs.settings.base import Settings
 from configs.settings.data import JudgeStageSettings, SampleSettings, SelectSettings
 from configs.settings.engines import EngineSettings
 from configs.settings.evaluation import EvaluateSettings
-from configs.settings.topology import Assumptions, Topology
+from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from tasks.answers.distill import distill
 from tasks.answers.judge import judge
@@ -16,7 +16,7 @@ from tasks.answers.select import select
 from tasks.models.evaluate import evaluate
 from tasks.models.train import rl, sft
 from tasks.planning.forecast import Forecaster, PlannedStage
-from tasks.planning.store_history import StoreHistory
+from tasks.planning.history import StoreHistory
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact, Store
 from tests.tasks.manifests_by_hand import publish
@@ -58,7 +58,6 @@ def test_sft_takes_six_flops_a_parameter_and_token(tmp_path):
     assert found.bytes == 2 * QWEN
     assert found.basis == "assumed"
     assert found.assumptions == ("prompt_tokens", "train_mfu")
-    assert found.how == "train 6·8.19e9·1.06e7 at 40% of 8 × 989 TFLOP/s"
 
 
 def test_rl_generates_judges_and_trains_one_after_the_other(tmp_path):
@@ -72,18 +71,6 @@ def test_rl_generates_judges_and_trains_one_after_the_other(tmp_path):
     trained = answers * 10_300
     forward, train = 2 * QWEN * trained / (8 * PEAK * 0.4), 6 * QWEN * trained / (8 * PEAK * 0.4)
     assert found.seconds == pytest.approx(generate + answers / (25 * 10) + forward + train)
-
-
-def test_the_stages_own_server_generates_on_its_own_gpus_and_the_rest_cost_nothing(tmp_path):
-    three = {"engine_runtime": {"data_parallel": 3}}
-    settings = RLSettings.model_validate({"steps": 10, "engine": "vllm_server", **three})
-    apart = CLUSTER.model_copy(update={"rl_gpus": 2})
-
-    found = forecast(tmp_path, rl.named("rl_math"), settings, given(), given(), on=apart)
-
-    assert "of 3 × 989" in found.how.split(" + ")[0]
-    assert "of 2 × 989" in found.how.split(" + ")[-1]
-    assert found.gpu_hours == pytest.approx((found.seconds or 0) * 5 / 3600)
 
 
 def test_evaluation_asks_every_problem_k_times_on_its_own_gpus(tmp_path):
@@ -137,19 +124,6 @@ def test_gpu_hours_cost_what_the_topology_says(tmp_path):
     assert found.cost == pytest.approx(2.5 * found.gpu_hours)
 
 
-def test_tokens_a_second_and_gpu_take_the_place_of_a_share_of_the_peak(tmp_path):
-    own = Assumptions(generated_per_gpu=2_000, trained_per_gpu=9_000)
-    on = CLUSTER.model_copy(update={"assume": own})
-    settings, answers = RLSettings(steps=10), 10 * 128 * 8
-
-    found = forecast(tmp_path, rl.named("rl_math"), settings, given(), given(), on=on)
-
-    generate, train = answers * 10_000 / (8 * 2_000), answers * 10_300 / (8 * 9_000)
-    forward = 2 * QWEN * answers * 10_300 / (8 * PEAK * 0.4)
-    assert found.seconds == pytest.approx(generate + answers / (25 * 10) + forward + train)
-    assert not {"generate_mfu", "train_mfu"} & set(found.assumptions)
-
-
 def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):
     """Half the GPUs were measured: the plan's are twice as fast together."""
     publish(tmp_path, "base", settings=BaseModelSettings())
@@ -164,7 +138,7 @@ def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):
     assert found.tokens == 4 * 1000 * 5300
     assert found.seconds == pytest.approx(found.tokens / (4000 * 2))
     assert found.bytes == 77
-    assert "4,000 tokens/s measured in sft/k on 4 × NVIDIA H100 80GB HBM3 × 8 / 4" in found.how
+    assert found.source == "measured in sft/k"
 
 
 def test_lengths_come_from_earlier_results_where_there_are_any(tmp_path):
@@ -202,11 +176,9 @@ def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):
 
     assert answers.metrics["samples"] == 36
     assert (found.basis, sure.basis) == ("assumed", "measured")
-    assert "seconds" in found.assumed
-    assert not sure.assumed & {"seconds", "gpu_hours"}
 
 
 def test_nothing_is_guessed_on_a_machine_without_gpus(tmp_path):
     found = forecast(tmp_path, sft, SFTSettings(), given(), given(kept=10), on=Topology())
     assert found.seconds is None
-    assert "never measured here, and no GPU is named (topology.gpu)" in found.how
+    assert "never measured here, and no GPU is named (topology.gpu)" in found.source

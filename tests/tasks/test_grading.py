@@ -25,19 +25,19 @@ def evaluated(folder: Path, problems: list[Problem], text: str, right: set[int])
     samples = [Sample(problem_id=p.id, index=0, model="m", text=text) for p in problems]
     write_table(folder / "samples.parquet", Sample, samples)
     scores = [
-        Score(problem_id=p.id, reward=1.0, correct=i in right, pass_rate=float(i in right),
-              verdict="AC" if i in right else "WA")
+        Score(problem_id=p.id, reward=float(i in right), correct=i in right,
+              pass_rate=float(i in right), verdict="AC" if i in right else "WA")
         for i, p in enumerate(problems)
     ]  # fmt: skip
     write_table(folder / "scores.parquet", Score, scores)
     return folder / "problems.parquet"
 
 
-def test_few_are_chosen_and_both_right_and_wrong_ones(tmp_path):
+def test_few_are_chosen_from_the_lowest_to_the_highest_reward(tmp_path):
     problems = [Problem(domain="math", prompt=f"{n}?", answer="2") for n in range(30)]
     asked = evaluated(tmp_path, problems, "\\boxed{2}", set(range(15)))
     graded = grade_some(tmp_path, [asked], JudgeSettings())
-    assert [g.verdict for g in graded] == ["AC"] * (ANSWERS // 2) + ["WA"] * (ANSWERS // 2)
+    assert [g.verdict for g in graded] == ["WA"] * (ANSWERS // 2) + ["AC"] * (ANSWERS // 2)
     assert graded[0].answer == "2"
     assert graded[0].checks[0].expected == "2"
 
@@ -81,7 +81,7 @@ def test_a_program_is_judged_once_a_test_and_the_report_shows_what_each_said(tmp
     assert [c.verdict for c in graded[0].checks] == ONLY_THE_SECOND_IS_RIGHT
     assert (graded[0].checks[1].input, graded[0].checks[1].expected) == ("1", "2")
     text = report_page([Artifact.of_folder(folder, folder.name)], "tiny").body
-    assert "<summary>SFT: WA, reward 1.0</summary>" in text
+    assert "<summary>SFT: WA, reward 0.0</summary>" in text
     verdicts = re.findall(rf"^\| test \d+ of {len(CASES)} \| (\w+)", text, flags=re.M)
     assert verdicts == ONLY_THE_SECOND_IS_RIGHT
     assert f"_The first {CHECKS} tests; {len(CASES) - CHECKS} more._" in text

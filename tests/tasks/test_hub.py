@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.sources import CollectSettings, LookupTable, Source
+from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem
 from eval.tables import read_table
-from tasks.data import hub
 from tasks.data.collect import collect
+from tasks.data.sources import Piece, hub_rows, planned, resolved
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -34,12 +34,11 @@ def kept(out: Path, *sources: Source) -> list[str]:
 
 
 def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
-    table = LookupTable(dataset=str(clone), data_files=("train-*.jsonl",))
-    assert hub.shards(table, "", "t") == 3
-    pieces = [[r.value for r in hub.hub_rows(table, "", "t", i, 3)] for i in range(3)]
-    whole = [r.value for r in hub.hub_rows(table, "", "t", 0, 1)]
-    assert [row for piece in pieces for row in piece] == whole
-    assert [row["problem"] for row in whole if row] == [f"p{i}" for i in range(6)]
+    source = Source(name="t", kind="hub", dataset=str(clone), data_files=("train-*.jsonl",))
+    parts, _ = planned(CollectSettings(sources=(source,)), tmp_path / "scratch")
+    assert len(parts) == 3
+    rows = [r.value for part in parts for r in hub_rows(source, part.pieces[0], "t")]
+    assert [row["problem"] for row in rows if row] == [f"p{i}" for i in range(6)]
 
 
 def test_a_dataset_is_collected_through_datasets(tmp_path, clone):
@@ -64,11 +63,11 @@ def test_only_what_is_no_commit_is_asked_for_and_a_hub_out_of_reach_is_one_line(
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     source = Source(name="s", kind="hub", dataset="a/b", revision=COMMIT)
-    assert hub.resolved(source, "s") == COMMIT
-    assert hub.resolved(source.model_copy(update={"revision": "v2"}), "s") == COMMIT
+    assert resolved(source, "s") == COMMIT
+    assert resolved(source.model_copy(update={"revision": "v2"}), "s") == COMMIT
     assert asked == [("a/b", "v2")]
     with pytest.raises(ValueError, match=r"source 's': cannot load dataset=a/b revision=gone") as e:
-        hub.resolved(source.model_copy(update={"revision": "gone"}), "s")
+        resolved(source.model_copy(update={"revision": "gone"}), "s")
     assert "cannot be reached (no route). Without a network, name local copies" in str(e.value)
     assert "\n" not in str(e.value)
 
@@ -78,4 +77,4 @@ def test_a_file_that_breaks_off_is_named_with_its_row(clone):
         file.write("{broken\n")
     source = Source(name="s", kind="hub", dataset=str(clone))
     with pytest.raises(ValueError, match=r"source 's': .*clone cannot be read after row \d"):
-        list(hub.hub_rows(source, "", "s", 0, 1))
+        list(hub_rows(source, Piece(), "s"))

@@ -8,10 +8,9 @@ import pytest
 from configs.settings.base import key_of
 from configs.settings.evaluation import LEARNING_CURVE, EvaluateSettings, LearningCurve
 from eval.tables import count_rows
-from tasks.ablation.effects import Point
+from tasks.ablation.ablate import read_learning
 from tasks.models.evaluate import evaluate
-from tasks.report.results import answers_of, means_of, read_learning
-from tasks.report.training import stage_figures
+from tasks.report.results import answers_of, means_of
 from tasks.store.store import Artifact
 from tasks.tracking.log_result import curve_names
 from tests.eval.evaluations_by_hand import evaluation, result
@@ -37,7 +36,7 @@ class Learner(Engine):
 def engine(monkeypatch) -> Engine:
     scripted(monkeypatch)
     learner = Learner()
-    monkeypatch.setattr("tasks.answers.asking.run_child", learner)
+    monkeypatch.setattr("tasks.answers.distill.run_child", learner)
     return learner
 
 
@@ -79,7 +78,6 @@ def test_the_curve_has_a_point_of_every_kept_model_and_of_the_result_which_cost_
     assert metrics["cost"] == pytest.approx(2e-6 * 5 * metrics["answers"])
     assert count_rows(out / "kept/step-00001/samples.parquet") == each
     assert curve_names(out) == {"accuracy/alpha"}
-    assert "learning_curve" in stage_figures("evaluate_rl_math", out)
 
 
 def test_without_a_curve_the_result_alone_is_scored_and_without_kept_models_no_curve(
@@ -136,13 +134,10 @@ def test_the_last_model_counts_with_as_many_answers_as_those_kept_along_the_way(
     evaluation(tmp_path, [result("x", 4)], problems, four)
     assert read_learning(tmp_path) == {}  # no learning curve was asked for
     (tmp_path / LEARNING_CURVE).parent.mkdir()
-    lines = [{"step": step, "time": 0.0, "metrics": {}} for step in (2, 6)]
+    lines = [{"step": step, "time": 0.0, "metrics": {"accuracy/x": 0.5}} for step in (2, 6)]
     (tmp_path / LEARNING_CURVE).write_text("\n".join(map(json.dumps, lines)))
-    (found,) = read_learning(tmp_path).values()
-    assert found.curve == {2: 0.5, 6: 0.5}
-    assert found.halves == (
-        {2: Point(1.0, 1), 6: Point(1.0, 1)}, {2: Point(0.0, 1), 6: Point(0.0, 1)}
-    )  # fmt: skip
+    both = ((1.0, 1), (0.0, 1))  # answers with an even and with an odd index
+    assert read_learning(tmp_path) == {"x": {2: both, 6: both}}
 
 
 def test_the_setting_is_part_of_a_key_only_where_it_is_set_and_must_fit_the_protocols():

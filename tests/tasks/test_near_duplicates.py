@@ -18,7 +18,6 @@ from tasks.data.near_duplicates import (
     band_keys,
     buckets,
     near_groups,
-    signatures,
 )
 from tasks.data.text_columns import fold
 from tasks.data.words import query_words
@@ -42,10 +41,10 @@ def near(texts: list[str], jaccard: float = 0.7, shingle: int = 3, permutations:
     banding, text = Banding.for_threshold(jaccard, permutations), folded(texts)
     keys = [pa.chunked_array([band]) for band in band_keys(text, shingle, banding)]
     rows = np.arange(len(texts))
-    pairs, first = near_groups(
+    pairs, similarity, first = near_groups(
         pa.chunked_array([text]), keys, rows, jaccard=jaccard, shingle=shingle
     )
-    return list(map(tuple, pairs.rows.tolist())), pairs.jaccard.tolist(), first.tolist()
+    return list(map(tuple, pairs.tolist())), similarity.tolist(), first.tolist()
 
 
 def folded(texts: list[str]) -> pa.Array:
@@ -57,14 +56,6 @@ def test_a_copy_with_one_word_changed_at_the_end_is_near():
     pairs, similarity, first = near([text, "something else entirely", text.replace("p", "q")])
     # 14 shingles each, 13 of them shared.
     assert (pairs, similarity, first) == ([(0, 2)], [13 / 15], [0, 1, 0])
-
-
-def test_short_texts_are_near_only_when_their_words_are_the_same():
-    assert near(["Find x", "find  X", "find y"])[2] == [0, 0, 2]
-
-
-def test_signs_count_as_words_so_other_operators_make_another_problem():
-    assert near(["2 + 3 = x", "2 * 3 = x"], shingle=5)[2] == [0, 1]
 
 
 def test_texts_without_words_resemble_nothing():
@@ -121,15 +112,14 @@ def sketched(text: pa.Scalar) -> MinHash:
     return sketch
 
 
-def test_signatures_and_candidates_of_real_prompts_are_those_of_datasketch():
+def test_candidates_of_real_prompts_are_those_of_datasketch():
     texts = folded([*real_texts(3000), "", "x y"])
     banding = Banding.for_threshold(0.7, 128)
-    ours, keys = signatures(texts, 5, banding), band_keys(texts, 5, banding)
+    keys = band_keys(texts, 5, banding)
     lsh = MinHashLSH(threshold=0.7, num_perm=128, weights=WEIGHTS)
     theirs: set[tuple[int, int]] = set()
     for number, text in enumerate(texts):
         sketch = sketched(text)
-        assert ours[number].tolist() == sketch.hashvalues.tolist()
         theirs.update((earlier, number) for earlier in lsh.query(sketch))  # type: ignore[misc]
         lsh.insert(number, sketch)
     candidates: set[tuple[int, int]] = set()
@@ -139,30 +129,3 @@ def test_signatures_and_candidates_of_real_prompts_are_those_of_datasketch():
             candidates.update(combinations(members[a:b].tolist(), 2))
     assert candidates == theirs
     assert len(candidates) > 50  # the sample has repeats: nothing passes for want of candidates
-
-
-@given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 3))
-def test_buckets_hold_the_rows_that_share_a_key_and_no_others(keys: list[int], step: int):
-    rows = np.arange(0, len(keys), step)
-    members, edges = buckets(np.array(keys, np.uint64), rows)
-    looked_at = [keys[row] for row in rows]
-    same = [[row for row in rows if keys[row] == key] for key in dict.fromkeys(looked_at)]
-    found = [members[a:b].tolist() for a, b in pairwise(edges)]
-    assert found == [rows for rows in same if len(rows) > 1]
-
-
-@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9])
-def test_most_pairs_above_the_threshold_are_found(threshold: float):
-    chance = np.random.default_rng(0)
-    texts = []
-    for _ in range(150):
-        words = chance.integers(0, 5000, 60).astype(str)
-        texts.append(" ".join(words))
-        texts.append(" ".join(words[: chance.integers(20, 60)]))
-    true = {(i, i + 1) for i in range(0, 300, 2) if jaccard(texts[i], texts[i + 1]) >= threshold}
-    found = set(near(texts, jaccard=threshold)[0])
-    banding = Banding.for_threshold(threshold, 128)
-    # At the threshold itself a pair is missed with probability (1 - t^r)^b; above it, less.
-    expected_recall = 1 - (1 - threshold**banding.rows) ** banding.bands
-    assert found <= true
-    assert len(found) >= 0.9 * expected_recall * len(true)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.data.overlaps import ngrams as ngrams_module
-from tasks.data.overlaps.ngrams import Item, NgramIndex
+from tasks.data import ngrams as ngrams_module
+from tasks.data.ngrams import Item, NgramIndex
 from tasks.data.words import RULES, Normalisation
 
 # Few words, so that texts share some; and what the table and the loops could get wrong.
@@ -61,7 +61,7 @@ def found_in(index: NgramIndex, texts: list[str]) -> list[list[Overlap]]:
     assert found.rows.tolist() == sorted(found.rows.tolist())
     by_text: list[list[Overlap]] = [[] for _ in texts]
     for row, item, coverage, entry in zip(*map(np.ndarray.tolist, found[:4]), strict=True):
-        overlap = Overlap(index.items[item], index.ngram(entry), coverage, index.is_whole(entry))
+        overlap = Overlap(index.items[item], index.ngram(entry), coverage, bool(index.whole[entry]))
         by_text[row].append(overlap)
     return by_text
 
@@ -85,37 +85,9 @@ def test_the_compiled_search_agrees_with_the_definition_on_any_text(
         assert found == by_definition(text, items, n, normalise)
 
 
-def test_a_text_without_a_whole_ngram_shares_nothing():
-    item = "a b c d e f g h i"
-    assert overlaps(index_of(item, n=9), "a b c d e f g h") == []
-    assert overlaps(index_of(item, n=9), "x a b c d e f g h i y")[0].coverage == 1.0
-
-
-def test_an_item_shorter_than_n_is_found_whole_and_only_whole():
-    index = index_of("compute 5!", n=9)
-    assert index.short_items == 1
-    assert overlaps(index, "please compute 5! now")[0].whole_item
-    assert overlaps(index, "compute it: 5!") == []
-
-
-def test_items_that_share_their_rarest_word_are_both_found():
-    found = overlaps(index_of("find zeta", "zeta of two", n=9), "find zeta of two")
-    assert {o.item.id for o in found} == {"0", "1"}
-
-
-def test_the_best_covered_item_comes_first():
-    found = overlaps(index_of("a b c d e f", "a b c", n=3), "a b c")
-    assert [(o.item.id, o.coverage) for o in found] == [("1", 1.0), ("0", 0.25)]
-
-
-def test_coverage_counts_each_ngram_once():
-    # "a a a a" has one distinct 3-gram, so a text with it covers the item fully.
-    assert overlaps(index_of("a a a a"), "a a a")[0].coverage == 1.0
-
-
 def test_an_item_of_symbols_only_is_reported_not_lost():
     index = index_of("∀ ∃ !", normalise="alnum")
-    assert [i.id for i in index.wordless] == ["0"]
+    assert index.wordless == 1
     assert overlaps(index, "∀ ∃ !") == []
 
 
@@ -125,11 +97,6 @@ def test_a_hash_that_lies_flags_nothing():
     blob[blob != ord(" ")] = ord("z")  # the hashes still say a b c, the words now say z z z
     index._blob = blob
     assert overlaps(index, "a b c d e f") == []
-
-
-def test_the_same_texts_are_found_again_by_a_second_search():
-    index = index_of("a b c", n=3)
-    assert overlaps(index, "a b c") == overlaps(index, "a b c") != []
 
 
 def test_more_hits_than_fit_at_once_are_all_found(monkeypatch: pytest.MonkeyPatch):

@@ -4,11 +4,12 @@ import pytest
 
 from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol
 from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.benchmarks.benchmarks import Statement, score_benchmark
+from eval.benchmarks.benchmarks import score_benchmark
 from eval.programs.lcb_runner import official
 from eval.records import Problem, Sample
 from eval.tables import count_rows, write_table
-from tasks.models.benchmarking import judge_all
+from tasks.models.evaluate import judge_all
+from tests.eval.evaluations_by_hand import STATEMENT
 
 ADD = Problem.model_validate(
     {
@@ -24,10 +25,6 @@ PROGRAMS = {
     1: "print(sum(map(int, open(0).read().split())))",  # the official runner has no descriptor 0
     2: "print(4)",  # wrong by both
 }
-STATEMENT = Statement(
-    checkpoint="c", engine="e", temperature=1.0, top_p=1.0, max_tokens=9, yarn_factor=None,
-    template="t", grader_version=1, sandbox="bubblewrap", seed=1, resamples=50,
-)  # fmt: skip
 
 
 def sample(problem: Problem, index: int) -> Sample:
@@ -51,12 +48,8 @@ def test_both_verdicts_are_in_the_result_and_only_official_benchmarks_are_judged
     assert result.avg == pytest.approx(2 / 3)
     assert result.official == pytest.approx(1 / 3)
     assert result.disagreements == 1
-
-
-def test_without_the_official_rules_the_result_says_nothing_of_them():
-    result = score_benchmark(BenchmarkProtocol(name="lcb", k=1), [ADD], {}, {}, STATEMENT)
-
-    assert (result.official, result.disagreements) == (None, 0)
+    without = score_benchmark(protocol, [ADD], samples, ours, STATEMENT)
+    assert (without.official, without.disagreements) == (None, 0)
 
 
 def test_every_livecodebench_protocol_of_the_paper_asks_for_both():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from configs.settings.data import DedupSettings
 from tasks.data.dedup import dedup
+from tasks.planning.history import MOST_READ, StoreHistory
 from tasks.planning.plan import Planner
-from tasks.planning.store_history import MOST_READ, StoreHistory
 from tasks.stage.run import Run
 from tasks.store.store import Artifact, Store
 from tests.tasks.manifests_by_hand import publish
@@ -23,7 +23,7 @@ def plan_all(root: Path) -> tuple[Planner, float]:
     planner, began = Planner(Run(store=Store(root))), cpu_seconds()
     rows = Artifact(stage="collect", key="k", digest="rows", folder=Path())
     for i in range(STAGES):
-        rows = planner.look(dedup.named(f"dedup_{i}"), (rows,), DedupSettings(shingle=9))
+        rows = planner.look(dedup.named(f"dedup_{i}"), (rows,), DedupSettings(jaccard=0.9))
     return planner, cpu_seconds() - began
 
 
@@ -42,7 +42,7 @@ def test_200_stages_in_a_store_of_thousands_take_seconds_at_most(tmp_path):
     planner, seconds = plan_all(tmp_path)
 
     assert [s.stage for s in planner.stages] == [f"dedup_{i}" for i in range(STAGES)]
-    assert planner.stages[0].why == "shingle: 5 → 9"
+    assert planner.stages[0].why == "jaccard: 0.7 → 0.9"
     assert seconds < 5  # 1 s is the aim
 
 

@@ -12,7 +12,7 @@ from configs.settings.judging import JudgeSettings
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from tasks.planning.forecast import Forecaster
-from tasks.planning.store_history import StoreHistory
+from tasks.planning.history import StoreHistory
 from tasks.store.hardware import this_machine
 from tasks.store.store import Store
 from tests.tasks.manifests_by_hand import publish

@@ -7,10 +7,11 @@ import pytest
 
 from configs.settings.engines import EngineSettings
 from configs.settings.evaluation import BenchmarkProtocol
-from eval.benchmarks.benchmarks import Statement, score_benchmark
+from eval.benchmarks.benchmarks import score_benchmark
 from eval.judge.judge import Judge
 from eval.records import Problem, Sample
 from eval.row_files import read_rows
+from tests.eval.evaluations_by_hand import STATEMENT
 from training.engines.without_model import Recording, recordings
 
 FILE = Path(__file__).parents[3] / "shared" / "data" / "skythought_cot" / "aime24.jsonl.gz"
@@ -18,10 +19,6 @@ ENGINE = EngineSettings(
     kind="recorded", files=(str(FILE),), grade_field="correct",
     think_tags=("<|begin_of_thought|>", "<|end_of_thought|>"),
     solution_tags=("<|begin_of_solution|>", "<|end_of_solution|>"),
-)  # fmt: skip
-STATEMENT = Statement(
-    checkpoint="published", engine="recorded", temperature=0.7, top_p=0.8, max_tokens=16_384,
-    yarn_factor=None, template="none", grader_version=1, sandbox="none", seed=0, resamples=100,
 )  # fmt: skip
 
 

@@ -3,9 +3,8 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
@@ -13,13 +12,14 @@ from eval.benchmarks.benchmarks import BenchmarkResult, Statement, score_benchma
 from eval.judge.grades import Grade
 from eval.records import Problem, Rejected, Sample, Score
 from eval.tables import write_table
-from tasks.report.data import reason_kind
 from tasks.report.page import TEMPLATES
-from tasks.report.report import report, report_page
+from tasks.report.report import _text, reason_kind, report, report_page
 from tasks.report.results import curves_of
-from tasks.report.run_story import Expected, RunStory, StageOutcome, duration, summary
+from tasks.report.run_story import Expected, RunStory, StageOutcome, duration, size
 from tasks.store.store import Artifact
 from tests.tasks.pages_by_hand import EVIL, table_rows
+from training.layout import METRICS, OFF_POLICY
+from training.rl.off_policy_counts import CELLS
 
 STATEMENT = Statement(
     checkpoint="c0ffee", engine="transformers 5", temperature=0.6, top_p=0.95, max_tokens=65_536,
@@ -34,13 +34,10 @@ def problem(name: str, source: str = "aime24") -> Problem:
 
 
 def score(p: Problem, correct: bool | None) -> Score:
-    return Score(
-        problem_id=p.id,
-        reward=None if correct is None else 2.0 * correct - 1,
-        correct=correct,
-        pass_rate=None if correct is None else float(correct),
-        verdict="IE" if correct is None else "AC" if correct else "WA",
-    )
+    told = {True: (1.0, 1.0, "AC"), False: (-1.0, 0.0, "WA"), None: (None, None, "IE")}
+    reward, share, verdict = told[correct]
+    return Score.model_validate({"problem_id": p.id, "reward": reward, "correct": correct,
+                                 "pass_rate": share, "verdict": verdict})  # fmt: skip
 
 
 def result(right: int, protocol: BenchmarkProtocol, asked: int = 10, unscored: int = 0,
@@ -65,18 +62,16 @@ def solved(root: Path, checkpoint: str, right: int, *, name: str = "aime24", **m
     return evaluation(root, checkpoint, result(right, BenchmarkProtocol(name=name, k=1), **more))
 
 
-def filtered(root: Path, stage: str, reasons: list[str], rows: str = "kept.parquet") -> Artifact:
+def filtered(root: Path, stage: str, reasons: list[str], name: str = "kept") -> Artifact:
     folder = root / stage
     folder.mkdir()
-    if rows == "kept.parquet":
-        write_table(folder / rows, Problem, [problem("a"), problem("b")])
-    else:
-        sample = Sample(problem_id="p", index=0, model="m", text="t")
-        write_table(folder / rows, Sample, [sample] * 2)
+    sample = Sample(problem_id="p", index=0, model="m", text="t")
+    rows: list[Any] = [problem("a"), problem("b")] if name == "kept" else [sample] * 2
+    write_table(folder / f"{name}.parquet", type(rows[0]), rows)
     row = json.dumps({"prompt": EVIL})
     rejected = [Rejected(id=str(i), reason=r, row=row) for i, r in enumerate(reasons)]
     write_table(folder / "rejected.parquet", Rejected, rejected)
-    return Artifact.of_folder(folder, stage).model_copy(update={"seconds": 1.5})
+    return Artifact.of_folder(folder, stage)
 
 
 def sft(root: Path) -> Artifact:
@@ -110,17 +105,9 @@ def test_checkpoints_come_in_training_order_with_the_change_from_the_one_before(
                                 ("code RL", "60.0", r" \(−10.0\)")):  # fmt: skip
         assert re.fullmatch(rf"{value} {low_high}{change}", rows[name][0])
     assert "- AIME 2024, after code RL: **60.0 %** +60.0 since base" in text
-
-
-def test_a_score_near_zero_on_a_published_benchmark_is_said_in_words(tmp_path):
-    base = Artifact.of_folder(tmp_path, "base").model_copy(
-        update={"metrics": {"parameters": 1_050_000.0}}
-    )
-    text = body(base, solved(tmp_path, "sft", 0))
-    assert "1.1 million parameters cannot solve AIME 2024" in text
-    assert "up to 26 % of problems" in text  # 1 - 0.05 ** (1 / 10)
-    (tmp_path / "made").mkdir()
-    assert "cannot solve" not in body(base, solved(tmp_path / "made", "sft", 0, name="made"))
+    (tmp_path / "zero").mkdir()
+    text = body(solved(tmp_path / "zero", "sft", 0))
+    assert "None of AIME 2024 is solved: up to 26 % of problems" in text  # 1 - 0.05 ** (1 / 10)
 
 
 def test_unscored_answers_are_counted_and_are_no_zeros_and_a_missing_sandbox_is_said(tmp_path):
@@ -173,40 +160,32 @@ def test_the_funnel_adds_up_and_groups_reasons_by_kind(tmp_path):
     reasons = [f"same prompt as {i:016x}" for i in range(3)] + ["empty prompt"]
     lost = ["the endpoint gave no answer"]
     text = body(filtered(tmp_path, "dedup", reasons),
-                filtered(tmp_path, "distill", lost, rows="samples.parquet"))  # fmt: skip
+                filtered(tmp_path, "distill", lost, "samples"))  # fmt: skip
     rows = table_rows(text, "Data")
     assert rows["dedup"] == ["6", "2", "4", "same prompt as … (3); empty prompt (1)"]
     assert rows["distill"] == ["–", "2", "1", "the endpoint gave no answer (1)"]
     assert "<summary>dedup: 4 rejected, 66.7 %</summary>" in text
     assert table_rows(text, "Rejected, and why")[f"same prompt as {0:016x}"][0] == "3"
+    assert _text('{"a": 1} "prompt": "C:\\q" no JSON') == '{"a": 1} "prompt": "C:\\q" no JSON'
     reason = "'make 12 from 3' is a 9-gram of aime24 item 00deadbeef00cafe (coverage 0.25)"
     assert reason_kind(reason) == "… is a 9-gram of aime24 item … (coverage …)"
 
 
-def test_both_overlap_rules_are_counted_by_row_and_examples_span_the_range(tmp_path):
-    coverages = [("a", 0.1), ("a", 0.9), ("b", 0.6), ("c", 0.3), ("d", 0.05)]
-    same = {"benchmark": "aime24", "ngram": "a b c", "row": EVIL, "item": "x"}
-    rows = [{"row_id": i, "coverage": c, **same} for i, c in coverages]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "hits.parquet")
-    text = body(Artifact.of_folder(tmp_path, "decontaminate"))
-    counted = [row[0] for row in table_rows(text, "Contamination").values()][1:]
-    assert counted == ["4", "3", "2", "1"]
-    assert re.findall(r"<summary>aime24: (\d+) % of the item", text) == ["90", "30", "5"]
-
-
 def test_disagreements_with_published_grades_are_all_there(tmp_path):
     p = [problem(f"q{i}") for i in range(6)]
-    for name in ("distill", "judge", "decontaminate"):
-        (tmp_path / name).mkdir()
-    write_table(tmp_path / "decontaminate/kept.parquet", Problem, p)
-    samples = [Sample(problem_id=x.id, index=0, model="R1", text=EVIL) for x in p]
-    write_table(tmp_path / "distill/samples.parquet", Sample, samples)
-    scores = [score(x, i < 4) for i, x in enumerate(p)]
-    write_table(tmp_path / "judge/scores.parquet", Score, scores)
-    grades = [Grade(problem_id=x.id, index=0, model="R1", correct=i < 2) for i, x in enumerate(p)]
-    write_table(tmp_path / "distill/grades.parquet", Grade, grades)
-    text = body(*(Artifact.of_folder(tmp_path / n, n) for n in ("distill", "judge",
-                                                                "decontaminate")))  # fmt: skip
+    tables: dict[str, list[Any]] = {
+        "decontaminate/kept": p,
+        "distill/samples": [Sample(problem_id=x.id, index=0, model="R1", text=EVIL) for x in p],
+        "judge/scores": [score(x, i < 4) for i, x in enumerate(p)],
+        "distill/grades": [
+            Grade(problem_id=x.id, index=0, model="R1", correct=i < 2) for i, x in enumerate(p)
+        ],
+    }
+    for name, rows in tables.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_table(tmp_path / f"{name}.parquet", type(rows[0]), rows)
+    stages = {name.partition("/")[0] for name in tables}
+    text = body(*(Artifact.of_folder(tmp_path / stage, stage) for stage in stages))
     row = table_rows(text, "Judge against published grades")["distill"]
     assert (row[0], row[1][:6], row[2:]) == ("6", "66.7 %", ["2", "2", "2", "0", "0", "0"])
     assert text.count("published wrong, ours right (AC)</summary>") == 2
@@ -221,34 +200,45 @@ STORY = RunStory(
                  basis="assumed"),
     ),
     happened=(
-        StageOutcome(stage="dedup", key="a", action="computed", why="rows are missing", seconds=2),
-        StageOutcome(stage="sft", key="b", action="computed", why="new", seconds=120, bytes=1500,
+        StageOutcome(stage="dedup", action="computed", why="rows are missing", seconds=2),
+        StageOutcome(stage="sft", action="computed", why="new", seconds=120, bytes=1500,
                      tokens=1000, url="http://127.0.0.1:5271/#/runs/cd"),
     ),
 )  # fmt: skip
 
 
-def test_plan_and_outcome_stand_beside_each_other_and_lead_to_every_run(tmp_path):
-    inputs = (filtered(tmp_path, "dedup", []), sft(tmp_path))
-    text = body(*inputs, story=STORY)
-    rows = table_rows(text, "What ran")
+def test_plan_and_outcome_stand_beside_each_other_and_lead_to_every_run():
+    rows = table_rows(body(story=STORY), "What ran")
     assert rows["dedup"][0] == "computed: rows are missing (planned to reuse)"
-    sft_row = rows["[sft](<http://127.0.0.1:5271/#/runs/cd>)"]
-    assert sft_row == ["computed: learning_rate: 1 → 2", "2 min 00 s (assumed 1 min 00 s)",
-                       "1.5 kB (assumed 2.0 GB)", "1,000", "–"]  # fmt: skip
-    assert rows["all stages"][1] == "1.5 s"
-    page = report_page(inputs, "tiny", STORY).html()
+    assert rows["[sft](<http://127.0.0.1:5271/#/runs/cd>)"] == [
+        "computed: learning_rate: 1 → 2", "2 min 00 s (assumed 1 min 00 s)",
+        "1.5 kB (assumed 2.0 GB)", "1,000", "–",
+    ]  # fmt: skip
+    assert rows["all stages"][1] == "2 min 02 s"
+    page = report_page([], "tiny", STORY).html()
     assert '<a href="http://127.0.0.1:5271/#/runs/cd">sft</a>' in page
     assert 'href="http://127.0.0.1:5271/#/experiments/1/runs/ab"' in page
-    assert summary(STORY) in text
-    assert summary(STORY) == (
-        "2 stages: 2 computed. Computing took 2 min 02 s; 1 stages had never been measured before."
-    )
+    assert "2 stages: 2 computed. Computing took 2 min 02 s." in page
 
 
-def test_durations_read_well():
-    found = [duration(seconds) for seconds in (0.44, 41.2, 59.6, 200, 7500)]
-    assert found == ["0.4 s", "41 s", "1 min 00 s", "3 min 20 s", "2 h 05 min"]
+def test_durations_and_sizes_read_well():
+    found = [duration(seconds) for seconds in (0.44, 41.2, 59.6, 200, 7500, 273_600)]
+    assert found == ["0.4 s", "41 s", "1 min 00 s", "3 min 20 s", "2 h 05 min", "3 d 04 h"]
+    assert [size(n) for n in (0, 1500, 2e9, 3e15)] == ["0 B", "1.5 kB", "2.0 GB", "3000.0 TB"]
+
+
+def test_rl_has_curves_and_a_table_of_the_tokens_outside_the_clip_range(tmp_path):
+    (tmp_path / "logs").mkdir()
+    metrics = {"entropy": 1.0, "clip/high": 0.1, "clip/low": 0.2, "reward/mean": 0.5, "kl": 1.0}
+    lines = [{"step": t, "time": 0.0, "metrics": metrics} for t in (1, 2)]
+    (tmp_path / METRICS).write_text("".join(json.dumps(x) + "\n" for x in lines))
+    counts = {"step": 1, "update": 0, "tokens": [1.0] * CELLS, "gradient": [1.0] * CELLS}
+    (tmp_path / OFF_POLICY).write_text(2 * (json.dumps(counts) + "\n"))
+    page = report_page([Artifact.of_folder(tmp_path, "rl_math")], "tiny")
+    panels = ("reward", "entropy", "share_of_tokens_clipped")
+    assert [f.name for f in page.figures] == [f"rl_math_{name}" for name in panels]
+    assert "<summary>Tokens outside the clip range</summary>" in page.body
+    assert "| all | 100.00 | 66.67 | 66.67 | 33.33 | 100.00 | 33.33 |" in page.body
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -260,11 +250,11 @@ def test_the_report_is_two_pages_and_the_plots_that_the_markdown_shows_in_any_or
     for name, order in (("a", inputs), ("b", inputs[::-1])):
         (tmp_path / name).mkdir()
         metrics = report.body(tmp_path / name, *order, settings=ReportSettings(profile="tiny"))
-        assert metrics == {"stages": 3.0, "plots": 3.0, "aime24/avg": 1.0}
+        assert metrics == {"stages": 3.0, "plots": 2.0, "aime24/avg": 1.0}
     assert files(tmp_path / "a") == files(tmp_path / "b")
     # the later line of a resumed step counts
-    assert curves_of(inputs[1].folder / "logs/metrics.jsonl") == {"loss": {1: 3.0, 2: 2.0}}
-    plots = {f"plots/{n}.svg" for n in ("funnel", "scores", "sft_loss")}
+    assert curves_of(inputs[1].folder / METRICS) == {"loss": {1: 3.0, 2: 2.0}}
+    plots = {"plots/scores.svg", "plots/sft_loss.svg"}
     assert set(files(tmp_path / "a")) == {"report.md", "report.html"} | plots
     text = (tmp_path / "a" / "report.md").read_text()
     assert set(re.findall(r"\]\((plots/\S+?)\)", text)) == plots

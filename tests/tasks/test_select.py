@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,10 @@ class Data:
         self.scores: list[Score] = []
         self.labels: list[Difficulty] = []
 
-    def problem(self, id_: str, prompt: str = "", domain="math", source="s", label="hard"):
-        given = {"answer": "4"} if domain == "math" else {"tests": TESTS}
+    def problem(
+        self, id_: str, prompt: str = "", domain: Any = "math", source="s", label: Any = "hard"
+    ):
+        given: Any = {"answer": "4"} if domain == "math" else {"tests": TESTS}
         self.problems.append(
             Problem(id=id_, domain=domain, prompt=prompt or id_, source=source, **given)
         )
@@ -34,7 +37,7 @@ class Data:
         )
         return self
 
-    def answer(self, id_: str, correct: bool | None = True, text: str = GOOD, finish="stop"):
+    def answer(self, id_: str, correct: bool | None = True, text: str = GOOD, finish: Any = "stop"):
         index = sum(s.problem_id == id_ for s in self.samples)
         self.samples.append(
             Sample(problem_id=id_, index=index, model="m", text=text, finish_reason=finish)
@@ -95,11 +98,10 @@ def test_an_answer_that_cannot_be_trained_on_says_why(tmp_path: Path):
         ("<think>never closed", "stop", "no single closed think block"),
         ("the answer is 4", "stop", "no single closed think block"),
         ("<think>so</think>\n ", "stop", "no answer after the think block"),
-        (GOOD + "!" * 100, "stop", "longer than max_chars"),
     ]
     for text, finish, _ in wrong:
         data.answer("a", text=text, finish=finish)
-    metrics, kept, rejected = data.run(tmp_path, max_chars=100)
+    metrics, kept, rejected = data.run(tmp_path)
     assert named(kept) == ["a/0"]
     assert rejected == {f"a/{i}": reason for i, (_, _, reason) in enumerate(wrong, 1)}
     assert metrics["rejected/empty"] == 2.0
@@ -126,27 +128,13 @@ def test_top_k_takes_the_best_ranked_sources_of_each_domain(tmp_path: Path):
     assert set(rejected.values()) == {"source not in the mixture"}
 
 
-def test_a_subset_covers_every_topic_before_it_repeats_one(tmp_path: Path):
-    data = Data()
-    for topic in ("circle area radius", "prime divisor remainder", "graph vertex edge"):
-        for n in ("one", "two", "three"):
-            id_ = f"{topic.split()[0]} {n}"
-            data.problem(id_, f"{topic} {topic} {n}").answer(id_).answer(id_)
-    metrics, kept, rejected = data.run(tmp_path, size=3)
-    assert {e.problem_id.split()[0] for e in kept} == {"circle", "prime", "graph"}
-    assert len(rejected) == 15
-    assert set(rejected.values()) == {"not in the subset"}
-    assert 0.0 < metrics["k_center_radius/all"] < 1.0
-
-
-@pytest.mark.parametrize("balance_by", ["domain", "label", "source"])
-def test_balanced_takes_equal_shares_of_whatever_is_named(tmp_path: Path, balance_by: str):
+def test_balanced_takes_equal_shares_of_math_and_code(tmp_path: Path):
     data = Data()
     for number in range(12):
         label, source, domain = ("hard", "a", "math") if number % 4 else ("easy", "b", "code")
         data.problem(str(number), f"topic {number}", domain=domain, source=source, label=label)
         data.answer(str(number))
-    _, kept, rejected = data.run(tmp_path, balanced=True, balance_by=balance_by, size=6)
+    _, kept, rejected = data.run(tmp_path, balanced=True, size=6)
     rare = [int(e.problem_id) % 4 == 0 for e in kept]
     assert (rare.count(True), rare.count(False)) == (3, 3)
     assert len(rejected) == 6

@@ -93,4 +93,3 @@ def test_a_kill_between_the_parts_of_a_file_shares_nothing_and_the_file_is_sent_
     assert fetched(other) == ROWS
     assert other.find("collect", KEY, verify=True)[1] == ""
     assert begun(other) == ["rows.jsonl"]  # the bucket's lifecycle rule removes those parts
-    assert other.unnamed_uploads() == []

@@ -24,60 +24,30 @@ STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\
 PAIRS = {"inputs": ["1\n", "3\n"], "outputs": ["2\n", "4\n"]}
 TACO = {
     "question": "Add one.",
-    "solutions": '["print(int(input()) + 1)"]',
     "starter_code": "",
     "input_output": json.dumps(PAIRS),
-    "difficulty": "EASY",
-    "raw_tags": "[]",
-    "name": None,
     "source": "codechef",
-    "tags": "[]",
-    "skill_types": "[]",
-    "url": "https://example.org/ADD",
-    "Expected Auxiliary Space": None,
     "time_limit": "0.5 seconds",
-    "date": "2019-12-31",
-    "picture_num": "0",
     "memory_limit": "50000 bytes",
-    "Expected Time Complexity": None,
+    "date": "2019-12-31",
 }
-APPS = {
-    "id": 0,
-    "question": "Add one.",
-    "solutions": '["print(int(input()) + 1)"]',
-    "input_output": json.dumps(PAIRS),
-    "difficulty": "interview",
-    "url": "https://example.org/A",
-    "starter_code": "",
-}
+APPS = {"id": 0, "question": "Add one.", "input_output": json.dumps(PAIRS), "starter_code": ""}
 CODEFORCES: dict[str, Any] = {
     "id": "1/A",
-    "aliases": None,
-    "contest_id": "1",
-    "contest_name": "Beta Round 1",
-    "contest_type": "ICPC",
     "contest_start": 1_704_067_200,
-    "contest_start_year": 2024,
-    "index": "A",
     "time_limit": 2.0,
     "memory_limit": 256.0,
-    "title": "One more",
     "description": "Add one.",
     "input_format": "One number.",
     "output_format": "Its successor.",
     "interaction_format": None,
     "note": None,
     "examples": [{"input": "1", "output": "2"}],
-    "editorial": None,
-    "rating": 800,
-    "tags": ["math"],
-    "testset_size": 2,
     "official_tests": [{"input": "1\n", "output": "2\n"}, {"input": "3\n", "output": "4\n"}],
     "official_tests_complete": True,
     "input_mode": "stdio",
     "generated_checker": None,
     "executable": True,
-    "generated_tests": 0,
 }
 
 
@@ -94,14 +64,10 @@ def verl(question: str, tests: Any, **more: Any) -> dict[str, Any]:
 def livecodebench(private: Any, **more: Any) -> dict[str, Any]:
     packed = base64.b64encode(zlib.compress(pickle.dumps(json.dumps(private)))).decode()
     return {
-        "question_title": "A. One more",
         "question_content": "Add one.",
         "platform": "atcoder",
-        "question_id": "abc1_a",
-        "contest_id": "abc1",
         "contest_date": "2025-02-01T10:30:00",
         "starter_code": "",
-        "difficulty": "easy",
         "public_test_cases": '[{"input": "1\\n", "output": "2\\n", "testtype": "stdin"}]',
         "private_test_cases": packed,
         "metadata": "{}",
@@ -127,45 +93,19 @@ def test_a_row_of_the_dataset_is_a_problem_with_its_tests(name):
     assert (problem.tests.kind, problem.tests.cases) == ("stdin", STDIN)
 
 
+CONVERSATION = [{"from": "human", "value": "Add one."}, {"from": "gpt", "value": "<think></think>"}]
+PLACE = (
+    "Add one.\n\nWrite Python code to solve the problem. Please place the solution code in the "
+    "following format:\n```python\n# Your solution code here\n```"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        (
-            "openthoughts3_code",
-            {
-                "difficulty": 9,
-                "source": "stackexchange_codegolf",
-                "domain": "code",
-                "conversations": [
-                    {"from": "human", "value": "Add one."},
-                    {"from": "gpt", "value": "<think></think>"},
-                ],
-            },
-        ),
-        (
-            "acereason_sft_code",
-            {
-                "category": "code",
-                "source": "TACO",
-                "input": "Add one.\n\nWrite Python code to solve the problem. Please place the "
-                "solution code in the following format:\n```python\n# Your solution code here\n```",
-                "output": "<think></think>",
-            },
-        ),
-        (
-            "opencodereasoning",
-            {
-                "id": "c0",
-                "input": "Add one.",
-                "output": "<think></think>",
-                "source": "codeforces",
-                "license": "cc-by-4.0",
-                "dataset": "code_contests",
-                "split": "train",
-                "difficulty": "7",
-                "solution": "print(1)",
-            },
-        ),
+        ("openthoughts3_code", {"domain": "code", "conversations": CONVERSATION}),
+        ("acereason_sft_code", {"category": "code", "input": PLACE}),
+        ("opencodereasoning", {"input": "Add one.", "dataset": "code_contests", "split": "train"}),
     ],
 )
 def test_a_teachers_prompt_is_kept_though_nothing_can_judge_it(name, row):
@@ -174,9 +114,7 @@ def test_a_teachers_prompt_is_kept_though_nothing_can_judge_it(name, row):
 
 
 def test_opencodereasonings_placeholder_is_looked_up_by_dataset_split_and_index():
-    row = {"id": "t1", "input": "-", "output": "<think></think>", "source": "codechef",
-           "license": "mit", "dataset": "taco", "split": "test", "difficulty": "EASY",
-           "solution": "print(1)", "index": "1"}  # fmt: skip
+    row = {"input": "-", "dataset": "taco", "split": "test", "index": "1"}
     source = Source(use="opencodereasoning_looked_up")
     tables = {"taco/train": ["no", "no"], "taco/test": ["no", "Add one.", ""]}
     assert to_problem(row, source, tables).prompt == "Add one."
@@ -281,9 +219,3 @@ def test_livecodebench_functions_are_named_by_the_metadata_and_keep_their_day():
         CallCase(args=(1, [2]), output=3),
         CallCase(args=(4, [5]), output=[6]),
     )
-
-
-def test_tests_of_two_kinds_are_refused_together():
-    row = livecodebench(["assert add(1) == 2"])
-    with pytest.raises(BadField, match="stdin tests and assert tests cannot be one suite"):
-        to_problem(row, Source(use="livecodebench"))

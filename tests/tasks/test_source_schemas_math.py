@@ -29,80 +29,24 @@ def verl(question: str, ground_truth: str, **more: Any) -> dict[str, Any]:
     }
 
 
+PLAIN = {"problem": "What is 1 + 1?", "answer": "2"}
+CONVERSATION = [
+    {"from": "human", "value": "What is 1 + 1?"},
+    {"from": "gpt", "value": "<think>two</think>2"},
+]
 ROWS: dict[str, dict[str, Any]] = {
-    "openthoughts3_math": {
-        "difficulty": 8,
-        "source": "ai2-adapt-dev/openmath-2-math",
-        "domain": "math",
-        "conversations": [
-            {"from": "human", "value": "What is 1 + 1?"},
-            {"from": "gpt", "value": "<think>two</think>2"},
-        ],
-    },
-    "numina_math": {
-        "problem": "What is 1 + 1?",
-        "solution": "It is 2.",
-        "answer": "2",
-        "problem_type": "Algebra",
-        "question_type": "math-word-problem",
-        "problem_is_valid": "Yes",
-        "solution_is_valid": "Yes",
-        "source": "olympiads",
-        "synthetic": False,
-    },
-    "acereason_sft_math": {
-        "category": "math",
-        "source": "NuminaMath",
-        "input": f"What is 1 + 1?\n{BOXED}",
-        "output": "<think>two</think>2",
-    },
-    "acereason_math": {"problem": "What is 1 + 1?", "answer": "2"},
-    "deepscaler": {"problem": "What is 1 + 1?", "answer": "2", "solution": "It is 2."},
-    "skywork_math": verl(
-        f"What is 1 + 1? {STEPS}",
-        '["2"]',
-        extra_info={"index": 7, "model_difficulty": {"DeepSeek-R1-Distill-Qwen-7B": 3}},
-    ),
-    "openr1_math": {
-        "problem": "What is 1 + 1?",
-        "solution": "It is 2.",
-        "answer": "2",
-        "problem_type": "Algebra",
-        "question_type": "math-word-problem",
-        "source": "olympiads",
-        "uuid": "0b1f",
-        "is_reasoning_complete": [True, False],
-        "generations": ["<think>two</think>2", "<think>tw"],
-        "correctness_math_verify": [True, False],
-        "correctness_llama": None,
-        "finish_reasons": None,
-        "correctness_count": 1,
-        "messages": [{"role": "user", "content": "What is 1 + 1?"}],
-    },
+    "openthoughts3_math": {"domain": "math", "conversations": CONVERSATION},
+    "numina_math": {**PLAIN, "problem_is_valid": "Yes", "solution_is_valid": "Yes"},
+    "acereason_sft_math": {"category": "math", "input": f"What is 1 + 1?\n{BOXED}"},
+    "acereason_math": PLAIN,
+    "deepscaler": {**PLAIN, "solution": "It is 2."},
+    "skywork_math": verl(f"What is 1 + 1? {STEPS}", '["2"]', extra_info={"index": 7}),
+    "openr1_math": {**PLAIN, "generations": ["<think>two</think>2", "<think>tw"]},
     "klear_math": verl(f"What is 1 + 1? {BOXED}", "2", __index_level_0__="29999"),
-    "aime24": {
-        "id": 60,
-        "problem": "What is 1 + 1?",
-        "solution": "It is 2.",
-        "answer": "2",
-        "url": "https://example.org/wiki",
-        "year": "2024",
-    },
-    "aime25": {"problem": "What is 1 + 1?", "answer": "2", "id": "0"},
-    "hmmt25": {
-        "problem_idx": 1,
-        "problem": "What is 1 + 1?",
-        "answer": "2",
-        "problem_type": ["Algebra"],
-    },
-    "math500": {
-        "problem": "What is 1 + 1?",
-        "solution": "It is $\\boxed{2}$.",
-        "answer": "2",
-        "subject": "Prealgebra",
-        "level": 1,
-        "unique_id": "test/prealgebra/1.json",
-    },
+    "aime24": {**PLAIN, "id": 60, "year": "2024"},
+    "aime25": {**PLAIN, "id": "0"},
+    "hmmt25": {**PLAIN, "problem_idx": 1, "problem_type": ["Algebra"]},
+    "math500": {**PLAIN, "solution": "It is $\\boxed{2}$.", "level": 1},
 }
 WITHOUT_GOLD = {"openthoughts3_math", "acereason_sft_math"}
 
@@ -112,15 +56,6 @@ def test_a_row_of_the_dataset_is_a_problem(name):
     problem = to_problem(ROWS[name], Source(use=name))
     gold = {"judgeable": False} if name in WITHOUT_GOLD else {"answer": "2"}
     assert problem == Problem(domain="math", prompt="What is 1 + 1?", source=name, **gold)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_local_copies_give_the_same_problem(tmp_path, name):
-    path = tmp_path / "copy.parquet"
-    pq.write_table(pa.Table.from_pylist([ROWS[name]]), path)
-    source = Source(use=name, files=(path.name,))
-    (row,) = piece_rows(Piece(file=path), source, tmp_path, name)
-    assert to_problem(row.value or {}, source) == to_problem(ROWS[name], source)
 
 
 def test_only_the_columns_a_problem_is_made_from_are_read(tmp_path):

@@ -48,7 +48,7 @@ def examples(problems: list[Problem]) -> list[Example]:
 @pytest.fixture(scope="session")
 def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
     """examples.parquet, problems.parquet and the checkpoint of a small base model."""
-    from training.checkpoints.base import create_base
+    from training.base import create_base
     from training.launch.jobs import BaseJob
 
     folder = tmp_path_factory.mktemp("training")
@@ -62,7 +62,7 @@ def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def vllm_checkpoint(tmp_path_factory, files) -> Path:
     """vLLM on CPU has no kernel for the heads of the other small model."""
-    from training.checkpoints.base import create_base
+    from training.base import create_base
     from training.launch.jobs import BaseJob
 
     folder = tmp_path_factory.mktemp("vllm")
@@ -90,7 +90,7 @@ def make_trainer(files, tmp_path):
     `rollout_func` replaces sampling; other keywords are GPPOConfig's.
     """
     from training import render
-    from training.checkpoints.saving import load_model, load_tokenizer
+    from training.checkpoints import load_model, load_tokenizer
     from training.rl.config import GPPOConfig
     from training.rl.train import rollout_function
     from training.rl.trainer import GPPOTrainer

@@ -23,7 +23,7 @@ from training.rl import train as rl
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
 RL = RLSettings(
     steps=4, prompts_per_step=4, rollouts_per_prompt=4, mini_batch_prompts=1, learning_rate=1e-3,
-    warmup_steps=1, max_tokens=16, engine="transformers", checkpoint_steps=1, audit_rollouts=3,
+    warmup_steps=1, max_tokens=16, engine="transformers", checkpoint_steps=1,
     runtime=RUNTIME,
 )  # fmt: skip
 SFT = SFTSettings(
@@ -104,5 +104,5 @@ if __name__ == "__main__":
     import torch
 
     torch.set_num_threads(1)
-    kind, *folders, hook, call = sys.argv[1:]
-    train(kind, *map(Path, folders), hook, int(call))
+    kind, base, data, out, hook, call = sys.argv[1:]
+    train(kind, Path(base), Path(data), Path(out), hook, int(call))

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from configs.settings.training import LoRASettings, SFTSettings, TrainRuntime
-from training import sft
-from training.checkpoints import saving
-from training.checkpoints.saving import load_model, lora_config
+from training import checkpoints, sft
+from training.checkpoints import load_model, lora_config
 from training.launch.jobs import SFTJob
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
@@ -39,7 +38,7 @@ def test_adapters_are_merged_into_a_checkpoint_like_any_other(files, tmp_path):
 def test_a_killed_lora_run_continues_to_the_same_bits(files, tmp_path, monkeypatch):
     sft.run_sft(sft_job(files, tmp_path / "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr(saving, "save_trained", lambda *a, **k: 1 / 0)
+        patch.setattr(checkpoints, "save_trained", lambda *a, **k: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             sft.run_sft(sft_job(files, tmp_path / "cut"))
     sft.run_sft(sft_job(files, tmp_path / "cut"))

@@ -4,19 +4,18 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
 
 from configs.settings.training import BaseModelSettings
-from training.checkpoints.base import create_base, prepare_for_chat, small_tokenizer, widen
-from training.checkpoints.lineage import read_lineage
-from training.checkpoints.saving import load_model, load_tokenizer
-from training.launch.jobs import BaseJob, write_job
+from training.base import create_base, prepare_for_chat, small_tokenizer, widen
+from training.checkpoints import load_model, load_tokenizer, read_lineage
+from training.launch.jobs import BaseJob
 from training.render import response_ids, response_texts
 
 ROOT = Path(__file__).parents[2]
@@ -68,8 +67,7 @@ def test_numbers_of_two_digits_are_one_token_and_think_tags_survive_decoding():
 
 
 def test_a_pretrained_model_without_chatml_tokens_is_refused(files):
-    tokenizer = load_tokenizer(files["checkpoint"])
-    model = AutoModelForCausalLM.from_pretrained(files["checkpoint"])
+    tokenizer, model = load_tokenizer(files["checkpoint"]), load_model(files["checkpoint"])
     prepare_for_chat(model, tokenizer)  # ours has them
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") in model.generation_config.eos_token_id
 
@@ -84,25 +82,23 @@ def test_a_pretrained_model_without_chatml_tokens_is_refused(files):
         prepare_for_chat(model, Bare())  # type: ignore[arg-type]
 
 
-_CACHE = []
-
-
+@cache
 def _tokenizer():
-    if not _CACHE:
-        numbers = [f"{i}+{j}={i + j}" for i in range(100) for j in range(0, 100, 7)]
-        _CACHE.append(small_tokenizer(numbers, 400))
-    return _CACHE[0]
+    return small_tokenizer([f"{i}+{j}={i + j}" for i in range(100) for j in range(0, 100, 7)], 400)
 
 
 def test_training_starts_from_any_local_checkpoint(files, tmp_path):
-    """RL, say, from a released SFT model: the same weights, prepared for chat, with its history."""
+    """RL, say, from a released SFT model: the same weights, prepared for chat, with its history,
+    which names no folder."""
     settings = BaseModelSettings(model=str(files["checkpoint"]), stands_for="sft")
     create_base(BaseJob(out=tmp_path, settings=settings))
     before, after = load_model(files["checkpoint"]), load_model(tmp_path / "checkpoint")
     for name, weight in before.state_dict().items():
         assert torch.equal(weight, after.state_dict()[name])
     assert load_tokenizer(tmp_path / "checkpoint").chat_template
-    assert [s.stage for s in read_lineage(tmp_path / "checkpoint")] == ["base", "base"]
+    steps = read_lineage(tmp_path / "checkpoint")
+    assert [s.stage for s in steps] == ["base", "base"]
+    assert steps[1].start == steps[1].settings["model"] == "checkpoint"
 
 
 def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
@@ -113,7 +109,8 @@ def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
     (cached / "refs").mkdir()
     (cached / "refs/main").write_text(COMMIT)
     settings = BaseModelSettings(model="org/tiny", positions=1_024)
-    write_job(tmp_path / "job.json", BaseJob(out=tmp_path / "out", settings=settings))
+    job = BaseJob(out=tmp_path / "out", settings=settings)
+    (tmp_path / "job.json").write_text(job.model_dump_json())
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "HUGGINGFACE"))}
     done = subprocess.run(
         [sys.executable, "-m", "training.launch.child", str(tmp_path / "job.json")],

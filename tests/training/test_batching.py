@@ -38,11 +38,6 @@ def test_a_plan_visits_every_sequence_every_epoch_in_a_multiple_of_batches(
     assert min(seen.values()) >= epochs
 
 
-def test_half_an_epoch_visits_half_the_sequences():
-    plan = epoch_batches([3] * 40, 30, 0.5, seed=0)
-    assert sum(map(len, plan)) == 20
-
-
 def order(**changes):
     numbers = {"prompts_per_step": 2, "rollouts": 3, "updates": 2, "steps": 4, "seed": 0}
     return prompt_order(5, **(numbers | changes))
@@ -91,12 +86,6 @@ def test_what_is_in_a_step_depends_on_no_machine():
         assert again == [sorted(step) for step in steps]
 
 
-def test_a_step_mixes_lengths_when_it_holds_several_cells():
-    lengths = [10] * 50 + [50] * 50
-    steps = optimizer_steps(lengths, 400, 50, 1, seed=1)
-    assert any({lengths[i] for i in step} == {10, 50} for step in steps)
-
-
 MATH = RLSettings()
 CODE = RLSettings(mini_batch_prompts=32, learning_rate=5e-7)
 
@@ -107,13 +96,13 @@ CODE = RLSettings(mini_batch_prompts=32, learning_rate=5e-7)
 def test_the_papers_batch_fits_every_number_of_processes(settings, world, oversampling):
     settings = settings.model_copy(update={"oversampling": oversampling})
     units = rl_schedule(settings, world)
-    trained = units.per_device_train_batch_size * world // oversampling
+    trained = units["per_device_train_batch_size"] * world // oversampling
     assert trained == settings.mini_batch_prompts * 8
-    assert trained * units.steps_per_generation == 128 * 8
-    assert units.max_steps == 100 * units.steps_per_generation
-    assert units.warmup_steps == (80 if settings.mini_batch_prompts == 16 else 40)
+    assert trained * units["steps_per_generation"] == 128 * 8
+    assert units["max_steps"] == 100 * units["steps_per_generation"]
+    assert units["warmup_steps"] == (80 if settings.mini_batch_prompts == 16 else 40)
 
 
 def test_more_processes_than_prompts_in_a_mini_batch_are_refused_with_what_would_divide():
-    with pytest.raises(ValueError, match=r"16 = 0 × 32 \+ 16; 32 and 32 would divide"):
+    with pytest.raises(ValueError, match=r"16 is no multiple of .* = 32"):
         rl_schedule(MATH, 32)

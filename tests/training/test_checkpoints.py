@@ -10,17 +10,15 @@ import yaml
 
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
 from training.callbacks import StableCheckpoints
-from training.checkpoints import saving
-from training.checkpoints.base import lineage_of
-from training.checkpoints.lineage import model_card, read_lineage, step_of, write_lineage
-from training.checkpoints.saving import (
+from training.checkpoints import (
     check_layout,
     load_model,
     load_tokenizer,
+    read_lineage,
     save_model,
-    save_trained,
+    step_of,
+    write_lineage,
 )
-from training.launch.jobs import BaseJob
 from training.layout import STABLE, latest
 
 
@@ -37,18 +35,15 @@ def state(step):
     return SimpleNamespace(is_world_process_zero=True, global_step=step)
 
 
-def test_half_written_checkpoints_are_removed_when_training_begins(tmp_path):
-    whole, half = checkpoint(tmp_path, 10), checkpoint(tmp_path, 20, stable=False)
-    StableCheckpoints(tmp_path).on_train_begin(None, state(0), None)  # type: ignore[arg-type]
-    assert whole.exists()
-    assert not half.exists()
-
-
-def test_a_saved_checkpoint_becomes_stable_and_the_last_two_are_kept(tmp_path):
+def test_half_written_checkpoints_go_a_saved_one_is_marked_and_the_last_two_are_kept(tmp_path):
     for step in (1, 2):
         checkpoint(tmp_path, step)
+    checkpoint(tmp_path, 9, stable=False)
+    callback = StableCheckpoints(tmp_path)
+    callback.on_train_begin(None, state(0), None)  # type: ignore[arg-type]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-2"]
     checkpoint(tmp_path, 3, stable=False)
-    StableCheckpoints(tmp_path).on_save(None, state(3), None)  # type: ignore[arg-type]
+    callback.on_save(None, state(3), None)  # type: ignore[arg-type]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-3"]
     assert latest(tmp_path) == tmp_path / "checkpoint-3"
 
@@ -63,33 +58,6 @@ def test_a_saved_model_comes_back_whole_and_replaces_the_old_one(files, tmp_path
     again = load_model(tmp_path / "checkpoint")
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name])
-
-
-@pytest.mark.parametrize("bf16", [True, False])
-def test_weights_gathered_from_shards_are_saved_in_the_type_that_was_asked_for(
-    files, tmp_path, monkeypatch, bf16
-):
-    model = load_model(files["checkpoint"], dtype="float32")
-    gathered = {n: w + 1 for n, w in model.state_dict().items()}  # not what this process holds
-    monkeypatch.setattr(saving, "gathered", lambda _: gathered.items())
-    trainer: Any = SimpleNamespace(
-        model=model,
-        processing_class=load_tokenizer(files["checkpoint"]),
-        is_fsdp_enabled=True,
-        is_world_process_zero=lambda: True,
-        args=SimpleNamespace(world_size=2),
-        accelerator=SimpleNamespace(
-            unwrap_model=lambda m: m,
-            wait_for_everyone=lambda: None,
-        ),
-    )
-    save_trained(trainer, tmp_path / "checkpoint", bf16=bf16)
-    again = load_model(tmp_path / "checkpoint")  # the type that the folder names
-    wanted = torch.bfloat16 if bf16 else torch.float32
-    for name, weight in again.state_dict().items():
-        assert weight.dtype == wanted
-        assert torch.equal(weight, gathered[name].to(wanted))
-    assert {w.dtype for w in model.state_dict().values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("written", ["pytorch_model_fsdp_0", "model.safetensors"])
@@ -113,23 +81,21 @@ STEPS = [
 ]
 
 
-def header(card):
-    return yaml.safe_load(card.split("---")[1])
+def header_of(folder, steps):
+    write_lineage(folder, steps)
+    return yaml.safe_load((folder / "README.md").read_text().split("---")[1])
 
 
-def test_the_card_lists_every_step_and_names_the_base_model():
-    card = model_card(STEPS)
-    assert header(card)["base_model"] == "Qwen/Qwen3-8B-Base"
-    assert header(card)["library_name"] == "transformers"
+def test_the_card_lists_every_step_and_names_the_base_model_of_the_hub(tmp_path):
+    header = header_of(tmp_path, STEPS)
+    assert header["base_model"] == "Qwen/Qwen3-8B-Base"
+    assert header["library_name"] == "transformers"
+    card = (tmp_path / "README.md").read_text()
     for n, words in enumerate(["base", "sft", "rl math"], 1):
         assert f"| {n} | {words} |" in card
     assert "loss cispo" in card
-
-
-def test_a_random_base_model_is_no_hub_id():
-    settings = BaseModelSettings(kind="random")
-    step = step_of("base", "random weights, seed 0", 0, settings)
-    assert "base_model" not in header(model_card([step]))
+    own = step_of("base", "random weights, seed 0", 0, BaseModelSettings(kind="random"))
+    assert "base_model" not in header_of(tmp_path, [own])
 
 
 def test_lineage_survives_its_file_and_holds_all_settings_but_runtime(tmp_path):
@@ -144,19 +110,6 @@ def test_lineage_survives_its_file_and_holds_all_settings_but_runtime(tmp_path):
 
 
 def test_a_checkpoint_of_another_origin_is_named_without_its_folder(tmp_path):
-    (step,) = read_lineage(tmp_path)
-    assert step.start == tmp_path.name
-    (step,) = read_lineage("Kwai-Klear/Klear-Reasoner-8B-SFT")
-    assert step.start == "Kwai-Klear/Klear-Reasoner-8B-SFT"
-
-
-def test_a_local_model_taken_up_again_keeps_its_history(files, tmp_path):
-    model, tokenizer = load_model(files["checkpoint"]), load_tokenizer(files["checkpoint"])
-    save_model(model, tokenizer, tmp_path / "released", STEPS[:2])
-    job = BaseJob(
-        out=tmp_path, settings=BaseModelSettings(model=str(tmp_path / "released"), stands_for="sft")
-    )
-    steps = lineage_of(job)
-    assert [s.stage for s in steps] == ["base", "sft", "base"]
-    assert steps[2].settings["model"] == "released"
-    assert str(tmp_path) not in model_card(steps)
+    for start, name in ((tmp_path, tmp_path.name), ("org/model", "org/model")):
+        (step,) = read_lineage(start)
+        assert step.start == name

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,10 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from pydantic import ValidationError
 
 from configs.settings.engines import EngineSettings, Sampling
-from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from training.launch import child, node
-from training.launch.jobs import BaseJob, GenerateJob, RLJob, SFTJob, read_job, write_job
-from training.layout import MetricsFile, ProgressFile
+from training.launch.jobs import BaseJob, GenerateJob, RLJob, SFTJob, read_job
+from training.layout import MetricsFile
 
 ROOT = Path(__file__).parents[2]
 HERE = Path("somewhere")
@@ -31,55 +33,26 @@ JOBS = [
 ]
 
 
+def write_job(path, job):
+    path.write_text(job.model_dump_json())
+    return path
+
+
 @pytest.mark.parametrize("job", JOBS, ids=lambda j: j.kind)
-def test_a_job_survives_its_file(tmp_path, job):
-    write_job(tmp_path / "job.json", job)
-    assert read_job(tmp_path / "job.json") == job
-
-
-def test_an_unknown_kind_or_key_is_an_error_that_names_it(tmp_path):
-    path = tmp_path / "job.json"
-    write_job(path, JOBS[0])
-    job = json.loads(path.read_text())
-    path.write_text(json.dumps(job | {"kind": "dpo"}))
-    with pytest.raises(ValidationError, match="dpo"):
-        read_job(path)
-    path.write_text(json.dumps(job | {"sed": 1}))
-    with pytest.raises(ValidationError, match="sed"):
-        read_job(path)
+def test_a_job_survives_its_file_and_an_unknown_kind_or_key_is_an_error_that_names_it(
+    tmp_path, job
+):
+    path = write_job(tmp_path / "job.json", job)
+    assert read_job(path) == job
+    for wrong in ({"kind": "dpo"}, {"sed": 1}):
+        path.write_text(json.dumps(json.loads(job.model_dump_json()) | wrong))
+        with pytest.raises(ValidationError, match=r"dpo|sed"):
+            read_job(path)
 
 
 def test_jobs_can_be_written_without_torch():
     code = "import sys, training.launch.jobs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
-def test_a_child_runs_its_job_and_leaves_the_result(files, tmp_path):
-    write_job(
-        tmp_path / "job.json",
-        SFTJob(
-            out=tmp_path / "out",
-            base=files["checkpoint"],
-            examples=files["examples"],
-            settings=SFTSettings(
-                epochs=1,
-                batch_tokens=1_024,
-                max_length=256,
-                runtime=TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1),
-            ),
-        ),
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "training.launch.child", str(tmp_path / "job.json")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "out/.resume/result.json").read_text())
-    assert result["steps"] >= 1
-    assert (tmp_path / "out/checkpoint/model.safetensors").exists()
 
 
 def test_a_failing_job_exits_with_1_and_says_why(tmp_path, capsys):
@@ -92,9 +65,9 @@ def test_a_failing_job_exits_with_1_and_says_why(tmp_path, capsys):
 
 
 def test_wrong_usage_exits_with_2(tmp_path, capsys):
-    assert child.main([]) == 2
-    assert child.main([str(tmp_path / "no.json")]) == 2
-    assert "usage" in capsys.readouterr().err
+    for wrong in ([], [str(tmp_path / "no.json")]):
+        assert child.main(wrong) == 2
+        assert "usage" in capsys.readouterr().err
 
 
 def steps(out):
@@ -102,32 +75,16 @@ def steps(out):
     return [json.loads(line)["step"] for line in lines]
 
 
-def test_a_resumed_run_drops_the_lines_after_its_checkpoint(tmp_path):
+def test_a_resumed_run_drops_the_lines_after_its_checkpoint_and_one_cut_by_a_kill(tmp_path):
     metrics = MetricsFile(tmp_path)
     for step in (10, 20, 30):
         metrics.append(step, {"loss": 1.0})
+    with (tmp_path / "logs/metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "ti')
     MetricsFile(tmp_path, after_step=20).append(30, {"loss": 2.0})
     assert steps(tmp_path) == [10, 20, 30]
     last = (tmp_path / "logs/metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["metrics"] == {"loss": 2.0}
-
-
-def test_a_line_cut_by_a_kill_is_dropped(tmp_path):
-    MetricsFile(tmp_path).append(1, {"loss": 1.0})
-    with (tmp_path / "logs/metrics.jsonl").open("a") as file:
-        file.write('{"step": 2, "ti')
-    MetricsFile(tmp_path, after_step=5)
-    assert steps(tmp_path) == [1]
-
-
-def test_progress_is_written_rarely_but_always_at_the_end(tmp_path):
-    progress = ProgressFile(tmp_path)
-    path = tmp_path / ".resume/progress.json"
-    progress.report(1, 100, "first")
-    progress.report(2, 100, "too soon")
-    assert json.loads(path.read_text()) == {"done": 1, "total": 100, "note": "first"}
-    progress.report(100, 100, "end")
-    assert json.loads(path.read_text())["note"] == "end"
 
 
 def validated(sharding: str):
@@ -165,3 +122,27 @@ def test_a_machine_that_does_not_see_the_job_says_what_is_missing(tmp_path, caps
         node.main(arguments)
     assert ended.value.code == 2
     assert "does not see" in capsys.readouterr().err
+
+
+def test_the_others_begin_when_the_first_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    done, order = tmp_path / "DONE", []
+    other = threading.Thread(target=node.rank0_first, args=(done, lambda: order.append("other")))
+    other.start()
+    time.sleep(3 * node.POLL_S)
+    order.append("first")
+    done.touch()
+    other.join()
+    assert order == ["first", "other"]
+
+
+def test_the_first_says_that_it_has_ended_and_one_that_fails_does_not(tmp_path):
+    def fail() -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        node.rank0_first(tmp_path / "DONE", fail)
+    assert not (tmp_path / "DONE").exists()
+    assert node.rank0_first(tmp_path / "new" / "DONE", lambda: 7) == 7
+    assert (tmp_path / "new" / "DONE").exists()

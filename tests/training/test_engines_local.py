@@ -18,7 +18,7 @@ from training.engines import generate
 from training.engines.generate import generate_job, make_engine
 from training.engines.interface import EngineError, Request, request_seed
 from training.engines.journal import Journal, journal_path
-from training.engines.local_model import LocalModel, check_room, yarn_parameters
+from training.engines.local_model import LocalModel, yarn_parameters
 from training.engines.vllm_engine import engine_arguments, refuse_to_cut
 from training.launch.jobs import GenerateJob
 
@@ -31,8 +31,8 @@ LONG = Request(problem_id="long", index=0, prompt="12 " * 200)
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    from training.checkpoints.base import small_model, small_tokenizer
-    from training.checkpoints.saving import save_model
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
 
     folder = tmp_path_factory.mktemp("model") / "checkpoint"
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
@@ -118,17 +118,6 @@ def test_when_no_prompt_fits_the_run_fails_in_one_line(checkpoint, tmp_path):
         generate_job(job(checkpoint, tmp_path, [LONG]))
 
 
-def test_temperature_zero_ignores_seeds_and_sampling_does_not(checkpoint):
-    def texts(temperature: float, seed: int) -> list[str]:
-        sampling = Sampling(max_tokens=8, temperature=temperature)
-        asked = [r.model_copy(update={"seed": r.seed + seed}) for r in requests(4)]
-        with make_engine(settings(checkpoint), sampling) as engine:
-            return [s.text for s in engine.answer(asked)]
-
-    assert texts(0, 0) == texts(0, 1)
-    assert texts(1, 0) == texts(1, 0) != texts(1, 1)
-
-
 class Letters:
     """A tokenizer of one letter a token; id 0 is the end."""
 
@@ -163,14 +152,6 @@ def test_answers_end_at_the_models_positions(checkpoint):
     assert [engine.room(prompt) for prompt in (28, 127, 128, 200)] == [100, 1, 0, 0]
     engine.positions = None
     assert engine.room(10**6) == 200
-
-
-def test_rl_refuses_a_model_that_would_end_answers_early():
-    check_room(36_864, 4_096, 32_768)
-    check_room(None, 4_096, 32_768)
-    with pytest.raises(ValueError, match=r"4,096 \+ 32,768 = 36,864 positions .* has 32,768: lower "
-                       r"max_tokens to 28,672"):  # fmt: skip
-        check_room(32_768, 4_096, 32_768)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +195,11 @@ def test_yarn_stretches_the_context_by_its_factor(checkpoint):
 
 def test_the_settings_reach_vllm_in_its_words(checkpoint):
     """§4.3: 64K of inference with YaRN 2.5 on a model trained at 32K."""
-    runtime = EngineRuntime(
-        tensor_parallel=4, pipeline_parallel=2, data_parallel=3, max_model_len=70_000
-    )
+    runtime = EngineRuntime(tensor_parallel=4, data_parallel=3, max_model_len=70_000)
     engine = EngineSettings(kind="vllm", model=str(checkpoint), yarn_factor=2.5, runtime=runtime)
     config = LocalModel(engine, Sampling()).config
     found = engine_arguments(engine, config)
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    assert [found[name] for name in sizes] == [4, 2, 3]
+    assert (found["tensor_parallel_size"], found["data_parallel_size"]) == (4, 3)
     assert (found["max_model_len"], found["generation_config"]) == (70_000, "vllm")
     assert found["hf_overrides"] == yarn_parameters(config, 2.5)
     plain = engine.model_copy(update={"yarn_factor": None})
@@ -235,9 +213,3 @@ def test_a_length_of_ours_never_cuts_an_answer():
         refuse_to_cut(11, 90, limit=100, positions=128)
     with pytest.raises(EngineError, match="need 128"):
         refuse_to_cut(90, 90, limit=127, positions=128)
-
-
-def test_what_transformers_does_not_do_is_refused(checkpoint):
-    asked = settings(checkpoint, runtime=EngineRuntime(data_parallel=2))
-    with pytest.raises(EngineError, match="use kind=vllm for data_parallel, top_k and"):
-        make_engine(asked, Sampling())

@@ -14,7 +14,7 @@ from configs.settings.engines import EngineSettings, Sampling
 from eval.families import by_example, countdown
 from eval.records import Rejected, Sample
 from training.engines.generate import make_engine
-from training.engines.interface import EngineError, Request, request_seed
+from training.engines.interface import Request, request_seed
 from training.engines.without_model import mapped_text, recordings
 
 SCRIPTED = EngineSettings(kind="scripted", model="teacher")
@@ -60,17 +60,6 @@ def test_the_teacher_slips_more_on_a_source_that_says_so():
         return [s.text for s in answers(settings, asked).values()]
 
     assert texts("good") == texts("") != texts("bad")
-
-
-def test_a_prompt_of_no_family_is_an_error_with_the_cure():
-    with pytest.raises(EngineError, match="use another engine"):
-        answers(SCRIPTED, [Request(problem_id="x", index=0, prompt="What is love?")])
-
-
-def test_seeds_differ_by_run_problem_and_index_and_fit_31_bits():
-    seeds = {request_seed(s, p, i) for s in range(5) for p in ("a", "b", "a/1") for i in range(9)}
-    assert len(seeds) == 5 * 3 * 9
-    assert max(seeds) < 2**31
 
 
 def test_the_interface_and_the_factory_import_no_torch():
@@ -154,9 +143,3 @@ def test_unusable_rows_are_rejected_with_their_place_and_take_no_index(tmp_path)
     assert good.sample.index == 0
     assert good.grade
     assert (good.grade.index, good.grade.correct, good.grade.model) == (0, True, "sky")
-
-
-def test_a_missing_file_names_the_setting(tmp_path):
-    missing = EngineSettings(kind="recorded", files=(str(tmp_path / "none.jsonl"),))
-    with pytest.raises(FileNotFoundError, match=r"engine\.files: no file .*none\.jsonl"):
-        asked_of(missing, ("q", 0))

@@ -112,12 +112,11 @@ def test_the_rest_of_a_rollout_is_never_dropped_in_silence(make_trainer, tmp_pat
     config, inside = cut_at(make_trainer, tmp_path, 3)
     own, second = rank_state_path(inside, 0), rank_state_path(inside, 1)
     second.write_bytes(own.read_bytes())  # as if two processes had saved it
-    with pytest.raises(ValueError, match=r"rollout_1\.pt is of a process that is not there"):
-        make_trainer(pay, **config).train(resume_from_checkpoint=str(inside))
-    second.unlink()
-    own.unlink()
-    with pytest.raises(ValueError, match=r"after 1 updates of a rollout.*rollout_0\.pt is missing"):
-        make_trainer(pay, **config).train(resume_from_checkpoint=str(inside))
+    for gone in ((), (own, second)):
+        for file in gone:
+            file.unlink()
+        with pytest.raises(ValueError, match=r"after 1 updates .* cannot be continued on 1 proc"):
+            make_trainer(pay, **config).train(resume_from_checkpoint=str(inside))
 
 
 def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(

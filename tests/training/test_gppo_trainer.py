@@ -48,15 +48,6 @@ def forwarded(monkeypatch):
     return seen
 
 
-def test_a_rollout_feeds_its_number_of_updates(make_trainer):
-    trainer = make_trainer(FIRST_IS_RIGHT, prompts=4, mini_batch=1, steps=2)
-    before = weights_of(trainer)
-    trainer.train()
-    assert trainer.state.global_step == 8
-    assert logged(trainer, "updates") == [4.0, 4.0]
-    assert not is_unchanged(trainer, before)
-
-
 def test_groups_of_equal_rewards_are_never_forwarded(make_trainer, forwarded):
     def pay(completions, prompts, **_):
         good = prompts[0][-1]["content"]  # only the first group has different rewards

@@ -8,10 +8,10 @@ import torch
 
 from eval.records import Score
 from eval.tables import read_table
-from training.advantages import group_advantages
-from training.layout import HISTOGRAMS, ROLLOUT_JOURNAL, SHOWN
+from training.layout import ROLLOUT_JOURNAL, SHOWN
+from training.losses import group_advantages
 from training.rl import journals
-from training.rl.journals import BINS, RolloutJournal, RolloutRow
+from training.rl.journals import RolloutJournal, RolloutRow
 from training.rl.rollout import Rollout
 from training.rl.statistics import RolloutRecord
 
@@ -35,7 +35,7 @@ def journal(tmp_path, monkeypatch):
 
     def make(after_step=0) -> RolloutJournal:
         return RolloutJournal(
-            tmp_path, tokenizer, lambda: [score, score], keep=1, longest=10, after_step=after_step
+            tmp_path, tokenizer, lambda: [score, score], keep=1, after_step=after_step
         )
 
     return make
@@ -59,15 +59,5 @@ def test_a_resumed_journal_keeps_whole_rows_to_its_checkpoint(journal, tmp_path,
     resumed = journal(after_step=2)
     assert resumed.write(tmp_path / "rollouts.parquet") == 2
     assert list(read_table(tmp_path / "rollouts.parquet", RolloutRow)) == [row(1), row(2)]
-    lines = (tmp_path / HISTOGRAMS).read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2]
     shown = json.loads((tmp_path / SHOWN / "rollouts/step_00003.json").read_text())
     assert [len(data) for data in shown["data"]] == [len(shown["columns"])]
-
-
-def test_answers_are_counted_where_they_belong_and_outliers_at_the_ends(journal, tmp_path):
-    journal().add(record(0))
-    (counts,) = map(json.loads, (tmp_path / HISTOGRAMS).read_text().splitlines())
-    assert counts.pop("step") == 1
-    where = {name: [i for i, n in enumerate(row) if n] for name, row in counts.items()}
-    assert where == {"answer_tokens": [BINS * 5 // 10, BINS * 7 // 10], "reward": [BINS - 1]}

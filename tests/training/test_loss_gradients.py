@@ -1,13 +1,18 @@
-"""Eq. 11 to 18 against finite differences in float64, and the losses in each other's limits."""
+"""Eq. 4, and Eq. 11 to 18 against finite differences in float64 and in each other's limits."""
 
 import math
+import statistics
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from training.losses import (
     POLICY_LOSSES,
     Clip,
+    group_advantages,
     importance_ratio,
     mismatch_weight,
     policy_weight,
@@ -50,6 +55,7 @@ class Case:
     def gradient(self, loss, **options):
         logits = self.logits.clone().requires_grad_()
         self.ours(loss, logits, **options).backward()
+        assert logits.grad is not None
         return logits.grad
 
     def objective(self, loss, logits, frozen):
@@ -132,12 +138,6 @@ def test_the_mismatch_weight_is_capped_above_only_and_one_where_unknown():
     assert found.tolist() == pytest.approx([2.0, 3.0, 0.1, 1.0])
 
 
-def weight_of(loss, ratio, advantage, clip=PLAIN):
-    """F for single tokens with the given ratios and advantages."""
-    logp = torch.tensor([ratio], dtype=torch.float64).log()
-    return policy_weight(loss, logp, torch.zeros_like(logp), torch.tensor([advantage]), clip)[0]
-
-
 def published_gppo(logp, old_logp, advantage, clip):
     """Eq. 11 as printed, per token, a loss: the clip bounds carry δ/sg(δ)."""
     ratio = (logp - old_logp).exp()
@@ -148,36 +148,30 @@ def published_gppo(logp, old_logp, advantage, clip):
     return -torch.minimum(ratio * advantage, clipped * advantage)
 
 
-def test_gppo_weights_are_the_cases_of_equation_12():
-    ratios = [1.0, 1.2, 0.9, 2.0, 0.5, 0.5, 2.0]
-    advantages = [1.0, 1.0, -1.0, 1.0, 1.0, -1.0, -1.0]
-    #            in range        |  high, kept at the bound | pessimistic δ | low bound | δ
-    expected = [1.0, 1.2, 0.9, 1 + 0.28, 0.5, 1 - 0.2, 2.0]
-    assert weight_of("gppo", ratios, advantages).tolist() == pytest.approx(expected)
-
-
-def test_betas_scale_the_clipped_tokens_only():
-    clip = Clip(0.2, 0.28, beta1=0.25, beta2=0.5)
-    weights = weight_of("gppo", [2.0, 0.5, 1.1], [1.0, -1.0, 1.0], clip)
-    assert weights.tolist() == pytest.approx([0.5 * 1.28, 0.25 * 0.8, 1.1])
-
-
-def test_grpo_uses_one_epsilon_on_both_sides():
-    assert weight_of("grpo", [1.25], [1.0]).item() == 0.0  # 1.25 > 1 + ε_low
-    assert weight_of("clip_higher", [1.25], [1.0]).item() == pytest.approx(1.25)
-
-
-def test_cispo_clamps_whatever_the_sign():
-    weights = weight_of("cispo", [2.0, 2.0, 0.5, 0.5], [1.0, -1.0, 1.0, -1.0])
-    assert weights.tolist() == pytest.approx([1.28, 1.28, 0.8, 0.8])
-
-
-def test_dual_clip_is_off_by_default_and_cuts_only_large_ratios_of_bad_answers():
-    assert weight_of("gppo", [50.0], [-1.0]).item() == pytest.approx(50.0)
-    clip = Clip(0.2, 0.28, dual_clip=10.0)
-    assert weight_of("gppo", [50.0, 9.0, 50.0], [-1.0, -1.0, 1.0], clip).tolist() == pytest.approx(
-        [0.0, 9.0, 1.28]
-    )
+@pytest.mark.parametrize(
+    ("loss", "clip", "cases"),
+    [  # cases: (δ, Ã, F)
+        (  # Eq. 12: in range; clipped, kept at the bounds; pessimistic δ
+            "gppo", PLAIN,
+            [(1.0, 1, 1.0), (1.2, 1, 1.2), (0.9, -1, 0.9), (2.0, 1, 1.28), (0.5, -1, 0.8),
+             (0.5, 1, 0.5), (2.0, -1, 2.0)],
+        ),
+        # Eq. 18: β scales the clipped tokens only
+        ("gppo", Clip(beta1=0.25, beta2=0.5), [(2.0, 1, 0.64), (0.5, -1, 0.2), (1.1, 1, 1.1)]),
+        ("grpo", PLAIN, [(1.25, 1, 0.0)]),  # one ε on both sides: 1.25 > 1 + ε_low
+        ("clip_higher", PLAIN, [(1.25, 1, 1.25)]),
+        # Eq. 15: whatever the sign
+        ("cispo", PLAIN, [(2.0, 1, 1.28), (2.0, -1, 1.28), (0.5, 1, 0.8), (0.5, -1, 0.8)]),
+        # dual clip: large ratios of bad answers only
+        ("gppo", Clip(dual_clip=10.0), [(50.0, -1, 0.0), (9.0, -1, 9.0), (50.0, 1, 1.28)]),
+        ("gppo", PLAIN, [(50.0, -1, 50.0)]),
+    ],
+)  # fmt: skip
+def test_the_weight_of_a_token_follows_from_its_ratio_and_sign(loss, clip, cases):
+    ratios, advantages, expected = zip(*cases, strict=True)
+    logp = torch.tensor([ratios], dtype=torch.float64).log()
+    found = policy_weight(loss, logp, torch.zeros_like(logp), torch.tensor([advantages]), clip)
+    assert found[0].tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -203,47 +197,66 @@ def test_the_published_form_is_not_finite_there():
     assert torch.isnan(logp.grad).all()
 
 
-def test_the_lm_loss_is_the_mean_nll_of_correct_answers():
-    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
-    positive = torch.tensor([True, False])
-    weight = token_weight(
-        torch.ones(2, 3),
-        torch.zeros(2, 1),
-        positive,
-        mask,
-        policy_tokens=3,
-        positive_tokens=2,
-        lm_weight=0.1,
-    )
-    assert weight.tolist() == [[pytest.approx(0.05), pytest.approx(0.05), 0.0], [0.0] * 3]
-
-
-def test_no_correct_answer_means_no_lm_loss_and_no_division_by_zero():
-    weight = token_weight(
-        torch.ones(1, 2),
-        torch.ones(1, 1),
-        torch.tensor([False]),
-        torch.ones(1, 2),
-        policy_tokens=2.0,
-        positive_tokens=0.0,
-        lm_weight=0.1,
-    )
-    assert weight.tolist() == [[0.5, 0.5]]
+@pytest.mark.parametrize(
+    ("advantage", "positive", "mask", "tokens", "expected"),
+    [
+        # the mean NLL of correct answers: α / 2 for each of their tokens
+        ([[0], [0]], [True, False], [[1, 1, 0], [1, 0, 0]], (3, 2), [[0.05, 0.05, 0], [0, 0, 0]]),
+        ([[1]], [False], [[1, 1]], (2, 0), [[0.5, 0.5]]),  # nothing correct, nothing divided by 0
+    ],
+)
+def test_the_weight_in_the_whole_loss_is_over_the_tokens_of_the_step(
+    advantage, positive, mask, tokens, expected
+):
+    mask, (policy, correct) = torch.tensor(mask), tokens
+    weight = token_weight(torch.ones(mask.shape), torch.tensor(advantage), torch.tensor(positive),
+                          mask, policy_tokens=policy, positive_tokens=correct,
+                          lm_weight=0.1)  # fmt: skip
+    torch.testing.assert_close(weight, torch.tensor(expected, dtype=weight.dtype))
 
 
 def test_padding_with_infinite_log_probabilities_does_not_reach_the_loss():
     logp = torch.tensor([[-1.0, -math.inf]], requires_grad=True)
-    weight = token_weight(
-        torch.ones(1, 2),
-        torch.ones(1, 1),
-        torch.tensor([True]),
-        torch.tensor([[1, 0]]),
-        policy_tokens=1,
-        positive_tokens=1,
-        lm_weight=0.1,
-    )
-    loss = weighted_nll(logp, weight)
+    loss = weighted_nll(logp, torch.tensor([[1.1, 0.0]]))
     loss.backward()
     assert loss.item() == pytest.approx(1.1)
     assert logp.grad is not None
     assert logp.grad.tolist() == [[pytest.approx(-1.1), 0.0]]
+
+
+NAN = float("nan")
+
+
+def test_advantages_are_rewards_in_deviations_from_the_group_mean():
+    """Eq. 4 has the population's deviation, the authors' code the unbiased one."""
+    rewards = [0.25, 1.0, 0.0, 0.25]
+    mean = statistics.mean(rewards)
+    kind: Any
+    for kind, sigma in (("population", statistics.pstdev), ("unbiased", statistics.stdev)):
+        found = group_advantages(torch.tensor([rewards]), kind)
+        expected = [(r - mean) / sigma(rewards) for r in rewards]
+        assert found.advantage[0].tolist() == pytest.approx(expected)
+        assert found.mixed.all()
+
+
+def test_equal_rewards_teach_nothing_and_an_unscored_answer_leaves_its_group():
+    found = group_advantages(torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, NAN], [NAN, NAN]]))
+    assert found.mixed.tolist() == [[False, False], [True, True], [False, False], [False, False]]
+    assert found.scored.tolist() == [[True, True], [True, True], [False, False], [False, False]]
+    assert not found.advantage[[0, 2, 3]].any()
+    gap = group_advantages(torch.tensor([[1.0, NAN, 0.0, 0.5]])).advantage[0]
+    without = group_advantages(torch.tensor([[1.0, 0.0, 0.5]])).advantage[0]
+    assert gap[[0, 2, 3]].tolist() == without.tolist()
+    assert gap[1].item() == 0.0
+
+
+REWARDS = st.lists(st.one_of(st.none(), st.floats(-2, 2)), min_size=4, max_size=4)
+
+
+@given(st.lists(REWARDS, min_size=1, max_size=6))
+def test_advantages_are_finite_and_sum_to_zero_in_every_group(rows):
+    rewards = [[NAN if r is None else r for r in row] for row in rows]
+    found = group_advantages(torch.tensor(rewards, dtype=torch.float64))
+    assert torch.isfinite(found.advantage).all()
+    assert found.advantage.sum(1).abs().max().item() < 1e-6
+    assert not found.advantage[~found.mixed].any()

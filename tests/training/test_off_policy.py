@@ -2,15 +2,22 @@
 
 import json
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from training.advantages import group_advantages
-from training.layout import OFF_POLICY
-from training.losses import POLICY_LOSSES, Clip, policy_weight, token_weight, weighted_nll
-from training.rl.off_policy_counts import OffPolicyJournal, headline, read_off_policy, summed
+from training.layout import OFF_POLICY, StepLines
+from training.losses import (
+    POLICY_LOSSES,
+    Clip,
+    group_advantages,
+    policy_weight,
+    token_weight,
+    weighted_nll,
+)
+from training.rl.off_policy_counts import headline, read_off_policy, summed, write_off_policy
 from training.rl.rollout import MicroBatch
 from training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
 
@@ -77,14 +84,18 @@ ENTROPIES = [1.5, 0.0, 0.6, 0.0, 3.0, 1.0]
 def test_tokens_are_counted_by_sign_side_and_entropy():
     table = counted("gppo", RATIOS, ADVANTAGES, ENTROPIES)
     assert table.tokens.sum() == 5
-    assert table.outside("positive") == 1
-    assert table.outside("negative") == pytest.approx(2 / 3)
-    assert table.on("positive", "above") == table.on("positive", "below") == 1 / 2
-    assert table.on("negative", "inside") == pytest.approx(1 / 3)
     assert table.clipped == 2 / 5
-    assert table.clipped_at_high_entropy == pytest.approx(2 / 3)  # 1.5 and 0.6 of these and 3.0
-    share_of_tokens = [row[1] for row in table.by_entropy()]
-    assert share_of_tokens == pytest.approx([0.4, 0, 0, 0.2, 0.2, 0.2])  # edges .01 .1 .5 1 2
+    found = headline([table])
+    assert found["off_policy/outside_positive"] == 1
+    assert found["off_policy/outside_negative"] == pytest.approx(2 / 3)
+    # 1.5 and 0.6 of these and 3.0
+    assert found["off_policy/clipped_high_entropy"] == pytest.approx(2 / 3)
+    rows = dict(table.by_entropy())
+    share_of_tokens = [shares[0] for shares in rows.values()]
+    assert share_of_tokens == pytest.approx([0.4, 0, 0, 0.2, 0.2, 0.2, 1])  # edges .01 .1 .5 1 2
+    carried = table.gradient[:, :, 3].sum() / table.gradient.sum()  # by the clipped token of 0.6
+    assert rows["0.5 to 1"] == pytest.approx([0.2, 0, 1, 1, carried, 1])
+    assert rows["all"] == pytest.approx([1, 1, 2 / 3, 2 / 5, 1, table.clipped_gradient])
 
 
 @pytest.mark.parametrize(
@@ -107,52 +118,23 @@ def pay_the_first(completions, **_):
 
 def test_a_trainer_counts_every_update_and_the_first_is_on_policy(make_trainer, tmp_path):
     trainer = make_trainer(pay_the_first, prompts=4, mini_batch=1, steps=2, learning_rate=0.05)
-    trainer.on_off_policy = OffPolicyJournal(tmp_path).add
+    lines = StepLines(tmp_path / OFF_POLICY, after_step=0)
+    trainer.on_off_policy = partial(write_off_policy, lines)
     trainer.train()
     rows = read_off_policy(tmp_path)
-    assert [(r.step, r.update) for r in rows] == [(s, u) for s in (1, 2) for u in range(4)]
-    for row in rows:
-        signs = row.counts.tokens.sum((1, 2))
-        assert signs.min() > 0  # one answer of a group above its mean, three below
-        assert row.update or row.counts.clipped == 0
-    assert max(row.counts.clipped for row in rows) > 0
+    told = [json.loads(line) for line in (tmp_path / OFF_POLICY).read_text().splitlines()]
+    updates = [(row["step"], row["update"]) for row in told]
+    assert updates == [(s, u) for s in (1, 2) for u in range(4)]
+    # one answer of a group above its mean, three below
+    assert all(row.tokens.sum((1, 2)).min() > 0 for row in rows)
+    assert all(row.clipped == 0 for row in rows[::4])
+    assert max(row.clipped for row in rows) > 0
     lines = [line for line in trainer.state.log_history if "clip/high" in line]
-    for step, line in enumerate(lines, start=1):
-        tables = [r.counts for r in rows if r.step == step]
+    for step, line in enumerate(lines):
+        tables = rows[4 * step : 4 * step + 4]
         assert line["clip/high"] + line["clip/low"] == pytest.approx(summed(tables).clipped)
         for name, value in headline(tables).items():
             assert line[name] == pytest.approx(value)
-
-
-def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path):
-    table = counted("gppo", RATIOS, ADVANTAGES, ENTROPIES)
-    journal = OffPolicyJournal(tmp_path)
-    for step in (1, 2, 3):
-        journal.add(step, [table])
-    with (tmp_path / OFF_POLICY).open("a") as file:
-        file.write('{"step": 4, "upd')  # a kill in the middle of a line
-    OffPolicyJournal(tmp_path, after_step=2).add(3, [table, table])
-    assert [(r.step, r.update) for r in read_off_policy(tmp_path)] == [
-        (1, 0), (2, 0), (3, 0), (3, 1)
-    ]  # fmt: skip
-    assert all(json.loads(t)["tokens"] for t in (tmp_path / OFF_POLICY).read_text().splitlines())
-
-
-def test_statistics_survive_a_checkpoint_and_are_cleared_when_told(tmp_path):
-    statistics = TokenStatistics()
-    new = torch.full((1, 3), -0.5)
-    batch = micro(torch.ones(1, 1), 3)
-    statistics.add(2, batch, new, new, new.exp(), new.exp(), None, CLIP)
-    torch.save(statistics.state(), tmp_path / "state.pt")
-    copy = TokenStatistics()
-    copy.restore(torch.load(tmp_path / "state.pt", weights_only=True))
-    means = statistics.means(ALONE)
-    assert means["trained_tokens"] == 3
-    assert copy.means(ALONE) == means
-    for found in (statistics, copy):
-        assert [t.tokens.sum() for t in found.off_policy_tables(4, ALONE)] == [0, 0, 3, 0]
-    assert headline(statistics.off_policy_tables(4, ALONE)) == {}
-    assert statistics.means(ALONE)["trained_tokens"] == 0
 
 
 def test_one_token_that_is_not_finite_spoils_no_sum():

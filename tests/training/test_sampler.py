@@ -1,8 +1,10 @@
 """Sampling without finished rows gives what `generate` gives."""
 
+from typing import Any
+
 import torch
 
-from training.checkpoints.saving import load_model, load_tokenizer
+from training.checkpoints import load_model, load_tokenizer
 from training.engines.transformers_engine import draw, sample
 from training.render import prompt_ids
 
@@ -10,7 +12,7 @@ from training.render import prompt_ids
 def small(files):
     tokenizer = load_tokenizer(files["checkpoint"])
     prompts = prompt_ids(tokenizer, ["Make 5 from 1, 2, 3.", "Make 77 from 7, 7, 11.", "p"] * 3)
-    model = load_model(files["checkpoint"], dtype="float32")
+    model: Any = load_model(files["checkpoint"], dtype="float32")
     with torch.no_grad():  # an untrained model repeats its last token; stir its layers
         for weight in (p for p in model.model.layers.parameters() if p.ndim == 2):
             weight *= 5

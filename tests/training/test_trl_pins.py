@@ -11,7 +11,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from training.rl.trainer import GPPOTrainer
-from training.vllm.sampler import PolicySampler
+from training.rl.vllm_sampler import PolicySampler
 
 SIGNATURES = {
     "training_step": "(self, model, inputs, num_items_in_batch)",
@@ -42,7 +42,6 @@ SAMPLER_SIGNATURES = {  # of VLLMGeneration
 }
 CLIENT_SIGNATURES = {  # of VLLMClient
     "_post": "(self, url, **kwargs)",
-    "check_server": "(self, total_timeout=0.0, retry_interval=2.0)",
     "get_server_info": "(self)",
     "reset_prefix_cache": "(self)",
 }
@@ -73,7 +72,7 @@ def test_the_methods_of_trls_sampler_are_those_of_the_pinned_version(owner, pinn
     found = {name: signature_of(getattr(owner, name)) for name in pinned}
     assert found == pinned, (
         f"{owner.__name__} changed with this version of trl: read what changed, adapt "
-        "training/vllm/sampler.py, then update this test."
+        "training/rl/vllm_sampler.py, then update this test."
     )
 
 

@@ -1,98 +1,32 @@
-"""A stage's vLLM server: nobody but its trainer gets an answer, a trainer without CUDA takes no
-server that cannot take its weights, and no rollout of one that was started again is trained on."""
+"""RL's vLLM server: a trainer without CUDA takes none that cannot take its weights, and no rollout
+of one that was started again is trained on."""
 
 import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
 import torch
-from starlette.testclient import TestClient
-from starlette.websockets import WebSocketDisconnect
 
-from training.vllm.sampler import PolicyClient, ServerLost
-from training.vllm.server import EXTENSION, REQUIRE, TOKEN, URL, PolicyWeights, RequireToken, header
-
-RIGHT = "the-token-of-this-start"
-WRONG = [{}, header("another"), {"Authorization": RIGHT}, {"Authorization": f"Basic {RIGHT}"}]
-
-
-@pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM's own application with our middleware, in development mode, without an engine."""
-    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
-    monkeypatch.setenv(TOKEN, RIGHT)
-    from vllm.entrypoints.launchers.app import build_app
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser = make_arg_parser(FlexibleArgumentParser())
-    asked: Any = parser.parse_args(["--middleware", REQUIRE])
-    return build_app(asked, ("generate",))
-
-
-def test_every_path_of_vllm_asks_for_the_token(app: Any) -> None:
-    client = TestClient(app, raise_server_exceptions=False)
-    below = [(r, getattr(r, "methods", None) or ["GET"]) for r in app.routes]
-    asked = [(method, r.path) for r, methods in below for method in methods]
-    # vLLM's own key guards /v1 alone; these read and change the policy
-    assert {"/health", "/v1/models", "/collective_rpc", "/server_info", "/metrics"} <= {
-        path for _, path in asked
-    }
-    for method, path in [*asked, ("OPTIONS", "/collective_rpc"), ("GET", "/unknown")]:
-        for wrong in WRONG:
-            refused = client.request(method, path, headers=wrong)
-            assert refused.status_code == 401, (method, path)
-            assert RIGHT not in refused.text + str(refused.headers)
-    assert client.get("/version", headers=header(RIGHT)).status_code == 200
-    assert client.get("/unknown", headers=header(RIGHT)).status_code == 404
-
-
-def test_a_websocket_without_the_token_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TOKEN, RIGHT)
-
-    async def greet(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "websocket.accept"})
-        await send({"type": "websocket.send", "text": "hello"})
-
-    client = TestClient(RequireToken(greet))
-    with client.websocket_connect("/v1/realtime", headers=header(RIGHT)) as open_one:
-        assert open_one.receive_text() == "hello"
-    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/v1/realtime"):
-        pass
-
-
-def test_a_server_without_a_token_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TOKEN, raising=False)
-    app: Any = None
-    with pytest.raises(RuntimeError, match=f"{TOKEN} is not set"):
-        RequireToken(app)
+from training.rl.vllm_sampler import PolicyClient, ServerLost
+from training.rl.vllm_weights import EXTENSION, PolicyWeights
 
 
 class Stub:
-    """What a trainer asks of a server first, answered to `token` only; `seen`: credentials sent.
+    """What a trainer asks of a server first; without `info` it is as outside of vLLM's development
+    mode."""
 
-    Without `info` it is as outside of vLLM's development mode.
-    """
-
-    def __init__(self, token: str, info: dict[str, Any] | None) -> None:
-        self.seen: list[str | None] = []
-        stub = self
-
+    def __init__(self, info: dict[str, Any] | None) -> None:
         class Answers(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                given = self.headers["Authorization"]
-                stub.seen.append(given)
                 known = info is not None or not self.path.startswith("/server_info")
-                good = not token or given == f"Bearer {token}"
                 text = json.dumps({"data": [{"id": "m"}], "vllm_config": info}).encode()
-                self.send_response(401 if not good else 200 if known else 404)
+                self.send_response(200 if known else 404)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -105,8 +39,8 @@ class Stub:
 
 
 @contextmanager
-def serving(token: str = "", info: dict[str, Any] | None = None) -> Iterator[Stub]:
-    stub = Stub(token, info)
+def serving(info: dict[str, Any] | None = None) -> Iterator[Stub]:
+    stub = Stub(info)
     thread = threading.Thread(target=stub.http.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -120,41 +54,6 @@ def serving(token: str = "", info: dict[str, Any] | None = None) -> Iterator[Stu
 @pytest.fixture(autouse=True)
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
-@pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Stub]:
-    """The stage's server, as its trainer is told of it; ~/.netrc knows another password."""
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login someone password else\n")
-    with serving(RIGHT, {"instance_id": "a"}) as stub:
-        for name, value in ((URL, stub.url), (TOKEN, RIGHT), ("NETRC", str(netrc))):
-            monkeypatch.setenv(name, value)
-        yield stub
-
-
-def test_the_trainers_client_shows_the_token_from_its_first_question_on(own: Stub) -> None:
-    client = PolicyClient(base_url=own.url)
-    assert client.model == "m"
-    assert client.get_server_info() == {"instance_id": "a"}
-    assert own.seen == [f"Bearer {RIGHT}"] * 3  # is it well, what does it serve, who is it
-    assert RIGHT not in repr(vars(client))
-
-
-def test_a_server_that_the_settings_name_never_sees_the_token(
-    own: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("NETRC")
-    with serving() as another:
-        assert PolicyClient(base_url=another.url).model == "m"
-        assert another.seen == [None, None]
-
-
-def test_a_port_of_another_program_is_named(own: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TOKEN, "of another start")
-    with pytest.raises(PermissionError, match="answers 401 to its own trainer") as refused:
-        PolicyClient(base_url=own.url)
-    assert "of another start" not in str(refused.value)
 
 
 class Restarted(PolicyClient):

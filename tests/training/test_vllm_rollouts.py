@@ -16,7 +16,7 @@ import pytest
 from processes import free_ports
 from vllm_server import VLLMServer
 
-from training.vllm.sampler import HANDED_OVER
+from training.rl.vllm_sampler import HANDED_OVER
 
 pytestmark = pytest.mark.system
 
@@ -71,7 +71,7 @@ def test_a_colocated_vllm_samples_from_the_policy_and_a_killed_stage_repeats_its
 def server(vllm_checkpoint, tmp_path_factory) -> Iterator[str]:
     (port,) = free_ports(1)
     log = tmp_path_factory.mktemp("serve") / "log"
-    more = ("--worker-extension-cls", "training.vllm.server.PolicyWeights")
+    more = ("--worker-extension-cls", "training.rl.vllm_weights.PolicyWeights")
     with VLLMServer(vllm_checkpoint, log, port, *more, VLLM_SERVER_DEV_MODE="1") as running:
         yield running.address
 

@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 
 from configs.settings.training import SFTSettings, TrainRuntime
 from training import render, sft
-from training.checkpoints.saving import (
+from training.checkpoints import (
     load_model,
     load_tokenizer,
     policy_on_rank0,
@@ -23,7 +23,7 @@ from training.checkpoints.saving import (
     save_trained,
 )
 from training.launch.jobs import SFTJob
-from training.launch.rank import join_run, rank, world_size
+from training.launch.node import join_run, rank, world_size
 from training.rl.config import GPPOConfig
 from training.rl.trainer import GPPOTrainer
 
@@ -125,4 +125,4 @@ def main(checkpoint: str, examples: str, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -4,7 +4,7 @@ The openai client tries again what can pass: refusals for overload, server error
 connections. What it has handed on already, a reply that breaks off or is no answer, is asked for
 again here. A request that still fails is left out and reported at the end, so that the next run
 asks for it again. One that the endpoint calls wrong (too long, say) has finish_reason `error`.
-`failures_in_a_row` failures with no success in between end the stage.
+`MOST_FAILURES` with no success in between end the stage.
 """
 
 import asyncio
@@ -38,6 +38,7 @@ FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refu
 OPENED, CLOSED = "<think>", "</think>"
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
 CONNECT_TIMEOUT_S, LIST_TIMEOUT_S, AFTER_THE_END_S = 30.0, 20.0, 1.0
+MOST_FAILURES = 16  # in a row
 NO_KEY = "none"
 
 
@@ -83,14 +84,13 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
 
     def _client(self) -> openai.AsyncOpenAI:
         runtime = self.settings.runtime
-        silence = runtime.silence_timeout_s if runtime.stream else runtime.request_timeout_s
         limits: Any = type(openai.DEFAULT_CONNECTION_LIMITS)
         many = limits(max_connections=None, max_keepalive_connections=runtime.concurrency)
         return openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.settings.base_url,
             max_retries=runtime.max_retries,
-            timeout=openai.Timeout(silence, connect=CONNECT_TIMEOUT_S, pool=None),
+            timeout=openai.Timeout(runtime.silence_timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
             http_client=openai.DefaultAsyncHttpxClient(limits=many),  # its own limit is 1,000
         )
 
@@ -147,7 +147,6 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
     async def _send(self, client: openai.AsyncOpenAI, request: Request) -> "Reply":
         s, runtime = self.sampling, self.settings.runtime
         extra = {"top_k": s.top_k, "repetition_penalty": s.repetition_penalty}
-        more: Any = {"stream_options": {"include_usage": True}} if runtime.stream else {}
         async with client.chat.completions.with_streaming_response.create(
             model=self.settings.model,
             messages=[{"role": "user", "content": request.prompt}],
@@ -155,9 +154,9 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
             top_p=s.top_p,
             max_tokens=s.max_tokens,
             seed=request.seed,
-            stream=runtime.stream,
+            stream=True,  # gateways cut silent connections
+            stream_options={"include_usage": True},
             extra_body={n: v for n, v in extra.items() if v is not None},
-            **more,
         ) as response:
             async with asyncio.timeout(runtime.request_timeout_s):
                 return await read_reply(response)
@@ -180,7 +179,7 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
 
     def _count_failure(self, reason: str) -> None:
         self._failed_in_a_row += 1
-        if self._failed_in_a_row >= self.settings.runtime.failures_in_a_row:
+        if self._failed_in_a_row >= MOST_FAILURES:
             raise EngineError(
                 f"{self.settings.base_url}: {self._failed_in_a_row} requests in a row failed, the "
                 f"last with {reason}; {self._answered} were answered; finished answers are kept"
@@ -188,14 +187,14 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
 
     def _fatal(self, status: int) -> EngineError:
         s = self.settings
-        hint = f"the key is in the environment variable {s.api_key_env or '(none is named)'}"
+        where = f"the environment variable {s.api_key_env or '(none is named)'}"
         if s.api_key_block:
-            hint = f"the key is in the Prefect Secret block {s.api_key_block}"
+            where = f"the Prefect Secret block {s.api_key_block}"
+        hint = f"the key is in {where}"
         if status == 404:
-            try:
+            hint = "base_url usually ends in /v1"
+            with suppress(EngineError):
                 hint = f"it serves: {', '.join(served_models(s.base_url, self._key)[:8])}"
-            except EngineError:
-                hint = "base_url usually ends in /v1"
         what = f"{FATAL[status]} (HTTP {status})"
         return EngineError(f"{what} by {s.base_url} for model {s.model}; {hint}")
 

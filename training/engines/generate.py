@@ -70,42 +70,41 @@ def generate(
 ) -> float:
     """Answer what the journal in `out` lacks; returns the tokens a second of this run.
 
-    Answers, tokens, cost and speed go to `report` and `out/logs/metrics.jsonl` every few seconds
-    and at the end. Raises EngineError when some could not be answered. Once answers have cost
-    `limit` no more are asked, those on their way are kept, and SpentApproved is raised if any is
-    left.
+    Answers, tokens, cost and speed go to `report`, and every few seconds to
+    `out/logs/metrics.jsonl`. Raises EngineError when some could not be answered. Once answers have
+    cost `limit` no more are asked, those on their way are kept, and SpentApproved is raised if any
+    is left.
     """
     with Journal(journal_path(out), sync_each=settings.kind == "openai") as journal:
         part_of = {r.problem_id: r.part for r in requests}
-        # The journal may hold answers beyond these requests: those of earlier rounds.
+        # the journal may hold answers beyond these requests: those of earlier rounds
         done, total = sum(r.key in journal for r in requests), len(requests)
         if done == total:
             return 0.0
-        curves = MetricsFile(out, after_step=len(journal))
-        new_tokens, began, unanswerable = 0, time.monotonic(), list[Sample]()
-
-        def cost() -> float:
-            return journal.figures(settings.runtime).get("cost", 0.0)
+        curves, waiting = MetricsFile(out, after_step=len(journal)), list[Sample]()
+        before, began = journal.figures(settings.runtime)["tokens"], time.monotonic()
 
         def spent() -> bool:
-            return limit is not None and cost() >= limit
+            cost = journal.figures(settings.runtime).get("cost", 0.0)
+            return limit is not None and cost >= limit
 
-        def speed() -> float:
-            return new_tokens / max(time.monotonic() - began, 1e-9)
-
-        def tell() -> None:
+        def tell(*, point: bool) -> float:
             found = journal.figures(settings.runtime)
+            speed = (found["tokens"] - before) / max(time.monotonic() - began, 1e-9)
             money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
             with suppress(OSError):  # a full disk ends the run at the next answer, which says so
-                report(done, total, f"{speed():.0f} tok/s, {found['tokens']:,.0f} tokens{money}")
+                note = f"{speed:.0f} tok/s, {found['tokens']:,.0f} tokens{money}"
+                report(done, total, note)
+                if point:
+                    found["tokens_per_second"] = speed
+                    curves.append(len(journal), {f"generated/{n}": x for n, x in found.items()})
+            return speed
 
-        def write_point() -> None:
-            found = journal.figures(settings.runtime) | {"tokens_per_second": speed()}
-            with suppress(OSError):
-                curves.append(len(journal), {f"generated/{n}": x for n, x in found.items()})
+        def keep_all() -> None:
+            while waiting:
+                sample = waiting.pop()
+                journal.append(sample, part_of[sample.problem_id])
 
-        if spent():
-            raise SpentApproved(cost(), len(journal))
         report(done, total, "starting the engine")
         with make_engine(settings, sampling, key) as engine:
             began = told = time.monotonic()
@@ -114,31 +113,23 @@ def generate(
                     if (sample.problem_id, sample.index) in journal:
                         continue  # of a batch that was redone
                     done += 1
-                    if sample.finish_reason == "error":
-                        unanswerable.append(sample)
-                    else:
-                        journal.append(sample, part_of[sample.problem_id])
-                        new_tokens += sample.completion_tokens
-                        while unanswerable:  # it answers others, so these are wrong for good
-                            wrong = unanswerable.pop()
-                            journal.append(wrong, part_of[wrong.problem_id])
-                    tell()
-                    if time.monotonic() - told > SECONDS_PER_POINT:
+                    waiting.append(sample)
+                    if sample.finish_reason != "error":  # it answers, so those before are wrong
+                        keep_all()
+                    if point := time.monotonic() - told > SECONDS_PER_POINT:
                         told = time.monotonic()
-                        write_point()
+                    tell(point=point)
             finally:
-                write_point()
-                rate = speed()
-        if unanswerable and not len(journal) and is_local(settings):
-            shortest = min(s.prompt_tokens for s in unanswerable)
+                rate = tell(point=True)
+        if waiting and not len(journal) and is_local(settings):
+            shortest = min(s.prompt_tokens for s in waiting)
             raise EngineError(
                 f"{settings.model} has no room for an answer: the shortest of "
-                f"{len(unanswerable):,} prompts has {shortest:,} tokens and fills its context"
+                f"{len(waiting):,} prompts has {shortest:,} tokens and fills its context"
             )
-        for sample in unanswerable:
-            journal.append(sample, part_of[sample.problem_id])
+        keep_all()
         if spent() and any(r.key not in journal for r in requests):
-            raise SpentApproved(cost(), len(journal))
+            raise SpentApproved(journal.figures(settings.runtime)["cost"], len(journal))
         return rate
 
 

@@ -51,10 +51,8 @@ class Engine(Protocol):
     def answer(
         self, requests: Iterable[Request], finished: Container[Key] = ()
     ) -> Iterator[Sample]:
-        """Samples in the order in which they finish, not that of the requests.
-
-        What is `finished` is not asked again, unless the batch it belongs to is not whole.
-        """
+        """Samples in the order in which they finish; what is `finished` is not asked again, unless
+        the batch it belongs to is not whole."""
         ...
 
 

@@ -33,20 +33,19 @@ class Journal:
 
     def __init__(self, path: Path, *, sync_each: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
         self._seconds_per_sync = 0.0 if sync_each else SECONDS_PER_SYNC
         self._offsets: dict[Key, int] = {}
         self._tokens: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        self._in = path.open("rb")
+        self._file = path.open("a+b", buffering=0)
         self._end = 0
-        for line in self._in:
-            try:
-                row = orjson.loads(line if line.endswith(b"\n") else b"")
-            except orjson.JSONDecodeError:  # what a kill or a power cut left torn
-                break
-            self._count(row, len(line))
-        os.ftruncate(self._out, self._end)
+        with path.open("rb") as lines:
+            for line in lines:
+                try:
+                    row = orjson.loads(line if line.endswith(b"\n") else b"")
+                except orjson.JSONDecodeError:  # what a kill or a power cut left torn
+                    break
+                self._count(row, len(line))
+        self._file.truncate(self._end)
         self._synced = time.monotonic()
 
     def __contains__(self, key: object) -> bool:
@@ -65,11 +64,16 @@ class Journal:
         row = sample.model_dump() | {"part": part}
         line = orjson.dumps(row) + b"\n"
         try:
-            self._write(line)
+            written = 0
+            while written < len(line):
+                written += self._file.write(line[written:])
+            if time.monotonic() - self._synced > self._seconds_per_sync:
+                os.fsync(self._file.fileno())
+                self._synced = time.monotonic()
         except OSError as error:
-            os.ftruncate(self._out, self._end)
+            self._file.truncate(self._end)
             raise EngineError(
-                f"{self._path}: {error.strerror}, so no answer can be kept: make room and run "
+                f"{self._file.name}: {error.strerror}, so no answer can be kept: make room and run "
                 f"again; the {len(self):,} answers on file are kept"
             ) from error
         self._count(row, len(line))
@@ -82,22 +86,15 @@ class Journal:
         counts["tokens"] += row["completion_tokens"]
         counts["prompt_tokens"] += row["prompt_tokens"]
 
-    def _write(self, line: bytes) -> None:
-        written = 0
-        while written < len(line):
-            written += os.write(self._out, line[written:])
-        if time.monotonic() - self._synced > self._seconds_per_sync:
-            os.fsync(self._out)
-            self._synced = time.monotonic()
-
     def samples(self, keys: Iterable[Key]) -> Iterator[Sample]:
         """The samples of those `keys` that are there, in the order of `keys`."""
-        for key in keys:
-            if key in self._offsets:
-                self._in.seek(self._offsets[key])
-                row = orjson.loads(self._in.readline())
-                row.pop("part", None)
-                yield Sample.model_validate(row)
+        with open(self._file.name, "rb") as lines:
+            for key in keys:
+                if key in self._offsets:
+                    lines.seek(self._offsets[key])
+                    row = orjson.loads(lines.readline())
+                    row.pop("part", None)
+                    yield Sample.model_validate(row)
 
     def figures(self, runtime: EngineRuntime) -> dict[str, float]:
         """`samples`, `tokens` (of answers), `prompt_tokens` and, at the prices of `runtime`,
@@ -117,9 +114,8 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.fsync(self._out)
-        os.close(self._out)
-        self._in.close()
+        os.fsync(self._file.fileno())
+        self._file.close()
 
 
 def cost_of(runtime: EngineRuntime, prompt_tokens: float, tokens: float) -> float | None:

@@ -9,11 +9,11 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from configs.settings.engines import EngineSettings, Sampling
 from eval.records import Sample
-from training.checkpoints.safe_loading import NO_CODE
+from training.checkpoints import NO_CODE
 from training.engines.interface import EngineError, Request
 from training.render import conversation, end_of_turn, response_texts
 
-_PREFILL = re.compile(r"<think>\s*(</think>\s*)?\Z")
+_PREFILL = re.compile(r"(<think>\s*(</think>\s*)?)?\Z")
 
 
 class LocalModel:
@@ -39,21 +39,18 @@ class LocalModel:
             ends += own if isinstance(own, list) else [own]
         self.ends = tuple(sorted({i for i in ends if isinstance(i, int)}))
         """Ids that end an answer: the model's own end tokens and the end of the turn."""
-        self.prefill = settings.think_prefill or self._prefill_of_the_template()
+        # what the chat template writes of the answer, so that the model's text begins in its
+        # middle: `<think>` (DeepSeek-R1), or an empty think block
+        asked = self.tokenizer.apply_chat_template(
+            conversation("?"), add_generation_prompt=True, tokenize=False
+        )
+        found = _PREFILL.search(str(asked))
+        self.prefill = settings.think_prefill or (found[0] if found else "")
         self.positions = positions_of(self.config, settings.yarn_factor)
         """Tokens of prompt and answer together."""
 
     def __enter__(self) -> Self:
         return self
-
-    def _prefill_of_the_template(self) -> str:
-        """What the chat template writes of the answer itself, so that the model's own text begins
-        in its middle: `<think>` (DeepSeek-R1), or an empty think block."""
-        text = self.tokenizer.apply_chat_template(
-            conversation("?"), add_generation_prompt=True, tokenize=False
-        )
-        found = _PREFILL.search(str(text))
-        return found[0] if found else ""
 
     def room(self, prompt: int) -> int:
         """Tokens that the answer to a prompt of so many tokens may have; 0: the prompt alone fills
@@ -96,17 +93,3 @@ def positions_of(config: Any, yarn_factor: float | None = None) -> int | None:
     """Tokens of prompt and answer that a model can place; None where its config does not say."""
     trained = getattr(config, "max_position_embeddings", None)
     return int(trained * (yarn_factor or 1)) if trained else None
-
-
-def check_room(positions: int | None, prompt: int, max_tokens: int) -> None:
-    """Raise ValueError where the longest prompt leaves less than `max_tokens` for its answer.
-
-    In RL no answer may end early for want of positions: it would be paid as one that is too long.
-    """
-    if positions is not None and prompt + max_tokens > positions:
-        raise ValueError(
-            f"the longest prompt and its answer need {prompt:,} + {max_tokens:,} = "
-            f"{prompt + max_tokens:,} positions and the model has {positions:,}: lower max_tokens "
-            f"to {max(0, positions - prompt):,} or max_prompt_tokens, or start from a model with "
-            "more (base.positions)"
-        )

@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer
 
 from configs.settings.engines import EngineSettings, Sampling
 from eval.records import Sample
-from training.checkpoints.safe_loading import WEIGHTS
+from training.checkpoints import WEIGHTS
 from training.engines.interface import EngineError, Key, Request
 from training.engines.local_model import LocalModel, yarn_parameters
 from training.render import prompt_ids
@@ -150,7 +150,7 @@ def sample(
     most = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     answers: list[list[int]] = [[] for _ in prompts]
-    training = model.training
+    training, stops = model.training, torch.tensor(list(stop_ids), device=model.device)
 
     def choose(logits: torch.Tensor) -> torch.Tensor:
         return draw(logits.float(), temperature, top_p, generator)
@@ -160,7 +160,7 @@ def sample(
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             shares = [prompts[i] for i in rows], [most[i] for i in rows]
-            batch = _sample_batch(model, *shares, stop_ids, pad_id, choose)
+            batch = _sample_batch(model, *shares, stops, pad_id, choose)
             for i, answer in zip(rows, batch, strict=True):
                 answers[i] = answer
     finally:
@@ -172,14 +172,13 @@ def _sample_batch(
     model: PreTrainedModel,
     prompts: list[Sequence[int]],
     most: list[int],
-    stop_ids: Sequence[int],
+    stops: torch.Tensor,
     pad_id: int,
     choose: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[list[int]]:
     device, width, max_tokens = model.device, max(map(len, prompts)), max(most)
     ids = torch.tensor([[pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
     offset = torch.tensor([width - len(p) for p in prompts], device=device)
-    stops = torch.tensor(list(stop_ids), device=device)
     layers = model.config.get_text_config().num_hidden_layers
     cache = Cache(layers=[RoomyLayer(width + max_tokens) for _ in range(layers)])
     written = ids.new_full((len(prompts), max_tokens), pad_id)
@@ -189,10 +188,9 @@ def _sample_batch(
     padded = bool(offset.any())
     for t in range(max_tokens):
         positions = torch.arange(width + t, device=device)
-        mask = (positions >= offset[:, None]) if padded else None
         logits = model(
             input_ids=ids,
-            attention_mask=mask,
+            attention_mask=(positions >= offset[:, None]) if padded else None,
             position_ids=(positions[-ids.shape[1] :] - offset[:, None]).clamp_min(0),
             past_key_values=cache,
             use_cache=True,
@@ -213,8 +211,7 @@ def _sample_batch(
             rows, offset, chosen, running = rows[keep], offset[keep], chosen[keep], running[keep]
             padded = bool(offset.any())
         ids = chosen[:, None]
-    texts = written.tolist()
-    return [text[:n] for text, n in zip(texts, length.tolist(), strict=True)]
+    return [text[:n] for text, n in zip(written.tolist(), length.tolist(), strict=True)]
 
 
 def draw(

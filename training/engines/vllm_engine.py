@@ -52,8 +52,7 @@ class VLLMEngine(LocalModel):
         from vllm.sampling_params import RequestOutputKind
 
         (ids,) = prompt_ids(self.tokenizer, [request.prompt])
-        limit = self.settings.runtime.max_model_len
-        if limit is not None:
+        if (limit := self.settings.runtime.max_model_len) is not None:
             refuse_to_cut(len(ids), self.sampling.max_tokens, limit, self.positions)
         room = self.room(len(ids))
         if not room:
@@ -79,11 +78,11 @@ def refuse_to_cut(prompt: int, max_tokens: int, limit: int, positions: int | Non
 
     How much memory there is must not change a sample; where the model ends is its own affair.
     """
-    needed = prompt + max_tokens if positions is None else min(prompt + max_tokens, positions)
+    needed = min(prompt + max_tokens, positions or prompt + max_tokens)
     if limit < needed:
         raise EngineError(
             f"engine.runtime.max_model_len={limit} would cut answers: a prompt of {prompt} tokens "
-            f"and max_tokens={max_tokens} need {needed}: raise it to that or more, or leave it out"
+            f"and max_tokens={max_tokens} need {needed}: raise it to that, or leave it out"
         )
 
 
@@ -102,10 +101,7 @@ async def _start(arguments: dict[str, Any]) -> Any:
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
     except ImportError as error:
-        raise EngineError(
-            f"engine kind=vllm needs the package vllm ({error}): install it or use "
-            "kind=transformers"
-        ) from error
+        raise EngineError(f"kind=vllm needs vllm ({error}); or use kind=transformers") from error
     if current_platform.is_cpu():  # there a prompt cut in two breaks the seeds of its request
         arguments = {**arguments, "enable_chunked_prefill": False}
     return AsyncLLM.from_engine_args(
@@ -122,7 +118,6 @@ def engine_arguments(settings: EngineSettings, config: Any) -> dict[str, Any]:
         "revision": settings.revision,
         "load_format": "safetensors",
         "tensor_parallel_size": runtime.tensor_parallel,
-        "pipeline_parallel_size": runtime.pipeline_parallel,
         "data_parallel_size": runtime.data_parallel,
         "gpu_memory_utilization": runtime.gpu_memory_utilization,
         "dtype": runtime.dtype,

@@ -22,12 +22,14 @@ FAMILIES = (countdown, by_example)
 THINK = ("<think>", "</think>")
 
 
-class ScriptedEngine(nullcontext["ScriptedEngine"]):
-    """Answers prompts of `eval.families`, sometimes wrong, by the seed of each request alone."""
-
+class _WithoutModel(nullcontext[Any]):
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(self)
         self.settings = settings
+
+
+class ScriptedEngine(_WithoutModel):
+    """Answers prompts of `eval.families`, sometimes wrong, by the seed of each request alone."""
 
     def answer(
         self, requests: Iterable[Request], finished: Container[Key] = ()
@@ -55,12 +57,8 @@ class ScriptedEngine(nullcontext["ScriptedEngine"]):
             )
 
 
-class RecordedEngine(nullcontext["RecordedEngine"]):
+class RecordedEngine(_WithoutModel):
     """Yields the recordings that were asked for; what was not recorded does not come back."""
-
-    def __init__(self, settings: EngineSettings) -> None:
-        super().__init__(self)
-        self.settings = settings
 
     def answer(
         self, requests: Iterable[Request], finished: Container[Key] = ()

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from configs.files import replace_text
 from training.launch.jobs import BaseJob, GenerateJob, Job, SFTJob, read_job
-from training.launch.rank import join_run, processes_here, rank
+from training.launch.node import join_run, processes_here, rank
 from training.layout import RESULT
 
 QUIET = {
@@ -29,15 +29,13 @@ QUIET = {
 
 def main(arguments: list[str]) -> int:
     """Run the job of one file; returns the exit code."""
-    if len(arguments) != 1:
-        print("usage: python -m training.launch.child JOB.json", file=sys.stderr)
-        return 2
     try:
-        job = read_job(Path(arguments[0]))
-    except (OSError, ValidationError) as error:
-        print(f"cannot read the job {arguments[0]}: {error}", file=sys.stderr)
+        (file,) = arguments
+        job = read_job(Path(file))
+    except (OSError, ValueError, ValidationError) as error:
+        print(f"usage: python -m training.launch.child JOB.json ({error})", file=sys.stderr)
         return 2
-    os.environ.update({n: v for n, v in QUIET.items() if n not in os.environ})
+    os.environ.update(QUIET | os.environ)
     join_run(job.out)
     job.out.mkdir(parents=True, exist_ok=True)
     try:
@@ -57,7 +55,7 @@ def main(arguments: list[str]) -> int:
 def run(job: Job) -> dict[str, float]:
     """Run `job` in this process; torch is imported here, and only what the job needs."""
     if isinstance(job, BaseJob):
-        from training.checkpoints.base import create_base
+        from training.base import create_base
 
         return create_base(job)
     if isinstance(job, GenerateJob):

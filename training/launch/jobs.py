@@ -1,7 +1,4 @@
-"""What a training process is asked to do. Importable without torch: the launcher uses it.
-
-`python -m training.launch.child JOB.json` runs one of these and exits 0 or 1.
-"""
+"""What a training process, `training.launch.child`, is asked to do. Importable without torch."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -59,11 +56,6 @@ class GenerateJob(_Job):
 
 Job = BaseJob | SFTJob | RLJob | GenerateJob
 _ADAPTER: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])
-
-
-def write_job(path: Path, job: Job) -> None:
-    """Write `job` as the JSON file that `python -m training.launch.child` reads."""
-    path.write_text(job.model_dump_json(indent=2))
 
 
 def read_job(path: Path) -> Job:

@@ -3,19 +3,17 @@
 import copy
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from trl.trainer.grpo_config import GRPOConfig
 
-from configs.settings.training import RLSettings
-from training.launch.node import free_port
-from training.launch.rank import rank
+from configs.settings.training import NO_SERVER, RLSettings
+from training.callbacks import in_trls_words
+from training.launch.node import free_port, rank
 from training.losses import MAX_LOG_RATIO, POLICY_LOSSES, Clip
-from training.packing import RLSchedule
-from training.vllm.server import own_server
 
 ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "policy_loss": (tuple(POLICY_LOSSES), "these are in training.losses"),
@@ -23,10 +21,7 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "gradient_accumulation_steps": ((1,), "micro_batch_tokens cuts the mini-batch instead"),
     "num_iterations": ((1,), "GPPO makes one pass over a rollout (§4.1)"),
     "beta": ((0.0,), "there is no KL loss (§4.1)"),
-    "vllm_importance_sampling_mode": (
-        ("token_truncate",),
-        "a product over a whole sequence masks long answers at random",
-    ),
+    "vllm_importance_sampling_mode": (("token_truncate",), "the weight is per token"),
     "importance_sampling_level": (("token",), "the ratio is per token (Eq. 11)"),
     "mask_truncated_completions": ((False,), "use overlong_filter"),
 }
@@ -113,70 +108,55 @@ class GPPOConfig(GRPOConfig):
 
 SAME_NAME = ("beta1", "beta2", "dual_clip", "max_log_ratio", "lm_weight", "advantage_std",
              "drop_zero_advantage", "oversampling", "overlong_filter", "temperature",
-             "learning_rate", "weight_decay", "adam_beta2", "max_grad_norm")  # fmt: skip
+             "adam_beta2")  # fmt: skip
 """Settings that GPPOConfig calls as the stage does."""
 
 
 def gppo_config(
     s: RLSettings,
     seed: int,
-    units: RLSchedule,
+    units: dict[str, int],
     checkpoints: Path,
-    positive_reward: float,
     positions: int | None = None,
 ) -> GPPOConfig:
-    """Settings and schedule in TRL's words; `positions` are those of the model."""
-    cuda = torch.cuda.is_available()
+    """Settings and `rl_schedule` in TRL's words; `positions` are those of the model."""
+    updates = units["steps_per_generation"]
     return GPPOConfig(
-        output_dir=str(checkpoints),
+        **in_trls_words(s, seed, checkpoints),
         **{name: getattr(s, name) for name in SAME_NAME},
-        **asdict(units),
+        **units,
+        **vllm_arguments(s, positions),
         policy_loss=s.loss,
         epsilon=s.eps_low,
         epsilon_high=s.eps_high,
-        positive_reward=positive_reward,
         micro_batch_tokens=s.runtime.micro_batch_tokens,
         max_completion_length=s.max_tokens,
-        top_p=1.0,
-        beta=0.0,
         lr_scheduler_type="constant_with_warmup",
-        bf16=s.runtime.bf16,
-        use_cpu=not cuda,
-        gradient_checkpointing=s.runtime.gradient_checkpointing,
-        **vllm_arguments(s, positions),
-        dataloader_pin_memory=cuda,
-        logging_steps=units.steps_per_generation,
-        save_strategy="steps",
-        save_steps=s.checkpoint_steps * units.steps_per_generation,
-        shuffle_dataset=False,  # prompt_order shuffles
-        seed=seed,
-        data_seed=seed,
-        report_to=[],
-        disable_tqdm=True,
+        logging_steps=updates,
+        save_steps=s.checkpoint_steps * updates,
     )
 
 
 def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any]:
-    """Where vLLM samples: in the training processes (colocate) or on a server, which rank 0 asks.
-
-    Two stages on one machine must not meet at the port for the weights.
-    """
+    """Where vLLM samples: in the training processes, or on a server, which rank 0 asks."""
     if s.engine == "transformers":
         return {"use_vllm": False}
+    runtime, cap = s.engine_runtime, s.importance_cap
     arguments: dict[str, Any] = {
         "use_vllm": True,
         "vllm_mode": s.engine.removeprefix("vllm_"),
-        "vllm_importance_sampling_correction": s.importance_cap is not None,
+        "vllm_importance_sampling_correction": cap is not None,
         "vllm_max_model_length": min(s.max_prompt_tokens + s.max_tokens, positions or sys.maxsize),
     }
-    if s.importance_cap is not None:
-        arguments["vllm_importance_sampling_clip_max"] = s.importance_cap
+    if cap is not None:
+        arguments["vllm_importance_sampling_clip_max"] = cap
     if s.engine == "vllm_colocate":
-        arguments["vllm_gpu_memory_utilization"] = s.engine_runtime.gpu_memory_utilization
-        arguments["vllm_tensor_parallel_size"] = s.engine_runtime.tensor_parallel
+        arguments["vllm_gpu_memory_utilization"] = runtime.gpu_memory_utilization
+        arguments["vllm_tensor_parallel_size"] = runtime.tensor_parallel
         arguments["vllm_enable_sleep_mode"] = torch.cuda.is_available()  # it frees GPU memory
+    elif not s.runtime.vllm_server_url:
+        raise ValueError(NO_SERVER)
     elif not rank():
-        arguments["vllm_server_base_url"] = own_server(s.runtime.vllm_server_url)
-        if not s.runtime.vllm_server_url:
-            arguments["vllm_group_port"] = free_port()
+        arguments["vllm_server_base_url"] = s.runtime.vllm_server_url
+        arguments["vllm_group_port"] = free_port()  # two stages on one machine must not meet there
     return arguments

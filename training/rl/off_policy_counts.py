@@ -11,24 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from training.layout import OFF_POLICY, StepLines
 
-SIGNS = ("negative", "positive")
-"""Of the advantage Ã."""
-SIDES = ("below", "inside", "above")
-"""Of the clip range [1 − ε_low, 1 + ε_high]: where the ratio δ lies."""
 ENTROPY_EDGES = (0.01, 0.1, 0.5, 1.0, 2.0)
 """Between the bins, in nats: most tokens of a trained model have next to none."""
-SHAPE = (len(SIGNS), len(SIDES), len(ENTROPY_EDGES) + 1)
+SHAPE = (2, 3, len(ENTROPY_EDGES) + 1)
+"""Sign of the advantage Ã (negative, positive); where the ratio δ lies (below, inside or above the
+clip range [1 − ε_low, 1 + ε_high]); entropy, from low to high."""
 CELLS = SHAPE[0] * SHAPE[1] * SHAPE[2]
-HIGH_ENTROPY = 0.5
-"""Nats. A token at which the policy decides something (§5.2.1), for the figures that need one."""
-_HIGH = ENTROPY_EDGES.index(HIGH_ENTROPY) + 1
-_INSIDE = SIDES.index("inside")
+HIGH_ENTROPY = ENTROPY_EDGES.index(0.5) + 1
+"""From this bin on the policy decides something (§5.2.1): 0.5 nats."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +33,6 @@ class OffPolicy:
     tokens: np.ndarray
     gradient: np.ndarray
     """Sum over tokens of the length of their policy gradient, in a unit common to one update."""
-
-    def on(self, sign: str, side: str) -> float:
-        """Share of the tokens with this sign of Ã that lie on this side."""
-        mine = self.tokens[SIGNS.index(sign)]
-        return _share(mine[SIDES.index(side)].sum(), mine.sum())
-
-    def outside(self, sign: str) -> float:
-        """Share of the tokens with this sign of Ã whose ratio lies outside the clip range."""
-        mine = self.tokens[SIGNS.index(sign)]
-        return _share(mine.sum() - mine[_INSIDE].sum(), mine.sum())
 
     @property
     def clipped(self) -> float:
@@ -59,45 +44,30 @@ class OffPolicy:
         """Share of the policy gradient that those tokens carry."""
         return _share(_clipped(self.gradient).sum(), self.gradient.sum())
 
-    @property
-    def clipped_at_high_entropy(self) -> float:
-        """Share of the tokens of `HIGH_ENTROPY` or more that clipping cuts off."""
-        return _share(_clipped(self.tokens)[_HIGH:].sum(), self.tokens[:, :, _HIGH:].sum())
+    def by_entropy(self) -> list[tuple[str, list[float]]]:
+        """(bin, shares) from low to high entropy, and of all bins: its tokens; of those with Ã > 0
+        and of those with Ã < 0 what lies outside the clip range; what is clipped; its gradient;
+        what of this is on clipped tokens."""
+        edges = [f"{e:g}" for e in ENTROPY_EDGES]
+        inner = [f"{low} to {high}" for low, high in pairwise(edges)]
+        bins = {name: slice(i, i + 1) for i, name in enumerate([f"below {edges[0]}", *inner])}
+        bins |= {f"{edges[-1]} and more": slice(SHAPE[2] - 1, None), "all": slice(None)}
+        return [(name, self._shares(entropy)) for name, entropy in bins.items()]
 
-    def by_entropy(self) -> list[tuple[Any, ...]]:
-        """(bin, share of tokens, of these clipped, share of the gradient, of this on clipped
-        tokens), from low to high entropy."""
-        columns = []
-        for table in (self.tokens, self.gradient):
-            of_bin = table.sum((0, 1))
-            columns += [_share(of_bin, of_bin.sum()), _share(_clipped(table), of_bin)]
-        return list(zip(bins(), *columns, strict=True))
-
-    def outside_by_entropy(self) -> list[tuple[Any, ...]]:
-        """(bin, tokens with Ã > 0 as a share of all tokens, share of these outside the clip range,
-        the same two for Ã < 0), from low to high entropy."""
-        columns = []
-        for sign in ("positive", "negative"):
-            mine = self.tokens[SIGNS.index(sign)]
-            of_bin = mine.sum(0)
-            columns += [_share(of_bin, self.tokens.sum()), _share(of_bin - mine[_INSIDE], of_bin)]
-        return list(zip(bins(), *columns, strict=True))
+    def _shares(self, entropy: slice) -> list[float]:
+        tokens, gradient = self.tokens[:, :, entropy], self.gradient[:, :, entropy]
+        return [
+            _share(tokens.sum(), self.tokens.sum()),
+            *(outside(tokens[sign]) for sign in (1, 0)),
+            _share(_clipped(tokens).sum(), tokens.sum()),
+            _share(gradient.sum(), self.gradient.sum()),
+            _share(_clipped(gradient).sum(), gradient.sum()),
+        ]
 
 
-@dataclass(frozen=True)
-class Counted:
-    """One optimizer update: `update` 0 is the first of its rollout."""
-
-    step: int
-    update: int
-    counts: OffPolicy
-
-
-def bins() -> list[str]:
-    """The entropy bins in words, from low to high."""
-    edges = [f"{e:g}" for e in ENTROPY_EDGES]
-    inner = [f"{low} to {high}" for low, high in pairwise(edges)]
-    return [f"below {edges[0]}", *inner, f"{edges[-1]} and more"]
+def outside(tokens: np.ndarray) -> float:
+    """Share of tokens [side, entropy] whose ratio lies outside the clip range."""
+    return _share(tokens.sum() - tokens[1].sum(), tokens.sum())
 
 
 def summed(counts: Sequence[OffPolicy]) -> OffPolicy:
@@ -111,38 +81,30 @@ def headline(tables: Sequence[OffPolicy]) -> dict[str, float]:
     whole = summed(tables)
     if not whole.tokens.any():
         return {}
+    high = whole.tokens[:, :, HIGH_ENTROPY:]
     return {
-        "off_policy/outside_negative": whole.outside("negative"),
-        "off_policy/outside_positive": whole.outside("positive"),
-        "off_policy/clipped_high_entropy": whole.clipped_at_high_entropy,
+        "off_policy/outside_negative": outside(whole.tokens[0]),
+        "off_policy/outside_positive": outside(whole.tokens[1]),
+        "off_policy/clipped_high_entropy": _share(_clipped(high).sum(), high.sum()),
         "off_policy/clipped_gradient": whole.clipped_gradient,
     }
 
 
-class OffPolicyJournal(StepLines):
-    """`logs/off_policy.jsonl`: a line of counts for every update of a rollout step."""
-
-    def __init__(self, out: Path, *, after_step: int = 0) -> None:
-        super().__init__(out / OFF_POLICY, after_step=after_step)
-
-    def add(self, step: int, tables: list[OffPolicy]) -> None:
-        """One rollout step, from 1; an update without a counted token is left out."""
-        for update, table in enumerate(tables):
-            if table.tokens.any():
-                gradient = [float(f"{g:.6g}") for g in table.gradient.flatten()]
-                tokens = table.tokens.flatten().tolist()
-                self.write({"step": step, "update": update, "tokens": tokens, "gradient": gradient})
+def write_off_policy(lines: StepLines, step: int, tables: Sequence[OffPolicy]) -> None:
+    """A line for every update of a rollout step, from 1; one without a counted token has none."""
+    for update, table in enumerate(tables):
+        if table.tokens.any():
+            gradient = [float(f"{g:.6g}") for g in table.gradient.flatten()]
+            tokens = table.tokens.flatten().tolist()
+            lines.write({"step": step, "update": update, "tokens": tokens, "gradient": gradient})
 
 
-def read_off_policy(folder: Path) -> list[Counted]:
+def read_off_policy(folder: Path) -> list[OffPolicy]:
     """Every update of an RL stage, in order; nothing for a stage that counted none."""
     path = folder / OFF_POLICY
-    lines = path.read_text().splitlines() if path.exists() else []
-    found = []
-    for row in map(json.loads, lines):
-        tokens, gradient = (np.reshape(row[n], SHAPE).astype(float) for n in ("tokens", "gradient"))
-        found.append(Counted(row["step"], row["update"], OffPolicy(tokens, gradient)))
-    return found
+    rows = map(json.loads, path.read_text().splitlines() if path.exists() else ())
+    names = ("tokens", "gradient")
+    return [OffPolicy(*(np.reshape(row[n], SHAPE).astype(float) for n in names)) for row in rows]
 
 
 def _clipped(table: np.ndarray) -> np.ndarray:
@@ -150,6 +112,6 @@ def _clipped(table: np.ndarray) -> np.ndarray:
     return table[0, 0] + table[1, 2]
 
 
-def _share(part: Any, whole: Any) -> Any:
-    """part / whole, element by element; 0 where the whole is nothing."""
-    return np.divide(part, whole, out=np.zeros(np.shape(part)), where=np.asarray(whole) != 0)[()]
+def _share(part: float, whole: float) -> float:
+    """part / whole; 0 where the whole is nothing."""
+    return float(part / whole) if whole else 0.0

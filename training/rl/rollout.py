@@ -210,16 +210,12 @@ def load_rank_state(
     rollouts. Raises ValueError where a part of the unfinished rollout would be lost.
     """
     path = rank_state_path(checkpoint, processes.rank)
-    missing, surplus = not path.exists(), rank_state_path(checkpoint, processes.size)
-    if slot and (missing or surplus.exists()):
-        of_nobody = f"{surplus.name} is of a process that is not there"
-        what = f"{path.name} is missing" if missing else of_nobody
+    if slot and (not path.exists() or rank_state_path(checkpoint, processes.size).exists()):
         raise ValueError(
-            f"{checkpoint} was saved after {slot} updates of a rollout, and the rest of it cannot "
-            f"be continued on {processes.size} processes: {what}. Resume with as many processes as "
-            "saved it, or from a checkpoint between two rollouts"
+            f"{checkpoint} was saved after {slot} updates of a rollout, whose rest cannot be "
+            f"continued on {processes.size} processes: resume with as many as saved it"
         )
-    if missing:
+    if not path.exists():
         return None
     with torch.serialization.safe_globals([Update, MicroBatch]):
         return torch.load(path, map_location=device, weights_only=True)

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.advantages import Advantages
-from training.losses import Clip, importance_ratio, surrogate
+from training.losses import Advantages, Clip, importance_ratio, surrogate
 from training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, OffPolicy
 from training.rl.rollout import MicroBatch, Processes, Rollout
 
@@ -112,9 +111,8 @@ class TokenStatistics:
         for name, value in values.items():
             self.sums[name] += float(value[kept].sum())
         if kept.any():
-            log_ratio = (logp - old_logp)[kept]
-            self.extremes[0] = min(self.extremes[0], float(log_ratio.min()))
-            self.extremes[1] = max(self.extremes[1], float(log_ratio.max()))
+            low, high = (logp - old_logp)[kept].aminmax()
+            self.extremes = [min(self.extremes[0], float(low)), max(self.extremes[1], float(high))]
         length = gradient_length(logp, advantage, weight)
         kept = kept & (advantage != 0)
         table = _off_policy_table(ratio, advantage, entropy, length, kept, clip)

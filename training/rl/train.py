@@ -1,5 +1,6 @@
 """One GPPO stage (§3.2, §4.1): problems in, a better checkpoint and a table of rollouts out."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,59 +9,52 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
+from configs.settings.judging import JudgeSettings
 from configs.settings.training import RLSettings
 from eval.judge.judge import Judge
 from eval.ray_cluster import on_cluster_wait
 from eval.records import Problem, Score
 from eval.tables import read_table
-from training import layout, render
+from training import checkpoints, layout, render
 from training.callbacks import StableCheckpoints, WriteMetrics, flush
-from training.checkpoints import saving
-from training.checkpoints.lineage import TrainingStep, lineage_after
-from training.engines.local_model import check_room, positions_of
+from training.engines.local_model import positions_of
 from training.engines.transformers_engine import sample
 from training.launch.jobs import RLJob
-from training.launch.rank import share_of_judge, world_size
-from training.packing import RLSchedule, rl_schedule
+from training.launch.node import processes_here, world_size
+from training.packing import rl_schedule
 from training.rl.config import gppo_config
 from training.rl.journals import RolloutJournal
-from training.rl.off_policy_counts import OffPolicyJournal
 from training.rl.trainer import GPPOTrainer
 
 
 def run_rl(job: RLJob) -> dict[str, float]:
     """Train `job.checkpoint` on `job.problems` into `job.out/checkpoint`; resumes in `job.out`."""
-    s = job.settings
-    model, tokenizer = saving.load_to_train(job.checkpoint, s)
+    s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
+    model, tokenizer = checkpoints.load_to_train(job.checkpoint, s)
     problems, too_long, longest = fitting(
         list(read_table(job.problems, Problem)), tokenizer, s.max_prompt_tokens
     )
     check_room(positions_of(model.config), longest, s.max_tokens)
-    units = rl_schedule(s, world_size())
-    updates = units.steps_per_generation
-    checkpoints = job.out / layout.SCRATCH / layout.CHECKPOINTS
-    start = layout.latest(checkpoints)
-    done = layout.step_of_checkpoint(start) // updates if start else 0
-    progress = layout.ProgressFile(job.out)
+    start, progress, journal = layout.latest(folder), layout.ProgressFile(job.out), None
     with on_cluster_wait(progress.note), Judge(share_of_judge(s.judge)) as judge:
         reward = JudgeReward(judge, problems)
-        trainer = build_trainer(job, model, tokenizer, problems, reward, units, checkpoints)
-        saving.check_layout(trainer, start)
-        journal = None
+        trainer = build_trainer(job, model, tokenizer, problems, reward, folder)
+        checkpoints.check_layout(trainer, start)
+        updates = trainer.args.updates
+        done = layout.step_of_checkpoint(start) // updates if start else 0
         if trainer.is_world_process_zero():
-            kept = {"keep": s.audit_rollouts, "longest": s.max_tokens, "after_step": done}
+            kept = {"keep": s.audit_rollouts, "after_step": done}
             journal = RolloutJournal(job.out, tokenizer, lambda: reward.scores, **kept)
-            trainer.on_rollout = journal.add
-            trainer.on_off_policy = OffPolicyJournal(job.out, after_step=done).add
+            trainer.on_rollout, trainer.on_off_policy = journal.add, journal.count
             metrics = layout.MetricsFile(job.out, after_step=done)
             trainer.add_callback(WriteMetrics(metrics, progress, updates_per_step=updates))
         if s.keep_every:
-            trainer.add_callback(KeepModels(job, trainer, updates))
+            trainer.add_callback(KeepModels(job, trainer))
         trainer.train(resume_from_checkpoint=str(start) if start else None)
     if journal is not None:
         journal.write(job.out / layout.ROLLOUTS)
-    lineage = lineage_of(job, model, s.steps)
-    saving.save_trained(trainer, job.out / layout.CHECKPOINT, bf16=s.runtime.bf16, lineage=lineage)
+    lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
+    checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
     return {
         "rollout_steps": float(s.steps),
         "models_kept": float(len(layout.kept_models(job.out))),
@@ -71,33 +65,42 @@ def run_rl(job: RLJob) -> dict[str, float]:
     }
 
 
+def share_of_judge(s: JudgeSettings) -> JudgeSettings:
+    """`s` for one of the processes of a machine: together they have the workers of one judge."""
+    if processes_here() == 1:
+        return s
+    workers = max(1, (s.runtime.workers or len(os.sched_getaffinity(0))) // processes_here())
+    runtime = s.runtime.model_copy(update={"workers": workers})
+    return s.model_copy(update={"runtime": runtime})
+
+
 class KeepModels(TrainerCallback):
     """Writes the policy after every `keep_every`th rollout step but the last, whose model is the
     result, to score accuracy over training (Figures 2 and 5)."""
 
-    def __init__(self, job: RLJob, trainer: GPPOTrainer, updates: int) -> None:
-        self.job, self.trainer, self.updates = job, trainer, updates
+    def __init__(self, job: RLJob, trainer: GPPOTrainer) -> None:
+        self.job, self.trainer = job, trainer
 
     def on_step_end(self, args, state, control, **_) -> None:
         """On all processes: weights may be spread over them."""
-        step, s = state.global_step // self.updates, self.job.settings
-        if state.global_step % (s.keep_every * self.updates) or step == s.steps:
+        s, updates = self.job.settings, self.trainer.args.updates
+        step, rest = divmod(state.global_step, updates)
+        if rest or step % s.keep_every or step == s.steps:
             return
-        policy = saving.policy_on_rank0(self.trainer, copied=True)
+        policy = checkpoints.policy_on_rank0(self.trainer, copied=True)
         if policy is not None:
             policy = policy.bfloat16() if s.runtime.bf16 else policy
             folder = layout.kept_model(self.job.out, step)
             folder.parent.mkdir(exist_ok=True)
             lineage = lineage_of(self.job, policy, step)
-            saving.save_model(policy, self.trainer._tokenizer, folder, lineage)
+            checkpoints.save_model(policy, self.trainer._tokenizer, folder, lineage)
             flush(folder)  # before the checkpoint that a stage would go on from
 
 
-def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[TrainingStep]:
+def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[checkpoints.TrainingStep]:
     """The steps behind the policy after `steps` rollout steps."""
-    settings = job.settings.model_copy(update={"steps": steps})
-    commit = getattr(model.config, "_commit_hash", None)
-    return lineage_after(job.checkpoint, commit, f"rl {settings.domain}", job.seed, settings)
+    s = job.settings.model_copy(update={"steps": steps})
+    return checkpoints.lineage_after(job.checkpoint, model, f"rl {s.domain}", job.seed, s)
 
 
 def fitting(
@@ -109,10 +112,23 @@ def fitting(
     kept = [p for p, n in zip(problems, lengths, strict=True) if n <= longest]
     if not kept:
         raise ValueError(
-            f"none of {len(problems)} prompts has {longest} tokens or fewer; "
-            "raise max_prompt_tokens or check the problems file"
+            f"none of {len(problems)} prompts has {longest} tokens or fewer; raise "
+            "max_prompt_tokens or check the problems file"
         )
     return kept, len(problems) - len(kept), max(n for n in lengths if n <= longest)
+
+
+def check_room(positions: int | None, prompt: int, max_tokens: int) -> None:
+    """Raise ValueError where the longest prompt leaves less than `max_tokens` for its answer.
+
+    No answer may end early for want of positions: it would be paid as one that is too long.
+    """
+    if positions is not None and prompt + max_tokens > positions:
+        raise ValueError(
+            f"the longest prompt and its answer need {prompt:,} + {max_tokens:,} positions and the "
+            f"model has {positions:,}: lower max_tokens to {max(0, positions - prompt):,} or "
+            "max_prompt_tokens, or start from a model with more (base.positions)"
+        )
 
 
 class JudgeReward:
@@ -142,8 +158,7 @@ class JudgeReward:
         seen: Counter[str] = Counter()
         items = []
         for id_, turns in zip(problem_id, completions, strict=True):
-            text = turns if isinstance(turns, str) else turns[-1]["content"]
-            items.append((self.problems[id_], text, seen[id_]))
+            items.append((self.problems[id_], turns[-1]["content"], seen[id_]))
             seen[id_] += 1
         self.scores = list(self.judge.judge_many(items, draw=trainer_state.global_step))
         if log_metric is not None:
@@ -175,32 +190,23 @@ def build_trainer(
     tokenizer: PreTrainedTokenizerBase,
     problems: Sequence[Problem],
     reward: JudgeReward,
-    units: RLSchedule,
-    checkpoints: Path,
+    folder: Path,
 ) -> GPPOTrainer:
-    """The trainer of one stage. Rows carry an id; the tests stay with the judge."""
+    """The trainer of one stage, with its checkpoints in `folder`. Rows carry an id; the tests stay
+    with the judge."""
     s, positions = job.settings, positions_of(model.config)
     rows = [{"prompt": render.conversation(p.prompt), "problem_id": p.id} for p in problems]
-    correct = positive_reward(s, problems)
+    units = rl_schedule(s, world_size())
     return GPPOTrainer(
         model=model,
         reward_funcs=reward,
-        args=gppo_config(s, job.seed, units, checkpoints, correct, positions),
+        args=gppo_config(s, job.seed, units, folder, positions),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,  # type: ignore[arg-type]
-        callbacks=[StableCheckpoints(checkpoints)],
+        callbacks=[StableCheckpoints(folder)],
         rollout_func=rollout_function(s),
-        peft_config=saving.lora_config(s.lora),
+        peft_config=checkpoints.lora_config(s.lora),
     )
-
-
-def positive_reward(s: RLSettings, problems: Sequence[Problem]) -> float:
-    """The reward of a correct answer: all tests passed (1.0), or the configured math reward."""
-    math = s.judge.reward.math_correct
-    domains = {p.domain for p in problems}
-    if len(domains) == 2 and math != 1.0:
-        raise ValueError(f"math_correct={math} with code problems: use 1.0, or one domain a stage")
-    return math if domains == {"math"} else 1.0
 
 
 def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[str, Any]] | None:
@@ -209,16 +215,15 @@ def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[s
         return None
 
     def roll_out(prompts: list[Any], trainer: GPPOTrainer) -> dict[str, Any]:
-        tokenizer, units = trainer._tokenizer, trainer.args
-        ids = render.prompt_ids(tokenizer, [turns[-1]["content"] for turns in prompts])
+        args = trainer.args
+        ids = render.prompt_ids(trainer._tokenizer, [turns[-1]["content"] for turns in prompts])
         answers = sample(
-            saving.policy_on_each(trainer),
+            checkpoints.policy_on_each(trainer),
             ids,
-            max_tokens=units.max_completion_length or 1,
+            max_tokens=args.max_completion_length or 1,
             stop_ids=trainer.eos_token_ids,
             pad_id=trainer._pad_id,
-            temperature=units.temperature,
-            top_p=units.top_p,
+            temperature=args.temperature,
             batch_size=s.engine_runtime.batch_size,
         )
         return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}

@@ -24,8 +24,13 @@ import torch
 from torch import Tensor, nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from training.advantages import group_advantages
-from training.losses import mismatch_weight, policy_weight, token_weight, weighted_nll
+from training.losses import (
+    group_advantages,
+    mismatch_weight,
+    policy_weight,
+    token_weight,
+    weighted_nll,
+)
 from training.packing import check_packing, prompt_order
 from training.rl.config import GPPOConfig
 from training.rl.off_policy_counts import OffPolicy, headline
@@ -39,9 +44,9 @@ from training.rl.rollout import (
     rank_state_path,
 )
 from training.rl.statistics import RolloutRecord, TokenStatistics
-from training.vllm.sampler import PolicyClient, PolicySampler
+from training.rl.vllm_sampler import PolicySampler
 
-COUNTS = ("non_finite_updates", "empty_rollouts", "_unscored_in_a_row")
+COUNTS = ("non_finite_updates", "empty_rollouts", "_unscored_in_a_row")  # kept in checkpoints
 NOT_TRAINED = {"tool_mask": "tools or env_mask", "num_images": "images"}
 MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
 
@@ -151,8 +156,7 @@ class GPPOTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, *args, **kwargs):
         client = getattr(getattr(self, "vllm_generation", None), "vllm_client", None)
-        same_server = client.same_server() if isinstance(client, PolicyClient) else nullcontext()
-        with same_server:
+        with client.same_server() if client is not None else nullcontext():
             return super()._generate_single_turn(*args, **kwargs)
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> Tensor:

@@ -36,14 +36,18 @@ _TRUSTED_NAMES = frozenset(["Counter", "OrderedDict", "defaultdict", "deque"])
 PROVIDED = _TRUSTED_MODULES | {*values.FOR_TESTS, *values.FOR_PROGRAMS, "inf"}
 """Names that test code may use without defining them."""
 
+_NAMES = "contains eq lt le gt ge add sub mul truediv mod"
+_BINARY = [f"__{name}__" for name in _NAMES.split()]
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{"__len__": len, "__bool__": bool, "__str__": str, "__repr__": repr, "__setattr__": setattr},
+    "__iter__": lambda value: list(itertools.islice(value, values.LONGEST_ITERATOR)),
+    **{f"__{n}__": getattr(operator, n) for n in ("getitem", "setitem", "delitem", "neg", "abs")},
+    **{name: getattr(operator, name) for name in _BINARY},
+}
 
-_OPERATIONS: dict[str, Callable[..., Any]]
-_OPERATIONS = {"__len__": len, "__bool__": bool, "__str__": str, "__repr__": repr}
-_OPERATIONS["__setattr__"] = setattr
-_OPERATIONS["__iter__"] = lambda value: list(itertools.islice(value, values.LONGEST_ITERATOR))
-_OF_ONE = "getitem setitem delitem neg abs"
-_OF_TWO = "contains eq lt le gt ge add sub mul truediv mod"
-_OPERATIONS |= {f"__{n}__": getattr(operator, n) for n in f"{_OF_ONE} {_OF_TWO}".split()}
+Ask = Callable[[Any, str | None, list[Any], list[str] | None], Any]
+"""Call an object of the program, or its attribute (first two arguments), with what is given, whose
+last ones have these names; None for the names: read the attribute and call nothing."""
 
 
 class ProgramFailed(Exception):
@@ -70,18 +74,23 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
         if isinstance(name, int):
             return kept[name]
         if name == "candidate":
-            name = candidate or _candidate(process.globals)
+            name = candidate or _last_function(process.globals)
         return function_of(process, name)
 
     while True:
         try:
-            request = values.receive(channel)
+            target, attribute, args, names, nodes = values.receive(channel)
         except EOFError:
             return
         try:
-            given = values.unpack(request["args"], object_of, process.globals, functions=True)
-            result = _do(object_of(request["target"]), request, given)
-            reply = values.pack([result, *given], keep, request["nodes"])
+            given = values.unpack(args, object_of, process.globals, functions=True)
+            found = object_of(target)
+            if attribute in _OPERATIONS:
+                result = _OPERATIONS[attribute](found, *given)
+            else:
+                found = getattr(found, attribute) if attribute else found
+                result = found if names is None else call_with(found, given, names)
+            reply = values.pack([result, *given], keep, nodes)
         except Exception as error:
             traceback.print_exc(limit=-3)
             known = type(error) if type(error).__module__ == "builtins" else RuntimeError
@@ -89,16 +98,7 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
         values.send(channel, reply)
 
 
-def _do(target: Any, request: dict[str, Any], given: list[Any]) -> Any:
-    """Call the target or an attribute of it, or read the attribute where nothing is called."""
-    attribute, names = request["attribute"], request["names"]
-    if attribute in _OPERATIONS:
-        return _OPERATIONS[attribute](target, *given)
-    result = getattr(target, attribute) if attribute else target
-    return result if names is None else call_with(result, given, names)
-
-
-def _candidate(names: dict[str, Any]) -> str:
+def _last_function(names: dict[str, Any]) -> str:
     """What `candidate` means when the suite does not say: the last function the program defines."""
     solution = names.get("Solution")
     defined = vars(solution) if isinstance(solution, type) else names
@@ -117,8 +117,8 @@ class Remote:
     raises AssertionError (a wrong value was returned), except that no object equals None.
     """
 
-    def __init__(self, asserts: "Asserts", name: str | int) -> None:
-        self.__dict__["_remote"] = (asserts, name)
+    def __init__(self, ask: Ask, name: str | int) -> None:
+        self.__dict__["_remote"] = (ask, name)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         return _ask(self, None, [*args, *keywords.values()], list(keywords))
@@ -129,7 +129,7 @@ class Remote:
         return _ask(self, attribute, [], None)
 
     def __eq__(self, other: Any) -> bool:
-        return other is not None and bool(_between("__eq__")(self, other))
+        return other is not None and bool(_operation("__eq__")(self, other))
 
     def __contains__(self, item: Any) -> bool:
         if isinstance(item, Remote):
@@ -140,65 +140,51 @@ class Remote:
 
 
 def _ask(remote: Remote, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
-    asserts, name = remote.__dict__["_remote"]
-    return asserts.request(name, attribute, given, names)
+    ask, name = remote.__dict__["_remote"]
+    return ask(name, attribute, given, names)
 
 
 def _operation(attribute: str) -> Callable[..., Any]:
     def operate(remote: Remote, *args: Any) -> Any:
+        if attribute in _BINARY and not isinstance(args[0], Remote):
+            raise AssertionError("the program returned an object where the tests need plain data")
         result = _ask(remote, attribute, list(args), [])
         return iter(result) if attribute == "__iter__" else result
 
     return operate
 
 
-def _between(attribute: str) -> Callable[..., Any]:
-    def operate(remote: Remote, other: Any) -> Any:
-        if not isinstance(other, Remote):
-            raise AssertionError("the program returned an object where the tests need plain data")
-        return _operation(attribute)(remote, other)
-
-    return operate
-
-
 for _name in _OPERATIONS.keys() - vars(Remote).keys():
-    _made = _between if _name.strip("_") in _OF_TWO.split() else _operation
-    setattr(Remote, _name, _made(_name))
+    setattr(Remote, _name, _operation(_name))
 
 
-class Asserts:
+def _asking(channel: socket.socket, nodes: bool) -> Ask:
     """The tests' end of the channel. With `nodes`, LeetCode's lists and trees cross as values."""
 
-    def __init__(self, channel: socket.socket, nodes: bool) -> None:
-        self.channel = channel
-        self.nodes = nodes
+    def name_of(value: Any) -> Any:
+        if isinstance(value, Remote):
+            return value.__dict__["_remote"][1]
+        raise CannotCross(f"a {type(value).__name__} of the tests cannot reach the program")
 
-    def request(
-        self, target: str | int, attribute: str | None, given: list[Any], names: list[str] | None
-    ) -> Any:
-        """Call the target, or its attribute; the last of `given` are keywords called `names`."""
-        args = values.pack(given, self._name, self.nodes, functions=True)
-        request = {"target": target, "attribute": attribute, "args": args, "names": names}
+    def ask(target: Any, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
+        args = values.pack(given, name_of, nodes, functions=True)
         try:
-            values.send(self.channel, {**request, "nodes": self.nodes})
-            reply = values.receive(self.channel)
+            values.send(channel, [target, attribute, args, names, nodes])
+            reply = values.receive(channel)
         except (EOFError, OSError) as gone:
             raise ProgramFailed("the program ended before it answered the test") from gone
         if isinstance(reply, dict) and reply.keys() == {"error", "message"}:
             raise _exception(reply["error"])(reply["message"]) from ProgramFailed()
-        classes = values.FOR_PROGRAMS if self.nodes else None
+        classes = values.FOR_PROGRAMS if nodes else None
         try:
-            result, *after = values.unpack(reply, lambda name: Remote(self, name), classes)
+            result, *after = values.unpack(reply, lambda name: Remote(ask, name), classes)
         except Exception as error:  # the program has the other end of the channel
             raise ProgramFailed(f"a reply of the program is none: {error}") from error
         for argument, changed in zip(given, after, strict=False):
             _update(argument, changed)
         return result
 
-    def _name(self, value: Any) -> int | str:
-        if isinstance(value, Remote):
-            return value.__dict__["_remote"][1]
-        raise CannotCross(f"a {type(value).__name__} of the tests cannot reach the program")
+    return ask
 
 
 def _exception(name: str) -> type[Exception]:
@@ -225,7 +211,7 @@ def _update(argument: Any, after: Any) -> None:
         vars(argument).update(vars(after))
 
 
-def run_tests(process: Process, source: str, function: str | None) -> None:
+def run_tests(source: str, function: str | None) -> None:
     """Role `asserts`: run the test code; names it does not define belong to the program.
 
     A function `check` that is defined and never called is called with `candidate`, as HumanEval's
@@ -239,23 +225,15 @@ def run_tests(process: Process, source: str, function: str | None) -> None:
         free.add("candidate")
     function = function or _shadowed_builtin(source, free)
     nodes = bool(free & set(values.FOR_TESTS))
-    given: dict[str, Any] = {"inf": math.inf}
-    given |= {**values.FOR_TESTS, **values.FOR_PROGRAMS} if nodes else {}
-    asserts = Asserts(channel, nodes)
-    names: dict[str, Any] = {}
-    trusted = PROVIDED | _TRUSTED_NAMES | vars(builtins).keys()
-    of_program = free - trusted
-    for name in free:
-        if name == function:
-            names[name] = Remote(asserts, name)
-        elif name in given:
-            names[name] = given[name]
-        elif name in _TRUSTED_MODULES:
-            names[name] = importlib.import_module(name)
-        elif name in _TRUSTED_NAMES and (of_program or function):
-            names[name] = getattr(collections, name)
-        elif not hasattr(builtins, name):
-            names[name] = Remote(asserts, name)
+    known: dict[str, Any] = {name: importlib.import_module(name) for name in _TRUSTED_MODULES}
+    known["inf"] = math.inf
+    if nodes:
+        known |= {**values.FOR_TESTS, **values.FOR_PROGRAMS}
+    if function or free - PROVIDED - _TRUSTED_NAMES - vars(builtins).keys():
+        known |= {name: getattr(collections, name) for name in _TRUSTED_NAMES}
+    ask = _asking(channel, nodes)
+    remote = {n for n in free if n not in known and not hasattr(builtins, n)} | (free & {function})
+    names = known | {name: Remote(ask, name) for name in remote}
     names.update(__name__="tests", __builtins__=builtins)
     try:
         exec(compile(source, "tests.py", "exec", dont_inherit=True), names)

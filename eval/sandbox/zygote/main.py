@@ -6,41 +6,72 @@ list of how they ended (`Ended`). It never sees an expected output, and it never
 untrusted code itself: both happen in processes it forks. What it reports about a process is the
 kernel's word: wait status, CPU time and peak memory.
 
-Half of what a test costs is page faults: a child copies every page that it writes to, and so does
-this process after each fork. So what can be made before the fork is made once.
+What a process gives up before its role is a list of steps, made before the fork: half of what a
+test costs is page faults, and a child copies every page that it writes to. A step that the kernel
+refuses ends the process: the judge takes one that reaches the program for an isolated one.
+Standard library only: the source is sent into the sandbox, where nothing else is installed.
 """
 
+import ctypes
 import gc
 import json
 import marshal
 import mmap
 import os
 import random
+import resource
 import select
 import shutil
+import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict
 
 from eval.sandbox.zygote import asserts as zygote_asserts
 from eval.sandbox.zygote import roles as zygote_roles
-from eval.sandbox.zygote.isolation import (
-    Isolation,
-    Limits,
-    Step,
-    fork,
-    isolation_steps,
-    libc,
-    seccomp_filter,
-    take_steps,
-)
 from eval.sandbox.zygote.roles import Process
 
 _MAX_MESSAGE = 1 << 17
 _ANCILLARY = socket.CMSG_SPACE(16 * 4)
 _CONTROL_FD, _FIRST_FD = 200, 100  # above the descriptors of a test; where those wait for it
+_CLONE_NEWNS, _CLONE_NEWPID = 0x0002_0000, 0x2000_0000
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+_MOUNT_FLAGS = 2 | 4  # MS_NOSUID | MS_NODEV
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
+_THIS_THREAD = (ctypes.c_uint32 * 2)(0x2008_0522, 0)  # _LINUX_CAPABILITY_VERSION_3
+_NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+
+libc = ctypes.PyDLL(None)  # PyDLL keeps the GIL, which fork needs
+for _function in (libc.mount, libc.capset, libc.prctl, libc.setrlimit, libc.syscall):
+    _function.restype = ctypes.c_long  # looked up once, before the first fork
+libc.__errno_location.restype = ctypes.POINTER(ctypes.c_int)
+_FORK_FLAGS = signal.SIGCHLD | _CLONE_NEWPID | _CLONE_NEWNS
+_FORK = tuple(map(ctypes.c_long, (_SYS_CLONE.get(os.uname().machine, -1), _FORK_FLAGS, 0, 0, 0, 0)))
+
+Step = tuple[str, Callable[..., Any], tuple[Any, ...]]  # a name, a call, its arguments
+
+
+class Limits(TypedDict):
+    """CPU and wall seconds, bytes of address space, bytes of any file written."""
+
+    cpu_s: float
+    wall_s: float
+    memory: int
+    output: int
+
+
+class Isolation(TypedDict):
+    """How to isolate; told to the zygote when it starts. Without `namespaces` nothing is."""
+
+    namespaces: bool
+    uid: int | None
+    seccomp: str
+    """Hexadecimal BPF program; empty: no filter."""
+    folder: str
+    """Where the test may write. Without namespaces it is emptied after each test."""
 
 
 class Spawn(TypedDict):
@@ -63,11 +94,18 @@ class Ended(NamedTuple):
     isolated: int
 
 
+class _SeccompFilter(ctypes.Structure):
+    """struct sock_fprog: the number of 8-byte instructions, and where they are."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
 class Zygote:
     def __init__(self, control: socket.socket, isolation: Isolation) -> None:
         self.control = control
         self.isolation = isolation
-        self.seccomp = seccomp_filter(bytes.fromhex(isolation["seccomp"]))
+        program = bytes.fromhex(isolation["seccomp"])
+        self.seccomp = _SeccompFilter(len(program) // 8, program) if program else None
         self.code = b""
         """Of the program, marshalled: only children unpack it."""
         self.isolated = mmap.mmap(-1, mmap.PAGESIZE)  # each child sets its byte, then unmaps it
@@ -76,11 +114,9 @@ class Zygote:
         threading.stack_size(8 << 20)  # the main thread's limit is larger, threads' need not be
         names = zygote_roles.prelude()
         zygote_roles.open_streams()
-        modules = [zygote_roles.module_named(name, names) for name in ("__main__", "solution")]
-        sys.modules.update((module.__name__, module) for module in modules)
+        self.script, self.solution = Process("__main__", names), Process("solution", names)
         sys.argv = ["solution.py"]
         random.seed(0)  # the same program gets the same verdict
-        self.script, self.solution = (Process(module, names) for module in modules)
         gc.collect()
         libc.malloc_trim(0)
         gc.freeze()
@@ -129,53 +165,85 @@ class Zygote:
         poll = select.poll()
         poll.register(pidfds[-1], select.POLLIN)
         poll.register(_CONTROL_FD, 0)  # reports the hang-up only
-        timed_out = False
-        while True:
+        events: list[tuple[int, int]] = []
+        while not events:
             left = spawns[-1]["limits"]["wall_s"] - (time.monotonic() - started)
             for pid, spawn in zip(pids, spawns, strict=True):
                 left = min(left, spawn["limits"]["cpu_s"] - _cpu_seconds(pid))
             if left <= 0:
-                timed_out = True
                 break
             events = poll.poll(max(1.0, left * 1000))
-            for fd, _ in events:
-                if fd == _CONTROL_FD:
-                    os._exit(0)  # the judge is gone; the PID namespace takes the tests along
-            if events:
-                break
+            if any(fd == _CONTROL_FD for fd, _ in events):
+                os._exit(0)  # the judge is gone; the PID namespace takes the tests along
         for pid, pidfd in zip(pids, pidfds, strict=True):
-            if timed_out or pid != pids[-1]:
-                os.kill(pid, 9)
+            if not events or pid != pids[-1]:
+                os.kill(pid, signal.SIGKILL)
             os.close(pidfd)
-        return timed_out
+        return not events
 
     def _start(self, index: int, spawn: Spawn, fds: list[int]) -> int:
+        """Fork. The child takes its steps, then plays its role, and never returns."""
         steps = self._steps([fds[k] for k in spawn["fds"]], spawn["limits"])
         self.isolated[index] = 0
-        pid = fork(self.isolation["namespaces"])
+        # Without Python's fork hooks: they renew locks of other threads, and there are none.
+        pid = libc.syscall(*_FORK) if self.isolation["namespaces"] else os.fork()
+        if pid < 0:
+            raise _refused("clone")
         if pid:
             return pid
         try:
-            self._become(index, spawn, steps)
+            for name, call, arguments in steps:
+                if call(*arguments) == -1:
+                    raise _refused(name)
+            self.isolated[index] = 1
+            self.isolated.close()
+            role, argument = spawn["role"], spawn["argument"]
+            process = self.script if role in ("stdin", "checker") else self.solution
+            os._exit(process.run(lambda: self._play(process, role, argument)))
         finally:
             os._exit(1)
 
     def _steps(self, fds: list[int], limits: Limits) -> list[Step]:
-        """What a child does before its role: its own descriptors only, then isolation."""
+        """What a child does before its role: its own descriptors only, then isolation, in the order
+        that the kernel demands."""
+        folder, uid = self.isolation["folder"], self.isolation["uid"]
+        namespaces = self.isolation["namespaces"]
         high = range(_FIRST_FD, _FIRST_FD + len(fds))
         steps: list[Step] = [("dup2", os.dup2, pair) for pair in zip(fds, high, strict=True)]
         steps += [("dup2", os.dup2, (fd, fd - _FIRST_FD)) for fd in high]
         steps.append(("close", os.closerange, (len(fds), 1 << 20)))
-        return steps + isolation_steps(self.isolation, limits, self.seccomp)
-
-    def _become(self, index: int, spawn: Spawn, steps: list[Step]) -> None:
-        """In the child: descriptors, isolation, role. Never returns normally."""
-        take_steps(steps)
-        self.isolated[index] = 1
-        self.isolated.close()
-        role, argument = spawn["role"], spawn["argument"]
-        process = self.script if role in ("stdin", "checker") else self.solution
-        os._exit(process.run(lambda: self._play(process, role, argument)))
+        steps.append(("setsid", os.setsid, ()))  # kill(0, …) must not reach the group outside
+        if namespaces:
+            options = b"size=64m,nr_inodes=4k,mode=1777"
+            mount = (b"none", folder.encode(), b"tmpfs", _MOUNT_FLAGS, options)
+            steps.append(("mount", libc.mount, mount))
+        steps.append(("chdir", os.chdir, (folder,)))
+        values = {
+            # Hard CPU limit: SIGKILL, because process 1 of a PID namespace ignores SIGXCPU.
+            resource.RLIMIT_CPU: int(limits["cpu_s"]) + 1,
+            resource.RLIMIT_AS: limits["memory"],
+            resource.RLIMIT_FSIZE: limits["output"],
+            resource.RLIMIT_NOFILE: 64,
+            resource.RLIMIT_CORE: 0,
+        }
+        if namespaces:  # the limit counts every process of the user
+            values[resource.RLIMIT_NPROC] = 64
+        for which, value in values.items():
+            pair = (ctypes.c_uint64 * 2)(value, value)
+            steps.append(("setrlimit", libc.setrlimit, (which, pair)))
+        if uid is not None:
+            steps.append(("setgroups", os.setgroups, ([],)))
+            steps.append(("setresgid", os.setresgid, (uid, uid, uid)))
+            steps.append(("setresuid", os.setresuid, (uid, uid, uid)))
+        steps.append(("capset", libc.capset, (_THIS_THREAD, _NO_CAPABILITIES)))
+        steps.append(("no_new_privs", libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
+        # Not every sandbox ends with the zygote. A change of user forgets this: it comes after.
+        death = (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        steps.append(("die with parent", libc.prctl, death))
+        if self.seccomp is not None:
+            mode = (_PR_SET_SECCOMP, 2, ctypes.byref(self.seccomp), 0, 0)
+            steps.append(("seccomp", libc.prctl, mode))
+        return steps
 
     def _play(self, process: Process, role: str, argument: str | None) -> None:
         if role == "compile":
@@ -183,13 +251,18 @@ class Zygote:
         if role == "checker":
             return zygote_roles.check(process, json.loads(_all_of(3)))
         if role == "asserts":
-            return zygote_asserts.run_tests(process, _all_of(0).decode(), argument)
+            return zygote_asserts.run_tests(_all_of(0).decode(), argument)
         code = marshal.loads(self.code)
         if role == "serve":
             return zygote_asserts.serve(process, code, argument)
         if role == "call":
             return zygote_roles.call(process, code, str(argument), _all_of(0))
         exec(code, process.globals)
+
+
+def _refused(what: str) -> OSError:
+    error = libc.__errno_location().contents.value
+    return OSError(error, f"{what}: {os.strerror(error)}")
 
 
 def _all_of(fd: int) -> bytes:

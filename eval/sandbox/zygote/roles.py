@@ -84,14 +84,6 @@ class _FirstBytes(io.RawIOBase):
         return len(data)
 
 
-def module_named(name: str, names: dict[str, Any]) -> types.ModuleType:
-    """A module that holds the prelude, made once: filling it in every child would copy pages."""
-    module = types.ModuleType(name)
-    vars(module).update(names)
-    vars(module).update(__name__=name, __builtins__=builtins, __file__="solution.py")
-    return module
-
-
 def open_streams() -> None:
     """Standard streams on descriptors 0 to 2. While they are opened, 0 and 1 are empty files at
     their start, as in a test.
@@ -114,13 +106,15 @@ def open_streams() -> None:
 
 
 class Process:
-    """One role, set up before the fork: what a child writes to, it must copy."""
+    """A module that holds the prelude, made before the fork: what a child writes to, it copies."""
 
-    def __init__(self, module: types.ModuleType, given: dict[str, Any]) -> None:
-        self.globals = vars(module)
+    def __init__(self, name: str, given: dict[str, Any]) -> None:
+        sys.modules[name] = module = types.ModuleType(name)
         self.given = given
         self.streams = (sys.stdout, sys.stdout.buffer, sys.stderr)
-        self.globals.update(stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
+        self.globals = vars(module)
+        self.globals.update(given, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
+        self.globals.update(__name__=name, __builtins__=builtins, __file__="solution.py")
 
     def run(self, body: Callable[[], None]) -> int:
         """Run `body`, then end as the interpreter would: threads, atexit, flush, exit status."""
@@ -135,7 +129,9 @@ class Process:
             with contextlib.suppress(BaseException):
                 traceback.print_exc(limit=-3)
         with contextlib.suppress(BaseException):
-            _end_threads()
+            module: Any = threading  # the main thread's lock is always there, and costly to end
+            if len(module._shutdown_locks) > 1 or module._threading_atexits:
+                module._shutdown()
             atexit._run_exitfuncs()
         for stream in (sys.stdout, *self.streams, *_left_open()):
             try:
@@ -153,13 +149,6 @@ def _left_open() -> list[Any]:
     kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)  # text first, into its buffer
     found = [o for o in gc.get_objects() if issubclass(type(o), kinds)]
     return sorted(found, key=lambda file: not issubclass(type(file), io.TextIOWrapper))
-
-
-def _end_threads() -> None:
-    """Wait for the program's threads. The main thread's lock is always there, and costly to end."""
-    module: Any = threading
-    if len(module._shutdown_locks) > 1 or module._threading_atexits:
-        module._shutdown()
 
 
 def function_of(process: Process, name: str) -> Any:

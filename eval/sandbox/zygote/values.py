@@ -24,25 +24,13 @@ from typing import Any
 
 LONGEST_ITERATOR = 1 << 20
 _MOST_NODES = 1 << 20
-_ATTRIBUTES = {"ListNode": ("val", "next"), "TreeNode": ("val", "left", "right")}
+_SIDES = {"list_node": ("next",), "tree_node": ("left", "right")}
 _BUILTINS = (type, types.BuiltinFunctionType)
 _SCALARS: tuple[tuple[type, Callable[[Any], Any]], ...]
 _SCALARS = ((int, int.__int__), (float, float.__float__), (str, str.__str__))
 """Of their subclasses, only the value crosses."""
-_AS_JSON: dict[str, tuple[type | types.UnionType, Callable[..., Any], Callable[..., Any]]] = {
-    "complex": (complex, lambda v: [v.real, v.imag], lambda parts: complex(*parts)),
-    "decimal": (decimal.Decimal, str, decimal.Decimal),
-    "fraction": (
-        fractions.Fraction,
-        lambda v: [v.numerator, v.denominator],
-        lambda parts: fractions.Fraction(*parts),
-    ),
-    "bytes": (bytes | bytearray, lambda v: bytes(v).hex(), bytes.fromhex),
-}
-"""How a type is written and read."""
 _OF_DATA = "int float bool complex str bytes bytearray list tuple dict set frozenset object"
 _TYPES_OF_DATA = frozenset(_OF_DATA.split())
-_KINDS = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
 
 
 class ListNode:
@@ -58,31 +46,20 @@ class TreeNode:
         self.right = right
 
 
-def list_node(values: Any, node: Any = ListNode) -> Any:
-    """The first of the linked nodes that hold `values`; None for none."""
-    head = None
-    for value in reversed(list(values)):
-        following, head = head, node(value)
-        head.next = following
-    return head
-
-
-def tree_node(values: Any, node: Any = TreeNode) -> Any:
-    """The root of the tree with these values in level order."""
-    values = list(values)
-    if not values or values[0] is None:
-        return None
-    root = node(values[0])
-    parents = collections.deque([root])
-    children = iter(values[1:])
-    while parents:
-        parent = parents.popleft()
-        for side in ("left", "right"):
-            value = next(children, None)
-            if value is not None:
-                setattr(parent, side, child := node(value))
-                parents.append(child)
-    return root
+def _build(form: str, values: Any, node: Any) -> Any:
+    """The first of the `node` objects that hold these values in level order; None for none."""
+    made: list[Any] = []
+    places = collections.deque[tuple[Any, str]]()  # where the next values belong
+    for value in values:
+        parent, side = places.popleft() if made else (None, "")
+        if value is not None or form == "list_node":
+            made.append(node(value))
+            places += [(made[-1], side) for side in _SIDES[form]]
+            if parent is not None:
+                setattr(parent, side, made[-1])
+        if not places:
+            break
+    return made[0] if made else None
 
 
 def node_values(value: Any) -> tuple[str, list[Any]] | None:
@@ -90,21 +67,21 @@ def node_values(value: Any) -> tuple[str, list[Any]] | None:
 
     Raises ValueError where the nodes form a circle.
     """
-    kind = type(value).__name__
-    if kind not in _ATTRIBUTES or not all(hasattr(value, name) for name in _ATTRIBUTES[kind]):
+    form = {"ListNode": "list_node", "TreeNode": "tree_node"}.get(type(value).__name__, "")
+    if not form or not all(hasattr(value, name) for name in ("val", *_SIDES[form])):
         return None
     values, waiting = [], collections.deque([value])
     while waiting:
         node = waiting.popleft()
-        if node is not None or kind == "TreeNode":
+        if node is not None or form == "tree_node":
             values.append(None if node is None else node.val)
         if node is not None:
-            waiting += [getattr(node, name) for name in _ATTRIBUTES[kind][1:]]
+            waiting += [getattr(node, side) for side in _SIDES[form]]
         if len(values) > _MOST_NODES:
             raise ValueError(f"more than {_MOST_NODES} nodes, or a circle of them")
-    while kind == "TreeNode" and values[-1] is None:
+    while form == "tree_node" and values[-1] is None:
         values.pop()
-    return ("list_node" if kind == "ListNode" else "tree_node"), values
+    return form, values
 
 
 def _same(kind: type, one: Any, other: Any) -> bool:
@@ -117,20 +94,33 @@ def _same(kind: type, one: Any, other: Any) -> bool:
 
 FOR_PROGRAMS = {"ListNode": ListNode, "TreeNode": TreeNode}
 FOR_TESTS = {
-    "list_node": list_node,
-    "tree_node": tree_node,
+    "list_node": functools.partial(_build, "list_node", node=ListNode),
+    "tree_node": functools.partial(_build, "tree_node", node=TreeNode),
     "is_same_list": functools.partial(_same, ListNode),
     "is_same_tree": functools.partial(_same, TreeNode),
 }
 """What tests may use without defining it; those that do get the two classes as well."""
 
+_LISTS = list | range | map | filter | zip | types.GeneratorType
+_FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "complex": (complex, lambda v: [v.real, v.imag], lambda parts: complex(*parts)),
+    "decimal": (decimal.Decimal, str, decimal.Decimal),
+    "fraction": (
+        fractions.Fraction,
+        lambda v: [v.numerator, v.denominator],
+        lambda parts: fractions.Fraction(*parts),
+    ),
+    "bytes": (bytes | bytearray, lambda v: bytes(v).hex(), bytes.fromhex),
+    "tuple": (tuple, list, tuple),
+    "set": (set, list, set),
+    "frozenset": (frozenset, list, frozenset),
+    "deque": (collections.deque, list, collections.deque),
+    "dict": (dict, lambda v: list(map(list, v.items())), dict),
+}
+"""How a type that JSON lacks is written, in parts that cross themselves, and read."""
 
-def pack(
-    value: Any,
-    keep: Callable[[Any], int | str],
-    nodes: bool = False,
-    functions: bool = False,
-) -> Any:
+
+def pack(value: Any, keep: Callable[[Any], Any], nodes: bool, functions: bool = False) -> Any:
     """Plain data as JSON with its types; of any other object the name that `keep` gives it.
 
     With `nodes`, LeetCode's lists and trees are plain data too. With `functions`, builtin ones and
@@ -143,23 +133,19 @@ def pack(
     for kind, plain in _SCALARS:
         if isinstance(value, kind):
             return plain(value)
-    for name, (kind, written, _) in _AS_JSON.items():
-        if isinstance(value, kind):
-            return {name: written(value)}
-    if isinstance(value, list | range | map | filter | zip | types.GeneratorType):
-        return [again(v) for v in itertools.islice(value, LONGEST_ITERATOR)]
-    for name, collection in _KINDS.items():
-        if isinstance(value, collection):
-            return {name: [again(v) for v in value]}
-    if isinstance(value, dict):
-        return {"dict": [[again(k), again(v)] for k, v in value.items()]}
+    if isinstance(value, _LISTS):
+        sized = isinstance(value, list)
+        return [again(v) for v in (value if sized else itertools.islice(value, LONGEST_ITERATOR))]
+    for name, (form, written, _) in _FORMS.items():
+        if isinstance(value, form):
+            return {name: again(written(value))}
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return again(value.tolist())
     crosses = functions or (isinstance(value, type) and value.__name__ in _TYPES_OF_DATA)
     if crosses and isinstance(value, _BUILTINS) and value.__module__ == "builtins":
         return {"builtin": value.__name__}
     if nodes and (found := node_values(value)):
-        return {found[0]: [again(v) for v in found[1]]}
+        return {found[0]: again(found[1])}
     return {"object": keep(value)}
 
 
@@ -186,18 +172,11 @@ def unpack(
         if isinstance(found, _BUILTINS) and (functions or content in _TYPES_OF_DATA):
             return found
         raise TypeError(f"{content} does not cross")
-    if kind in _AS_JSON:
-        return _AS_JSON[kind][2](content)
-    if kind == "dict":
-        return dict(again(content))
-    values = again(content)
-    if kind in _KINDS:
-        return _KINDS[kind](values)
+    if kind in _FORMS:
+        return _FORMS[kind][2](again(content))
     if classes is None:
         raise TypeError(f"nobody asked for a {kind}")
-    if kind == "list_node":
-        return list_node(values, classes["ListNode"])
-    return tree_node(values, classes["TreeNode"])
+    return _build(kind, again(content), classes["ListNode" if kind == "list_node" else "TreeNode"])
 
 
 def send(channel: socket.socket, message: Any) -> None:

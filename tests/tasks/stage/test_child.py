@@ -1,4 +1,5 @@
-"""A heavy job in its own process: its log, its progress, its failures, and nothing left of it."""
+"""A heavy job in its own process, on a GPU that is taken in turns: its log, its progress, its
+failures, and nothing left of it."""
 
 import json
 import signal
@@ -11,7 +12,14 @@ import pytest
 from pydantic import BaseModel
 
 from tasks.stage import child, supervise
-from tasks.stage.child import ChildFailed, run_child, run_command
+from tasks.stage.child import (
+    WAITING,
+    ChildFailed,
+    gpu_slot,
+    run_child,
+    run_command,
+    sharing_gpus,
+)
 from tasks.stage.progress import listening
 
 SLEEP = "import time; time.sleep(300)"
@@ -54,9 +62,6 @@ def test_a_failure_carries_the_last_lines_of_this_attempt_alone(tmp_path: Path) 
     assert str(tmp_path / "logs" / "child.log") in str(caught.value)
     assert str(caught.value).splitlines()[1:] == [f"line {n}" for n in range(10, 30)]
     assert log_of(tmp_path).startswith("earlier\nline 0\n")
-
-
-def test_a_killed_child_says_so(tmp_path: Path) -> None:
     suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     with pytest.raises(ChildFailed, match=r"signal 9 .*out of memory"):
         run_command(python(suicide), tmp_path)
@@ -118,16 +123,6 @@ def test_a_command_that_ignores_term_is_killed_and_a_second_signal_skips_the_gra
     assert marked.pids() == []
 
 
-def test_killing_the_supervisor_ends_the_command(tmp_path: Path, marked: Any) -> None:
-    command = [*supervise.supervised(5.0), *python(f"print(flush=True); {SLEEP}", marked.word)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.kill()
-    process.wait()
-    assert marked.gone()
-
-
 def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> None:
     stage = (
         "import sys; from pathlib import Path; from tasks.stage.child import run_command; "
@@ -155,7 +150,45 @@ def test_the_job_travels_as_a_file_to_a_process_that_finds_the_packages_from_any
     monkeypatch.chdir(tmp_path)
     (tmp_path / "select.py").write_text("raise RuntimeError('shadows the standard library')")
     code = "import sys, select, training; print(sys.stdin.read(), open(sys.argv[1]).read())"
-    job_file = tmp_path / ".resume" / "job.json"
-    run_child(Job(steps=3), tmp_path, command=lambda job: [sys.executable, "-P", "-c", code, job])
+    run_child(
+        Job(steps=3), tmp_path, command=lambda job: [sys.executable, "-P", "-c", code, str(job)]
+    )
     assert json.loads(log_of(tmp_path)) == {"steps": 3}
-    assert child.alone(job_file)[-3:] == ["-m", "training.launch.child", str(job_file)]
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from tasks.stage.child import gpu_slot, sharing_gpus
+with sharing_gpus(Path(sys.argv[1]), 1), gpu_slot() as held:
+    import subprocess
+    subprocess.Popen([sys.executable, "-S", "-c", "input()"], pass_fds=held)
+    print("held", flush=True)
+    time.sleep(300)
+"""
+
+
+def test_the_slot_is_taken_while_a_process_that_computes_lives(tmp_path: Path) -> None:
+    """Not while the run lives: a killed run's child may be on the GPU a little longer."""
+    holder = subprocess.Popen(
+        python(HOLDER, str(tmp_path)),
+        cwd=child.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    stdin = holder.stdin
+    assert stdin
+    assert holder.stdout
+    assert holder.stdout.readline() == "held\n"
+    said: list[str] = []
+
+    def listen(done: float, total: float, note: str) -> None:
+        said.append(note)
+        if len(said) == 1:
+            holder.kill()
+            holder.wait()
+        else:
+            stdin.close()  # its child reads the end of its input and goes
+
+    with sharing_gpus(tmp_path, 1), listening(listen), gpu_slot() as held:
+        assert len(said) >= 2
+        assert set(said) == {WAITING}
+        assert len(held) == 1

@@ -1,14 +1,12 @@
 """Parts come in order and are computed once; their workers never outlive who wants them."""
 
 import importlib
-import os
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -135,29 +133,6 @@ def test_workers_that_hang_are_ended_with_the_stage(tmp_path, work, names):
         stage()
     assert len(list(names.iterdir())) == 2
     assert left(names) == []
-
-
-def test_who_closes_the_parts_early_ends_their_workers(tmp_path, work, names):
-    (tmp_path / "parts" / "00000").mkdir(parents=True)  # finished by an earlier run
-    with closing(computed_parts(tmp_path / "parts", [names] * 3, work.hang, workers=2)) as folders:
-        next(folders)
-        wait_until(lambda: len(list(names.iterdir())) == 2)
-    assert left(names) == []
-
-
-def test_where_no_socket_can_be_made_workers_start_by_themselves(tmp_path):
-    """A socket's name has 108 bytes at most, and batch systems give long folders."""
-    long = tmp_path / ("f" * 100)
-    long.mkdir()
-    code = (
-        "import os\nfrom tasks.stage.parts import worker_pool\n"
-        "with worker_pool(1) as pool:\n    print(pool.submit(os.getppid).result() == os.getpid())"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(long)},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (ran.stdout.strip(), ran.returncode) == ("True", 0), ran.stderr
 
 
 def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):

@@ -15,17 +15,12 @@ from configs.settings.base import Runtime, Settings
 from configs.settings.evaluation import ReportSettings
 from tasks.report.report import report as report_stage
 from tasks.report.run_story import summary
-from tasks.stage.progress import report
-from tasks.stage.run import (
-    Run,
-    active,
-    headline,
-    plan_summary,
-    story_of_this_run,
-)
+from tasks.stage import progress
+from tasks.stage.progress import Plain, report
+from tasks.stage.run import Run, active, story_of_this_run
 from tasks.stage.stage import Metrics, stage
 from tasks.stage.watchdog import Stalled
-from tasks.store.store import About, Artifact, Store, nothing
+from tasks.store.store import Artifact, Store
 from tasks.tracking.run_tracker import StageLog
 
 
@@ -49,12 +44,6 @@ def write_text(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
     (out / "logs").mkdir(exist_ok=True)
     (out / "logs" / "time.txt").write_text(str(time.time_ns()))
     return {"length": len(before + settings.text)}
-
-
-@stage(version=1)
-def draw(out: Path, *, settings: Knobs, seed: int) -> Metrics:
-    (out / "seed.txt").write_text(str(seed))
-    return {}
 
 
 @pytest.fixture
@@ -119,6 +108,12 @@ def test_a_failed_stage_publishes_nothing_and_its_work_is_resumed(run: Run) -> N
 
 def test_the_seed_is_part_of_the_key_only_of_stages_that_draw(tmp_path: Path) -> None:
     CALLS.clear()
+
+    @stage(version=1)
+    def draw(out: Path, *, settings: Knobs, seed: int) -> Metrics:
+        (out / "seed.txt").write_text(str(seed))
+        return {}
+
     for seed in (1, 2):
         with active(Run(store=Store(tmp_path), seed=seed)):
             assert draw(settings=Knobs()).file("seed.txt").read_text() == str(seed)
@@ -155,11 +150,6 @@ def test_an_edited_file_outside_of_the_store_is_noticed(run: Run, tmp_path: Path
     assert second.file("rows.jsonl").read_text() == "two"
 
 
-def test_a_stage_outside_of_a_run_says_what_to_do() -> None:
-    with pytest.raises(RuntimeError, match=r"use `with active"):
-        write_text(settings=Knobs())
-
-
 def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from tasks.store.store import Store\n"
@@ -180,28 +170,6 @@ PATIENCE = 2 / 60  # minutes, also for all that a stage does before its first re
 SILENT = threading.Event()
 
 
-class HangingStore(Store):
-    """A store whose server does not answer any more, in one of its three transfers."""
-
-    where = ""
-
-    def fetch(self, ref: object) -> None:
-        self._hang("fetch")
-
-    def publish(self, work: Path, about: About = nothing, **fields: Any) -> Artifact:
-        self._hang("publish")
-        return super().publish(work, about, **fields)
-
-    def share(self, artifact: Artifact) -> Artifact:
-        self._hang("share")
-        return artifact
-
-    def _hang(self, where: str) -> None:
-        if where == self.where:
-            report(1, 7, "files moved")
-            SILENT.wait(3600)
-
-
 @stage(version=1)
 def hang(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
     report(1, 7, "files moved")
@@ -209,54 +177,53 @@ def hang(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
     return {}
 
 
-@pytest.mark.parametrize(
-    ("where", "who", "ended"),
-    [
-        ("body", "hang", ["FINISHED", "FAILED"]),
-        ("fetch", "hang", ["FINISHED", "FAILED"]),
-        ("publish", "write_text", ["FAILED"]),
-        ("share", "write_text", []),
-    ],
-)
+@pytest.mark.parametrize("where", ["body", "fetch", "publish", "share"])
 def test_a_stage_that_hangs_fails_and_publishes_nothing(
-    run: Run, monkeypatch: pytest.MonkeyPatch, where: str, who: str, ended: list[str]
+    run: Run, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    store = HangingStore(run.store.root)
-    if where == "share":
-        with active(run):
-            write_text(settings=Knobs())
-    store.where = where
+    """Also where it is the store's server that does not answer any more."""
+    with active(run):
+        made = write_text(settings=Knobs())
+    if where != "body":
+        monkeypatch.setattr(
+            run.store, where, lambda *_, **__: hang.body(run.store.root, settings=1)
+        )
     told: list[str] = []
     monkeypatch.setattr(StageLog, "finish", lambda _, status: told.append(status))
-    watched = replace(run, store=store, stall_minutes=PATIENCE)
-    message = f"{who} made no progress.*1 of 7 files moved"
-    with active(watched), pytest.raises(Stalled, match=message):
-        hang(write_text(settings=Knobs()), settings=Knobs())
-    assert told == ended
-    assert not list(store.root.glob("hang/*"))
+    patient = replace(run, stall_minutes=PATIENCE)
+    called = {"body": hang, "share": write_text}.get(where, write_text.named("tail"))
+    inputs = () if where == "share" else (made,)
+    with active(patient), pytest.raises(Stalled, match=r"made no progress.*1 of 7 files moved"):
+        called(*inputs, settings=Knobs())
+    assert told == ([] if where == "share" else ["FAILED"])
+    assert {path.parent.name for path in run.store.root.glob("[!.]*/*")} == {"write_text"}
 
 
-def planned(stage: str, action: str, why: str = "", seconds: float | None = None) -> Any:
-    return SimpleNamespace(stage=stage, action=action, why=why, seconds=seconds)
-
-
-def test_a_run_tells_its_report_what_it_planned_and_did_also_when_it_was_resumed(run: Run) -> None:
-    plan_summary(run, [planned("write_text", "compute", "never computed", 9.0)])
-    resumed, other = Run(store=run.store, run_id=run.run_id), Run(store=run.store)
-    pages = []
-    for each in (run, resumed, other):
-        plan_summary(each, [planned("write_text", "reuse")])  # the first plan of a run is kept
+def test_a_run_tells_its_report_what_it_planned_and_did(run: Run) -> None:
+    expected = SimpleNamespace(stage="write_text", action="compute", why="never computed")
+    other, pages = Run(store=run.store), []
+    for each in (run, other):
+        each.plan([expected])
         with active(each):
             made = write_text(settings=Knobs())
             pages.append(report_stage(made, settings=ReportSettings(profile="tiny")))
             story = story_of_this_run()
         assert story is not None
-        happened = story.happened[0]
-        assert happened.action == ("reused" if each is other else "computed")
-    assert resumed.happened["write_text"].why == "before this run was resumed"
-    assert [e.seconds for e in resumed.planned] == [9.0]
+        assert story.happened[0].action == ("reused" if each is other else "computed")
     assert summary(story).startswith("2 stages: 2 reused")
-    assert "2 reused" in headline(other)
     assert "never computed" in pages[0].file("report.html").read_text()
-    assert len({page.key for page in pages}) == 1
+    assert pages[0].key == pages[1].key
     assert story_of_this_run() is None
+
+
+def test_a_long_stage_says_how_far_it_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = Plain()
+    with caplog.at_level("INFO", "klear"):
+        shown.started("rl_math", "new")
+        for now[0] in range(80):
+            shown.progress("rl_math", now[0], 99, "reward 0.5")
+    assert caplog.messages[1:] == [f"rl_math: {n} of 99 reward 0.5" for n in (30, 60)]

@@ -1,0 +1,287 @@
+r"""Formulas: from the LaTeX of an answer to an unevaluated sympy formula, and are two equal?
+
+sympy is asked only what it can answer in bounded time. Formulas whose value would be too large to
+write down, and unevaluated integrals and long sums, are refused before they are evaluated. Nothing
+is simplified or expanded. Constants are compared by the number of digits that tell them apart (up
+to 1200), formulas with letters at random points.
+"""
+
+import itertools
+import math
+import random
+import re
+import warnings
+from functools import lru_cache
+from typing import Any
+
+import sympy
+from latex2sympy2_extended import NormalizationConfig, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
+from sympy import Add, Expr, Integer, Mul, Pow, Rational, Symbol, factorial
+
+from eval.math_answers.forms import SAID_BETWEEN, parsable
+
+_LOG10_AT_A_POINT = 0.55  # 0.3 to 2.9
+_MAX_NESTING, _MAX_POWERS_DEEP, _MAX_LOG10 = 40, 2, 1e7
+_MAX_ARGUMENT_LOG10 = 1000  # sin(10^n) needs n digits of pi
+_LONGEST_SUM = 10_000
+_CONSTANTS = {Symbol("i"): sympy.I, Symbol("e"): sympy.E}
+_UNDONE = (sympy.Integral, sympy.Limit, sympy.Derivative)
+_EAGER = re.compile(r"\\(?:binom|choose|lfloor|lceil|gcd|lcm|mod|bmod|pmod)")
+_DIGITS, _DIGITS_AT_A_POINT = 1200, 120
+_MOST_DIGITS, _MOST_EXACT_DIGITS, _MOST_INTEGER_DIGITS = 20_000, 100_000, 1_000_000
+_POWERS = (Pow, factorial, sympy.exp)
+_ENDLESS = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo)
+_POINTS = 4
+_MOST_OPERATIONS = 60  # of an equation whose denominators are cleared
+
+warnings.filterwarnings("ignore")
+
+
+class TooCostly(Exception):
+    """The formula is not evaluated: its value would not fit, or it is no value yet."""
+
+
+class Unreadable(Exception):
+    """The text is no formula."""
+
+
+class _Reader(_Latex2Sympy):
+    """latex2sympy, for which 2(3) is 6: the library reads it as the mixed number 2 + 3.
+
+    `parsable` has written out those that are mixed numbers.
+    """
+
+    def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
+        factor, last = self.convert_postfix(arr[i]), i == len(arr) - 1
+        if isinstance(factor, list) and not last:  # d/dx, in front of what it is taken of
+            return sympy.Derivative(self.convert_postfix_list(arr, i + 1), factor[0])
+        if last or not isinstance(factor, Expr | sympy.MatrixBase):
+            return factor
+        rest = self.convert_postfix_list(arr, i + 1)
+        matrices = any(isinstance(side, sympy.MatrixBase) for side in (factor, rest))
+        return self.mat_mul_flat(factor, rest) if matrices else self.mul_flat(factor, rest)
+
+
+@lru_cache(maxsize=512)
+def parse(text: str) -> Expr:
+    """The unevaluated formula. Raises Unreadable and TooCostly."""
+    text = text.strip()
+    _check_text(text)
+    try:
+        formula = _Reader(None, None, False, config=ConversionConfig()).parse(
+            normalize_latex(parsable(text), NormalizationConfig())
+        )
+    except RecursionError as error:
+        raise TooCostly("too deeply nested") from error
+    except Exception as error:
+        raise Unreadable(f"not a formula: {text[:80]}") from error
+    if isinstance(formula, sympy.FiniteSet) and len(formula) == 1:
+        formula = formula.args[0]
+    if not isinstance(formula, Expr):
+        raise Unreadable(f"not a formula: {text[:80]}")
+    for part in sympy.preorder_traversal(formula):
+        _check_part(part)
+    if formula.has(sympy.Sum, sympy.Product):
+        formula = formula.doit()
+    return _with_constants(formula)
+
+
+def _with_constants(formula: Any) -> Any:
+    """The letters i and e are numbers; nothing is evaluated."""
+    if formula in _CONSTANTS:
+        return _CONSTANTS[formula]
+    if not formula.args or not formula.free_symbols & _CONSTANTS.keys():
+        return formula
+    return formula.func(*map(_with_constants, formula.args), evaluate=False)
+
+
+def _check_text(text: str) -> None:
+    """Refuse by the text what the parser would misread, evaluate or choke on."""
+    if re.search(r"(?<!\\)[A-Za-z]{40}", text):
+        raise TooCostly("a long run of letters is no formula")
+    if re.search(r"_\s*\w\s*_", text):
+        raise Unreadable("a double subscript is no formula")
+    depth = deepest = powers = 0
+    open_powers: list[bool] = []
+    for match in re.finditer(r"(\^\s*)?([{(\[])|[)}\]]", text):
+        if match[2]:
+            open_powers.append(bool(match[1]))
+            depth += 1
+            powers = max(powers, sum(open_powers))
+        elif open_powers:
+            open_powers.pop()
+            depth -= 1
+        deepest = max(deepest, depth)
+    if deepest > _MAX_NESTING or powers > _MAX_POWERS_DEEP:
+        raise TooCostly("too deeply nested")
+    tall = any(int(n) > 30 for n in re.findall(r"\^\s*\{?\s*(\d{1,9})", text))
+    if _EAGER.search(text) and (tall or "!" in text or re.search(r"\d{5}", text)):
+        raise TooCostly("too large to evaluate")
+    if re.search(r"\d\s+\d", text):
+        raise Unreadable("two numbers beside each other")
+    if said := SAID_BETWEEN.search(text):
+        raise Unreadable(f"words between two values: {said[1][:80]}")
+
+
+def _check_part(part: Any) -> None:
+    if isinstance(part, _UNDONE):
+        raise TooCostly("an integral or limit is no final answer")
+    if isinstance(part, sympy.Sum | sympy.Product):
+        for _, low, high in part.limits:
+            if not (low.is_Integer and high.is_Integer and high - low <= _LONGEST_SUM):
+                raise TooCostly("a long sum or product is no final answer")
+    function = isinstance(part, sympy.Function) and not isinstance(part, factorial | sympy.log)
+    constants = [arg for arg in part.args if function and not arg.free_symbols]
+    large = isinstance(part, Pow | factorial) and not part.free_symbols and log10(part) > _MAX_LOG10
+    if large or any(log10(arg) > _MAX_ARGUMENT_LOG10 for arg in constants):
+        raise TooCostly("too large to evaluate")
+
+
+def log10(formula: Any) -> float:
+    """An upper bound of log10 |formula| for nested powers and factorials, without evaluating."""
+    if isinstance(formula, Integer | Rational):
+        return math.log10(max(abs(formula.p), 1)) if formula.p < 10**300 else len(str(formula.p))
+    if isinstance(formula, Pow | sympy.exp):
+        exponent = log10(formula.exp)
+        base = math.log10(math.e) if isinstance(formula, sympy.exp) else log10(formula.base)
+        if isinstance(formula.base, Rational):
+            base = max(base, math.log10(formula.base.q))
+        return math.inf if exponent > 18 else base * 10**exponent
+    if isinstance(formula, factorial):
+        n = log10(formula.args[0])
+        return math.inf if n > 12 else n * 10**n
+    if formula.args:
+        sizes = [log10(arg) for arg in formula.args]
+        return sum(max(size, 0) for size in sizes) + math.log10(len(sizes) + 1)
+    return _LOG10_AT_A_POINT if isinstance(formula, Symbol) else 1.0  # a named constant
+
+
+def same_value(gold: str, answer: str, error: Any = None) -> bool:
+    """Whether two formulas are equal, or an irrational answer is within `error` of the gold.
+
+    Raises Unreadable when the gold cannot be read; an answer that cannot be read is wrong.
+    """
+    expected = parse(gold)
+    try:
+        given = parse(answer)
+    except Unreadable:
+        return False
+    if error is not None and not given.free_symbols and not given.is_rational:
+        value = given.evalf(30)
+        return bool(value.is_real and abs(value - expected) <= error)
+    if expected.has(*_ENDLESS) or given.has(*_ENDLESS):
+        return bool(expected.doit() == given.doit())
+    if expected == given:
+        return True
+    symbols = expected.free_symbols | given.free_symbols
+    difference = Add(expected, Mul(-1, given, evaluate=False), evaluate=False)
+    if not symbols:
+        return _is_zero(difference, {}) is True
+    verdicts = [_is_zero(difference, point) for point in _points(symbols)]
+    return False not in verdicts and verdicts.count(True) > 1
+
+
+def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
+    """Whether two equations have the same solutions: the differences of sides are proportional."""
+    expected = Add(parse(gold[0]), -parse(gold[1]), evaluate=False)
+    try:
+        given = Add(parse(answer[0]), -parse(answer[1]), evaluate=False)
+    except Unreadable:
+        return False
+    symbols = expected.free_symbols
+    if not symbols or symbols != given.free_symbols:
+        return False
+    if _proportional(expected, given, symbols):
+        return True
+    if max(expected.count_ops(), given.count_ops()) > _MOST_OPERATIONS:
+        return False
+    one, other = (sympy.fraction(sympy.together(side))[0] for side in (expected, given))
+    return _proportional(one, other, symbols)
+
+
+def _proportional(expected: Any, given: Any, symbols: set[Any]) -> bool:
+    def at(formula: Any, point: dict[Any, Any]) -> Any:
+        value = formula.evalf(40, subs=point, maxn=200)
+        return value if _is_finite(value) and value != 0 else None
+
+    pairs = [(at(expected, point), at(given, point)) for point in _points(symbols)]
+    ratios = [a / b for a, b in pairs if a is not None and b is not None]
+    return len(ratios) > 1 and all(abs(r / ratios[0] - 1) < 1e-25 for r in ratios)
+
+
+def _points(symbols: set[Any]) -> list[dict[Any, Any]]:
+    """The same rational points every time: some positive, one with every sign."""
+    chosen = random.Random(0)
+    ordered = sorted(symbols, key=str)
+    points = []
+    for i in range(_POINTS):
+        signs = itertools.cycle((-1, 1)) if i == _POINTS - 1 else itertools.repeat(1)
+        points.append({s: Rational(next(signs) * chosen.randint(300, 2900), 997) for s in ordered})
+    return points
+
+
+def _is_finite(value: Any) -> bool:
+    return value.is_number and not value.has(*_ENDLESS)
+
+
+def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
+    """Whether no digit tells the value from zero; None where it has none (a pole).
+
+    Raises TooCostly where it would take too many digits.
+    """
+    larger = _digits_of_large_numbers(formula)
+    if larger and not point and (exact := _rational(formula)) is not None:
+        return exact == 0
+    digits = (_DIGITS_AT_A_POINT if point else _DIGITS) + int(min(larger, _MOST_DIGITS))
+    try:
+        value = formula.evalf(15, subs=point, maxn=digits)
+    except (ArithmeticError, ValueError, TypeError, NotImplementedError, AttributeError):
+        value = None
+    if value is None or not _is_finite(value):  # no numeric rule for it unevaluated
+        if log10(formula) > 10_000:
+            raise TooCostly("too large to evaluate")
+        value = formula.subs(point).doit().evalf(15, maxn=_DIGITS)
+    if not _is_finite(value):
+        return None
+    least = sympy.Float(f"1e-{digits}")  # of two parts one may be left with a last, false digit
+    zero = all(
+        part == 0 or getattr(part, "_prec", 53) == 1 or abs(part) < least
+        for part in value.as_real_imag()
+    )
+    if zero and larger > _MOST_DIGITS:
+        raise TooCostly("too many digits to tell it from zero")
+    return zero
+
+
+def _digits_of_large_numbers(formula: Any) -> float:
+    """How many digits more it takes to tell 10^{2000} from 10^{2000}+1, or 1 from 1+10^{-2000}."""
+    inside = [_digits_of_large_numbers(arg) for arg in formula.args]
+    if isinstance(formula, Add):
+        return max(inside)
+    size = log10(formula) if isinstance(formula, _POWERS) else 0
+    return max(sum(inside), size if size > 50 else 0)
+
+
+def check_digits(formula: Expr) -> None:
+    """Raise TooCostly for a number with too many digits to tell whether another is equal."""
+    if _digits_of_large_numbers(formula) > _MOST_DIGITS and _rational(formula) is None:
+        raise TooCostly("too many digits to compare it")
+
+
+def _rational(formula: Expr) -> Expr | None:
+    """The exact value of a formula of rational numbers, their powers and factorials.
+
+    None where it has so many digits that it takes seconds; fractions, with their gcd, have less.
+    """
+    functions = formula.atoms(sympy.Function) - formula.atoms(factorial)
+    if functions or not all(atom.is_Rational for atom in formula.atoms()):
+        return None
+    powers = [p for p in sympy.preorder_traversal(formula) if isinstance(p, _POWERS)]
+    whole = formula.atoms() == formula.atoms(Integer) and all(
+        isinstance(p, factorial) or (p.exp.is_Integer and p.exp.is_positive) for p in powers
+    )
+    if sum(map(log10, powers)) > (_MOST_INTEGER_DIGITS if whole else _MOST_EXACT_DIGITS):
+        return None
+    value = formula.doit()
+    return value if value.is_Rational else None

@@ -1,0 +1,386 @@
+r"""Math judging in a worker: `run` is what the judge asks for.
+
+Shapes first, then sympy on the pieces. A region of one variable is a set of reals:
+`x < 1 \text{ or } x > 2`, `(-\infty,1) \cup (2,\infty)` and `|x - \frac32| > \frac12` are one.
+Linear sides and absolute values of them are solved; math-verify decides the other sets. Its own
+time limits are off: they are alarms that the main loop of C code never sees. The worker has a
+memory limit and is killed from outside.
+"""
+
+import logging
+import re
+import signal
+import string
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import math_verify
+import sympy
+from sympy import Expr
+
+from eval.math_answers.forms import (
+    SAID_BETWEEN,
+    Form,
+    distinct_capitals,
+    enclosing,
+    equation_sides,
+    form_of,
+    is_name,
+    split_top,
+)
+from eval.math_answers.formulas import (
+    TooCostly,
+    Unreadable,
+    check_digits,
+    parse,
+    same_equation,
+    same_value,
+)
+from eval.math_answers.spelling import Spelled, spell
+from eval.math_answers.verify import MathVerdict, other_angle, quick_verdict, rounding_error
+from eval.math_answers.words import NUMBER_WORDS, contradicts, unit_ratio
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
+
+_MOST_PIECES, _MOST_INTERVALS = 60, 20
+_BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*(\d+|\\text\{[a-z]+\})\s*\}?")
+_BASE_NAME = re.compile(r"\\text\s*\{\s*([a-z]+)\s*\}")
+_CONDITION = re.compile(  # 2k\pi, k \in \mathbb{Z}
+    r"[,;(]?\s*(?:\\text\s*\{\s*(?:where|for)\s*\}|where|for)?\s*"
+    r"(?<![A-Za-z\\])[A-Za-z]\s*\\in\s*\\mathbb\s*\{?[ZNQ]\}?\)?$"
+    r"|(?:\\text\s*\{\s*for (?:all|any|every|each)\s*\}|\\forall)\s*[A-Za-z]\s*$"
+)
+_RATIO = re.compile(r"[^:]+(?::[^:]+)+")
+_OF_REGIONS = re.compile(r"<|>|\\(?:l[et]|g[et]|ne|in)(?![a-z])|\\cup|\\cap|\\setminus|\\mathbb")
+_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\bor\b|\\lor\b")
+_AND = re.compile(r"\\text\s*\{\s*and\s*\}|\band\b|\\land\b")
+_COMPARISON = re.compile(r"(<|>|\\(?:l[et]|g[et]|ne)(?![a-z]))")
+_COMPARISONS = {"<": sympy.Lt, r"\lt": sympy.Lt, r"\le": sympy.Le, r"\ne": sympy.Ne}
+_COMPARISONS |= {">": sympy.Gt, r"\gt": sympy.Gt, r"\ge": sympy.Ge}
+_CPU_S, _CPU_OF_GOLD_S = 5.0, 2.0
+
+
+class OutOfTime(BaseException):
+    """The CPU time is used up. No Exception, which the code that is interrupted might catch."""
+
+
+@contextmanager
+def cpu_seconds(most: float) -> Iterator[None]:
+    """Raise OutOfTime when the block has used this many CPU seconds; in the main thread only.
+
+    The alarm is seen between two steps of Python. A single step that takes for ever is ended from
+    outside, with its process.
+    """
+
+    def end(_: int, __: FrameType | None) -> None:
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, most)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def run(gold: str, answer: str) -> MathVerdict:
+    """The verdict on one answer; IE when the gold cannot be read."""
+    started = time.perf_counter()
+    try:
+        with cpu_seconds(_CPU_S):
+            verdict = _verdict(gold, answer)
+    except OutOfTime:
+        verdict = _blamed(gold, f"it takes over {_CPU_S:g} s of CPU time")
+    except (MemoryError, OSError, ImportError):
+        raise  # the machine's, and nobody's wrong answer
+    except Exception as error:  # sympy's own, of every kind
+        verdict = _blamed(gold, f"{type(error).__name__} in sympy")
+    return replace(verdict, seconds=time.perf_counter() - started)
+
+
+def _verdict(gold: str, answer: str) -> MathVerdict:
+    expected, given = spell(gold), spell(answer)
+    right, wrong = "", "not equal to the gold"
+    try:
+        try:
+            equal = _same_bodies(expected, given)
+        except Unreadable:
+            right = wrong = "by math-verify"
+            equal = _by_math_verify(expected.body, given.body)
+    except Unreadable:
+        return MathVerdict("IE", f"the gold answer cannot be read: {gold[:80]}")
+    except TooCostly as error:
+        return MathVerdict("IE" if _is_costly(expected) else "WA", f"not evaluated: {error}")
+    # Words come last: a gold that cannot be read must show, whatever the answer says.
+    if equal and not contradicts(given.body, expected.body):
+        return MathVerdict("AC", right)
+    return MathVerdict("WA", wrong)
+
+
+def _blamed(gold: str, why: str) -> MathVerdict:
+    """The answer is to blame, unless its gold cannot be compared with a plain number either."""
+    try:
+        with cpu_seconds(_CPU_OF_GOLD_S):
+            beside_zero = _verdict(gold, "0")
+    except (Exception, OutOfTime):
+        return MathVerdict("IE", f"the gold answer cannot be evaluated: {gold[:80]}")
+    return replace(beside_zero, verdict="WA", reason=f"not evaluated: {why}")
+
+
+def _is_costly(gold: Spelled) -> bool:
+    """Whether it is the gold that cannot be evaluated: a data error, nobody's wrong answer."""
+    try:
+        for piece in form_of(gold.body).pieces:
+            check_digits(parse((equation_sides(piece) or [piece])[-1]))
+    except TooCostly:
+        return True
+    except Unreadable:
+        return False
+    return False
+
+
+def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
+    if gold.unit and answer.unit and gold.unit != answer.unit:
+        ratio = unit_ratio(answer.unit, gold.unit)
+        scale = f"{ratio.numerator}}}{{{ratio.denominator}" if ratio else ""
+        return bool(ratio) and _same(gold.body, rf"\frac{{{scale}}}\cdot({_value_of(answer.body)})")
+    if answer.listed and form_of(gold.body).kind != "scalar":
+        return _same(gold.body, answer.listed)
+    if not other_angle(gold, answer) and _same(gold.body, answer.body):
+        return True
+    bodies = [_value_of(side.body) for side in (gold, answer)]
+    marks, scaled = (gold.percent, answer.percent), r"\frac{%s}{100}"
+    if gold.percent == answer.percent:
+        marks, scaled = (gold.degrees, answer.degrees), r"\frac{%s\pi}{180}"
+    if marks[0] == marks[1]:
+        return False
+    return _same(*(scaled % b if marked else b for b, marked in zip(bodies, marks, strict=True)))
+
+
+def _same(gold: str, answer: str) -> bool:
+    """Compare two answers of any shape."""
+    gold, answer = (_CONDITION.sub("", side) or side for side in (gold, answer))
+    if r"\ldots" in gold + answer:
+        return gold.replace(" ", "") == answer.replace(" ", "")
+    if _BASE.fullmatch(gold) or _BASE.fullmatch(answer):
+        return _same_numeral(gold, answer)
+    if _OF_REGIONS.search(gold) or _OF_REGIONS.search(answer):
+        return _same_region(gold, answer)
+    expected, given = form_of(gold), form_of(answer)
+    if expected.kind != given.kind:  # P = (1,2) is (1,2)
+        expected, given = (
+            form_of(_value_of(form.pieces[0])) if form.kind == "scalar" else form
+            for form in (expected, given)
+        )
+    if expected.kind == given.kind == "scalar":
+        return _same_scalar(expected.pieces[0], given.pieces[0])
+    return _same_collection(expected, given)
+
+
+def _same_numeral(gold: str, answer: str) -> bool:
+    """1011_2 has these digits in this base; an answer may leave the base out."""
+
+    words: list[str] = list(NUMBER_WORDS)
+
+    def digits(name: re.Match[str]) -> str:
+        return str(words.index(name[1])) if name[1] in words else name[1]
+
+    packed = (re.sub(r"[{}() ]", "", _BASE_NAME.sub(digits, side)) for side in (gold, answer))
+    (number, _, base), (other, _, other_base) = (side.partition("_") for side in packed)
+    return bool(base) and number.upper() == other.upper() and other_base in (base, "")
+
+
+def _same_collection(gold: Form, answer: Form) -> bool:
+    if max(len(gold.pieces), len(answer.pieces)) > _MOST_PIECES:
+        return gold.pieces == answer.pieces
+    kinds, pieces = {gold.kind, answer.kind}, (*gold.pieces, *answer.pieces)
+    same_brackets = gold.brackets == answer.brackets
+    if "matrix" in kinds:
+        if "scalar" in kinds and any(r"\begin" in piece for piece in pieces):
+            raise Unreadable("a matrix in a formula")
+        rows, cells = (gold if gold.kind == "matrix" else answer).brackets
+        vector_as_tuple = kinds == {"matrix", "tuple"} and rows in ("1", cells)
+        if not same_brackets and not vector_as_tuple:
+            return False
+    elif kinds == {"set", "scalar"} and r"\emptyset" in pieces:
+        return False  # the set that holds the empty set is not empty
+    theirs, ours = (list(map(_named, form.pieces)) for form in (gold, answer))
+    names, others = ({name for name, _ in side if name} for side in (theirs, ours))
+    if kinds <= {"list", "set", "scalar"}:
+        if names and others and names != others:  # values of x are none of y
+            return False
+        if not (kinds == {"list"} and _is_assignment(theirs) and _is_assignment(ours)):
+            return _same_elements([value for _, value in theirs], [value for _, value in ours])
+    elif not kinds & {"list", "matrix"} and not same_brackets:
+        return False
+    ordered = [
+        # x, y, z have an order; m and b of a line have none, unless both sides name them.
+        sorted(side)
+        if _is_assignment(side)
+        and (names == others or "".join(sorted(n for n, _ in side)) in string.ascii_lowercase)
+        else side
+        for side in (theirs, ours)
+    ]
+    return len(theirs) == len(ours) and all(
+        _same(value, other) for (_, value), (_, other) in zip(*ordered, strict=True)
+    )
+
+
+def _named(piece: str) -> tuple[str, str]:
+    """x and 5 of `x = 5`; no name and the piece itself where it names nothing."""
+    sides = equation_sides(piece)
+    return (sides[0].strip(), sides[-1]) if len(sides) > 1 and is_name(sides[0]) else ("", piece)
+
+
+def _value_of(piece: str) -> str:
+    """5 of `x = 5`."""
+    return _named(piece)[1]
+
+
+def _is_assignment(pieces: list[tuple[str, str]]) -> bool:
+    """Whether `x = 1, y = 2` gives values to different names."""
+    names = {name for name, _ in pieces}
+    return "" not in names and 1 < len(names) == len(pieces)
+
+
+def _same_elements(theirs: list[str], ours: list[str]) -> bool:
+    """As sets: every element of one side is on the other."""
+    unmatched = list(ours)
+    for element in theirs:
+        found = [other for other in ours if _same(element, other)]
+        if not found:
+            return False
+        unmatched = [other for other in unmatched if other not in found]
+    return not unmatched
+
+
+def _same_scalar(gold: str, answer: str) -> bool:
+    quick = quick_verdict(gold, answer) if gold and answer else None
+    if quick is not None and quick.verdict != "IE":
+        return quick.verdict == "AC"
+    if SAID_BETWEEN.search(gold):
+        return _same_said(gold, answer)
+    gold, answer = distinct_capitals(gold, answer)
+    if _RATIO.fullmatch(gold) and _RATIO.fullmatch(answer):
+        (first, *theirs), (other, *ours) = gold.split(":"), answer.split(":")
+        return len(theirs) == len(ours) and all(
+            same_value(rf"({g})\cdot({other})", rf"({a})\cdot({first})")
+            for g, a in zip(theirs, ours, strict=True)
+        )
+    theirs, ours = equation_sides(gold), equation_sides(answer)
+    if not ours or not theirs:
+        return False
+    if len(theirs) == 1:
+        error = rounding_error(theirs[0])
+        rounded = sympy.Rational(error) if error is not None else None
+        return _consistent(ours) and same_value(theirs[0], ours[-1], rounded)
+    if len(ours) == 1:
+        return is_name(theirs[0]) and _same(theirs[-1], ours[0])
+    if theirs[0] == ours[0] and is_name(ours[0]):
+        return _consistent(ours) and _same(theirs[-1], ours[-1])
+    return same_equation((theirs[0], theirs[-1]), (ours[0], ours[-1]))
+
+
+def _same_said(gold: str, answer: str) -> bool:
+    r"""`7\text{ remainder }3`: the same words between the same values."""
+    words, others = (
+        [m[1].split() for m in SAID_BETWEEN.finditer(side.casefold())] for side in (gold, answer)
+    )
+    values = (SAID_BETWEEN.sub("\0", side).split("\0") for side in (gold, answer))
+    return words == others and all(_same(a, b) for a, b in zip(*values, strict=True))
+
+
+def _consistent(sides: list[str]) -> bool:
+    """In `x = 3 = 4` the numbers contradict each other."""
+    *before, last = sides
+    formulas = [(side, _formula(side)) for side in before if not is_name(side)]
+    numbers = [s for s, formula in formulas if formula is not None and not formula.free_symbols]
+    return _formula(last) is None or all(same_value(number, last) for number in numbers)
+
+
+def _formula(text: str) -> Expr | None:
+    with suppress(Unreadable, TooCostly):
+        return parse(text)
+    return None
+
+
+def _same_region(gold: str, answer: str) -> bool:
+    if max(len(_OF_REGIONS.findall(side)) for side in (gold, answer)) > _MOST_INTERVALS:
+        raise TooCostly("too many intervals")
+    try:
+        expected, given = _region(gold), _region(answer)
+        return bool(expected == given or sympy.SymmetricDifference(expected, given).is_empty)
+    except (TooCostly, MemoryError, OSError, ImportError):
+        raise
+    except Exception:  # no region that we read, or one of sympy's own, of every kind
+        return _by_math_verify(gold, answer)
+
+
+def _region(text: str) -> sympy.Set:
+    """The set of reals that the text describes. Raises Unreadable."""
+    text = re.sub(r"^\s*[a-zA-Z]\s*\\in\s*", "", text.strip())
+    text = re.sub(r"(?<=[)\]}])\s*(?:-|\\backslash)\s*(?=\\\{)", r"\\setminus ", text)
+    cases = split_top(text)
+    # `x < 1, x > 2` are cases, `x < 1, x \ne 0` is a restriction
+    restricted = any(r"\ne" in piece for piece in cases)
+    for pieces, combine in (
+        (split_top(text, (r"\cup",)), sympy.Union),
+        (split_top(text, (r"\cap",)), sympy.Intersection),
+        (_OR.split(text), sympy.Union),
+        (cases, sympy.Intersection if restricted else sympy.Union),
+        (_AND.split(text), sympy.Intersection),
+    ):
+        if len(pieces) > 1:
+            return combine(*map(_region, pieces))
+    if re.fullmatch(r"\\mathbb\s*\{?R\}?", text):
+        return sympy.Reals
+    if match := re.fullmatch(r"(.*)\\setminus(.*)", text):
+        return _region(match[1]) - _region(match[2])
+    if around := enclosing(text):
+        opener, inside, closer = around
+        ends = split_top(inside)
+        if opener == r"\{":
+            return sympy.FiniteSet(*(parse(end).doit() for end in ends))
+        if len(ends) == 2 and opener in "([" and closer in ")]":
+            low, high = (parse(end).doit() for end in ends)
+            return sympy.Interval(low, high, opener == "(", closer == ")")
+    if r"\pm" in text and r"\ne" in text:
+        return _region(text.replace(r"\pm", "")) & _region(text.replace(r"\pm", "-"))
+    parts = [part.strip() for part in _COMPARISON.split(text)]
+    sides, relations = [parse(side) for side in parts[::2]], parts[1::2]
+    if not relations:
+        raise Unreadable("not an interval")
+    chain = zip(sides, relations, sides[1:], strict=False)
+    return sympy.Intersection(*(_inequality(*link) for link in chain))
+
+
+def _inequality(left: Any, relation: str, right: Any) -> sympy.Set:
+    """Where `left < right`, both linear in one variable or the absolute value of such a formula."""
+    sides = [side.args[0] if isinstance(side, sympy.Abs) else side for side in (left, right)]
+    variables = left.free_symbols | right.free_symbols
+    if left.free_symbols and right.free_symbols:  # the question again, and no answer to it
+        raise Unreadable("not solved")
+    if len(variables) != 1 or max(sympy.degree(side.doit(), *variables) for side in sides) > 1:
+        raise Unreadable("not linear in one variable")
+    return _COMPARISONS[relation](left.doit(), right.doit()).as_set() & sympy.Reals
+
+
+def _by_math_verify(gold: str, answer: str) -> bool:
+    """math-verify's opinion. Raises Unreadable for the gold and TooCostly for the answer."""
+    config = [math_verify.LatexExtractionConfig(boxed_match_priority=-1)]
+    quiet = {"parsing_timeout": 0, "raise_on_error": False}
+    expected = math_verify.parse(f"${gold}$", config, **quiet)
+    expected = [value for value in expected if not isinstance(value, str)]
+    if not expected:
+        raise Unreadable(gold[:80])
+    with suppress(Unreadable):  # TooCostly for a formula that it would evaluate for ever
+        parse(answer)
+    given = math_verify.parse(f"${answer}$", config, **quiet)
+    return math_verify.verify(
+        expected, given, numeric_precision=200, timeout_seconds=0, raise_on_error=False
+    )

@@ -1,0 +1,170 @@
+"""Code judging in a worker: one sandbox per process, which must prove itself before it judges.
+
+Isolation is never assumed: some sandboxes run programs unprotected inside many containers without
+a word. The canary program tries what a solution must not do and prints what worked; this side
+also looks whether anything happened (a connection, a file, a signal). Then known programs must get
+their verdicts.
+"""
+
+import os
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+from configs.settings.judging import JudgeSettings
+from eval.programs.verify import CodeVerdict, judge_program
+from eval.records import StdinCase, TestSuite
+from eval.sandbox import SandboxDied, SandboxUnavailable
+from eval.sandbox.sandbox import Sandbox
+from eval.sandbox.zygote.main import Limits
+
+_STARTS = 3
+_CANARY = """
+import ctypes, os, socket
+port, readable, writable, judge = input().split()
+def attempt(name, action):
+    try:
+        action()
+    except BaseException:
+        return
+    print(name)
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+def connect():
+    socket.create_connection(("127.0.0.1", int(port)), timeout=1)
+def mount():
+    if ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None):
+        raise OSError
+def execute():
+    os.posix_spawn("/bin/true", ["true"], {})
+attempt("reach the network", connect)
+attempt("read a file outside", lambda: open(readable).read())
+attempt("read /etc/passwd", lambda: open("/etc/passwd").read())
+attempt("list a folder outside", lambda: os.listdir(os.path.dirname(readable)))
+attempt("write a file outside", lambda: open(writable, "w").write("x"))
+attempt("change a file outside", lambda: os.chmod(readable, 0o666))
+attempt("start a process", fork)
+attempt("run a program", execute)
+attempt("mount a filesystem", mount)
+print("done", flush=True)
+attempt("signal the judge", lambda: os.kill(int(judge), 0))
+attempt("signal every process", lambda: os.kill(-1, 0))
+"""
+_TESTS = 64
+_RIGHT, _WRONG = "print(int(input()) + 1)", "print(int(input()) + 2)"
+_KNOWN = (("AC", _RIGHT, 5.0), ("WA", _WRONG, 5.0), ("TLE", "while True: pass", 0.1))
+
+_sandbox: Sandbox | None = None
+
+
+def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeVerdict | None:
+    """Judge one program; without a suite, only make sure that there is a sandbox.
+
+    A sandbox that fails is replaced once. Raises SandboxUnavailable, SandboxDied and TestsBroken.
+    """
+    global _sandbox
+    for attempt in (1, 2):
+        try:
+            if _sandbox is None or _sandbox.backend != settings.sandbox:
+                discard()
+                _sandbox = _started(settings.sandbox)
+            return suite and judge_program(_sandbox, suite, program, settings)
+        except SandboxDied:
+            discard()
+            if attempt == 2:
+                raise
+            time.sleep(0.1)
+    raise AssertionError
+
+
+def _started(backend: str) -> Sandbox:
+    """A new sandbox that has passed its test."""
+    died = ""
+    for _ in range(_STARTS):
+        sandbox = Sandbox(backend)
+        try:
+            sandbox.start()
+            assert_isolated(sandbox)
+            return sandbox
+        except BaseException as error:
+            sandbox.close()
+            if not isinstance(error, SandboxDied):  # something else may have killed that
+                raise
+            died = str(error)
+    raise SandboxUnavailable(f"{backend} died {_STARTS} times while it started: {died}")
+
+
+def discard() -> None:
+    """End this process's sandbox; the next program gets a new one."""
+    global _sandbox
+    if _sandbox is not None:
+        _sandbox.close()
+    _sandbox = None
+
+
+def assert_isolated(sandbox: Sandbox) -> None:
+    """Raises SandboxUnavailable with what a program could do, or with what was misjudged."""
+    problem = "" if sandbox.backend == "none" else _harm(sandbox)
+    if problem := problem or _misjudged(sandbox):
+        raise SandboxUnavailable(f"the sandbox does not isolate here: {problem}")
+
+
+def _harm(sandbox: Sandbox) -> str:
+    limits = Limits(cpu_s=10, wall_s=30, memory=1 << 30, output=1 << 20)
+    with tempfile.TemporaryDirectory(prefix="klear-canary-") as name, socket.socket() as listener:
+        folder = Path(name)
+        folder.chmod(0o777)
+        readable, writable = folder / "readable", folder / "writable"
+        readable.write_text("canary")
+        readable.chmod(0o644)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        sandbox.compile(_CANARY.encode(), limits)
+        outcome = sandbox.run(f"{port} {readable} {writable} {os.getpid()}".encode(), limits)
+        done = outcome.stdout.decode("utf-8", "replace").split("\n")
+        if "done" not in done:
+            return f"the canary did not run: {outcome.last_error_line or outcome.exit_code}"
+        harm = [line for line in done if line not in ("", "done")]
+        harm += ["write a file outside"] * writable.exists()
+        return "a program could " + ", ".join(dict.fromkeys(harm)) if harm else ""
+
+
+def _misjudged(sandbox: Sandbox) -> str:
+    settings = JudgeSettings(sandbox=sandbox.backend)  # type: ignore[arg-type]
+    for expected, program, seconds in _KNOWN:
+        found = judge_program(sandbox, _increments(1, seconds), program, settings)
+        if found.verdict == "MLE":  # none of them needs memory: somebody has killed it
+            raise SandboxDied(f"a known {expected} was judged MLE ({found.reason})")
+        if found.verdict != expected:
+            return f"a known {expected} was judged {found.verdict} ({found.reason})"
+    return ""
+
+
+def _increments(tests: int, seconds: float) -> TestSuite:
+    cases = tuple(StdinCase(input=f"{i}\n", output=f"{i + 1}\n") for i in range(tests))
+    return TestSuite(kind="stdin", cases=cases, time_limit_s=seconds)
+
+
+def check_sandbox(backend: str) -> tuple[str, int]:
+    """`klear sandbox check`: what `backend` does on this machine and at what cost; 0 if it
+    isolates, or is `none`, else 1."""
+    if backend == "none":
+        return "judge.sandbox=none: programs run unprotected, and every score says so", 0
+    started = time.monotonic()
+    try:
+        with Sandbox(backend) as sandbox:
+            assert_isolated(sandbox)
+            seconds = time.monotonic() - started
+            found = judge_program(sandbox, _increments(_TESTS, 5.0), _RIGHT, JudgeSettings())
+        if found.verdict != "AC":
+            raise SandboxUnavailable(f"a right program was judged {found.verdict}: {found.reason}")
+    except (SandboxUnavailable, SandboxDied) as error:
+        return f"judge.sandbox={backend}: refused: {' '.join(str(error).split())}", 1
+    cost = found.seconds * 1e3 / _TESTS
+    return (
+        f"judge.sandbox={backend}: programs are isolated; self-test passed in {seconds:.1f} s, "
+        f"{cost:.1f} ms a test"
+    ), 0

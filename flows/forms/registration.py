@@ -1,0 +1,161 @@
+"""Registers what the Prefect UI offers, forms, and what Prefect does by itself, automations.
+
+`klear up` runs `python -m flows.forms.registration`; running it again updates all of it.
+
+One form per profile, prefilled with the whole profile, because a form submits every field, defaults
+included: one that offered the profile as a choice would send the numbers of the one it was
+prefilled with. One form per stage, which runs that stage alone, prefilled from the profile that
+`KLEAR_FORM_PROFILE` names. An automation marks silent runs as crashed; another one, where
+`KLEAR_WEBHOOK` names an address, notifies it about failures.
+"""
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from prefect import Flow, deploy
+from prefect.blocks.webhook import Webhook
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+from prefect.client.schemas.objects import (
+    ConcurrencyLimitConfig,
+    ConcurrencyLimitStrategy,
+    StateType,
+)
+from prefect.deployments.runner import RunnerDeployment
+from prefect.events.actions import CallWebhook, ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.types.entrypoint import EntrypointType
+
+from configs.loading import FOLDER, load_profile, profiles
+from configs.machine import Machine, load_machine
+from configs.settings.ablation import ablations, load_ablation
+from flows.ablation import ablation
+from flows.forms.stage_forms import form, form_calls, values
+from flows.pipeline import pipeline
+from flows.servers.prefect_api import POOL
+from flows.servers.processes import ROOT
+from flows.servers.servers import TAG, fingerprint
+
+CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
+_HEARTBEAT = "prefect.flow-run.heartbeat"
+_BAD_ENDS = {f"prefect.flow-run.{s}" for s in ("Failed", "Crashed", "TimedOut")}
+_ENDS = {*_BAD_ENDS, "prefect.flow-run.Completed", "prefect.flow-run.Cancelled"}
+_TEXT = (  # what is posted: JSON with one `text`, as chat services take it
+    '{"text": {{ ("klear " ~ flow_run.name ~ ": " ~ flow_run.state.name ~ ". " ~ '
+    '(flow_run.state.message or "") ~ " " ~ (flow_run | ui_url)) | tojson }}}'
+)
+
+
+def register_forms(machine: Machine) -> None:
+    """Create or update the deployments; delete those of klear that are no longer made."""
+    quiet = {"print_next_steps_message": False, "ignore_warnings": True}
+    made = list(forms(machine))
+    ids: Any = deploy(*made, work_pool_name=POOL, build=False, push=False, **quiet)  # type: ignore[arg-type]
+    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
+    with get_client(sync_client=True) as client:
+        for there in client.read_deployments(deployment_filter=ours):
+            if there.id not in ids:
+                client.delete_deployment(there.id)
+
+
+def forms(machine: Machine) -> Iterator[RunnerDeployment]:
+    """One form per profile, one per stage of the form profile, one for the ablations: each one run
+    at a time, others wait."""
+    links = f"[MLflow]({machine.mlflow_uri}) · [reports and plots]({machine.prefect_url}/artifacts)"
+    one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
+    version = fingerprint(machine)
+    # The worker must make the very form that was registered.
+    environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
+    variables = {"working_dir": str(ROOT), "env": environment}
+
+    def deployed(
+        flow: Flow[..., str], name: str, kind: str, about: str, begins: dict[str, Any]
+    ) -> RunnerDeployment:
+        return RunnerDeployment.from_flow(
+            flow,
+            name=name,
+            description=f"{about}\n\n{links}",
+            version=version,
+            tags=[TAG, kind],
+            parameters=begins,
+            concurrency_limit=one,
+            work_pool_name=POOL,
+            job_variables=variables,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+
+    for profile in profiles():
+        lines = (FOLDER / f"{profile}.yaml").read_text(encoding="utf-8").splitlines()
+        comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        about = "\n".join(line.strip("# ") for line in comment)
+        settings = load_profile(profile).model_dump(mode="json")
+        yield deployed(pipeline, profile, "profile", about, {"settings": settings})
+    for stage, call in form_calls().items():
+        name, about = f"{Path(machine.form_profile).stem}-{stage}", inspect.getdoc(call.stage.body)
+        yield deployed(form(stage), name, "stage", about or "", values(stage))
+    lines = [f"- `{n}`: {load_ablation(n).shows}, {load_ablation(n).title}" for n in ablations()]
+    about = "\n".join(["Arms × seeds with intervals:", "", *lines])
+    begins = {"name": ablations()[0], "profile": "tiny", "seeds": 5}
+    yield deployed(ablation, "ablation", "ablation", about, begins)
+
+
+def register_automations(machine: Machine) -> None:
+    """Create or update them. One that is switched off in the UI stays off."""
+    wanted = [crash_silent(machine.zombie_minutes)]
+    if machine.webhook.get_secret_value():
+        wanted.append(notify(Webhook(method="POST", url=machine.webhook, allow_private_urls=True)))
+    with get_client(sync_client=True) as client:
+        for found in client.read_automations_by_name(NOTIFY) if len(wanted) == 1 else ():
+            client.delete_automation(found.id)
+        for automation in wanted:
+            there = client.read_automations_by_name(automation.name)
+            if not there:
+                client.create_automation(automation)
+                continue
+            new = automation.model_copy(update={"enabled": there[0].enabled})
+            # An update would forget the runs whose silence is being counted.
+            if AutomationCore.model_validate(there[0].model_dump(exclude={"id"})) != new:
+                client.update_automation(there[0].id, new)
+
+
+def crash_silent(minutes: float) -> AutomationCore:
+    """A run that sent a heartbeat and then neither another nor an end in `minutes` has crashed."""
+    trigger = _on_runs(
+        after={_HEARTBEAT},
+        expect={_HEARTBEAT, *_ENDS},
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        within=timedelta(minutes=minutes),
+    )
+    message = f"no sign of life for {minutes:g} minutes; a retry continues its work"
+    # Not forced: what a server missed while it was away arrives late, so a last heartbeat may
+    # come after the end. Prefect leaves a run alone that is in a final state.
+    crashed = ChangeFlowRunState(
+        state=StateType.CRASHED, name="Crashed", message=message, force=False
+    )
+    about = "A run whose process was killed would stay Running for ever"
+    return AutomationCore(name=CRASH_SILENT, description=about, trigger=trigger, actions=[crashed])
+
+
+def notify(block: Webhook) -> AutomationCore:
+    """Post every run that failed or crashed to the block's address; the block encrypts it."""
+    trigger = _on_runs(expect=_BAD_ENDS, posture=Posture.Reactive, within=timedelta(0))
+    saved = block.save("klear-webhook", overwrite=True)
+    call = CallWebhook.model_validate({"block_document_id": saved, "payload": _TEXT})
+    about = "Posts the name, the state and the reason to the address of KLEAR_WEBHOOK"
+    return AutomationCore(name=NOTIFY, description=about, trigger=trigger, actions=[call])
+
+
+def _on_runs(**about: object) -> EventTrigger:
+    match = {"prefect.resource.id": "prefect.flow-run.*"}
+    return EventTrigger.model_validate({"match": match, "threshold": 1, **about})
+
+
+if __name__ == "__main__":
+    this_machine = load_machine()
+    register_automations(this_machine)
+    register_forms(this_machine)  # last: they say by their version that all is registered

@@ -1,0 +1,216 @@
+"""The long-running processes of klear: how each is called, started, recognised later, ended whole.
+
+No password is on a command line: what is secret goes through the environment. A pid alone is no
+identity (pids are reused, pid files outlive reboots), so every process that we start, and all that
+it starts, carries a mark of its own in its environment.
+"""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+from configs.files import replace_text
+from configs.machine import NOT_FOR_WORKERS, Machine, server_environment
+from flows.servers.prefect_api import POOL, ServersError, worker_name
+from tasks.stage.supervise import descendants, is_alive
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "KLEAR_SERVER_MARK"
+PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
+DATABASE_WAIT_S = 60.0
+CONNECT_TIMEOUT_S = 5
+TAIL_LINES = 8
+# The cache: or every request pays for a slow hash.
+_MLFLOW_AUTH = """[mlflow]
+default_permission = READ
+database_uri = {database}
+admin_username = {user}
+authorization_function = mlflow.server.auth:authenticate_request_basic_auth
+auth_cache_ttl_seconds = 60
+"""
+
+
+def server_command(machine: Machine, name: str) -> list[str]:
+    """The command of `prefect`, `mlflow`, `worker` or `registration`."""
+    host, secret = ["--host", machine.host], machine.password.get_secret_value()
+    module, *words = {
+        # What `prefect server start --background` runs, without the command line around it.
+        "prefect": ["uvicorn", "--factory", "prefect.server.api.server:create_app",
+                    *host, "--port", str(machine.prefect_port)],
+        "mlflow": ["mlflow", "server", "--workers", "1", *host, "--port", str(machine.mlflow_port),
+                   "--artifacts-destination", str(machine.mlflow_artifacts),
+                   *(["--app-name", "basic-auth"] if secret else [])],
+        # The name is the same after a restart, for `crash_orphans`.
+        "worker": ["prefect", "worker", "start", "--pool", POOL, "--type", "process",
+                   "--name", worker_name(), "--limit", str(machine.worker_limit)],
+        "registration": ["flows.forms.registration"],
+    }[name]  # fmt: skip
+    return [sys.executable, "-P", "-m", module, *words]
+
+
+def process_environment(machine: Machine, name: str) -> dict[str, str]:
+    """All that the process sees. Flows have no business in the database."""
+    unseen = NOT_FOR_WORKERS if name == "worker" else ()
+    inherited = {n: v for n, v in os.environ.items() if n not in unseen}
+    found = {**inherited, **server_environment(machine, name)}
+    if name == "mlflow" and machine.password.get_secret_value():
+        word = f"mlflow forms {machine.password.get_secret_value()}"  # the same after a restart
+        found["MLFLOW_FLASK_SERVER_SECRET_KEY"] = hashlib.sha256(word.encode()).hexdigest()
+    return found
+
+
+def settings_digest(machine: Machine, name: str) -> str:
+    """Equal for processes that would be started alike: 16 digits of command and settings."""
+    found = server_environment(machine, name)
+    of_server = {n: v for n, v in sorted(found.items()) if n.upper() != "NO_PROXY"}  # the shell's
+    text = repr((server_command(machine, name), of_server))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> None:
+    """Make what must be there before the command is run; raises ServersError.
+
+    Waits up to `wait_s` seconds for a Postgres that is starting.
+    """
+    for folder in (machine.home, machine.prefect_home, machine.mlflow_artifacts, machine.logs):
+        folder.mkdir(parents=True, exist_ok=True)
+    if name in ("prefect", "mlflow") and machine.postgres:
+        deadline = time.monotonic() + wait_s
+        while wrong := database_trouble(machine, name, create=True):
+            if time.monotonic() > deadline:
+                raise ServersError(f"Postgres at {machine.postgres}: {wrong}")
+            time.sleep(0.5)
+    if name == "mlflow" and machine.password.get_secret_value():
+        # MLflow's users: in its own database, or in a file beside it. Others may only read.
+        beside = f"sqlite:///{machine.mlflow_auth.with_suffix('.db')}"
+        database = machine.mlflow_database if machine.postgres else beside
+        said = _MLFLOW_AUTH.format(database=database.replace("%", "%%"), user=machine.user)
+        replace_text(machine.mlflow_auth, said)
+
+
+def database_trouble(machine: Machine, server: str, create: bool = False) -> str:
+    """Why the Postgres database of a server cannot be used, in a line; nothing if it can.
+
+    With `create` it is made if it is what is missing; the servers themselves migrate it.
+    """
+    import psycopg2
+
+    postgres = machine.postgres
+    assert postgres is not None
+    name = postgres.database(server)
+
+    def connect(database: str) -> Any:
+        return psycopg2.connect(
+            dbname=database,
+            host=postgres.socket or postgres.host,
+            port=postgres.port,
+            user=postgres.user,
+            password=postgres.password or None,  # None: PGPASSWORD, ~/.pgpass
+            connect_timeout=CONNECT_TIMEOUT_S,
+        )
+
+    try:
+        connect(name).close()
+    except psycopg2.Error as error:
+        wrong = " ".join(str(error).split()) or type(error).__name__
+        if not create or f'database "{name}" does not exist' not in wrong:
+            return wrong
+        try:
+            with closing(connect("postgres")) as session:
+                session.autocommit = True  # CREATE DATABASE runs in no transaction
+                with suppress(psycopg2.errors.DuplicateDatabase), session.cursor() as cursor:
+                    # Two at once must not share template1 with whoever looks at it.
+                    cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        except psycopg2.Error as refused:
+            return f"{wrong} ({' '.join(str(refused).split())}); let an administrator make it"
+    return ""
+
+
+class ServerProcess(BaseModel):
+    """What is needed to find a process again and to be sure that it is the same one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    pid: int
+    mark: str
+    log: Path | None
+    """None: it writes where we do."""
+    settings: str = ""
+    """What it was started with, as a digest."""
+
+    def alive(self) -> bool:
+        with suppress(psutil.Error):
+            return psutil.Process(self.pid).environ().get(MARK) == self.mark
+        return False
+
+    def last_words(self) -> str:
+        """The last lines of its log, for an error message."""
+        text = self.log.read_text(errors="replace") if self.log else ""
+        return "\n".join([f"{self.log} says:", *text.rstrip().splitlines()[-TAIL_LINES:]])
+
+    def family(self) -> set[psutil.Process]:
+        """It and all that it started, also when it is gone itself."""
+        found: set[psutil.Process] = set()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):  # it ended, or is another user's
+                if process.environ().get(MARK) == self.mark:
+                    found |= {process, *descendants(process.pid)}
+        return {process for process in found if is_alive(process)}
+
+
+def launch(
+    name: str,
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cwd: Path,
+    log: Path | None = None,
+    settings: str = "",
+) -> ServerProcess:
+    """Start a process in a session of its own; `environment` is all that it sees, `log` is
+    appended to."""
+    mark = uuid.uuid4().hex
+    with log.open("ab") if log else nullcontext() as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file and subprocess.STDOUT,
+            start_new_session=True,
+            cwd=cwd,
+            env={**environment, MARK: mark},
+        )
+    process.returncode = 0  # it outlives us on purpose: no "still running" warning
+    server = ServerProcess(name=name, pid=process.pid, mark=mark, log=log, settings=settings)
+    while not server.alive() and is_alive(psutil.Process(server.pid)):
+        time.sleep(0.001)  # its environment cannot be read until exec is done
+    return server
+
+
+def stop(processes: Sequence[ServerProcess]) -> None:
+    """End each process with all that it started: TERM, then INT, then KILL.
+
+    Two signals because a Prefect worker only forwards the first one and lives on.
+    """
+    family: set[psutil.Process] = set()
+    for sign, patience in PATIENCE_S.items():
+        family |= {member for process in processes for member in process.family()}
+        for member in family:
+            with suppress(psutil.NoSuchProcess):
+                member.send_signal(sign)
+        _, alive = psutil.wait_procs(family, timeout=patience)
+        family = set(filter(is_alive, alive))  # what is left of others' children is a zombie
+        if not family:
+            return

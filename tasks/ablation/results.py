@@ -1,0 +1,164 @@
+"""RESULTS.md: every claim of the paper's analysis with its figures, ours and a verdict.
+
+RESULTS.jsonl beside it is what the page is made of, so that results of several stores meet on it,
+and stay where a store is gone. A claim holds as far as its contrasts do: its verdict is theirs
+where they agree and a count of them where they do not. Contrasts outside the claim do not count.
+Experiments of one claim (math and code sources) make one row.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from configs.files import replace_text
+from configs.settings.ablation import Ablation
+from eval.records import Record
+from tasks.ablation.ablate import NOT_RUN, RESULTS, Compared, Outcome, compared
+from tasks.report.page import Page, render
+from tasks.store.care import ABLATE, ABLATE_VERSION
+from tasks.store.lineage import ancestors
+from tasks.store.store import Store, read_manifest
+
+JUDGE = "judge"
+VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)
+
+
+class Finished(Record):
+    """The result of one experiment at one scale: a line of RESULTS.jsonl."""
+
+    asked: dict[str, Any]
+    """What decides whether the experiment is still the same: `question` of it."""
+    outcome: Outcome
+    grader: int
+    """Version of the judge behind all scores and rewards (`GRADER_VERSION`)."""
+    created: str
+    commit: str
+
+
+def question(spec: Ablation, profile: str) -> dict[str, Any]:
+    """Arms, contrasts, checkpoint, benchmarks and settings: what the experiment's file asks.
+
+    The paper's sentences are not part of it, nor which contrasts the claim rests on, for no figure
+    changes with them. An outcome depends on more: on the profile's YAML, on the defaults of
+    settings and on the code, which `Finished.commit` names.
+    """
+    told = spec.model_dump(mode="json", include={"name", "arms", "scored"})
+    contrasts = [
+        c.model_dump(mode="json", include={"better", "than", "measure"}) for c in spec.contrasts
+    ]
+    scale = spec.scale(profile).model_dump(mode="json", exclude={"evidence"})
+    return {"profile": profile, **told, "contrasts": contrasts, "scale": scale}
+
+
+def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
+    """The results of this store that answer what the experiment's file asks now.
+
+    A result counts only if it is whole and made by today's rules. `klear ablate` makes others anew
+    from the runs they were made of.
+    """
+    found: list[Finished] = []
+    asked = question(spec, profile)
+    for path in (store.root / f"{ABLATE}{spec.name}").glob("*/manifest.json"):
+        if not store.find(path.parents[1].name, path.parent.name)[0]:
+            continue
+        made = read_manifest(path.parent)
+        if made.version != ABLATE_VERSION or RESULTS not in made.files:
+            continue
+        try:
+            before = Ablation.model_validate(made.settings["ablation"])
+            outcome = Outcome.model_validate_json((path.parent / RESULTS).read_bytes())
+        except ValidationError:  # of an older commit
+            continue
+        if question(before, str(made.settings["profile"])) == asked:
+            grader = max((m.version for m in ancestors(store, made) if m.stage == JUDGE), default=0)
+            told = {"created": made.created, "commit": made.git_commit}
+            found.append(Finished(asked=asked, outcome=outcome, grader=grader, **told))
+    return found
+
+
+def best(found: Iterable[Finished]) -> list[Finished]:
+    """Of each question the answer with the most seeds, as far as it asks for them, of these by the
+    newest grader, then with more seeds, then by date; in order of names."""
+
+    def rank(f: Finished) -> tuple[int, int, int, str]:
+        return min(f.outcome.seeds, Ablation.seeds), f.grader, f.outcome.seeds, f.created
+
+    kept: dict[str, Finished] = {}
+    for one in sorted(found, key=rank):
+        kept[json.dumps(one.asked, sort_keys=True)] = one
+    return sorted(kept.values(), key=lambda f: (f.asked["profile"], f.asked["name"], f.created))
+
+
+def write_results(store: Store, page: Path, profile: str, specs: Sequence[Ablation]) -> int:
+    """Write the page and the lines beside it; returns how many experiments have run."""
+    lines = page.with_suffix(".jsonl")
+    here = [f for spec in specs for f in finished_in(store, spec, profile)]
+    known = best([*here, *read_finished(lines)])
+    page.write_text(results_page(profile, specs, known).markdown(), encoding="utf-8")
+    replace_text(lines, "".join(f"{f.model_dump_json()}\n" for f in known))
+    return sum(any(f.asked == question(spec, profile) for f in known) for spec in specs)
+
+
+def read_finished(path: Path) -> list[Finished]:
+    """What an earlier page was made of; nothing if there is no such file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [Finished.model_validate_json(line) for line in lines]
+
+
+def results_page(profile: str, specs: Sequence[Ablation], known: Sequence[Finished]) -> Page:
+    """The table of claims, then every experiment with its command, scores and effects."""
+    experiments = []
+    for spec in specs:
+        found = next((f for f in known if f.asked == question(spec, profile)), None)
+        experiments.append((spec, found, compared(spec, found and found.outcome, profile)))
+    claims = claim_rows([row for *_, rows in experiments for row in rows], profile)
+    body = render("ablations.md", profile=profile, claims=claims, experiments=experiments)
+    subtitle = "Tables 2 to 6 and Figures 2 to 5 of Klear-Reasoner (arXiv 2508.07629), repeated"
+    return Page("Results of the ablations", subtitle, f"{profile} profile", body)
+
+
+def claim_rows(rows: Iterable[Compared], profile: str) -> list[tuple[str, ...]]:
+    """One row a claim, in the order in which they first come: what shows it, the claim, the
+    paper's points, ours, the verdict, what is not tested. The first benchmark decides."""
+    claims: dict[str, list[Compared]] = {}
+    for row in rows:
+        if row.contrast.part_of_claim and row.benchmark == row.spec.scale(profile).benchmarks[0]:
+            claims.setdefault(row.spec.claim, []).append(row)
+    return [
+        (
+            " and ".join(dict.fromkeys(row.spec.shows for row in mine)),
+            claim,
+            _said(mine, lambda row: row.papers),
+            _said(mine, lambda row: str(row.found or "–")),
+            _verdict(mine),
+            "; ".join(dict.fromkeys(row.spec.untested for row in mine if row.spec.untested)),
+        )
+        for claim, mine in claims.items()
+    ]
+
+
+def _verdict(rows: Iterable[Compared]) -> str:
+    """`confirmed`, if all contrasts are; `1 reversed, 1 not seen`, if they differ."""
+    counts = Counter(row.verdict for row in rows)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
+
+
+def _said(rows: Sequence[Compared], say: Callable[[Compared], str]) -> str:
+    """What is said of each contrast, named where it differs between them.
+
+    With its experiment, where there are several: arms of two tables have the same names.
+    """
+    texts = [say(row) for row in rows]
+    if len(set(texts)) == 1:
+        return texts[0]
+    several = len({row.spec.shows for row in rows}) > 1
+    return "; ".join(
+        f"{row.spec.shows + ': ' if several else ''}{row.contrast.against(row.other)} {text}"
+        for row, text in zip(rows, texts, strict=True)
+    )

@@ -1,0 +1,99 @@
+"""The page of a decontamination: common wording set apart from real leaks, with both texts."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from configs.settings.data import DecontaminateSettings
+from eval.tables import to_records
+from tasks.data.overlaps import LISTED_PER_ROW, Hit
+from tasks.report.page import Page, render
+
+if TYPE_CHECKING:  # its compiled code takes half a second to load
+    from tasks.data.ngrams import NgramIndex
+
+PAGE = "decontamination.html"
+LEAK_COVERAGE = 0.5
+"""Coverage from which a hit is the benchmark problem itself rather than common wording."""
+LEAKS_SHOWN = 25
+NGRAMS_LISTED = 30
+TEXT_CHARS = 3_000
+NGRAM_CHARS = 300
+
+
+def write_page(
+    out: Path,
+    index: "NgramIndex",
+    settings: DecontaminateSettings,
+    *,
+    rows: int,
+    removed: int,
+    malformed: int = 0,
+) -> dict[str, float]:
+    """Write the page beside `out/hits.parquet`, which it is about; returns what it counted.
+
+    Of a row the best covered hit comes first on file. Memory holds no text of the hits but those
+    shown.
+    """
+    path = out / "hits.parquet"
+    hits = pq.read_table(path, columns=["row_number", "benchmark", "ngram", "coverage"])
+    best = np.flatnonzero(np.diff(hits["row_number"].to_numpy(), prepend=0))
+    coverage = hits["coverage"].to_numpy()[best]
+    leaked = int(np.count_nonzero(coverage >= LEAK_COVERAGE))
+    leaks = best[np.argsort(-coverage, kind="stable")][: min(leaked, LEAKS_SHOWN)]
+    pairs = hits.group_by(["benchmark", "row_number"]).aggregate([("coverage", "max")])
+    half = pairs.filter(pc.field("coverage_max") >= LEAK_COVERAGE)
+    rows_of, leaked_of = (Counter(found["benchmark"].to_pylist()) for found in (pairs, half))
+    below = hits.filter(pc.field("coverage") < LEAK_COVERAGE)
+    ngrams = below.group_by("ngram").aggregate([("row_number", "count_distinct")])
+    common = Counter(dict(zip(*(column.to_pylist() for column in ngrams.columns), strict=True)))
+    sizes = Counter(item.benchmark for item in index.items)
+    shown = to_records(ds.dataset(path).take(pa.array(leaks, pa.int64())), Hit)
+    facts = {
+        "settings": settings,
+        "rows": rows,
+        "removed": removed,
+        "malformed": malformed,
+        "hit": len(best),
+        "leaked": leaked,
+        "benchmarks": [(name, n, rows_of[name], leaked_of[name]) for name, n in sizes.items()],
+        "leaks": [_pair(hit) for hit in shown],
+        "common": [(ngram[:NGRAM_CHARS], n) for ngram, n in common.most_common(NGRAMS_LISTED)],
+        "index": index,
+        "same": round(100 * LEAK_COVERAGE),
+        "listed_per_row": LISTED_PER_ROW,
+    }
+    subtitle = f"{rows:,} rows against {len(index.items):,} benchmark items"
+    label = f"n = {settings.n}, {settings.normalize}"
+    page = Page("Decontamination", subtitle, label, render("decontamination.md", **facts))
+    (out / PAGE).write_text(page.html(), encoding="utf-8")
+    return {
+        "rows_any_ngram": float(len(best)),
+        "rows_coverage_50": float(leaked),
+        "rows_boilerplate": float(len(best) - leaked),
+        "hits": float(len(hits)),
+        **{f"rows_hit/{name}": float(n) for name, n in sorted(rows_of.items())},
+        **{f"rows_leaked/{name}": float(leaked_of[name]) for name in sorted(rows_of)},
+        "items": float(len(index.items)),
+        "items_matched_whole": float(index.short_items),
+        "items_without_words": float(index.wordless),
+    }
+
+
+def _pair(hit: Hit) -> tuple[str, str, str]:
+    """What they share in a line, and both texts."""
+    about = (
+        f"{100 * hit.coverage:.0f} % of {hit.benchmark} item {hit.item_id} "
+        f"in {hit.source} row {hit.row_id}: “{hit.ngram[:NGRAM_CHARS]}”"
+    )
+    row, item = (
+        text if len(text) <= TEXT_CHARS else f"{text[:TEXT_CHARS]} …"
+        for text in (hit.row, hit.item)
+    )
+    return about, row, item

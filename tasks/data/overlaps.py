@@ -1,0 +1,174 @@
+"""What rows share with benchmark items: the decision, and every hit on file.
+
+`decide_part` is what a worker process of the decontaminate stage does. Nothing here imports
+Prefect, so that workers start in a second.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from configs.settings.data import DecontaminateSettings
+from eval.records import Record
+from eval.tables import ArrowWriter, arrow_schema, row_groups
+from tasks.data.split_rows import TablePart
+from tasks.data.words import Normalisation
+
+if TYPE_CHECKING:  # its compiled code takes half a second to load, which most commands never need
+    from tasks.data.ngrams import Found, NgramIndex
+
+BATCH_BYTES = 8 << 20
+BATCH_ROWS = 16_384
+LISTED_PER_ROW = 100
+"""Hits listed of one row, and beyond them the best of each benchmark."""
+LONGEST_TEXT = 100_000
+"""Characters of a text that hits hold; the whole row is among the kept or rejected ones."""
+HITS_AT_ONCE = 256
+REASONS = "reasons.json"
+
+
+class Hit(Record):
+    """One row and one benchmark item that share an n-gram, whether or not the row was removed."""
+
+    row_number: int
+    """Place of the row in its file, from 1: ids may repeat."""
+    row_id: str
+    source: str
+    benchmark: str
+    item_id: str
+    ngram: str
+    """The first shared n-gram of the row; all words of an item shorter than n."""
+    coverage: float
+    whole_item: bool
+    """The item is shorter than n words and was found whole."""
+    row: str
+    item: str
+
+
+HITS, _ = arrow_schema(Hit)
+ROW = ("row_number", "row_id", "source", "row")
+"""What `Overlaps.decide` is told of a row; the last is its text."""
+
+
+class Overlaps:
+    """Decides about rows and writes their hits. A missing text (null) shares nothing."""
+
+    def __init__(self, index: "NgramIndex", min_coverage: float, hits: ArrowWriter) -> None:
+        self.index, self._min_coverage, self._hits = index, min_coverage, hits
+        items = [(item.benchmark, item.id, item.text[:LONGEST_TEXT]) for item in index.items]
+        schema = pa.schema([(name, pa.string()) for name in ("benchmark", "item_id", "item")])
+        columns = [pa.array(values, pa.string()) for values in zip(*items, strict=True)]
+        self._items = pa.table(columns, schema=schema) if items else schema.empty_table()
+        codes = self._items["benchmark"].combine_chunks().dictionary_encode()
+        self._benchmark = codes.indices.to_numpy()
+
+    def decide(self, rows: pa.RecordBatch) -> tuple[dict[int, str], list[int]]:
+        """Why rows must go, by number (from 0), and the numbers of rows whose text is no UTF-8.
+
+        An n-gram shared at `min_coverage` or more removes the row; `rows` has the columns of ROW.
+        """
+        found = self.index.search(rows.column("row"))
+        near, place = np.unique(found.rows, return_inverse=True)
+        short = _shortened(rows.take(pa.array(near)))  # before it is repeated for each of its hits
+        listed = self._listed(found)
+        for start in range(0, len(listed), HITS_AT_ONCE):
+            some = listed[start : start + HITS_AT_ONCE]
+            self._hits.write(self._table(short.take(pa.array(place[some])), found, some))
+        best = found.best()
+        best = best[found.coverage[best] >= self._min_coverage]
+        return {int(found.rows[hit]): self._reason(found, hit) for hit in best}, found.unreadable
+
+    def _reason(self, found: "Found", hit: int) -> str:
+        item, entry = self.index.items[found.items[hit]], found.entries[hit]
+        shared = "is all of" if self.index.whole[entry] else f"is a {self.index.n}-gram of"
+        return (
+            f"'{self.index.ngram(entry)}' {shared} {item.benchmark} item {item.id} "
+            f"(coverage {found.coverage[hit]:.2f})"
+        )
+
+    def _listed(self, found: "Found") -> np.ndarray:
+        """Places of the hits to write: the best of each row, and of each of its benchmarks."""
+        rank = np.arange(len(found.rows)) - np.searchsorted(found.rows, found.rows)
+        of_benchmark = found.rows * len(self.index.items) + self._benchmark[found.items]
+        _, best = np.unique(of_benchmark, return_index=True)
+        return np.union1d(np.flatnonzero(rank < LISTED_PER_ROW), best)
+
+    def _table(self, row: pa.RecordBatch, found: "Found", some: np.ndarray) -> pa.Table:
+        item = self._items.take(found.items[some])
+        columns = {
+            **{name: row.column(name) for name in ROW},
+            **{name: item.column(name) for name in item.column_names},
+            "ngram": [self.index.ngram(entry) for entry in found.entries[some].tolist()],
+            "coverage": found.coverage[some],
+            "whole_item": self.index.whole[found.entries[some]],
+        }
+        return pa.table({name: columns[name] for name in HITS.names}, schema=HITS)
+
+
+def _shortened(rows: pa.RecordBatch) -> pa.RecordBatch:
+    text, start = rows.column("row").cast(pa.large_string()), pc.SliceOptions(0, LONGEST_TEXT)
+    text = pc.call_function("utf8_slice_codeunits", [text], start)
+    return pa.record_batch([*rows.columns[:-1], text], names=list(ROW))
+
+
+@lru_cache(maxsize=1)
+def benchmark_index(path: Path, digest: str, n: int, normalise: Normalisation) -> "NgramIndex":
+    """The index of a benchmarks file of this digest: one in every process, whatever its parts."""
+    from tasks.data.ngrams import Item, NgramIndex
+
+    columns = ["source", "id", "prompt"]
+    rows = (row for table in row_groups(path, columns) for row in table.to_pylist())
+    return NgramIndex((Item(*(row[name] for name in columns)) for row in rows), n, normalise)
+
+
+def text_batches(
+    file: pq.ParquetFile,
+    columns: list[str] | None = None,
+    groups: Iterable[int] | None = None,
+    most_rows: int = BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these row `groups` (None: all) in order, in batches of a few megabytes of text,
+    or of one row, and of `most_rows` at most."""
+    for number in range(file.num_row_groups) if groups is None else groups:
+        group = file.metadata.row_group(number)
+        chunks = map(group.column, range(group.num_columns))
+        wanted = [c for c in chunks if columns is None or c.path_in_schema in columns]
+        size = sum(chunk.total_uncompressed_size for chunk in wanted)
+        rows = min(most_rows, max(1, group.num_rows * BATCH_BYTES // max(size, 1)))
+        yield from file.iter_batches(rows, [number], columns, use_threads=False)
+
+
+def decide_part(
+    part: TablePart,
+    folder: Path,
+    *,
+    source: Path,
+    items: Path,
+    digest: str,
+    rule: DecontaminateSettings,
+) -> None:
+    """Write the hits of a part and, as (number of the row in the table, reason), which rows go.
+
+    Raises ValueError for a prompt that is no text.
+    """
+    index = benchmark_index(items, digest, rule.n, rule.normalize)
+    reasons: list[tuple[int, str]] = []
+    before = part.before
+    with ArrowWriter(folder / "hits.parquet", HITS) as hits, pq.ParquetFile(source) as file:
+        overlaps = Overlaps(index, rule.min_coverage, hits)
+        for batch in text_batches(file, ["id", "source", "prompt"], range(part.first, part.last)):
+            numbers = pa.array(range(before + 1, before + len(batch) + 1), pa.int64())
+            told = [numbers, *(batch.column(name) for name in ("id", "source", "prompt"))]
+            gone, unreadable = overlaps.decide(pa.record_batch(told, names=list(ROW)))
+            if batch.column("prompt").null_count or unreadable:
+                raise ValueError(f"{source}, rows {numbers[0]} to {numbers[-1]}: prompt is no text")
+            reasons += [(before + row, reason) for row, reason in gone.items()]
+            before += len(batch)
+    (folder / REASONS).write_bytes(orjson.dumps(reasons))

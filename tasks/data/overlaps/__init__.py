@@ -1,1 +1,0 @@
-"""Word n-grams shared with benchmarks."""

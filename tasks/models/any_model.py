@@ -1,0 +1,206 @@
+"""What `klear eval` does beyond the stage `evaluate`: any model, and benchmarks from any file.
+
+Both parts are stages: a benchmark is collected once, and the scores lie in the store beside those
+of a run, with their page.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from configs.settings.engines import EngineSettings
+from configs.settings.evaluation import Evaluation
+from configs.settings.sources import CollectSettings, Source, catalogue
+from eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
+from eval.benchmarks.metrics import upper_bound_of_zero
+from eval.records import Problem
+from eval.row_files import read_rows
+from eval.tables import read_table
+from tasks.data.collect import collect
+from tasks.data.sources import why_not
+from tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent
+from tasks.report.page import Page, environment, fence
+from tasks.report.results import Evaluation as Scores
+from tasks.report.scores import TITLES, leaderboard
+from tasks.stage.stage import Metrics, stage
+from tasks.store.store import Artifact, content_digest, scan
+
+PAGE = "leaderboard.html"
+PROMPTS = ("problem", "question", "prompt", "question_content", "query")
+ANSWERS = ("answer", "expected_answer", "final_answer", "gt", "gold", "target")
+BOXED = ("solution", "reference_solution", "response")
+TESTS = ("tests", "private_test_cases", "input_output", "test_cases", "test")
+DATES = ("date", "contest_date")
+OF_THE_HUB = ("dataset", "revision", "config", "split", "data_files", "answer_field")
+SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+COLUMNS = ("benchmark", "k", "avg@k", "over problems", "over samples", "pass@k", "maj@k",
+           "problems", "cut", "tokens", "unscored")  # fmt: skip
+benchmark = collect.named("benchmark")
+
+
+@stage(version=GRADER_VERSION, reads=lambda settings: map(Path, settings.files.values()))
+def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
+    """avg@k of any model on benchmarks that were collected or lie in files.
+
+    Writes what `evaluate` writes, and leaderboard.html where the paper has a score beside it.
+    """
+    found = [p for a in collected for p in read_table(a.file("kept.parquet"), Problem)]
+    for name, file in settings.files.items():
+        found += problems_of_file(Path(file), name) or ()
+    chosen: dict[str, list[Problem]] = {p.source: [] for p in found}
+    for problem in found:
+        if problem.judgeable and len(chosen[problem.source]) != settings.limit:
+            chosen[problem.source].append(problem)
+    for name, problems in chosen.items():
+        if not problems:
+            raise ValueError(f"{name}: none of its problems has an answer or tests")
+    subject = Subject(settings.engine, settings.model, settings.checkpoint, settings.template)
+    everything = [p for problems in chosen.values() for p in problems]
+    results, speed = run_benchmarks(out, subject, everything, settings.evaluate)
+    if {r.name for r in results} & set(TITLES):
+        scores = Scores(subject.model, tuple(results))
+        table = leaderboard([(subject.model, scores)], "above the paper's")
+        body = f"{table}\n\nProtocol:\n\n{fence(results_text(results, {}))}\n"
+        page = Page("Leaderboard", f"{subject.model} beside Table 1 of the paper", "", body)
+        (out / PAGE).write_text(page.html(), encoding="utf-8")
+    costs = spent(settings.engine.runtime, [out])
+    return {**metrics_of(results), **costs, **({"tokens_per_second": speed} if speed else {})}
+
+
+def identified(evaluation: Evaluation) -> Evaluation:
+    """With the model named by what it holds: a folder by its bytes, a hub model by its commit."""
+    engine = evaluation.engine
+    folder = Path(engine.model)
+    if engine.kind == "openai":
+        where = f"at {urlsplit(engine.base_url).netloc}"
+        found = {"model": engine.model, "checkpoint": where, "template": "of the endpoint"}
+    elif folder.is_dir():
+        name = folder.parent.name if folder.name == "checkpoint" else folder.name
+        digest = content_digest(scan(folder))[:16]
+        found = {"model": name, "checkpoint": digest, "template": template_hash(folder)}
+    else:  # the engine fetches the weights
+        folder = _small_files(engine)
+        pinned = engine.model_copy(update={"revision": folder.name})
+        found = {"engine": pinned, "model": engine.model, "checkpoint": folder.name}
+        found["template"] = template_hash(folder)
+    return evaluation.model_copy(update=found)
+
+
+def _small_files(engine: EngineSettings) -> Path:
+    """A hub model's folder, which is named by the commit, without the weights."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(
+            snapshot_download(engine.model, revision=engine.revision, allow_patterns=SMALL_FILES)
+        )
+    except Exception as error:  # the hub raises its own kinds: not found, gated, no network
+        model = f"{engine.model} (revision {engine.revision})"
+        raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
+
+
+def settings_to_collect(name: str, file: Path | None) -> CollectSettings:
+    """One benchmark from a file of any rows, or from the hub."""
+    source = source_of_file(name, file) if file else Source(use=name)
+    return CollectSettings(root="/", sources=(source,))
+
+
+def source_of_file(name: str, file: Path) -> Source:
+    """A Source for a local file: fields as the catalogue says, where the first row has them.
+
+    Raises ValueError that names the fields when none can be a prompt, an answer or tests.
+    """
+    row = _first_row(file)
+
+    def one_of(names: Sequence[str], what: str) -> str:
+        for field in names:
+            if row.get(field) not in (None, ""):
+                return field
+        raise ValueError(
+            f"{file}: no field holds {what} ({', '.join(names)}); the rows have: {', '.join(row)}"
+        )
+
+    entry = {k: v for k, v in catalogue().get(name, {}).items() if _fits(k, v, row)}
+    fields: dict[str, Any] = {k: v for k, v in entry.items() if k not in OF_THE_HUB}
+    fields |= {"name": name, "kind": "files", "files": [str(file.absolute())]}
+    if "prompt_parts" not in entry:
+        fields["prompt_field"] = str(entry.get("prompt_field") or one_of(PROMPTS, "a problem"))
+    if date := entry.get("date_field") or next((d for d in DATES if d in row), ""):
+        fields["date_field"] = date
+    if entry.get("domain", _domain(row)) == "code":
+        tests = entry.get("tests_field") or one_of(TESTS, "tests")
+        fields |= {"domain": "code", "tests_field": tests}
+        if "fn_name_field" not in entry and row.get("entry_point"):
+            fields["fn_name_field"] = "entry_point"
+    elif (answer := next((a for a in ANSWERS if a in row), None)) is not None:
+        fields["answer_field"] = answer
+    else:
+        fields |= {"answer_field": one_of(BOXED, "an answer"), "answer_in_box": True}
+    return Source.model_validate(fields)
+
+
+def _fits(key: str, value: Any, row: dict[str, Any]) -> bool:
+    """Whether what the catalogue says about a field is true of this file."""
+    if key == "prompt_parts":
+        return value[0]["field"] in row
+    if not key.endswith("_field"):
+        return True
+    return all(part.partition(".")[0] in row for part in str(value).split("+") if part)
+
+
+def _domain(row: dict[str, Any]) -> str:
+    if row.get("domain") in ("math", "code"):
+        return str(row["domain"])
+    answered = any(row.get(f) not in (None, "") for f in (*ANSWERS, *BOXED))
+    return "code" if not answered and any(t in row for t in TESTS) else "math"
+
+
+def _first_row(file: Path) -> dict[str, Any]:
+    for row in read_rows(file):
+        if row.value is None:
+            raise ValueError(f"{file} row {row.number}: {row.error}")
+        return row.value
+    raise ValueError(f"{file} holds no rows")
+
+
+def problems_of_file(file: Path, name: str) -> list[Problem] | None:
+    """The problems of a file that already holds Problems (a stage's kept.parquet, say), under the
+    source `name`; None when it holds rows of another kind."""
+    try:
+        if file.suffix == ".parquet":
+            rows = list(read_table(file, Problem))
+        else:
+            rows = [Problem.model_validate(row.value) for row in read_rows(file)]
+    except (KeyError, ValueError):  # a ValidationError is a ValueError
+        return None
+    return [problem.model_copy(update={"source": name}) for problem in rows]
+
+
+def results_text(results: Sequence[BenchmarkResult], costs: Mapping[str, float]) -> str:
+    """One row a benchmark, shares in percent with 95 % intervals; then all that makes the rows
+    repeatable: protocol, windows, overlaps; and costs."""
+    rows = [COLUMNS, *map(_row, results)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in rows
+    ]
+    zeros = {r.name: 100 * upper_bound_of_zero(r.problems) for r in results if r.avg == 0}
+    plain = environment().overlay(autoescape=False, finalize=lambda v: "off" if v is None else v)
+    protocol = plain.get_template("evaluation.txt").render(
+        s=results[0].statement, results=results, zeros=zeros, costs=costs
+    )
+    return "\n".join([*lines, "", protocol.rstrip()])
+
+
+def _row(r: BenchmarkResult) -> tuple[str, ...]:
+    def percent(*shares: float | None) -> str:
+        known = [f"{100 * share:.1f}" for share in shares if share is not None]
+        return f"[{', '.join(known)}]" if len(known) > 1 else "".join(known)
+
+    shares = ((r.avg,), (r.ci_low, r.ci_high), (r.sample_low, r.sample_high), (r.pass_at_k,),
+              (r.majority_at_k,))  # fmt: skip
+    cut, tokens = f"{100 * r.truncation_rate:.1f} %", f"{r.mean_tokens:,.0f}"
+    counts = (str(r.problems), cut, tokens, str(r.samples_unscored))
+    return (r.name, str(r.k), *(percent(*share) for share in shares), *counts)

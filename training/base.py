@@ -1,0 +1,156 @@
+"""The base model: a pretrained one, or (tiny profile) a small Qwen3 created from a seed."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from configs.settings.training import BaseModelSettings
+from eval.records import Example
+from eval.tables import read_table
+from training import render
+from training.checkpoints import NO_CODE, WEIGHTS, public_name, read_lineage, save_model, step_of
+from training.launch.jobs import BaseJob
+from training.layout import CHECKPOINT
+from training.render import TURN_END, TURN_START, end_of_turn
+
+PAD, END_OF_TEXT = "<|pad|>", "<|endoftext|>"
+THINK_TAGS = [render.THINK_OPEN, render.THINK_CLOSE]
+CORPUS_EXAMPLES = 6_000
+_PIECES = Regex(r"\d{1,2}|[+*/%()=<>-]|, |\n|[^\d+*/%()=<>\n,-]+|,")  # numbers stay short
+
+
+def create_base(job: BaseJob) -> dict[str, float]:
+    """Write `job.out/checkpoint`: weights, tokenizer with chat template, generation config."""
+    s, lineage = job.settings, []
+    if s.kind == "random":
+        assert job.examples is not None, "the stage gives the corpus of the tokenizer"
+        texts = corpus(read_table(job.examples, Example), job.seed)
+        tokenizer = small_tokenizer(texts, s.vocabulary)
+        model = small_model(s, tokenizer, job.seed)
+        start = f"random weights, seed {job.seed}"
+    else:
+        # the commit that the revision of a hub model means now; a local folder has none
+        config = AutoConfig.from_pretrained(s.model, revision=s.revision, **NO_CODE)
+        commit = getattr(config, "_commit_hash", None) or s.revision
+        tokenizer = AutoTokenizer.from_pretrained(s.model, revision=commit, **NO_CODE)
+        model = AutoModelForCausalLM.from_pretrained(
+            s.model, revision=commit, dtype="auto", **WEIGHTS
+        )
+        prepare_for_chat(model, tokenizer)
+        widen(model, s.positions)
+        start = f"{s.model}@{commit}"
+        if Path(s.model).is_dir():  # a model of ours that is taken up again keeps its history
+            start, lineage = public_name(s.model), read_lineage(s.model)
+    render.check_tokenizer(tokenizer)
+    lineage.append(step_of("base", start, job.seed, s))
+    save_model(model, tokenizer, job.out / CHECKPOINT, lineage)
+    return {"parameters": float(model.num_parameters()), "vocabulary": float(len(tokenizer))}
+
+
+def corpus(examples: Iterable[Example], seed: int) -> list[str]:
+    """At most `CORPUS_EXAMPLES` chats (roles, prompt, answer), drawn with `seed`, domains alike."""
+    by_domain: dict[str, list[str]] = {}
+    for e in examples:
+        by_domain.setdefault(e.domain, []).append(f"user\n{e.prompt}\nassistant\n{e.response}")
+    rng, share = random.Random(seed), CORPUS_EXAMPLES // max(1, len(by_domain))
+    drawn = (rng.sample(t, min(share, len(t))) for _, t in sorted(by_domain.items()))
+    return [text for texts in drawn for text in texts]
+
+
+def small_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over numbers of two digits, operators and words: no text is unknown."""
+    bpe = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(_PIECES, "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])  # type: ignore[assignment]
+    bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - len(THINK_TAGS),
+        special_tokens=[PAD, END_OF_TEXT, TURN_START, TURN_END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    bpe.add_tokens(THINK_TAGS)  # plain tokens, as Qwen3: decoding keeps them
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        pad_token=PAD,
+        eos_token=TURN_END,
+        additional_special_tokens=[END_OF_TEXT, TURN_START],
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = render.CHAT_TEMPLATE
+    return tokenizer
+
+
+def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: int):
+    """A Qwen3 of about a million parameters, fp32, initialised from `seed`."""
+    end, pad = end_of_turn(tokenizer), tokenizer.pad_token_id
+    config = Qwen3Config(
+        vocab_size=-(-len(tokenizer) // 16) * 16,
+        hidden_size=s.hidden,
+        intermediate_size=s.mlp,
+        num_hidden_layers=s.layers,
+        num_attention_heads=s.heads,
+        num_key_value_heads=s.kv_heads,
+        head_dim=s.head_dim,
+        max_position_embeddings=s.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        tie_word_embeddings=True,
+        initializer_range=s.initializer_range,
+        pad_token_id=pad,  # type: ignore[arg-type]
+        eos_token_id=end,
+        bos_token_id=None,
+    )
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
+    return model
+
+
+def prepare_for_chat(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give a pretrained base model a chat template and an end-of-turn token that stops it."""
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = render.CHAT_TEMPLATE
+    vocabulary = tokenizer.get_vocab()
+    missing = [t for t in (TURN_START, TURN_END) if t not in vocabulary]
+    if missing:
+        raise ValueError(
+            f"the tokenizer of {model.name_or_path} lacks {missing}; use a model that has them, as "
+            "Qwen3-8B-Base"
+        )
+    stops = [vocabulary[TURN_END], tokenizer.eos_token_id]
+    tokenizer.eos_token = TURN_END
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = END_OF_TEXT
+    config = model.generation_config or GenerationConfig()
+    config.eos_token_id = list(dict.fromkeys(i for i in stops if isinstance(i, int)))
+    config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config = config
+
+
+def widen(model: PreTrainedModel, positions: int | None) -> None:
+    """Let the model place `positions` tokens; None leaves it as it is. Raises ValueError for fewer
+    than it was published with."""
+    if positions is None:
+        return
+    own = getattr(model.config, "max_position_embeddings", None) or 0
+    if positions < own:
+        raise ValueError(
+            f"base.positions={positions:,}: {model.name_or_path} has {own:,} already; leave it out"
+        )
+    model.config.max_position_embeddings = positions

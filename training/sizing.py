@@ -1,0 +1,405 @@
+"""Can the stages of a profile run on the machines of its topology: do the numbers divide, does the
+memory suffice? With the arithmetic, before anything is launched; needs no torch and no download.
+
+N parameters, W training processes (one a GPU), T tokens of a micro-batch, h hidden size, f MLP
+size, L layers, H query and KV key-value heads of d, V words. Sources: the mixed-precision state of
+ZeRO (Rajbhandari et al. 2020, §3.1); gradient checkpointing (Chen et al. 2016); saved tensors of a
+layer counted in transformers' Qwen3 (tests/training/test_sizing.py counts them again).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from configs.settings.engines import EngineRuntime
+from configs.settings.pipeline import STAGES, Pipeline
+from configs.settings.topology import Topology, launch_of
+from configs.settings.training import NO_SERVER, BaseModelSettings, RLSettings, SFTSettings
+from training.packing import rl_schedule
+
+GIB = 1024**3
+BF16, FP32 = 2, 4
+HEAD_TILE = 4_096 * 32_768
+"""Logits that the fused head holds at a time: tokens × words of TRL's chunked kernel."""
+# Allowances; vLLM measures its own.
+CUDA_CONTEXT = GIB  # CUDA, NCCL buffers and allocator slack of a training process
+VLLM_WORKSPACE = 2 * GIB  # activations and CUDA graphs
+VLLM_ASLEEP = GIB  # beside a colocated trainer
+PROMPT_TOKENS = 4_096  # before an answer, where nothing says how long prompts are
+SAMPLERS = ("distill", "rate", "sample", "agreement")
+UNKNOWN = "the sizes of {} are not known here: its memory is not checked"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A dense decoder of the Qwen3 architecture: grouped-query attention with q/k norms, SwiGLU."""
+
+    layers: int
+    hidden: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied: bool
+    """The output head is the embedding."""
+
+    @property
+    def layer_parameters(self) -> int:
+        """q and o: h·H·d each; k and v: h·KV·d each; gate, up, down: h·f each; 2 norms of h, 2 of
+        d. Qwen3-8B: 192,946,432."""
+        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        norms = 2 * self.hidden + 2 * self.head_dim
+        return attention + 3 * self.hidden * self.mlp + norms
+
+    @property
+    def outer_parameters(self) -> int:
+        """Embedding and head, V·h each (once where they are tied), and the last norm."""
+        return (1 if self.tied else 2) * self.vocabulary * self.hidden + self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters. Qwen3-8B: 36 · 192,946,432 + 1,244,663,808 = 8,190,735,360."""
+        return self.layers * self.layer_parameters + self.outer_parameters
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Of the linear layers inside the decoder (what Muon trains), without norms."""
+        return self.layers * (self.layer_parameters - 2 * self.hidden - 2 * self.head_dim)
+
+    def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
+        """Keys and values of one token on one GPU in bf16: 2 · L · KV · d · 2, the heads shared by
+        `tensor_parallel` GPUs (at least one each). Qwen3-8B: 2·36·8·128·2 = 147,456."""
+        heads = -(-self.kv_heads // tensor_parallel)
+        return 2 * self.layers * heads * self.head_dim * BF16
+
+
+KNOWN = {  # config.json of Qwen/Qwen3-*, the same for the -Base models
+    f"Qwen/Qwen3-{name}": ModelFacts(layers, hidden, mlp, heads, 8, 128, 151_936, tied)
+    for name, layers, hidden, mlp, heads, tied in (
+        ("0.6B", 28, 1024, 3072, 16, True),
+        ("1.7B", 28, 2048, 6144, 16, True),
+        ("4B", 36, 2560, 9728, 32, True),
+        ("8B", 36, 4096, 12288, 32, False),
+        ("14B", 40, 5120, 17408, 40, False),
+        ("32B", 64, 5120, 25600, 64, False),
+    )
+}
+
+
+def facts_of_model(model: str) -> ModelFacts | None:
+    """Of a hub id or a local folder; None where neither the name nor a config.json tells."""
+    if known := KNOWN.get(model.removesuffix("-Base")):
+        return known
+    try:
+        config = json.loads((Path(model).expanduser() / "config.json").read_text())
+        heads, hidden = config["num_attention_heads"], config["hidden_size"]
+        return ModelFacts(
+            layers=config["num_hidden_layers"],
+            hidden=hidden,
+            mlp=config["intermediate_size"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or hidden // heads,
+            vocabulary=config["vocab_size"],
+            tied=bool(config.get("tie_word_embeddings")),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def facts_of_base(s: BaseModelSettings) -> ModelFacts | None:
+    """Of the model that training starts from."""
+    if s.kind == "pretrained":
+        return facts_of_model(s.model)
+    vocabulary = -(-s.vocabulary // 16) * 16  # as training.base pads it
+    return ModelFacts(
+        s.layers, s.hidden, s.mlp, s.heads, s.kv_heads, s.head_dim, vocabulary, tied=True
+    )
+
+
+def gib(size: float) -> str:
+    return f"{size / GIB:.1f}"
+
+
+def state_bytes(
+    facts: ModelFacts, world: int = 1, *, sharded: bool = True, muon: bool = False
+) -> dict[str, int]:
+    """What AdamW keeps from step to step: fp32 weights 4·N, gradients 4·N and two states of every
+    parameter 8·N, each divided by W under FSDP2; Muon has one state of a layer's matrices. DDP has
+    all of it on each GPU, and buckets of gradients beside them (`gradient_as_bucket_view=False`,
+    which accelerate leaves as it is). Qwen3-8B on 32 GPUs: 4.1e9."""
+    whole, share = FP32 * facts.parameters, world if sharded else 1
+    saved = FP32 * facts.matrix_parameters if muon else 0
+    state = {"weights": whole, "gradients": whole, "optimizer": 2 * whole - saved}
+    parts = {name: -(-size // share) for name, size in state.items()}
+    return parts if share == world else {**parts, "DDP buckets": whole}
+
+
+def checkpoint_bytes(facts: ModelFacts, tokens: int, bytes_each: int = BF16) -> int:
+    """Gradient checkpointing keeps the input of every layer: L·T·h·bytes. Qwen3-8B at 36,864
+    tokens in bf16: 36 · 36,864 · 4,096 · 2 = 10.9e9."""
+    return facts.layers * tokens * facts.hidden * bytes_each
+
+
+def layer_bytes(facts: ModelFacts, tokens: int) -> int:
+    """What one layer saves for its backward pass in bf16 with sdpa or flash attention, per token:
+    16·h (norms, residuals) + 8·f (gate, its activation, up, product) + (10·d + 8)·H +
+    (10·d + 4)·KV (projections, their norms and rotations, softmax sums) + 8."""
+    d = facts.head_dim
+    heads = (10 * d + 8) * facts.heads + (10 * d + 4) * facts.kv_heads
+    return tokens * (16 * facts.hidden + 8 * facts.mlp + heads + 8)
+
+
+def head_bytes(facts: ModelFacts, tokens: int) -> int:
+    """The fused head: two fp32 tiles of logits, fp32 gradients of the hidden states (4·T·h) and of
+    the head's weights (4·V·h). Full logits would be 4·T·V twice: 44.8e9 at 36,864 tokens."""
+    tile = min(HEAD_TILE, tokens * facts.vocabulary)
+    return 2 * FP32 * tile + FP32 * facts.hidden * (tokens + facts.vocabulary)
+
+
+def activation_bytes(
+    facts: ModelFacts, tokens: int, *, checkpointing: bool = True, residual_bytes: int = BF16
+) -> dict[str, int]:
+    """The parts that grow with the micro-batch. Layers and head are not at work at once: the
+    larger of the two counts. Without checkpointing every layer keeps what it saves. In a layer's
+    backward pass gradients of three MLP tensors and two residuals are alive, T·(6·f + 4·h)."""
+    layer, head = layer_bytes(facts, tokens), head_bytes(facts, tokens)
+    backward = tokens * (6 * facts.mlp + 4 * facts.hidden)
+    if checkpointing:
+        kept = checkpoint_bytes(facts, tokens, residual_bytes)
+        return {"checkpoints": kept, "one layer or head": max(layer + backward, head)}
+    return {"saved tensors": facts.layers * layer, "head": head + backward}
+
+
+class DoesNotFit(ValueError):
+    """The topology cannot run the profile; one line a problem, each with what to change."""
+
+
+@dataclass
+class Fit:
+    """One stage on its GPUs: the arithmetic, and what is wrong with it."""
+
+    stage: str
+    lines: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __hash__(self) -> int:
+        return hash(self.stage)
+
+    def refuse_if(self, wrong: object, problem: str) -> None:
+        if wrong:
+            self.problems.append(problem)
+
+    def sum_up(self, what: str, parts: Mapping[str, int], limit: int) -> str:
+        """A line with the sum of named parts of a GPU's memory; the sum where it is too much."""
+        terms = " + ".join(f"{name} {gib(size)}" for name, size in parts.items())
+        total = sum(parts.values())
+        text = f"{terms} = {gib(total)} {'≤' if total <= limit else '>'} {gib(limit)} GiB"
+        self.lines.append(f"{what}: {text}")
+        return text if total > limit else ""
+
+
+def check(p: Pipeline) -> list[Fit]:
+    """Every stage of `p` on GPUs, if the topology names some, and RL that lacks its server."""
+    fits = {fit.stage: fit for fit in _fits(p)} if p.topology.gpus else {}
+    for stage, s in {"rl_math": p.rl_math, "rl_code": p.rl_code}.items():
+        if s.engine == "vllm_server" and not s.runtime.vllm_server_url:
+            fits.setdefault(stage, Fit(stage)).problems.append(NO_SERVER)
+    return [fit for fit in fits.values() if fit.stage not in p.stages_left_out]
+
+
+def refuse(p: Pipeline, until: str = "") -> None:
+    """Raise DoesNotFit when a stage up to `until` (empty: all) cannot run on the topology."""
+
+    def place(stage: str) -> int:
+        return STAGES.index("evaluate_base" if stage == "evaluate" else stage)
+
+    fits = [f for f in check(p) if not until or place(f.stage) <= place(until)]
+    if problems := [f"{fit.stage}: {problem}" for fit in fits for problem in fit.problems]:
+        raise DoesNotFit("\n".join(problems))
+
+
+def _fits(p: Pipeline) -> Iterator[Fit]:
+    t, base = p.topology, facts_of_base(p.base)
+    for stage in SAMPLERS:
+        s, fit = getattr(p, stage), Fit(stage)
+        if s is None or s.engine.kind != "vllm":
+            continue
+        if facts := facts_of_model(s.engine.model):
+            name, runtime = f"{stage}.engine.runtime", s.engine.runtime
+            _generation(fit, name, facts, runtime, s.sampling.max_tokens + PROMPT_TOKENS, t)
+        else:
+            fit.lines.append(UNKNOWN.format(s.engine.model))
+        yield fit
+    if base is None:
+        yield Fit("base", [UNKNOWN.format(p.base.model)])
+        return
+    yield _sft(base, p.sft, t)
+    for stage in ("rl_math", "rl_code"):
+        yield _rl(stage, base, getattr(p, stage), t)
+    if p.evaluate.engine == "vllm":
+        fit, longest = Fit("evaluate"), p.evaluate.sampling.max_tokens + PROMPT_TOKENS
+        _generation(fit, "evaluate.engine_runtime", base, p.evaluate.engine_runtime, longest, t)
+        yield fit
+
+
+def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
+    fit, world = Fit("sft"), t.gpus
+    rows = max(1, round(s.batch_tokens / s.max_length))
+    fit.lines.append(
+        f"{s.batch_tokens:,} tokens a step = {rows} × {s.max_length:,} over {world} GPUs = "
+        f"{rows / world:g} rows of {s.max_length:,} each"
+    )
+    near = [n * world * s.max_length for n in (rows // world, rows // world + 1) if n]
+    fit.refuse_if(
+        rows % world,
+        f"{rows} rows a step are no multiple of {world} GPUs, so some would wait: set "
+        f"sft.batch_tokens={' or '.join(map(str, near))}, or name fewer GPUs",
+    )
+    fit.refuse_if(
+        s.optimizer == "muon" and t.sharding != "none" and world > 1,
+        "optimizer=muon needs whole matrices: set topology.sharding=none, or adamw",
+    )
+    _training(fit, facts, s, t, world, s.max_length, s.batch_tokens / world)
+    return fit
+
+
+def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
+    fit, world = Fit(stage), t.rl_gpus or t.gpus
+    try:
+        units = rl_schedule(s, world)
+        fit.lines.append(
+            f"{s.mini_batch_prompts} prompts × {s.rollouts_per_prompt} / {world} GPUs = "
+            f"{units['per_device_train_batch_size'] // s.oversampling} answers an update each, "
+            f"{units['steps_per_generation']} updates a step"
+        )
+        launch_of(t, "rl")
+    except ValueError as error:
+        most = max(n for n in range(1, t.gpus + 1) if s.mini_batch_prompts % n == 0)
+        shared = f"{s.mini_batch_prompts} prompts a mini-batch cannot be shared by {world} GPUs"
+        indivisible = s.mini_batch_prompts % world != 0
+        fit.problems.append(f"{shared}: set topology.rl_gpus={most}" if indivisible else str(error))
+    longest = s.max_prompt_tokens + s.max_tokens
+    at_once = s.mini_batch_prompts * s.rollouts_per_prompt / world * longest
+    _training(fit, facts, s, t, world, longest, at_once)
+    if s.engine == "vllm_colocate":
+        _beside_the_trainer(fit, facts, s, t, world)
+        runtime = s.engine_runtime.model_copy(update={"max_model_len": None})  # not asked for
+        _generation(fit, f"{stage}.engine_runtime", facts, runtime, longest, t)
+    return fit
+
+
+def _training(
+    fit: Fit,
+    facts: ModelFacts,
+    s: SFTSettings | RLSettings,
+    t: Topology,
+    world: int,
+    longest: int,
+    tokens_a_step: float,
+) -> None:
+    """The sum of what training keeps on a GPU while a micro-batch is trained on.
+
+    With LoRA the frozen weights are bf16 and whole on each GPU; the adapters are not counted.
+    Under FSDP2 two layers are gathered in bf16 (one in use, one fetched ahead) with one layer's
+    gradients, and embedding and head with theirs; and where a step has several micro-batches,
+    gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
+    """
+    lora, r = s.lora is not None, s.runtime
+    tokens = max(r.micro_batch_tokens, longest)
+    sharded = t.sharding != "none" and world > 1 and not lora
+    if lora:
+        parts = {"frozen weights": BF16 * facts.parameters}
+    else:
+        gathered = BF16 * (3 * facts.layer_parameters + 2 * facts.outer_parameters)
+        copies = gathered if sharded else BF16 * facts.parameters
+        muon = isinstance(s, SFTSettings) and s.optimizer == "muon"
+        state = state_bytes(facts, world, sharded=sharded, muon=muon)
+        parts = {**state, "bf16 copies": copies}
+    residual_bytes = BF16 if sharded or lora else FP32
+    checkpointing = r.gradient_checkpointing
+    parts |= activation_bytes(
+        facts, tokens, checkpointing=checkpointing, residual_bytes=residual_bytes
+    )
+    parts["CUDA"] = CUDA_CONTEXT
+    if sharded and tokens_a_step > tokens:
+        parts["unreduced gradients"] = FP32 * facts.parameters
+    if isinstance(s, RLSettings) and s.engine == "vllm_colocate":
+        parts["vLLM asleep"] = VLLM_ASLEEP
+    too_much = fit.sum_up(f"training, {tokens:,} tokens at once", parts, _limit(t))
+    fit.refuse_if(
+        lora and world > 1 and t.sharding != "none",
+        "lora trains under DDP: set topology.sharding=none, or lora to null",
+    )
+    cures = {
+        f"{fit.stage}.runtime.gradient_checkpointing=true": not r.gradient_checkpointing,
+        f"{fit.stage}.runtime.micro_batch_tokens={longest}": r.micro_batch_tokens > longest,
+        "topology.sharding=full": t.sharding == "none" and t.gpus > 1,
+    }
+    names = " and ".join(name for name, helps in cures.items() if helps)
+    cure = f": set {names}" if names else "; name more or larger GPUs"
+    fit.refuse_if(too_much, f"does not fit: {too_much}{cure}")
+
+
+def _beside_the_trainer(
+    fit: Fit, facts: ModelFacts, s: RLSettings, t: Topology, world: int
+) -> None:
+    """vLLM on the trainer's GPUs: it wakes up while the state of the training stays."""
+    name, runtime, limit = f"{fit.stage}.engine_runtime", s.engine_runtime, _limit(t)
+    fit.refuse_if(
+        world % runtime.tensor_parallel,
+        f"{world} training GPUs are no multiple of {name}.tensor_parallel="
+        f"{runtime.tensor_parallel}, which share one vLLM",
+    )
+    parts = {
+        "training state": sum(state_bytes(facts, world, sharded=t.sharding != "none").values()),
+        "weights in transfer": FP32 * facts.vocabulary * facts.hidden,
+        "CUDA": CUDA_CONTEXT,
+    }
+    most = int((limit - sum(parts.values())) / limit * 20) / 20
+    lower = f"set {name}.gpu_memory_utilization={most:g} or less"
+    cure = lower if most > 0 else "train on more GPUs, or take engine=vllm_server"
+    parts["vLLM"] = int(limit * runtime.gpu_memory_utilization)
+    too_much = fit.sum_up("generating beside the trainer", parts, limit)
+    fit.refuse_if(too_much, f"trainer and vLLM do not fit on one GPU together: {too_much}; {cure}")
+
+
+def _generation(
+    fit: Fit, name: str, facts: ModelFacts, r: EngineRuntime, context: int, t: Topology
+) -> None:
+    """vLLM has its share of the memory, less bf16 weights over tensor parallel GPUs and its
+    workspace, for keys and values: does one answer of full length have room?"""
+    tp, used = r.tensor_parallel, r.tensor_parallel * r.data_parallel
+    fit.refuse_if(
+        used > t.gpus_per_node,
+        f"{name}: tensor × data parallel = {tp} × {r.data_parallel} = {used} GPUs, and a node has "
+        f"{t.gpus_per_node}",
+    )
+    good = max(n for n in range(1, tp + 1) if facts.heads % n == 0)
+    fit.refuse_if(
+        good < tp,
+        f"{name}: {facts.heads} attention heads are no multiple of tensor_parallel={tp}; {good} "
+        "would divide",
+    )
+    context = r.max_model_len or context
+    weights, token = BF16 * facts.parameters // tp, facts.kv_bytes_per_token(tp)
+    room = int(_limit(t) * r.gpu_memory_utilization) - weights - VLLM_WORKSPACE
+    fitting = max(0, room) // (token * context)
+    line = (
+        f"vLLM: {r.gpu_memory_utilization:g} × {gib(_limit(t))} - weights {gib(weights)} - "
+        f"workspace {gib(VLLM_WORKSPACE)} = {gib(room)} GiB for keys and values; {token:,} B × "
+        f"{context:,} tokens = {gib(token * context)} GiB an answer: {fitting} such answers at once"
+    )
+    fit.lines.append(line)
+    fit.refuse_if(
+        not fitting,
+        f"no answer fits ({line}): raise {name}.tensor_parallel or gpu_memory_utilization, or ask "
+        "for shorter answers",
+    )
+
+
+def _limit(t: Topology) -> int:
+    """Bytes of one GPU."""
+    return int(t.card.memory_gib * GIB)

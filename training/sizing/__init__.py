@@ -1,1 +1,0 @@
-"""What fits on which GPUs."""

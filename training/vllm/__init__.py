@@ -1,1 +1,0 @@
-"""vLLM as the sampler of RL."""
