@@ -113,8 +113,6 @@ class Planner:
                 says_how = how & {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
                 if says_how or (name in unsaid and name not in old):
                     continue
-                if name not in wanted and not _is_setting(settings, parts):
-                    continue
                 if old.get(name) != wanted.get(name):
                     found.append(f"{name}: {_short(old.get(name))} → {_short(wanted.get(name))}")
             for before, now in zip(manifest.inputs, inputs, strict=False):
@@ -166,17 +164,6 @@ def _marked(
                 yield path
             else:
                 yield from _marked(getattr(value, name), is_marked, path)
-
-
-def _is_setting(value: object, path: Sequence[str]) -> bool:
-    """Whether what an earlier result names is one today, or an entry that is not there now."""
-    if path and isinstance(value, tuple):
-        entries = {str(getattr(e, "name", None) or i): e for i, e in enumerate(value)}
-        return path[0] not in entries or _is_setting(entries[path[0]], path[1:])
-    if path and isinstance(value, BaseModel):
-        known = path[0] in type(value).model_fields
-        return known and _is_setting(getattr(value, path[0]), path[1:])
-    return True
 
 
 def _short(value: JsonValue) -> str:

@@ -30,10 +30,10 @@ FREE = ("scripted", "recorded")
 
 @dataclass(frozen=True)
 class Work:
-    """`amount` units; tokens that are generated or trained on; and what the result will count."""
+    """`amount` rows, answers, tokens or runs; the tokens that are generated or trained on; and what
+    the result will count."""
 
     amount: float
-    unit: str
     bytes: float | None = None
     counts: Mapping[str, float] = field(default_factory=dict)
     tokens: float | None = None
@@ -96,7 +96,7 @@ def collect(s: Known) -> Work:
             counts[KEPT + source.name] = float(size)
     rows = sum(counts.values()) + (assumed * s.assume("source_rows") if assumed else 0.0)
     counts |= {UNCOUNTED: float(assumed), "kept": rows}
-    return Work(rows, "rows", rows * BYTES_PER_ROW, counts)
+    return Work(rows, rows * BYTES_PER_ROW, counts)
 
 
 def rows_kept(s: Known) -> Work:
@@ -106,7 +106,7 @@ def rows_kept(s: Known) -> Work:
     counts = {n: v * share for n, v in given.items() if n.startswith(KEPT) or n == "kept"}
     counts[UNCOUNTED] = given.get(UNCOUNTED, 0.0)
     rows = s.count(0, "kept")
-    return Work(rows, "rows", rows * share * BYTES_PER_ROW, counts)
+    return Work(rows, rows * share * BYTES_PER_ROW, counts)
 
 
 def filter_tests(s: Known) -> Work:
@@ -114,13 +114,13 @@ def filter_tests(s: Known) -> Work:
     asked = s.of_sources(s.settings.sources)
     if asked is None:
         asked = s.assume("rl_prompts") / s.assume("rl_kept")
-    return Work(s.count(0, "kept"), "rows", asked * BYTES_PER_ROW, {"kept": asked})
+    return Work(s.count(0, "kept"), asked * BYTES_PER_ROW, {"kept": asked})
 
 
 def filter_rl(s: Known) -> Work:
     rows = s.count(0, "kept")
     kept = rows * (s.mean("kept", "kept", "rejected") or s.assume("rl_kept"))
-    return Work(rows, "rows", kept * BYTES_PER_ROW, {"kept": kept})
+    return Work(rows, kept * BYTES_PER_ROW, {"kept": kept})
 
 
 def distill(s: Known) -> Work:
@@ -136,18 +136,18 @@ def distill(s: Known) -> Work:
     tokens = samples * each
     counts = {"samples": samples, "prompts": prompts, "tokens": tokens}
     asked = samples * (s.mean("prompt_tokens", "samples") or s.assumptions.prompt_tokens)
-    amount, unit = (samples, "answers") if free else (tokens, "tokens")
-    return Work(amount, unit, amount * BYTES_PER_TOKEN, counts, tokens or None, asked)
+    amount = samples if free else tokens
+    return Work(amount, amount * BYTES_PER_TOKEN, counts, tokens or None, asked)
 
 
 def judge(s: Known) -> Work:
     answers = s.count(1, "samples")
-    return Work(answers, "answers", 10 * answers)
+    return Work(answers, 10 * answers)
 
 
 def difficulty(s: Known) -> Work:
     rows = s.count(0, "kept")
-    return Work(rows, "rows", 10 * rows)
+    return Work(rows, 10 * rows)
 
 
 def select(s: Known) -> Work:
@@ -156,7 +156,7 @@ def select(s: Known) -> Work:
     kept = float(s.settings.size or answers * (s.mean("kept", "kept", "rejected") or 1.0))
     each = tokens / answers if answers else 0.0
     counts = {"kept": kept, "answer_tokens": each}
-    return Work(answers, "answers", kept * each * BYTES_PER_TOKEN, counts)
+    return Work(answers, kept * each * BYTES_PER_TOKEN, counts)
 
 
 def sft(s: Known) -> Work:
@@ -164,7 +164,7 @@ def sft(s: Known) -> Work:
     answer = s.count(1, "answer_tokens") or s.assume("answer_tokens")
     each = min(answer + s.assume("prompt_tokens"), float(s.settings.max_length))
     places = s.settings.epochs * s.count(1, "kept") * each
-    return Work(places, "tokens", s.weights(), {}, places, trained_tokens=places)
+    return Work(places, s.weights(), {}, places, trained_tokens=places)
 
 
 def rl(s: Known) -> Work:
@@ -180,7 +180,6 @@ def rl(s: Known) -> Work:
     weights, kept_before = s.weights(), s.past.metrics.get(MODELS_KEPT, 0.0) if s.past else 0.0
     return Work(
         rollouts * answer,
-        "tokens",
         weights and weights * (1 + kept) / (1 + kept_before),
         {"rollouts": rollouts, MODELS_KEPT: kept},
         rollouts * answer,
@@ -206,12 +205,12 @@ def evaluate(s: Known) -> Work:
         answers += s.count(0, MODELS_KEPT) * asked(along)
     each = s.mean("completion_tokens", "answers")
     tokens = answers * s.answer_tokens(each, settings.sampling.max_tokens)
-    return Work(tokens, "tokens", tokens * BYTES_PER_TOKEN, {}, tokens)
+    return Work(tokens, tokens * BYTES_PER_TOKEN, {}, tokens)
 
 
 def once(s: Known) -> Work:
     """Stages whose size does not depend on what they get: the base model, the report."""
-    return Work(1.0, "run", s.weights())
+    return Work(1.0, s.weights())
 
 
 def sum_of(*metrics: str) -> Callable[[PastResult], float]:

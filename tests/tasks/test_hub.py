@@ -3,13 +3,23 @@
 import json
 from pathlib import Path
 
+import httpx
 import pytest
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
+from configs.settings.engines import EngineSettings
+from configs.settings.evaluation import EvaluateSettings, Evaluation
 from configs.settings.sources import CollectSettings, Source
 from eval.records import Problem
 from eval.tables import read_table
 from tasks.data.collect import collect
 from tasks.data.sources import Piece, hub_rows, planned, resolved
+from tasks.models.any_model import identified
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -78,3 +88,55 @@ def test_a_file_that_breaks_off_is_named_with_its_row(clone):
     source = Source(name="s", kind="hub", dataset=str(clone))
     with pytest.raises(ValueError, match=r"source 's': .*clone cannot be read after row \d"):
         list(hub_rows(source, Piece(), "s"))
+
+
+def evaluation(model: str) -> Evaluation:
+    engine = EngineSettings(kind="transformers", model=model, revision="v2")
+    return Evaluation(engine=engine, evaluate=EvaluateSettings())
+
+
+def test_a_hub_model_is_named_by_the_commit_that_its_revision_stands_for(tmp_path, monkeypatch):
+    folder = tmp_path / COMMIT
+    folder.mkdir()
+    asked: list[tuple[str, str]] = []
+
+    def snapshot(name: str, *, revision: str, allow_patterns: list[str]) -> str:
+        assert not [p for p in allow_patterns if "safetensors" in p]  # the engine fetches weights
+        asked.append((name, revision))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    found = identified(evaluation("org/tiny"))
+    assert asked == [("org/tiny", "v2")]
+    assert (found.model, found.checkpoint) == ("org/tiny", COMMIT)
+    assert found.engine.revision == COMMIT
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "said"),
+    [
+        (RevisionNotFoundError, 404, "it has no such revision"),
+        (RepositoryNotFoundError, 401, "the hub has none of this name, or it is private: "
+                                       "set HF_TOKEN"),
+        (GatedRepoError, 403, "access to it is restricted: accept its terms on the hub and "
+                              "set HF_TOKEN"),
+        (HfHubHTTPError, 401, "the hub refuses the key in HF_TOKEN (HTTP 401)"),
+        (HfHubHTTPError, 500, "the hub answers HTTP 500"),
+    ],
+)  # fmt: skip
+def test_what_the_hub_does_not_give_is_one_line_that_says_why(monkeypatch, kind, status, said):
+    request = httpx.Request("GET", "http://127.0.0.1")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise kind("no\nat all", response=httpx.Response(status, request=request))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
+    with pytest.raises(ValueError, match="org/none") as model:
+        identified(evaluation("org/none"))
+    with pytest.raises(ValueError, match="source 's'") as rows:
+        resolved(Source(name="s", kind="hub", dataset="org/none", revision="v2"), "s")
+    wanted = f"org/none (revision v2) cannot be fetched from the hub: {said}"
+    assert str(model.value) == wanted
+    assert f"dataset=org/none revision=v2 split=train: {said}. Without" in str(rows.value)
+    assert "\n" not in str(rows.value)

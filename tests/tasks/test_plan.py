@@ -1,6 +1,5 @@
 """The plan says what would be reused, resumed and computed, and names the difference."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -102,17 +101,6 @@ def test_runtime_settings_are_no_difference(tmp_path):
     assert actions(planned(tmp_path, second=Knobs(how=How(workers=9))))[1] == ("reuse", "")
     both_differ = Knobs(rate=0.75, how=How(workers=9))
     assert actions(planned(tmp_path, second=both_differ))[1][1] == "rate: 0.5 → 0.75"
-
-
-def test_a_setting_that_is_none_any_more_explains_nothing(tmp_path):
-    run(tmp_path)
-    (path,) = tmp_path.glob("refine/*/manifest.json")
-    manifest = json.loads(path.read_text())
-    manifest["settings"] |= {"shingle": 5, "parts": [{"name": "a", "size": 1, "old": 1}]}
-    path.write_text(json.dumps(manifest))
-
-    changed = Knobs(rate=0.75, parts=(Part(name="a"),))
-    assert actions(planned(tmp_path, second=changed))[1][1] == "rate: 0.5 → 0.75"
 
 
 def test_a_setting_that_came_later_keeps_earlier_results_and_is_named_once_used(
