@@ -1,11 +1,13 @@
 """Collect: every kind of source becomes Problems, every bad row a reject with its place.
 
-Damaged files are in test_collect_bad_input, kills in test_collect_resume, the hub in test_hub.
+Whatever a file holds is a clear error or a counted reject; a kill in the middle changes no result.
+The hub is in test_hub.
 """
 
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,27 +15,40 @@ import pytest
 
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineSettings
-from configs.settings.sources import CollectSettings, Source
+from configs.settings.sources import CollectRuntime, CollectSettings, Source
+from eval import row_files
 from eval.records import Problem, Rejected
 from eval.tables import read_table
 from tasks.answers.distill import recorded_files
+from tasks.data import sources as module
 from tasks.data.collect import collect
+from tasks.data.sources import collected_files
 from tasks.stage.run import Run
-from tasks.store.store import Store
+from tasks.store.store import Store, content_digest, scan
 
-TESTS = {"inputs": ["1\n", "2\n"], "outputs": ["1\n", "4\n"]}
+GOOD = b'{"problem": "1+1?", "answer": "2"}\n'
+MIB = 1 << 20
 
 
-def run(
-    out: Path, *sources: Source, root: Path = Path(), seed: int = 0
-) -> tuple[list[Problem], list[Rejected], dict[str, float]]:
+def collected(out: Path, settings: CollectSettings) -> dict[str, float]:
     out.mkdir(parents=True, exist_ok=True)
-    settings = CollectSettings(root=str(root), sources=sources)
-    metrics = dict(collect.body(out, settings=settings, seed=seed))
-    kept = list(read_table(out / "kept.parquet", Problem))
-    rejected = list(read_table(out / "rejected.parquet", Rejected))
+    return dict(collect.body(out, settings=settings, seed=0))
+
+
+def run(root: Path, *sources: Source) -> tuple[list[Problem], list[Rejected], dict[str, float]]:
+    metrics = collected(root / "out", CollectSettings(root=str(root), sources=sources))
+    kept = list(read_table(root / "out" / "kept.parquet", Problem))
+    rejected = list(read_table(root / "out" / "rejected.parquet", Rejected))
     assert (len(kept), len(rejected)) == (metrics["kept"], metrics["rejected"])
     return kept, rejected, metrics
+
+
+def prompts_and_reasons(
+    root: Path, *sources: Source
+) -> tuple[list[str], list[str], dict[str, float]]:
+    """Prompts kept, reasons of rejection, metrics."""
+    kept, rejected, metrics = run(root, *sources)
+    return [p.prompt for p in kept], [r.reason for r in rejected], metrics
 
 
 def jsonl(path: Path, *rows: dict | str) -> Path:
@@ -41,10 +56,6 @@ def jsonl(path: Path, *rows: dict | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def countdown(**fields) -> Source:
-    return Source(**{"name": "cd", "kind": "generated", "family": "countdown", **fields})
 
 
 # ---------------------------------------------------------------- files
@@ -58,7 +69,7 @@ def test_rows_of_several_files_and_formats_become_problems_in_order(tmp_path):
         pa.Table.from_pylist([{"problem": "3+3?", "answer": "6"}]), tmp_path / "c.parquet"
     )
     source = Source(name="sums", files=("d/*", "c.parquet"))
-    kept, rejected, metrics = run(tmp_path / "out", source, root=tmp_path)
+    kept, rejected, metrics = run(tmp_path, source)
     assert [(p.prompt, p.answer) for p in kept] == [("1+1?", "2"), ("2+2?", "4"), ("3+3?", "6")]
     assert {p.source for p in kept} == {"sums"}
     assert rejected == []
@@ -81,7 +92,7 @@ def test_a_bad_row_is_rejected_with_file_row_field_and_reason_and_the_rest_goes_
         {"problem": "also fine", "answer": "2"},
     )
     source = Source(name="s", files=("x/bad.jsonl",))
-    kept, rejected, metrics = run(tmp_path / "out", source, root=tmp_path)
+    kept, rejected, metrics = run(tmp_path, source)
     assert [p.prompt for p in kept] == ["fine", "also fine"]
     reasons = [r.reason for r in rejected]
     assert reasons[0].startswith("x/bad.jsonl row 2: no JSON")
@@ -104,7 +115,7 @@ def test_a_missing_file_is_an_error_that_names_source_and_file(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"source 'gone', files: no file nowhere\.jsonl .*data\.root"
     ):
-        run(tmp_path / "out", Source(name="gone", files=("nowhere.jsonl",)), root=tmp_path)
+        run(tmp_path, Source(name="gone", files=("nowhere.jsonl",)))
 
 
 # ---------------------------------------------------------------- files are part of the key
@@ -113,7 +124,11 @@ def test_a_missing_file_is_an_error_that_names_source_and_file(tmp_path):
 def test_collect_is_keyed_by_the_bytes_of_its_files_and_not_by_their_times(tmp_path):
     file = jsonl(tmp_path / "r.jsonl", {"problem": "p", "answer": "1"})
     settings = CollectSettings(
-        root=str(tmp_path), sources=(Source(name="s", files=("r.jsonl",)), countdown(size=3))
+        root=str(tmp_path),
+        sources=(
+            Source(name="s", files=("r.jsonl",)),
+            Source(name="cd", kind="generated", family="countdown", size=3),
+        ),
     )
     plain = Run(store=Store(tmp_path / "store"))
     before = collect.key((), settings, plain)
@@ -130,4 +145,197 @@ def test_only_recorded_engines_read_files(tmp_path):
     assert recorded_files(SampleSettings(engine=EngineSettings(kind="scripted"))) == []
 
 
-# ---------------------------------------------------------------- real data
+# ---------------------------------------------------------------- bad input
+
+
+def source(*files: str, **fields) -> Source:
+    return Source.model_validate({"name": "s", "files": files, **fields})
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    (tmp_path / "r.jsonl").write_bytes(b"\xef\xbb\xbf" + GOOD)
+    (tmp_path / "r.json").write_bytes(b"\xef\xbb\xbf\n [" + GOOD + b"]")
+    assert prompts_and_reasons(tmp_path, source("r.jsonl", "r.json"))[:2] == (["1+1?", "1+1?"], [])
+
+
+def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_files, "LARGEST_ROW", 2 * MIB)
+    big = {"problem": "p", "answer": "1", "more": "x" * (3 * MIB)}
+    small = {"problem": "1+1?", "answer": "2", "more": ""}
+    (tmp_path / "r.jsonl").write_bytes(json.dumps(big).encode() + b"\n" + GOOD)
+    (tmp_path / "end.jsonl").write_bytes(GOOD + json.dumps(big).encode())
+    pq.write_table(pa.Table.from_pylist([small, big, small]), tmp_path / "r.parquet")
+    files = source("r.jsonl", "end.jsonl", "r.parquet", where={"more": ""})
+    kept, rejected, _ = prompts_and_reasons(tmp_path, files)
+    assert kept == ["1+1?"] * 4
+    limit = "longer than 2 MiB, the most a row may have"
+    assert rejected == [
+        f"{place}: {limit}" for place in ("r.jsonl row 1", "end.jsonl row 2", "r.parquet row 2")
+    ]
+
+
+def test_text_that_is_not_utf_8_in_a_parquet_file_is_a_reject(tmp_path):
+    texts = pa.array([b"1+1?", b"caf\xe9", b"2+2?"], pa.binary())
+    prompts = pa.Array.from_buffers(pa.string(), 3, texts.buffers())
+    table = pa.table({"problem": prompts, "answer": ["2", "2", "4"]})
+    pq.write_table(table, tmp_path / "r.parquet")
+    kept, rejected, _ = prompts_and_reasons(tmp_path, source("r.parquet"))
+    assert kept == ["1+1?", "2+2?"]
+    assert rejected[0].startswith("r.parquet row 2: cannot be read: 'utf-8' codec")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("r.jsonl", b"", "source 's' gives no problem: 0 rows"),
+        ("r.json", b"[]", "source 's' gives no problem: 0 rows"),
+        ("r.parquet", b"", r"r\.parquet is damaged after row 0"),
+        ("r.jsonl.gz", gzip.compress(GOOD, mtime=0)[:-9], r"r\.jsonl\.gz is damaged after row"),
+        ("r.json", b"[" + GOOD + b"] garbage", r"r\.json is damaged after row 0 \(Extra data"),
+        ("r.json", b'["\xff"]', r"r\.json is damaged after row 0 .*can't decode"),
+    ],
+)
+def test_an_empty_or_damaged_file_is_an_error_that_names_it(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        prompts_and_reasons(tmp_path, source(name))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_wrong_column_is_an_error_that_lists_those_there_are(tmp_path, suffix):
+    rows = [{"question": "1+1?", "answer": "2"}] * 3
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
+    else:
+        jsonl(tmp_path / "r.jsonl", *rows)
+    with pytest.raises(ValueError, match="no problem: 3 rows are rejected") as error:
+        prompts_and_reasons(tmp_path, source(f"r.{suffix}"))
+    assert f'r.{suffix} row 1: field problem: missing; the row: {{"question": "1+1?"' in str(
+        error.value
+    )
+
+
+def test_rows_that_where_leaves_out_are_counted(tmp_path):
+    rows = [{"problem": f"p{d}", "answer": "1", "domain": d} for d in ("math", "code", "", None)]
+    jsonl(tmp_path / "r.jsonl", *rows)
+    kept, rejected, metrics = prompts_and_reasons(
+        tmp_path, source("r.jsonl", where={"domain": ["math", ""]})
+    )
+    assert (kept, rejected) == (["pmath", "p", "pNone"], [])
+    assert metrics["left_out"] == metrics["left_out/s"] == 1
+
+
+# ---------------------------------------------------------------- a kill in the middle
+
+
+LOOKUP = {"tables": {"t/train": {"files": ["looked.jsonl"], "text_field": "text"}}}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> CollectSettings:
+    for name in "abcd":
+        rows = [{"p": f"{name}{i}", "a": str(i) if i % 3 else ""} for i in range(4)]
+        jsonl(tmp_path / f"{name}.jsonl", *rows)
+    rows = [{"p": "-", "a": "1", "dataset": "t", "split": "train", "index": i} for i in range(3)]
+    jsonl(tmp_path / "refer.jsonl", *rows)
+    (tmp_path / "looked.jsonl").write_text("".join(f'{{"text": "found {i}"}}\n' for i in (0, 1)))
+    fields: dict[str, Any] = {"prompt_field": "p", "answer_field": "a"}
+    sources = (
+        Source(name="letters", files=("[a-d].jsonl",), **fields),
+        Source(name="two", files=("[a-d].jsonl",), limit=5, **fields),
+        Source(name="made", kind="generated", family="countdown", size=5),
+        Source.model_validate(
+            {"name": "refers", "files": ["refer.jsonl"], "lookup": LOOKUP, **fields}
+        ),
+    )
+    return CollectSettings(root=str(tmp_path), sources=sources)
+
+
+def digest(out: Path) -> str:
+    return content_digest(scan(out))
+
+
+def test_what_is_read_in_pieces_is_what_the_files_hold(tmp_path, settings):
+    metrics = collected(tmp_path / "out", settings)
+    kept = [f"kept/{s.name}" for s in settings.sources]
+    # Of each letter rows 1 and 2 have an answer; rows 0 and 3 have none.
+    assert [metrics[name] for name in kept] == [8, 5, 5, 2]
+    assert metrics["rejected/letters"] == 8
+    assert metrics["rejected/two"] == 5  # rows 0 and 3 of a and b, row 0 of c
+    assert metrics["rejected/refers"] == 1  # the table has no row 2
+
+
+@pytest.mark.parametrize("fails_at", [1, 4, 7])
+def test_a_run_that_failed_anywhere_goes_on_to_the_same_digest(
+    tmp_path, settings, monkeypatch, fails_at
+):
+    read: list[module.Part] = []
+    real = module.read_source
+
+    def fails(part, *rest):
+        read.append(part)
+        rows = real(part, *rest)
+        yield next(rows)
+        if len(read) == fails_at + 7:
+            raise ConnectionError("the wire is cut")
+        yield from rows
+
+    monkeypatch.setattr(module, "read_source", fails)
+    undisturbed = collected(tmp_path / "whole", settings)
+    with pytest.raises(ConnectionError):
+        collected(tmp_path / "cut", settings)
+    (tmp_path / "looked.jsonl").unlink()  # a lookup table is read once
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_files", lambda table, *_: sorted(tmp_path.glob(table.files[0])))
+        assert collected(tmp_path / "cut", settings) == undisturbed
+    assert digest(tmp_path / "cut") == digest(tmp_path / "whole")
+    whole, first, again = read[:7], read[7 : fails_at + 7], read[fails_at + 7 :]
+    assert (first, again) == (whole[:fails_at], whole[fails_at - 1 :])
+
+
+def test_the_number_of_workers_shows_nowhere(tmp_path, settings):
+    more = settings.model_copy(update={"runtime": CollectRuntime(workers=2)})
+    assert collected(tmp_path / "two", more) == collected(tmp_path / "one", settings)
+    assert digest(tmp_path / "two") == digest(tmp_path / "one")
+
+
+def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "train.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
+    source = Source(name="h", kind="hub", dataset=str(tmp_path / "hub"))
+    settings = CollectSettings(sources=(source,))
+    commits = iter(["a" * 40, "b" * 40])
+    monkeypatch.setattr("tasks.data.sources.resolved", lambda *_: next(commits))
+    monkeypatch.setattr(module, "read_source", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        collected(tmp_path / "out", settings)
+    monkeypatch.setattr(module, "read_source", lambda *_: iter([_PROBLEM]))
+    collected(tmp_path / "out", settings)
+    (facts,) = json.loads((tmp_path / "out" / "sources.json").read_text())
+    assert facts["revision"] == "a" * 40
+
+
+_PROBLEM = module.to_problem({"problem": "1+1?", "answer": "2"}, Source(name="h", files=("x",)))
+
+
+def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, settings):
+    (tmp_path / "ds.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
+    clone = Source(use="deepscaler", files=("ds.jsonl",))
+    collected(
+        tmp_path / "out", CollectSettings(root=str(tmp_path), sources=(*settings.sources, clone))
+    )
+    facts = json.loads((tmp_path / "out" / "sources.json").read_text())
+    assert [f["name"] for f in facts] == ["letters", "two", "made", "refers", "deepscaler"]
+    assert facts[0] == {"name": "letters", "dataset": "[a-d].jsonl", "revision": "", "licence": ""}
+    assert facts[2]["dataset"] == "generated: countdown"
+    assert facts[4] == {
+        "name": "deepscaler",
+        "dataset": "agentica-org/DeepScaleR-Preview-Dataset (local files)",
+        "revision": "",
+        "licence": "mit",
+    }
+
+
+def test_the_files_of_lookup_tables_are_part_of_the_key(settings, tmp_path):
+    assert tmp_path / "looked.jsonl" in collected_files(settings)
