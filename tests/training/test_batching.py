@@ -74,18 +74,6 @@ def test_a_step_is_cut_into_as_many_micro_batches_as_every_other(
             assert len(batch) < 2 or len(batch) * max(lengths[i] for i in batch) <= budget
 
 
-def test_what_is_in_a_step_depends_on_no_machine():
-    lengths = [1 + 7 * i % 50 for i in range(90)]
-    steps = optimizer_steps(lengths, 200, 50, 2, seed=0)
-    for budget, processes in ((10, 1), (1_000, 1), (60, 4)):
-        plan, each = cut_steps(steps, lengths, budget, processes)
-        width = each * processes
-        again = [
-            sorted(i for b in plan[k : k + width] for i in b) for k in range(0, len(plan), width)
-        ]
-        assert again == [sorted(step) for step in steps]
-
-
 MATH = RLSettings()
 CODE = RLSettings(mini_batch_prompts=32, learning_rate=5e-7)
 

@@ -14,7 +14,6 @@ from eval.tables import count_rows, write_table
 from training import layout, sft
 from training.checkpoints import load_model, load_tokenizer
 from training.launch.jobs import SFTJob
-from training.packing import check_packing
 from training.sft import (
     IGNORED,
     MuonAndAdamW,
@@ -117,19 +116,6 @@ def test_tokenising_reports_before_it_begins_and_is_done_once(data, tmp_path):
     ]
     assert told == [(0, 3)]
     assert [list(r) for r in again] == [list(rows)] * 2
-
-
-def test_an_attention_that_mixes_packed_samples_is_refused(files, monkeypatch):
-    model = load_model(files["checkpoint"], dtype="float32")
-    check_packing(model)
-    forward = type(model).forward
-
-    def without_positions(self, *args, position_ids=None, **kwargs):
-        return forward(self, *args, **kwargs)  # as a kernel that ignores where a sample begins
-
-    monkeypatch.setattr(type(model), "forward", without_positions)
-    with pytest.raises(ValueError, match="see each other"):
-        check_packing(model)
 
 
 class Small(nn.Module):
