@@ -8,12 +8,12 @@ import torch
 
 from eval.records import Score
 from eval.tables import read_table
+from training import render
 from training.layout import ROLLOUT_JOURNAL, SHOWN
 from training.losses import group_advantages
-from training.rl import journals
-from training.rl.journals import RolloutJournal, RolloutRow
 from training.rl.rollout import Rollout
 from training.rl.statistics import RolloutRecord
+from training.rl.train import RolloutJournal, RolloutRow
 
 SEPARATORS = "a\u2028b\x85c\u2029d\x0be\x1cf\r\ng"  # str.splitlines cuts at every one of them
 
@@ -28,7 +28,7 @@ def row(step: int) -> RolloutRow:
 @pytest.fixture
 def journal(tmp_path, monkeypatch):
     """`journal(after_step)`: one that keeps an answer a step; the judge was away."""
-    monkeypatch.setattr(journals, "response_texts", lambda _, answers: [SEPARATORS] * len(answers))
+    monkeypatch.setattr(render, "response_texts", lambda _, answers: [SEPARATORS] * len(answers))
     score = Score(problem_id="p", reward=None, correct=None, pass_rate=None, verdict="IE",
                   reason=SEPARATORS)  # fmt: skip
     tokenizer: Any = None

@@ -18,8 +18,7 @@ from training.packing import rl_schedule
 from training.render import prompt_ids
 from training.rl import train as rl
 from training.rl.config import gppo_config, vllm_arguments
-from training.rl.journals import RolloutRow
-from training.rl.train import JudgeReward, components, share_of_judge
+from training.rl.train import JudgeReward, RolloutRow, components, share_of_judge
 
 RUNTIME = TrainRuntime(
     bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1_024

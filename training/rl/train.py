@@ -1,20 +1,24 @@
 """One GPPO stage (§3.2, §4.1): problems in, a better checkpoint and a table of rollouts out."""
 
+import json
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from datasets import Dataset
+from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
+from configs.files import replace_text
 from configs.settings.judging import JudgeSettings
 from configs.settings.training import RLSettings
 from eval.judge.judge import Judge
 from eval.ray_cluster import on_cluster_wait
-from eval.records import Problem, Score
-from eval.tables import read_table
+from eval.records import Problem, Record, Score, Verdict
+from eval.tables import read_table, write_table
 from training import checkpoints, layout, render
 from training.callbacks import StableCheckpoints, WriteMetrics, flush
 from training.engines.local_model import positions_of
@@ -23,7 +27,8 @@ from training.launch.jobs import RLJob
 from training.launch.node import processes_here, world_size
 from training.packing import rl_schedule
 from training.rl.config import gppo_config
-from training.rl.journals import RolloutJournal
+from training.rl.off_policy_counts import OffPolicy, write_off_policy
+from training.rl.statistics import RolloutRecord
 from training.rl.trainer import GPPOTrainer
 
 
@@ -182,6 +187,76 @@ def components(scores: Sequence[Score]) -> dict[str, float]:
         for verdict, count in sorted(Counter(s.verdict for s in scored).items()):
             shares[f"verdict/{verdict}"] = count / len(scored)
     return shares
+
+
+class RolloutRow(Record):
+    """One answer of one rollout step."""
+
+    step: Annotated[int, Field(ge=1)]
+    problem_id: str
+    index: int
+    text: str
+    reward: float | None
+    correct: bool | None
+    pass_rate: float | None
+    verdict: Verdict
+    reason: str
+    advantage: float
+    tokens: int
+    trained: bool
+    """False: the answer was unscored, or its group had equal rewards."""
+
+
+class RolloutJournal:
+    """Keeps `keep` answers of every rollout of rank 0, always those at the same places.
+
+    `scores()`: those of the latest rollout, in the order of its answers.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        tokenizer: PreTrainedTokenizerBase,
+        scores: Callable[[], Sequence[Score]],
+        *,
+        keep: int,
+        after_step: int = 0,
+    ) -> None:
+        self.tokenizer, self.scores, self.keep = tokenizer, scores, keep
+        self.shown = out / layout.SHOWN / "rollouts"
+        self.rows = layout.StepLines(out / layout.ROLLOUT_JOURNAL, after_step=after_step)
+        self.off_policy = layout.StepLines(out / layout.OFF_POLICY, after_step=after_step)
+
+    def add(self, record: RolloutRecord) -> None:
+        """One rollout; the answers kept are shown as a table of columns and data, too."""
+        step, rollout, size = record.step + 1, record.rollout, len(record.inputs)
+        draw = random.Random(f"audit:{record.step}")
+        chosen = sorted(draw.sample(range(size), min(self.keep, size)))
+        answers = [rollout.tokens[i][rollout.prompt_length[i] :].tolist() for i in chosen]
+        rows = []
+        for i, text in zip(chosen, render.response_texts(self.tokenizer, answers), strict=True):
+            row = RolloutRow(
+                step=step,
+                text=text,
+                advantage=float(rollout.advantage[i]),
+                tokens=rollout.answer_length(i),
+                trained=bool(rollout.keep[i]),
+                **self.scores()[i].model_dump(exclude={"answer", "seconds"}),
+            )
+            rows.append(row.model_dump())
+            self.rows.write(rows[-1])
+        names = [n for n in RolloutRow.model_fields if n != "step"]
+        table = {"columns": names, "data": [[row[n] for n in names] for row in rows]}
+        replace_text(self.shown / f"step_{step:05d}.json", json.dumps(table))
+
+    def count(self, step: int, tables: Sequence[OffPolicy]) -> None:
+        """The off-policy counts of the updates of one rollout step."""
+        write_off_policy(self.off_policy, step, tables)
+
+    def write(self, path: Path) -> int:
+        """All kept rows as parquet, in the order of the steps."""
+        with self.rows.path.open() as file:
+            return write_table(path, RolloutRow, map(RolloutRow.model_validate_json, file))
 
 
 def build_trainer(
