@@ -1,7 +1,8 @@
-"""Code entries of the catalogue on rows in the schema of their dataset; the contents are invented.
+"""Entries of the catalogue on rows in the schema of their dataset; the contents are invented.
 
 Schemas as of August 2026 from dataset cards and published loaders. Not verified: the wording of
-Skywork's instruction before the problem, and which of its forms of tests are how frequent.
+Skywork's and AceReason-SFT's instructions around the problem, which of Skywork's forms of tests are
+how frequent, and the type of aime_2024's answer.
 """
 
 import base64
@@ -10,11 +11,87 @@ import pickle
 import zlib
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from configs.settings.sources import Source
-from eval.records import CallCase, CheckerCase, StdinCase, TestSuite
+from eval.records import CallCase, CheckerCase, Problem, StdinCase, TestSuite
 from tasks.data.row_to_problem import BadField, to_problem
+from tasks.data.sources import Piece, needed_columns, piece_rows
+
+
+def verl(question: str, ground_truth: str, **more: Any) -> dict[str, Any]:
+    return {
+        "data_source": "any",
+        "prompt": [{"content": question, "role": "user"}],
+        "reward_model": {"ground_truth": ground_truth, "style": "rule"},
+        **more,
+    }
+
+
+# ---------------------------------------------------------------- math
+
+BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+STEPS = "Let's think step by step and output the final answer within \\boxed{}."
+
+
+PLAIN = {"problem": "What is 1 + 1?", "answer": "2"}
+CHAT = [
+    {"from": "human", "value": "What is 1 + 1?"},
+    {"from": "gpt", "value": "<think>two</think>2"},
+]
+MATH_ROWS: dict[str, dict[str, Any]] = {
+    "openthoughts3_math": {"domain": "math", "conversations": CHAT},
+    "numina_math": {**PLAIN, "problem_is_valid": "Yes", "solution_is_valid": "Yes"},
+    "acereason_sft_math": {"category": "math", "input": f"What is 1 + 1?\n{BOXED}"},
+    "acereason_math": PLAIN,
+    "deepscaler": {**PLAIN, "solution": "It is 2."},
+    "skywork_math": verl(f"What is 1 + 1? {STEPS}", '["2"]', extra_info={"index": 7}),
+    "openr1_math": {**PLAIN, "generations": ["<think>two</think>2", "<think>tw"]},
+    "klear_math": verl(f"What is 1 + 1? {BOXED}", "2", __index_level_0__="29999"),
+    "aime24": {**PLAIN, "id": 60, "year": "2024"},
+    "aime25": {**PLAIN, "id": "0"},
+    "hmmt25": {**PLAIN, "problem_idx": 1, "problem_type": ["Algebra"]},
+    "math500": {**PLAIN, "solution": "It is $\\boxed{2}$.", "level": 1},
+}
+MATH_WITHOUT_GOLD = {"openthoughts3_math", "acereason_sft_math"}
+
+
+@pytest.mark.parametrize("name", MATH_ROWS)
+def test_a_row_of_the_dataset_is_a_problem(name):
+    problem = to_problem(MATH_ROWS[name], Source(use=name))
+    gold = {"judgeable": False} if name in MATH_WITHOUT_GOLD else {"answer": "2"}
+    assert problem == Problem(domain="math", prompt="What is 1 + 1?", source=name, **gold)
+
+
+def test_only_the_columns_a_problem_is_made_from_are_read(tmp_path):
+    path = tmp_path / "copy.parquet"
+    pq.write_table(pa.Table.from_pylist([MATH_ROWS["openr1_math"]]), path)
+    source = Source(use="openr1_math", files=(path.name,))
+    (row,) = piece_rows(Piece(file=path), source, tmp_path, "openr1_math")
+    assert set(row.value or {}) == {"problem", "answer"} == needed_columns(source)
+
+
+def test_numinas_problems_without_an_answer_are_rejected_with_what_stands_there():
+    row = {**MATH_ROWS["numina_math"], "answer": "Proof"}
+    with pytest.raises(BadField, match="field answer: 'Proof' is no answer to judge by"):
+        to_problem(row, Source(use="numina_math"))
+
+
+def test_numinas_proofs_can_be_kept_as_prompts_for_sft():
+    row = {**MATH_ROWS["numina_math"], "answer": "proof"}
+    problem = to_problem(row, Source(use="numina_math", gold_optional=True))
+    assert (problem.judgeable, problem.answer) == (False, None)
+
+
+def test_skyworks_rows_with_several_right_answers_are_rejected_with_their_number():
+    row = verl("What is a root of x^2 = 4?", '["2", "-2"]')
+    with pytest.raises(BadField, match=r"reward_model\.ground_truth: 2 answers; the judge takes"):
+        to_problem(row, Source(use="skywork_math"))
+
+
+# ---------------------------------------------------------------- code
 
 EXPERT = (
     "You are an expert Python programmer. You will be given a question (problem specification) and "
@@ -51,16 +128,6 @@ CODEFORCES: dict[str, Any] = {
 }
 
 
-def verl(question: str, tests: Any, **more: Any) -> dict[str, Any]:
-    return {
-        "data_source": "coder1_longcot",
-        "prompt": [{"content": question, "role": "user"}],
-        "ability": "code",
-        "reward_model": {"ground_truth": json.dumps(tests), "style": "rule"},
-        **more,
-    }
-
-
 def livecodebench(private: Any, **more: Any) -> dict[str, Any]:
     packed = base64.b64encode(zlib.compress(pickle.dumps(json.dumps(private)))).decode()
     return {
@@ -75,19 +142,19 @@ def livecodebench(private: Any, **more: Any) -> dict[str, Any]:
     }
 
 
-ROWS: dict[str, dict[str, Any]] = {
+CODE_ROWS: dict[str, dict[str, Any]] = {
     "taco": TACO,
     "apps": APPS,
     "codeforces": CODEFORCES,
-    "skywork_code": verl("Add one.", {**PAIRS, "fn_name": None, "import_prefix": None}),
-    "klear_code": verl(f"{EXPERT}\n\nAdd one.", PAIRS, hash="47c4"),
+    "skywork_code": verl("Add one.", json.dumps({**PAIRS, "fn_name": None, "import_prefix": None})),
+    "klear_code": verl(f"{EXPERT}\n\nAdd one.", json.dumps(PAIRS), hash="47c4"),
     "livecodebench": livecodebench([{"input": "3\n", "output": "4\n", "testtype": "stdin"}]),
 }
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", CODE_ROWS)
 def test_a_row_of_the_dataset_is_a_problem_with_its_tests(name):
-    problem = to_problem(ROWS[name], Source(use=name))
+    problem = to_problem(CODE_ROWS[name], Source(use=name))
     assert problem.prompt.startswith("Add one.")
     assert problem.tests
     assert (problem.tests.kind, problem.tests.cases) == ("stdin", STDIN)
@@ -195,7 +262,7 @@ def test_a_codeforces_problem_without_published_tests_is_a_prompt_for_sft():
     ],
 )
 def test_assertions_of_skywork_and_klear_run_one_by_one(tests, fn_name, codes):
-    suite = to_problem(verl("Add one.", tests), Source(use="skywork_code")).tests
+    suite = to_problem(verl("Add one.", json.dumps(tests)), Source(use="skywork_code")).tests
     assert suite
     assert suite.fn_name == fn_name
     assert [c.model_dump()["code"] for c in suite.cases] == codes
