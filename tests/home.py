@@ -19,7 +19,7 @@ from processes import free_ports
 
 from configs.settings.pipeline import STAGES
 
-KLEAR = [sys.executable, "-m", "flows.cli"]
+KLEAR = [sys.executable, "-m", "flows.cli.main"]
 ROOT = Path(__file__).resolve().parents[1]
 ZOMBIE_MINUTES = 4  # longer than a test keeps the server away
 PATIENCE_S = 900.0  # for anything: the machine may do other things too

@@ -1,27 +1,22 @@
 """`klear decontaminate IN --against FILE… --out DIR`: the decontaminate stage for any file.
 
-kept.jsonl or kept.parquet           rows that share nothing, as they were: byte for byte, or column
-                                     for column
+kept.jsonl or kept.parquet           rows that share nothing, with all of their fields
 rejected.jsonl or rejected.parquet   the others, with one more field `reason`; also rows that cannot
                                      be read, with their place
 hits.parquet                         (row, benchmark item) pairs that share an n-gram
 decontamination.html                 what they mean: common wording, real leaks, both texts
 """
 
-import codecs
-import gzip
 import json
 import os
 import sys
 import tempfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from cyclopts import Parameter
@@ -29,23 +24,17 @@ from cyclopts import Parameter
 from configs.loading import load_group
 from configs.settings.data import DecontaminateSettings
 from configs.settings.explain import ConfigError
-from eval.row_files import SUFFIXES, read_rows, rows_of_longest
+from eval.row_files import SUFFIXES, Row, read_rows
 from eval.tables import ArrowWriter
 from tasks.data.decontamination_page import PAGE, write_page
 from tasks.data.ngrams import Item, NgramIndex
-from tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, ROW, Overlaps, text_batches
+from tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, ROW, Overlaps
 
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
 SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval", "data"})
-INPUTS = (".jsonl", ".jsonl.gz", ".parquet")
 OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.jsonl", "rejected.parquet", "hits.parquet", PAGE)
-LONGEST_ROWS = 16
-"""Times what `rows_of_longest` allows: a batch of a file whose rows repeat one long text."""
 Decide = Callable[[pa.RecordBatch], tuple[dict[int, str], list[int]]]
 """As `Overlaps.decide`."""
-Batch = tuple[pa.RecordBatch, dict[int, str], Callable[[dict[int, str]], None]]
-"""Some rows, what is wrong with those that cannot be read, and how they are written: a function
-that takes the reason of each rejected one, by its number among them."""
 
 
 def decontaminate(
@@ -62,7 +51,7 @@ def decontaminate(
     """Remove problems that share n-grams with benchmarks.
 
     Args:
-        source: JSONL, JSONL.gz or parquet.
+        source: JSONL, JSON (both also .gz) or parquet.
         against: Benchmarks, same formats; text in prompt, problem, question, text or
             question_content, or in --text-field.
         out: Folder to write.
@@ -102,11 +91,11 @@ def decontaminate(
 
 
 def _check_paths(source: Path, against: tuple[Path, ...], out: Path) -> None:
-    for path, suffixes in [(source, INPUTS), *((p, SUFFIXES) for p in against)]:
+    for path in (source, *against):
         if not path.is_file():
             raise ConfigError([f"no file {path}"])
-        if not path.name.endswith(suffixes):
-            raise ConfigError([f"{path} is none of {', '.join(suffixes)}"])
+        if not path.name.endswith(SUFFIXES):
+            raise ConfigError([f"{path} is none of {', '.join(SUFFIXES)}"])
     if out.exists() and not out.is_dir():
         raise ConfigError([f"--out {out} is a file; name a folder"])
     if out.resolve() == source.resolve().parent and source.name in OUTPUTS:
@@ -147,142 +136,102 @@ def _items(paths: tuple[Path, ...], text_field: str) -> Iterator[Item]:
 
 
 def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counter[str]:
-    """Write kept and rejected rows below `out` in the format of `path`, in bounded memory.
+    """Write kept and rejected rows below `out`, parquet as parquet and others as JSONL, in bounded
+    memory. A row that cannot be read is rejected as `line`.
 
     Counts rows kept, rejected and, among the rejected, malformed. Raises ConfigError where no row
     has a text in `field`, and ValueError for a damaged file.
     """
     counts = Counter[str](kept=0, rejected=0, malformed=0)
-    batches, last = _parquet if path.suffix == ".parquet" else _json_lines, 0
-    try:
-        with closing(batches(path, field, out)) as some:
-            for rows, errors, write in some:
-                try:
-                    reasons, unreadable = decide(rows)
-                except TypeError as error:
-                    raise ConfigError([f"{path} field {field!r}: {error}"]) from error
-                errors |= dict.fromkeys(unreadable, f"field {field!r} is not UTF-8")
-                numbers = rows.column("row_number").to_pylist()
-                reasons |= {i: f"row {numbers[i]}: {error}" for i, error in errors.items()}
-                write(reasons)
-                counts.update(malformed=len(errors), rejected=len(reasons))
-                counts["kept"] += len(numbers) - len(reasons)
-                last = numbers[-1]
-    except (pa.ArrowException, EOFError, OSError, zlib.error) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk's, not the file's
-        raise ValueError(f"{path} is damaged after row {last}: {error}") from error
+    with _writer(path, out) as write:
+        for batch in _batches(path):
+            errors = [_trouble(row, field) for row in batch]
+            values = [row.value or ({"line": row.raw.strip()} if row.raw else {}) for row in batch]
+            texts = [
+                None if error else _printable(value[field])
+                for value, error in zip(values, errors, strict=True)
+            ]
+            numbers = [row.number for row in batch]
+            ids = [_id(value.get("id"), n) for value, n in zip(values, numbers, strict=True)]
+            told = (pa.array(numbers, pa.int64()), pa.array(ids), pa.array([path.name] * len(ids)))
+            table = pa.record_batch([*told, pa.array(texts, pa.large_string())], names=list(ROW))
+            reasons, _ = decide(table)
+            reasons |= {i: f"row {numbers[i]}: {error}" for i, error in enumerate(errors) if error}
+            write(values, reasons)
+            counts["malformed"] += sum(map(bool, errors))
+            counts["rejected"] += len(reasons)
+            counts["kept"] += len(batch) - len(reasons)
     if counts["malformed"] == counts["kept"] + counts["rejected"] > 0:
         wrong = f"no row of {path} has a text in {field!r}; name another field by --text-field"
         raise ConfigError([wrong])
     return counts
 
 
-class Line(NamedTuple):
-    """A line that holds something; `row` is empty where it is no object."""
-
-    number: int
-    raw: bytes
-    row: dict[str, Any]
-    text: str | None
-    error: str
-
-
-def _json_lines(path: Path, field: str, out: Path) -> Generator[Batch]:
-    """Kept lines are copied as they are; one that is no object is rejected as `line`."""
-    with (
-        (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file,
-        (out / "kept.jsonl").open("wb") as kept,
-        (out / "rejected.jsonl").open("wb") as rejected,
-    ):
-
-        def write(reasons: dict[int, str]) -> None:
-            for place, line in enumerate(lines):
-                if place in reasons:
-                    row = line.row or {"line": line.raw.decode(errors="replace")}
-                    row = {**row, _reason_name(row): reasons[place]}
-                    rejected.write(json.dumps(row).encode() + b"\n")
-                else:
-                    kept.write(line.raw + b"\n")
-
-        for lines in _line_batches(file, field):
-            numbers = [line.number for line in lines]
-            ids = [_id(line.row.get("id"), line.number) for line in lines]
-            texts = pa.array([line.text for line in lines], pa.large_string())
-            errors = {place: line.error for place, line in enumerate(lines) if line.error}
-            yield _rows(path, numbers, ids, texts), errors, write
+def _batches(path: Path) -> Iterator[list[Row]]:
+    """The rows of a file, a few megabytes at a time."""
+    batch, size = list[Row](), 0
+    for row in read_rows(path):
+        batch.append(row)
+        size += len(str(row.value))
+        if size >= BATCH_BYTES or len(batch) >= BATCH_ROWS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
-def _line_batches(file: Iterable[bytes], field: str) -> Iterator[list[Line]]:
-    lines, size = list[Line](), 0
-    for number, line in enumerate(file, 1):
-        if raw := line.removeprefix(codecs.BOM_UTF8).strip():
-            lines.append(_line(number, raw, field))
-            size += len(raw)
-        if size >= BATCH_BYTES or len(lines) >= BATCH_ROWS:
-            yield lines
-            lines, size = [], 0
-    if lines:
-        yield lines
+def _trouble(row: Row, field: str) -> str:
+    """Why a row has no text to look at; nothing if it has."""
+    if row.value is None:
+        return row.error
+    text = row.value.get(field)
+    return "" if isinstance(text, str) else f"field {field!r} is {type(text).__name__}, not text"
 
 
-def _line(number: int, raw: bytes, field: str) -> Line:
-    try:
-        row = json.loads(raw.decode())
-    except (ValueError, RecursionError) as error:
-        return Line(number, raw, {}, None, f"no JSON: {error}")
-    if not isinstance(row, dict):
-        return Line(number, raw, {}, None, "a row must be a JSON object")
-    text = row.get(field)
-    if isinstance(text, str):
-        return Line(number, raw, row, _printable(text), "")
-    return Line(number, raw, row, None, f"field {field!r} is {type(text).__name__}, not text")
-
-
-def _parquet(path: Path, field: str, out: Path) -> Generator[Batch]:
-    """Every column stays as it was; `reason` is one more of the rejected rows."""
+@contextmanager
+def _writer(path: Path, out: Path) -> Iterator[Callable[[list[dict], Mapping[int, str]], None]]:
+    """A function that takes some rows and the reason of each rejected one, by its place."""
+    columns = _columns(path) if path.suffix == ".parquet" else None
+    names = columns.names if columns else []
+    reason = pa.field(_reason_name(names), pa.string())
+    schemas = {"kept": columns, "rejected": columns and columns.append(reason)}
     with ExitStack() as files:
-        file = files.enter_context(pq.ParquetFile(path))
-        views = pa.string_view()  # Arrow reads them and cannot filter them
-        plain = [
-            f.with_type(pa.large_string()) if f.type == views else f for f in file.schema_arrow
-        ]
-        schema = pa.schema(plain, file.schema_arrow.metadata)
-        if field not in schema.names:
-            fields = ", ".join(schema.names)
-            wrong = f"{path} has no field {field!r}; it has: {fields}; choose one by --text-field"
-            raise ConfigError([wrong])
-        with_reason = schema.append(pa.field(_reason_name(schema.names), pa.string()))
-        kept, rejected = (
-            files.enter_context(pq.ParquetWriter(out / name, columns, compression="zstd"))
-            for name, columns in (("kept.parquet", schema), ("rejected.parquet", with_reason))
-        )
+        open_: dict[str, Any] = {
+            name: files.enter_context(
+                pq.ParquetWriter(out / f"{name}.parquet", schema, compression="zstd")
+                if schema
+                else (out / f"{name}.jsonl").open("w")
+            )
+            for name, schema in schemas.items()
+        }
 
-        def write(reasons: dict[int, str]) -> None:
-            why = pa.array([reasons.get(i) for i in range(len(batch))], pa.string())
-            kept.write_batch(batch.filter(why.is_null()))
-            marked = pa.record_batch([*batch.columns, why], schema=with_reason)
-            rejected.write_batch(marked.filter(why.is_valid()))
+        def write(rows: list[dict], reasons: Mapping[int, str]) -> None:
+            some = {
+                "kept": [row for i, row in enumerate(rows) if i not in reasons],
+                "rejected": [
+                    {**rows[i], _reason_name([*names, *rows[i]]): why}
+                    for i, why in sorted(reasons.items())
+                ],
+            }
+            for name, schema in schemas.items():
+                if schema:
+                    open_[name].write_table(pa.Table.from_pylist(some[name], schema))
+                else:
+                    open_[name].writelines(json.dumps(row) + "\n" for row in some[name])
 
-        before, most = 0, LONGEST_ROWS * rows_of_longest(path, file.metadata)
-        for some in text_batches(file, most_rows=min(BATCH_ROWS, most)):
-            batch = some.cast(schema)
-            numbers = list(range(before + 1, before + len(batch) + 1))
-            try:
-                ids = batch.column("id").to_pylist() if "id" in schema.names else numbers
-            except UnicodeDecodeError:  # the file says text and holds other bytes
-                ids = numbers
-            texts = batch.column(field)
-            missing = np.flatnonzero(texts.is_null()).tolist()
-            rows = _rows(path, numbers, list(map(_id, ids, numbers)), texts)
-            yield rows, dict.fromkeys(missing, f"field {field!r} is missing"), write
-            before += len(batch)
+        yield write
 
 
-def _rows(path: Path, numbers: list[int], ids: list[str], texts: pa.Array) -> pa.RecordBatch:
-    """What `Overlaps.decide` is told."""
-    told = pa.array(numbers, pa.int64()), pa.array(ids), pa.array([path.name] * len(ids)), texts
-    return pa.record_batch(list(told), names=list(ROW))
+def _columns(path: Path) -> pa.Schema:
+    """Those of a parquet file; what a dictionary stands for is written plainly."""
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is damaged after row 0: {error}") from error
+    plain = [
+        f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema
+    ]
+    return pa.schema(plain, schema.metadata)
 
 
 def _printable(text: str) -> str:

@@ -40,11 +40,10 @@ class Options:
     """How to ask and how to score."""
 
     bench: str
-    """Names or data files, separated by commas: aime24,lcb_v6,mine.jsonl."""
+    """Names or data files, separated by commas: aime24,lcb_v6,mine.jsonl; NAME=PATH reads the
+    problems of NAME from a local file."""
     k: int | None = None
     """Samples a problem; default: the paper's, 64 and 8."""
-    files: tuple[str, ...] = ()
-    """Read the problems of NAME from a local file, NAME=PATH (repeatable)."""
     limit: int | None = None
     """The first N problems of each benchmark only."""
     served: Annotated[str, Parameter("--model")] = ""
@@ -137,7 +136,7 @@ def settings_of(model: str, options: Options) -> Evaluation:
     """What is evaluated. Raises ConfigError with every mistake, EngineError when an endpoint cannot
     be reached."""
     problems: list[str] = []
-    files = _files(options.files, problems)
+    files: dict[str, Path] = {}
     protocols = _protocols(options, files, problems)
     engine = (_endpoint if "://" in model else _checkpoint)(model, options, problems)
     if problems:
@@ -159,36 +158,26 @@ def settings_of(model: str, options: Options) -> Evaluation:
         raise ConfigError(explain(error, Evaluation)) from error
 
 
-def _files(texts: tuple[str, ...], problems: list[str]) -> dict[str, Path]:
-    """Source → local file."""
-    found = {}
-    for text in texts:
-        name, _, path = text.partition("=")
-        if not Path(path).is_file() or not path.endswith(SUFFIXES):
-            ends = ", ".join(SUFFIXES)
-            problems.append(f"--files {text}: write NAME=PATH of a file that exists ({ends})")
-        known = named_protocols().get(name)
-        found[known.source if known else name] = Path(path)
-    return found
-
-
 def _protocols(
     options: Options, files: dict[str, Path], problems: list[str]
 ) -> list[BenchmarkProtocol]:
-    """The benchmarks of --bench; data files among them join `files`."""
+    """The benchmarks of --bench; their local files, by source, join `files`."""
     known, found = named_protocols(), []
-    for name in dict.fromkeys(filter(None, map(str.strip, options.bench.split(",")))):
-        if name in known:
-            found.append(known[name])
-        elif name in files or (Path(name).is_file() and name.endswith(SUFFIXES)):
-            stem = name if name in files else Path(name).name.partition(".")[0]
-            files.setdefault(stem, Path(name))
-            found.append(BenchmarkProtocol(name=stem, source=stem, k=1, question=WITH_FORMAT))
-        elif name.endswith(SUFFIXES):
-            problems.append(f"--bench {name}: no such file")
+    for text in dict.fromkeys(filter(None, map(str.strip, options.bench.split(",")))):
+        is_named = "=" in text and not Path(text).is_file()
+        name, _, file = text.partition("=") if is_named else ("", "", text)
+        if file.endswith(SUFFIXES):
+            stem = name or Path(file).name.partition(".")[0]
+            own = BenchmarkProtocol(name=stem, source=stem, k=1, question=WITH_FORMAT)
+            found.append(known.get(name, own))
+            files[found[-1].source or name] = Path(file)
+            if not Path(file).is_file():
+                problems.append(f"--bench {text}: no such file")
+        elif text in known:
+            found.append(known[text])
         else:
             there = f"there are {', '.join(known)}; or name a data file"
-            problems.append(f"--bench {name}: no such benchmark{nearest(name, known)} ({there})")
+            problems.append(f"--bench {text}: no such benchmark{nearest(text, known)} ({there})")
     if not found and not problems:
         problems.append("--bench is empty: name at least one benchmark")
     chosen = {"k": options.k, "question": options.question}

@@ -68,3 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(error, file=sys.stderr)
         return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -83,8 +83,8 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     """
     settings = options.settings_of(profile)
     prepare_run()
-    from flows.forms.approval import approve_all
     from flows.pipeline import pipeline
+    from flows.stages import approve_all
 
     if options.approve_cost is not None:
         settings = approve_all(settings, options.approve_cost)

@@ -13,7 +13,7 @@ import time
 
 from configs.machine import load_machine
 
-KLEAR = [sys.executable, "-m", "flows.cli", "run"]
+KLEAR = [sys.executable, "-m", "flows.cli.main", "run"]
 
 
 def run(profile: str) -> tuple[str, float]:

@@ -50,7 +50,7 @@ class Cockpit(Home):
         return done.stdout
 
     def klear(self, *words: str, **_: str) -> str:
-        return self.python("-m", "flows.cli", *words)
+        return self.python("-m", "flows.cli.main", *words)
 
     def runs(self) -> list[dict[str, Any]]:
         """All flow runs, the latest first."""

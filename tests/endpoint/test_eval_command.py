@@ -102,11 +102,11 @@ def test_benchmarks_of_the_catalogue_are_read_from_local_files(endpoint_of, tmp_
         pytest.skip("needs ../shared/data")
     folders = {"aime24": "aime24", "hmmt25": "hmmt_feb_2025", "math500": "math500"}
     found = {name: next((DATA / folder).glob("*.gz")) for name, folder in folders.items()}
-    files = [word for name, file in found.items() for word in ("--files", f"{name}={file}")]
+    benches = ",".join(f"{name}={file}" for name, file in found.items())
     with endpoint_of(say=lambda _: "\\boxed{204}") as endpoint:
         code, _, err = evaluated(
-            capsys, endpoint.url, "--bench", "aime24,hmmt25,math500", "--k", 1, "--limit", 30,
-            *files, "--out", tmp_path / "o",
+            capsys, endpoint.url, "--bench", benches, "--k", 1, "--limit", 30,
+            "--out", tmp_path / "o",
         )  # fmt: skip
     assert code == 0, err
     found = {r["name"]: (r["problems"], r["avg"]) for r in results(tmp_path / "o")}
@@ -143,8 +143,8 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
 
     with endpoint_of(say=program) as endpoint:
         code, out, err = evaluated(
-            capsys, endpoint.url, "--bench", "lcb_v5,lcb_v6", "--k", 1,
-            "--files", f"livecodebench={file}", "--out", tmp_path / "o",
+            capsys, endpoint.url, "--bench", f"lcb_v5={file},lcb_v6", "--k", 1,
+            "--out", tmp_path / "o",
         )  # fmt: skip
     assert code == 0, err
     assert [(r["name"], r["problems"], r["avg"], r["shared"]) for r in results(tmp_path / "o")] == [

@@ -3,7 +3,7 @@
 import pytest
 
 from configs.loading import load_profile
-from flows.forms.approval import approve_all, with_approval
+from flows.stages import approve_all, with_approval
 from tasks.answers.distill import NeedsApproval
 from tasks.tracking.prefect_states import is_deployment_run
 

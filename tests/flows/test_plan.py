@@ -73,7 +73,7 @@ def test_a_local_model_that_changes_is_another_start(tmp_path):
 def test_the_paper_plans_on_a_laptop_with_every_assumption_printed(tmp_path):
     """No server, an empty store, a terminal of 80 columns."""
     done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", "plan", "paper"],
+        [sys.executable, "-m", "flows.cli.main", "plan", "paper"],
         cwd=ROOT, env={"KLEAR_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": "80"},
         capture_output=True, text=True,
     )  # fmt: skip

@@ -135,7 +135,7 @@ class Klear(NamedTuple):
 
     def run(self, *words: str, **more: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "flows.cli", *words],
+            [sys.executable, "-m", "flows.cli.main", *words],
             cwd=ROOT,
             env={**os.environ, **self.environment, **more},
             capture_output=True,
