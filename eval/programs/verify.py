@@ -1,7 +1,8 @@
 """A program's verdict: run it on every test in the sandbox, compare outside of it.
 
 The verdict is that of the first test that fails: AC, WA, TLE (CPU or wall time), MLE, OLE, RE, CE.
-The wall limit is twice the CPU limit plus 4 s, so that a busy machine fails nobody.
+The wall limit is twice the CPU limit plus 4 s, and one test that ends there without having used
+its CPU time runs once more: a machine that is busy or stands still fails nobody.
 
 An assertion that is one call with its result is judged as a call: that takes one process instead of
 two, and 0.4 times the CPU time. Only what JSON can say without loss is turned: results are numbers,
@@ -103,7 +104,7 @@ def _limits(cpu_s: float, memory: int, output: int) -> Limits:
 
 def longest_seconds(suite: TestSuite, settings: JudgeSettings) -> float:
     """No judgement of one program takes longer; the worker is killed after that."""
-    return 120 + (len(suite.cases) + 1) * (limits_of(suite, settings)["wall_s"] + 5)
+    return 120 + (len(suite.cases) + 2) * (limits_of(suite, settings)["wall_s"] + 5)
 
 
 def judge_program(

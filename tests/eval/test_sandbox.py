@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,28 @@ def output_of(sandbox: Sandbox, program: str, stdin: str = "") -> str:
     outcome = sandbox.run(stdin.encode(), LIMITS)
     text = outcome.stdout.decode("utf-8", "replace").strip()
     return text if outcome.exit_code == 0 else f"{text}[{outcome.last_error_line}]"
+
+
+class StandingStill(Sandbox):
+    """The first `stops` runs after the compilation are seen to end as on a machine that froze."""
+
+    runs, stops = 0, 1
+
+    def _run_once(self, processes, limits):
+        outcomes = super()._run_once(processes, limits)
+        self.runs += 1
+        frozen = 1 < self.runs <= 1 + self.stops
+        return [replace(o, timed_out=True, cpu_s=0.0) for o in outcomes] if frozen else outcomes
+
+
+@pytest.mark.parametrize(("stops", "late"), [(1, False), (2, True)])
+def test_a_machine_that_stands_still_once_fails_no_program(stops, late):
+    with StandingStill("bubblewrap") as sandbox:
+        sandbox.stops = stops
+        sandbox.compile(b"print(7)", LIMITS)
+        first, second = sandbox.run(b"", LIMITS), sandbox.run(b"", LIMITS)
+    assert (first.timed_out, second.timed_out) == (late, False)
+    assert sandbox.runs == 4  # the compilation, two runs, one second try: never another
 
 
 def test_the_network_is_out_of_reach(sandbox):
