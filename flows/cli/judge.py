@@ -25,8 +25,6 @@ def judge(
     samples: Path | None = None,
     out: Path | None = None,
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = (),
-    sandbox: str = "",
-    workers: int | None = None,
 ) -> int:
     """Judge answers to problems.
 
@@ -35,15 +33,11 @@ def judge(
         problems: Problems, JSONL or parquet.
         samples: Answers, JSONL or parquet.
         out: Scores to write, one JSON a line.
-        overrides: Change a judge setting: --set max_tests=8 (repeatable).
-        sandbox: Short for --set sandbox=….
-        workers: Judge workers (0: one per core).
+        overrides: Change a judge setting: --set max_tests=8, --set runtime.workers=2 (repeatable).
     """
     from eval.judge.files import judge_files, run_stream
 
-    chosen = [f"sandbox={sandbox}"] if sandbox else []
-    chosen += [] if workers is None else [f"runtime.workers={workers}"]
-    settings = load_group(JudgeSettings, [*overrides, *chosen])
+    settings = load_group(JudgeSettings, overrides)
     if stream and not (problems or samples or out):
         lines = io.TextIOWrapper(sys.stdin.buffer, "utf-8", "replace", newline="\n")
         run_stream(lines, sys.stdout, settings)

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 from home import ROOT, SMALL, Home, eventually
@@ -52,10 +51,6 @@ class Cockpit(Home):
     def klear(self, *words: str, **_: str) -> str:
         return self.python("-m", "flows.cli.main", *words)
 
-    def runs(self) -> list[dict[str, Any]]:
-        """All flow runs, the latest first."""
-        return self.call("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC"})
-
     def state(self, flow_run: str) -> str:
         """`Completed`, `Cancelled`, …"""
         return self.flow_run(flow_run)["state_name"]
@@ -80,10 +75,6 @@ class Cockpit(Home):
         """Ids of the MLflow runs with this tag."""
         query = f"tags.`{tag}` = '{value}'"
         return [r.info.run_id for r in self.mlflow.search_runs([self.experiment], query)]
-
-    def results(self) -> set[Path]:
-        """Folders of all that is published."""
-        return {m.parent for m in self.store.glob("*/*/manifest.json")}
 
     def checkpoints(self, stage: str) -> set[Path]:
         """Those of unfinished work."""

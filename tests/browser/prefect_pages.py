@@ -46,15 +46,6 @@ class Form:
     def number(self, path: str) -> Locator:
         return self.field(path).locator("input[type=number]")
 
-    def refusal(self) -> str:
-        """Submit, and what the message on the page says against it."""
-        answer = self._submitted()
-        assert not answer.ok, "the form was accepted"
-        message = self._page.get_by_text("Error creating flow run").last
-        said = message.inner_text()  # at once: it goes by itself
-        self._page.wait_for_timeout(1_000)  # it slides in, and is to be seen on the screenshot
-        return said
-
     def start(self) -> "RunPage":
         """Submit, and follow the message's link to the run."""
         answer = self._submitted()

@@ -94,12 +94,6 @@ def test_every_pod_of_ray_asks_for_a_token_that_is_in_a_secret() -> None:
         assert (volume["secret"], path.name) == ({"secretName": "klear-ray"}, "auth_token")
 
 
-def test_nothing_shipped_starts_ray_without_a_token() -> None:
-    for path in sorted((FOLDER / "ray").iterdir()) + sorted((FOLDER / "slurm").iterdir()):
-        if "ray start" in path.read_text() or "rayStartParams" in path.read_text():
-            assert re.search(r"RAY_AUTH_MODE(=|, value: )token", path.read_text()), path.name
-
-
 def test_the_ray_on_kubernetes_is_the_one_of_the_lock() -> None:
     version = yaml.safe_load((FOLDER / "ray/kuberay.yaml").read_text())["spec"]["rayVersion"]
     for lock in ("cpu", "gpu"):

@@ -5,7 +5,6 @@ import pytest
 from configs.loading import load_profile
 from flows.stages import approve_all, with_approval
 from tasks.answers.distill import NeedsApproval
-from tasks.tracking.prefect_states import is_deployment_run
 
 
 class Costly:
@@ -37,7 +36,3 @@ def test_the_option_approves_every_stage_that_asks_an_engine_and_changes_no_key(
     assert after.rate is None
     assert key_of(after) == key_of(before)
     assert with_approval(Costly(), settings=after.distill) == "done"  # type: ignore[arg-type]
-
-
-def test_outside_of_a_deployment_nobody_is_asked():
-    assert not is_deployment_run()

@@ -4,20 +4,20 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
+from home import Home
 from processes import free_ports
 
 from configs.loading import load_profile, profiles
 from configs.machine import Machine
 from flows.servers import processes, servers
 from flows.servers.prefect_api import ServersError, answers, post
-from flows.servers.processes import ROOT, ServerProcess, launch, stop
+from flows.servers.processes import ServerProcess, launch, stop
 from flows.servers.servers import alive, down, forms_are_current, up
 from flows.stages import calls
 
@@ -127,37 +127,28 @@ def test_a_server_with_other_settings_than_now_is_named_and_left_alone(
     assert not old.alive()
 
 
-class Klear(NamedTuple):
-    """Real servers in a home of their own; `run` is the command line."""
+class Klear(Home):
+    """Real servers in a home of their own, as this process sees them too."""
 
-    machine: Machine
-    environment: dict[str, str]
-
-    def run(self, *words: str, **more: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "flows.cli.main", *words],
-            cwd=ROOT,
-            env={**os.environ, **self.environment, **more},
-            capture_output=True,
-            text=True,
-            timeout=300,
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, HOME=str(folder))
+        prefect, mlflow = (int(self.environment[f"KLEAR_{n}_PORT"]) for n in ("PREFECT", "MLFLOW"))
+        self.machine = Machine(
+            home=self.home, store=self.store, prefect_port=prefect, mlflow_port=mlflow
         )
 
     def forms(self) -> dict[str, dict[str, Any]]:
-        return {d["name"]: d for d in post(self.machine, "deployments/filter", {})}
+        return {d["name"]: d for d in self.call("deployments/filter", {})}
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Klear]:
-    folder = tmp_path_factory.mktemp("klear")
-    machine = machine_in(folder)
-    klear = Klear(machine, {"HOME": str(folder), **machine.environment()})
-    begun = klear.run("up")
+    klear = Klear(tmp_path_factory.mktemp("klear"))
     try:
-        assert begun.returncode == 0, begun.stderr
+        klear.klear("up")
         yield klear
     finally:
-        klear.run("down")
+        klear.command("down")
 
 
 class TestRealServers:
@@ -175,23 +166,23 @@ class TestRealServers:
         self, running: Klear
     ) -> None:
         before = running.machine.state_file.read_text()
-        again = running.run("up")
+        again = running.command("up")
         assert again.stdout.startswith("already up"), again.stderr
         assert running.machine.state_file.read_text() == before
         beside = {p.name for p in running.machine.home.parent.iterdir()}
         assert beside.isdisjoint({".prefect", ".mlflow", "mlruns", "mlflow.db"})
-        shown = running.run("status").stdout
+        shown = running.command("status").stdout
         assert f"✓ prefect  {running.machine.prefect_url}" in shown
         assert f"✓ mlflow   {running.machine.mlflow_uri}" in shown
         assert "no runs yet" in shown
 
     def test_another_home_on_these_ports_is_refused(self, running: Klear, tmp_path: Path) -> None:
         other = {"KLEAR_HOME": str(tmp_path / "other")}
-        refused = running.run("up", **other)
+        refused = running.command("up", **other)
         assert refused.returncode == 1
         (line,) = refused.stderr.splitlines()
         assert f"port {running.machine.prefect_port} is in use" in line
-        assert running.run("down", **other).stdout == "nothing is running\n"
+        assert running.command("down", **other).stdout == "nothing is running\n"
         assert answers(f"{running.machine.prefect_api_url}/health")
 
     def test_up_starts_only_what_is_missing_and_frees_what_it_held(self, running: Klear) -> None:
@@ -200,7 +191,7 @@ class TestRealServers:
         state = {"state": {"type": "RUNNING", "name": "Running"}}
         run = post(running.machine, f"deployments/{form}/create_flow_run", state)["id"]
         os.kill(before["worker"].pid, signal.SIGKILL)
-        again = running.run("up")
+        again = running.command("up")
         assert "started worker in" in again.stdout, again.stderr
         after = alive(running.machine)
         assert after["prefect"] == before["prefect"]
@@ -219,17 +210,17 @@ class TestRealServers:
             post(running.machine, "deployments/", form)
         assert not forms_are_current(running.machine)
         before = set(running.forms())
-        assert running.run("up").returncode == 0
+        assert running.command("up").returncode == 0
         assert before - set(running.forms()) == {"of-yesterday"}
 
     def test_down_ends_them_all_and_can_be_repeated(self, running: Klear) -> None:
         assert forms_are_current(running.machine)  # a second `up` need not register again
         ours = alive(running.machine)
         assert set(ours) == {"prefect", "mlflow", "worker"}
-        ended = running.run("down")
+        ended = running.command("down")
         assert ended.returncode == 0, ended.stderr
         assert sorted(ended.stdout.splitlines()) == sorted(
             f"ended {name} (pid {process.pid})" for name, process in ours.items()
         )
         assert not any(process.alive() for process in ours.values())
-        assert running.run("down").stdout == "nothing is running\n"
+        assert running.command("down").stdout == "nothing is running\n"
