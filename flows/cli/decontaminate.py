@@ -200,7 +200,8 @@ def _writer(path: Path, out: Path) -> Iterator[Callable[[list[dict], Mapping[int
             name: files.enter_context(
                 pq.ParquetWriter(out / f"{name}.parquet", schema, compression="zstd")
                 if schema
-                else (out / f"{name}.jsonl").open("w")
+                # A lone surrogate, which UTF-8 cannot hold, stays the escape that it was in JSON.
+                else (out / f"{name}.jsonl").open("w", encoding="utf-8", errors="backslashreplace")
             )
             for name, schema in schemas.items()
         }
@@ -217,7 +218,9 @@ def _writer(path: Path, out: Path) -> Iterator[Callable[[list[dict], Mapping[int
                 if schema:
                     open_[name].write_table(pa.Table.from_pylist(some[name], schema))
                 else:
-                    open_[name].writelines(json.dumps(row) + "\n" for row in some[name])
+                    open_[name].writelines(
+                        json.dumps(row, ensure_ascii=False) + "\n" for row in some[name]
+                    )
 
         yield write
 

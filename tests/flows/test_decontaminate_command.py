@@ -71,9 +71,13 @@ def test_the_folder_may_lie_on_another_disk(tmp_path: Path, bench: Path):
 
 def test_kept_lines_hold_what_they_held(tmp_path: Path, bench: Path):
     text = b'{"prompt" : "x \xc3\xa9",  "big": 123456789012345678901234567890, "f": 1.0, "n": -0.0}'
-    assert command(written(tmp_path / "in.jsonl.gz", text, b"", text), bench) == 0
+    lone = b'{"prompt": "\\ud83d"}'
+    assert command(written(tmp_path / "in.jsonl.gz", text, b"", lone), bench) == 0
     kept = lines(tmp_path / "out/kept.jsonl")
-    assert list(map(repr, kept)) == [repr(json.loads(text))] * 2
+    assert list(map(repr, kept)) == [repr(json.loads(line)) for line in (text, lone)]
+    written_bytes = (tmp_path / "out/kept.jsonl").read_bytes()
+    assert b'"x \xc3\xa9"' in written_bytes
+    assert b'"\\ud83d"' in written_bytes
 
 
 def test_lines_that_are_no_utf8_no_json_or_no_text_are_counted_rejects(
