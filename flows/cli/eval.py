@@ -170,7 +170,9 @@ def _protocols(
             stem = name or Path(file).name.partition(".")[0]
             own = BenchmarkProtocol(name=stem, source=stem, k=1, question=WITH_FORMAT)
             found.append(known.get(name, own))
-            files[found[-1].source or name] = Path(file)
+            source = found[-1].source or name
+            if (other := files.setdefault(source, Path(file))) != Path(file):
+                problems.append(f"--bench {text}: {source} is read from {other}; name one file")
             if not Path(file).is_file():
                 problems.append(f"--bench {text}: no such file")
         elif text in known:

@@ -31,7 +31,7 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
     """Decide about every row of a table of problems, reading its prompts and ids alone.
 
     Queries are equal when `normalise_prompt` makes them equal. Parts finished below `scratch` by
-    an earlier run are used.
+    an earlier run are used. Raises ValueError for a row without a prompt.
     """
     # Compiled code: loading it takes longer than reading a small table.
     from tasks.data.prompt_parts import PROMPTS, compute_part

@@ -46,7 +46,10 @@ def compute_part(
     with pq.ParquetFile(source) as file, pa.ipc.new_file(folder / PROMPTS, schema) as writer:
         for number in range(part.first, part.last):
             table = file.read_row_group(number, columns=["prompt", "id"], use_threads=False)
-            text = fold(table["prompt"].combine_chunks(), query_words)
+            try:
+                text = fold(table["prompt"].combine_chunks(), query_words)
+            except ValueError as error:
+                raise ValueError(f"{source}, row group {number}, prompt: {error}") from error
             columns = [digests(text), digests(table["id"].combine_chunks())]
             if banding:
                 from tasks.data.near_duplicates import band_keys

@@ -162,6 +162,8 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
     [
         (["no/such", "--bench", "math50"], "no such benchmark; did you mean math500?"),
         (["org/model", "--bench", "nowhere.jsonl"], "--bench nowhere.jsonl: no such file"),
+        (["org/model", "--bench", "lcb_v5=a.jsonl,lcb_v6=b.jsonl"],
+         "livecodebench is read from a.jsonl; name one file"),
         (["org/model", "--bench", "aime24", "--k", "0"], "protocols.0.k: "),
         (["/tmp", "--bench", "aime24"], "/tmp: neither a folder with a model"),
         (["https://u:p@host/v1", "--bench", "aime24"], "must hold no user, password or query"),
@@ -169,7 +171,7 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
         (["org/model", "--bench", "aime24", "--set", "evaluate.yarn_factor=2"], "see engine"),
         (["org/model", "--bench", "aime24", "--question", "Solve!"], "{prompt} once"),
     ],
-)
+)  # fmt: skip
 def test_wrong_usage_exits_with_2_and_says_what_to_change(argv, said, capsys):
     code, _, err = evaluated(capsys, *argv)
     assert (code, said in err) == (2, True), err
