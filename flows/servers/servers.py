@@ -129,7 +129,7 @@ def up() -> None:
     Raises ServersError after ending all that this call started.
     """
     machine = load_machine()
-    machine.make_home()
+    machine.home.mkdir(parents=True, exist_ok=True)
     with locked(Path(f"{machine.state_file}.lock")):
         running = alive(machine)
         outdated = [n for n, p in running.items() if p.settings != settings_digest(machine, n)]

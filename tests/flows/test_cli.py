@@ -98,8 +98,6 @@ def test_wrong_settings_exit_with_2_and_one_line_each(
     ("variable", "value", "command", "said"),
     [
         ("HOST", "0.0.0.0", ["status"], "KLEAR_HOST: "),
-        ("HOME", "/proc/here", ["up"], "KLEAR_HOME: /proc/here cannot be made"),
-        ("HOME", "/proc/here", ["plan", "tiny"], "KLEAR_HOME: /proc/here cannot be made"),
         ("STORE", "s4://b/f", ["store", "ls"], "KLEAR_STORE=s4://b/f: Protocol not known: s4"),
         ("STORE", "s3://", ["store", "ls"], "KLEAR_SHARED: s3:// is no address; write s3://"),
     ],
