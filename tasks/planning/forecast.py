@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from configs.settings.base import Settings
+from configs.settings.base import Settings, flat
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
-from tasks.planning.history import PastResult, StoreHistory, flat
+from tasks.planning.history import PastResult, StoreHistory
 from tasks.planning.work import KINDS, ONCE, Known, Work
 from tasks.stage.stage import Stage
 from tasks.store.hardware import cores, gpus, split, this_machine
@@ -114,7 +114,11 @@ class Forecaster:
             return found
         model = _alike("base", self._base)
         bases = [(past, self._history.base_of(past)) for past in found]
-        return [p for p, base in bases if base and _alike("base", flat(base.settings)) == model]
+        return [
+            p
+            for p, base in bases
+            if base and _alike("base", flat(base.settings, lists=True)) == model
+        ]
 
     def rate(self, body: str, past: PastResult, *, uses_gpus: bool) -> tuple[float, int] | None:
         """Units of work a second of an earlier result and the GPUs (cores where there are none)
@@ -228,7 +232,7 @@ class Forecaster:
 def _alike(body: str, settings: Settings | Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the settings (by dotted name) say of speed, without the names of sources."""
     if isinstance(settings, Settings):
-        settings = flat(settings.model_dump(mode="json"))
+        settings = flat(settings.model_dump(mode="json"), lists=True)
     patterns = KINDS.get(body, ONCE).alike
     return sorted({(p, str(v)) for n, v in settings.items() for p in patterns if fnmatchcase(n, p)})
 

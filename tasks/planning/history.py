@@ -10,8 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
+from configs.settings.base import flat
 from tasks.store.store import MANIFEST, Manifest, Store
 
 MOST_READ = 40
@@ -32,7 +33,7 @@ class PastResult:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """By dotted name."""
-        return flat(self.manifest.settings)
+        return flat(self.manifest.settings, lists=True)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -113,19 +114,3 @@ class StoreHistory:
                 manifest = Manifest.model_validate_json(path.read_bytes())
                 found.append(PastResult(manifest, path.parent))
         return sorted(found, key=lambda p: p.manifest.created, reverse=True)
-
-
-def flat(value: JsonValue, prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name; an entry of a list goes by its `name`, else its index."""
-    entries: list[tuple[str, JsonValue]]
-    if isinstance(value, dict):
-        entries = list(value.items())
-    elif isinstance(value, list) and any(isinstance(v, dict) for v in value):
-        names = [v.get("name") if isinstance(v, dict) else None for v in value]
-        entries = [(str(n or i), v) for i, (n, v) in enumerate(zip(names, value, strict=True))]
-    else:
-        return {prefix: value}
-    found: dict[str, Any] = {}
-    for name, inner in entries:
-        found |= flat(inner, f"{prefix}.{name}" if prefix else name)
-    return found

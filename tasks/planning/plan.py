@@ -5,27 +5,24 @@ that must compute, keys are not known yet: those stages compute unless the new r
 be the old ones.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, JsonValue
 
-from configs.settings.base import Settings, fields_with_meaning, is_default_not_in_key
+from configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
 from tasks.planning.forecast import Forecaster, PlannedStage
-from tasks.planning.history import PastResult, StoreHistory, flat
+from tasks.planning.history import PastResult, StoreHistory
 from tasks.stage.run import Run
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
 from training.layout import PROGRESS
 
-MOST_REASONS = 3
 MOST_ALIKE = 12
 """With more differences an earlier result is another thing, and listing them explains nothing."""
-LONGEST_VALUE = 40
 UNKNOWN = ""
 """The digest of a result that is not there yet."""
 
@@ -49,8 +46,8 @@ class Planner:
         unknown = [i.stage for i in inputs if i.digest == UNKNOWN]
         if unknown:
             _, different = self._nearest(stage, inputs, settings)
-            own = different if len(different) <= MOST_REASONS else []  # more: another profile's
-            why = "; ".join([f"after {_few(unknown, ', ')}", *own])
+            own = different if len(different) <= MOST_SHOWN else []  # more: another profile's
+            why = "; ".join([f"after {', '.join(first_few(unknown))}", *own])
             return self._computes(stage, inputs, settings, why)
         key, store = stage.key(inputs, settings, self._run), self._run.store
         found, damage = store.find(stage.name, key)
@@ -96,9 +93,9 @@ class Planner:
         self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings
     ) -> tuple[PastResult | None, list[str]]:
         """The earlier result that differs least, and how it differs."""
-        wanted = flat(settings.model_dump(mode="json"))
-        how = set(_marked(settings, lambda s, name: name not in fields_with_meaning(s)))
-        unsaid = set(_marked(settings, is_default_not_in_key))
+        now = flat(meaning(settings), lists=True)
+        in_key = flat(meaning(settings, as_key=True), lists=True)
+        there_is = flat(settings.model_dump(mode="json"), lists=True)
 
         def differences(past: PastResult) -> list[str]:
             """What keeps it from being this one: `name: old → new`, or whose rows."""
@@ -108,16 +105,13 @@ class Planner:
             found = []
             if stage.takes_seed and manifest.seed != self._run.seed:
                 found.append(f"seed: {manifest.seed} → {self._run.seed}")
-            for name in dict.fromkeys((*wanted, *old)):
-                parts = name.split(".")
-                says_how = how & {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
-                if says_how or (name in unsaid and name not in old):
-                    continue
-                if old.get(name) != wanted.get(name):
-                    found.append(f"{name}: {_short(old.get(name))} → {_short(wanted.get(name))}")
-            for before, now in zip(manifest.inputs, inputs, strict=False):
-                if now.digest not in (UNKNOWN, before.digest):
-                    found.append(f"other rows from {now.stage}")
+            for name in (*now, *(n for n in old if n not in there_is)):
+                differs = old.get(name) != now.get(name)
+                if differs and (name in old or name in in_key):
+                    found.append(f"{name}: {short(old.get(name))} → {short(now.get(name))}")
+            for before, given in zip(manifest.inputs, inputs, strict=False):
+                if given.digest not in (UNKNOWN, before.digest):
+                    found.append(f"other rows from {given.stage}")
             return found
 
         compared = [(past, differences(past)) for past in self._earlier.of(stage.name)]
@@ -141,31 +135,4 @@ def _why(nearest: PastResult | None, different: Sequence[str], *, reads: bool) -
         return by_file if reads else by_code
     if len(different) > MOST_ALIKE:
         return f"nothing alike: {len(different)} settings differ from the nearest result"
-    return _few(different, "; ")
-
-
-def _few(texts: Sequence[str], separator: str) -> str:
-    more = len(texts) - MOST_REASONS
-    shown = separator.join(texts[:MOST_REASONS])
-    return f"{shown}{separator}{more} more" if more > 0 else shown
-
-
-def _marked(
-    value: object, is_marked: Callable[[BaseModel, str], bool], prefix: str = ""
-) -> Iterator[str]:
-    """Dotted names of the settings for which `is_marked` holds, as `flat` names them."""
-    if isinstance(value, tuple):
-        for i, entry in enumerate(value):
-            yield from _marked(entry, is_marked, f"{prefix}.{getattr(entry, 'name', None) or i}")
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            path = f"{prefix}.{name}" if prefix else name
-            if is_marked(value, name):
-                yield path
-            else:
-                yield from _marked(getattr(value, name), is_marked, path)
-
-
-def _short(value: JsonValue) -> str:
-    text = "none" if value is None else "''" if value == "" else str(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return "; ".join(first_few(different))
