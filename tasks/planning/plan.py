@@ -43,51 +43,33 @@ class Planner:
     def look(self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings) -> Artifact:
         """The published result, or an artifact without a digest where one must be made; its
         metrics are then the counts that the forecast expects."""
+        name, store = stage.name, self._run.store
         unknown = [i.stage for i in inputs if i.digest == UNKNOWN]
-        if unknown:
-            _, different = self._nearest(stage, inputs, settings)
-            own = different if len(different) <= MOST_SHOWN else []  # more: another profile's
-            why = "; ".join([f"after {', '.join(first_few(unknown))}", *own])
-            return self._computes(stage, inputs, settings, why)
-        key, store = stage.key(inputs, settings, self._run), self._run.store
-        found, damage = store.find(stage.name, key)
-        if found and stage.name not in self._run.force:
+        key = "" if unknown else stage.key(inputs, settings, self._run)
+        found, why = store.find(name, key) if key else (None, "")
+        if found and name not in self._run.force:
             size = sum(f.bytes for f in store.manifest(found).files.values())
             tokens = found.metrics.get("tokens") or found.metrics.get("completion_tokens")
-            line = PlannedStage(
-                stage.name, "reuse", "", key, found.seconds, size, tokens,
-                cost=found.metrics.get("cost"),
-            )  # fmt: skip
-            self.stages.append(line)
+            cost = found.metrics.get("cost")
+            reused = PlannedStage(name, "reuse", "", key, found.seconds, size, tokens, cost=cost)
+            self.stages.append(reused)
             return found
-        work = store.work(stage.name, key)
-        if not found and work.exists():
-            return self._computes(stage, inputs, settings, damage or "was interrupted", key, work)
-        return self._computes(stage, inputs, settings, "forced" if found else damage, key)
-
-    def _computes(
-        self,
-        stage: Stage,
-        inputs: tuple[Artifact, ...],
-        settings: Settings,
-        why: str,
-        key: str = "",
-        work: Path | None = None,
-    ) -> Artifact:
-        """`work`: the folder of an attempt that was interrupted, of which less is left to do."""
         line = self._forecaster.of(stage, inputs, settings)
-        if not why:
+        work = store.work(name, key)
+        if found:
+            line = replace(line, why="forced")
+        elif key and work.exists():
+            line = _resumed(line, work, why or "was interrupted")
+        else:
             nearest, different = self._nearest(stage, inputs, settings)
-            why = _why(nearest, different, reads=any(True for _ in stage.reads(settings)))
-        if done := _progress(work) if work else None:
-            why += f" at {done[0]:,.0f} of {done[1]:,.0f}"
-            left = 1.0 - done[0] / max(1.0, done[1])
-            figures = {n: getattr(line, n) for n in ("seconds", "tokens", "gpu_hours", "cost")}
-            line = replace(line, **{n: v * left for n, v in figures.items() if v is not None})
-        action = "resume" if work else "compute"
-        self.stages.append(replace(line, action=action, why=why, key=key))
+            if unknown:
+                own = different if len(different) <= MOST_SHOWN else []  # more: another profile's
+                why = "; ".join([f"after {', '.join(first_few(unknown))}", *own])
+            reads = any(True for _ in stage.reads(settings))
+            line = replace(line, why=why or _why(nearest, different, reads=reads))
+        self.stages.append(replace(line, key=key))
         counts = dict(line.counts)
-        return Artifact(stage=stage.name, key=key, digest=UNKNOWN, folder=Path(), metrics=counts)
+        return Artifact(stage=name, key=key, digest=UNKNOWN, folder=Path(), metrics=counts)
 
     def _nearest(
         self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings
@@ -118,13 +100,16 @@ class Planner:
         return min(compared, key=lambda pair: len(pair[1]), default=(None, []))
 
 
-def _progress(work: Path) -> tuple[float, float] | None:
-    """(done, total) that a child process reported last before it ended."""
+def _resumed(line: PlannedStage, work: Path, why: str) -> PlannedStage:
+    """Less is left to do by as much as a child process reported last before it ended."""
     try:
         said = orjson.loads((work / PROGRESS).read_bytes())
-        return float(said["done"]), float(said["total"])
+        done, total = float(said["done"]), float(said["total"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return replace(line, action="resume", why=why)
+    figures = {n: getattr(line, n) for n in ("seconds", "tokens", "gpu_hours", "cost")}
+    left = {n: v * (1.0 - done / max(1.0, total)) for n, v in figures.items() if v is not None}
+    return replace(line, action="resume", why=f"{why} at {done:,.0f} of {total:,.0f}", **left)
 
 
 def _why(nearest: PastResult | None, different: Sequence[str], *, reads: bool) -> str:
