@@ -14,9 +14,8 @@ from pathlib import Path
 
 from configs.settings.engines import EngineRuntime
 from configs.settings.pipeline import STAGES, Pipeline
-from configs.settings.topology import Topology, launch_of
-from configs.settings.training import NO_SERVER, BaseModelSettings, RLSettings, SFTSettings
-from training.packing import rl_schedule
+from configs.settings.topology import Topology
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 
 GIB = 1024**3
 BF16, FP32 = 2, 4
@@ -192,22 +191,19 @@ class Fit:
         if wrong:
             self.problems.append(problem)
 
-    def sum_up(self, what: str, parts: Mapping[str, int], limit: int) -> str:
-        """A line with the sum of named parts of a GPU's memory; the sum where it is too much."""
+    def sum_up(self, what: str, parts: Mapping[str, int], t: Topology, cure: str) -> None:
+        """A line with the sum of named parts of a GPU's memory; a problem where it is too much."""
         terms = " + ".join(f"{name} {gib(size)}" for name, size in parts.items())
-        total = sum(parts.values())
+        total, limit = sum(parts.values()), _limit(t)
         text = f"{terms} = {gib(total)} {'≤' if total <= limit else '>'} {gib(limit)} GiB"
         self.lines.append(f"{what}: {text}")
-        return text if total > limit else ""
+        self.refuse_if(total > limit, f"{what} does not fit: {text}; {cure}")
 
 
 def check(p: Pipeline) -> list[Fit]:
-    """Every stage of `p` on GPUs, if the topology names some, and RL that lacks its server."""
-    fits = {fit.stage: fit for fit in _fits(p)} if p.topology.gpus else {}
-    for stage, s in {"rl_math": p.rl_math, "rl_code": p.rl_code}.items():
-        if s.engine == "vllm_server" and not s.runtime.vllm_server_url:
-            fits.setdefault(stage, Fit(stage)).problems.append(NO_SERVER)
-    return [fit for fit in fits.values() if fit.stage not in p.stages_left_out]
+    """Every stage of `p` on GPUs, if the topology names some."""
+    fits = _fits(p) if p.topology.gpus else ()
+    return [fit for fit in fits if fit.stage not in p.stages_left_out]
 
 
 def refuse(p: Pipeline, until: str = "") -> None:
@@ -223,22 +219,23 @@ def refuse(p: Pipeline, until: str = "") -> None:
 
 def _fits(p: Pipeline) -> Iterator[Fit]:
     t, base = p.topology, facts_of_base(p.base)
-    for stage in SAMPLERS:
-        s, fit = getattr(p, stage), Fit(stage)
+    asked = {stage: getattr(p, stage) for stage in SAMPLERS}
+    for stage, s in asked.items():
         if s is None or s.engine.kind != "vllm":
             continue
-        if facts := facts_of_model(s.engine.model):
-            name, runtime = f"{stage}.engine.runtime", s.engine.runtime
-            _generation(fit, name, facts, runtime, s.sampling.max_tokens + PROMPT_TOKENS, t)
-        else:
+        fit, facts = Fit(stage), facts_of_model(s.engine.model)
+        if facts is None:
             fit.lines.append(UNKNOWN.format(s.engine.model))
+        else:
+            longest = s.sampling.max_tokens + PROMPT_TOKENS
+            _generation(fit, f"{stage}.engine.runtime", facts, s.engine.runtime, longest, t)
         yield fit
     if base is None:
         yield Fit("base", [UNKNOWN.format(p.base.model)])
         return
     yield _sft(base, p.sft, t)
-    for stage in ("rl_math", "rl_code"):
-        yield _rl(stage, base, getattr(p, stage), t)
+    yield _rl("rl_math", base, p.rl_math, t)
+    yield _rl("rl_code", base, p.rl_code, t)
     if p.evaluate.engine == "vllm":
         fit, longest = Fit("evaluate"), p.evaluate.sampling.max_tokens + PROMPT_TOKENS
         _generation(fit, "evaluate.engine_runtime", base, p.evaluate.engine_runtime, longest, t)
@@ -252,11 +249,10 @@ def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
         f"{s.batch_tokens:,} tokens a step = {rows} × {s.max_length:,} over {world} GPUs = "
         f"{rows / world:g} rows of {s.max_length:,} each"
     )
-    near = [n * world * s.max_length for n in (rows // world, rows // world + 1) if n]
     fit.refuse_if(
         rows % world,
         f"{rows} rows a step are no multiple of {world} GPUs, so some would wait: set "
-        f"sft.batch_tokens={' or '.join(map(str, near))}, or name fewer GPUs",
+        f"sft.batch_tokens to a multiple of {world * s.max_length}, or name fewer GPUs",
     )
     fit.refuse_if(
         s.optimizer == "muon" and t.sharding != "none" and world > 1,
@@ -268,26 +264,23 @@ def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
 
 def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
     fit, world = Fit(stage), t.rl_gpus or t.gpus
-    try:
-        units = rl_schedule(s, world)
-        fit.lines.append(
-            f"{s.mini_batch_prompts} prompts × {s.rollouts_per_prompt} / {world} GPUs = "
-            f"{units['per_device_train_batch_size'] // s.oversampling} answers an update each, "
-            f"{units['steps_per_generation']} updates a step"
-        )
-        launch_of(t, "rl")
-    except ValueError as error:
-        most = max(n for n in range(1, t.gpus + 1) if s.mini_batch_prompts % n == 0)
-        shared = f"{s.mini_batch_prompts} prompts a mini-batch cannot be shared by {world} GPUs"
-        indivisible = s.mini_batch_prompts % world != 0
-        fit.problems.append(f"{shared}: set topology.rl_gpus={most}" if indivisible else str(error))
+    answers = s.mini_batch_prompts * s.rollouts_per_prompt / world
+    fit.lines.append(
+        f"{s.mini_batch_prompts} prompts × {s.rollouts_per_prompt} / {world} GPUs = {answers:g} "
+        f"answers an update each, {s.prompts_per_step // s.mini_batch_prompts} updates a step"
+    )
+    fit.refuse_if(
+        s.mini_batch_prompts % world,
+        f"{s.mini_batch_prompts} prompts a mini-batch cannot be shared by {world} GPUs: set "
+        "topology.rl_gpus to a number that divides them",
+    )
     longest = s.max_prompt_tokens + s.max_tokens
-    at_once = s.mini_batch_prompts * s.rollouts_per_prompt / world * longest
-    _training(fit, facts, s, t, world, longest, at_once)
+    _training(fit, facts, s, t, world, longest, answers * longest)
     if s.engine == "vllm_colocate":
-        _beside_the_trainer(fit, facts, s, t, world)
-        runtime = s.engine_runtime.model_copy(update={"max_model_len": None})  # not asked for
-        _generation(fit, f"{stage}.engine_runtime", facts, runtime, longest, t)
+        name, runtime = f"{stage}.engine_runtime", s.engine_runtime
+        _beside_the_trainer(fit, name, facts, runtime, t, world)
+        runtime = runtime.model_copy(update={"max_model_len": None})  # not asked for
+        _generation(fit, name, facts, runtime, longest, t)
     return fit
 
 
@@ -307,63 +300,56 @@ def _training(
     gradients, and embedding and head with theirs; and where a step has several micro-batches,
     gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
     """
-    lora, r = s.lora is not None, s.runtime
-    tokens = max(r.micro_batch_tokens, longest)
-    sharded = t.sharding != "none" and world > 1 and not lora
-    if lora:
+    tokens = max(s.runtime.micro_batch_tokens, longest)
+    sharded = t.sharding != "none" and world > 1 and not s.lora
+    if s.lora:
         parts = {"frozen weights": BF16 * facts.parameters}
     else:
         gathered = BF16 * (3 * facts.layer_parameters + 2 * facts.outer_parameters)
-        copies = gathered if sharded else BF16 * facts.parameters
         muon = isinstance(s, SFTSettings) and s.optimizer == "muon"
-        state = state_bytes(facts, world, sharded=sharded, muon=muon)
-        parts = {**state, "bf16 copies": copies}
-    residual_bytes = BF16 if sharded or lora else FP32
-    checkpointing = r.gradient_checkpointing
+        parts = state_bytes(facts, world, sharded=sharded, muon=muon)
+        parts["bf16 copies"] = gathered if sharded else BF16 * facts.parameters
     parts |= activation_bytes(
-        facts, tokens, checkpointing=checkpointing, residual_bytes=residual_bytes
+        facts,
+        tokens,
+        checkpointing=s.runtime.gradient_checkpointing,
+        residual_bytes=BF16 if sharded or s.lora else FP32,
     )
     parts["CUDA"] = CUDA_CONTEXT
     if sharded and tokens_a_step > tokens:
         parts["unreduced gradients"] = FP32 * facts.parameters
     if isinstance(s, RLSettings) and s.engine == "vllm_colocate":
         parts["vLLM asleep"] = VLLM_ASLEEP
-    too_much = fit.sum_up(f"training, {tokens:,} tokens at once", parts, _limit(t))
+    cure = (
+        f"set {fit.stage}.runtime.gradient_checkpointing=true, {fit.stage}.runtime."
+        f"micro_batch_tokens={longest} and topology.sharding=full, or name more or larger GPUs"
+    )
+    fit.sum_up(f"training, {tokens:,} tokens at once", parts, t, cure)
     fit.refuse_if(
-        lora and world > 1 and t.sharding != "none",
+        s.lora and world > 1 and t.sharding != "none",
         "lora trains under DDP: set topology.sharding=none, or lora to null",
     )
-    cures = {
-        f"{fit.stage}.runtime.gradient_checkpointing=true": not r.gradient_checkpointing,
-        f"{fit.stage}.runtime.micro_batch_tokens={longest}": r.micro_batch_tokens > longest,
-        "topology.sharding=full": t.sharding == "none" and t.gpus > 1,
-    }
-    names = " and ".join(name for name, helps in cures.items() if helps)
-    cure = f": set {names}" if names else "; name more or larger GPUs"
-    fit.refuse_if(too_much, f"does not fit: {too_much}{cure}")
 
 
 def _beside_the_trainer(
-    fit: Fit, facts: ModelFacts, s: RLSettings, t: Topology, world: int
+    fit: Fit, name: str, facts: ModelFacts, r: EngineRuntime, t: Topology, world: int
 ) -> None:
     """vLLM on the trainer's GPUs: it wakes up while the state of the training stays."""
-    name, runtime, limit = f"{fit.stage}.engine_runtime", s.engine_runtime, _limit(t)
     fit.refuse_if(
-        world % runtime.tensor_parallel,
-        f"{world} training GPUs are no multiple of {name}.tensor_parallel="
-        f"{runtime.tensor_parallel}, which share one vLLM",
+        world % r.tensor_parallel,
+        f"{world} training GPUs are no multiple of {name}.tensor_parallel={r.tensor_parallel}, "
+        "which share one vLLM",
     )
+    state, limit = state_bytes(facts, world, sharded=t.sharding != "none"), _limit(t)
     parts = {
-        "training state": sum(state_bytes(facts, world, sharded=t.sharding != "none").values()),
+        "training state": sum(state.values()),
         "weights in transfer": FP32 * facts.vocabulary * facts.hidden,
         "CUDA": CUDA_CONTEXT,
     }
-    most = int((limit - sum(parts.values())) / limit * 20) / 20
-    lower = f"set {name}.gpu_memory_utilization={most:g} or less"
-    cure = lower if most > 0 else "train on more GPUs, or take engine=vllm_server"
-    parts["vLLM"] = int(limit * runtime.gpu_memory_utilization)
-    too_much = fit.sum_up("generating beside the trainer", parts, limit)
-    fit.refuse_if(too_much, f"trainer and vLLM do not fit on one GPU together: {too_much}; {cure}")
+    most = max(0, int((1 - sum(parts.values()) / limit) * 20)) / 20
+    cure = f"set {name}.gpu_memory_utilization={most:g} or less, or train on more GPUs"
+    parts["vLLM"] = int(limit * r.gpu_memory_utilization)
+    fit.sum_up("generating beside the trainer", parts, t, cure)
 
 
 def _generation(
@@ -377,11 +363,9 @@ def _generation(
         f"{name}: tensor × data parallel = {tp} × {r.data_parallel} = {used} GPUs, and a node has "
         f"{t.gpus_per_node}",
     )
-    good = max(n for n in range(1, tp + 1) if facts.heads % n == 0)
     fit.refuse_if(
-        good < tp,
-        f"{name}: {facts.heads} attention heads are no multiple of tensor_parallel={tp}; {good} "
-        "would divide",
+        facts.heads % tp,
+        f"{name}: {facts.heads} attention heads are no multiple of tensor_parallel={tp}",
     )
     context = r.max_model_len or context
     weights, token = BF16 * facts.parameters // tp, facts.kv_bytes_per_token(tp)

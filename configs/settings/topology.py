@@ -109,6 +109,10 @@ class Topology(Settings):
                 f"rl_gpus={self.rl_gpus} is more than nodes × gpus_per_node = {self.nodes} × "
                 f"{self.gpus_per_node} = {self.gpus}"
             )
+        if self.gpus_per_node and self.rl_gpus % min(self.gpus_per_node, self.rl_gpus or 1):
+            raise ValueError(
+                f"rl_gpus={self.rl_gpus} are no whole nodes of {self.gpus_per_node} GPUs"
+            )
         if not self.gpus_per_node or self.gpu in GPUS:
             return self
         missing = [n for n in ("gpu_memory_gib", "gpu_tflops") if getattr(self, n) is None]
@@ -169,22 +173,11 @@ class Launch(Runtime):
 
 
 def launch_of(t: Topology, kind: Literal["sft", "rl"]) -> Launch:
-    """The processes of a stage on the machines of `t`; RL takes the first `rl_gpus` of them.
-
-    Raises ValueError where those are no whole nodes.
-    """
-    nodes, processes = t.nodes, t.gpus_per_node or 1
-    if kind == "rl" and t.gpus_per_node and t.rl_gpus:
-        nodes, rest = divmod(t.rl_gpus, t.gpus_per_node)
-        if not nodes:
-            nodes, processes = 1, rest
-        elif rest:
-            raise ValueError(
-                f"rl_gpus={t.rl_gpus} are no whole nodes of {t.gpus_per_node} GPUs: set it to "
-                f"{nodes * t.gpus_per_node} or {(nodes + 1) * t.gpus_per_node}"
-            )
+    """The processes of a stage on the machines of `t`; RL takes the first `rl_gpus` of them."""
+    world = (t.rl_gpus if kind == "rl" and t.gpus else 0) or t.gpus or t.nodes
+    processes = min(t.gpus_per_node or 1, world)
     return Launch(
-        nodes=nodes,
+        nodes=world // processes,
         processes=processes,
         gpus=processes if t.gpus_per_node else 0,
         sharding=t.sharding,

@@ -1,7 +1,7 @@
 """Earlier results of a store, each manifest read once: what a plan compares and measures by."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -13,7 +13,6 @@ from typing import Any
 from configs.settings.base import flat
 from tasks.store.store import (
     MANIFEST,
-    InputRef,
     Manifest,
     Store,
     UnusableManifest,
@@ -75,8 +74,7 @@ class StoreHistory:
     """The results of a store, by stage, the newest first."""
 
     def __init__(self, store: Store) -> None:
-        self._root = store.root
-        self._manifest: Callable[[InputRef], Manifest] = cache(store.manifest)
+        self._root, self._manifest = store.root, cache(store.manifest)
         self._by_stage: dict[str, list[PastResult]] = {}
 
     def of(self, *stages: str) -> Iterator[PastResult]:
@@ -93,7 +91,8 @@ class StoreHistory:
             return manifest
         model = next((i for i in manifest.inputs if i.stage in MODELS), None)
         with suppress(UnusableManifest):
-            return self.base_of(self._manifest(model)) if model else None
+            # pyright does not know that a frozen record has a hash.
+            return self.base_of(self._manifest(model)) if model else None  # pyright: ignore
         return None
 
     def _read(self, stage: str) -> list[PastResult]:

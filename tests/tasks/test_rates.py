@@ -100,7 +100,7 @@ def test_training_compares_by_the_model_that_it_goes_back_to(tmp_path):
     assert comparable(tmp_path, "sft", "sft", SFTSettings(), wide) == ["b"]
     assert comparable(tmp_path, "rl", "rl_math", RLSettings(), wide) == ["b"]
     assert comparable(tmp_path, "rl", "rl_code", RLSettings(domain="code"), wide) == ["b"]
-    assert comparable(tmp_path, "rl", "rl_math", RLSettings(engine="vllm_server"), wide) == []
+    assert comparable(tmp_path, "rl", "rl_math", RLSettings(engine="transformers"), wide) == []
 
 
 def test_judging_compares_by_how_many_tests_are_run(tmp_path):
