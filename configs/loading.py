@@ -36,15 +36,11 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     """
     path = _find(name_or_path)
     data = _with_bases(path)
-    problems: list[str] = []
     for text in overrides:
-        try:
-            apply_override(data, text)
-        except ConfigError as error:
-            problems += error.problems
+        apply_override(data, text)
     data.setdefault("profile", path.stem)
     if "data" in data:
-        problems += _distribute_root(data, data.pop("data"))
+        _distribute_root(data, data.pop("data"))
     # Defaults that differ from those of their class (rl_code's), so that a profile that sets one
     # key of such a stage keeps the others.
     defaults = {
@@ -52,13 +48,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
         for name, field in Pipeline.model_fields.items()
         if isinstance(field.default, BaseModel) and field.default.model_fields_set
     }
-    try:
-        pipeline = Pipeline.model_validate(layered(defaults, data))
-    except ValidationError as error:
-        raise ConfigError(dict.fromkeys([*problems, *explain(error, Pipeline)])) from error
-    if problems:
-        raise ConfigError(problems)
-    return pipeline
+    return _validated(Pipeline, layered(defaults, data))
 
 
 def load_group(model: type[Group], overrides: Sequence[str]) -> Group:
@@ -66,10 +56,14 @@ def load_group(model: type[Group], overrides: Sequence[str]) -> Group:
     data: dict[str, Any] = {}
     for text in overrides:
         apply_override(data, text)
+    return _validated(model, data)
+
+
+def _validated(model: type[Group], data: dict[str, Any]) -> Group:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain(error, model)) from error
+        raise ConfigError(dict.fromkeys(explain(error, model))) from error
 
 
 def _find(name_or_path: str) -> Path:
@@ -103,11 +97,11 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     return layered(below, data)
 
 
-def _distribute_root(data: dict[str, Any], group: Any) -> list[str]:
-    """`data.root` becomes the root of each place that has none of its own; or what is wrong."""
-    root = group.get("root") if isinstance(group, dict) and len(group) == 1 else None
-    if not isinstance(root, str):
-        return [f"data: {group!r} is no folder; did you mean data.root? Write data.root=FOLDER"]
+def _distribute_root(data: dict[str, Any], group: Any) -> None:
+    """`data.root` becomes the root of each place that has none of its own."""
+    if not isinstance(group, dict) or [*group] != ["root"] or not isinstance(group["root"], str):
+        raise ConfigError([f"data: {group!r} is no folder; write data.root=FOLDER"])
+    root = group["root"]
     for name in ("collect", "benchmarks"):
         if isinstance(stage := data.setdefault(name, {}), dict):
             stage.setdefault("root", root)
@@ -116,7 +110,6 @@ def _distribute_root(data: dict[str, Any], group: Any) -> list[str]:
         engine = stage.get("engine") if isinstance(stage, dict) else None
         if isinstance(engine, dict) and isinstance(engine.get("files"), list):
             engine["files"] = [str(Path(root) / str(file)) for file in engine["files"]]
-    return []
 
 
 def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:

@@ -13,7 +13,7 @@ from configs.settings.engines import EngineRuntime
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
 from tasks.planning.history import PastResult, StoreHistory
-from tasks.planning.work import KINDS, ONCE, Kind, Known, Work
+from tasks.planning.work import KINDS, OF_A_MODEL, ONCE, Known, Work
 from tasks.stage.stage import Stage
 from tasks.store.hardware import cores, gpus, split, this_machine
 from tasks.store.store import Artifact
@@ -22,6 +22,8 @@ from training.engines.journal import cost_of
 from training.sizing import facts_of_base, facts_of_model
 
 PARALLEL = ("tensor_parallel", "data_parallel")
+ROWS_A_SECOND = 20_000.0
+"""Of a data stage on one core, where a store has measured none."""
 ASSUMED = "assumed"
 """Among the counts of a forecast: 1 where they rest on an assumption."""
 
@@ -73,8 +75,9 @@ class Forecaster:
         kind = KINDS.get(body, ONCE)
         alike = self.comparable(body, stage.name, settings)
         past = alike[0] if alike else None
-        is_model = kind.of_a_model or body == "base"
-        facts = facts_of_base(self._base) if self._base and is_model else None
+        facts = None
+        if self._base and body in ("base", *OF_A_MODEL):
+            facts = facts_of_base(self._base)
         if isinstance(settings, SampleSettings) and is_local(settings.engine):
             facts = facts_of_model(settings.engine.model)
         s = Known(settings, inputs, past, facts, self._topology.assume)
@@ -82,7 +85,7 @@ class Forecaster:
         assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
         measured = self._measured(body, alike, work, count)
-        seconds, source = measured or self._by_assumptions(body, kind, s, work, count)
+        seconds, source = measured or self._by_assumptions(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
         size = work.bytes
         if past and body not in ("base", "sft", "rl") and kind.done(past):
@@ -105,7 +108,7 @@ class Forecaster:
         kind, wanted = KINDS.get(body, ONCE), _alike(body, settings.model_dump(mode="json"))
         names = dict.fromkeys((stage, *kind.stages))
         found = [p for p in self._history.of(*names) if _alike(body, p.manifest.settings) == wanted]
-        if not kind.of_a_model or self._base is None:
+        if body not in OF_A_MODEL or self._base is None:
             return found
         model = _alike("base", self._base.model_dump(mode="json"))
         bases = [(past, self._history.base_of(past.manifest)) for past in found]
@@ -161,7 +164,7 @@ class Forecaster:
         return work.amount / per_second, f"measured in {past.name}"
 
     def _by_assumptions(
-        self, body: str, kind: Kind, s: Known, work: Work, count: int
+        self, body: str, s: Known, work: Work, count: int
     ) -> tuple[float | None, str]:
         """Seconds, None where nothing is known, and why."""
         if body == "judge":
@@ -169,11 +172,11 @@ class Forecaster:
         if body == "distill" and s.settings.engine.kind == "openai":
             streams = s.settings.engine.runtime.concurrency
             return work.amount / (s.assume("stream_tokens_per_second") * streams), ""
-        if kind.of_a_model or (body == "distill" and is_local(s.settings.engine)):
+        if body in OF_A_MODEL or (body == "distill" and is_local(s.settings.engine)):
             return self._by_flops(body, s, work, count)
-        if not kind.on_a_core:
+        if body == "base" or body not in KINDS:
             return None, "never measured"
-        return work.amount / kind.on_a_core, ""
+        return work.amount / ROWS_A_SECOND, ""
 
     def _judging(self, s: Known, answers: float) -> float:
         workers = self._topology.cores_per_node or cores()

@@ -11,7 +11,7 @@ from configs.settings.topology import Assumptions
 from configs.settings.training import RLSettings
 from tasks.planning.history import PastResult
 from tasks.store.store import Artifact
-from training.sizing import ModelFacts
+from training.sizing import SAMPLERS, ModelFacts
 
 KEPT = "kept/"
 """Begins the count of a source; NaN where nobody has counted it."""
@@ -230,57 +230,41 @@ class Kind:
     """That are this kind, where they are not called by it."""
     alike: tuple[str, ...] = ()
     """Settings in which two results agree if the rate of one tells about the other."""
-    on_a_core: float | None = None
-    """Units a second of one core, where a store has measured none."""
-    of_a_model: bool = False
-    """Two results also go back to the same base model."""
 
 
 KINDS = {
-    "collect": Kind(
-        collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",), on_a_core=37_000
-    ),
-    "dedup": Kind(keeps_of("kept"), alike=("near",), on_a_core=49_000),
-    "decontaminate": Kind(keeps_of("kept"), on_a_core=50_000),
-    "distill": Kind(
-        distill,
-        _answers_given,
-        ("distill", "rate", "sample", "agreement"),
-        ("engine.kind", "engine.model"),
-        on_a_core=20_000,  # of a scripted or recorded engine
-    ),
+    "collect": Kind(collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",)),
+    "dedup": Kind(keeps_of("kept"), alike=("near",)),
+    "decontaminate": Kind(keeps_of("kept")),
+    "distill": Kind(distill, _answers_given, SAMPLERS, ("engine.kind", "engine.model")),
     "judge": Kind(
         scores_of(1, "samples"),
         lambda past: past.sum("scores"),
         ("judge", "judge_rl", "judge_rate", "judge_agreement"),
         ("judge.sandbox", "judge.max_tests", "judge.stop_at_first_failure"),
     ),
-    "difficulty": Kind(scores_of(0, "kept"), on_a_core=24_000),  # 4 answers to a problem
-    "select": Kind(select, alike=("size",), on_a_core=3_000),  # answers of 31,634 characters
-    "filter_tests": Kind(filter_tests, on_a_core=87_000),
-    "filter_rl": Kind(keeps_of("rl_kept"), on_a_core=8_500),  # 16 answers to a problem
-    "sft": Kind(
-        sft,
-        lambda past: past.sum("steps") * past.settings["batch_tokens"],
-        alike=("lora*",),
-        of_a_model=True,
-    ),
-    "rl": Kind(
-        rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("lora*", "engine"), of_a_model=True
-    ),
-    "evaluate": Kind(
-        evaluate,
-        lambda past: past.sum("completion_tokens"),
-        ("evaluate_rl_code", "evaluate_rl_math", "evaluate_sft", "evaluate_base"),
-        ("engine", "sampling.max_tokens"),
-        of_a_model=True,
-    ),
+    "difficulty": Kind(scores_of(0, "kept")),
+    "select": Kind(select, alike=("size",)),
+    "filter_tests": Kind(filter_tests),
+    "filter_rl": Kind(keeps_of("rl_kept")),
     "base": Kind(
         once,
         lambda past: 1.0,
         alike=("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary"),
     ),
+    "sft": Kind(
+        sft, lambda past: past.sum("steps") * past.settings["batch_tokens"], alike=("lora*",)
+    ),
+    "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("lora*", "engine")),
+    "evaluate": Kind(
+        evaluate,
+        lambda past: past.sum("completion_tokens"),
+        ("evaluate_rl_code", "evaluate_rl_math", "evaluate_sft", "evaluate_base"),
+        ("engine", "sampling.max_tokens"),
+    ),
 }
 """By the name of the stage's body."""
 ONCE = Kind(once, lambda past: 1.0)
 """Any other body."""
+OF_A_MODEL = ("sft", "rl", "evaluate")
+"""Their results are alike only where they go back to the same base model."""

@@ -119,7 +119,7 @@ def test_a_profile_changes_only_what_it_says_of_the_one_it_extends(profile: str,
         ("profile.x.y=1", "profile: the value 'small', so there is no profile.x"),
         ("sft.epochs", "--set sft.epochs: write --set key.key=value"),
         ("data.rot=/d",
-         "data: {'rot': '/d'} is no folder; did you mean data.root? Write data.root=FOLDER"),
+         "data: {'rot': '/d'} is no folder; write data.root=FOLDER"),
         ("topology={gpu: H10, gpus_per_node: 1}",
          "topology: gpu 'H10' is no known card; did you mean H100? (known: A100-40GB, A100-80GB, "
          "L40S, H100, H200, B200); for another one set gpu_memory_gib and gpu_tflops"),
