@@ -136,12 +136,6 @@ def state_bytes(
     return parts if share == world else {**parts, "DDP buckets": whole}
 
 
-def checkpoint_bytes(facts: ModelFacts, tokens: int, bytes_each: int = BF16) -> int:
-    """Gradient checkpointing keeps the input of every layer: L·T·h·bytes. Qwen3-8B at 36,864
-    tokens in bf16: 36 · 36,864 · 4,096 · 2 = 10.9e9."""
-    return facts.layers * tokens * facts.hidden * bytes_each
-
-
 def layer_bytes(facts: ModelFacts, tokens: int) -> int:
     """What one layer saves for its backward pass in bf16 with sdpa or flash attention, per token:
     16·h (norms, residuals) + 8·f (gate, its activation, up, product) + (10·d + 8)·H +
@@ -151,23 +145,24 @@ def layer_bytes(facts: ModelFacts, tokens: int) -> int:
     return tokens * (16 * facts.hidden + 8 * facts.mlp + heads + 8)
 
 
-def head_bytes(facts: ModelFacts, tokens: int) -> int:
-    """The fused head: two fp32 tiles of logits, fp32 gradients of the hidden states (4·T·h) and of
-    the head's weights (4·V·h). Full logits would be 4·T·V twice: 44.8e9 at 36,864 tokens."""
-    tile = min(HEAD_TILE, tokens * facts.vocabulary)
-    return 2 * FP32 * tile + FP32 * facts.hidden * (tokens + facts.vocabulary)
-
-
 def activation_bytes(
     facts: ModelFacts, tokens: int, *, checkpointing: bool = True, residual_bytes: int = BF16
 ) -> dict[str, int]:
     """The parts that grow with the micro-batch. Layers and head are not at work at once: the
-    larger of the two counts. Without checkpointing every layer keeps what it saves. In a layer's
-    backward pass gradients of three MLP tensors and two residuals are alive, T·(6·f + 4·h)."""
-    layer, head = layer_bytes(facts, tokens), head_bytes(facts, tokens)
+    larger of the two counts.
+
+    Gradient checkpointing keeps the input of every layer, L·T·h·bytes (Qwen3-8B at 36,864 tokens
+    in bf16: 36 · 36,864 · 4,096 · 2 = 10.9e9); without it every layer keeps what it saves. In a
+    layer's backward pass gradients of three MLP tensors and two residuals are alive, T·(6·f + 4·h).
+    The fused head: two fp32 tiles of logits, fp32 gradients of the hidden states (4·T·h) and of
+    the head's weights (4·V·h). Full logits would be 4·T·V twice: 44.8e9 at 36,864 tokens.
+    """
+    tile = min(HEAD_TILE, tokens * facts.vocabulary)
+    head = 2 * FP32 * tile + FP32 * facts.hidden * (tokens + facts.vocabulary)
+    layer = layer_bytes(facts, tokens)
     backward = tokens * (6 * facts.mlp + 4 * facts.hidden)
     if checkpointing:
-        kept = checkpoint_bytes(facts, tokens, residual_bytes)
+        kept = facts.layers * tokens * facts.hidden * residual_bytes
         return {"checkpoints": kept, "one layer or head": max(layer + backward, head)}
     return {"saved tensors": facts.layers * layer, "head": head + backward}
 
@@ -219,16 +214,15 @@ def refuse(p: Pipeline, until: str = "") -> None:
 
 def _fits(p: Pipeline) -> Iterator[Fit]:
     t, base = p.topology, facts_of_base(p.base)
-    asked = {stage: getattr(p, stage) for stage in SAMPLERS}
-    for stage, s in asked.items():
+    for stage in SAMPLERS:
+        s, fit = getattr(p, stage), Fit(stage)
         if s is None or s.engine.kind != "vllm":
             continue
-        fit, facts = Fit(stage), facts_of_model(s.engine.model)
-        if facts is None:
-            fit.lines.append(UNKNOWN.format(s.engine.model))
+        if facts := facts_of_model(s.engine.model):
+            name, longest = f"{stage}.engine.runtime", s.sampling.max_tokens + PROMPT_TOKENS
+            _generation(fit, name, facts, s.engine.runtime, longest, t)
         else:
-            longest = s.sampling.max_tokens + PROMPT_TOKENS
-            _generation(fit, f"{stage}.engine.runtime", facts, s.engine.runtime, longest, t)
+            fit.lines.append(UNKNOWN.format(s.engine.model))
         yield fit
     if base is None:
         yield Fit("base", [UNKNOWN.format(p.base.model)])

@@ -2,12 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import (
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from configs.settings.base import Runtime, Settings
 

@@ -5,7 +5,6 @@ that must compute, keys are not known yet: those stages compute unless the new r
 be the old ones.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +20,6 @@ from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
 from training.layout import PROGRESS
 
-MOST_ALIKE = 12
-"""With more differences an earlier result is another thing, and listing them explains nothing."""
 UNKNOWN = ""
 """The digest of a result that is not there yet."""
 
@@ -61,20 +58,22 @@ class Planner:
         elif key and work.exists():
             line = _resumed(line, work, why or "was interrupted")
         else:
-            nearest, different = self._nearest(stage, inputs, settings)
+            different = self._nearest(stage, inputs, settings)
             if unknown:
-                own = different if len(different) <= MOST_SHOWN else []  # more: another profile's
-                why = "; ".join([f"after {', '.join(first_few(unknown))}", *own])
-            reads = any(True for _ in stage.reads(settings))
-            line = replace(line, why=why or _why(nearest, different, reads=reads))
+                why = f"after {', '.join(first_few(unknown))}"
+                if different and len(different) <= MOST_SHOWN:  # more: another profile's
+                    why = "; ".join([why, *different])
+            elif not why and different is not None:
+                why = "; ".join(first_few(different)) or "a file that it reads, or klear, changed"
+            line = replace(line, why=why or "never computed")
         self.stages.append(replace(line, key=key))
         counts = dict(line.counts)
         return Artifact(stage=name, key=key, digest=UNKNOWN, folder=Path(), metrics=counts)
 
     def _nearest(
         self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings
-    ) -> tuple[PastResult | None, list[str]]:
-        """The earlier result that differs least, and how it differs."""
+    ) -> list[str] | None:
+        """How the earlier result that differs least differs; None where there is none."""
         now = flat(meaning(settings), lists=True)
         in_key = flat(meaning(settings, as_key=True), lists=True)
         there_is = flat(settings.model_dump(mode="json"), lists=True)
@@ -96,8 +95,8 @@ class Planner:
                     found.append(f"other rows from {given.stage}")
             return found
 
-        compared = [(past, differences(past)) for past in self._earlier.of(stage.name)]
-        return min(compared, key=lambda pair: len(pair[1]), default=(None, []))
+        compared = map(differences, self._earlier.of(stage.name))
+        return min(compared, key=len, default=None)
 
 
 def _resumed(line: PlannedStage, work: Path, why: str) -> PlannedStage:
@@ -110,14 +109,3 @@ def _resumed(line: PlannedStage, work: Path, why: str) -> PlannedStage:
     figures = {n: getattr(line, n) for n in ("seconds", "tokens", "gpu_hours", "cost")}
     left = {n: v * (1.0 - done / max(1.0, total)) for n, v in figures.items() if v is not None}
     return replace(line, action="resume", why=f"{why} at {done:,.0f} of {total:,.0f}", **left)
-
-
-def _why(nearest: PastResult | None, different: Sequence[str], *, reads: bool) -> str:
-    if nearest is None:
-        return "never computed"
-    if not different:
-        by_file, by_code = "a file that it reads has changed", "keyed by another version of klear"
-        return by_file if reads else by_code
-    if len(different) > MOST_ALIKE:
-        return f"nothing alike: {len(different)} settings differ from the nearest result"
-    return "; ".join(first_few(different))

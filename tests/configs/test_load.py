@@ -140,7 +140,8 @@ def test_the_error_names_the_key_and_the_fix(profile: str, override: str, line: 
     [
         (MINIMAL.replace("distill:", "rate:"), "distill: missing; it has no default"),
         ("sft: {epochs: [\n", "PATH:2: expected the node content, but found '<stream end>'"),
-        ("seed: 1\nseed: 2\n", "PATH:2: found duplicate key \"seed\" with value \"2\" (original value: \"1\")"),
+        ("seed: 1\nseed: 2\n",
+         'PATH:2: found duplicate key "seed" with value "2" (original value: "1")'),
         ("- 3", "PATH: a profile is a mapping of keys, this is [3]"),
     ],
 )  # fmt: skip
