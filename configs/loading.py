@@ -194,27 +194,24 @@ def apply_override(data: dict[str, Any], text: str) -> None:
     except YAMLError as error:
         problem = getattr(error, "problem", None) or error
         raise ConfigError([f"{dotted(keys)}: {value_text[:60]!r} is no YAML: {problem}"]) from error
-    node: Any = data
-    for depth, key in enumerate(keys):
-        place = _place(node, key, dotted(keys[:depth]))
-        if depth + 1 == len(keys):
-            node[place] = value
-        elif isinstance(node, dict) and node.get(place) is None:
-            node[place] = {}
-        node = node[place]
+    data.update(_replaced(data, keys, value))
 
 
-def _place(node: Any, key: str, above: str) -> str | int:
-    """Where in a group or list the key lies."""
-    if isinstance(node, dict) and not key.isdecimal():  # no setting has a number as its name
-        return key
-    if not isinstance(node, (dict, list)):
-        raise ConfigError([f"{above}: the value {node!r}, so there is no {above}.{key}"])
-    entries = node if isinstance(node, list) else []
-    names = [str(e.get("name") or e.get("use", "")) if isinstance(e, dict) else "" for e in entries]
-    if key in names:
-        return names.index(key)
-    if key.isdecimal() and len(key) < 10 and int(key) < len(entries):
-        return int(key)
-    known = ", ".join([*filter(None, names), f"0 to {len(entries) - 1}"]) if entries else "none"
-    raise ConfigError([f"{above}.{key}: no such entry{nearest(key, names)} (there: {known})"])
+def _replaced(node: Any, keys: list[str], value: Any, above: str = "") -> Any:
+    """`node`, a group or list, with the value where the keys lead."""
+    if not keys:
+        return value
+    key, *rest = keys
+    path = f"{above}.{key}" if above else key
+    if isinstance(node, list):
+        names = [
+            str(e.get("name") or e.get("use", "")) if isinstance(e, dict) else "" for e in node
+        ]
+        places = [n or str(i) for i, n in enumerate(names)]
+        if key not in places and key not in map(str, range(len(node))):
+            there = ", ".join(places) or "none"
+            raise ConfigError([f"{path}: no such entry{nearest(key, names)} (there: {there})"])
+        i = places.index(key) if key in places else int(key)
+        return [*node[:i], _replaced(node[i], rest, value, path), *node[i + 1 :]]
+    group = node if isinstance(node, dict) else {}
+    return {**group, key: _replaced(group.get(key), rest, value, path)}

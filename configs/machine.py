@@ -354,19 +354,16 @@ def server_environment(machine: Machine, name: str) -> dict[str, str]:
     if name not in ("prefect", "mlflow"):
         return found
     postgres, secret = machine.postgres, machine.password.get_secret_value()
-    if postgres and postgres.password:
-        found["PGPASSWORD"] = postgres.password
-    if name == "prefect" and postgres:
+    found["MLFLOW_BACKEND_STORE_URI"] = machine.mlflow_database
+    # What somebody set by hand for names that we cannot know counts.
+    found |= {n: os.environ.get(n, value) for n, value in _mlflow_names(machine).items()}
+    if postgres:
         url = postgres.url("postgresql+asyncpg", postgres.database("prefect"))
         found["PREFECT_API_DATABASE_CONNECTION_URL"] = url
-    if name == "prefect" and secret:
-        found["PREFECT_SERVER_API_AUTH_STRING"] = f"{machine.user}:{secret}"
-    if name == "mlflow":
-        found["MLFLOW_BACKEND_STORE_URI"] = machine.mlflow_database
-        # What somebody set by hand for names that we cannot know counts.
-        found |= {n: os.environ.get(n, value) for n, value in _mlflow_names(machine).items()}
-    if name == "mlflow" and secret:
+        found |= {"PGPASSWORD": postgres.password} if postgres.password else {}
+    if secret:
         found |= {
+            "PREFECT_SERVER_API_AUTH_STRING": f"{machine.user}:{secret}",
             "MLFLOW_AUTH_CONFIG_PATH": str(machine.mlflow_auth),
             "MLFLOW_AUTH_ADMIN_USERNAME": machine.user,
             "MLFLOW_AUTH_ADMIN_PASSWORD": secret,
