@@ -62,11 +62,6 @@ class ModelFacts:
         """All parameters. Qwen3-8B: 36 · 192,946,432 + 1,244,663,808 = 8,190,735,360."""
         return self.layers * self.layer_parameters + self.outer_parameters
 
-    @property
-    def matrix_parameters(self) -> int:
-        """Of the linear layers inside the decoder (what Muon trains), without norms."""
-        return self.layers * (self.layer_parameters - 2 * self.hidden - 2 * self.head_dim)
-
     def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
         """Keys and values of one token on one GPU in bf16: 2 · L · KV · d · 2, the heads shared by
         `tensor_parallel` GPUs (at least one each). Qwen3-8B: 2·36·8·128·2 = 147,456."""
@@ -122,16 +117,13 @@ def gib(size: float) -> str:
     return f"{size / GIB:.1f}"
 
 
-def state_bytes(
-    facts: ModelFacts, world: int = 1, *, sharded: bool = True, muon: bool = False
-) -> dict[str, int]:
+def state_bytes(facts: ModelFacts, world: int = 1, *, sharded: bool = True) -> dict[str, int]:
     """What AdamW keeps from step to step: fp32 weights 4·N, gradients 4·N and two states of every
-    parameter 8·N, each divided by W under FSDP2; Muon has one state of a layer's matrices. DDP has
-    all of it on each GPU, and buckets of gradients beside them (`gradient_as_bucket_view=False`,
-    which accelerate leaves as it is). Qwen3-8B on 32 GPUs: 4.1e9."""
+    parameter 8·N, each divided by W under FSDP2; Muon has less. DDP has all of it on each GPU, and
+    buckets of gradients beside them (`gradient_as_bucket_view=False`, which accelerate leaves as it
+    is). Qwen3-8B on 32 GPUs: 4.1e9."""
     whole, share = FP32 * facts.parameters, world if sharded else 1
-    saved = FP32 * facts.matrix_parameters if muon else 0
-    state = {"weights": whole, "gradients": whole, "optimizer": 2 * whole - saved}
+    state = {"weights": whole, "gradients": whole, "optimizer": 2 * whole}
     parts = {name: -(-size // share) for name, size in state.items()}
     return parts if share == world else {**parts, "DDP buckets": whole}
 
@@ -300,8 +292,7 @@ def _training(
         parts = {"frozen weights": BF16 * facts.parameters}
     else:
         gathered = BF16 * (3 * facts.layer_parameters + 2 * facts.outer_parameters)
-        muon = isinstance(s, SFTSettings) and s.optimizer == "muon"
-        parts = state_bytes(facts, world, sharded=sharded, muon=muon)
+        parts = state_bytes(facts, world, sharded=sharded)
         parts["bf16 copies"] = gathered if sharded else BF16 * facts.parameters
     parts |= activation_bytes(
         facts,

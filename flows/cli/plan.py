@@ -113,9 +113,7 @@ def assumptions(stages: Plan) -> list[tuple[str, str]]:
 
 def summary(stages: Plan) -> str:
     """The headline and what the figures rest on, as Markdown."""
-    todo = [s for s in stages if s.action != "reuse" and s.source]
     parts = {
-        "Where the times are from": [(s.stage, s.source) for s in todo],
         f"{stages.topology}; memory in GiB a GPU": [
             (fit.stage, line) for fit in stages.fits for line in fit.lines
         ],

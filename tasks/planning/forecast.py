@@ -42,8 +42,6 @@ class PlannedStage:
     tokens: float | None = None
     gpu_hours: float | None = None
     cost: float | None = None
-    source: str = ""
-    """Where the time is from: the result it was measured in, or why it is not known."""
     assumptions: tuple[str, ...] = ()
     """Names in `configs.settings.topology.Assumptions`."""
     assumed: bool = False
@@ -72,62 +70,67 @@ class Forecaster:
     def of(self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings) -> PlannedStage:
         """A stage whose work nobody has described takes what its newest result took."""
         body = stage.body.__name__
-        kind = KINDS.get(body, ONCE)
         alike = self.comparable(body, stage.name, settings)
-        past = alike[0] if alike else None
         facts = None
         if self._base and body in ("base", *OF_A_MODEL):
             facts = facts_of_base(self._base)
         if isinstance(settings, SampleSettings) and is_local(settings.engine):
             facts = facts_of_model(settings.engine.model)
+        past = alike[0] if alike else None
         s = Known(settings, inputs, past, facts, self._topology.assume)
-        work = kind.work(s)
+        work = KINDS.get(body, ONCE).work(s)
         assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
-        measured = self._measured(body, alike, work, count)
-        seconds, source = measured or self._by_assumptions(body, s, work, count)
+        rates = (self.rate(body, p, count) for p in alike)
+        rate = next(filter(None, rates), None)
+        seconds = work.amount / rate if rate else self._by_assumptions(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
-        size = work.bytes
-        if past and body not in ("base", "sft", "rl") and kind.done(past):
-            size = past.bytes * work.amount / kind.done(past)
         return PlannedStage(
             stage.name,
             seconds=seconds,
-            bytes=size,
+            bytes=work.bytes,
             tokens=work.tokens,
             gpu_hours=gpu_hours,
             cost=self._cost(settings, work, gpu_hours),
-            source=source,
             assumptions=tuple(s.used),
-            assumed=assumed or not measured,
+            assumed=assumed or not rate,
             counts={**work.counts, ASSUMED: float(assumed)},
         )
 
     def comparable(self, body: str, stage: str, settings: Settings) -> list[PastResult]:
-        """Results of the same kind of work, those of the same stage first, the newest first."""
-        kind, wanted = KINDS.get(body, ONCE), _alike(body, settings.model_dump(mode="json"))
-        names = dict.fromkeys((stage, *kind.stages))
-        found = [p for p in self._history.of(*names) if _alike(body, p.manifest.settings) == wanted]
+        """Earlier results whose settings say the same of speed, and that go back to the same base
+        model, the newest first; of stages of the same kind where the stage itself has none."""
+        wanted, stages = (
+            _alike(body, settings.model_dump(mode="json")),
+            KINDS.get(body, ONCE).stages,
+        )
+        found = [
+            p
+            for p in self._history.of(*dict.fromkeys((stage, *stages)))
+            if _alike(body, p.manifest.settings) == wanted
+        ]
         if body not in OF_A_MODEL or self._base is None:
             return found
         model = _alike("base", self._base.model_dump(mode="json"))
         bases = [(past, self._history.base_of(past.manifest)) for past in found]
         return [p for p, base in bases if base and _alike("base", base.settings) == model]
 
-    def rate(self, body: str, past: PastResult, *, uses_gpus: bool) -> tuple[float, int] | None:
-        """Units of work a second of an earlier result and the GPUs (cores where there are none)
-        that did it; None where it says nothing about the plan's machine."""
-        amount, hardware = KINDS.get(body, ONCE).done(past), past.manifest.hardware
-        seconds = past.seconds if body in ("sft", "rl") else past.manifest.seconds
+    def rate(self, body: str, past: PastResult, gpus: int) -> float | None:
+        """Units of work a second of an earlier result, on so many GPUs of the plan; None where it
+        says nothing about the plan's machine. Of the data stages, only judging is spread over the
+        cores of a node."""
+        hardware = past.manifest.hardware or this_machine()  # an older manifest does not say: here
         card = self._topology.gpu.lower().partition("-")[0] if self._topology.gpus else ""
-        same = card in hardware.lower() if card else hardware in ("", this_machine())
-        if not amount or not seconds or (uses_gpus and not same):
+        if gpus and not (card in hardware.lower() if card else hardware == this_machine()):
             return None
-        devices = split(hardware or this_machine())[0]  # an older manifest does not say: here
-        if body == "distill" and uses_gpus:
+        seconds = past.seconds if body in ("sft", "rl") else past.manifest.seconds
+        rate = KINDS.get(body, ONCE).done(past) / seconds if seconds else 0.0
+        devices = int(past.sum("processes")) or split(hardware)[0]
+        if body == "distill" and gpus:
+            rate = past.sum("tokens_per_second") or rate
             devices = math.prod(int(past.settings[f"engine.runtime.{n}"]) for n in PARALLEL)
-        per_second = past.sum("tokens_per_second") if body == "distill" else 0.0
-        return per_second or amount / seconds, int(past.sum("processes")) or devices
+        wanted = self._topology.cores_per_node if body == "judge" else gpus
+        return rate * wanted / devices if wanted and self._topology.gpus else rate
 
     def _gpus(self, body: str, settings: Any) -> int:
         """GPUs that the stage keeps busy; 0: none."""
@@ -144,50 +147,26 @@ class Forecaster:
             case _:
                 return 0
 
-    def _measured(
-        self, body: str, alike: list[PastResult], work: Work, count: int
-    ) -> tuple[float, str] | None:
-        """Seconds by the comparable result that is nearest in size: starting takes a while whatever
-        the size. Of the data stages, only judging is spread over the cores of a node."""
-        rated = [(p, r) for p in alike if (r := self.rate(body, p, uses_gpus=count > 0))]
-        if not rated:
-            return None
-
-        def distance(rated: tuple[PastResult, Any]) -> float:
-            done = KINDS.get(body, ONCE).done(rated[0])
-            return abs(math.log(done / max(work.amount, 1.0)))
-
-        past, (per_second, devices) = min(rated, key=distance)
-        wanted = self._topology.cores_per_node if body == "judge" else count
-        if wanted and self._topology.gpus:
-            per_second *= wanted / devices
-        return work.amount / per_second, f"measured in {past.name}"
-
-    def _by_assumptions(
-        self, body: str, s: Known, work: Work, count: int
-    ) -> tuple[float | None, str]:
-        """Seconds, None where nothing is known, and why."""
+    def _by_assumptions(self, body: str, s: Known, work: Work, count: int) -> float | None:
+        """Seconds; None where nothing is known."""
         if body == "judge":
-            return self._judging(s, work.amount), ""
+            return self._judging(s, work.amount)
         if body == "distill" and s.settings.engine.kind == "openai":
             streams = s.settings.engine.runtime.concurrency
-            return work.amount / (s.assume("stream_tokens_per_second") * streams), ""
+            return work.amount / (s.assume("stream_tokens_per_second") * streams)
         if body in OF_A_MODEL or (body == "distill" and is_local(s.settings.engine)):
             return self._by_flops(body, s, work, count)
-        if body == "base" or body not in KINDS:
-            return None, "never measured"
-        return work.amount / ROWS_A_SECOND, ""
+        return work.amount / ROWS_A_SECOND if body in KINDS and body != "base" else None
 
     def _judging(self, s: Known, answers: float) -> float:
         workers = self._topology.cores_per_node or cores()
         return answers / (s.assume("judged_per_core") * workers)
 
-    def _by_flops(self, body: str, s: Known, work: Work, count: int) -> tuple[float | None, str]:
+    def _by_flops(self, body: str, s: Known, work: Work, count: int) -> float | None:
         """2·N FLOPs a token that is generated or looked at, 6·N a token that is trained on."""
         peak = self._topology.card.tflops * 1e12 * count
         if not peak or s.facts is None or work.tokens is None:
-            reason = "no GPU is named (topology.gpu)" if s.facts else "sizes of the model unknown"
-            return None, f"never measured here, and {reason}"
+            return None
         n, seconds = s.facts.parameters, 0.0
         if body != "sft":
             seconds += 2 * n * work.tokens / (peak * s.assume("generate_mfu"))
@@ -197,7 +176,7 @@ class Forecaster:
             seconds += 2 * n * work.trained_tokens / (peak * s.assume("train_mfu"))
         if work.trained_tokens:
             seconds += 6 * n * work.trained_tokens / (peak * s.assume("train_mfu"))
-        return seconds, ""
+        return seconds
 
     def _cost(self, settings: Settings, work: Work, gpu_hours: float | None) -> float | None:
         """Money: tokens at the engine's prices and GPU-hours at the topology's."""

@@ -93,15 +93,6 @@ def test_the_state_of_a_step_has_these_bytes_and_ddp_its_buckets_beside(tmp_path
     }
 
 
-def test_muon_keeps_one_state_of_the_matrices_inside_the_layers():
-    layers = Qwen3ForCausalLM(config_of(SMALL)).model.layers
-    saved = sum(p.nbytes for p in layers.parameters() if p.ndim == 2)
-    adamw, muon = (sizing.state_bytes(SMALL, muon=muon) for muon in (False, True))
-    assert muon == {**adamw, "optimizer": adamw["optimizer"] - saved}
-    told = ("sft.optimizer=muon", "topology.sharding=none")
-    assert "optimizer 7.6 " in fit_of("sft", *told, profile="single_gpu").lines[1]
-
-
 def test_qwen3_8b_is_counted_by_hand():
     layer = (
         2 * 4096 * 32 * 128  # q, o
