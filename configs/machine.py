@@ -8,15 +8,14 @@ line by everybody.
 import os
 import re
 import socket
-from collections.abc import Iterator
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     PositiveInt,
     SecretStr,
@@ -25,7 +24,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from configs.settings.engines import url_without_secret
 from configs.settings.explain import ConfigError
@@ -136,11 +135,6 @@ def parse_postgres(address: str) -> Postgres:
     return Postgres(f"{user}@{host}", unquote(password), name or "klear", query)
 
 
-def _postgres_address(secret: SecretStr) -> SecretStr:
-    parse_postgres(secret.get_secret_value())
-    return secret
-
-
 Folder = Annotated[Path, AfterValidator(_local_folder)]
 Address = Annotated[str, AfterValidator(_server_address)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -182,7 +176,9 @@ class Machine(BaseSettings):
         default_factory=lambda known: local_url(known["host"], known["mlflow_port"])
     )
     """Where MLflow is reached, if it runs elsewhere"""
-    database: Annotated[SecretStr, AfterValidator(_postgres_address)] = NOTHING
+    database: Annotated[
+        Postgres | None, NoDecode, BeforeValidator(parse_postgres), Field(repr=False)
+    ] = None
     """Postgres for both servers, postgresql://USER@HOST; or SQLite"""
     database_password: SecretStr = NOTHING
     """Its password, if PGPASSWORD and ~/.pgpass do not say"""
@@ -238,14 +234,13 @@ class Machine(BaseSettings):
         """The tracking server; children of a run log to it over HTTP."""
         return self.mlflow_url
 
-    @cached_property
+    @property
     def postgres(self) -> Postgres | None:
         """Where the servers keep their data; None: in SQLite files below the home folder."""
-        if not self.database:
-            return None
-        found = parse_postgres(self.database.get_secret_value())
         secret = self.database_password.get_secret_value()
-        return found._replace(password=secret) if secret else found
+        return (
+            self.database._replace(password=secret) if self.database and secret else self.database
+        )
 
     @property
     def mlflow_database(self) -> str:
@@ -315,37 +310,31 @@ def load_machine() -> Machine:
     """The machine as `KLEAR_*` describes it; ConfigError has one line per wrong variable.
 
     A secret may be a file called `klear_<field>` in the folder that KLEAR_SECRETS names; default:
-    where systemd and containers put them.
+    where systemd and containers put them. Variables that are nearly ours are refused; others of the
+    prefix may be somebody's: an API key, say, or what Kubernetes tells of a service.
     """
-    if misspelt := list(_misspelt()):
-        raise ConfigError(misspelt)
+    ours = [f"{PREFIX}{name.upper()}" for name in (*Machine.model_fields, "secrets")]
+    foreign = [n for n in sorted(os.environ) if n.startswith(PREFIX) and n not in ours]
+    close = {name: get_close_matches(name, ours, 1, 0.85) for name in foreign}
+    if misspelt := {name: found[0] for name, found in close.items() if found}:
+        raise ConfigError(
+            f"{name}: there is no such variable; did you mean {meant}?"
+            for name, meant in misspelt.items()
+        )
+    named = os.environ.get("KLEAR_SECRETS", "")
+    places = (named, os.environ.get("CREDENTIALS_DIRECTORY", ""), "/run/secrets")
+    # Of some systems /run/secrets is there for root alone.
+    secrets = next((p for p in places if os.access(p, os.R_OK | os.X_OK)), None)
+    if named and named != secrets:
+        raise ConfigError([f"KLEAR_SECRETS: {named} is no folder that you may read"])
     try:
-        return Machine(_secrets_dir=_secrets())  # pyright: ignore[reportCallIssue]
+        return Machine(_secrets_dir=secrets)  # pyright: ignore[reportCallIssue]
     except ValidationError as error:
         raise ConfigError(  # without the input, which may be a secret
             f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg'].removeprefix('Value error, ')}"
             for e in error.errors()
             if e["type"] != "default_factory_not_called"  # it needs another value, which is wrong
         ) from error
-
-
-def _misspelt() -> Iterator[str]:
-    """Variables that are nearly ours. Others of the prefix may be somebody's: an API key, say, or
-    what Kubernetes tells of a service."""
-    ours = [f"{PREFIX}{name.upper()}" for name in (*Machine.model_fields, "secrets")]
-    for name in sorted(set(os.environ) - set(ours)):
-        if name.startswith(PREFIX) and (close := get_close_matches(name, ours, 1, 0.85)):
-            yield f"{name}: there is no such variable; did you mean {close[0]}?"
-
-
-def _secrets() -> str | None:
-    named = os.environ.get("KLEAR_SECRETS")
-    places = (named, os.environ.get("CREDENTIALS_DIRECTORY"), "/run/secrets")
-    # Of some systems /run/secrets is there for root alone.
-    found = next((p for p in places if p and os.access(p, os.R_OK | os.X_OK)), None)
-    if named and named != found:
-        raise ConfigError([f"KLEAR_SECRETS: {named} is no folder that you may read"])
-    return found
 
 
 def server_environment(machine: Machine, name: str) -> dict[str, str]:

@@ -342,12 +342,7 @@ def _generation(
 ) -> None:
     """vLLM has its share of the memory, less bf16 weights over tensor parallel GPUs and its
     workspace, for keys and values: does one answer of full length have room?"""
-    tp, used = r.tensor_parallel, r.tensor_parallel * r.data_parallel
-    fit.refuse_if(
-        used > t.gpus_per_node,
-        f"{name}: tensor × data parallel = {tp} × {r.data_parallel} = {used} GPUs, and a node has "
-        f"{t.gpus_per_node}",
-    )
+    tp = r.tensor_parallel
     fit.refuse_if(
         facts.heads % tp,
         f"{name}: {facts.heads} attention heads are no multiple of tensor_parallel={tp}",

@@ -51,12 +51,6 @@ def fields_with_meaning(settings: BaseModel) -> Iterator[str]:
             yield name
 
 
-def is_default_not_in_key(settings: BaseModel, name: str) -> bool:
-    field = type(settings).model_fields[name]
-    default = field.get_default(call_default_factory=True)
-    return DEFAULT_NOT_IN_KEY in field.metadata and getattr(settings, name) == default
-
-
 def key_of(settings: Settings) -> str:
     """Canonical JSON of what the settings mean, without what is marked or Runtime."""
     return json.dumps(meaning(settings, as_key=True), sort_keys=True, separators=(",", ":"))
@@ -68,7 +62,9 @@ def meaning(value: Any, *, as_key: bool = False) -> Any:
     if isinstance(value, BaseModel):
         names = list(fields_with_meaning(value))
         if as_key:
-            names = [n for n in names if not is_default_not_in_key(value, n)]
+            fields = type(value).model_fields
+            unsaid = [n for n in names if DEFAULT_NOT_IN_KEY in fields[n].metadata]
+            names = [n for n in names if n not in unsaid or getattr(value, n) != fields[n].default]
             names += value.constants if isinstance(value, Settings) else ()
         return {name: meaning(getattr(value, name), as_key=as_key) for name in names}
     if isinstance(value, (list, tuple)):

@@ -58,12 +58,6 @@ class LookupTable(Table):
 
     text_field: str = "question"
 
-    @model_validator(mode="after")
-    def the_table_is_somewhere(self) -> Self:
-        if not (self.dataset or self.files):
-            raise ValueError("a lookup table needs dataset or files")
-        return self
-
 
 class Lookup(Settings):
     """A prompt that stands in another dataset: row `index_field` of the table that a row names."""

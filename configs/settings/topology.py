@@ -137,11 +137,8 @@ class Topology(Settings):
     def __str__(self) -> str:
         if not self.gpus:
             return "this machine (no GPUs named)"
-        card = self.card
-        return (
-            f"{self.nodes} × {self.gpus_per_node} = {self.gpus} {self.gpu or 'GPU'} "
-            f"({card.memory_gib:g} GiB, {card.tflops:g} TFLOP/s bf16 each)"
-        )
+        each = "{:g} GiB, {:g} TFLOP/s bf16 each".format(*self.card)
+        return f"{self.nodes} × {self.gpus_per_node} = {self.gpus} {self.gpu} ({each})"
 
 
 class Launch(Runtime):

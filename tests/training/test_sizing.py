@@ -176,7 +176,6 @@ def test_every_gpu_stage_of_the_paper_shows_its_arithmetic():
         ("rl_math", ["rl_math.engine_runtime.gpu_memory_utilization=0.95"],
          "rl_math.engine_runtime.gpu_memory_utilization=0.85 or less"),
         ("rl_math", ["rl_math.engine_runtime.tensor_parallel=3"], "no multiple"),
-        ("evaluate", ["evaluate.engine_runtime.data_parallel=16"], "16 GPUs, and a node has 8"),
         ("evaluate", ["evaluate.engine_runtime.tensor_parallel=5"], "32 attention heads"),
         ("rate", ["topology.gpu_memory_gib=24"], "no answer fits"),
     ],
