@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import ComputedFieldInfo, FieldInfo
@@ -23,14 +23,13 @@ def label(name: str, field: FieldInfo | ComputedFieldInfo | None = None) -> str:
 class Settings(BaseModel):
     """Says *what* a stage computes: part of the stage's cache key.
 
-    The text below a field is its description in the web form.
+    The text below a field is its description in the web form. A class variable is a setting of one
+    value ever: part of the key all the same.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", field_title_generator=label, use_attribute_docstrings=True
     )
-    constants: ClassVar[tuple[str, ...]] = ()
-    """Class variables that are part of the key all the same: settings once, of one value ever."""
 
 
 class Runtime(Settings):
@@ -65,7 +64,7 @@ def meaning(value: Any, *, as_key: bool = False) -> Any:
             fields = type(value).model_fields
             unsaid = [n for n in names if DEFAULT_NOT_IN_KEY in fields[n].metadata]
             names = [n for n in names if n not in unsaid or getattr(value, n) != fields[n].default]
-            names += value.constants if isinstance(value, Settings) else ()
+            names += type(value).__class_vars__
         return {name: meaning(getattr(value, name), as_key=as_key) for name in names}
     if isinstance(value, (list, tuple)):
         return [meaning(v, as_key=as_key) for v in value]

@@ -67,7 +67,6 @@ class Lookup(Settings):
     placeholder: ClassVar = "-"  # the prompt of the rows to look up
     table_fields: ClassVar = ("dataset", "split")  # joined by a slash they name the table
     index_field: ClassVar = "index"
-    constants = ("placeholder", "table_fields", "index_field")
 
 
 class PromptPart(Settings):
@@ -153,7 +152,6 @@ class Source(Table):
     setup_field: ClassVar = ""  # read by nothing: a part of every key
     time_limit_s: ClassVar = 6.0  # per test, where the row names no limit
     memory_mb: ClassVar = 1024
-    constants = ("setup_field", "time_limit_s", "memory_mb")
 
     @model_validator(mode="before")
     @classmethod

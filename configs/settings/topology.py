@@ -81,11 +81,7 @@ class Topology(Settings):
     gpus_per_node: NonNegativeInt = 0
     """0: none named, nothing is checked"""
     gpu: str = ""
-    """A100-40GB, A100-80GB, L40S, H100, H200, B200, or your own"""
-    gpu_memory_gib: PositiveFloat | None = None
-    """Memory of one GPU; default: that of the card"""
-    gpu_tflops: PositiveFloat | None = None
-    """Dense bf16 TFLOP/s; default: those of the card"""
+    """A100-40GB, A100-80GB, L40S, H100, H200 or B200"""
     gpu_hour_price: NonNegativeFloat | None = None
     """Money an hour of one GPU; empty: not counted"""
     cores_per_node: NonNegativeInt = 0
@@ -113,13 +109,10 @@ class Topology(Settings):
             raise ValueError(
                 f"rl_gpus={self.rl_gpus} are no whole nodes of {self.gpus_per_node} GPUs"
             )
-        if not self.gpus_per_node or self.gpu in GPUS:
-            return self
-        missing = [n for n in ("gpu_memory_gib", "gpu_tflops") if getattr(self, n) is None]
-        if missing:
+        if self.gpus_per_node and self.gpu not in GPUS:
+            known = ", ".join(GPUS)
             raise ValueError(
-                f"gpu {self.gpu!r} is no known card{nearest(self.gpu, GPUS)} (known: "
-                f"{', '.join(GPUS)}); for another one set {' and '.join(missing)}"
+                f"gpu {self.gpu!r} is no known card{nearest(self.gpu, GPUS)} (known: {known})"
             )
         return self
 
@@ -131,8 +124,7 @@ class Topology(Settings):
     @property
     def card(self) -> Gpu:
         """Memory and speed of one GPU; zeros when none is named."""
-        known = GPUS.get(self.gpu, Gpu(0.0, 0.0))
-        return Gpu(self.gpu_memory_gib or known.memory_gib, self.gpu_tflops or known.tflops)
+        return GPUS.get(self.gpu, Gpu(0.0, 0.0))
 
     def __str__(self) -> str:
         if not self.gpus:

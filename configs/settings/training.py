@@ -58,7 +58,6 @@ class LoRASettings(Settings):
 
     targets: ClassVar = ()  # all linear layers but the head
     dropout: ClassVar = 0.0  # in RL it would make the ratio of new and old probabilities noise
-    constants = ("targets", "dropout")
 
 
 class BaseModelSettings(Settings):
@@ -133,7 +132,6 @@ class SFTSettings(Settings):
     runtime: TrainRuntime = TrainRuntime()
 
     too_long: ClassVar = "cut"  # rows over max_length; they are counted
-    constants = ("too_long",)
 
 
 class RLSettings(Settings):
@@ -205,7 +203,6 @@ class RLSettings(Settings):
 
     max_log_ratio: ClassVar = 20.0  # |log δ| is clamped to this before exp
     audit_rollouts: ClassVar = 8  # kept per step to read
-    constants = ("max_log_ratio", "audit_rollouts")
 
     @model_validator(mode="after")
     def the_server_is_named(self) -> Self:

@@ -121,7 +121,7 @@ def test_a_profile_changes_only_what_it_says_of_the_one_it_extends(profile: str,
          "data: {'rot': '/d'} is no folder; write data.root=FOLDER"),
         ("topology={gpu: H10, gpus_per_node: 1}",
          "topology: gpu 'H10' is no known card; did you mean H100? (known: A100-40GB, A100-80GB, "
-         "L40S, H100, H200, B200); for another one set gpu_memory_gib and gpu_tflops"),
+         "L40S, H100, H200, B200)"),
         ("topology={gpu: H100, gpus_per_node: 8, rl_gpus: 9}",
          "topology: rl_gpus=9 is more than nodes × gpus_per_node = 1 × 8 = 8"),
         ("distill.sources=[sms]",

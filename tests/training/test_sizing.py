@@ -177,7 +177,7 @@ def test_every_gpu_stage_of_the_paper_shows_its_arithmetic():
          "rl_math.engine_runtime.gpu_memory_utilization=0.85 or less"),
         ("rl_math", ["rl_math.engine_runtime.tensor_parallel=3"], "no multiple"),
         ("evaluate", ["evaluate.engine_runtime.tensor_parallel=5"], "32 attention heads"),
-        ("rate", ["topology.gpu_memory_gib=24"], "no answer fits"),
+        ("rate", ["rate.engine.runtime.gpu_memory_utilization=0.25"], "no answer fits"),
     ],
 )  # fmt: skip
 def test_each_problem_names_its_cure(stage, overrides, words):
