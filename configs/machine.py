@@ -96,12 +96,6 @@ def _server_address(url: str) -> str:
     return url.rstrip("/").removesuffix("/api")
 
 
-def _web_address(secret: SecretStr) -> SecretStr:
-    if not secret.get_secret_value().startswith(("http://", "https://")):
-        raise ValueError("the address must start with http:// or https://")
-    return secret
-
-
 class Postgres(NamedTuple):
     """Where the databases `<name>_prefect` and `<name>_mlflow` are."""
 
@@ -190,7 +184,7 @@ class Machine(BaseSettings):
     """Stages that use the GPUs at once; 0: no limit"""
     form_profile: str = "tiny"
     """Whose values the stage forms begin with"""
-    webhook: Annotated[SecretStr, AfterValidator(_web_address)] = NOTHING
+    webhook: SecretStr = NOTHING
     """URL that is told of every failed run; empty: none"""
     zombie_minutes: Annotated[float, Field(ge=1)] = 30.0
     """A run without a sign of life for this long has crashed; a Prefect server that is away for
@@ -216,14 +210,9 @@ class Machine(BaseSettings):
             )
         return host
 
-    @property
-    def prefect_is_here(self) -> bool:
-        """Whether `klear up` starts it; else somebody else does, at `prefect_url`."""
-        return "prefect_url" not in self.model_fields_set
-
-    @property
-    def mlflow_is_here(self) -> bool:
-        return "mlflow_url" not in self.model_fields_set
+    def is_here(self, server: str) -> bool:
+        """Whether `klear up` starts `prefect` or `mlflow`; else somebody else does, at its URL."""
+        return f"{server}_url" not in self.model_fields_set
 
     @property
     def prefect_api_url(self) -> str:
@@ -290,8 +279,8 @@ class Machine(BaseSettings):
         told = self.model_dump(mode="json", exclude=set(SECRETS)).items()
         return {
             **{f"{PREFIX}{name.upper()}": str(value) for name, value in told},
-            "KLEAR_PREFECT_URL": "" if self.prefect_is_here else self.prefect_url,
-            "KLEAR_MLFLOW_URL": "" if self.mlflow_is_here else self.mlflow_url,
+            "KLEAR_PREFECT_URL": "" if self.is_here("prefect") else self.prefect_url,
+            "KLEAR_MLFLOW_URL": "" if self.is_here("mlflow") else self.mlflow_url,
             **_CLIENTS,
             "PREFECT_HOME": str(self.prefect_home),
             "PREFECT_PROFILES_PATH": str(self.prefect_home / "profiles.toml"),

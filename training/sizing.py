@@ -231,10 +231,6 @@ def _fits(p: Pipeline) -> Iterator[Fit]:
 def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
     fit, world = Fit("sft"), t.gpus
     rows = max(1, round(s.batch_tokens / s.max_length))
-    fit.lines.append(
-        f"{s.batch_tokens:,} tokens a step = {rows} × {s.max_length:,} over {world} GPUs = "
-        f"{rows / world:g} rows of {s.max_length:,} each"
-    )
     fit.refuse_if(
         rows % world,
         f"{rows} rows a step are no multiple of {world} GPUs, so some would wait: set "
@@ -251,10 +247,6 @@ def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
 def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
     fit, world = Fit(stage), t.rl_gpus or t.gpus
     answers = s.mini_batch_prompts * s.rollouts_per_prompt / world
-    fit.lines.append(
-        f"{s.mini_batch_prompts} prompts × {s.rollouts_per_prompt} / {world} GPUs = {answers:g} "
-        f"answers an update each, {s.prompts_per_step // s.mini_batch_prompts} updates a step"
-    )
     fit.refuse_if(
         s.mini_batch_prompts % world,
         f"{s.mini_batch_prompts} prompts a mini-batch cannot be shared by {world} GPUs: set "

@@ -70,8 +70,8 @@ def alive(machine: Machine) -> dict[str, ServerProcess]:
 
 def servers_here(machine: Machine) -> dict[str, int]:
     """Those that `klear up` starts, and their ports."""
-    here = {"prefect": machine.prefect_port} if machine.prefect_is_here else {}
-    return here | ({"mlflow": machine.mlflow_port} if machine.mlflow_is_here else {})
+    here = {"prefect": machine.prefect_port} if machine.is_here("prefect") else {}
+    return here | ({"mlflow": machine.mlflow_port} if machine.is_here("mlflow") else {})
 
 
 def health_urls(machine: Machine) -> dict[str, str]:

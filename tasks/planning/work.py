@@ -21,11 +21,8 @@ PROBLEMS = {
     "lcb_v5": 374, "lcb_v6": 131,
 }  # fmt: skip
 """Of the benchmarks of the catalogue and of the windows of Table 1."""
-BYTES_PER_TOKEN = 1.5
-"""Of generated text on disk, as compressed parquet."""
-BYTES_PER_ROW = 1_000.0
-"""Of a problem on disk, as compressed parquet."""
-BYTES_PER_SCORE = 10.0
+# On disk, as compressed parquet.
+BYTES_PER_TOKEN, BYTES_PER_ROW, BYTES_PER_SCORE = 1.5, 1_000.0, 10.0
 FREE = ("scripted", "recorded")
 """Engines that ask no model."""
 

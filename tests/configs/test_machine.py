@@ -70,7 +70,6 @@ def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path
             {"mlflow_url": "services:4271"},
             "KLEAR_MLFLOW_URL: it=services:4271 must start with http://",
         ),
-        ({"webhook": f"ftp://{WORD}"}, "KLEAR_WEBHOOK: the address must start with http://"),
         ({"database": f"mysql://a:{WORD}@db"}, "KLEAR_DATABASE: must be postgresql://USER@HOST"),
     ],
 )
@@ -113,9 +112,9 @@ def test_a_child_with_the_environment_sees_the_same_machine(monkeypatch, tmp_pat
 
 
 def test_a_server_elsewhere_is_used_and_not_started(monkeypatch):
-    assert load_machine().prefect_is_here
+    assert load_machine().is_here("prefect")
     machine = machine_of(monkeypatch, prefect_url="http://services:4271/api/")
-    assert (machine.prefect_is_here, machine.mlflow_is_here) == (False, True)
+    assert [machine.is_here(server) for server in ("prefect", "mlflow")] == [False, True]
     assert machine.environment()["PREFECT_API_URL"] == "http://services:4271/api"
 
 
