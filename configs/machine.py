@@ -15,7 +15,6 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     PositiveInt,
     SecretStr,
@@ -24,7 +23,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from configs.settings.engines import url_without_secret
 from configs.settings.explain import ConfigError
@@ -129,6 +128,11 @@ def parse_postgres(address: str) -> Postgres:
     return Postgres(f"{user}@{host}", unquote(password), name or "klear", query)
 
 
+def _postgres_address(secret: SecretStr) -> SecretStr:
+    parse_postgres(secret.get_secret_value())
+    return secret
+
+
 Folder = Annotated[Path, AfterValidator(_local_folder)]
 Address = Annotated[str, AfterValidator(_server_address)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -170,9 +174,7 @@ class Machine(BaseSettings):
         default_factory=lambda known: local_url(known["host"], known["mlflow_port"])
     )
     """Where MLflow is reached, if it runs elsewhere"""
-    database: Annotated[
-        Postgres | None, NoDecode, BeforeValidator(parse_postgres), Field(repr=False)
-    ] = None
+    database: Annotated[SecretStr, AfterValidator(_postgres_address)] = NOTHING
     """Postgres for both servers, postgresql://USER@HOST; or SQLite"""
     database_password: SecretStr = NOTHING
     """Its password, if PGPASSWORD and ~/.pgpass do not say"""
@@ -226,10 +228,11 @@ class Machine(BaseSettings):
     @property
     def postgres(self) -> Postgres | None:
         """Where the servers keep their data; None: in SQLite files below the home folder."""
+        if not self.database:
+            return None
+        found = parse_postgres(self.database.get_secret_value())
         secret = self.database_password.get_secret_value()
-        return (
-            self.database._replace(password=secret) if self.database and secret else self.database
-        )
+        return found._replace(password=secret) if secret else found
 
     @property
     def mlflow_database(self) -> str:

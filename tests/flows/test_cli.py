@@ -66,7 +66,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["run"], "klear run: "),
         (["run", "tiny", "--fast"], "klear run: Unknown option: --fast"),
         (["judge"], "klear judge needs --problems, --samples and --out, or --stream"),
-        (["judge", "--stream", "--set", "sandbox=bublewrap"], "did you mean bubblewrap?"),
+        (["judge", "--stream", "--set", "sandbox=bublewrap"], "should be 'bubblewrap' or 'none'"),
         (["run", "enormous"], "no profile is called 'enormous'"),
         (["plan", "tiny", "--approve-cost", "nan"], "--approve-cost. Must be >= 0"),
         (["run", "tiny", "--force", "sftt"], 'Did you mean "sft"?'),
