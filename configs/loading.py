@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML, YAMLError
 
-from configs.settings.base import Settings, fields_with_meaning, layered
+from configs.settings.base import Settings, first_few, flat, layered, meaning, short
 from configs.settings.explain import ConfigError, dotted, explain, nearest
 from configs.settings.pipeline import Pipeline
 
@@ -17,12 +17,6 @@ __all__ = ["ConfigError", "load_group", "load_profile", "profiles"]
 
 FOLDER = Path(__file__).parent / "profiles"
 Group = TypeVar("Group", bound=Settings)
-MOST_SHOWN = 3
-LONGEST_VALUE = 24
-MOST_VALUES = 20_000
-"""What a profile may hold, each alias counted with all that it stands for. The shipped ones hold
-some hundreds."""
-MERGE = "tag:yaml.org,2002:merge"
 
 
 def profiles() -> list[str]:
@@ -42,15 +36,11 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     """
     path = _find(name_or_path)
     data = _with_bases(path)
-    problems: list[str] = []
     for text in overrides:
-        try:
-            apply_override(data, text)
-        except ConfigError as error:
-            problems += error.problems
+        apply_override(data, text)
     data.setdefault("profile", path.stem)
     if "data" in data:
-        problems += _distribute_root(data, data.pop("data"))
+        _distribute_root(data, data.pop("data"))
     # Defaults that differ from those of their class (rl_code's), so that a profile that sets one
     # key of such a stage keeps the others.
     defaults = {
@@ -58,13 +48,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
         for name, field in Pipeline.model_fields.items()
         if isinstance(field.default, BaseModel) and field.default.model_fields_set
     }
-    try:
-        pipeline = Pipeline.model_validate(layered(defaults, data))
-    except ValidationError as error:
-        raise ConfigError(dict.fromkeys([*problems, *explain(error, Pipeline)])) from error
-    if problems:
-        raise ConfigError(problems)
-    return pipeline
+    return _validated(Pipeline, layered(defaults, data))
 
 
 def load_group(model: type[Group], overrides: Sequence[str]) -> Group:
@@ -72,10 +56,14 @@ def load_group(model: type[Group], overrides: Sequence[str]) -> Group:
     data: dict[str, Any] = {}
     for text in overrides:
         apply_override(data, text)
+    return _validated(model, data)
+
+
+def _validated(model: type[Group], data: dict[str, Any]) -> Group:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain(error, model)) from error
+        raise ConfigError(dict.fromkeys(explain(error, model))) from error
 
 
 def _find(name_or_path: str) -> Path:
@@ -109,11 +97,11 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     return layered(below, data)
 
 
-def _distribute_root(data: dict[str, Any], group: Any) -> list[str]:
-    """`data.root` becomes the root of each place that has none of its own; or what is wrong."""
-    root = group.get("root") if isinstance(group, dict) and len(group) == 1 else None
-    if not isinstance(root, str):
-        return [f"data: {group!r} is no folder; did you mean data.root? Write data.root=FOLDER"]
+def _distribute_root(data: dict[str, Any], group: Any) -> None:
+    """`data.root` becomes the root of each place that has none of its own."""
+    if not isinstance(group, dict) or [*group] != ["root"] or not isinstance(group["root"], str):
+        raise ConfigError([f"data: {group!r} is no folder; write data.root=FOLDER"])
+    root = group["root"]
     for name in ("collect", "benchmarks"):
         if isinstance(stage := data.setdefault(name, {}), dict):
             stage.setdefault("root", root)
@@ -122,7 +110,6 @@ def _distribute_root(data: dict[str, Any], group: Any) -> list[str]:
         engine = stage.get("engine") if isinstance(stage, dict) else None
         if isinstance(engine, dict) and isinstance(engine.get("files"), list):
             engine["files"] = [str(Path(root) / str(file)) for file in engine["files"]]
-    return []
 
 
 def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
@@ -142,93 +129,37 @@ def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
 
 def changed_words(settings: Settings, base: Settings) -> list[str]:
     """The first few differences as `sft.learning_rate=1e-4`, then how many more there are."""
-    changed = differences(settings, base)
-    more = len(changed) - MOST_SHOWN
-    shown = [f"{path}={value}" for path, value in changed[:MOST_SHOWN]]
-    return [*shown, f"and {more} more"] if more > 0 else shown
+    return first_few([f"{name}={value}" for name, value in differences(settings, base)])
 
 
 def differences(settings: Settings, base: Settings) -> list[tuple[str, str]]:
     """Dotted names of the settings with a meaning that differ, with the new value, in order.
 
-    Both are of one class. Profile and seed are left out: they are in every name.
+    Profile and seed are left out: they are in every name.
     """
-    return [d for d in _changes(settings, base, "") if d[0] not in ("profile", "seed")]
-
-
-def _changes(now: Any, before: Any, path: str) -> list[tuple[str, str]]:
-    if now == before:
-        return []
-    if isinstance(now, BaseModel) and type(now) is type(before):
-        pairs = [(n, getattr(now, n), getattr(before, n)) for n in fields_with_meaning(now)]
-    elif isinstance(now, tuple) and isinstance(before, tuple) and len(now) == len(before):
-        both = enumerate(zip(now, before, strict=True))
-        pairs = [(getattr(new, "name", str(i)), new, old) for i, (new, old) in both]
-    else:
-        return [(path, _short(now))]
-    inner = f"{path}." if path else ""
-    return [found for n, new, old in pairs for found in _changes(new, old, inner + n)]
-
-
-def _short(value: Any) -> str:
-    """A value as one would type it: 2.5e-5, null, 3 entries."""
-    if isinstance(value, BaseModel):
-        return "changed"
-    if isinstance(value, tuple):
-        return f"{len(value)} entries"
-    if isinstance(value, float):
-        return f"{value:g}".replace("e-0", "e-")
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
-
-
-class _NoDuplicateKeys(yaml.SafeLoader):
-    """PyYAML lets the last of two equal keys win in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == MERGE:  # `<<: *anchor` may repeat; keys beside it win
-                continue
-            key = repr(self.construct_object(key_node, deep=True))
-            if key in seen:
-                problem = f"the key {key} stands here twice"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
+    now, before = (flat(meaning(s), lists=True) for s in (settings, base))
+    return [
+        (name, short(now.get(name)))
+        for name in dict.fromkeys((*now, *before))
+        if now.get(name) != before.get(name) and name not in ("profile", "seed")
+    ]
 
 
 def _plain(text: str) -> Any:
     """The value of a YAML text as JSON has it: an alias is a copy, a date is its text.
 
-    Raises yaml.YAMLError, whatever is wrong with it.
+    Raises YAMLError, whatever is wrong with it.
     """
     try:
-        loader = _NoDuplicateKeys(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _values_in(node, {}) > MOST_VALUES:
-            raise yaml.MarkedYAMLError(
-                problem=f"over {MOST_VALUES:,} values, with all that its aliases stand for",
-                problem_mark=node.start_mark,
-            )
-        return json.loads(json.dumps(loader.construct_document(node), default=str))
-    except RecursionError as error:
-        raise yaml.YAMLError("too deeply nested") from error
-    except (ValueError, TypeError, AttributeError) as error:  # PyYAML on 2024-99-99, `!!int x`
-        raise yaml.YAMLError(f"a value cannot be read: {error}") from error
-
-
-def _values_in(node: yaml.Node, known: dict[yaml.Node, float]) -> float:
-    """How many values a node stands for; infinitely many if it holds itself."""
-    if node not in known:
-        known[node] = float("inf")
-        inner: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
-        if isinstance(node, yaml.MappingNode):
-            inner = [part for pair in inner for part in pair]
-        known[node] = 1 + sum(_values_in(part, known) for part in inner)
-    return known[node]
+        value = YAML(typ="safe", pure=True).load(text)
+        return json.loads(json.dumps(value, default=str))
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # 2024-99-99, `!!int x`
+        raise YAMLError(f"a value cannot be read: {error}") from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -237,7 +168,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         data = _plain(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: {error}"]) from error
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ConfigError([f"{where}: {getattr(error, 'problem', None) or error}"]) from error
@@ -260,30 +191,27 @@ def apply_override(data: dict[str, Any], text: str) -> None:
         raise ConfigError([f"--set {text}: write --set key.key=value"])
     try:
         value = _plain(value_text)
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         problem = getattr(error, "problem", None) or error
         raise ConfigError([f"{dotted(keys)}: {value_text[:60]!r} is no YAML: {problem}"]) from error
-    node: Any = data
-    for depth, key in enumerate(keys):
-        place = _place(node, key, dotted(keys[:depth]))
-        if depth + 1 == len(keys):
-            node[place] = value
-        elif isinstance(node, dict) and node.get(place) is None:
-            node[place] = {}
-        node = node[place]
+    data.update(_replaced(data, keys, value))
 
 
-def _place(node: Any, key: str, above: str) -> str | int:
-    """Where in a group or list the key lies."""
-    if isinstance(node, dict) and not key.isdecimal():  # no setting has a number as its name
-        return key
-    if not isinstance(node, (dict, list)):
-        raise ConfigError([f"{above}: the value {node!r}, so there is no {above}.{key}"])
-    entries = node if isinstance(node, list) else []
-    names = [str(e.get("name") or e.get("use", "")) if isinstance(e, dict) else "" for e in entries]
-    if key in names:
-        return names.index(key)
-    if key.isdecimal() and len(key) < 10 and int(key) < len(entries):
-        return int(key)
-    known = ", ".join([*filter(None, names), f"0 to {len(entries) - 1}"]) if entries else "none"
-    raise ConfigError([f"{above}.{key}: no such entry{nearest(key, names)} (there: {known})"])
+def _replaced(node: Any, keys: list[str], value: Any, above: str = "") -> Any:
+    """`node`, a group or list, with the value where the keys lead."""
+    if not keys:
+        return value
+    key, *rest = keys
+    path = f"{above}.{key}" if above else key
+    if isinstance(node, list):
+        names = [
+            str(e.get("name") or e.get("use", "")) if isinstance(e, dict) else "" for e in node
+        ]
+        places = [n or str(i) for i, n in enumerate(names)]
+        if key not in places and key not in map(str, range(len(node))):
+            there = ", ".join(places) or "none"
+            raise ConfigError([f"{path}: no such entry{nearest(key, names)} (there: {there})"])
+        i = places.index(key) if key in places else int(key)
+        return [*node[:i], _replaced(node[i], rest, value, path), *node[i + 1 :]]
+    group = node if isinstance(node, dict) else {}
+    return {**group, key: _replaced(group.get(key), rest, value, path)}

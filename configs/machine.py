@@ -5,15 +5,13 @@ Passwords travel this way and no other: an environment is seen by its own user a
 line by everybody.
 """
 
-import ipaddress
 import os
+import re
 import socket
-from collections.abc import Iterator
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -27,16 +25,18 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from configs.settings.explain import ConfigError, explain
+from configs.settings.engines import url_without_secret
+from configs.settings.explain import ConfigError
 
 PREFIX = "KLEAR_"
 SHORTEST_PASSWORD = 12  # MLflow's rule
-POSTGRES_FORM = "postgresql://USER@HOST[:PORT][/NAME]"
+POSTGRES = re.compile(
+    r"postgres(?:ql)?://(?P<user>[^:@/?]+)(?::(?P<password>[^@/?]*))?@(?P<host>[^@/?]*)"
+    r"(?:/(?P<name>[a-z_][a-z0-9_]*)?)?(?P<query>\?host=[^&]+)?"
+)
+SECRETS = ("password", "database", "database_password", "webhook")
 NOT_FOR_WORKERS = ("KLEAR_DATABASE", "KLEAR_DATABASE_PASSWORD", "PGPASSWORD")
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_PRIVATE = ("10.*", "192.168.*", *(f"172.{i}.*" for i in range(16, 32)))
-_FOR_CHILDREN = ("home", "store", "shared", "host", "ray_address", "prefect_port", "mlflow_port",
-                 "user", "worker_limit", "gpu_slots", "form_profile")  # fmt: skip
 _CLIENTS = {
     # A server that is away for some minutes delays a run and does not fail it.
     "PREFECT_CLIENT_MAX_RETRIES": "7",
@@ -72,16 +72,14 @@ def local_url(host: str, port: int) -> str:
 
 
 def _local_folder(path: Path) -> Path:
-    if "://" in str(path) or ":/" in str(path):
+    if ":/" in str(path):
         raise ValueError(f"{path} is no local folder")
-    if path.expanduser().is_file():
-        raise ValueError(f"{path} is a file; name a folder")
     return path.expanduser().absolute()
 
 
 def _store_address(url: str) -> str:
     """A store's address is written into messages, plans and the names of uploads."""
-    if url and not all(url.partition("://")):  # it would be a folder that no other machine sees
+    if not all(url.partition("://")):  # it would be a folder that no other machine sees
         raise ValueError(f"{url} is no address; write s3://bucket/folder or the like")
     if "@" in url and urlsplit(url).password is not None:
         raise ValueError(
@@ -93,77 +91,45 @@ def _store_address(url: str) -> str:
 
 def _server_address(url: str) -> str:
     """Of a server that runs elsewhere. It is shown on pages."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise ValueError("must be http://HOST:PORT or https://…")
-    if "@" in parts.netloc:
-        raise ValueError("must hold no password: set KLEAR_USER and KLEAR_PASSWORD")
+    url_without_secret("it", url, "set KLEAR_USER and KLEAR_PASSWORD")
     return url.rstrip("/").removesuffix("/api")
-
-
-def _long_enough(secret: SecretStr) -> SecretStr:
-    text = secret.get_secret_value()
-    if text and (len(text) < SHORTEST_PASSWORD or not text.isprintable()):
-        raise ValueError(f"needs {SHORTEST_PASSWORD} printable characters or more")
-    return secret
-
-
-def _web_address(secret: SecretStr) -> SecretStr:
-    if secret and not secret.get_secret_value().startswith(("http://", "https://")):
-        raise ValueError("the address must start with http:// or https://")
-    return secret
 
 
 class Postgres(NamedTuple):
     """Where the databases `<name>_prefect` and `<name>_mlflow` are."""
 
-    user: str
+    place: str
+    """USER@HOST:PORT, as in an address."""
     password: str
-    host: str
-    port: int
-    socket: str
-    """Folder of a unix socket, or nothing."""
     name: str
+    query: str
+    """`?host=FOLDER` of a unix socket, or nothing."""
 
     def database(self, server: str) -> str:
         return f"{self.name}_{server}"
 
     def url(self, driver: str, database: str) -> str:
-        """For SQLAlchemy, without the password."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        where = "" if self.socket else f"{host}:{self.port}"
-        query = f"?host={quote(self.socket, safe='/')}&port={self.port}" if self.socket else ""
-        return f"postgresql+{driver}://{quote(self.user, safe='')}@{where}/{database}{query}"
+        """For SQLAlchemy and libpq, without the password."""
+        return f"{driver}://{self.place}/{database}{self.query}"
 
     def __str__(self) -> str:
-        return f"{self.user}@{self.socket or self.host}:{self.port}"
+        return self.place
 
 
 def parse_postgres(address: str) -> Postgres:
     """Raises ValueError, with words that do not repeat the address: it may hold a password."""
-    try:
-        parts = urlsplit(address)
-        port = parts.port or 5432
-    except ValueError:
-        raise ValueError(f"is no address of the form {POSTGRES_FORM}") from None
-    query = dict(parse_qsl(parts.query))
-    folder = query.pop("host", "")
-    if query:
-        names = ", ".join(f"{n} as PG{n.upper()}" for n in query)
-        raise ValueError(f"takes no options: set {names}, which both servers read")
-    known = parts.scheme in ("postgresql", "postgres") and parts.username
-    if not known or bool(folder) == bool(parts.hostname):
-        raise ValueError(f"must be {POSTGRES_FORM}, or postgresql://USER@/NAME?host=FOLDER")
-    name = parts.path.strip("/") or "klear"
-    if not (name.isidentifier() and name.islower()):
-        raise ValueError("must end with a name of lower-case letters, digits and _, or none")
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    return Postgres(user, password, parts.hostname or "", port, folder, name)
+    found = POSTGRES.fullmatch(address)
+    if not found:
+        raise ValueError(
+            "must be postgresql://USER@HOST[:PORT][/name] or postgresql://USER@/name?host=FOLDER; "
+            "other options are variables, as PGSSLMODE, which both servers read"
+        )
+    user, password, host, name, query = found.groups(default="")
+    return Postgres(f"{user}@{host}", unquote(password), name or "klear", query)
 
 
 def _postgres_address(secret: SecretStr) -> SecretStr:
-    if secret:
-        parse_postgres(secret.get_secret_value())
+    parse_postgres(secret.get_secret_value())
     return secret
 
 
@@ -176,7 +142,13 @@ NOTHING = SecretStr("")
 class Machine(BaseSettings):
     """Folders, ports and limits of this machine; each field is a `KLEAR_<FIELD>` variable."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        validate_default=False,
+        frozen=True,
+        extra="ignore",
+    )
 
     home: Folder = Field(default_factory=lambda: find_home(Path.cwd()))
     """Databases, logs and results"""
@@ -186,7 +158,7 @@ class Machine(BaseSettings):
     """Address where machines share results, as s3://bucket/folder"""
     user: Annotated[str, Field(pattern=r"^[\w.@-]+$")] = "klear"
     """Who may use the servers, if they ask"""
-    password: Annotated[SecretStr, AfterValidator(_long_enough)] = NOTHING
+    password: Annotated[SecretStr, Field(min_length=SHORTEST_PASSWORD)] = NOTHING
     """With one, both servers ask for user and password"""
     host: str = "127.0.0.1"
     """Address the servers listen on"""
@@ -214,7 +186,7 @@ class Machine(BaseSettings):
     """Stages that use the GPUs at once; 0: no limit"""
     form_profile: str = "tiny"
     """Whose values the stage forms begin with"""
-    webhook: Annotated[SecretStr, AfterValidator(_web_address)] = NOTHING
+    webhook: SecretStr = NOTHING
     """URL that is told of every failed run; empty: none"""
     zombie_minutes: Annotated[float, Field(ge=1)] = 30.0
     """A run without a sign of life for this long has crashed; a Prefect server that is away for
@@ -222,27 +194,17 @@ class Machine(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _an_address_is_shared(cls, known: Any) -> Any:
-        """KLEAR_STORE may be an address: results go there, and `<home>/store` keeps a copy.
-
-        A variable that is set to nothing is not set.
-        """
-        unset = [n for n in ("shared", "prefect_url", "mlflow_url") if known.get(n) == ""]
-        known = {n: v for n, v in known.items() if n not in unset}
-        if "://" not in str(known.get("store", "")):
-            return known
-        if known.setdefault("shared", known["store"]) != known["store"]:
-            raise ValueError("KLEAR_STORE and KLEAR_SHARED name two addresses; one can be shared")
-        return {n: v for n, v in known.items() if n != "store"}
+    def _an_address_is_shared(cls, known: dict[str, Any]) -> dict[str, Any]:
+        """KLEAR_STORE may be an address: results go there, and `<home>/store` keeps a copy."""
+        if "://" in str(known.get("store", "")) and "shared" not in known:
+            known = {("shared" if n == "store" else n): v for n, v in known.items()}
+        return known
 
     @field_validator("host")
     @classmethod
     def _loopback_without_password(cls, host: str, info: ValidationInfo) -> str:
         """Whoever reaches the servers can run code here, so beyond loopback they must ask."""
-        try:
-            local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            local = False
+        local = re.fullmatch(r"localhost|::1|127(\.\d+){3}", host)
         if not local and not info.data.get("password", "wrong itself"):
             raise ValueError(
                 f"{host!r} would open servers without passwords to the network; set KLEAR_PASSWORD "
@@ -250,23 +212,9 @@ class Machine(BaseSettings):
             )
         return host
 
-    @model_validator(mode="after")
-    def _ports_differ(self) -> Self:
-        if self.prefect_port == self.mlflow_port:
-            raise ValueError(
-                f"KLEAR_PREFECT_PORT and KLEAR_MLFLOW_PORT are both {self.prefect_port}; "
-                "two servers need two ports"
-            )
-        return self
-
-    @property
-    def prefect_is_here(self) -> bool:
-        """Whether `klear up` starts it; else somebody else does, at `prefect_url`."""
-        return "prefect_url" not in self.model_fields_set
-
-    @property
-    def mlflow_is_here(self) -> bool:
-        return "mlflow_url" not in self.model_fields_set
+    def is_here(self, server: str) -> bool:
+        """Whether `klear up` starts `prefect` or `mlflow`; else somebody else does, at its URL."""
+        return f"{server}_url" not in self.model_fields_set
 
     @property
     def prefect_api_url(self) -> str:
@@ -278,11 +226,6 @@ class Machine(BaseSettings):
         return self.mlflow_url
 
     @property
-    def server_hosts(self) -> set[str]:
-        """Host names of both servers."""
-        return {urlsplit(url).hostname or "" for url in (self.prefect_url, self.mlflow_url)}
-
-    @cached_property
     def postgres(self) -> Postgres | None:
         """Where the servers keep their data; None: in SQLite files below the home folder."""
         if not self.database:
@@ -295,7 +238,7 @@ class Machine(BaseSettings):
     def mlflow_database(self) -> str:
         """MLflow's data, for its server: absolute, whatever the current folder is; no password."""
         if self.postgres:
-            return self.postgres.url("psycopg2", self.postgres.database("mlflow"))
+            return self.postgres.url("postgresql+psycopg2", self.postgres.database("mlflow"))
         return f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
 
     @property
@@ -320,22 +263,15 @@ class Machine(BaseSettings):
         """What `klear up` started (see flows.servers.servers)."""
         return self.home / "servers.json"
 
-    def make_home(self) -> None:
-        """Raises ConfigError where no folder can be made."""
-        try:
-            self.home.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            why = f"{self.home} cannot be made ({error.strerror})"
-            raise ConfigError([f"KLEAR_HOME: {why}; name a folder you may write to"]) from error
-
     def environment(self) -> dict[str, str]:
         """Variables for Prefect, MLflow and every child process, which is then told of the same
         machine wherever it runs; set them before importing either.
 
         They hold the password of the servers where there is one: never print them.
         """
-        proxied = {h for h in os.environ.get("NO_PROXY", "").split(",") if h}
-        no_proxy = ",".join(sorted({*proxied, "127.0.0.1", "localhost", *self.server_hosts}))
+        skipped = {*os.environ.get("NO_PROXY", "").split(","), "127.0.0.1", "localhost"}
+        skipped |= {urlsplit(url).hostname or "" for url in (self.prefect_url, self.mlflow_url)}
+        no_proxy = ",".join(sorted(filter(None, skipped)))
         secret = self.password.get_secret_value()
         asked = {
             "KLEAR_PASSWORD": secret,
@@ -343,10 +279,11 @@ class Machine(BaseSettings):
             "MLFLOW_TRACKING_USERNAME": self.user,
             "MLFLOW_TRACKING_PASSWORD": secret,
         }
+        told = self.model_dump(mode="json", exclude=set(SECRETS)).items()
         return {
-            **{f"{PREFIX}{name.upper()}": str(getattr(self, name)) for name in _FOR_CHILDREN},
-            "KLEAR_PREFECT_URL": "" if self.prefect_is_here else self.prefect_url,
-            "KLEAR_MLFLOW_URL": "" if self.mlflow_is_here else self.mlflow_url,
+            **{f"{PREFIX}{name.upper()}": str(value) for name, value in told},
+            "KLEAR_PREFECT_URL": "" if self.is_here("prefect") else self.prefect_url,
+            "KLEAR_MLFLOW_URL": "" if self.is_here("mlflow") else self.mlflow_url,
             **_CLIENTS,
             "PREFECT_HOME": str(self.prefect_home),
             "PREFECT_PROFILES_PATH": str(self.prefect_home / "profiles.toml"),
@@ -365,40 +302,31 @@ def load_machine() -> Machine:
     """The machine as `KLEAR_*` describes it; ConfigError has one line per wrong variable.
 
     A secret may be a file called `klear_<field>` in the folder that KLEAR_SECRETS names; default:
-    where systemd and containers put them.
+    where systemd and containers put them. Variables that are nearly ours are refused; others of the
+    prefix may be somebody's: an API key, say, or what Kubernetes tells of a service.
     """
-    if misspelt := list(_misspelt()):
-        raise ConfigError(misspelt)
-    try:
-        return Machine(_secrets_dir=_secrets())  # pyright: ignore[reportCallIssue]
-    except ValidationError as error:
-        lines = [line.partition(": ") for line in explain(error, Machine)]
-        raise ConfigError(
-            f"{PREFIX}{name.upper()}: {what}"
-            if name in Machine.model_fields
-            else name + colon + what
-            for name, colon, what in lines
-            if "default factory" not in what  # it needs another value, which is wrong
-        ) from error
-
-
-def _misspelt() -> Iterator[str]:
-    """Variables that are nearly ours. Others of the prefix may be somebody's: an API key, say, or
-    what Kubernetes tells of a service."""
     ours = [f"{PREFIX}{name.upper()}" for name in (*Machine.model_fields, "secrets")]
-    for name in sorted(set(os.environ) - set(ours)):
-        if name.startswith(PREFIX) and (close := get_close_matches(name, ours, 1, 0.85)):
-            yield f"{name}: there is no such variable; did you mean {close[0]}?"
-
-
-def _secrets() -> Path | None:
+    foreign = [n for n in sorted(os.environ) if n.startswith(PREFIX) and n not in ours]
+    close = {name: get_close_matches(name, ours, 1, 0.85) for name in foreign}
+    if misspelt := {name: found[0] for name, found in close.items() if found}:
+        raise ConfigError(
+            f"{name}: there is no such variable; did you mean {meant}?"
+            for name, meant in misspelt.items()
+        )
     named = os.environ.get("KLEAR_SECRETS", "")
-    places = [p for p in (named, os.environ.get("CREDENTIALS_DIRECTORY"), "/run/secrets") if p]
+    places = (named, os.environ.get("CREDENTIALS_DIRECTORY", ""), "/run/secrets")
     # Of some systems /run/secrets is there for root alone.
-    found = [p for p in places if os.path.isdir(p) and os.access(p, os.R_OK | os.X_OK)]
-    if named and named not in found:
+    secrets = next((p for p in places if os.access(p, os.R_OK | os.X_OK)), None)
+    if named and named != secrets:
         raise ConfigError([f"KLEAR_SECRETS: {named} is no folder that you may read"])
-    return Path(found[0]) if found else None
+    try:
+        return Machine(_secrets_dir=secrets)  # pyright: ignore[reportCallIssue]
+    except ValidationError as error:
+        raise ConfigError(  # without the input, which may be a secret
+            f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()
+            if e["type"] != "default_factory_not_called"  # it needs another value, which is wrong
+        ) from error
 
 
 def server_environment(machine: Machine, name: str) -> dict[str, str]:
@@ -407,19 +335,16 @@ def server_environment(machine: Machine, name: str) -> dict[str, str]:
     if name not in ("prefect", "mlflow"):
         return found
     postgres, secret = machine.postgres, machine.password.get_secret_value()
-    if postgres and postgres.password:
-        found["PGPASSWORD"] = postgres.password
-    if name == "prefect" and postgres:
-        url = postgres.url("asyncpg", postgres.database("prefect"))
+    found["MLFLOW_BACKEND_STORE_URI"] = machine.mlflow_database
+    # What somebody set by hand for names that we cannot know counts.
+    found |= {n: os.environ.get(n, value) for n, value in _mlflow_names(machine).items()}
+    if postgres:
+        url = postgres.url("postgresql+asyncpg", postgres.database("prefect"))
         found["PREFECT_API_DATABASE_CONNECTION_URL"] = url
-    if name == "prefect" and secret:
-        found["PREFECT_SERVER_API_AUTH_STRING"] = f"{machine.user}:{secret}"
-    if name == "mlflow":
-        found["MLFLOW_BACKEND_STORE_URI"] = machine.mlflow_database
-        # What somebody set by hand for names that we cannot know counts.
-        found |= {n: os.environ.get(n, value) for n, value in _mlflow_names(machine).items()}
-    if name == "mlflow" and secret:
+        found |= {"PGPASSWORD": postgres.password} if postgres.password else {}
+    if secret:
         found |= {
+            "PREFECT_SERVER_API_AUTH_STRING": f"{machine.user}:{secret}",
             "MLFLOW_AUTH_CONFIG_PATH": str(machine.mlflow_auth),
             "MLFLOW_AUTH_ADMIN_USERNAME": machine.user,
             "MLFLOW_AUTH_ADMIN_PASSWORD": secret,
@@ -430,13 +355,14 @@ def server_environment(machine: Machine, name: str) -> dict[str, str]:
 def _mlflow_names(machine: Machine) -> dict[str, str]:
     """Host headers that MLflow answers to: others may be a page that rebinds its name to us."""
     exposed = machine.host in _ANY_ADDRESS
-    here = {socket.gethostname(), socket.getfqdn()} if exposed else {machine.host}
-    known = {"localhost", "127.0.0.1", *machine.server_hosts, *here} - set(_ANY_ADDRESS)
-    names = [f"[{n}]" if ":" in n else n for n in sorted(known)]
-    # A bracket would begin a set of characters in a pattern.
-    ports = [f"{n.replace('[', '[[]', 1)}:*" for n in names]
-    origins = [f"{s}://{n}:{machine.mlflow_port}" for n in names for s in ("http", "https")]
+    names = {"localhost", "127.0.0.1", urlsplit(machine.mlflow_url).hostname or ""}
+    names |= {socket.gethostname(), socket.getfqdn()} if exposed else {machine.host}
+    private = ("10.*", "172.*", "192.168.*") if exposed else ()
+    # An IPv6 address has its brackets in the last one.
+    allowed = [*names, *(f"{n}:*" for n in names), *private, urlsplit(machine.mlflow_url).netloc]
     return {
-        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join([*names, *ports, *(_PRIVATE if exposed else ())]),
-        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(origins),
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(sorted(allowed)),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(
+            f"http://{name}:{machine.mlflow_port}" for name in sorted(names)
+        ),
     }

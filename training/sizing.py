@@ -14,9 +14,8 @@ from pathlib import Path
 
 from configs.settings.engines import EngineRuntime
 from configs.settings.pipeline import STAGES, Pipeline
-from configs.settings.topology import Topology, launch_of
-from configs.settings.training import NO_SERVER, BaseModelSettings, RLSettings, SFTSettings
-from training.packing import rl_schedule
+from configs.settings.topology import Topology
+from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 
 GIB = 1024**3
 BF16, FP32 = 2, 4
@@ -62,11 +61,6 @@ class ModelFacts:
     def parameters(self) -> int:
         """All parameters. Qwen3-8B: 36 · 192,946,432 + 1,244,663,808 = 8,190,735,360."""
         return self.layers * self.layer_parameters + self.outer_parameters
-
-    @property
-    def matrix_parameters(self) -> int:
-        """Of the linear layers inside the decoder (what Muon trains), without norms."""
-        return self.layers * (self.layer_parameters - 2 * self.hidden - 2 * self.head_dim)
 
     def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
         """Keys and values of one token on one GPU in bf16: 2 · L · KV · d · 2, the heads shared by
@@ -123,24 +117,15 @@ def gib(size: float) -> str:
     return f"{size / GIB:.1f}"
 
 
-def state_bytes(
-    facts: ModelFacts, world: int = 1, *, sharded: bool = True, muon: bool = False
-) -> dict[str, int]:
+def state_bytes(facts: ModelFacts, world: int = 1, *, sharded: bool = True) -> dict[str, int]:
     """What AdamW keeps from step to step: fp32 weights 4·N, gradients 4·N and two states of every
-    parameter 8·N, each divided by W under FSDP2; Muon has one state of a layer's matrices. DDP has
-    all of it on each GPU, and buckets of gradients beside them (`gradient_as_bucket_view=False`,
-    which accelerate leaves as it is). Qwen3-8B on 32 GPUs: 4.1e9."""
+    parameter 8·N, each divided by W under FSDP2; Muon has less. DDP has all of it on each GPU, and
+    buckets of gradients beside them (`gradient_as_bucket_view=False`, which accelerate leaves as it
+    is). Qwen3-8B on 32 GPUs: 4.1e9."""
     whole, share = FP32 * facts.parameters, world if sharded else 1
-    saved = FP32 * facts.matrix_parameters if muon else 0
-    state = {"weights": whole, "gradients": whole, "optimizer": 2 * whole - saved}
+    state = {"weights": whole, "gradients": whole, "optimizer": 2 * whole}
     parts = {name: -(-size // share) for name, size in state.items()}
     return parts if share == world else {**parts, "DDP buckets": whole}
-
-
-def checkpoint_bytes(facts: ModelFacts, tokens: int, bytes_each: int = BF16) -> int:
-    """Gradient checkpointing keeps the input of every layer: L·T·h·bytes. Qwen3-8B at 36,864
-    tokens in bf16: 36 · 36,864 · 4,096 · 2 = 10.9e9."""
-    return facts.layers * tokens * facts.hidden * bytes_each
 
 
 def layer_bytes(facts: ModelFacts, tokens: int) -> int:
@@ -152,23 +137,24 @@ def layer_bytes(facts: ModelFacts, tokens: int) -> int:
     return tokens * (16 * facts.hidden + 8 * facts.mlp + heads + 8)
 
 
-def head_bytes(facts: ModelFacts, tokens: int) -> int:
-    """The fused head: two fp32 tiles of logits, fp32 gradients of the hidden states (4·T·h) and of
-    the head's weights (4·V·h). Full logits would be 4·T·V twice: 44.8e9 at 36,864 tokens."""
-    tile = min(HEAD_TILE, tokens * facts.vocabulary)
-    return 2 * FP32 * tile + FP32 * facts.hidden * (tokens + facts.vocabulary)
-
-
 def activation_bytes(
     facts: ModelFacts, tokens: int, *, checkpointing: bool = True, residual_bytes: int = BF16
 ) -> dict[str, int]:
     """The parts that grow with the micro-batch. Layers and head are not at work at once: the
-    larger of the two counts. Without checkpointing every layer keeps what it saves. In a layer's
-    backward pass gradients of three MLP tensors and two residuals are alive, T·(6·f + 4·h)."""
-    layer, head = layer_bytes(facts, tokens), head_bytes(facts, tokens)
+    larger of the two counts.
+
+    Gradient checkpointing keeps the input of every layer, L·T·h·bytes (Qwen3-8B at 36,864 tokens
+    in bf16: 36 · 36,864 · 4,096 · 2 = 10.9e9); without it every layer keeps what it saves. In a
+    layer's backward pass gradients of three MLP tensors and two residuals are alive, T·(6·f + 4·h).
+    The fused head: two fp32 tiles of logits, fp32 gradients of the hidden states (4·T·h) and of
+    the head's weights (4·V·h). Full logits would be 4·T·V twice: 44.8e9 at 36,864 tokens.
+    """
+    tile = min(HEAD_TILE, tokens * facts.vocabulary)
+    head = 2 * FP32 * tile + FP32 * facts.hidden * (tokens + facts.vocabulary)
+    layer = layer_bytes(facts, tokens)
     backward = tokens * (6 * facts.mlp + 4 * facts.hidden)
     if checkpointing:
-        kept = checkpoint_bytes(facts, tokens, residual_bytes)
+        kept = facts.layers * tokens * facts.hidden * residual_bytes
         return {"checkpoints": kept, "one layer or head": max(layer + backward, head)}
     return {"saved tensors": facts.layers * layer, "head": head + backward}
 
@@ -192,22 +178,19 @@ class Fit:
         if wrong:
             self.problems.append(problem)
 
-    def sum_up(self, what: str, parts: Mapping[str, int], limit: int) -> str:
-        """A line with the sum of named parts of a GPU's memory; the sum where it is too much."""
+    def sum_up(self, what: str, parts: Mapping[str, int], t: Topology, cure: str) -> None:
+        """A line with the sum of named parts of a GPU's memory; a problem where it is too much."""
         terms = " + ".join(f"{name} {gib(size)}" for name, size in parts.items())
-        total = sum(parts.values())
+        total, limit = sum(parts.values()), _limit(t)
         text = f"{terms} = {gib(total)} {'≤' if total <= limit else '>'} {gib(limit)} GiB"
         self.lines.append(f"{what}: {text}")
-        return text if total > limit else ""
+        self.refuse_if(total > limit, f"{what} does not fit: {text}; {cure}")
 
 
 def check(p: Pipeline) -> list[Fit]:
-    """Every stage of `p` on GPUs, if the topology names some, and RL that lacks its server."""
-    fits = {fit.stage: fit for fit in _fits(p)} if p.topology.gpus else {}
-    for stage, s in {"rl_math": p.rl_math, "rl_code": p.rl_code}.items():
-        if s.engine == "vllm_server" and not s.runtime.vllm_server_url:
-            fits.setdefault(stage, Fit(stage)).problems.append(NO_SERVER)
-    return [fit for fit in fits.values() if fit.stage not in p.stages_left_out]
+    """Every stage of `p` on GPUs, if the topology names some."""
+    fits = _fits(p) if p.topology.gpus else ()
+    return [fit for fit in fits if fit.stage not in p.stages_left_out]
 
 
 def refuse(p: Pipeline, until: str = "") -> None:
@@ -228,8 +211,8 @@ def _fits(p: Pipeline) -> Iterator[Fit]:
         if s is None or s.engine.kind != "vllm":
             continue
         if facts := facts_of_model(s.engine.model):
-            name, runtime = f"{stage}.engine.runtime", s.engine.runtime
-            _generation(fit, name, facts, runtime, s.sampling.max_tokens + PROMPT_TOKENS, t)
+            name, longest = f"{stage}.engine.runtime", s.sampling.max_tokens + PROMPT_TOKENS
+            _generation(fit, name, facts, s.engine.runtime, longest, t)
         else:
             fit.lines.append(UNKNOWN.format(s.engine.model))
         yield fit
@@ -237,8 +220,8 @@ def _fits(p: Pipeline) -> Iterator[Fit]:
         yield Fit("base", [UNKNOWN.format(p.base.model)])
         return
     yield _sft(base, p.sft, t)
-    for stage in ("rl_math", "rl_code"):
-        yield _rl(stage, base, getattr(p, stage), t)
+    yield _rl("rl_math", base, p.rl_math, t)
+    yield _rl("rl_code", base, p.rl_code, t)
     if p.evaluate.engine == "vllm":
         fit, longest = Fit("evaluate"), p.evaluate.sampling.max_tokens + PROMPT_TOKENS
         _generation(fit, "evaluate.engine_runtime", base, p.evaluate.engine_runtime, longest, t)
@@ -248,15 +231,10 @@ def _fits(p: Pipeline) -> Iterator[Fit]:
 def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
     fit, world = Fit("sft"), t.gpus
     rows = max(1, round(s.batch_tokens / s.max_length))
-    fit.lines.append(
-        f"{s.batch_tokens:,} tokens a step = {rows} × {s.max_length:,} over {world} GPUs = "
-        f"{rows / world:g} rows of {s.max_length:,} each"
-    )
-    near = [n * world * s.max_length for n in (rows // world, rows // world + 1) if n]
     fit.refuse_if(
         rows % world,
         f"{rows} rows a step are no multiple of {world} GPUs, so some would wait: set "
-        f"sft.batch_tokens={' or '.join(map(str, near))}, or name fewer GPUs",
+        f"sft.batch_tokens to a multiple of {world * s.max_length}, or name fewer GPUs",
     )
     fit.refuse_if(
         s.optimizer == "muon" and t.sharding != "none" and world > 1,
@@ -268,26 +246,19 @@ def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
 
 def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
     fit, world = Fit(stage), t.rl_gpus or t.gpus
-    try:
-        units = rl_schedule(s, world)
-        fit.lines.append(
-            f"{s.mini_batch_prompts} prompts × {s.rollouts_per_prompt} / {world} GPUs = "
-            f"{units['per_device_train_batch_size'] // s.oversampling} answers an update each, "
-            f"{units['steps_per_generation']} updates a step"
-        )
-        launch_of(t, "rl")
-    except ValueError as error:
-        most = max(n for n in range(1, t.gpus + 1) if s.mini_batch_prompts % n == 0)
-        shared = f"{s.mini_batch_prompts} prompts a mini-batch cannot be shared by {world} GPUs"
-        indivisible = s.mini_batch_prompts % world != 0
-        fit.problems.append(f"{shared}: set topology.rl_gpus={most}" if indivisible else str(error))
+    answers = s.mini_batch_prompts * s.rollouts_per_prompt / world
+    fit.refuse_if(
+        s.mini_batch_prompts % world,
+        f"{s.mini_batch_prompts} prompts a mini-batch cannot be shared by {world} GPUs: set "
+        "topology.rl_gpus to a number that divides them",
+    )
     longest = s.max_prompt_tokens + s.max_tokens
-    at_once = s.mini_batch_prompts * s.rollouts_per_prompt / world * longest
-    _training(fit, facts, s, t, world, longest, at_once)
+    _training(fit, facts, s, t, world, longest, answers * longest)
     if s.engine == "vllm_colocate":
-        _beside_the_trainer(fit, facts, s, t, world)
-        runtime = s.engine_runtime.model_copy(update={"max_model_len": None})  # not asked for
-        _generation(fit, f"{stage}.engine_runtime", facts, runtime, longest, t)
+        name, runtime = f"{stage}.engine_runtime", s.engine_runtime
+        _beside_the_trainer(fit, name, facts, runtime, t, world)
+        runtime = runtime.model_copy(update={"max_model_len": None})  # not asked for
+        _generation(fit, name, facts, runtime, longest, t)
     return fit
 
 
@@ -307,63 +278,55 @@ def _training(
     gradients, and embedding and head with theirs; and where a step has several micro-batches,
     gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
     """
-    lora, r = s.lora is not None, s.runtime
-    tokens = max(r.micro_batch_tokens, longest)
-    sharded = t.sharding != "none" and world > 1 and not lora
-    if lora:
+    tokens = max(s.runtime.micro_batch_tokens, longest)
+    sharded = t.sharding != "none" and world > 1 and not s.lora
+    if s.lora:
         parts = {"frozen weights": BF16 * facts.parameters}
     else:
         gathered = BF16 * (3 * facts.layer_parameters + 2 * facts.outer_parameters)
-        copies = gathered if sharded else BF16 * facts.parameters
-        muon = isinstance(s, SFTSettings) and s.optimizer == "muon"
-        state = state_bytes(facts, world, sharded=sharded, muon=muon)
-        parts = {**state, "bf16 copies": copies}
-    residual_bytes = BF16 if sharded or lora else FP32
-    checkpointing = r.gradient_checkpointing
+        parts = state_bytes(facts, world, sharded=sharded)
+        parts["bf16 copies"] = gathered if sharded else BF16 * facts.parameters
     parts |= activation_bytes(
-        facts, tokens, checkpointing=checkpointing, residual_bytes=residual_bytes
+        facts,
+        tokens,
+        checkpointing=s.runtime.gradient_checkpointing,
+        residual_bytes=BF16 if sharded or s.lora else FP32,
     )
     parts["CUDA"] = CUDA_CONTEXT
     if sharded and tokens_a_step > tokens:
         parts["unreduced gradients"] = FP32 * facts.parameters
     if isinstance(s, RLSettings) and s.engine == "vllm_colocate":
         parts["vLLM asleep"] = VLLM_ASLEEP
-    too_much = fit.sum_up(f"training, {tokens:,} tokens at once", parts, _limit(t))
+    cure = (
+        f"set {fit.stage}.runtime.gradient_checkpointing=true, {fit.stage}.runtime."
+        f"micro_batch_tokens={longest} and topology.sharding=full, or name more or larger GPUs"
+    )
+    fit.sum_up(f"training, {tokens:,} tokens at once", parts, t, cure)
     fit.refuse_if(
-        lora and world > 1 and t.sharding != "none",
+        s.lora and world > 1 and t.sharding != "none",
         "lora trains under DDP: set topology.sharding=none, or lora to null",
     )
-    cures = {
-        f"{fit.stage}.runtime.gradient_checkpointing=true": not r.gradient_checkpointing,
-        f"{fit.stage}.runtime.micro_batch_tokens={longest}": r.micro_batch_tokens > longest,
-        "topology.sharding=full": t.sharding == "none" and t.gpus > 1,
-    }
-    names = " and ".join(name for name, helps in cures.items() if helps)
-    cure = f": set {names}" if names else "; name more or larger GPUs"
-    fit.refuse_if(too_much, f"does not fit: {too_much}{cure}")
 
 
 def _beside_the_trainer(
-    fit: Fit, facts: ModelFacts, s: RLSettings, t: Topology, world: int
+    fit: Fit, name: str, facts: ModelFacts, r: EngineRuntime, t: Topology, world: int
 ) -> None:
     """vLLM on the trainer's GPUs: it wakes up while the state of the training stays."""
-    name, runtime, limit = f"{fit.stage}.engine_runtime", s.engine_runtime, _limit(t)
     fit.refuse_if(
-        world % runtime.tensor_parallel,
-        f"{world} training GPUs are no multiple of {name}.tensor_parallel="
-        f"{runtime.tensor_parallel}, which share one vLLM",
+        world % r.tensor_parallel,
+        f"{world} training GPUs are no multiple of {name}.tensor_parallel={r.tensor_parallel}, "
+        "which share one vLLM",
     )
+    state, limit = state_bytes(facts, world, sharded=t.sharding != "none"), _limit(t)
     parts = {
-        "training state": sum(state_bytes(facts, world, sharded=t.sharding != "none").values()),
+        "training state": sum(state.values()),
         "weights in transfer": FP32 * facts.vocabulary * facts.hidden,
         "CUDA": CUDA_CONTEXT,
     }
-    most = int((limit - sum(parts.values())) / limit * 20) / 20
-    lower = f"set {name}.gpu_memory_utilization={most:g} or less"
-    cure = lower if most > 0 else "train on more GPUs, or take engine=vllm_server"
-    parts["vLLM"] = int(limit * runtime.gpu_memory_utilization)
-    too_much = fit.sum_up("generating beside the trainer", parts, limit)
-    fit.refuse_if(too_much, f"trainer and vLLM do not fit on one GPU together: {too_much}; {cure}")
+    most = max(0, int((1 - sum(parts.values()) / limit) * 20)) / 20
+    cure = f"set {name}.gpu_memory_utilization={most:g} or less, or train on more GPUs"
+    parts["vLLM"] = int(limit * r.gpu_memory_utilization)
+    fit.sum_up("generating beside the trainer", parts, t, cure)
 
 
 def _generation(
@@ -371,17 +334,10 @@ def _generation(
 ) -> None:
     """vLLM has its share of the memory, less bf16 weights over tensor parallel GPUs and its
     workspace, for keys and values: does one answer of full length have room?"""
-    tp, used = r.tensor_parallel, r.tensor_parallel * r.data_parallel
+    tp = r.tensor_parallel
     fit.refuse_if(
-        used > t.gpus_per_node,
-        f"{name}: tensor × data parallel = {tp} × {r.data_parallel} = {used} GPUs, and a node has "
-        f"{t.gpus_per_node}",
-    )
-    good = max(n for n in range(1, tp + 1) if facts.heads % n == 0)
-    fit.refuse_if(
-        good < tp,
-        f"{name}: {facts.heads} attention heads are no multiple of tensor_parallel={tp}; {good} "
-        "would divide",
+        facts.heads % tp,
+        f"{name}: {facts.heads} attention heads are no multiple of tensor_parallel={tp}",
     )
     context = r.max_model_len or context
     weights, token = BF16 * facts.parameters // tp, facts.kv_bytes_per_token(tp)

@@ -83,7 +83,6 @@ class Ablation(Settings):
     """Where in the paper its figures stand"""
 
     seeds: ClassVar = 5  # runs an arm, paired by seed
-    constants = ("seeds",)
 
     @model_validator(mode="after")
     def every_name_is_an_arm(self) -> Self:

@@ -1,12 +1,14 @@
 """What every settings class shares: frozen, no unknown keys, and a key of what has a meaning."""
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import ComputedFieldInfo, FieldInfo
 
+MOST_SHOWN = 3
+LONGEST_VALUE = 40
 Share = Annotated[float, Field(ge=0, le=1)]
 ACRONYMS = ("API", "GPU", "KV", "LoRA", "MLP", "RL", "SFT", "URL", "vLLM", "YaRN")
 
@@ -21,14 +23,13 @@ def label(name: str, field: FieldInfo | ComputedFieldInfo | None = None) -> str:
 class Settings(BaseModel):
     """Says *what* a stage computes: part of the stage's cache key.
 
-    The text below a field is its description in the web form.
+    The text below a field is its description in the web form. A class variable is a setting of one
+    value ever: part of the key all the same.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", field_title_generator=label, use_attribute_docstrings=True
     )
-    constants: ClassVar[tuple[str, ...]] = ()
-    """Class variables that are part of the key all the same: settings once, of one value ever."""
 
 
 class Runtime(Settings):
@@ -49,36 +50,56 @@ def fields_with_meaning(settings: BaseModel) -> Iterator[str]:
             yield name
 
 
-def is_default_not_in_key(settings: BaseModel, name: str) -> bool:
-    field = type(settings).model_fields[name]
-    default = field.get_default(call_default_factory=True)
-    return DEFAULT_NOT_IN_KEY in field.metadata and getattr(settings, name) == default
-
-
 def key_of(settings: Settings) -> str:
     """Canonical JSON of what the settings mean, without what is marked or Runtime."""
-    return json.dumps(_meaning(settings), sort_keys=True, separators=(",", ":"))
+    return json.dumps(meaning(settings, as_key=True), sort_keys=True, separators=(",", ":"))
 
 
-def _meaning(value: Any) -> Any:
+def meaning(value: Any, *, as_key: bool = False) -> Any:
+    """What settings say of the result, nested; `as_key` as the key has it: with constants, without
+    defaults that are not in it."""
     if isinstance(value, BaseModel):
-        names = [n for n in fields_with_meaning(value) if not is_default_not_in_key(value, n)]
-        names += value.constants if isinstance(value, Settings) else ()
-        return {name: _meaning(getattr(value, name)) for name in names}
+        names = list(fields_with_meaning(value))
+        if as_key:
+            fields = type(value).model_fields
+            unsaid = [n for n in names if DEFAULT_NOT_IN_KEY in fields[n].metadata]
+            names = [n for n in names if n not in unsaid or getattr(value, n) != fields[n].default]
+            names += type(value).__class_vars__
+        return {name: meaning(getattr(value, name), as_key=as_key) for name in names}
     if isinstance(value, (list, tuple)):
-        return [_meaning(v) for v in value]
+        return [meaning(v, as_key=as_key) for v in value]
     if isinstance(value, dict):
-        return {k: _meaning(v) for k, v in value.items()}
+        return {k: meaning(v, as_key=as_key) for k, v in value.items()}
     return value
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by their dotted names."""
+def flat(value: Any, prefix: str = "", *, lists: bool = False) -> dict[str, Any]:
+    """Nested values by their dotted names; `lists`: also the entries of lists of groups, each by
+    its `name`, else its index."""
+    if isinstance(value, Mapping):
+        entries: Any = value.items()
+    elif lists and isinstance(value, list) and all(isinstance(v, Mapping) for v in value) and value:
+        entries = [(v.get("name") or i, v) for i, v in enumerate(value)]
+    else:
+        return {prefix: value}
     found: dict[str, Any] = {}
-    for name, value in values.items():
-        is_group = isinstance(value, Mapping)
-        found |= flat(value, f"{prefix}{name}.") if is_group else {prefix + name: value}
+    for name, inner in entries:
+        found |= flat(inner, f"{prefix}.{name}" if prefix else str(name), lists=lists)
     return found
+
+
+def short(value: Any) -> str:
+    """A value as one would type it: 2.5e-5, null, ["a", "b"]."""
+    if isinstance(value, float):
+        return f"{value:g}".replace("e-0", "e-")
+    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+
+
+def first_few(texts: Sequence[str]) -> list[str]:
+    """The first of many, and how many more there are."""
+    more = len(texts) - MOST_SHOWN
+    return [*texts[:MOST_SHOWN], f"and {more} more"] if more > 0 else list(texts)
 
 
 def layered(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

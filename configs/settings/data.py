@@ -29,7 +29,6 @@ class DedupSettings(Settings):
 
     shingle: ClassVar = 5  # words
     permutations: ClassVar = 128  # of a MinHash signature
-    constants = ("shingle", "permutations")
 
 
 class DecontaminateSettings(Settings):
@@ -57,7 +56,6 @@ class SampleSettings(Settings):
     """How answers are drawn"""
 
     early_stop: ClassVar = None  # all samples are asked
-    constants = ("early_stop",)
 
 
 class DifficultySettings(Settings):
@@ -72,7 +70,6 @@ class DifficultySettings(Settings):
     """Known to be hard (rater: source)"""
 
     easy_above: ClassVar = 0.5  # easy: a pass rate above this
-    constants = ("easy_above",)
 
     @model_validator(mode="after")
     def sources_are_named_where_they_decide(self) -> Self:
@@ -113,7 +110,6 @@ class SelectSettings(Settings):
     }  # fmt: skip
     balance_by: ClassVar = "domain"
     max_chars: ClassVar = None  # longer answers are trained on too
-    constants = ("embedding", "balance_by", "max_chars")
 
 
 class FilterTestsSettings(Settings):
@@ -135,7 +131,6 @@ class FilterRLSettings(Settings):
 
     math_threshold: ClassVar = 0.5  # share that must agree with the gold; §3.2.1: a majority
     min_scored: ClassVar = 0.5  # a prompt with fewer scored samples is rejected
-    constants = ("math_threshold", "min_scored")
 
 
 class JudgeStageSettings(Settings):

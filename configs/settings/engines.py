@@ -115,7 +115,6 @@ class EngineSettings(Settings):
     runtime: EngineRuntime = EngineRuntime()
 
     model_field: ClassVar = "model"  # who answered, of a recorded row
-    constants = ("model_field",)
 
     @model_validator(mode="after")
     def the_engine_has_what_it_needs(self) -> Self:

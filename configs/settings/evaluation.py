@@ -99,7 +99,6 @@ class EvaluateSettings(Settings):
 
     bootstrap: ClassVar = 1_000  # resamples behind each interval
     seed: ClassVar = 1234  # part of the protocol, not of the run
-    constants = ("bootstrap", "seed")
 
     @model_validator(mode="after")
     def names_are_unique(self) -> Self:

@@ -1,6 +1,5 @@
 """Turns what pydantic found wrong into lines a person can act on: where, what, the nearest key."""
 
-import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any, get_args
@@ -42,9 +41,6 @@ def _what(error: ErrorDetails, model: type[BaseModel]) -> str:
             return "missing; it has no default"
         case "value_error":
             return str(context["error"])
-        case "literal_error":
-            choices = re.findall(r"'(.*?)'", context["expected"])
-            return f"{given!r} is none of {', '.join(choices)}{nearest(str(given), choices)}"
         case _:
             return f"{given!r} {error['msg'].removeprefix('Input ')}"
 
@@ -57,11 +53,11 @@ def _nearest_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
     siblings = [key[-1] for key in keys if key[:-1] == here]
     similar = get_close_matches(str(wrong), siblings, n=1)
     elsewhere = [dotted(key) for key in keys if key[-1] == wrong]
-    if elsewhere and not (parents and similar):
-        return f"; did you mean {' or '.join(elsewhere[:4])}?"
-    if similar:
-        return f"; did you mean {dotted([*parents, similar[0]])}?"
-    return f"; known here: {', '.join(siblings)}"
+    if similar and (parents or not elsewhere):
+        elsewhere = [dotted([*parents, similar[0]])]
+    if not elsewhere:
+        return f"; known here: {', '.join(siblings)}"
+    return f"; did you mean {' or '.join(elsewhere[:4])}?"
 
 
 def _paths(annotation: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -2,12 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import (
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from configs.settings.base import Runtime, Settings
 
@@ -30,7 +25,6 @@ class RewardSettings(Settings):
 
     math_correct: ClassVar = 1.0  # §3.2.4
     math_wrong: ClassVar = -1.0
-    constants = ("math_correct", "math_wrong")
 
     @property
     def code_wrong(self) -> float:
@@ -87,4 +81,3 @@ class JudgeSettings(Settings):
     time_limit_factor: ClassVar = 1.0  # times each problem's own time limit
     output_limit_mb: ClassVar = 16  # more output is OLE
     math_rules: ClassVar = "klear"  # the last box, exact
-    constants = ("math_timeout_s", "time_limit_factor", "output_limit_mb", "math_rules")

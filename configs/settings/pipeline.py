@@ -102,17 +102,13 @@ class Pipeline(Settings):
     @model_validator(mode="after")
     def stages_name_sources_that_are_collected(self) -> Self:
         known = [source.name for source in self.collect.sources]
-        named = {
-            "difficulty.easy_sources": self.difficulty.easy_sources,
-            "difficulty.hard_sources": self.difficulty.hard_sources,
-        }
-        for stage in ("distill", "rate", "sample", "filter_tests"):
-            wanted = getattr(self, stage)
-            named[f"{stage}.sources"] = wanted.sources if wanted else ()
-        for place, names in named.items():
-            for name in names:
-                if name not in known:
-                    raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
+        stages = {n: getattr(self, n) for n in ("distill", "rate", "sample", "filter_tests")}
+        named = {f"{stage}.sources": s.sources for stage, s in stages.items() if s}
+        named["difficulty.easy_sources"] = self.difficulty.easy_sources
+        named["difficulty.hard_sources"] = self.difficulty.hard_sources
+        for place, name in ((place, n) for place, names in named.items() for n in names):
+            if name not in known:
+                raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
         return self
 
     @property
@@ -128,15 +124,12 @@ class Pipeline(Settings):
         ranked = sorted((s for s in self.collect.sources if s.rank), key=lambda s: s.rank or 0)
         by_domain = {d: [s for s in ranked if s.domain == d] for d in ("math", "code")}
         ranks = {d: sorted({s.rank or 0 for s in found}) for d, found in by_domain.items()}
-        changes: dict[str, object] = {}
-        if any(len(ranks[d]) < len(found) for d, found in by_domain.items()):
-            changes["top_k_sources"] = None
-            by_domain = {
-                d: [s for s in found if s.rank in ranks[d][:k]] for d, found in by_domain.items()
-            }
-        for domain, found in by_domain.items():
-            changes[f"{domain}_sources"] = tuple(s.name for s in found)
-        return self.select.model_copy(update=changes)
+        equal = any(len(ranks[d]) < len(found) for d, found in by_domain.items())
+        lists: dict[str, object] = {
+            f"{d}_sources": tuple(s.name for s in found if not equal or s.rank in ranks[d][:k])
+            for d, found in by_domain.items()
+        }
+        return self.select.model_copy(update=lists | ({"top_k_sources": None} if equal else {}))
 
     @property
     def stages_left_out(self) -> set[str]:

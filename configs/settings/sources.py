@@ -58,12 +58,6 @@ class LookupTable(Table):
 
     text_field: str = "question"
 
-    @model_validator(mode="after")
-    def the_table_is_somewhere(self) -> Self:
-        if not (self.dataset or self.files):
-            raise ValueError("a lookup table needs dataset or files")
-        return self
-
 
 class Lookup(Settings):
     """A prompt that stands in another dataset: row `index_field` of the table that a row names."""
@@ -73,7 +67,6 @@ class Lookup(Settings):
     placeholder: ClassVar = "-"  # the prompt of the rows to look up
     table_fields: ClassVar = ("dataset", "split")  # joined by a slash they name the table
     index_field: ClassVar = "index"
-    constants = ("placeholder", "table_fields", "index_field")
 
 
 class PromptPart(Settings):
@@ -159,7 +152,6 @@ class Source(Table):
     setup_field: ClassVar = ""  # read by nothing: a part of every key
     time_limit_s: ClassVar = 6.0  # per test, where the row names no limit
     memory_mb: ClassVar = 1024
-    constants = ("setup_field", "time_limit_s", "memory_mb")
 
     @model_validator(mode="before")
     @classmethod

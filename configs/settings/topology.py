@@ -81,11 +81,7 @@ class Topology(Settings):
     gpus_per_node: NonNegativeInt = 0
     """0: none named, nothing is checked"""
     gpu: str = ""
-    """A100-40GB, A100-80GB, L40S, H100, H200, B200, or your own"""
-    gpu_memory_gib: PositiveFloat | None = None
-    """Memory of one GPU; default: that of the card"""
-    gpu_tflops: PositiveFloat | None = None
-    """Dense bf16 TFLOP/s; default: those of the card"""
+    """A100-40GB, A100-80GB, L40S, H100, H200 or B200"""
     gpu_hour_price: NonNegativeFloat | None = None
     """Money an hour of one GPU; empty: not counted"""
     cores_per_node: NonNegativeInt = 0
@@ -109,13 +105,14 @@ class Topology(Settings):
                 f"rl_gpus={self.rl_gpus} is more than nodes × gpus_per_node = {self.nodes} × "
                 f"{self.gpus_per_node} = {self.gpus}"
             )
-        if not self.gpus_per_node or self.gpu in GPUS:
-            return self
-        missing = [n for n in ("gpu_memory_gib", "gpu_tflops") if getattr(self, n) is None]
-        if missing:
+        if self.gpus_per_node and self.rl_gpus % min(self.gpus_per_node, self.rl_gpus or 1):
             raise ValueError(
-                f"gpu {self.gpu!r} is no known card{nearest(self.gpu, GPUS)} (known: "
-                f"{', '.join(GPUS)}); for another one set {' and '.join(missing)}"
+                f"rl_gpus={self.rl_gpus} are no whole nodes of {self.gpus_per_node} GPUs"
+            )
+        if self.gpus_per_node and self.gpu not in GPUS:
+            known = ", ".join(GPUS)
+            raise ValueError(
+                f"gpu {self.gpu!r} is no known card{nearest(self.gpu, GPUS)} (known: {known})"
             )
         return self
 
@@ -127,17 +124,13 @@ class Topology(Settings):
     @property
     def card(self) -> Gpu:
         """Memory and speed of one GPU; zeros when none is named."""
-        known = GPUS.get(self.gpu, Gpu(0.0, 0.0))
-        return Gpu(self.gpu_memory_gib or known.memory_gib, self.gpu_tflops or known.tflops)
+        return GPUS.get(self.gpu, Gpu(0.0, 0.0))
 
     def __str__(self) -> str:
         if not self.gpus:
             return "this machine (no GPUs named)"
-        card = self.card
-        return (
-            f"{self.nodes} × {self.gpus_per_node} = {self.gpus} {self.gpu or 'GPU'} "
-            f"({card.memory_gib:g} GiB, {card.tflops:g} TFLOP/s bf16 each)"
-        )
+        each = "{:g} GiB, {:g} TFLOP/s bf16 each".format(*self.card)
+        return f"{self.nodes} × {self.gpus_per_node} = {self.gpus} {self.gpu} ({each})"
 
 
 class Launch(Runtime):
@@ -169,22 +162,11 @@ class Launch(Runtime):
 
 
 def launch_of(t: Topology, kind: Literal["sft", "rl"]) -> Launch:
-    """The processes of a stage on the machines of `t`; RL takes the first `rl_gpus` of them.
-
-    Raises ValueError where those are no whole nodes.
-    """
-    nodes, processes = t.nodes, t.gpus_per_node or 1
-    if kind == "rl" and t.gpus_per_node and t.rl_gpus:
-        nodes, rest = divmod(t.rl_gpus, t.gpus_per_node)
-        if not nodes:
-            nodes, processes = 1, rest
-        elif rest:
-            raise ValueError(
-                f"rl_gpus={t.rl_gpus} are no whole nodes of {t.gpus_per_node} GPUs: set it to "
-                f"{nodes * t.gpus_per_node} or {(nodes + 1) * t.gpus_per_node}"
-            )
+    """The processes of a stage on the machines of `t`; RL takes the first `rl_gpus` of them."""
+    world = (t.rl_gpus if kind == "rl" and t.gpus else 0) or t.gpus or t.nodes
+    processes = min(t.gpus_per_node or 1, world)
     return Launch(
-        nodes=nodes,
+        nodes=world // processes,
         processes=processes,
         gpus=processes if t.gpus_per_node else 0,
         sharding=t.sharding,

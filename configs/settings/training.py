@@ -17,10 +17,6 @@ from configs.settings.engines import EngineRuntime, url_without_secret
 from configs.settings.judging import JudgeSettings
 from configs.settings.topology import Launch, Topology, launch_of
 
-NO_SERVER = (
-    "engine=vllm_server asks a vLLM that runs already: start one as training/README.md says and "
-    "name it in runtime.vllm_server_url, or take engine=vllm_colocate"
-)
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -62,7 +58,6 @@ class LoRASettings(Settings):
 
     targets: ClassVar = ()  # all linear layers but the head
     dropout: ClassVar = 0.0  # in RL it would make the ratio of new and old probabilities noise
-    constants = ("targets", "dropout")
 
 
 class BaseModelSettings(Settings):
@@ -137,7 +132,6 @@ class SFTSettings(Settings):
     runtime: TrainRuntime = TrainRuntime()
 
     too_long: ClassVar = "cut"  # rows over max_length; they are counted
-    constants = ("too_long",)
 
 
 class RLSettings(Settings):
@@ -209,7 +203,15 @@ class RLSettings(Settings):
 
     max_log_ratio: ClassVar = 20.0  # |log δ| is clamped to this before exp
     audit_rollouts: ClassVar = 8  # kept per step to read
-    constants = ("max_log_ratio", "audit_rollouts")
+
+    @model_validator(mode="after")
+    def the_server_is_named(self) -> Self:
+        if self.engine == "vllm_server" and not self.runtime.vllm_server_url:
+            raise ValueError(
+                "engine=vllm_server asks a vLLM that runs already: start one as training/README.md "
+                "says and name it in runtime.vllm_server_url, or take engine=vllm_colocate"
+            )
+        return self
 
     @model_validator(mode="after")
     def mini_batches_are_whole(self) -> Self:
@@ -225,10 +227,7 @@ Trained = TypeVar("Trained", SFTSettings, RLSettings)
 
 
 def with_launch(settings: Trained, topology: Topology) -> Trained:
-    """`settings` with the launch that the topology says, unless they bring one of their own.
-
-    Raises ValueError where RL's GPUs are no whole nodes.
-    """
+    """`settings` with the launch that the topology says, unless they bring one of their own."""
     if settings.runtime.launch is not None:
         return settings
     launch = launch_of(topology, "rl" if isinstance(settings, RLSettings) else "sft")

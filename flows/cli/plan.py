@@ -1,6 +1,6 @@
 """What a run would reuse, resume and compute, why, and what it will take."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from rich import box
@@ -19,14 +19,8 @@ from tasks.store.store import Store
 from training.sizing import Fit, check
 
 NOT_MEASURED, ASSUMED = "–", "≈"
-_STYLE = {"reuse": "cyan", "resume": "yellow", "compute": "green"}
+_ACTIONS = {"reuse": "cyan", "resume": "yellow", "compute": "green"}
 _WORDS = ("stage", "action", "why")
-_NARROWEST_WHY = 32
-
-
-def short_count(count: float) -> str:
-    """`950`, `1.5 k`, `3.4 M`, `15.0 G`: tokens."""
-    return size(count).removesuffix("B").rstrip()
 
 
 def amount(value: float) -> str:
@@ -36,7 +30,7 @@ def amount(value: float) -> str:
 
 _FIGURES: dict[str, tuple[str, Callable[[float], str], str]] = {
     "time": ("seconds", duration, "{}"),
-    "tokens": ("tokens", short_count, "{} tokens"),
+    "tokens": ("tokens", lambda count: size(count).removesuffix("B").rstrip(), "{} tokens"),
     "GPU-hours": ("gpu_hours", amount, "{} GPU-hours"),
     "disk": ("bytes", size, "{} of disk"),
     "cost": ("cost", amount, "cost {}"),
@@ -77,25 +71,22 @@ def fits_of(settings: Pipeline, stages: Iterable[PlannedStage]) -> list[Fit]:
 
 def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
     """The plan as a table of texts; columns in which nothing is known are left out."""
+    known = {n: f for n, f in _FIGURES.items() if any(getattr(s, f[0]) is not None for s in stages)}
     table = []
     for s in stages:
         row = {"stage": s.stage, "action": s.action, "why": s.why}
-        for column, (figure, written, _) in _FIGURES.items():
-            value = getattr(s, figure)
-            mark = ASSUMED if s.assumed else ""
+        for column, (figure, written, _) in known.items():
+            value, mark = getattr(s, figure), ASSUMED if s.assumed else ""
             row[column] = NOT_MEASURED if value is None else mark + written(value)
         table.append(row)
-    unknown = {
-        n for n in ("tokens", "GPU-hours", "cost") if {r[n] for r in table} <= {NOT_MEASURED}
-    }
-    return [{n: text for n, text in row.items() if n not in unknown} for row in table]
+    return table
 
 
 def headline(stages: Sequence[PlannedStage]) -> str:
     """How much is reused, and what the rest takes, one stage after the other."""
     counts = Counter(s.action for s in stages)
     todo = [s for s in stages if s.action != "reuse"]
-    text = ", ".join(f"{counts[a]} to {a}" for a in _STYLE if counts[a])
+    text = ", ".join(f"{counts[a]} to {a}" for a in _ACTIONS if counts[a])
     if not todo:
         return f"{text}: a run takes seconds"
     sums = [
@@ -112,23 +103,17 @@ def headline(stages: Sequence[PlannedStage]) -> str:
 
 def assumptions(stages: Plan) -> list[tuple[str, str]]:
     """(`name = value`, what it means and which stages rest on it) of every assumption."""
-    users: dict[str, list[str]] = defaultdict(list)
-    for s in stages:
-        for name in s.assumptions:
-            users[name].append(s.stage)
-    values = stages.topology.assume
-    return [
-        (f"{name} = {getattr(values, name):,}", f"{field.description} ({', '.join(users[name])})")
-        for name, field in Assumptions.model_fields.items()
-        if name in users
-    ]
+    values, found = stages.topology.assume, []
+    for name, field in Assumptions.model_fields.items():
+        if users := [s.stage for s in stages if name in s.assumptions]:
+            about = f"{field.description} ({', '.join(users)})"
+            found.append((f"{name} = {getattr(values, name):,}", about))
+    return found
 
 
 def summary(stages: Plan) -> str:
     """The headline and what the figures rest on, as Markdown."""
-    todo = [s for s in stages if s.action != "reuse" and s.source]
     parts = {
-        "Where the times are from": [(s.stage, s.source) for s in todo],
         f"{stages.topology}; memory in GiB a GPU": [
             (fit.stage, line) for fit in stages.fits for line in fit.lines
         ],
@@ -148,22 +133,17 @@ def summary(stages: Plan) -> str:
 
 
 def print_plan(stages: Plan, console: Console | None = None) -> None:
-    """One line a stage, the sum of what is left to do, and what it rests on. Figures go into a
-    table of their own where one is too wide for the terminal."""
+    """What each stage does and why, what it takes, the sum of what is left to do, and what it
+    rests on. Two tables: a terminal of 80 columns holds no longer line."""
     console = console or Console()
     lines = rows(stages)
-    figures = [n for n in lines[0] if n not in _WORDS]
-    widths = [max(len(n), *(len(r[n]) for r in lines)) + 2 for n in ("stage", "action", *figures)]
-    narrow = console.width < sum(widths) + 2 + _NARROWEST_WHY
-    for columns in (_WORDS, ("stage", *figures)) if narrow else ((*_WORDS, *figures),):
+    for columns in (_WORDS, [n for n in lines[0] if n not in _WORDS[1:]]):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for name in columns:
-            words = name in _WORDS
-            table.add_column(
-                name, justify="left" if words else "right", overflow="fold", no_wrap=not words
-            )
+            justify = "left" if name in _WORDS else "right"
+            table.add_column(name, justify=justify, no_wrap=name != "why", overflow="fold")
         for row in lines:
-            style = _STYLE[row["action"]]
-            table.add_row(*(Text(row[n], style if n == "action" else "") for n in columns))
+            style = {"action": _ACTIONS[row["action"]]}
+            table.add_row(*(Text(row[n], style.get(n, "")) for n in columns))
         console.print(table)
     console.print(Markdown(summary(stages)))

@@ -99,7 +99,7 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
 def prepare_plan() -> Machine:
     """This machine, with what Prefect reads when it is imported."""
     machine = load_machine()
-    machine.make_home()  # Prefect makes its own folder in it
+    machine.home.mkdir(parents=True, exist_ok=True)  # Prefect makes its own folder in it
     os.environ.update(machine.environment())
     return machine
 

@@ -112,10 +112,7 @@ def database_trouble(machine: Machine, server: str, create: bool = False) -> str
 
     def connect(database: str) -> Any:
         return psycopg2.connect(
-            dbname=database,
-            host=postgres.socket or postgres.host,
-            port=postgres.port,
-            user=postgres.user,
+            postgres.url("postgresql", database),
             password=postgres.password or None,  # None: PGPASSWORD, ~/.pgpass
             connect_timeout=CONNECT_TIMEOUT_S,
         )

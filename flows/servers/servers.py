@@ -70,8 +70,8 @@ def alive(machine: Machine) -> dict[str, ServerProcess]:
 
 def servers_here(machine: Machine) -> dict[str, int]:
     """Those that `klear up` starts, and their ports."""
-    here = {"prefect": machine.prefect_port} if machine.prefect_is_here else {}
-    return here | ({"mlflow": machine.mlflow_port} if machine.mlflow_is_here else {})
+    here = {"prefect": machine.prefect_port} if machine.is_here("prefect") else {}
+    return here | ({"mlflow": machine.mlflow_port} if machine.is_here("mlflow") else {})
 
 
 def health_urls(machine: Machine) -> dict[str, str]:
@@ -129,7 +129,7 @@ def up() -> None:
     Raises ServersError after ending all that this call started.
     """
     machine = load_machine()
-    machine.make_home()
+    machine.home.mkdir(parents=True, exist_ok=True)
     with locked(Path(f"{machine.state_file}.lock")):
         running = alive(machine)
         outdated = [n for n, p in running.items() if p.settings != settings_digest(machine, n)]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from configs.settings.base import Settings
+from configs.settings.base import Settings, flat
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
-from tasks.planning.history import PastResult, StoreHistory, flat
-from tasks.planning.work import KINDS, ONCE, Known, Work
+from tasks.planning.history import PastResult, StoreHistory
+from tasks.planning.work import KINDS, OF_A_MODEL, ONCE, Known, Work
 from tasks.stage.stage import Stage
 from tasks.store.hardware import cores, gpus, split, this_machine
 from tasks.store.store import Artifact
@@ -22,10 +22,10 @@ from training.engines.journal import cost_of
 from training.sizing import facts_of_base, facts_of_model
 
 PARALLEL = ("tensor_parallel", "data_parallel")
+ROWS_A_SECOND = 20_000.0
+"""Of a data stage on one core, where a store has measured none."""
 ASSUMED = "assumed"
 """Among the counts of a forecast: 1 where they rest on an assumption."""
-Estimate = tuple[float | None, str]
-"""Seconds, None where nothing is known, and where they are from."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class PlannedStage:
     tokens: float | None = None
     gpu_hours: float | None = None
     cost: float | None = None
-    source: str = ""
-    """Where the time is from: the result it was measured in, or why it is not known."""
     assumptions: tuple[str, ...] = ()
     """Names in `configs.settings.topology.Assumptions`."""
     assumed: bool = False
@@ -72,64 +70,67 @@ class Forecaster:
     def of(self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings) -> PlannedStage:
         """A stage whose work nobody has described takes what its newest result took."""
         body = stage.body.__name__
-        kind = KINDS.get(body, ONCE)
         alike = self.comparable(body, stage.name, settings)
-        past = alike[0] if alike else None
-        is_model = kind.of_a_model or body == "base"
-        facts = facts_of_base(self._base) if self._base and is_model else None
+        facts = None
+        if self._base and body in ("base", *OF_A_MODEL):
+            facts = facts_of_base(self._base)
         if isinstance(settings, SampleSettings) and is_local(settings.engine):
             facts = facts_of_model(settings.engine.model)
+        past = alike[0] if alike else None
         s = Known(settings, inputs, past, facts, self._topology.assume)
-        work = kind.work(s)
+        work = KINDS.get(body, ONCE).work(s)
         assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
-        measured, source = self._measured(body, stage.name, alike, work, count)
-        seconds = measured
-        if measured is None:
-            seconds, source = self._by_assumptions(body, s, work, count)
+        rates = (self.rate(body, p, count) for p in alike)
+        rate = next(filter(None, rates), None)
+        seconds = work.amount / rate if rate else self._by_assumptions(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
-        size = work.bytes
-        if past and body not in ("base", "sft", "rl") and kind.done(past):
-            size = past.bytes * work.amount / kind.done(past)
         return PlannedStage(
             stage.name,
             seconds=seconds,
-            bytes=size,
+            bytes=work.bytes,
             tokens=work.tokens,
             gpu_hours=gpu_hours,
-            cost=self._cost(s, work, gpu_hours),
-            source=source,
+            cost=self._cost(settings, work, gpu_hours),
             assumptions=tuple(s.used),
-            assumed=assumed or measured is None,
+            assumed=assumed or not rate,
             counts={**work.counts, ASSUMED: float(assumed)},
         )
 
     def comparable(self, body: str, stage: str, settings: Settings) -> list[PastResult]:
-        """Results of the same kind of work, those of the same stage first, the newest first."""
-        kind = KINDS.get(body, ONCE)
-        wanted = _alike(body, settings)
-        names = dict.fromkeys((stage, *kind.stages))
-        found = [p for p in self._history.of(*names) if _alike(body, p.settings) == wanted]
-        if not kind.of_a_model or self._base is None:
+        """Earlier results whose settings say the same of speed, and that go back to the same base
+        model, the newest first; of stages of the same kind where the stage itself has none."""
+        wanted, stages = (
+            _alike(body, settings.model_dump(mode="json")),
+            KINDS.get(body, ONCE).stages,
+        )
+        found = [
+            p
+            for p in self._history.of(*dict.fromkeys((stage, *stages)))
+            if _alike(body, p.manifest.settings) == wanted
+        ]
+        if body not in OF_A_MODEL or self._base is None:
             return found
-        model = _alike("base", self._base)
-        bases = [(past, self._history.base_of(past)) for past in found]
-        return [p for p, base in bases if base and _alike("base", flat(base.settings)) == model]
+        model = _alike("base", self._base.model_dump(mode="json"))
+        bases = [(past, self._history.base_of(past.manifest)) for past in found]
+        return [p for p, base in bases if base and _alike("base", base.settings) == model]
 
-    def rate(self, body: str, past: PastResult, *, uses_gpus: bool) -> tuple[float, int] | None:
-        """Units of work a second of an earlier result and the GPUs (cores where there are none)
-        that did it; None where it says nothing about the plan's machine."""
-        amount, hardware = KINDS.get(body, ONCE).done(past), past.manifest.hardware
-        seconds = past.seconds if body in ("sft", "rl") else past.manifest.seconds
+    def rate(self, body: str, past: PastResult, gpus: int) -> float | None:
+        """Units of work a second of an earlier result, on so many GPUs of the plan; None where it
+        says nothing about the plan's machine. Of the data stages, only judging is spread over the
+        cores of a node."""
+        hardware = past.manifest.hardware or this_machine()  # an older manifest does not say: here
         card = self._topology.gpu.lower().partition("-")[0] if self._topology.gpus else ""
-        same = card in hardware.lower() if card else hardware in ("", this_machine())
-        if not amount or not seconds or (uses_gpus and not same):
+        if gpus and not (card in hardware.lower() if card else hardware == this_machine()):
             return None
-        devices = split(hardware or this_machine())[0]  # an older manifest does not say: here
-        if body == "distill" and uses_gpus:
+        seconds = past.seconds if body in ("sft", "rl") else past.manifest.seconds
+        rate = KINDS.get(body, ONCE).done(past) / seconds if seconds else 0.0
+        devices = int(past.sum("processes")) or split(hardware)[0]
+        if body == "distill" and gpus:
+            rate = past.sum("tokens_per_second") or rate
             devices = math.prod(int(past.settings[f"engine.runtime.{n}"]) for n in PARALLEL)
-        per_second = past.metrics.get("tokens_per_second") if body == "distill" else None
-        return per_second or amount / seconds, int(past.metrics.get("processes", devices))
+        wanted = self._topology.cores_per_node if body == "judge" else gpus
+        return rate * wanted / devices if wanted and self._topology.gpus else rate
 
     def _gpus(self, body: str, settings: Any) -> int:
         """GPUs that the stage keeps busy; 0: none."""
@@ -142,95 +143,56 @@ class Forecaster:
             case "sft":
                 return everything
             case "rl":
-                served = settings.engine == "vllm_server"
-                return everything if served else self._topology.rl_gpus or everything
+                return self._topology.rl_gpus or everything
             case _:
                 return 0
 
-    def _measured(
-        self, body: str, stage: str, alike: list[PastResult], work: Work, count: int
-    ) -> Estimate:
-        """By the comparable result, of the same stage if there is one, that is nearest in size:
-        starting takes a while whatever the size.
-
-        Of the data stages, only judging is spread over the cores of a node.
-        """
-        rated = [(p, r) for p in alike if (r := self.rate(body, p, uses_gpus=count > 0))]
-        if not rated:
-            return None, ""
-
-        def distance(rated: tuple[PastResult, Any]) -> tuple[bool, float]:
-            done = KINDS.get(body, ONCE).done(rated[0])
-            return rated[0].manifest.stage != stage, abs(math.log(done / max(work.amount, 1.0)))
-
-        past, (per_second, devices) = min(rated, key=distance)
-        wanted = self._topology.cores_per_node if body == "judge" else count
-        if wanted and self._topology.gpus:
-            per_second *= wanted / devices
-        return work.amount / per_second, f"measured in {past.name}"
-
-    def _by_assumptions(self, body: str, s: Known, work: Work, count: int) -> Estimate:
-        kind = KINDS.get(body, ONCE)
+    def _by_assumptions(self, body: str, s: Known, work: Work, count: int) -> float | None:
+        """Seconds; None where nothing is known."""
         if body == "judge":
-            return self._judging(s, work.amount), ""
+            return self._judging(s, work.amount)
         if body == "distill" and s.settings.engine.kind == "openai":
             streams = s.settings.engine.runtime.concurrency
-            return work.amount / (s.assume("stream_tokens_per_second") * streams), ""
-        if kind.of_a_model or (body == "distill" and is_local(s.settings.engine)):
+            return work.amount / (s.assume("stream_tokens_per_second") * streams)
+        if body in OF_A_MODEL or (body == "distill" and is_local(s.settings.engine)):
             return self._by_flops(body, s, work, count)
-        if not kind.on_a_core:
-            return None, "never measured"
-        return work.amount / kind.on_a_core, ""
+        return work.amount / ROWS_A_SECOND if body in KINDS and body != "base" else None
 
     def _judging(self, s: Known, answers: float) -> float:
         workers = self._topology.cores_per_node or cores()
         return answers / (s.assume("judged_per_core") * workers)
 
-    def _by_flops(self, body: str, s: Known, work: Work, count: int) -> Estimate:
+    def _by_flops(self, body: str, s: Known, work: Work, count: int) -> float | None:
         """2·N FLOPs a token that is generated or looked at, 6·N a token that is trained on."""
-        tflops = self._topology.card.tflops
-        if not count or not tflops or s.facts is None or work.tokens is None:
-            reason = "no GPU is named (topology.gpu)" if s.facts else "sizes of the model unknown"
-            return None, f"never measured here, and {reason}"
-        parameters, generating, training = s.facts.parameters, count, count
-        if body == "rl" and s.settings.engine == "vllm_server":
-            training = self._topology.rl_gpus or count
-            generating = max(1, count - training)
-
-        def took(factor: int, tokens: float, mfu: str, on: int) -> float:
-            return factor * parameters * tokens / (tflops * 1e12 * on * s.assume(mfu))
-
-        seconds = 0.0
+        peak = self._topology.card.tflops * 1e12 * count
+        if not peak or s.facts is None or work.tokens is None:
+            return None
+        n, seconds = s.facts.parameters, 0.0
         if body != "sft":
-            seconds += took(2, work.tokens, "generate_mfu", generating)
+            seconds += 2 * n * work.tokens / (peak * s.assume("generate_mfu"))
         if body == "rl":
             s.assume("prompt_tokens")
             seconds += self._judging(s, work.counts["rollouts"])
-            seconds += took(2, work.trained_tokens, "train_mfu", training)
-        if body in ("sft", "rl"):
-            seconds += took(6, work.trained_tokens, "train_mfu", training)
-        return seconds, ""
+            seconds += 2 * n * work.trained_tokens / (peak * s.assume("train_mfu"))
+        if work.trained_tokens:
+            seconds += 6 * n * work.trained_tokens / (peak * s.assume("train_mfu"))
+        return seconds
 
-    def _cost(self, s: Known, work: Work, gpu_hours: float | None) -> float | None:
+    def _cost(self, settings: Settings, work: Work, gpu_hours: float | None) -> float | None:
         """Money: tokens at the engine's prices and GPU-hours at the topology's."""
-        known: list[float] = []
-        if isinstance(s.settings, SampleSettings):
-            asked = cost_of(s.settings.engine.runtime, work.prompt_tokens, work.tokens or 0.0)
-            if asked is not None:
-                known.append(asked)
-                if not s.mean("prompt_tokens", "samples"):
-                    s.assume("prompt_tokens")
+        asked = paid = None
+        if isinstance(settings, SampleSettings):
+            asked = cost_of(settings.engine.runtime, work.prompt_tokens, work.tokens or 0.0)
         if gpu_hours is not None and self._topology.gpu_hour_price is not None:
-            known.append(gpu_hours * self._topology.gpu_hour_price)
-        return sum(known) if known else None
+            paid = gpu_hours * self._topology.gpu_hour_price
+        return None if asked is None and paid is None else (asked or 0.0) + (paid or 0.0)
 
 
-def _alike(body: str, settings: Settings | Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the settings (by dotted name) say of speed, without the names of sources."""
-    if isinstance(settings, Settings):
-        settings = flat(settings.model_dump(mode="json"))
+def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the settings say of speed, by dotted name, without the names of sources."""
     patterns = KINDS.get(body, ONCE).alike
-    return sorted({(p, str(v)) for n, v in settings.items() for p in patterns if fnmatchcase(n, p)})
+    named = flat(settings, lists=True).items()
+    return sorted({(p, str(v)) for n, v in named for p in patterns if fnmatchcase(n, p)})
 
 
 def _product(runtime: EngineRuntime) -> int:

@@ -1,24 +1,26 @@
 """Earlier results of a store, each manifest read once: what a plan compares and measures by."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from pydantic import JsonValue, ValidationError
-
-from tasks.store.store import MANIFEST, Manifest, Store
+from configs.settings.base import flat
+from tasks.store.store import (
+    MANIFEST,
+    Manifest,
+    Store,
+    UnusableManifest,
+    read_manifest,
+)
 
 MOST_READ = 40
 """Manifests of a stage that are read, the newest: a plan stays fast in a store of thousands."""
-LONGEST_STEP = 5.0
-"""A step that took this many times the usual one was interrupted by a kill."""
-
 MODELS = ("base", "sft", "rl_math", "rl_code")
 
 
@@ -32,11 +34,7 @@ class PastResult:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """By dotted name."""
-        return flat(self.manifest.settings)
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        return self.manifest.metrics
+        return flat(self.manifest.settings, lists=True)
 
     @cached_property
     def bytes(self) -> int:
@@ -47,21 +45,21 @@ class PastResult:
         """`sft/0123abcd`."""
         return f"{self.manifest.stage}/{self.manifest.key[:8]}"
 
-    def mean(self, name: str) -> float:
-        """Of a metric over the steps of training; 0 where none was logged."""
-        values = [line["metrics"][name] for line in self._log if name in line["metrics"]]
+    def sum(self, *metrics: str) -> float:
+        return sum(self.manifest.metrics.get(name, 0.0) for name in metrics)
+
+    def mean(self, metric: str) -> float:
+        """Over the steps of training; 0 where none was logged."""
+        values = [line["metrics"][metric] for line in self._log if metric in line["metrics"]]
         return sum(values) / len(values) if values else 0.0
 
     @cached_property
     def seconds(self) -> float:
-        """Of all attempts: the manifest has those of the last one, the log of a training stage the
-        times of all its steps. A pause between two attempts counts as one usual step."""
-        gaps = sorted(b - a for a, b in pairwise(n["time"] for n in self._log if "time" in n))
-        if not gaps:
-            return self.manifest.seconds
-        usual = gaps[len(gaps) // 2]
-        steps = sum(usual if gap > LONGEST_STEP * usual else gap for gap in gaps)
-        return max(self.manifest.seconds, steps * (1 + 1 / len(gaps)))
+        """The manifest has those of the last attempt; training may have had others, so its steps
+        took as long as so many usual ones."""
+        times = [line["time"] for line in self._log if "time" in line]
+        usual = median([b - a for a, b in pairwise(times)] or [0.0])
+        return max(self.manifest.seconds, usual * len(times))
 
     @cached_property
     def _log(self) -> list[dict[str, Any]]:
@@ -76,9 +74,8 @@ class StoreHistory:
     """The results of a store, by stage, the newest first."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._root, self._manifest = store.root, cache(store.manifest)
         self._by_stage: dict[str, list[PastResult]] = {}
-        self._bases: dict[str, Manifest | None] = {}
 
     def of(self, *stages: str) -> Iterator[PastResult]:
         """Every readable one of the `MOST_READ` newest results of each stage."""
@@ -87,45 +84,24 @@ class StoreHistory:
                 self._by_stage[stage] = self._read(stage)
             yield from self._by_stage[stage]
 
-    def base_of(self, past: PastResult) -> Manifest | None:
+    def base_of(self, manifest: Manifest) -> Manifest | None:
         """The manifest of the base model that a model or an evaluation goes back to; None when
         one on the way is gone."""
-        if past.name not in self._bases:
-            self._bases[past.name] = self._base_of(past.manifest)
-        return self._bases[past.name]
-
-    def _base_of(self, manifest: Manifest) -> Manifest | None:
         if manifest.stage == "base":
             return manifest
         model = next((i for i in manifest.inputs if i.stage in MODELS), None)
-        with suppress(OSError, ValidationError):
-            return self._base_of(self._store.manifest(model)) if model else None
+        with suppress(UnusableManifest):
+            # pyright does not know that a frozen record has a hash.
+            return self.base_of(self._manifest(model)) if model else None  # pyright: ignore
         return None
 
     def _read(self, stage: str) -> list[PastResult]:
         dated: list[tuple[float, Path]] = []
-        for path in (self._store.root / stage).glob(f"*/{MANIFEST}"):
+        for path in (self._root / stage).glob(f"*/{MANIFEST}"):
             with suppress(OSError):
-                dated.append((os.stat(path).st_mtime, path))
+                dated.append((path.stat().st_mtime, path.parent))
         found: list[PastResult] = []
-        for _, path in sorted(dated, reverse=True)[:MOST_READ]:
-            with suppress(ValidationError, OSError):
-                manifest = Manifest.model_validate_json(path.read_bytes())
-                found.append(PastResult(manifest, path.parent))
-        return sorted(found, key=lambda p: p.manifest.created, reverse=True)
-
-
-def flat(value: JsonValue, prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name; an entry of a list goes by its `name`, else its index."""
-    entries: list[tuple[str, JsonValue]]
-    if isinstance(value, dict):
-        entries = list(value.items())
-    elif isinstance(value, list) and any(isinstance(v, dict) for v in value):
-        names = [v.get("name") if isinstance(v, dict) else None for v in value]
-        entries = [(str(n or i), v) for i, (n, v) in enumerate(zip(names, value, strict=True))]
-    else:
-        return {prefix: value}
-    found: dict[str, Any] = {}
-    for name, inner in entries:
-        found |= flat(inner, f"{prefix}.{name}" if prefix else name)
-    return found
+        for _, folder in sorted(dated, reverse=True)[:MOST_READ]:
+            with suppress(UnusableManifest):
+                found.append(PastResult(read_manifest(folder), folder))
+        return found

@@ -5,27 +5,21 @@ that must compute, keys are not known yet: those stages compute unless the new r
 be the old ones.
 """
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import orjson
-from pydantic import BaseModel, JsonValue
 
-from configs.settings.base import Settings, fields_with_meaning, is_default_not_in_key
+from configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
 from tasks.planning.forecast import Forecaster, PlannedStage
-from tasks.planning.history import PastResult, StoreHistory, flat
+from tasks.planning.history import PastResult, StoreHistory
 from tasks.stage.run import Run
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
 from training.layout import PROGRESS
 
-MOST_REASONS = 3
-MOST_ALIKE = 12
-"""With more differences an earlier result is another thing, and listing them explains nothing."""
-LONGEST_VALUE = 40
 UNKNOWN = ""
 """The digest of a result that is not there yet."""
 
@@ -46,59 +40,43 @@ class Planner:
     def look(self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings) -> Artifact:
         """The published result, or an artifact without a digest where one must be made; its
         metrics are then the counts that the forecast expects."""
+        name, store = stage.name, self._run.store
         unknown = [i.stage for i in inputs if i.digest == UNKNOWN]
-        if unknown:
-            _, different = self._nearest(stage, inputs, settings)
-            own = different if len(different) <= MOST_REASONS else []  # more: another profile's
-            why = "; ".join([f"after {_few(unknown, ', ')}", *own])
-            return self._computes(stage, inputs, settings, why)
-        key, store = stage.key(inputs, settings, self._run), self._run.store
-        found, damage = store.find(stage.name, key)
-        if found and stage.name not in self._run.force:
+        key = "" if unknown else stage.key(inputs, settings, self._run)
+        found, why = store.find(name, key) if key else (None, "")
+        if found and name not in self._run.force:
             size = sum(f.bytes for f in store.manifest(found).files.values())
             tokens = found.metrics.get("tokens") or found.metrics.get("completion_tokens")
-            line = PlannedStage(
-                stage.name, "reuse", "", key, found.seconds, size, tokens,
-                cost=found.metrics.get("cost"),
-            )  # fmt: skip
-            self.stages.append(line)
+            cost = found.metrics.get("cost")
+            reused = PlannedStage(name, "reuse", "", key, found.seconds, size, tokens, cost=cost)
+            self.stages.append(reused)
             return found
-        work = store.work(stage.name, key)
-        if not found and work.exists():
-            return self._computes(stage, inputs, settings, damage or "was interrupted", key, work)
-        return self._computes(stage, inputs, settings, "forced" if found else damage, key)
-
-    def _computes(
-        self,
-        stage: Stage,
-        inputs: tuple[Artifact, ...],
-        settings: Settings,
-        why: str,
-        key: str = "",
-        work: Path | None = None,
-    ) -> Artifact:
-        """`work`: the folder of an attempt that was interrupted, of which less is left to do."""
         line = self._forecaster.of(stage, inputs, settings)
-        if not why:
-            nearest, different = self._nearest(stage, inputs, settings)
-            why = _why(nearest, different, reads=any(True for _ in stage.reads(settings)))
-        if done := _progress(work) if work else None:
-            why += f" at {done[0]:,.0f} of {done[1]:,.0f}"
-            left = 1.0 - done[0] / max(1.0, done[1])
-            figures = {n: getattr(line, n) for n in ("seconds", "tokens", "gpu_hours", "cost")}
-            line = replace(line, **{n: v * left for n, v in figures.items() if v is not None})
-        action = "resume" if work else "compute"
-        self.stages.append(replace(line, action=action, why=why, key=key))
+        work = store.work(name, key)
+        if found:
+            line = replace(line, why="forced")
+        elif key and work.exists():
+            line = _resumed(line, work, why or "was interrupted")
+        else:
+            different = self._nearest(stage, inputs, settings)
+            if unknown:
+                why = f"after {', '.join(first_few(unknown))}"
+                if different and len(different) <= MOST_SHOWN:  # more: another profile's
+                    why = "; ".join([why, *different])
+            elif not why and different is not None:
+                why = "; ".join(first_few(different)) or "a file that it reads, or klear, changed"
+            line = replace(line, why=why or "never computed")
+        self.stages.append(replace(line, key=key))
         counts = dict(line.counts)
-        return Artifact(stage=stage.name, key=key, digest=UNKNOWN, folder=Path(), metrics=counts)
+        return Artifact(stage=name, key=key, digest=UNKNOWN, folder=Path(), metrics=counts)
 
     def _nearest(
         self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings
-    ) -> tuple[PastResult | None, list[str]]:
-        """The earlier result that differs least, and how it differs."""
-        wanted = flat(settings.model_dump(mode="json"))
-        how = set(_marked(settings, lambda s, name: name not in fields_with_meaning(s)))
-        unsaid = set(_marked(settings, is_default_not_in_key))
+    ) -> list[str] | None:
+        """How the earlier result that differs least differs; None where there is none."""
+        now = flat(meaning(settings), lists=True)
+        in_key = flat(meaning(settings, as_key=True), lists=True)
+        there_is = flat(settings.model_dump(mode="json"), lists=True)
 
         def differences(past: PastResult) -> list[str]:
             """What keeps it from being this one: `name: old → new`, or whose rows."""
@@ -108,64 +86,26 @@ class Planner:
             found = []
             if stage.takes_seed and manifest.seed != self._run.seed:
                 found.append(f"seed: {manifest.seed} → {self._run.seed}")
-            for name in dict.fromkeys((*wanted, *old)):
-                parts = name.split(".")
-                says_how = how & {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
-                if says_how or (name in unsaid and name not in old):
-                    continue
-                if old.get(name) != wanted.get(name):
-                    found.append(f"{name}: {_short(old.get(name))} → {_short(wanted.get(name))}")
-            for before, now in zip(manifest.inputs, inputs, strict=False):
-                if now.digest not in (UNKNOWN, before.digest):
-                    found.append(f"other rows from {now.stage}")
+            for name in (*now, *(n for n in old if n not in there_is)):
+                differs = old.get(name) != now.get(name)
+                if differs and (name in old or name in in_key):
+                    found.append(f"{name}: {short(old.get(name))} → {short(now.get(name))}")
+            for before, given in zip(manifest.inputs, inputs, strict=False):
+                if given.digest not in (UNKNOWN, before.digest):
+                    found.append(f"other rows from {given.stage}")
             return found
 
-        compared = [(past, differences(past)) for past in self._earlier.of(stage.name)]
-        return min(compared, key=lambda pair: len(pair[1]), default=(None, []))
+        compared = map(differences, self._earlier.of(stage.name))
+        return min(compared, key=len, default=None)
 
 
-def _progress(work: Path) -> tuple[float, float] | None:
-    """(done, total) that a child process reported last before it ended."""
+def _resumed(line: PlannedStage, work: Path, why: str) -> PlannedStage:
+    """Less is left to do by as much as a child process reported last before it ended."""
     try:
         said = orjson.loads((work / PROGRESS).read_bytes())
-        return float(said["done"]), float(said["total"])
+        done, total = float(said["done"]), float(said["total"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _why(nearest: PastResult | None, different: Sequence[str], *, reads: bool) -> str:
-    if nearest is None:
-        return "never computed"
-    if not different:
-        by_file, by_code = "a file that it reads has changed", "keyed by another version of klear"
-        return by_file if reads else by_code
-    if len(different) > MOST_ALIKE:
-        return f"nothing alike: {len(different)} settings differ from the nearest result"
-    return _few(different, "; ")
-
-
-def _few(texts: Sequence[str], separator: str) -> str:
-    more = len(texts) - MOST_REASONS
-    shown = separator.join(texts[:MOST_REASONS])
-    return f"{shown}{separator}{more} more" if more > 0 else shown
-
-
-def _marked(
-    value: object, is_marked: Callable[[BaseModel, str], bool], prefix: str = ""
-) -> Iterator[str]:
-    """Dotted names of the settings for which `is_marked` holds, as `flat` names them."""
-    if isinstance(value, tuple):
-        for i, entry in enumerate(value):
-            yield from _marked(entry, is_marked, f"{prefix}.{getattr(entry, 'name', None) or i}")
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            path = f"{prefix}.{name}" if prefix else name
-            if is_marked(value, name):
-                yield path
-            else:
-                yield from _marked(getattr(value, name), is_marked, path)
-
-
-def _short(value: JsonValue) -> str:
-    text = "none" if value is None else "''" if value == "" else str(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+        return replace(line, action="resume", why=why)
+    figures = {n: getattr(line, n) for n in ("seconds", "tokens", "gpu_hours", "cost")}
+    left = {n: v * (1.0 - done / max(1.0, total)) for n, v in figures.items() if v is not None}
+    return replace(line, action="resume", why=f"{why} at {done:,.0f} of {total:,.0f}", **left)

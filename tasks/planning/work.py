@@ -3,6 +3,7 @@ from the nearest earlier result, and where all of these are silent from a named 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import isnan, nan
 from typing import Any
 
 from configs.settings.evaluation import EvaluateSettings
@@ -10,20 +11,18 @@ from configs.settings.topology import Assumptions
 from configs.settings.training import RLSettings
 from tasks.planning.history import PastResult
 from tasks.store.store import Artifact
-from training.sizing import ModelFacts
+from training.sizing import SAMPLERS, ModelFacts
 
 KEPT = "kept/"
-UNCOUNTED = "uncounted"
-"""Among counts: sources whose rows were assumed, so that no `kept/SOURCE` tells of them."""
+"""Begins the count of a source; NaN where nobody has counted it."""
 MODELS_KEPT = "models_kept"
-ROWS = {"aime24": 30, "aime25": 30, "hmmt25": 30, "math500": 500, "livecodebench": 1055}
-"""Rows of the benchmarks of the catalogue."""
-PROBLEMS = {"aime24": 30, "aime25": 30, "hmmt25": 30, "lcb_v5": 374, "lcb_v6": 131}
-"""Problems of the published benchmarks (eval/benchmarks/benchmarks.py)."""
-BYTES_PER_TOKEN = 1.5
-"""Of generated text on disk, as compressed parquet."""
-BYTES_PER_ROW = 1_000.0
-"""Of a problem on disk, as compressed parquet."""
+PROBLEMS = {
+    "aime24": 30, "aime25": 30, "hmmt25": 30, "math500": 500, "livecodebench": 1055,
+    "lcb_v5": 374, "lcb_v6": 131,
+}  # fmt: skip
+"""Of the benchmarks of the catalogue and of the windows of Table 1."""
+# On disk, as compressed parquet.
+BYTES_PER_TOKEN, BYTES_PER_ROW, BYTES_PER_SCORE = 1.5, 1_000.0, 10.0
 FREE = ("scripted", "recorded")
 """Engines that ask no model."""
 
@@ -64,9 +63,8 @@ class Known:
 
     def mean(self, total: str, *of: str) -> float:
         """A metric of the nearest earlier result over the sum of others; 0 where it lacks them."""
-        metrics = self.past.metrics if self.past else {}
-        count = sum(metrics.get(name, 0.0) for name in of)
-        return metrics.get(total, 0.0) / count if count else 0.0
+        count = self.past.sum(*of) if self.past else 0.0
+        return self.past.sum(total) / count if self.past and count else 0.0
 
     def answer_tokens(self, measured: float, at_most: int) -> float:
         return measured or min(self.assume("answer_tokens"), float(at_most))
@@ -79,48 +77,39 @@ class Known:
         """Prompts of the sources (empty: all) in the first input; None if one was only assumed."""
         given = self.inputs[0].metrics if self.inputs else {}
         names = [KEPT + n for n in sources] or [n for n in given if n.startswith(KEPT)]
-        known = [given[n] for n in names if n in given]
-        assumed = given.get(UNCOUNTED) and (not sources or len(known) < len(names))
-        return None if assumed or not known else sum(known)
+        total = sum(given.get(n, 0.0) for n in names)
+        return None if isnan(total) or not total else total
 
 
 def collect(s: Known) -> Work:
     """Rows by source: its `size` or `limit` or what the catalogue knows, else assumed."""
     counts: dict[str, float] = {}
-    assumed = 0
     for source in s.settings.sources:
-        size = source.size if source.kind == "generated" else ROWS.get(source.use, source.limit)
-        if size is None:
-            assumed += 1
-        else:
-            counts[KEPT + source.name] = float(size)
-    rows = sum(counts.values()) + (assumed * s.assume("source_rows") if assumed else 0.0)
-    counts |= {UNCOUNTED: float(assumed), "kept": rows}
-    return Work(rows, rows * BYTES_PER_ROW, counts)
+        size = source.size if source.kind == "generated" else PROBLEMS.get(source.use, source.limit)
+        counts[KEPT + source.name] = float(size or nan)
+    known = [n for n in counts.values() if not isnan(n)]
+    assumed = len(counts) - len(known)
+    rows = sum(known) + (assumed * s.assume("source_rows") if assumed else 0.0)
+    return Work(rows, rows * BYTES_PER_ROW, {**counts, "kept": rows})
 
 
-def rows_kept(s: Known) -> Work:
-    """Dedup and decontamination: the counts of the first input, less the share that goes."""
-    share = s.mean("kept", "kept", "rejected") or s.assume("kept")
-    given = s.inputs[0].metrics
-    counts = {n: v * share for n, v in given.items() if n.startswith(KEPT) or n == "kept"}
-    counts[UNCOUNTED] = given.get(UNCOUNTED, 0.0)
-    rows = s.count(0, "kept")
-    return Work(rows, rows * share * BYTES_PER_ROW, counts)
+def keeps_of(assumption: str) -> Callable[[Known], Work]:
+    """Filters: the counts of the first input, less the share that goes."""
+
+    def work(s: Known) -> Work:
+        share = s.mean("kept", "kept", "rejected") or s.assume(assumption)
+        given = s.inputs[0].metrics
+        counts = {n: v * share for n, v in given.items() if n.startswith(KEPT) or n == "kept"}
+        rows = s.count(0, "kept")
+        return Work(rows, rows * share * BYTES_PER_ROW, counts)
+
+    return work
 
 
 def filter_tests(s: Known) -> Work:
     """RL prompts to ask about: of counted sources, else what the paper kept before its filter."""
-    asked = s.of_sources(s.settings.sources)
-    if asked is None:
-        asked = s.assume("rl_prompts") / s.assume("rl_kept")
+    asked = s.of_sources(s.settings.sources) or s.assume("rl_prompts") / s.assume("rl_kept")
     return Work(s.count(0, "kept"), asked * BYTES_PER_ROW, {"kept": asked})
-
-
-def filter_rl(s: Known) -> Work:
-    rows = s.count(0, "kept")
-    kept = rows * (s.mean("kept", "kept", "rejected") or s.assume("rl_kept"))
-    return Work(rows, kept * BYTES_PER_ROW, {"kept": kept})
 
 
 def distill(s: Known) -> Work:
@@ -129,25 +118,26 @@ def distill(s: Known) -> Work:
         prompts = s.count(0, "kept")
     else:
         prompts = s.of_sources(s.settings.sources) or s.assume("sft_prompts")
-    samples, each = prompts * s.settings.samples_per_prompt, s.mean("tokens", "samples")
-    free = s.settings.engine.kind in FREE
-    if not free:
+    samples, engine = prompts * s.settings.samples_per_prompt, s.settings.engine
+    each, asked = s.mean("tokens", "samples"), 0.0
+    if engine.kind not in FREE:
         each = s.answer_tokens(each, s.settings.sampling.max_tokens)
+    if engine.runtime.input_price is not None:
+        asked = samples * (s.mean("prompt_tokens", "samples") or s.assume("prompt_tokens"))
     tokens = samples * each
     counts = {"samples": samples, "prompts": prompts, "tokens": tokens}
-    asked = samples * (s.mean("prompt_tokens", "samples") or s.assumptions.prompt_tokens)
-    amount = samples if free else tokens
+    amount = samples if engine.kind in FREE else tokens
     return Work(amount, amount * BYTES_PER_TOKEN, counts, tokens or None, asked)
 
 
-def judge(s: Known) -> Work:
-    answers = s.count(1, "samples")
-    return Work(answers, 10 * answers)
+def scores_of(place: int, name: str) -> Callable[[Known], Work]:
+    """Judge and difficulty: a score for each of what an input counts."""
 
+    def work(s: Known) -> Work:
+        rows = s.count(place, name)
+        return Work(rows, rows * BYTES_PER_SCORE)
 
-def difficulty(s: Known) -> Work:
-    rows = s.count(0, "kept")
-    return Work(rows, 10 * rows)
+    return work
 
 
 def select(s: Known) -> Work:
@@ -177,14 +167,13 @@ def rl(s: Known) -> Work:
     answer = s.answer_tokens(before, settings.max_tokens)
     prompt = min(s.assumptions.prompt_tokens, settings.max_prompt_tokens)
     kept = float((settings.steps - 1) // settings.keep_every if settings.keep_every else 0)
-    weights, kept_before = s.weights(), s.past.metrics.get(MODELS_KEPT, 0.0) if s.past else 0.0
+    weights, kept_before = s.weights(), s.past.sum(MODELS_KEPT) if s.past else 0.0
     return Work(
         rollouts * answer,
         weights and weights * (1 + kept) / (1 + kept_before),
         {"rollouts": rollouts, MODELS_KEPT: kept},
         rollouts * answer,
-        rollouts * prompt,
-        trained * (prompt + answer),
+        trained_tokens=trained * (prompt + answer),
     )
 
 
@@ -213,23 +202,18 @@ def once(s: Known) -> Work:
     return Work(1.0, s.weights())
 
 
-def sum_of(*metrics: str) -> Callable[[PastResult], float]:
-    return lambda past: sum(past.metrics.get(name, 0.0) for name in metrics)
-
-
-ROWS_READ = sum_of("kept", "rejected", "easy", "hard", "unrated")
+def _rows_read(past: PastResult) -> float:
+    return past.sum("kept", "rejected", "easy", "hard", "unrated")
 
 
 def _answers_given(past: PastResult) -> float:
-    free = past.settings["engine.kind"] in FREE
-    return past.metrics.get("samples" if free else "tokens", 0.0)
+    return past.sum("samples" if past.settings["engine.kind"] in FREE else "tokens")
 
 
 def _tokens_rolled_out(past: PastResult) -> float:
     s = past.settings
     a_step = s["prompts_per_step"] * s["rollouts_per_prompt"] * s["oversampling"]
-    steps = past.metrics.get("rollout_steps", 0.0)
-    return steps * past.mean("completions/mean_length") * a_step
+    return past.sum("rollout_steps") * past.mean("completions/mean_length") * a_step
 
 
 @dataclass(frozen=True)
@@ -237,65 +221,47 @@ class Kind:
     """One kind of work, whichever stages do it."""
 
     work: Callable[[Known], Work]
-    done: Callable[[PastResult], float] = ROWS_READ
+    done: Callable[[PastResult], float] = _rows_read
     """How much work an earlier result was, in the units of `work`."""
     stages: tuple[str, ...] = ()
     """That are this kind, where they are not called by it."""
     alike: tuple[str, ...] = ()
     """Settings in which two results agree if the rate of one tells about the other."""
-    on_a_core: float | None = None
-    """Units a second of one core, where a store has measured none."""
-    of_a_model: bool = False
-    """Two results also go back to the same base model."""
 
 
 KINDS = {
-    "collect": Kind(
-        collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",), on_a_core=37_000
-    ),
-    "dedup": Kind(rows_kept, alike=("near",), on_a_core=49_000),
-    "decontaminate": Kind(rows_kept, on_a_core=50_000),
-    "distill": Kind(
-        distill,
-        _answers_given,
-        ("distill", "rate", "sample", "agreement"),
-        ("engine.kind", "engine.model"),
-        on_a_core=20_000,  # of a scripted or recorded engine
-    ),
+    "collect": Kind(collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",)),
+    "dedup": Kind(keeps_of("kept"), alike=("near",)),
+    "decontaminate": Kind(keeps_of("kept")),
+    "distill": Kind(distill, _answers_given, SAMPLERS, ("engine.kind", "engine.model")),
     "judge": Kind(
-        judge,
-        sum_of("scores"),
+        scores_of(1, "samples"),
+        lambda past: past.sum("scores"),
         ("judge", "judge_rl", "judge_rate", "judge_agreement"),
         ("judge.sandbox", "judge.max_tests", "judge.stop_at_first_failure"),
     ),
-    "difficulty": Kind(difficulty, on_a_core=24_000),  # 4 answers to a problem
-    "select": Kind(  # answers of 31,634 characters
-        select, sum_of("kept", "rejected"), alike=("size",), on_a_core=3_000
-    ),
-    "filter_tests": Kind(filter_tests, on_a_core=87_000),
-    "filter_rl": Kind(filter_rl, on_a_core=8_500),  # 16 answers to a problem
-    "sft": Kind(
-        sft,
-        lambda past: past.metrics.get("steps", 0.0) * past.settings["batch_tokens"],
-        alike=("lora*",),
-        of_a_model=True,
-    ),
-    "rl": Kind(
-        rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("lora*", "engine"), of_a_model=True
-    ),
-    "evaluate": Kind(
-        evaluate,
-        sum_of("completion_tokens"),
-        ("evaluate_rl_code", "evaluate_rl_math", "evaluate_sft", "evaluate_base"),
-        ("engine", "sampling.max_tokens"),
-        of_a_model=True,
-    ),
+    "difficulty": Kind(scores_of(0, "kept")),
+    "select": Kind(select, alike=("size",)),
+    "filter_tests": Kind(filter_tests),
+    "filter_rl": Kind(keeps_of("rl_kept")),
     "base": Kind(
         once,
         lambda past: 1.0,
         alike=("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary"),
     ),
+    "sft": Kind(
+        sft, lambda past: past.sum("steps") * past.settings["batch_tokens"], alike=("lora*",)
+    ),
+    "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("lora*", "engine")),
+    "evaluate": Kind(
+        evaluate,
+        lambda past: past.sum("completion_tokens"),
+        ("evaluate_rl_code", "evaluate_rl_math", "evaluate_sft", "evaluate_base"),
+        ("engine", "sampling.max_tokens"),
+    ),
 }
 """By the name of the stage's body."""
 ONCE = Kind(once, lambda past: 1.0)
 """Any other body."""
+OF_A_MODEL = ("sft", "rl", "evaluate")
+"""Their results are alike only where they go back to the same base model."""

@@ -12,7 +12,9 @@ CPUS = Path("/proc/cpuinfo")
 @lru_cache(maxsize=1)
 def this_machine() -> str:
     """`8 × NVIDIA H100 80GB HBM3`, or the cores where there is no GPU: `2 × AMD EPYC`."""
-    return gpus() or f"{cores()} × {processor()}"
+    text = CPUS.read_text(errors="replace") if CPUS.exists() else ""
+    name = re.search(r"^model name\s*:(.*)$", text, re.M)
+    return gpus() or f"{cores()} × {name[1].strip() if name else 'CPU'}"
 
 
 def cores() -> int:
@@ -29,13 +31,6 @@ def gpus(folder: Path = GPUS_OF_THE_DRIVER) -> str:
     if visible is not None:
         names = names[: len([d for d in visible.split(",") if d.strip() not in ("", "-1")])]
     return f"{len(names)} × {names[0]}" if names else ""
-
-
-def processor(file: Path = CPUS) -> str:
-    """The name of the CPU; `CPU` where the system does not tell."""
-    text = file.read_text(errors="replace") if file.exists() else ""
-    match = re.search(r"^model name\s*:(.*)$", text, re.M)
-    return match[1].strip() if match else "CPU"
 
 
 def split(hardware: str) -> tuple[int, str]:

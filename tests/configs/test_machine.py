@@ -53,22 +53,23 @@ def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"home": "file"}, "KLEAR_HOME: file is a file; name a folder"),
-        ({"store": "file"}, "KLEAR_STORE: file is a file; name a folder"),
         ({"shared": "bucket/folder"}, "KLEAR_SHARED: bucket/folder is no address; write s3://"),
         ({"shared": "://bucket"}, "KLEAR_SHARED: ://bucket is no address; write s3://"),
-        ({"store": "s3://a/b", "shared": "s3://a/c"}, "name two addresses"),
+        ({"store": "s3://a/b", "shared": "s3://a/c"}, "KLEAR_STORE: s3:/a/b is no local folder"),
         ({"store": f"sftp://me:{WORD}@host/x"}, "KLEAR_SHARED: the address holds a password; lea"),
-        ({"prefect_port": "many"}, "KLEAR_PREFECT_PORT: 'many' should be a valid integer"),
-        ({"mlflow_port": 70_000}, "KLEAR_MLFLOW_PORT: '70000' should be less than or equal"),
-        ({"prefect_port": 5271}, "both 5271"),
+        ({"prefect_port": "many"}, "KLEAR_PREFECT_PORT: Input should be a valid integer"),
+        ({"mlflow_port": 70_000}, "KLEAR_MLFLOW_PORT: Input should be less than or equal"),
         ({"stoer": "/elsewhere"}, "KLEAR_STOER: there is no such variable; did you mean KLEAR_STO"),
-        ({"password": "short"}, "KLEAR_PASSWORD: needs 12 printable characters or more"),
-        ({"password": "a-long-one-with\x07bell"}, "KLEAR_PASSWORD: needs 12 printable characters"),
+        ({"password": "short"}, "KLEAR_PASSWORD: Value should have at least 12 items"),
         ({"secrets": "/nowhere"}, "KLEAR_SECRETS: /nowhere is no folder"),
-        ({"mlflow_url": f"http://me:{WORD}@s:4271"}, "KLEAR_MLFLOW_URL: must hold no password"),
-        ({"mlflow_url": "services:4271"}, "KLEAR_MLFLOW_URL: must be http://HOST:PORT"),
-        ({"webhook": f"ftp://{WORD}"}, "KLEAR_WEBHOOK: the address must start with http://"),
+        (
+            {"mlflow_url": f"http://me:{WORD}@s:4271"},
+            "KLEAR_MLFLOW_URL: it must hold no user, password",
+        ),
+        (
+            {"mlflow_url": "services:4271"},
+            "KLEAR_MLFLOW_URL: it=services:4271 must start with http://",
+        ),
         ({"database": f"mysql://a:{WORD}@db"}, "KLEAR_DATABASE: must be postgresql://USER@HOST"),
     ],
 )
@@ -111,9 +112,9 @@ def test_a_child_with_the_environment_sees_the_same_machine(monkeypatch, tmp_pat
 
 
 def test_a_server_elsewhere_is_used_and_not_started(monkeypatch):
-    assert load_machine().prefect_is_here
+    assert load_machine().is_here("prefect")
     machine = machine_of(monkeypatch, prefect_url="http://services:4271/api/")
-    assert (machine.prefect_is_here, machine.mlflow_is_here) == (False, True)
+    assert [machine.is_here(server) for server in ("prefect", "mlflow")] == [False, True]
     assert machine.environment()["PREFECT_API_URL"] == "http://services:4271/api"
 
 
@@ -168,7 +169,7 @@ def test_clients_are_told_the_password_and_never_the_database(shared: Machine):
 )
 def test_a_server_gets_its_database_and_the_password_beside_it(shared, server, variable, driver):
     told = server_environment(shared, server)
-    assert told[variable] == f"postgresql+{driver}://klear@db:5432/klear_{server}"
+    assert told[variable] == f"postgresql+{driver}://klear@db/klear_{server}"
     assert [name for name, value in told.items() if DATABASE_WORD in value] == ["PGPASSWORD"]
 
 
@@ -185,15 +186,15 @@ def test_mlflow_answers_to_its_own_names_only(shared: Machine):
 
 def test_the_address_of_a_database_is_taken_apart():
     found = parse_postgres(f"postgresql://us%40er:{QUOTED}@[::1]:6000/team")
-    assert found[:4] == ("us@er", SECRET, "::1", 6000)
-    url = found.url("asyncpg", found.database("prefect"))
+    assert found.password == SECRET
+    url = found.url("postgresql+asyncpg", found.database("prefect"))
     assert url == "postgresql+asyncpg://us%40er@[::1]:6000/team_prefect"
     assert SECRET not in str(found)
     plain = parse_postgres("postgresql://klear@db")
-    assert (plain.password, plain.port, plain.database("mlflow")) == ("", 5432, "klear_mlflow")
+    assert (plain.password, plain.database("mlflow")) == ("", "klear_mlflow")
     socket = parse_postgres("postgresql://me@/klear?host=/var/run/postgresql")
-    url = "postgresql+psycopg2://me@/klear_mlflow?host=/var/run/postgresql&port=5432"
-    assert socket.url("psycopg2", socket.database("mlflow")) == url
+    url = "postgresql://me@/klear_mlflow?host=/var/run/postgresql"
+    assert socket.url("postgresql", socket.database("mlflow")) == url
 
 
 @pytest.mark.parametrize(
@@ -201,15 +202,12 @@ def test_the_address_of_a_database_is_taken_apart():
     [
         f"mysql://klear:{SECRET}@db",
         f"postgresql://:{SECRET}@db",
-        f"postgresql://klear:{SECRET}@",
-        f"postgresql://klear:{QUOTED}@db:port",
         f"postgresql://klear:{QUOTED}@db/two/parts",
-        f"postgresql://klear:{QUOTED}@db?host=/run",
         f"postgresql://klear:{QUOTED}@db?sslmode=require",
     ],
 )
 def test_a_wrong_address_of_a_database_is_refused_without_repeating_it(address: str):
-    with pytest.raises(ValueError, match=r"must|address|sslmode as PGSSLMODE") as caught:
+    with pytest.raises(ValueError, match="must be postgresql://USER@HOST") as caught:
         parse_postgres(address)
     assert SECRET not in str(caught.value)
     assert QUOTED not in str(caught.value)

@@ -105,9 +105,9 @@ def test_the_page_of_an_experiment_shows_machines_memory_and_what_is_shared(
 
 
 def test_an_experiment_plans_by_the_assumptions_and_machines_of_its_profile(tmp_path):
-    """An arm that asks for 16 × 8 answers beside one with 8 has memory of its own."""
+    """An arm that gives vLLM another share of the memory has an arithmetic of its own."""
     smaller = {"topology.gpu": "L40S", "topology.assume.train_mfu": 0.2}
-    more = {"α=0": {"rl_math.rollouts_per_prompt": 16}}
+    more = {"α=0": {"rl_math.engine_runtime.gpu_memory_utilization": 0.7}}
     small = TABLE6.scales["paper"].model_copy(update={"set": smaller, "arms": more})
     asked = TABLE6.model_copy(update={"scales": {**TABLE6.scales, "paper": small}})
 

@@ -176,7 +176,7 @@ def test_min_coverage_and_n_and_normalisation_reach_the_rule(tmp_path: Path, ben
     [
         (["--n", "0"], "n: 0 should be greater than or equal to 1"),
         (["--min-coverage", "2"], "min_coverage: 2.0 should be less than or equal to 1"),
-        (["--normalize", "words"], "'words' is none of alnum, whitespace"),
+        (["--normalize", "words"], "'words' should be 'alnum' or 'whitespace'"),
         (["--text-field", "body"], "has a text in 'body'; name another field by --text-field"),
     ],
 )

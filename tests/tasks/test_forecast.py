@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from configs.settings.base import Settings
-from configs.settings.data import JudgeStageSettings, SampleSettings, SelectSettings
+from configs.settings.data import JudgeStageSettings, SampleSettings
 from configs.settings.engines import EngineSettings
 from configs.settings.evaluation import EvaluateSettings
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from tasks.answers.distill import distill
 from tasks.answers.judge import judge
-from tasks.answers.select import select
 from tasks.models.evaluate import evaluate
 from tasks.models.train import rl, sft
 from tasks.planning.forecast import Forecaster, PlannedStage
@@ -138,7 +137,6 @@ def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):
     assert found.tokens == 4 * 1000 * 5300
     assert found.seconds == pytest.approx(found.tokens / (4000 * 2))
     assert found.bytes == 77
-    assert found.source == "measured in sft/k"
 
 
 def test_lengths_come_from_earlier_results_where_there_are_any(tmp_path):
@@ -151,19 +149,6 @@ def test_lengths_come_from_earlier_results_where_there_are_any(tmp_path):
     found = forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=10), given(), given())
     assert found.tokens == 10 * 128 * 8 * 800
     assert "answer_tokens" not in found.assumptions
-
-
-def test_the_result_nearest_in_size_gives_the_rate(tmp_path):
-    """Starting takes a second whatever the size: a small result says little about a large one."""
-    metrics = {"kept": 10.0, "rejected": 0.0}
-    publish(tmp_path, "select", "small", settings=SelectSettings(), metrics=metrics, seconds=1)
-    large = {"kept": 100_000.0, "rejected": 0.0}
-    publish(tmp_path, "select", "large", settings=SelectSettings(), metrics=large, seconds=2)
-
-    inputs = given(), given(samples=50_000)
-    assert forecast(tmp_path, select, SelectSettings(), *inputs).seconds == pytest.approx(1)
-    inputs = given(), given(samples=20)
-    assert forecast(tmp_path, select, SelectSettings(), *inputs).seconds == pytest.approx(2)
 
 
 def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):
@@ -181,4 +166,3 @@ def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):
 def test_nothing_is_guessed_on_a_machine_without_gpus(tmp_path):
     found = forecast(tmp_path, sft, SFTSettings(), given(), given(kept=10), on=Topology())
     assert found.seconds is None
-    assert "never measured here, and no GPU is named (topology.gpu)" in found.source

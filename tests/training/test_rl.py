@@ -138,7 +138,7 @@ def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path):
     arguments = vllm_arguments(s)
     assert arguments["vllm_server_base_url"] == "http://gpu-9:8000"
     with pytest.raises(ValueError, match=r"name it in runtime\.vllm_server_url"):
-        vllm_arguments(RLSettings(engine="vllm_server"))
+        RLSettings(engine="vllm_server")
     assert arguments["vllm_mode"] == "server"
     assert arguments["vllm_max_model_length"] == 4_096 + 32_768
     assert arguments["vllm_importance_sampling_correction"] is False

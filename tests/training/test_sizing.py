@@ -62,7 +62,7 @@ def test_a_layer_saves_what_the_formula_says_and_its_input_alone_when_checkpoint
     both = (saved_bytes(f, checkpointing=checkpointing) for f in (facts, deeper))
     measured = -(next(both) - next(both)) / 2
     if checkpointing:
-        assert sizing.checkpoint_bytes(facts, TOKENS) == facts.layers * measured
+        assert sizing.activation_bytes(facts, TOKENS)["checkpoints"] == facts.layers * measured
     else:
         assert sizing.layer_bytes(facts, TOKENS) == pytest.approx(measured, rel=0.02)
 
@@ -93,15 +93,6 @@ def test_the_state_of_a_step_has_these_bytes_and_ddp_its_buckets_beside(tmp_path
     }
 
 
-def test_muon_keeps_one_state_of_the_matrices_inside_the_layers():
-    layers = Qwen3ForCausalLM(config_of(SMALL)).model.layers
-    saved = sum(p.nbytes for p in layers.parameters() if p.ndim == 2)
-    adamw, muon = (sizing.state_bytes(SMALL, muon=muon) for muon in (False, True))
-    assert muon == {**adamw, "optimizer": adamw["optimizer"] - saved}
-    told = ("sft.optimizer=muon", "topology.sharding=none")
-    assert "optimizer 7.6 " in fit_of("sft", *told, profile="single_gpu").lines[1]
-
-
 def test_qwen3_8b_is_counted_by_hand():
     layer = (
         2 * 4096 * 32 * 128  # q, o
@@ -123,7 +114,8 @@ def test_qwen3_8b_is_counted_by_hand():
     everything = sizing.activation_bytes(QWEN3_8B, tokens, checkpointing=False)
     assert everything["saved tensors"] == 36 * saved
     head = 2 * 4 * 4096 * 32_768 + 4 * 4096 * (tokens + 151_936)
-    assert sizing.head_bytes(QWEN3_8B, tokens) == head < 2 * 4 * tokens * 151_936 / 10
+    assert everything["head"] == head + tokens * (6 * 12288 + 4 * 4096)
+    assert head < 2 * 4 * tokens * 151_936 / 10
 
 
 @pytest.mark.parametrize(
@@ -164,17 +156,14 @@ def test_the_shipped_profiles_run_on_the_machines_that_they_name(profile):
 def test_every_gpu_stage_of_the_paper_shows_its_arithmetic():
     fits = {f.stage: f for f in check(load_profile("paper"))}
     assert list(fits) == ["rate", "sft", "rl_math", "rl_code", "evaluate"]
-    rows = "4,194,304 tokens a step = 128 × 32,768 over 32 GPUs = 4 rows of 32,768 each"
-    assert fits["sft"].lines[0] == rows
-    assert "16 prompts × 8 / 16 GPUs = 8 answers" in fits["rl_math"].lines[0]
+    assert "weights 1.0 + gradients 1.0 + optimizer 1.9" in fits["sft"].lines[0]
     assert "147,456 B × 36,864 tokens = 5.1 GiB an answer" in fits["rate"].lines[0]
 
 
 @pytest.mark.parametrize(
     ("stage", "overrides", "words"),
     [
-        ("rl_math", ["topology.rl_gpus=0"], "16 prompts a mini-batch cannot be shared by 32 GPUs: "
-         "set topology.rl_gpus=16"),
+        ("rl_math", ["topology.rl_gpus=0"], "16 prompts a mini-batch cannot be shared by 32 GPUs"),
         ("sft", ["topology.nodes=3"], "128 rows a step are no multiple of 24 GPUs"),
         ("sft", ["sft.optimizer=muon"], "optimizer=muon needs whole matrices"),
         ("sft", ["sft.runtime.gradient_checkpointing=false"], "gradient_checkpointing=true"),
@@ -184,11 +173,9 @@ def test_every_gpu_stage_of_the_paper_shows_its_arithmetic():
          "sft.runtime.micro_batch_tokens=32768"),
         ("rl_math", ["rl_math.engine_runtime.gpu_memory_utilization=0.95"],
          "rl_math.engine_runtime.gpu_memory_utilization=0.85 or less"),
-        ("rl_math", ["rl_math.engine=vllm_server"], "name it in runtime.vllm_server_url"),
         ("rl_math", ["rl_math.engine_runtime.tensor_parallel=3"], "no multiple"),
-        ("evaluate", ["evaluate.engine_runtime.data_parallel=16"], "16 GPUs, and a node has 8"),
         ("evaluate", ["evaluate.engine_runtime.tensor_parallel=5"], "32 attention heads"),
-        ("rate", ["topology.gpu_memory_gib=24"], "no answer fits"),
+        ("rate", ["rate.engine.runtime.gpu_memory_utilization=0.25"], "no answer fits"),
     ],
 )  # fmt: skip
 def test_each_problem_names_its_cure(stage, overrides, words):
@@ -205,16 +192,6 @@ def test_only_the_stages_that_will_run_are_refused():
         refuse(settings, until="rl_math")
 
 
-@pytest.mark.parametrize(
-    ("profile", "more"), [("tiny", []), ("paper", []), ("paper", ["base.model=somebody/unknown"])]
-)
-def test_rl_without_its_server_is_refused_on_any_machine_up_to_where_the_run_goes(profile, more):
-    settings = load_profile(profile, ["rl_code.engine=vllm_server", *more])
-    refuse(settings, until="sft")
-    with pytest.raises(DoesNotFit, match=r"^rl_code: engine=vllm_server [^\n]*$"):
-        refuse(settings)
-
-
 def test_a_colocated_vllm_has_room_for_the_answers_of_rl_whatever_its_own_limit():
     shorter = "rl_math.engine_runtime.max_model_len=1000"
     assert fit_of("rl_math", shorter).lines == fit_of("rl_math").lines
@@ -227,12 +204,12 @@ def test_a_model_of_unknown_size_is_said_to_be_unchecked():
 
 
 def test_gradients_wait_unsharded_only_where_micro_batches_do():
-    assert "unreduced gradients 30.5" in fit_of("sft").lines[1]  # 4 bytes × 8.19e9
-    one_each = fit_of("sft", "sft.batch_tokens=1048576").lines[1]  # 32 rows on 32 GPUs
+    assert "unreduced gradients 30.5" in fit_of("sft").lines[0]  # 4 bytes × 8.19e9
+    one_each = fit_of("sft", "sft.batch_tokens=1048576").lines[0]  # 32 rows on 32 GPUs
     assert "unreduced" not in one_each
 
 
 def test_lora_keeps_no_optimizer_of_the_frozen_weights():
-    adapters = fit_of("sft", "sft.lora={rank: 8}", profile="single_gpu").lines[1]
+    adapters = fit_of("sft", "sft.lora={rank: 8}", profile="single_gpu").lines[0]
     assert "optimizer" not in adapters
     assert "frozen weights 3.2" in adapters  # 2 bytes × 1.72e9

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from trl.trainer.grpo_config import GRPOConfig
 
-from configs.settings.training import NO_SERVER, RLSettings
+from configs.settings.training import RLSettings
 from training.callbacks import in_trls_words
 from training.launch.node import free_port, rank
 from training.losses import MAX_LOG_RATIO, POLICY_LOSSES, Clip
@@ -154,8 +154,6 @@ def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any
         arguments["vllm_gpu_memory_utilization"] = runtime.gpu_memory_utilization
         arguments["vllm_tensor_parallel_size"] = runtime.tensor_parallel
         arguments["vllm_enable_sleep_mode"] = torch.cuda.is_available()  # it frees GPU memory
-    elif not s.runtime.vllm_server_url:
-        raise ValueError(NO_SERVER)
     elif not rank():
         arguments["vllm_server_base_url"] = s.runtime.vllm_server_url
         arguments["vllm_group_port"] = free_port()  # two stages on one machine must not meet there
