@@ -43,11 +43,6 @@ STABLE = "STABLE"
 PROGRESS_INTERVAL_S = 0.5
 
 
-def rank_log(out: Path, rank: int) -> Path:
-    """What training process `rank` prints; rank 0 prints to its parent."""
-    return out / LOGS / f"rank-{rank}.log"
-
-
 def kept_model(out: Path, step: int) -> Path:
     """The folder of the model after rollout step `step`."""
     return out / "kept" / f"step-{step:05d}"

@@ -1,7 +1,7 @@
 """What `klear eval` does beyond the stage `evaluate`: any model, and benchmarks from any file.
 
 Both parts are stages: a benchmark is collected once, and the scores lie in the store beside those
-of a run, with their page.
+of a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,10 @@ from eval.tables import read_table
 from tasks.data.collect import collect
 from tasks.data.sources import why_not
 from tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent
-from tasks.report.page import Page, environment, fence
-from tasks.report.results import Evaluation as Scores
-from tasks.report.scores import TITLES, leaderboard
+from tasks.report.page import environment
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, content_digest, scan
 
-PAGE = "leaderboard.html"
 PROMPTS = ("problem", "question", "prompt", "question_content", "query")
 ANSWERS = ("answer", "expected_answer", "final_answer", "gt", "gold", "target")
 BOXED = ("solution", "reference_solution", "response")
@@ -43,7 +40,7 @@ benchmark = collect.named("benchmark")
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
     """avg@k of any model on benchmarks that were collected or lie in files.
 
-    Writes what `evaluate` writes, and leaderboard.html where the paper has a score beside it.
+    Writes what `evaluate` writes.
     """
     found = [p for a in collected for p in read_table(a.file("kept.parquet"), Problem)]
     for name, file in settings.files.items():
@@ -58,12 +55,6 @@ def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics
     subject = Subject(settings.engine, settings.model, settings.checkpoint, settings.template)
     everything = [p for problems in chosen.values() for p in problems]
     results, speed = run_benchmarks(out, subject, everything, settings.evaluate)
-    if {r.name for r in results} & set(TITLES):
-        scores = Scores(subject.model, tuple(results))
-        table = leaderboard([(subject.model, scores)], "above the paper's")
-        body = f"{table}\n\nProtocol:\n\n{fence(results_text(results, {}))}\n"
-        page = Page("Leaderboard", f"{subject.model} beside Table 1 of the paper", "", body)
-        (out / PAGE).write_text(page.html(), encoding="utf-8")
     costs = spent(settings.engine.runtime, [out])
     return {**metrics_of(results), **costs, **({"tokens_per_second": speed} if speed else {})}
 
@@ -111,7 +102,10 @@ def source_of_file(name: str, file: Path) -> Source:
 
     Raises ValueError that names the fields when none can be a prompt, an answer or tests.
     """
-    row = _first_row(file)
+    first = next(read_rows(file), None)
+    if first is None or first.value is None:
+        raise ValueError(f"{file}: {first.error if first else 'holds no rows'}")
+    row = first.value
 
     def one_of(names: Sequence[str], what: str) -> str:
         for field in names:
@@ -154,14 +148,6 @@ def _domain(row: dict[str, Any]) -> str:
         return str(row["domain"])
     answered = any(row.get(f) not in (None, "") for f in (*ANSWERS, *BOXED))
     return "code" if not answered and any(t in row for t in TESTS) else "math"
-
-
-def _first_row(file: Path) -> dict[str, Any]:
-    for row in read_rows(file):
-        if row.value is None:
-            raise ValueError(f"{file} row {row.number}: {row.error}")
-        return row.value
-    raise ValueError(f"{file} holds no rows")
 
 
 def problems_of_file(file: Path, name: str) -> list[Problem] | None:

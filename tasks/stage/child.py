@@ -30,7 +30,6 @@ from training.layout import LOGS, PROGRESS, SCRATCH
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.2
 GRACE_S = 4.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
-SUPERVISOR_TIMEOUT_S = 60.0
 WAITING_POLL_S = 1.0
 WAITING = "waiting for the GPU"
 _slots: ContextVar[tuple[Path, ...]] = ContextVar("klear_gpu_slots", default=())
@@ -73,7 +72,8 @@ def run_command(command: Sequence[str], out: Path) -> None:
         try:
             _wait(process, out / PROGRESS)
         finally:
-            _end(process)
+            process.terminate()  # the supervisor, which ends the whole tree
+            process.wait()
     if code := process.returncode:
         how = f"the child failed with exit code {code}"
         if code > 128 or code < 0:
@@ -120,18 +120,6 @@ def _wait(process: "subprocess.Popen[bytes]", progress: Path) -> None:
 def _changed(path: Path) -> int:
     """When a file, which is replaced whole, was written; 0 while there is none."""
     return path.stat().st_mtime_ns if path.exists() else 0
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the tree, whatever interrupts the waiting: a second TERM makes the supervisor hurry."""
-    while process.poll() is None:
-        try:
-            process.terminate()
-            process.wait(SUPERVISOR_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        except BaseException as interrupt:
-            print(f"{interrupt!r}: not waiting for a clean end", file=sys.stderr)
 
 
 @contextmanager

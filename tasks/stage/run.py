@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -267,33 +268,22 @@ class RunState:
     def write(self, **entries: str) -> None:
         replace_text(self.path, json.dumps({**self.read(), **entries}))
 
-    def is_dead(self) -> bool:
-        """Whether its run is gone; false again as soon as the same command continues it."""
-        with self.store.lock(f"run-{self.config}", wait=False) as free:
-            return free
-
 
 def _crash_orphans(tracker: Tracker, mine: RunState, flow_run: str) -> None:
     """Mark runs whose process is gone as crashed in Prefect and MLflow; those that were not marked
-    yet. Their locks are not held meanwhile: whoever continues one would take it for alive."""
+    yet. The same command still continues each."""
     for path in sorted(mine.path.parent.glob("*.json")):
         state = RunState(mine.store, path.stem)
-        left = state.read()
-        if not left.get("flow_run") or not state.is_dead():
-            continue
-        if left["flow_run"] != flow_run:
-            mark_crashed(left["flow_run"])
-
-        def kill(server: Mlflow, state: RunState = state, run: str = left["mlflow_run"]) -> None:
-            if state.is_dead():
-                server.mark_crashed(run)
-
         with state.store.lock(f"run-{state.config}", wait=False) as free:
-            still = free and state.read().get("flow_run") == left["flow_run"]
-            if still:
-                state.write(flow_run="")
-        if still and state != mine:  # the lock is free again: `kill` looks at it too
-            tracker.put("the end of an orphaned run", kill)
+            left = state.read() if free else {}
+            if not (dead := left.get("flow_run")):
+                continue
+            if dead != flow_run:
+                mark_crashed(dead)
+            state.write(flow_run="")
+        if state != mine:
+            send = partial(Mlflow.mark_crashed, run_id=left["mlflow_run"])
+            tracker.put("the end of an orphaned run", send)
 
 
 def git_commit() -> str:

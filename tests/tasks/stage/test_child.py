@@ -102,24 +102,14 @@ def test_what_a_finished_command_left_behind_is_ended(tmp_path: Path, marked: An
     assert marked.pids() == []
 
 
-def supervisor(word: str, ready: Path, ending: str, grace_s: float) -> "subprocess.Popen[bytes]":
-    """A supervisor over a family that runs."""
-    command = [*supervise.supervised(grace_s), *python(FAMILY, word, str(ready), ending)]
-    process = subprocess.Popen(command)
+def test_a_command_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, marked: Any) -> None:
+    ready = tmp_path / "ready"
+    command = python(FAMILY, marked.word, str(ready), "ignore")
+    process = subprocess.Popen([*supervise.supervised(0.5), *command])
     while not ready.exists():
         assert process.poll() is None
-    return process
-
-
-def test_a_command_that_ignores_term_is_killed_and_a_second_signal_skips_the_grace(
-    tmp_path: Path, marked: Any
-) -> None:
-    process = supervisor(marked.word, tmp_path / "one", "ignore", grace_s=0.5)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
-    process = supervisor(marked.word, tmp_path / "two", "ignore", grace_s=3600.0)
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
     assert marked.pids() == []
 
 
