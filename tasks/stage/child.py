@@ -16,12 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from configs.files import locked, replace_text
+from configs.machine import load_machine
 from tasks.stage.progress import report
 from tasks.stage.supervise import supervised
 from tasks.stage.watchdog import log_tail
@@ -32,7 +32,6 @@ POLL_S = 0.2
 GRACE_S = 4.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
 WAITING_POLL_S = 1.0
 WAITING = "waiting for the GPU"
-_slots: ContextVar[tuple[Path, ...]] = ContextVar("klear_gpu_slots", default=())
 
 
 class ChildFailed(RuntimeError):
@@ -75,11 +74,10 @@ def run_command(command: Sequence[str], out: Path) -> None:
             process.terminate()  # the supervisor, which ends the whole tree
             process.wait()
     if code := process.returncode:
-        how = f"the child failed with exit code {code}"
-        if code > 128 or code < 0:
-            memory = " (SIGKILL: often the machine ran out of memory)" if code == 137 else ""
-            how = f"the child was ended by signal {abs(code) % 128}{memory}"
-        raise ChildFailed(f"{how}{log_tail(log, log_start)}", code)
+        why = " (SIGKILL: often the machine ran out of memory)" if code == 137 else ""
+        raise ChildFailed(
+            f"the child failed with exit code {code}{why}{log_tail(log, log_start)}", code
+        )
 
 
 def _launch(
@@ -123,19 +121,12 @@ def _changed(path: Path) -> int:
 
 
 @contextmanager
-def sharing_gpus(folder: Path, slots: int) -> Iterator[None]:
-    """Jobs started inside take one of `slots`, whose files lie in `folder`; 0: no limit."""
-    token = _slots.set(tuple(folder / f"gpu-{number}.lock" for number in range(slots)))
-    try:
-        yield
-    finally:
-        _slots.reset(token)
-
-
-@contextmanager
 def gpu_slot() -> Iterator[list[int]]:
-    """Hold a slot; yields the descriptors that the computing process must keep open."""
-    while slots := _slots.get():
+    """Hold one of this machine's slots, if it has any; yields the descriptors that the computing
+    process must keep open."""
+    machine = load_machine()
+    slots = [machine.home / "gpu" / f"gpu-{n}.lock" for n in range(machine.gpu_slots)]
+    while slots:
         for path in slots:
             with locked(path, wait=False) as file:
                 if file:

@@ -56,15 +56,16 @@ def computed_parts(
     pool = worker_pool(workers)
     try:
         yield from _reported(pool.map(run, range(len(parts)), parts), len(parts))
-    except BaseException as error:
-        end(pool)
-        if isinstance(error, BrokenProcessPool):
-            raise RuntimeError(
-                "a worker died, perhaps out of memory: fewer workers or smaller parts need less; "
-                "finished parts are kept"
-            ) from error
-        raise
-    pool.shutdown()
+    except BrokenProcessPool as error:
+        raise RuntimeError(
+            "a worker died, perhaps out of memory: fewer workers or smaller parts need less; "
+            "finished parts are kept"
+        ) from error
+    finally:
+        # One that hangs would never let `shutdown` return. (Python 3.14 has `kill_workers`.)
+        for worker in list((pool._processes or {}).values()):
+            worker.kill()
+        pool.shutdown(cancel_futures=True)
 
 
 def _computed(scratch: Path, compute: Compute[P], number: int, part: P) -> Path:
@@ -94,13 +95,6 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(
         workers, mp_context=context, initializer=_begin, initargs=(environment,)
     )
-
-
-def end(pool: ProcessPoolExecutor) -> None:
-    """End the workers whatever they do: one that hangs would never let `shutdown` return."""
-    for worker in list((pool._processes or {}).values()):  # Python 3.14 has `kill_workers`
-        worker.kill()
-    pool.shutdown(cancel_futures=True)
 
 
 def _begin(environment: Mapping[str, str]) -> None:

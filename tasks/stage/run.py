@@ -23,7 +23,6 @@ from configs.files import replace_text
 from configs.machine import load_machine
 from configs.settings.base import flat
 from tasks.report.run_story import Expected, RunStory, StageOutcome
-from tasks.stage.child import sharing_gpus
 from tasks.stage.progress import Display, Plain, chosen_display
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
@@ -184,11 +183,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
         )
         is_watched = deployment.id or spec.parent  # by a worker, or the outer run
         try:
-            with (
-                active(run),
-                sharing_gpus(machine.home / "gpu", machine.gpu_slots),
-                nullcontext() if is_watched else cancellable(flow_run),
-            ):
+            with active(run), nullcontext() if is_watched else cancellable(flow_run):
                 yield run
         except BaseException as error:
             failed = isinstance(error, Exception)

@@ -46,12 +46,7 @@ Body = Callable[..., Metrics]
 Reads = Callable[[Any], Iterable[Path]]
 
 
-def no_files(_: Any) -> Iterable[Path]:
-    """Most stages read nothing but their inputs."""
-    return ()
-
-
-def stage(version: int, reads: Reads = no_files) -> "Callable[[Body], Stage]":
+def stage(version: int, reads: Reads = lambda _: ()) -> "Callable[[Body], Stage]":
     """Make a stage of `fn(out, *inputs, settings=…[, seed=…]) -> Metrics`.
 
     Bump `version` when the meaning of the result changes: older results are then left alone.
@@ -72,7 +67,7 @@ class Stage:
     name: str
     version: int
     body: Body
-    reads: Reads = no_files
+    reads: Reads = lambda _: ()
 
     def named(self, name: str) -> "Stage":
         """The same work under another name: its own place in the store, the UI and MLflow."""
