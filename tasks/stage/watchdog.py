@@ -6,7 +6,6 @@ same time, should whatever clears up hang as well.
 
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,40 +14,11 @@ from types import FrameType
 
 TAIL_LINES = 20
 FRAMES = 6
-POLL_S = 1.0
 Beat = Callable[[str], None]
 
 
 class Stalled(RuntimeError):
     """A stage made no progress for too long; the message ends with its log or where it waited."""
-
-
-@contextmanager
-def interrupting(
-    sign: signal.Signals,
-    handler: Callable[[int, FrameType | None], None],
-    is_time: Callable[[], bool],
-    pause_s: float,
-) -> Iterator[None]:
-    """In this block of the main thread another one asks `is_time` every `pause_s`, and sends it the
-    signal if so. None is handled after the block."""
-    over, main = threading.Event(), threading.main_thread().ident or 0
-
-    def watch() -> None:
-        while not over.wait(pause_s):
-            if is_time():
-                signal.pthread_kill(main, sign)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if not over.is_set():
-            handler(number, frame)
-
-    signal.signal(sign, handle)  # for good: one may be on its way when the block ends
-    threading.Thread(target=watch, name=f"watch-{sign.name}", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
 
 
 @contextmanager
@@ -60,20 +30,12 @@ def watched(stage: str, minutes: float | None, log: Path | None = None) -> Itera
     if minutes is None or threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
-    patience_s = minutes * 60
     last = why = ""  # `why`: the block was interrupted, unless it went on
-    since = time.monotonic()
 
     def beat(note: str) -> None:
-        nonlocal last, why, since
-        last, why, since = note, "", time.monotonic()
-
-    def is_silent() -> bool:
-        nonlocal since
-        now = time.monotonic()
-        too_long = now - since > patience_s
-        since = now if too_long else since
-        return too_long
+        nonlocal last, why
+        last, why = note, ""
+        signal.setitimer(signal.ITIMER_REAL, minutes * 60, minutes * 60)
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal why
@@ -84,13 +46,17 @@ def watched(stage: str, minutes: float | None, log: Path | None = None) -> Itera
         # No `except Exception` takes it for a failure of its own, and Ray passes on no other kind.
         raise KeyboardInterrupt(why)
 
+    signal.signal(signal.SIGALRM, interrupt)
     try:
-        with interrupting(signal.SIGUSR2, interrupt, is_silent, min(POLL_S, patience_s / 4)):
-            yield beat
+        beat("")
+        yield beat
     except (Exception, KeyboardInterrupt) as error:  # also what cleaning up raised
         if why and (isinstance(error, Exception) or type(error) is KeyboardInterrupt):
             raise Stalled(why) from error  # and a Cancel, which is of another class, is none
         raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, lambda *_: None)  # a late one ends nothing
 
 
 def _evidence(log: Path | None, frame: FrameType | None) -> str:
