@@ -99,16 +99,10 @@ def code_digest() -> str:
         content = file.read_bytes()
         digest.update(f"{file.relative_to(_ROOT)} {len(content)}\n".encode() + content)
     locks = [set(_PINNED.findall(file.read_text())) for file in files if file.suffix == ".lock"]
-    for package in sorted(set.intersection(*locks)):  # a node with GPUs has other builds beside
-        digest.update(f"{package} {_version(package)}\n".encode())
+    for package in sorted(set.intersection(*locks)):
+        with suppress(PackageNotFoundError):  # without "+cpu": a node with GPUs has another build
+            digest.update(f"{package} {version(package).partition('+')[0]}\n".encode())
     return digest.hexdigest()
-
-
-def _version(package: str) -> str:
-    """Without "+cpu" or the like. Empty: not installed."""
-    with suppress(PackageNotFoundError):
-        return version(package).partition("+")[0]
-    return ""
 
 
 def same_code(expected: str) -> None:

@@ -23,7 +23,7 @@ from configs.files import replace_text
 from configs.machine import load_machine
 from configs.settings.base import flat
 from tasks.report.run_story import Expected, RunStory, StageOutcome
-from tasks.stage.progress import Display, Plain, chosen_display
+from tasks.stage.progress import Plain, chosen_display
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
 from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow
@@ -54,7 +54,7 @@ class Run:
     seed: int = 0
     run_id: str = field(default_factory=lambda: f"plain-{uuid.uuid4().hex}")
     tracker: Tracker = field(default_factory=Tracker)
-    display: Display = field(default_factory=Plain)
+    display: Plain = field(default_factory=Plain)
     force: frozenset[str] = frozenset()
     orchestrated: bool = False
     """Stages become Prefect task runs; off, they are plain calls."""
@@ -166,6 +166,8 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
     flow_run = str(this_flow_run.id)
     tracker = Tracker(machine.mlflow_uri, f"klear-{spec.profile}")
     state = RunState(store, spec.config)
+    display = chosen_display.get() or Plain()
+    display.logger = get_run_logger()
     _crash_orphans(tracker, state, flow_run)
     if not spec.parent:  # cells share the flow run of their ablation, whose stages are under way
         crash_task_runs(flow_run)
@@ -175,7 +177,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             seed=spec.seed,
             run_id=_begin_in_mlflow(spec, tracker, flow_run, state if mine else None),
             tracker=tracker,
-            display=Plain(get_run_logger(), chosen_display.get()),
+            display=display,
             force=spec.force,
             verify=spec.verify,
             stall_minutes=spec.stall_minutes,
