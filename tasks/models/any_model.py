@@ -31,8 +31,6 @@ TESTS = ("tests", "private_test_cases", "input_output", "test_cases", "test")
 DATES = ("date", "contest_date")
 OF_THE_HUB = ("dataset", "revision", "config", "split", "data_files", "answer_field")
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
-COLUMNS = ("benchmark", "k", "avg@k", "over problems", "over samples", "pass@k", "maj@k",
-           "problems", "cut", "tokens", "unscored")  # fmt: skip
 benchmark = collect.named("benchmark")
 
 
@@ -166,27 +164,8 @@ def problems_of_file(file: Path, name: str) -> list[Problem] | None:
 def results_text(results: Sequence[BenchmarkResult], costs: Mapping[str, float]) -> str:
     """One row a benchmark, shares in percent with 95 % intervals; then all that makes the rows
     repeatable: protocol, windows, overlaps; and costs."""
-    rows = [COLUMNS, *map(_row, results)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-        for row in rows
-    ]
     zeros = {r.name: 100 * upper_bound_of_zero(r.problems) for r in results if r.avg == 0}
     plain = environment().overlay(autoescape=False, finalize=lambda v: "off" if v is None else v)
-    protocol = plain.get_template("evaluation.txt").render(
-        s=results[0].statement, results=results, zeros=zeros, costs=costs
-    )
-    return "\n".join([*lines, "", protocol.rstrip()])
-
-
-def _row(r: BenchmarkResult) -> tuple[str, ...]:
-    def percent(*shares: float | None) -> str:
-        known = [f"{100 * share:.1f}" for share in shares if share is not None]
-        return f"[{', '.join(known)}]" if len(known) > 1 else "".join(known)
-
-    shares = ((r.avg,), (r.ci_low, r.ci_high), (r.sample_low, r.sample_high), (r.pass_at_k,),
-              (r.majority_at_k,))  # fmt: skip
-    cut, tokens = f"{100 * r.truncation_rate:.1f} %", f"{r.mean_tokens:,.0f}"
-    counts = (str(r.problems), cut, tokens, str(r.samples_unscored))
-    return (r.name, str(r.k), *(percent(*share) for share in shares), *counts)
+    template = plain.get_template("evaluation.txt")
+    text = template.render(s=results[0].statement, results=results, zeros=zeros, costs=costs)
+    return text.rstrip()

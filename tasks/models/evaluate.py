@@ -8,7 +8,7 @@ that RL kept along the way are scored too (Figures 2 and 5).
 
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -117,17 +117,14 @@ def evaluate(
 def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:
     """avg@k by benchmark as a line at each rollout step; the last one is the checkpoint's own, of
     as many of its answers."""
-    curve = StepLines(out / LEARNING_CURVE, after_step=0)
-
-    def draw(step: int, scores: Mapping[str, float | None]) -> None:
-        metrics = {ACCURACY + name: s for name, s in scores.items() if s is not None}
-        curve.write({"step": step, "time": time.time(), "metrics": metrics})
-
-    for step, folder in kept_models(out):
-        draw(step, {r.name: r.avg for r in read_results(folder)})
+    scores = {step: {r.name: r.avg for r in read_results(f)} for step, f in kept_models(out)}
     k, names = max(p.k for p in protocols), {p.name for p in protocols}
     own = answers_of(out, below=k)
-    draw(last_step, {n: accuracy(answers) for n, answers in own.items() if answers and n in names})
+    scores[last_step] = {n: accuracy(a) for n, a in own.items() if a and n in names}
+    curve = StepLines(out / LEARNING_CURVE, after_step=0)
+    for step, found in scores.items():
+        metrics = {ACCURACY + name: s for name, s in found.items() if s is not None}
+        curve.write({"step": step, "time": time.time(), "metrics": metrics})
 
 
 def run_benchmarks(

@@ -6,9 +6,7 @@ Ray finds the nodes and says when one dies; one plain task on each runs `acceler
 this ends, all that it launched ends with it.
 """
 
-import os
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -20,8 +18,7 @@ from configs.settings.topology import Launch
 from eval.ray_cluster import code_digest, join, same_code
 from eval.sandbox import MachineUnfit
 from tasks.models.launch import PORTS, REFUSED, node_command
-from tasks.stage.child import GRACE_S, environment
-from tasks.stage.supervise import supervised
+from tasks.stage.child import GRACE_S, start_supervised
 from tasks.stage.watchdog import log_tail
 from tasks.store.store import LOGS
 from training.layout import ProgressFile
@@ -47,14 +44,7 @@ def look(code: str, job_file: str) -> str:
 
 def run(command: list[str], log: str) -> int:
     """On a node: the exit code of `command`; its output goes to `log`. Cancelled, it ends it."""
-    with open(log, "ab") as file:
-        process = subprocess.Popen(
-            [*supervised(GRACE_S), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment(os.environ),
-        )
+    process = start_supervised(command, Path(log))
     try:
         while process.poll() is None:  # Ray interrupts nothing but Python
             time.sleep(POLL_S)
@@ -77,11 +67,9 @@ def main(arguments: list[str]) -> int:
     ProgressFile(job_file.parents[1]).note(f"waiting for {wanted}")
     try:
         hosts = ray.get(seen, timeout=launch.wait_minutes * 60)
-    except ray.exceptions.GetTimeoutError:
-        print(f"no {wanted} in {launch.wait_minutes:g} minutes: add nodes", file=sys.stderr)
-        return REFUSED
-    except ray.exceptions.RayTaskError as error:
-        print(error.cause, file=sys.stderr)
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.RayTaskError) as error:
+        late = f"no {wanted} in {launch.wait_minutes:g} minutes: add nodes"
+        print(getattr(error, "cause", None) or late, file=sys.stderr)
         return REFUSED
     port, calls = random.choice(PORTS), {}
     for rank, place in enumerate(places):

@@ -65,9 +65,12 @@ def run_command(command: Sequence[str], out: Path) -> None:
     """
     log = out / LOGS / "child.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with gpu_slot() as held:
+    # The supervisor of a killed run may take some seconds to end its child: two at once would write
+    # the same files. Its open lock file goes when it goes.
+    with gpu_slot() as held, locked(out / SCRATCH / "child.lock") as lock:
+        assert lock is not None
         log_start = log.stat().st_size if log.exists() else 0
-        process = _launch(command, out, log, held)
+        process = start_supervised(command, log, pass_fds=(lock.fileno(), *held))
         try:
             _wait(process, out / PROGRESS)
         finally:
@@ -80,20 +83,18 @@ def run_command(command: Sequence[str], out: Path) -> None:
         )
 
 
-def _launch(
-    command: Sequence[str], out: Path, log: Path, held: Sequence[int]
+def start_supervised(
+    command: Sequence[str], log: Path, pass_fds: Sequence[int] = ()
 ) -> "subprocess.Popen[bytes]":
-    # The supervisor of a killed run may take some seconds to end its child: two at once would write
-    # the same files. Its open lock file goes when it goes.
-    with log.open("ab") as file, locked(out / SCRATCH / "child.lock") as lock:
-        assert lock is not None
+    """Start a command that ends with this process; its output is added to `log`."""
+    with log.open("ab") as file:
         return subprocess.Popen(
             [*supervised(GRACE_S), *command],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=[lock.fileno(), *held],
+            pass_fds=pass_fds,
             env=environment(os.environ),
         )
 

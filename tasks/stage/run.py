@@ -168,10 +168,10 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
     state = RunState(store, spec.config)
     display = chosen_display.get() or Plain()
     display.logger = get_run_logger()
-    _crash_orphans(tracker, state, flow_run)
+    _crash_orphans(tracker, store, state, flow_run)
     if not spec.parent:  # cells share the flow run of their ablation, whose stages are under way
         crash_task_runs(flow_run)
-    with store.lock(f"run-{spec.config}", wait=False) as mine:
+    with store.lock(state.lock, wait=False) as mine:
         run = Run(
             store=store,
             seed=spec.seed,
@@ -241,20 +241,15 @@ def link_to_prefect() -> str:
     return f"[This run in Prefect]({this_flow_run.ui_url})\n\n" if this_flow_run.ui_url else ""
 
 
-@dataclass(frozen=True)
 class RunState:
     """Which run is unfinished for one configuration, so that the same command continues it.
 
-    The file `<store>/.runs/<config>.json` exists from start to success; its flock is held while
-    the run lives, so a free lock beside it means that the run died.
+    The file `<store>/.runs/<config>.json` exists from start to success; the lock `run-<config>` is
+    held while the run lives, so a free one beside the file means that the run died.
     """
 
-    store: Store
-    config: str
-
-    @property
-    def path(self) -> Path:
-        return self.store.root / ".runs" / f"{self.config}.json"
+    def __init__(self, store: Store, config: str) -> None:
+        self.path, self.lock = store.root / ".runs" / f"{config}.json", f"run-{config}"
 
     def read(self) -> dict[str, str]:
         try:
@@ -266,19 +261,19 @@ class RunState:
         replace_text(self.path, json.dumps({**self.read(), **entries}))
 
 
-def _crash_orphans(tracker: Tracker, mine: RunState, flow_run: str) -> None:
+def _crash_orphans(tracker: Tracker, store: Store, mine: RunState, flow_run: str) -> None:
     """Mark runs whose process is gone as crashed in Prefect and MLflow; those that were not marked
     yet. The same command still continues each."""
     for path in sorted(mine.path.parent.glob("*.json")):
-        state = RunState(mine.store, path.stem)
-        with state.store.lock(f"run-{state.config}", wait=False) as free:
+        state = RunState(store, path.stem)
+        with store.lock(state.lock, wait=False) as free:
             left = state.read() if free else {}
             if not (dead := left.get("flow_run")):
                 continue
             if dead != flow_run:
                 mark_crashed(dead)
             state.write(flow_run="")
-        if state != mine:
+        if path != mine.path:
             send = partial(Mlflow.mark_crashed, run_id=left["mlflow_run"])
             tracker.put("the end of an orphaned run", send)
 
