@@ -14,8 +14,8 @@ import shutil
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -36,7 +36,9 @@ _PINNED = re.compile(r"^([\w.-]+)==", re.MULTILINE)
 BUSY = "waiting for a free CPU of the Ray cluster"
 POLL_S = 2.0
 _ATTEMPTS = 4
-_told: ContextVar[Callable[[str], None] | None] = ContextVar("on_cluster_wait", default=None)
+on_cluster_wait: ContextVar[Callable[[str], None]] = ContextVar("on_cluster_wait")
+"""Called every few seconds by whoever waits for a cluster without a free CPU: others may hold all
+CPUs for days, and whoever waits for one has not stalled."""
 
 
 def join(address: str) -> Any:
@@ -68,22 +70,9 @@ def cores(ray: Any) -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 0)))
 
 
-@contextmanager
-def on_cluster_wait(tell: Callable[[str], None]) -> Iterator[None]:
-    """Call `tell` every few seconds while this block waits for a cluster without a free CPU.
-
-    Others may hold all CPUs for days, and whoever waits for one has not stalled.
-    """
-    token = _told.set(tell)
-    try:
-        yield
-    finally:
-        _told.reset(token)
-
-
 def tell_of_waiting(ray: Any) -> None:
-    """Call the `tell` of `on_cluster_wait` if the cluster says that it has no CPU free."""
-    tell, free = _told.get(), 1.0
+    """Call `on_cluster_wait` if the cluster says that it has no CPU free."""
+    tell, free = on_cluster_wait.get(None), 1.0
     with suppress(Exception):  # a cluster that cannot say is no reason; the answer comes anyway
         free = ray.available_resources().get("CPU", 0)
     if tell is not None and free < 1:

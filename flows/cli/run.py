@@ -21,7 +21,7 @@ from configs.settings.explain import ConfigError
 from configs.settings.pipeline import Pipeline, StageName
 from flows.servers.prefect_api import ServersError
 from flows.servers.servers import are_up
-from tasks.stage.progress import Outcome, Plain, showing
+from tasks.stage.progress import Outcome, Plain, chosen_display
 
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal there is no bar; a line now and then instead
 _MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
@@ -141,9 +141,11 @@ class Terminal(Plain):
 
     def __enter__(self) -> Self:
         self._bars.start()
+        self._token = chosen_display.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        chosen_display.reset(self._token)
         self._bars.stop()
 
     def started(self, stage: str, why: str) -> None:
@@ -187,7 +189,7 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
         logging.getLogger(client).setLevel(logging.WARNING)
     console, began = Console(), time.monotonic()
     console.print(title, style="bold")
-    with Terminal(console) as display, showing(display):
+    with Terminal(console) as display:
         try:
             where = flow()
         except (KeyboardInterrupt, Exception) as error:

@@ -108,8 +108,7 @@ def evaluate(
     answers = sum(count_rows(folder / "samples.parquet") for folder in scored)
     return {
         **metrics_of(results),
-        **spent(runtime, scored),
-        **({"tokens_per_second": speed} if speed else {}),
+        **spent(runtime, scored, speed),
         "answers": float(answers),
     }
 
@@ -234,15 +233,20 @@ def engine_version(kind: str) -> str:
     return "OpenAI-compatible endpoint" if kind == "openai" else kind
 
 
-def spent(runtime: EngineRuntime, folders: Iterable[Path]) -> dict[str, float]:
-    """Tokens of the answers in these folders, and their cost where there are prices."""
+def spent(runtime: EngineRuntime, folders: Iterable[Path], speed: float) -> dict[str, float]:
+    """Tokens of the answers in these folders, their cost where there are prices, and tokens a
+    second where any were generated now."""
     files = [folder / "samples.parquet" for folder in folders]
     prompt, tokens = (
         sum(sum(column(file, name)) for file in files)
         for name in ("prompt_tokens", "completion_tokens")
     )
     cost = cost_of(runtime, prompt, tokens)
-    return {"completion_tokens": float(tokens), **({} if cost is None else {"cost": cost})}
+    return {
+        "completion_tokens": float(tokens),
+        **({} if cost is None else {"cost": cost}),
+        **({"tokens_per_second": speed} if speed else {}),
+    }
 
 
 def metrics_of(results: Sequence[BenchmarkResult]) -> dict[str, float]:

@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     # The cluster counts a node that has just died for some seconds more: then it asks another one.
     seen = [ask.options(**place, max_retries=-1).remote(*asked) for place in places]
     wanted = f"{launch.nodes} nodes with {launch.gpus} free GPUs each"
-    ProgressFile(job_file.parents[1]).note(f"waiting for {wanted}")
+    ProgressFile(job_file.parents[1]).report(0, 0, f"waiting for {wanted}")
     try:
         hosts = ray.get(seen, timeout=launch.wait_minutes * 60)
     except (ray.exceptions.GetTimeoutError, ray.exceptions.RayTaskError) as error:

@@ -28,11 +28,12 @@ def report(done: float, total: float, note: str = "") -> None:
 def listening(listener: Listener) -> Iterator[None]:
     """Send what is reported inside the block to `listener`."""
     token = _listener.set(listener)
+    waiting = on_cluster_wait.set(lambda note: listener(0, 0, note))
     try:
-        with on_cluster_wait(lambda note: listener(0, 0, note)):
-            yield
+        yield
     finally:
         _listener.reset(token)
+        on_cluster_wait.reset(waiting)
 
 
 Outcome = Literal["computed", "cached", "failed"]
@@ -66,13 +67,4 @@ class Plain:
 
 
 chosen_display: ContextVar[Plain | None] = ContextVar("klear_display", default=None)
-
-
-@contextmanager
-def showing(display: Plain) -> Iterator[None]:
-    """Runs started inside the block show themselves on `display`."""
-    token = chosen_display.set(display)
-    try:
-        yield
-    finally:
-        chosen_display.reset(token)
+"""What runs that are started in this context show themselves on."""

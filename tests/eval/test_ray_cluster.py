@@ -42,6 +42,7 @@ def test_code_its_data_and_packages_are_compared_and_what_only_this_machine_read
 
 def test_a_cluster_that_does_not_say_what_is_free_costs_no_answer() -> None:
     said: list[str] = []
-    with ray_cluster.on_cluster_wait(said.append):
-        ray_cluster.tell_of_waiting(None)  # has no `available_resources`
+    token = ray_cluster.on_cluster_wait.set(said.append)
+    ray_cluster.tell_of_waiting(None)  # has no `available_resources`
+    ray_cluster.on_cluster_wait.reset(token)
     assert said == []
