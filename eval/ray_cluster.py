@@ -94,12 +94,19 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def same_code(expected: str) -> None:
-    """On a node: raise MachineUnfit unless it runs the code of the machine that asks."""
-    if code_digest() != expected:
+def same_code(code: str, path: Path | None = None) -> None:
+    """On a node: raise MachineUnfit unless it runs the `code` of the machine that asks, and sees
+    its files, among which is `path`."""
+    if code_digest() != code:
         raise MachineUnfit(
             f"node {platform.node()} has other code or packages than the machine that asks: "
             "install the same commit and the same lock file on every node"
+        )
+    if path and not path.exists():
+        raise MachineUnfit(
+            f"node {platform.node()} does not see {path}: the nodes of a Ray cluster read and "
+            "write the store, so KLEAR_HOME (or KLEAR_STORE) must lie on a file system that they "
+            "share, at the same path; or unset KLEAR_RAY_ADDRESS to work on this machine"
         )
 
 
@@ -141,13 +148,7 @@ def parts_over_ray(
 
 def _compute(code: str, compute: Callable, part: Any, folder: Path) -> None:
     """On a node: compute one part into `folder`, which appears whole or not at all."""
-    same_code(code)
-    if not folder.parent.exists():
-        raise MachineUnfit(
-            f"node {platform.node()} does not see {folder.parent}: the nodes of a Ray cluster read "
-            "and write the store, so KLEAR_HOME (or KLEAR_STORE) must lie on a file system that "
-            "they share, at the same path; or unset KLEAR_RAY_ADDRESS to work on this machine"
-        )
+    same_code(code, folder.parent)
     work = folder.with_name(f"{uuid.uuid4().hex}.partial")
     work.mkdir()
     compute(part, work)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from configs.settings.engines import EngineSettings
 from configs.settings.evaluation import Evaluation
 from configs.settings.sources import CollectSettings, Source, catalogue
 from eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
@@ -67,25 +66,19 @@ def identified(evaluation: Evaluation) -> Evaluation:
         name = folder.parent.name if folder.name == "checkpoint" else folder.name
         digest = content_digest(scan(folder))[:16]
         found = {"model": name, "checkpoint": digest, "template": template_hash(folder)}
-    else:  # the engine fetches the weights
-        folder = _small_files(engine)
+    else:  # a hub model's folder is named by the commit; the engine fetches the weights
+        from huggingface_hub import snapshot_download
+
+        small = {"revision": engine.revision, "allow_patterns": SMALL_FILES}
+        try:
+            folder = Path(snapshot_download(engine.model, **small))
+        except Exception as error:  # the hub raises its own kinds: not found, gated, no network
+            model = f"{engine.model} (revision {engine.revision})"
+            raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
         pinned = engine.model_copy(update={"revision": folder.name})
         found = {"engine": pinned, "model": engine.model, "checkpoint": folder.name}
         found["template"] = template_hash(folder)
     return evaluation.model_copy(update=found)
-
-
-def _small_files(engine: EngineSettings) -> Path:
-    """A hub model's folder, which is named by the commit, without the weights."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(
-            snapshot_download(engine.model, revision=engine.revision, allow_patterns=SMALL_FILES)
-        )
-    except Exception as error:  # the hub raises its own kinds: not found, gated, no network
-        model = f"{engine.model} (revision {engine.revision})"
-        raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
 
 
 def settings_to_collect(name: str, file: Path | None) -> CollectSettings:
@@ -119,7 +112,10 @@ def source_of_file(name: str, file: Path) -> Source:
         fields["prompt_field"] = str(entry.get("prompt_field") or one_of(PROMPTS, "a problem"))
     if date := entry.get("date_field") or next((d for d in DATES if d in row), ""):
         fields["date_field"] = date
-    if entry.get("domain", _domain(row)) == "code":
+    answered = any(row.get(f) not in (None, "") for f in (*ANSWERS, *BOXED))
+    guess = "code" if not answered and any(t in row for t in TESTS) else "math"
+    own = row.get("domain") if row.get("domain") in ("math", "code") else guess
+    if entry.get("domain", own) == "code":
         tests = entry.get("tests_field") or one_of(TESTS, "tests")
         fields |= {"domain": "code", "tests_field": tests}
         if "fn_name_field" not in entry and row.get("entry_point"):
@@ -138,13 +134,6 @@ def _fits(key: str, value: Any, row: dict[str, Any]) -> bool:
     if not key.endswith("_field"):
         return True
     return all(part.partition(".")[0] in row for part in str(value).split("+") if part)
-
-
-def _domain(row: dict[str, Any]) -> str:
-    if row.get("domain") in ("math", "code"):
-        return str(row["domain"])
-    answered = any(row.get(f) not in (None, "") for f in (*ANSWERS, *BOXED))
-    return "code" if not answered and any(t in row for t in TESTS) else "math"
 
 
 def problems_of_file(file: Path, name: str) -> list[Problem] | None:

@@ -91,10 +91,8 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     context = get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    environment = dict(os.environ)
-    return ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_begin, initargs=(environment,)
-    )
+    start = {"initializer": _begin, "initargs": (dict(os.environ),)}
+    return ProcessPoolExecutor(workers, mp_context=context, **start)
 
 
 def _begin(environment: Mapping[str, str]) -> None:

@@ -252,10 +252,7 @@ class RunState:
         self.path, self.lock = store.root / ".runs" / f"{config}.json", f"run-{config}"
 
     def read(self) -> dict[str, str]:
-        try:
-            return json.loads(self.path.read_text())
-        except (FileNotFoundError, ValueError):
-            return {}
+        return json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def write(self, **entries: str) -> None:
         replace_text(self.path, json.dumps({**self.read(), **entries}))

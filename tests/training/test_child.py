@@ -51,11 +51,6 @@ def test_a_job_survives_its_file_and_an_unknown_kind_or_key_is_an_error_that_nam
             read_job(path)
 
 
-def test_jobs_can_be_written_without_torch():
-    code = "import sys, training.launch.jobs; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
 def test_a_failing_job_says_why_and_has_no_result(tmp_path):
     missing = tmp_path / "no-such-examples.parquet"
     job = BaseJob(out=tmp_path, examples=missing, settings=BaseModelSettings(kind="random"))
