@@ -1,8 +1,6 @@
 """The processes of a stage: jobs as files, exit codes, what they write, how they are launched."""
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,7 +18,6 @@ from training.launch import child, node
 from training.launch.jobs import BaseJob, GenerateJob, RLJob, SFTJob, read_job
 from training.layout import MetricsFile
 
-ROOT = Path(__file__).parents[2]
 HERE = Path("somewhere")
 PLACE = ["--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"]
 PLACE += ["--main_process_port", "29511", "--num_processes", "16"]
