@@ -14,8 +14,8 @@ import shutil
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -36,27 +36,19 @@ _PINNED = re.compile(r"^([\w.-]+)==", re.MULTILINE)
 BUSY = "waiting for a free CPU of the Ray cluster"
 POLL_S = 2.0
 _ATTEMPTS = 4
-_told: ContextVar[Callable[[str], None] | None] = ContextVar("on_cluster_wait", default=None)
+on_cluster_wait: ContextVar[Callable[[str], None]] = ContextVar("on_cluster_wait")
+"""Called every few seconds by whoever waits for a cluster without a free CPU: others may hold all
+CPUs for days, and whoever waits for one has not stalled."""
 
 
 def join(address: str) -> Any:
     """The module `ray`, connected to the cluster at `address` ("host:port", or "auto").
 
-    Raises RuntimeError with the fix when there is no cluster, or Ray is not installed.
+    Raises RuntimeError with the fix when there is no cluster.
     """
-    if address.startswith("ray://"):
-        raise RuntimeError(
-            f"KLEAR_RAY_ADDRESS={address}: files and answers travel through this machine's object "
-            "store, so it must be a node: `ray start --address=HOST:PORT --num-cpus=0`, then "
-            "KLEAR_RAY_ADDRESS=auto"
-        )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise RuntimeError(
-            "KLEAR_RAY_ADDRESS is set and Ray is not installed: pip install --no-deps ray"
-        ) from error
+    import ray
+
     if not ray.is_initialized():
         before = signal.getsignal(signal.SIGTERM)
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -78,22 +70,9 @@ def cores(ray: Any) -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 0)))
 
 
-@contextmanager
-def on_cluster_wait(tell: Callable[[str], None]) -> Iterator[None]:
-    """Call `tell` every few seconds while this block waits for a cluster without a free CPU.
-
-    Others may hold all CPUs for days, and whoever waits for one has not stalled.
-    """
-    token = _told.set(tell)
-    try:
-        yield
-    finally:
-        _told.reset(token)
-
-
 def tell_of_waiting(ray: Any) -> None:
-    """Call the `tell` of `on_cluster_wait` if the cluster says that it has no CPU free."""
-    tell, free = _told.get(), 1.0
+    """Call `on_cluster_wait` if the cluster says that it has no CPU free."""
+    tell, free = on_cluster_wait.get(None), 1.0
     with suppress(Exception):  # a cluster that cannot say is no reason; the answer comes anyway
         free = ray.available_resources().get("CPU", 0)
     if tell is not None and free < 1:
@@ -109,84 +88,67 @@ def code_digest() -> str:
         content = file.read_bytes()
         digest.update(f"{file.relative_to(_ROOT)} {len(content)}\n".encode() + content)
     locks = [set(_PINNED.findall(file.read_text())) for file in files if file.suffix == ".lock"]
-    for package in sorted(set.intersection(*locks)):  # a node with GPUs has other builds beside
-        digest.update(f"{package} {_version(package)}\n".encode())
+    for package in sorted(set.intersection(*locks)):
+        with suppress(PackageNotFoundError):  # without "+cpu": a node with GPUs has another build
+            digest.update(f"{package} {version(package).partition('+')[0]}\n".encode())
     return digest.hexdigest()
 
 
-def _version(package: str) -> str:
-    """Without "+cpu" or the like. Empty: not installed."""
-    with suppress(PackageNotFoundError):
-        return version(package).partition("+")[0]
-    return ""
-
-
-def same_code(expected: str) -> None:
-    """On a node: raise MachineUnfit unless it runs the code of the machine that asks."""
-    if code_digest() != expected:
+def same_code(code: str, path: Path | None = None) -> None:
+    """On a node: raise MachineUnfit unless it runs the `code` of the machine that asks, and sees
+    its files, among which is `path`."""
+    if code_digest() != code:
         raise MachineUnfit(
             f"node {platform.node()} has other code or packages than the machine that asks: "
             "install the same commit and the same lock file on every node"
         )
+    if path and not path.exists():
+        raise MachineUnfit(
+            f"node {platform.node()} does not see {path}: the nodes of a Ray cluster read and "
+            "write the store, so KLEAR_HOME (or KLEAR_STORE) must lie on a file system that they "
+            "share, at the same path; or unset KLEAR_RAY_ADDRESS to work on this machine"
+        )
 
 
 def parts_over_ray(
-    address: str,
-    scratch: Path,
-    parts: Sequence[Any],
-    compute: Callable[[Any, Path], None],
-    at_once: int,
+    address: str, scratch: Path, parts: Sequence[Any], compute: Callable[[Any, Path], None]
 ) -> Generator[Path, None, None]:
     """The folder of each part in order; a node writes it into `scratch`, which all nodes see.
 
-    At most `at_once` parts are under way (0: two for each CPU of the cluster, so that none idles).
     Raises what `compute` raises, and RuntimeError when a part is lost too often.
     """
     ray = join(address)
     task = ray.remote(_compute).options(num_cpus=1, max_retries=_ATTEMPTS - 1)
-    folders = [scratch.absolute() / f"{number:05d}" for number in range(len(parts))]
-    todo = [number for number, folder in enumerate(folders) if not folder.exists()][::-1]
-    live, number = dict[Any, int](), 0
     _clear(scratch)
-    marker = scratch.absolute() / f"call-{uuid.uuid4().hex}"
-    marker.touch()
+    calls, folder = dict[Path, Any](), scratch
+    folders = [scratch.absolute() / f"{number:05d}" for number in range(len(parts))]
+    for folder, part in zip(folders, parts, strict=True):
+        if not folder.exists():
+            calls[folder] = task.remote(code_digest(), compute, part, folder)
     try:
         for folder in folders:
-            while not folder.exists():
-                while todo and len(live) < (at_once or 2 * cores(ray)):
-                    number = todo.pop()
-                    given = (code_digest(), marker, compute, parts[number], folders[number])
-                    live[task.remote(*given)] = number
-                ready, _ = ray.wait(list(live), num_returns=1, timeout=POLL_S)
-                for finished in ready:
-                    number = live.pop(finished)
-                    ray.get(finished)
-                if not ready and not any(scratch.glob("*.partial")):
+            while folder in calls and not ray.wait([calls[folder]], timeout=POLL_S)[0]:
+                if not any(scratch.glob("*.partial")):
                     tell_of_waiting(ray)
+            if folder in calls:
+                ray.get(calls.pop(folder))
             yield folder
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.RayError as error:
         raise RuntimeError(
-            f"part {number} was lost {_ATTEMPTS} times with its node or worker, perhaps out of "
-            "memory: smaller parts need less; finished parts are kept"
+            f"part {folder.name} was lost {_ATTEMPTS} times with its node or worker, perhaps out "
+            "of memory: smaller parts need less; finished parts are kept"
         ) from error
     finally:
-        for left in live:
-            with suppress(Exception):  # it has ended, or its node has
-                ray.cancel(left, force=True)
+        for call in calls.values():
+            ray.cancel(call, force=True)
         _clear(scratch)
 
 
-def _compute(code: str, marker: Path, compute: Callable, part: Any, folder: Path) -> None:
+def _compute(code: str, compute: Callable, part: Any, folder: Path) -> None:
     """On a node: compute one part into `folder`, which appears whole or not at all."""
-    same_code(code)
-    if not marker.exists():
-        raise MachineUnfit(
-            f"node {platform.node()} does not see {folder.parent}: the nodes of a Ray cluster read "
-            "and write the store, so KLEAR_HOME (or KLEAR_STORE) must lie on a file system that "
-            "they share, at the same path; or unset KLEAR_RAY_ADDRESS to work on this machine"
-        )
+    same_code(code, folder.parent)
     work = folder.with_name(f"{uuid.uuid4().hex}.partial")
     work.mkdir()
     compute(part, work)
@@ -194,5 +156,5 @@ def _compute(code: str, marker: Path, compute: Callable, part: Any, folder: Path
 
 
 def _clear(scratch: Path) -> None:
-    for left in (*scratch.glob("*.partial"), *scratch.glob("call-*")):
-        shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+    for left in scratch.glob("*.partial"):
+        shutil.rmtree(left, ignore_errors=True)

@@ -43,11 +43,6 @@ STABLE = "STABLE"
 PROGRESS_INTERVAL_S = 0.5
 
 
-def rank_log(out: Path, rank: int) -> Path:
-    """What training process `rank` prints; rank 0 prints to its parent."""
-    return out / LOGS / f"rank-{rank}.log"
-
-
 def kept_model(out: Path, step: int) -> Path:
     """The folder of the model after rollout step `step`."""
     return out / "kept" / f"step-{step:05d}"
@@ -115,8 +110,3 @@ class ProgressFile:
         partial = self.path.with_suffix(f".{os.getpid()}.partial")  # others may report too
         partial.write_text(json.dumps({"done": done, "total": total, "note": note}))
         os.replace(partial, self.path)
-
-    def note(self, note: str) -> None:
-        """A sign of life beside the progress that is known, whichever process reported it."""
-        known = json.loads(self.path.read_text()) if self.path.exists() else {}
-        self.report(known.get("done", 0), known.get("total", 0), note)

@@ -155,11 +155,6 @@ class Launch(Runtime):
         """All processes."""
         return self.nodes * self.processes
 
-    @property
-    def several(self) -> bool:
-        """Whether one may be lost without the others: then the launch starts again."""
-        return self.world > 1
-
 
 def launch_of(t: Topology, kind: Literal["sft", "rl"]) -> Launch:
     """The processes of a stage on the machines of `t`; RL takes the first `rl_gpus` of them."""

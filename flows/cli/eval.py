@@ -113,8 +113,6 @@ def _scored(evaluation: Evaluation, options: Options) -> int:
         folder = shutil.copytree(folder, options.out, dirs_exist_ok=True)
     print(any_model.results_text(read_results(folder), found.metrics))
     print(f"results: {folder / 'results.json'}")
-    if (folder / any_model.PAGE).exists():
-        print(f"beside Table 1: {folder / any_model.PAGE}")
     return 0
 
 

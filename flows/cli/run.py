@@ -21,7 +21,7 @@ from configs.settings.explain import ConfigError
 from configs.settings.pipeline import Pipeline, StageName
 from flows.servers.prefect_api import ServersError
 from flows.servers.servers import are_up
-from tasks.stage.progress import Outcome, showing
+from tasks.stage.progress import Outcome, Plain, chosen_display
 
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal there is no bar; a line now and then instead
 _MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
@@ -119,10 +119,11 @@ def prepare_run() -> None:
         os.environ.setdefault(f"PREFECT_{logs}", "CRITICAL")
 
 
-class Terminal:
+class Terminal(Plain):
     """Prints a line when a stage ends, a live bar for each that computes; counts outcomes."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self.console = console
         self.counts = Counter[str]()
         self._bars = Progress(
@@ -140,18 +141,22 @@ class Terminal:
 
     def __enter__(self) -> Self:
         self._bars.start()
+        self._token = chosen_display.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        chosen_display.reset(self._token)
         self._bars.stop()
 
     def started(self, stage: str, why: str) -> None:
+        super().started(stage, why)
         self._next_line[stage] = time.monotonic() + SECONDS_BETWEEN_LINES
         if not self.console.is_terminal or why not in ("new", "forced"):
             self._print(f"  {stage:18} [dim]{escape(why)}[/]")
         self._running[stage] = self._bars.add_task(stage, total=None, note=why)
 
     def progress(self, stage: str, done: float, total: float, note: str) -> None:
+        super().progress(stage, done, total, note)
         count = f"{done:g}/{total:g} {note}" if total else note
         if stage in self._running:
             self._bars.update(self._running[stage], completed=done, total=total or None, note=count)
@@ -163,6 +168,7 @@ class Terminal:
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
     ) -> None:
+        super().finished(stage, outcome, seconds, metrics)
         if stage in self._running:
             self._bars.remove_task(self._running.pop(stage))
         self.counts[outcome] += 1
@@ -183,7 +189,7 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
         logging.getLogger(client).setLevel(logging.WARNING)
     console, began = Console(), time.monotonic()
     console.print(title, style="bold")
-    with Terminal(console) as display, showing(display):
+    with Terminal(console) as display:
         try:
             where = flow()
         except (KeyboardInterrupt, Exception) as error:

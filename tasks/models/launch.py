@@ -1,16 +1,14 @@
 """Starting a training stage's processes, here or on many machines, and starting them again.
 
-Each way to launch is one local command, so that one supervisor watches and ends it: the processes
-of this machine, `srun` for those of a Slurm allocation, or a driver for those of a Ray cluster. A
-launch that lost a node or process begins again at its last checkpoint.
+Each way to launch is one local command, so that one supervisor watches and ends it: `accelerate
+launch` (with the files of configs/accelerate) on this machine, `srun` with it on the nodes of a
+Slurm allocation, or a driver with it on those of a Ray cluster.
 """
 
-import json
 import logging
 import os
 import random
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -18,57 +16,48 @@ from pydantic import BaseModel
 
 from configs.machine import load_machine
 from configs.settings.topology import Launch
-from tasks.stage.child import ChildFailed, alone, run_child
-from tasks.store.store import LOGS, SCRATCH
-from training.launch.node import EXIT_WORKER_LOST, PORTS, SLURM, free_port
+from tasks.stage.child import ROOT, ChildFailed, alone, run_child
+from tasks.store.store import SCRATCH
 from training.layout import CHECKPOINTS, latest, step_of_checkpoint
 
-RESTARTS = "restarts.jsonl"
-PORT_TRIES = 5  # in a row: of which another program took each between the look and the launch
+SLURM = "slurm"
+PORTS = range(20_000, 30_000)  # TCP ports of which no system hands out any by itself
+REFUSED = 2  # exit code of a launch that tried nothing
+FILES = {"full": "fsdp2.yaml", "none": "ddp.yaml"}
+ACCELERATE = (sys.executable, "-P", "-m", "accelerate.commands.launch")
+ON_A_SLURM_NODE = (  # the first node of this step need not be the first of its allocation
+    'first=$(scontrol show hostnames "$SLURM_STEP_NODELIST" | head -n 1) && exec "${@:1:4}" '
+    '--machine_rank "$SLURM_NODEID" --main_process_ip "$first" "${@:5}"'
+)
 log = logging.getLogger("klear")
 
 
 def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
     """Run the job in all processes of `launch`; returns how often it had to start again.
 
-    Every restart is a line of `<out>/logs/restarts.jsonl`. Raises ChildFailed when the job failed
-    by itself, when it was lost more than `launch.restarts` times, and when a restart came no
-    further than the one before it; ValueError when there is no such launcher here.
+    A launch of several processes that failed begins again at its last checkpoint. Raises
+    ChildFailed when it did so `launch.restarts` times, or came no further than the time before;
+    ValueError when there is no such launcher here.
     """
     command = partial(command_of, launch=launch, launcher=launcher_of(launch))
-    restarts = out / LOGS / RESTARTS  # of the stage in all, those before it was resumed included
-    begun, losses, refused = _reached(out), 0, 0
+    restarts, begun = 0, _reached(out)
     while True:
         try:
             run_child(job, out, command=command)
-            return len(restarts.read_text().splitlines()) if restarts.exists() else 0
+            return restarts
         except ChildFailed as failure:
-            # not by its code: `srun` has one for all nodes, and others end by it too
-            refused = refused + 1 if failure.code and "EADDRINUSE" in str(failure) else 0
-            if 0 < refused < PORT_TRIES:
-                log.warning("the port of a launch was taken meanwhile: another one is tried")
-                continue
             reached = _reached(out)
-            _check(failure, launch, losses, further=reached > begun)
-            losses, begun = losses + 1, reached
+            if launch.world == 1 or failure.code == REFUSED:
+                raise
+            why = ""
+            if restarts == launch.restarts:
+                why = f"it was started again {restarts} times already (topology.restarts)"
+            elif restarts and reached == begun:
+                why = "the last restart reached no new checkpoint"
+            if why:
+                raise ChildFailed(f"{why}; {failure}", failure.code) from failure
+            restarts, begun = restarts + 1, reached
             log.warning("training starts again from step %d: %s", reached, failure)
-            line = {"time": time.time(), "step": reached, "why": str(failure)}
-            with restarts.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-
-
-def _check(failure: ChildFailed, launch: Launch, losses: int, *, further: bool) -> None:
-    """Raise unless another start may go further."""
-    lost = failure.code == EXIT_WORKER_LOST or (failure.code or 0) > 128
-    if not launch.several or failure.code is None or not (lost or further):
-        raise failure
-    if losses == launch.restarts:
-        why = f"it was started again {losses} times already (topology.restarts)"
-    elif losses and not further:
-        why = "the last restart reached no new checkpoint"
-    else:
-        return
-    raise ChildFailed(f"{why}; {failure}", failure.code) from failure
 
 
 def _reached(out: Path) -> int:
@@ -107,14 +96,21 @@ def command_of(job_file: Path, launch: Launch, launcher: str) -> list[str]:
         # a step does not inherit what its job asked for, and would be bound to one CPU a node
         cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
         tasks += ["--kill-on-bad-exit=1", *([f"--cpus-per-task={cpus}"] if cpus else [])]
-        at = f"{SLURM}:{random.choice(PORTS)}"  # of another machine: nobody knows which are free
-        return ["srun", *tasks, *node_command(job_file, launch, at)]
-    return node_command(job_file, launch, f"127.0.0.1:{free_port('127.0.0.1')}", rank=0)
+        node = node_command(job_file, launch, random.choice(PORTS))
+        return ["srun", *tasks, "bash", "-c", ON_A_SLURM_NODE, "bash", *node]
+    return node_command(job_file, launch, 0)  # accelerate looks for a free port
 
 
-def node_command(job_file: Path, launch: Launch, at: str, rank: int | None = None) -> list[str]:
-    """What runs on each node; without `rank` it finds out itself which one it is."""
-    module = [sys.executable, "-P", "-m", "training.launch.node", str(job_file)]
-    counts = ["--nodes", str(launch.nodes), "--processes", str(launch.processes)]
-    place = ["--at", at, *([] if rank is None else ["--rank", str(rank)])]
-    return [*module, *counts, *place, "--sharding", launch.sharding]
+def node_command(
+    job_file: Path, launch: Launch, port: int, place: dict[str, object] | None = None
+) -> list[str]:
+    """What runs on each node; `place`: which one it is, and the address of the first."""
+    options = {
+        **(place or {}),
+        "config_file": ROOT / "configs" / "accelerate" / FILES[launch.sharding],
+        "num_machines": launch.nodes,
+        "num_processes": launch.world,
+        "main_process_port": port,
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [*ACCELERATE, *words, "--module", "training.launch.child", str(job_file)]

@@ -2,165 +2,115 @@
 
     python -m tasks.models.ray_launch JOB.json LAUNCH_JSON
 
-Ray finds the nodes and says when one dies; what trains is `training.launch.node`, as under any
-other launcher. Exits as `training.launch.node` does; however it ends, all launchers end with it.
+Ray finds the nodes and says when one dies; one plain task on each runs `accelerate launch`. However
+this ends, all that it launched ends with it.
 """
 
-import os
-import subprocess
+import random
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from configs.machine import load_machine
 from configs.settings.topology import Launch
 from eval.ray_cluster import code_digest, join, same_code
-from eval.sandbox import MachineUnfit
-from tasks.models.launch import node_command
-from tasks.stage.child import GRACE_S, environment
-from tasks.stage.supervise import UNKILLABLE_S, supervised
+from tasks.models.launch import PORTS, REFUSED, node_command
+from tasks.stage.child import GRACE_S, start_supervised
 from tasks.stage.watchdog import log_tail
 from tasks.store.store import LOGS
-from training.launch.node import EXIT_WORKER_LOST, free_port, unseen
 from training.layout import ProgressFile
 
-POLL_S = 2.0
-SETTLE_S = 90.0  # after a failure: others fail in turn, and Ray declares a silent node dead
-END_S = GRACE_S + UNKILLABLE_S + 10.0  # until a launcher and all that it started are gone
+POLL_S = 0.2
+END_S = 10 * GRACE_S  # until all that a node launched is gone
 
 
-class _Node:
-    """The actor: one machine's launcher."""
+def look(code: str, job_file: str) -> str:
+    """On a node: its address, if it has our code and sees our files."""
+    same_code(code, Path(job_file))
+    import ray
 
-    process: "subprocess.Popen[bytes] | None" = None
+    return ray.util.get_node_ip_address()
 
-    def look(self, code: str, job_file: str) -> str:
-        """This node's address and a free port, if it has our code and sees our files."""
-        same_code(code)
-        import ray
 
-        address = ray.util.get_node_ip_address()
-        if not Path(job_file).is_file():
-            raise MachineUnfit(f"node {unseen(address, job_file)}")
-        return f"{address}:{free_port()}"
-
-    def run(self, command: list[str], log: str) -> int:
-        """The exit code of `command`; its output goes to `log`."""
-        with open(log, "ab") as file:
-            self.process = subprocess.Popen(
-                [*supervised(GRACE_S), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment(os.environ),
-            )
-        return self.process.wait()
-
-    def end(self) -> None:
-        """Return when nothing is left of what it started."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(END_S)
+def run(command: list[str], log: str) -> int:
+    """On a node: the exit code of `command`; its output goes to `log`. Cancelled, it ends it."""
+    process = start_supervised(command, Path(log))
+    try:
+        while process.poll() is None:  # Ray interrupts nothing but Python
+            time.sleep(POLL_S)
+        return process.returncode
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def main(arguments: list[str]) -> int:
     """Launch on all nodes and wait for them."""
     job_file, launch = Path(arguments[0]), Launch.model_validate_json(arguments[1])
     ray = join(load_machine().ray_address)
-    try:
-        nodes, hosts = _ready(ray, job_file, launch)
-    except (MachineUnfit, TimeoutError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    try:
-        return _trained(ray, nodes, hosts, job_file, launch)
-    finally:
-        # the next launch writes the same files: nothing of this one may be left
-        ray.wait([node.end.remote() for node in nodes], num_returns=len(nodes), timeout=END_S)
-        _end(ray, nodes)
-
-
-def _ready(ray: Any, job_file: Path, launch: Launch) -> tuple[list[Any], list[str]]:
-    """One actor a node and its address, once there are as many nodes, all of which can train.
-
-    The cluster may still count a node that has just died: then it is asked for others again.
-    """
-    from ray.exceptions import RayError, RayTaskError
-
+    places = places_of(ray, launch)
+    asked = code_digest(), str(job_file)
+    ask, start = ray.remote(look), ray.remote(run)
+    # The cluster counts a node that has just died for some seconds more: then it asks another one.
+    seen = [ask.options(**place, max_retries=-1).remote(*asked) for place in places]
     wanted = f"{launch.nodes} nodes with {launch.gpus} free GPUs each"
-    deadline = time.monotonic() + launch.wait_minutes * 60
-    while True:
-        group, nodes = _asked(ray, launch)
-        looks = [node.look.remote(code_digest(), str(job_file)) for node in nodes]
-        try:
-            while len(ray.wait(looks, num_returns=len(looks), timeout=POLL_S)[0]) < len(looks):
-                if time.monotonic() > deadline:
-                    minutes = f"{launch.wait_minutes:g} minutes"
-                    raise TimeoutError(f"the Ray cluster had no {wanted} in {minutes}: add nodes")
-                # progress that is none: the watchdog sees that somebody waits on purpose
-                ProgressFile(job_file.parents[1]).note(f"waiting for {wanted}")
-            return nodes, ray.get(looks)
-        except BaseException as error:
-            _end(ray, nodes)
-            ray.util.remove_placement_group(group)
-            if isinstance(error, RayTaskError):
-                raise error.cause from error
-            if not isinstance(error, RayError) or time.monotonic() > deadline:
-                raise
+    ProgressFile(job_file.parents[1]).report(0, 0, f"waiting for {wanted}")
+    try:
+        hosts = ray.get(seen, timeout=launch.wait_minutes * 60)
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.RayTaskError) as error:
+        late = f"no {wanted} in {launch.wait_minutes:g} minutes: add nodes"
+        print(getattr(error, "cause", None) or late, file=sys.stderr)
+        return REFUSED
+    port, calls = random.choice(PORTS), {}
+    for rank, place in enumerate(places):
+        log = job_file.parents[1] / LOGS / f"node-{rank}.log"
+        log.write_bytes(b"")
+        which = {"machine_rank": rank, "main_process_ip": hosts[0]}
+        command = node_command(job_file, launch, port, which)
+        call = start.options(**place, max_retries=0).remote(command, str(log))
+        calls[call] = f"node {rank} ({hosts[rank]})", log
+    return _trained(ray, calls)
 
 
-def _asked(ray: Any, launch: Launch) -> tuple[Any, list[Any]]:
-    """A group of nodes, and on each an actor that starts when there is one and holds its GPUs."""
+def places_of(ray: Any, launch: Launch) -> list[dict[str, Any]]:
+    """Options of a task for each node, which starts when there is one with so many GPUs free."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     # no CPU: launchers wait, and the judge of another run may hold every CPU for days
     bundle = {"memory": 1, **({"GPU": launch.gpus} if launch.gpus else {})}
     group = ray.util.placement_group([bundle] * launch.nodes, strategy="STRICT_SPREAD")
-    actor = ray.remote(_Node)
-    nodes = [
-        actor.options(
-            num_cpus=0,
-            num_gpus=launch.gpus,
-            max_concurrency=2,  # `end` answers while `run` runs
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, number),
-        ).remote()
+    return [
+        {
+            "num_cpus": 0,
+            "num_gpus": launch.gpus,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, number),
+        }
         for number in range(launch.nodes)
     ]
-    return group, nodes
 
 
-def _end(ray: Any, nodes: list[Any]) -> None:
-    for node in nodes:
-        with suppress(Exception):  # dead, or its node is
-            ray.kill(node)
-
-
-def _trained(ray: Any, nodes: list[Any], hosts: list[str], job_file: Path, launch: Launch) -> int:
-    """0 if all ended well, EXIT_WORKER_LOST if one was lost, else the code of one that failed."""
-    from ray.exceptions import RayError
-
-    calls, failed, deadline = {}, list[int](), float("inf")
-    for rank, node in enumerate(nodes):
-        log = job_file.parents[1] / LOGS / f"node-{rank}.log"
-        log.touch()
-        command = node_command(job_file, launch, hosts[0], rank)
-        calls[node.run.remote(command, str(log))] = rank, log, log.stat().st_size
-    while calls and time.monotonic() < deadline:
-        left = deadline - time.monotonic() if failed else None
-        for call in ray.wait(list(calls), timeout=left)[0]:
-            rank, log, start = calls.pop(call)
+def _trained(ray: Any, calls: Mapping[Any, tuple[str, Path]]) -> int:
+    """Wait for all calls; when one fails, the others are ended."""
+    left = list(calls)
+    try:
+        while left:
+            [ended], left = ray.wait(left)
+            node, log = calls[ended]
             try:
-                code, how = ray.get(call), "failed"
-            except RayError as error:
-                code, how = EXIT_WORKER_LOST, f"was lost: {type(error).__name__}"
-            if code:
-                print(f"node {rank} ({hosts[rank]}) {how}{log_tail(log, start)}", file=sys.stderr)
-                failed.append(code)
-                deadline = min(deadline, time.monotonic() + SETTLE_S)
-    lost = any(code == EXIT_WORKER_LOST or code > 128 for code in failed)
-    return EXIT_WORKER_LOST if lost else max(failed, default=0)
+                how = f"failed with exit code {code}" if (code := ray.get(ended)) else ""
+            except ray.exceptions.RayError as error:
+                how = f"was lost: {type(error).__name__}"
+            if how:
+                print(f"{node} {how}{log_tail(log)}", file=sys.stderr)
+                return 1
+        return 0
+    finally:
+        for call in left:
+            ray.cancel(call)
+        if left:  # the next launch writes the same files
+            ray.wait(left, num_returns=len(left), timeout=END_S)
 
 
 if __name__ == "__main__":

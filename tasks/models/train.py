@@ -81,7 +81,7 @@ def _trained(job: SFTJob | RLJob, out: Path) -> Metrics:
     """Run the job in child processes, as many as its launch says."""
     launch = job.settings.runtime.launch or Launch()
     restarts = run_launched(job, out, launch)
-    return {**_result(out), **({"restarts": float(restarts)} if launch.several else {})}
+    return {**_result(out), **({"restarts": float(restarts)} if launch.world > 1 else {})}
 
 
 def _result(out: Path) -> Metrics:

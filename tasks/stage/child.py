@@ -16,12 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from configs.files import locked, replace_text
+from configs.machine import load_machine
 from tasks.stage.progress import report
 from tasks.stage.supervise import supervised
 from tasks.stage.watchdog import log_tail
@@ -30,10 +30,8 @@ from training.layout import LOGS, PROGRESS, SCRATCH
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.2
 GRACE_S = 4.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
-SUPERVISOR_TIMEOUT_S = 60.0
 WAITING_POLL_S = 1.0
 WAITING = "waiting for the GPU"
-_slots: ContextVar[tuple[Path, ...]] = ContextVar("klear_gpu_slots", default=())
 
 
 class ChildFailed(RuntimeError):
@@ -67,35 +65,36 @@ def run_command(command: Sequence[str], out: Path) -> None:
     """
     log = out / LOGS / "child.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with gpu_slot() as held:
+    # The supervisor of a killed run may take some seconds to end its child: two at once would write
+    # the same files. Its open lock file goes when it goes.
+    with gpu_slot() as held, locked(out / SCRATCH / "child.lock") as lock:
+        assert lock is not None
         log_start = log.stat().st_size if log.exists() else 0
-        process = _launch(command, out, log, held)
+        process = start_supervised(command, log, pass_fds=(lock.fileno(), *held))
         try:
             _wait(process, out / PROGRESS)
         finally:
-            _end(process)
+            process.terminate()  # the supervisor, which ends the whole tree
+            process.wait()
     if code := process.returncode:
-        how = f"the child failed with exit code {code}"
-        if code > 128 or code < 0:
-            memory = " (SIGKILL: often the machine ran out of memory)" if code == 137 else ""
-            how = f"the child was ended by signal {abs(code) % 128}{memory}"
-        raise ChildFailed(f"{how}{log_tail(log, log_start)}", code)
+        why = " (SIGKILL: often the machine ran out of memory)" if code == 137 else ""
+        raise ChildFailed(
+            f"the child failed with exit code {code}{why}{log_tail(log, log_start)}", code
+        )
 
 
-def _launch(
-    command: Sequence[str], out: Path, log: Path, held: Sequence[int]
+def start_supervised(
+    command: Sequence[str], log: Path, pass_fds: Sequence[int] = ()
 ) -> "subprocess.Popen[bytes]":
-    # The supervisor of a killed run may take some seconds to end its child: two at once would write
-    # the same files. Its open lock file goes when it goes.
-    with log.open("ab") as file, locked(out / SCRATCH / "child.lock") as lock:
-        assert lock is not None
+    """Start a command that ends with this process; its output is added to `log`."""
+    with log.open("ab") as file:
         return subprocess.Popen(
             [*supervised(GRACE_S), *command],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=[lock.fileno(), *held],
+            pass_fds=pass_fds,
             env=environment(os.environ),
         )
 
@@ -122,32 +121,13 @@ def _changed(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the tree, whatever interrupts the waiting: a second TERM makes the supervisor hurry."""
-    while process.poll() is None:
-        try:
-            process.terminate()
-            process.wait(SUPERVISOR_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        except BaseException as interrupt:
-            print(f"{interrupt!r}: not waiting for a clean end", file=sys.stderr)
-
-
-@contextmanager
-def sharing_gpus(folder: Path, slots: int) -> Iterator[None]:
-    """Jobs started inside take one of `slots`, whose files lie in `folder`; 0: no limit."""
-    token = _slots.set(tuple(folder / f"gpu-{number}.lock" for number in range(slots)))
-    try:
-        yield
-    finally:
-        _slots.reset(token)
-
-
 @contextmanager
 def gpu_slot() -> Iterator[list[int]]:
-    """Hold a slot; yields the descriptors that the computing process must keep open."""
-    while slots := _slots.get():
+    """Hold one of this machine's slots, if it has any; yields the descriptors that the computing
+    process must keep open."""
+    machine = load_machine()
+    slots = [machine.home / "gpu" / f"gpu-{n}.lock" for n in range(machine.gpu_slots)]
+    while slots:
         for path in slots:
             with locked(path, wait=False) as file:
                 if file:

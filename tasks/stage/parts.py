@@ -7,30 +7,26 @@ Python's own fork server, which has imported numba and Arrow, a second's work, o
 """
 
 import os
-import select
 import shutil
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
-from multiprocessing import forkserver, get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TypeVar
 
 from configs.machine import load_machine
 from tasks.stage.progress import report
 
-GRACE_S = 2.0  # for a worker to go after TERM
 PRELOADED = (
     *("numba", "numba.np.arraymath", "scipy.linalg"),
     *("pyarrow.compute", "pyarrow.parquet"),
     *("orjson", "pydantic_settings"),
 )
 """What the fork server imports: installed packages alone, for it is not told our `sys.path`."""
-_ONE_AT_A_TIME = threading.Lock()
 P = TypeVar("P")
 Compute = Callable[[P, Path], None]
 """(part, empty folder to fill). With more than one worker it travels to them by pickle."""
@@ -41,19 +37,17 @@ def computed_parts(
 ) -> Generator[Path, None, None]:
     """The folder of each part in order, computed now unless an earlier run finished it.
 
-    With `KLEAR_RAY_ADDRESS` set, several parts go to that cluster: one on each of its CPUs, or
-    `workers` at once if there are to be more than one. Name `scratch` after everything that decides
-    what a part is (its number of rows, say). Raises what `compute` raises, and RuntimeError when a
-    worker dies (on a cluster: repeatedly). An error ends what is still computed, whatever it does;
-    so does closing the generator.
+    With `KLEAR_RAY_ADDRESS` set, several parts go to that cluster, one on each of its CPUs. Name
+    `scratch` after everything that decides what a part is (its number of rows, say). Raises what
+    `compute` raises, and RuntimeError when a worker dies (on a cluster: repeatedly). An error ends
+    what is still computed, whatever it does; so does closing the generator.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     run, address = partial(_computed, scratch, compute), load_machine().ray_address
     if len(parts) > 1 and address:
         from eval.ray_cluster import parts_over_ray
 
-        at_once = workers if workers > 1 else 0
-        with closing(parts_over_ray(address, scratch, parts, compute, at_once)) as folders:
+        with closing(parts_over_ray(address, scratch, parts, compute)) as folders:
             yield from _reported(folders, len(parts))
         return
     if (workers := min(workers, len(parts))) < 2:
@@ -61,20 +55,17 @@ def computed_parts(
         return
     pool = worker_pool(workers)
     try:
-        try:
-            folders = pool.map(run, range(len(parts)), parts)
-        except (EOFError, ConnectionError) as error:
-            raise BrokenProcessPool("what starts the workers has ended") from error
-        yield from _reported(folders, len(parts))
-    except BaseException as error:
-        end(pool)
-        if isinstance(error, BrokenProcessPool):
-            raise RuntimeError(
-                "a worker died, perhaps out of memory: fewer workers or smaller parts need less; "
-                "finished parts are kept"
-            ) from error
-        raise
-    pool.shutdown()
+        yield from _reported(pool.map(run, range(len(parts)), parts), len(parts))
+    except BrokenProcessPool as error:
+        raise RuntimeError(
+            "a worker died, perhaps out of memory: fewer workers or smaller parts need less; "
+            "finished parts are kept"
+        ) from error
+    finally:
+        # One that hangs would never let `shutdown` return. (Python 3.14 has `kill_workers`.)
+        for worker in list((pool._processes or {}).values()):
+            worker.kill()
+        pool.shutdown(cancel_futures=True)
 
 
 def _computed(scratch: Path, compute: Compute[P], number: int, part: P) -> Path:
@@ -96,46 +87,23 @@ def _reported(folders: Iterator[Path], total: int) -> Iterator[Path]:
 
 def worker_pool(workers: int) -> ProcessPoolExecutor:
     """A pool whose processes end when this one does, and see the environment of this moment."""
+    # or what Python starts for us would import a `numba.py` of the current folder
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     context = get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    with _ONE_AT_A_TIME:
-        before = os.environ.get("PYTHONSAFEPATH", "")
-        os.environ["PYTHONSAFEPATH"] = "1"  # or it would import a `numba.py` of the current folder
-        try:
-            forkserver.ensure_running()
-        except OSError:  # the folder of temporary files is too long a name for a socket's
-            context = get_context("spawn")
-        finally:
-            os.environ["PYTHONSAFEPATH"] = before  # to Python, set to nothing is not set
-    start = (os.getpid(), dict(os.environ))
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=start)
+    start = {"initializer": _begin, "initargs": (dict(os.environ),)}
+    return ProcessPoolExecutor(workers, mp_context=context, **start)
 
 
-def end(pool: ProcessPoolExecutor) -> None:
-    """End the workers whatever they do: one that hangs would never let `shutdown` return."""
-    workers = list((pool._processes or {}).values())  # Python 3.14 has `kill_workers` for this
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.terminate()
-    deadline = time.monotonic() + GRACE_S
-    try:
-        for worker in workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
-    finally:  # also when somebody cannot wait
-        for worker in workers:
-            worker.kill()
-        for worker in workers:
-            worker.join()
-
-
-def _begin(parent: int, environment: Mapping[str, str]) -> None:
+def _begin(environment: Mapping[str, str]) -> None:
     """A worker's start. What it inherits is the environment that the server was started in."""
     os.environ.clear()
     os.environ.update(environment)
 
     def watch() -> None:
-        with suppress(ProcessLookupError):
-            select.select([os.pidfd_open(parent)], [], [])
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, Protocol
+from typing import Literal
 
 from eval.ray_cluster import on_cluster_wait
 
@@ -28,72 +28,43 @@ def report(done: float, total: float, note: str = "") -> None:
 def listening(listener: Listener) -> Iterator[None]:
     """Send what is reported inside the block to `listener`."""
     token = _listener.set(listener)
+    waiting = on_cluster_wait.set(lambda note: listener(0, 0, note))
     try:
-        with on_cluster_wait(lambda note: listener(0, 0, note)):
-            yield
+        yield
     finally:
         _listener.reset(token)
+        on_cluster_wait.reset(waiting)
 
 
 Outcome = Literal["computed", "cached", "failed"]
 
 
-class Display(Protocol):
-    """What a run shows itself on; the terminal's is in flows."""
-
-    def started(self, stage: str, why: str) -> None:
-        """The stage computes, because `why`."""
-
-    def progress(self, stage: str, done: float, total: float, note: str) -> None: ...
-
-    def finished(
-        self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
-    ) -> None: ...
-
-
 class Plain:
-    """Log lines (the page of a run in Prefect), and all of it on `shown` if there is one."""
+    """A run as log lines (in Prefect, on the page of the run); the terminal's, in flows, adds to
+    them."""
 
-    def __init__(
-        self,
-        logger: logging.Logger | logging.LoggerAdapter | None = None,
-        shown: Display | None = None,
-    ) -> None:
-        self._logger, self._shown = logger or logging.getLogger("klear"), shown
+    def __init__(self) -> None:
+        self.logger: logging.Logger | logging.LoggerAdapter = logging.getLogger("klear")
         self._due: dict[str, float] = {}
 
     def started(self, stage: str, why: str) -> None:
-        self._logger.info("%s: computing (%s)", stage, why)
+        """The stage computes, because `why`."""
+        self.logger.info("%s: computing (%s)", stage, why)
         self._due[stage] = time.monotonic() + SECONDS_BETWEEN_LINES
-        if self._shown:
-            self._shown.started(stage, why)
 
     def progress(self, stage: str, done: float, total: float, note: str) -> None:
         now = time.monotonic()
         if now >= self._due.get(stage, float("inf")):
             self._due[stage] = now + SECONDS_BETWEEN_LINES
-            self._logger.info("%s: %s", stage, f"{done:g} of {total:g} {note}" if total else note)
-        if self._shown:
-            self._shown.progress(stage, done, total, note)
+            self.logger.info("%s: %s", stage, f"{done:g} of {total:g} {note}" if total else note)
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
     ) -> None:
         figures = ", ".join(f"{n}={v:g}" for n, v in list(metrics.items())[:6])
         took = f"(computed in {seconds:.1f} s)" if outcome == "cached" else f"in {seconds:.1f} s"
-        self._logger.info("%s: %s %s  %s", stage, outcome, took, figures)
-        if self._shown:
-            self._shown.finished(stage, outcome, seconds, metrics)
+        self.logger.info("%s: %s %s  %s", stage, outcome, took, figures)
 
 
-chosen_display: ContextVar[Display | None] = ContextVar("klear_display", default=None)
-
-
-@contextmanager
-def showing(display: Display) -> Iterator[None]:
-    """Runs started inside the block show themselves on `display`."""
-    token = chosen_display.set(display)
-    try:
-        yield
-    finally:
-        chosen_display.reset(token)
+chosen_display: ContextVar[Plain | None] = ContextVar("klear_display", default=None)
+"""What runs that are started in this context show themselves on."""

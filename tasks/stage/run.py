@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +23,7 @@ from configs.files import replace_text
 from configs.machine import load_machine
 from configs.settings.base import flat
 from tasks.report.run_story import Expected, RunStory, StageOutcome
-from tasks.stage.child import sharing_gpus
-from tasks.stage.progress import Display, Plain, chosen_display
+from tasks.stage.progress import Plain, chosen_display
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
 from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow
@@ -54,7 +54,7 @@ class Run:
     seed: int = 0
     run_id: str = field(default_factory=lambda: f"plain-{uuid.uuid4().hex}")
     tracker: Tracker = field(default_factory=Tracker)
-    display: Display = field(default_factory=Plain)
+    display: Plain = field(default_factory=Plain)
     force: frozenset[str] = frozenset()
     orchestrated: bool = False
     """Stages become Prefect task runs; off, they are plain calls."""
@@ -166,16 +166,18 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
     flow_run = str(this_flow_run.id)
     tracker = Tracker(machine.mlflow_uri, f"klear-{spec.profile}")
     state = RunState(store, spec.config)
-    _crash_orphans(tracker, state, flow_run)
+    display = chosen_display.get() or Plain()
+    display.logger = get_run_logger()
+    _crash_orphans(tracker, store, state, flow_run)
     if not spec.parent:  # cells share the flow run of their ablation, whose stages are under way
         crash_task_runs(flow_run)
-    with store.lock(f"run-{spec.config}", wait=False) as mine:
+    with store.lock(state.lock, wait=False) as mine:
         run = Run(
             store=store,
             seed=spec.seed,
             run_id=_begin_in_mlflow(spec, tracker, flow_run, state if mine else None),
             tracker=tracker,
-            display=Plain(get_run_logger(), chosen_display.get()),
+            display=display,
             force=spec.force,
             verify=spec.verify,
             stall_minutes=spec.stall_minutes,
@@ -183,11 +185,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
         )
         is_watched = deployment.id or spec.parent  # by a worker, or the outer run
         try:
-            with (
-                active(run),
-                sharing_gpus(machine.home / "gpu", machine.gpu_slots),
-                nullcontext() if is_watched else cancellable(flow_run),
-            ):
+            with active(run), nullcontext() if is_watched else cancellable(flow_run):
                 yield run
         except BaseException as error:
             failed = isinstance(error, Exception)
@@ -243,57 +241,38 @@ def link_to_prefect() -> str:
     return f"[This run in Prefect]({this_flow_run.ui_url})\n\n" if this_flow_run.ui_url else ""
 
 
-@dataclass(frozen=True)
 class RunState:
     """Which run is unfinished for one configuration, so that the same command continues it.
 
-    The file `<store>/.runs/<config>.json` exists from start to success; its flock is held while
-    the run lives, so a free lock beside it means that the run died.
+    The file `<store>/.runs/<config>.json` exists from start to success; the lock `run-<config>` is
+    held while the run lives, so a free one beside the file means that the run died.
     """
 
-    store: Store
-    config: str
-
-    @property
-    def path(self) -> Path:
-        return self.store.root / ".runs" / f"{self.config}.json"
+    def __init__(self, store: Store, config: str) -> None:
+        self.path, self.lock = store.root / ".runs" / f"{config}.json", f"run-{config}"
 
     def read(self) -> dict[str, str]:
-        try:
-            return json.loads(self.path.read_text())
-        except (FileNotFoundError, ValueError):
-            return {}
+        return json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def write(self, **entries: str) -> None:
         replace_text(self.path, json.dumps({**self.read(), **entries}))
 
-    def is_dead(self) -> bool:
-        """Whether its run is gone; false again as soon as the same command continues it."""
-        with self.store.lock(f"run-{self.config}", wait=False) as free:
-            return free
 
-
-def _crash_orphans(tracker: Tracker, mine: RunState, flow_run: str) -> None:
+def _crash_orphans(tracker: Tracker, store: Store, mine: RunState, flow_run: str) -> None:
     """Mark runs whose process is gone as crashed in Prefect and MLflow; those that were not marked
-    yet. Their locks are not held meanwhile: whoever continues one would take it for alive."""
+    yet. The same command still continues each."""
     for path in sorted(mine.path.parent.glob("*.json")):
-        state = RunState(mine.store, path.stem)
-        left = state.read()
-        if not left.get("flow_run") or not state.is_dead():
-            continue
-        if left["flow_run"] != flow_run:
-            mark_crashed(left["flow_run"])
-
-        def kill(server: Mlflow, state: RunState = state, run: str = left["mlflow_run"]) -> None:
-            if state.is_dead():
-                server.mark_crashed(run)
-
-        with state.store.lock(f"run-{state.config}", wait=False) as free:
-            still = free and state.read().get("flow_run") == left["flow_run"]
-            if still:
-                state.write(flow_run="")
-        if still and state != mine:  # the lock is free again: `kill` looks at it too
-            tracker.put("the end of an orphaned run", kill)
+        state = RunState(store, path.stem)
+        with store.lock(state.lock, wait=False) as free:
+            left = state.read() if free else {}
+            if not (dead := left.get("flow_run")):
+                continue
+            if dead != flow_run:
+                mark_crashed(dead)
+            state.write(flow_run="")
+        if path != mine.path:
+            send = partial(Mlflow.mark_crashed, run_id=left["mlflow_run"])
+            tracker.put("the end of an orphaned run", send)
 
 
 def git_commit() -> str:

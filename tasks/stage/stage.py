@@ -26,6 +26,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import task_run
 from prefect.states import Completed, Failed
 
+from configs.files import replace_text
 from configs.settings.base import Settings, flat, key_of
 from configs.settings.judging import JudgeSettings
 from eval.judge.grades import GRADED
@@ -39,19 +40,14 @@ from tasks.tracking.log_result import log_result
 from tasks.tracking.prefect_states import ApprovalRequired, is_deployment_run, waiting_state
 from tasks.tracking.run_tracker import StageLog
 
-JUDGED = ("rollouts.parquet", "results.json")
+JUDGED = {"rollouts.parquet", "results.json"}
 """Files that make graded examples worth their seconds."""
 Metrics = Mapping[str, float]
 Body = Callable[..., Metrics]
 Reads = Callable[[Any], Iterable[Path]]
 
 
-def no_files(_: Any) -> Iterable[Path]:
-    """Most stages read nothing but their inputs."""
-    return ()
-
-
-def stage(version: int, reads: Reads = no_files) -> "Callable[[Body], Stage]":
+def stage(version: int, reads: Reads = lambda _: ()) -> "Callable[[Body], Stage]":
     """Make a stage of `fn(out, *inputs, settings=…[, seed=…]) -> Metrics`.
 
     Bump `version` when the meaning of the result changes: older results are then left alone.
@@ -72,7 +68,7 @@ class Stage:
     name: str
     version: int
     body: Body
-    reads: Reads = no_files
+    reads: Reads = lambda _: ()
 
     def named(self, name: str) -> "Stage":
         """The same work under another name: its own place in the store, the UI and MLflow."""
@@ -249,28 +245,22 @@ class _Computation:
         )
 
     def _pages(self, manifest: Manifest, work: Path) -> list[str]:
-        """Write what only tells about a result: card and graded examples; nothing here can fail a
-        stage that is done."""
+        """Write what only tells about a result: its card and graded examples."""
         names = write_card(self.run.store, manifest, work)
-        try:
-            judge = getattr(self.settings, "judge", None)
-            if isinstance(judge, JudgeSettings) and any(n in manifest.files for n in JUDGED):
-                names += self._graded_examples(judge, work)
-        except Exception as error:
-            message = "%s: no graded examples: %s"
-            logging.getLogger("klear").warning(message, manifest.stage, error)
-        return names
-
-    def _graded_examples(self, judge: JudgeSettings, work: Path) -> list[str]:
+        judge = getattr(self.settings, "judge", None)
+        if not isinstance(judge, JudgeSettings) or not JUDGED & manifest.files.keys():
+            return names
         from tasks.report.grading import grade_some
 
         asked = [work / "problems.parquet", *(a.folder / "kept.parquet" for a in self.inputs)]
-        graded = grade_some(work, [p for p in asked if p.exists()], judge)
-        if graded:
-            (work / GRADED).parent.mkdir(exist_ok=True)
-            lines = "".join(g.model_dump_json() + "\n" for g in graded)
-            (work / GRADED).write_text(lines, encoding="utf-8")
-        return [GRADED] if graded else []
+        try:
+            graded = grade_some(work, [p for p in asked if p.exists()], judge)
+        except Exception as error:  # the stage itself is done
+            message = "%s: no graded examples: %s"
+            logging.getLogger("klear").warning(message, manifest.stage, error)
+            return names
+        replace_text(work / GRADED, "".join(g.model_dump_json() + "\n" for g in graded))
+        return [*names, GRADED]
 
     def _log(self, folder: Path, *, only_unfinished: bool = False) -> StageLog:
         params = {name: str(value) for name, value in flat(self.settings.model_dump()).items()}

@@ -3,10 +3,9 @@
     python -I tasks/stage/supervise.py PARENT_PID GRACE_SECONDS -- COMMAND ...
 
 TERM or INT to the supervisor, or the death of PARENT_PID (even by SIGKILL), sends TERM to the
-whole tree, and KILL after the grace; a second signal skips the grace. The tree is the command, its
-descendants, and what they left behind: the supervisor is their subreaper, so a grandchild that
-called setsid or lost its parent is still found. Exits with the command's code, 128 + n if signal n
-ended it.
+whole tree, and KILL after the grace. The tree is the command, its descendants, and what they left
+behind: the supervisor is their subreaper, so a grandchild that called setsid or lost its parent is
+still found. Exits with the command's code, 128 + n if signal n ended it.
 """
 
 import ctypes
@@ -17,14 +16,12 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import FrameType
 
 import psutil
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.1
-UNKILLABLE_S = 30.0  # a process stuck in the kernel must not keep us for ever
 
 
 def supervised(grace_s: float) -> list[str]:
@@ -46,27 +43,21 @@ def is_alive(process: psutil.Process) -> bool:
     return False
 
 
-def _end_tree(grace_s: float, asked: Sequence[int]) -> None:
-    """TERM to every descendant, KILL to those alive after `grace_s` (or once `asked` has two)."""
-    _end_all(signal.SIGTERM)
+def _end_tree(grace_s: float) -> None:
+    """TERM to every descendant, KILL to those alive after `grace_s`."""
     deadline = time.monotonic() + grace_s
-    while descendants(os.getpid()) and time.monotonic() < deadline and len(asked) < 2:
+    _end_all(signal.SIGTERM)
+    while descendants(os.getpid()):
         time.sleep(POLL_S)
         _reap()
-    deadline = time.monotonic() + UNKILLABLE_S
-    # Again and again: one may fork between the look and the KILL.
-    while _end_all(signal.SIGKILL) and time.monotonic() < deadline:
-        time.sleep(0.01)
-        _reap()
+        if time.monotonic() > deadline:  # again and again: one may fork between look and KILL
+            _end_all(signal.SIGKILL)
 
 
-def _end_all(sign: signal.Signals) -> bool:
-    """Whether there was anybody left to tell."""
-    found = descendants(os.getpid())
-    for process in found:
+def _end_all(sign: signal.Signals) -> None:
+    for process in descendants(os.getpid()):
         with suppress(psutil.Error):
             process.send_signal(sign)
-    return bool(found)
 
 
 def _reap(command: int = 0) -> int | None:
@@ -79,35 +70,25 @@ def _reap(command: int = 0) -> int | None:
     return code
 
 
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl({option})")
-
-
 def _die_with_supervisor() -> None:
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def main(argv: Sequence[str]) -> int:
     parent, grace_s, command = int(argv[0]), float(argv[1]), list(argv[3:])
     asked: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
-
     for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(sign, note)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.signal(sign, lambda number, _: asked.append(number))
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_supervisor)
     code: int | None = None
     while code is None and not asked and os.getppid() == parent:
         time.sleep(POLL_S)
         code = _reap(child.pid)
     if code is None:
-        _end_tree(grace_s, asked)
+        _end_tree(grace_s)
         return 128 + (asked[0] if asked else signal.SIGTERM)
-    _end_tree(0.0, asked)  # what the command left behind
+    _end_tree(0.0)  # what the command left behind
     return 128 - code if code < 0 else code
 
 

@@ -6,7 +6,6 @@ same time, should whatever clears up hang as well.
 
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,53 +14,11 @@ from types import FrameType
 
 TAIL_LINES = 20
 FRAMES = 6
-POLL_S = 1.0
 Beat = Callable[[str], None]
 
 
 class Stalled(RuntimeError):
     """A stage made no progress for too long; the message ends with its log or where it waited."""
-
-
-class _Interrupted(KeyboardInterrupt):
-    """What the signal raises: no `except Exception` between the work and `watched` takes it for a
-    failure of its own. A KeyboardInterrupt, because Ray drops every other kind."""
-
-
-@contextmanager
-def interrupting(
-    sign: signal.Signals,
-    handler: Callable[[int, FrameType | None], None],
-    is_time: Callable[[], bool],
-    pause_s: float,
-) -> Iterator[None]:
-    """In this block of the main thread another one asks `is_time` every `pause_s`, and sends it the
-    signal if so. None is handled after the block."""
-    over, lock = threading.Event(), threading.Lock()
-    main = threading.main_thread().ident or 0
-
-    def watch() -> None:
-        while not over.wait(pause_s):
-            if is_time():
-                with lock:
-                    if not over.is_set():
-                        signal.pthread_kill(main, sign)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if not over.is_set():
-            handler(number, frame)
-
-    before = signal.signal(sign, handle)
-    threading.Thread(target=watch, name=f"watch-{sign.name}", daemon=True).start()
-    try:
-        try:
-            yield
-        finally:
-            over.set()  # inside the outer try: the signal may come right here
-    finally:
-        with lock:  # no signal is sent after this
-            over.set()
-        signal.signal(sign, before)
 
 
 @contextmanager
@@ -73,24 +30,12 @@ def watched(stage: str, minutes: float | None, log: Path | None = None) -> Itera
     if minutes is None or threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
-    patience_s = minutes * 60
-    pause_s = min(POLL_S, patience_s / 4)
     last = why = ""  # `why`: the block was interrupted, unless it went on
-    silent_s, looked = 0.0, time.monotonic()
 
     def beat(note: str) -> None:
-        nonlocal last, why, silent_s
-        last, why, silent_s = note, "", 0.0
-
-    def is_silent() -> bool:
-        """Whether it has been too long, not counting what the whole machine stood still."""
-        nonlocal silent_s, looked
-        now = time.monotonic()
-        silent_s += min(now - looked, 2 * pause_s)
-        looked = now
-        too_long = silent_s > patience_s
-        silent_s = 0.0 if too_long else silent_s
-        return too_long
+        nonlocal last, why
+        last, why = note, ""
+        signal.setitimer(signal.ITIMER_REAL, minutes * 60, minutes * 60)
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal why
@@ -98,18 +43,20 @@ def watched(stage: str, minutes: float | None, log: Path | None = None) -> Itera
             f"{stage} made no progress for {minutes:g} minutes (last: {last or 'nothing'}), "
             f"so it was ended. A slow stage needs a larger stall_minutes{_evidence(log, frame)}"
         )
-        raise _Interrupted(why)
+        # No `except Exception` takes it for a failure of its own, and Ray passes on no other kind.
+        raise KeyboardInterrupt(why)
 
+    signal.signal(signal.SIGALRM, interrupt)
     try:
-        with interrupting(signal.SIGUSR2, interrupt, is_silent, pause_s):
-            yield beat
-    except _Interrupted as error:  # also where the block, on its way out, told of its progress
-        raise Stalled(str(error)) from error
-    except (Exception, KeyboardInterrupt) as error:
-        # Ray raises a KeyboardInterrupt of its own for ours; a Cancel is of another class.
+        beat("")
+        yield beat
+    except (Exception, KeyboardInterrupt) as error:  # also what cleaning up raised
         if why and (isinstance(error, Exception) or type(error) is KeyboardInterrupt):
-            raise Stalled(why) from error
+            raise Stalled(why) from error  # and a Cancel, which is of another class, is none
         raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, lambda *_: None)  # a late one ends nothing
 
 
 def _evidence(log: Path | None, frame: FrameType | None) -> str:

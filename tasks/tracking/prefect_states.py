@@ -24,8 +24,6 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import deployment, task_run
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused
 
-from tasks.stage.watchdog import interrupting
-
 SECONDS_BETWEEN_LOOKS = 2.0
 PATIENCE_AT_THE_END_S = 240.0
 WAITING = "WaitingForApproval"
@@ -48,22 +46,25 @@ def cancellable(flow_run: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = False
+    over, main = threading.Event(), threading.main_thread().ident or 0
 
-    def is_asked() -> bool:
-        """Once: whatever clears up afterwards is not interrupted."""
-        nonlocal asked
-        if asked:
-            return False
-        asked = is_cancelling(flow_run)
-        return asked
+    def watch() -> None:
+        while not over.wait(SECONDS_BETWEEN_LOOKS):
+            if is_cancelling(flow_run):
+                # Once: whatever clears up afterwards is not interrupted. And not SIGINT: a shell
+                # that starts a command in the background makes it ignore that one.
+                return signal.pthread_kill(main, signal.SIGUSR1)
 
     def interrupt(_: int, __: FrameType | None) -> None:
-        raise CancelledInUI(flow_run)
+        if not over.is_set():
+            raise CancelledInUI(flow_run)
 
-    # Not SIGINT: a shell that starts a command in the background makes it ignore that one.
-    with interrupting(signal.SIGUSR1, interrupt, is_asked, SECONDS_BETWEEN_LOOKS):
+    signal.signal(signal.SIGUSR1, interrupt)  # for good: one may be on its way at the end
+    threading.Thread(target=watch, name="watch-cancel", daemon=True).start()
+    try:
         yield
+    finally:
+        over.set()
 
 
 def is_cancelling(flow_run: str) -> bool:

@@ -1,7 +1,6 @@
 """Training whose rollouts depend on no generator: so one process and two can be compared.
 
-`python fixed_answers.py NODE-ARGUMENTS` is `training.launch.node` whose processes are those of
-`python -m fixed_answers JOB.json`: `training.launch.child`, with answers that follow from the
+`python -m fixed_answers JOB.json` is `training.launch.child`, with answers that follow from the
 prompt and the place in its group, and a judge that pays for an even length.
 """
 
@@ -60,19 +59,5 @@ def train(arguments: list[str]) -> int:
         return child.main(arguments)
 
 
-def launch(arguments: list[str]) -> int:
-    """`training.launch.node` with processes of this module."""
-    from training.launch import node
-
-    original, ours = node.launch, {"training.launch.child": "fixed_answers"}
-
-    def other(given: list[str], sharding: str) -> int:
-        return original([ours.get(word, word) for word in given], sharding)
-
-    with mock.patch.object(node, "launch", other):
-        return node.main(arguments)
-
-
 if __name__ == "__main__":
-    alone = len(sys.argv) == 2
-    sys.exit((train if alone else launch)(sys.argv[1:]))
+    sys.exit(train(sys.argv[1:]))

@@ -52,6 +52,10 @@ def others(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]
     end(actors)
 
 
+def where() -> str:
+    return ray.get_runtime_context().get_node_id()
+
+
 def end(actors: list[Any]) -> None:
     api: Any = ray
     while actors:
@@ -107,14 +111,10 @@ def test_an_answer_that_waits_for_a_cpu_says_so_and_one_that_takes_long_does_not
 @pytest.mark.usefixtures("others")
 def test_training_begins_while_a_judge_holds_every_cpu() -> None:
     api: Any = ray
-    group, nodes = ray_launch._asked(api, Launch(nodes=2))
-    try:
-        assert api.get([node.end.remote() for node in nodes], timeout=HELD_S) == [None, None]
-        where = api.util.placement_group_table(group)["bundles_to_node_id"]
-        assert len(set(where.values())) == 2
-    finally:
-        ray_launch._end(api, nodes)
-        api.util.remove_placement_group(group)
+    places = ray_launch.places_of(api, Launch(nodes=2))
+    nodes = [api.remote(where).options(**place).remote() for place in places]
+    assert len(set(api.get(nodes, timeout=HELD_S))) == 2
+    api.util.remove_placement_group(places[0]["scheduling_strategy"].placement_group)
 
 
 @pytest.mark.usefixtures("others")

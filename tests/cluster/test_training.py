@@ -124,15 +124,15 @@ def test_a_node_that_dies_costs_a_restart_and_changes_no_loss(cluster, tmp_path,
     for name, weight in load_file(tmp_path / "two" / "checkpoint" / "model.safetensors").items():
         torch.testing.assert_close(weight, alone[name], rtol=1e-2, atol=1e-3)
     logs = {path.name for path in (tmp_path / "two" / "logs").iterdir()}
-    assert {"child.log", "node-0.log", "node-1.log", "rank-1.log", launch.RESTARTS} <= logs
+    assert {"child.log", "node-0.log", "node-1.log", "rank-1.log"} <= logs
 
 
 def test_a_node_that_does_not_see_the_folder_is_refused_by_name(cluster, place, train):
     cluster.kill(cluster.second())
     blind = cluster.start(blind=True)
     try:
-        with pytest.raises(ChildFailed, match=r"127\.0\.0\.1 does not see .* a file system that"):
+        with pytest.raises(ChildFailed, match=r"does not see .* a file system that"):
             train("sft", place / "out", TWO_NODES)
     finally:
         cluster.kill(blind)
-    assert not (place / "out" / "logs" / launch.RESTARTS).exists()
+    assert not (place / "out" / "logs" / "node-0.log").exists()

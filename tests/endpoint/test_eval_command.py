@@ -150,9 +150,6 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
     assert [(r["name"], r["problems"], r["avg"], r["shared"]) for r in results(tmp_path / "o")] == [
         ("lcb_v5", 2, 0.5, {"lcb_v6": 1}), ("lcb_v6", 1, 1.0, {"lcb_v5": 1})
     ]  # fmt: skip
-    page = (tmp_path / "o" / "leaderboard.html").read_text()
-    assert page.index("teacher-r1") < page.index("Klear-Reasoner-8B")
-    assert "1 of its problems are also in lcb_v6" in page
     assert "1 of its problems are also in lcb_v6" in out
     assert endpoint.attempts.total() == 2  # the shared problem is asked once
 

@@ -1,6 +1,7 @@
 """Which command starts a stage's processes, and when a launch that failed is started again."""
 
-import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from configs.settings.training import with_launch
 from tasks.models import launch
 from tasks.stage.child import ChildFailed
 from training.launch.jobs import BaseJob
-from training.launch.node import EXIT_WORKER_LOST
 from training.layout import CHECKPOINTS, STABLE
 
 JOB = Path("/a/folder/job.json")
@@ -51,18 +51,29 @@ def test_the_machines_decide_how_processes_are_started(monkeypatch):
     assert launch.launcher_of(over) == "ray"
 
 
-def test_every_launcher_starts_the_same_command():
-    node = [sys.executable, "-P", "-m", "training.launch.node", str(JOB)]
-    for launcher in ("local", "slurm"):
-        command = launch.command_of(JOB, SEVERAL, launcher)
-        at = command.index(sys.executable)
-        before = ["srun", "--nodes=2", *command[2:at]] if launcher == "slurm" else []
-        assert command[:at] == before
-        assert command[at : at + 5] == node
-        assert (said(command, "--nodes"), said(command, "--processes")) == ("2", "4")
-        assert said(command, "--sharding") == "full"
-        assert ("--rank" not in command) == (launcher == "slurm")  # there the node says it itself
+def test_a_launcher_starts_accelerate_with_the_machines_and_processes():
+    command = launch.command_of(JOB, SEVERAL, "local")
+    assert command[:4] == [sys.executable, "-P", "-m", "accelerate.commands.launch"]
+    assert (said(command, "--num_machines"), said(command, "--num_processes")) == ("2", "8")
+    assert Path(said(command, "--config_file")).name == "fsdp2.yaml"
+    assert command[-3:] == ["--module", "training.launch.child", str(JOB)]
     assert launch.command_of(JOB, Launch(), "alone") == launch.alone(JOB)
+
+
+def test_a_slurm_node_says_itself_which_one_it_is(tmp_path):
+    command = launch.command_of(JOB, SEVERAL, "slurm")
+    assert command[:4] == ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
+    for name, does in (("scontrol", "printf '%s\\n' gpu7 gpu8"), ("python", 'printf "%s\\n" "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    at = command.index("bash")
+    node = [w if w != sys.executable else str(tmp_path / "python") for w in command[at:]]
+    slurm = {"SLURM_NODEID": "1", "SLURM_STEP_NODELIST": "gpu[7-8]"}
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **slurm}
+    words = subprocess.run(node, env=env, capture_output=True, text=True, check=True).stdout.split()
+    assert words[:3] == ["-P", "-m", "accelerate.commands.launch"]
+    assert (said(words, "--machine_rank"), said(words, "--main_process_ip")) == ("1", "gpu7")
+    assert words[7:] == command[command.index("--config_file") :]
 
 
 PRETEND = """
@@ -72,9 +83,7 @@ out, ends, marks = Path(sys.argv[1]), sys.argv[2].split(","), Path(sys.argv[1]) 
 attempt = len(marks.read_text()) if marks.exists() else 0
 marks.write_text("x" * (attempt + 1))
 code, step = ends[attempt].split(":")
-if step == "taken":
-    print("EADDRINUSE")
-elif step:
+if step:
     checkpoint = out / ".resume" / "CHECKPOINTS" / f"checkpoint-{step}"
     checkpoint.mkdir(parents=True, exist_ok=True)
     (checkpoint / "STABLE").touch()
@@ -84,7 +93,7 @@ sys.exit(int(code))
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """`run("75:2,0:4")`: each attempt's exit code and the checkpoint that it reaches."""
+    """`run("1:2,0:4")`: each attempt's exit code and the checkpoint that it reaches."""
     base = load_profile("tiny", []).base
 
     def launched(ends: str, launch_settings: Launch = SEVERAL) -> int:
@@ -97,43 +106,29 @@ def run(tmp_path, monkeypatch):
     return launched
 
 
-def attempts(out: Path) -> int:
-    return len((out / "attempts").read_text())
+def test_a_lost_node_costs_a_restart_from_the_last_checkpoint_which_is_counted(run, caplog):
+    assert run("1:4,137:8,0:12") == 2
+    starts = [m for m in caplog.messages if "starts again" in m]
+    assert [m.partition(":")[0] for m in starts] == [
+        f"training starts again from step {step}" for step in (4, 8)
+    ]
+    assert "exit code 1" in starts[0]
+    assert "exit code 137" in starts[1]
 
 
-def test_a_lost_node_costs_a_restart_from_the_last_checkpoint_which_is_counted(run):
-    assert run(f"{EXIT_WORKER_LOST}:4,137:8,0:12") == 2
-    lines = [json.loads(x) for x in (run.out / "logs" / launch.RESTARTS).read_text().splitlines()]
-    assert [line["step"] for line in lines] == [4, 8]
-    assert f"exit code {EXIT_WORKER_LOST}" in lines[0]["why"]
-    assert "signal 9" in lines[1]["why"]
-
-
-def test_a_port_that_was_taken_meanwhile_costs_no_restart_five_times_in_a_row(run):
-    taken = f"{EXIT_WORKER_LOST}:taken,"
-    none = SEVERAL.model_copy(update={"restarts": 0})
-    assert run(taken * 4 + "0:4", none) == 0
-    (run.out / "attempts").unlink()
-    with pytest.raises(ChildFailed, match="EADDRINUSE"):
-        run(taken * 5, none)
-    assert attempts(run.out) == 5
-
-
-LOST = f"{EXIT_WORKER_LOST}:"
 FEW = SEVERAL.model_copy(update={"restarts": 2})
 
 
 @pytest.mark.parametrize(
     ("ends", "settings", "says", "tried"),
     [
-        ("1:", SEVERAL, "^the child failed with exit code 1", 1),  # by itself
-        ("1:4,1:", SEVERAL, "^the child failed with exit code 1", 2),  # after a new checkpoint
-        (f"{LOST},{LOST}", SEVERAL, "the last restart reached no new checkpoint", 2),
-        (f"{LOST}2,{LOST}4,{LOST}6,0:8", FEW, r"2 times already \(topology.restarts\)", 3),
-        ("137:2,0:4", Launch(), "signal 9", 1),  # one process, killed
+        ("2:", SEVERAL, "^the child failed with exit code 2", 1),  # refused
+        ("1:,1:", SEVERAL, "the last restart reached no new checkpoint; .* exit code 1", 2),
+        ("1:2,1:4,1:6,0:8", FEW, r"2 times already \(topology.restarts\)", 3),
+        ("137:2,0:4", Launch(), "exit code 137", 1),  # one process, killed
     ],
 )
 def test_what_cannot_go_further_is_tried_no_more(run, ends, settings, says, tried):
     with pytest.raises(ChildFailed, match=says):
         run(ends, settings)
-    assert attempts(run.out) == tried
+    assert len((run.out / "attempts").read_text()) == tried

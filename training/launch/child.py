@@ -1,21 +1,17 @@
 """`python -m training.launch.child JOB.json`: one training or generation job, in its own process.
 
 It writes the files of `training.layout` as it goes, and its result (name → number) at the end.
-Exit code 0: done; 1: failed, with the traceback on stderr; 2: no or a wrong job file. Running the
-same job again resumes it.
+Running the same job again resumes it.
 """
 
 import json
 import os
 import sys
-import traceback
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from configs.files import replace_text
 from training.launch.jobs import BaseJob, GenerateJob, Job, SFTJob, read_job
-from training.launch.node import join_run, processes_here, rank
+from training.launch.node import join_run, processes_here, rank, world_size
 from training.layout import RESULT
 
 QUIET = {
@@ -28,25 +24,16 @@ QUIET = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job of one file; returns the exit code."""
-    try:
-        (file,) = arguments
-        job = read_job(Path(file))
-    except (OSError, ValueError, ValidationError) as error:
-        print(f"usage: python -m training.launch.child JOB.json ({error})", file=sys.stderr)
-        return 2
+    """Run the job of one file."""
+    job, work = read_job(Path(arguments[0])), run
     os.environ.update(QUIET | os.environ)
     join_run(job.out)
     job.out.mkdir(parents=True, exist_ok=True)
-    try:
-        result = run(job)
-    except Exception as error:
-        traceback.print_exc()
-        if "TORCHELASTIC_ERROR_FILE" in os.environ:  # the launcher prints it too
-            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+    if world_size() > 1:
+        from torch.distributed.elastic.multiprocessing.errors import record
 
-            get_error_handler().record_exception(error)
-        return 1
+        work = record(run)  # so that the launcher prints the error too
+    result = work(job)
     if not rank():
         replace_text(job.out / RESULT, json.dumps(result))
     return 0

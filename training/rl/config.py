@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils.other import get_free_port
 from trl.trainer.grpo_config import GRPOConfig
 
 from configs.settings.training import RLSettings
 from training.callbacks import in_trls_words
-from training.launch.node import free_port, rank
+from training.launch.node import rank
 from training.losses import MAX_LOG_RATIO, POLICY_LOSSES, Clip
 
 ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -156,5 +157,7 @@ def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any
         arguments["vllm_enable_sleep_mode"] = torch.cuda.is_available()  # it frees GPU memory
     elif not rank():
         arguments["vllm_server_base_url"] = s.runtime.vllm_server_url
-        arguments["vllm_group_port"] = free_port()  # two stages on one machine must not meet there
+        arguments["vllm_group_port"] = (
+            get_free_port()
+        )  # two stages on one machine must not meet there
     return arguments

@@ -41,7 +41,8 @@ def run_rl(job: RLJob) -> dict[str, float]:
     )
     check_room(positions_of(model.config), longest, s.max_tokens)
     start, progress, journal = layout.latest(folder), layout.ProgressFile(job.out), None
-    with on_cluster_wait(progress.note), Judge(share_of_judge(s.judge)) as judge:
+    on_cluster_wait.set(lambda note: progress.report(0, 0, note))
+    with Judge(share_of_judge(s.judge)) as judge:
         reward = JudgeReward(judge, problems)
         trainer = build_trainer(job, model, tokenizer, problems, reward, folder)
         checkpoints.check_layout(trainer, start)
