@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
+import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 from processes import free_ports
@@ -137,7 +138,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
     with suppress(FileExistsError):  # a later server of one process knows the buckets of the first
-        ObjectStore("s3://there")._fs.mkdir("there")
+        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("there")
     yield
     server.stop()
 

@@ -1,11 +1,9 @@
 """A store on a server: what one machine publishes, the other finds, whole or not at all."""
 
-import json
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from unittest.mock import Mock
 
 import fsspec.config
 import gcp_storage_emulator.server
@@ -180,20 +178,3 @@ def test_a_server_that_is_away_ends_the_stage_with_what_to_do(tmp_path, monkeypa
 def test_an_address_that_nothing_here_can_read_is_refused(wrong, tmp_path):
     with pytest.raises(ConfigError, match=r"KLEAR_STORE="):
         SharedStore(tmp_path, wrong)
-
-
-def test_a_manifest_that_is_signed_later_is_shared_without_its_files_again(
-    s3, tmp_path, monkeypatch
-):
-    store = SharedStore(tmp_path / "a", s3)
-    found = made(store)
-    path = found.folder / MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"mlflow_run": "later"}))
-    put = Mock()
-    monkeypatch.setattr(store.objects._fs, "put", put)
-
-    store.share(found)
-
-    put.assert_not_called()
-    assert SharedStore(tmp_path / "b", s3).manifest(found).mlflow_run == "later"
-    assert fetched(SharedStore(tmp_path / "c", s3)) == "rows"
