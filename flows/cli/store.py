@@ -14,26 +14,8 @@ from configs.settings.pipeline import STAGES
 from flows.servers.prefect_api import ServersError, answers, post
 from flows.servers.servers import alive, health_urls
 from tasks.report.run_story import duration, size
-from tasks.store.care import (
-    SHARED,
-    Result,
-    damaged,
-    is_busy,
-    published,
-    remove,
-    results,
-    unreadable,
-    waste,
-)
-from tasks.store.lineage import (
-    AVERAGE,
-    Named,
-    ancestors,
-    descendants,
-    find_named,
-    scores_of,
-    statement_of,
-)
+from tasks.store.care import SHARED, Result, damaged, remove, results, waste
+from tasks.store.lineage import AVERAGE, ancestors, descendants, find_named, scores_of
 from tasks.store.shared import SharedStore, open_store
 from tasks.store.store import Manifest, Store
 
@@ -50,9 +32,8 @@ def status() -> None:
     """Servers, latest runs and finished stages."""
     machine = load_machine()
     print(f"home     {machine.home}")
-    here = Store(machine.store)
-    for line in (*server_lines(machine), "", *run_lines(machine), "", *store_lines(here)):
-        print(line)
+    stored = store_lines(Store(machine.store))
+    print("\n".join((*server_lines(machine), "", *run_lines(machine), "", *stored)))
 
 
 def server_lines(machine: Machine) -> Iterator[str]:
@@ -80,7 +61,7 @@ def run_lines(machine: Machine) -> Iterator[str]:
 
 def store_lines(here: Store) -> Iterator[str]:
     """Results and bytes of every stage on this machine, in the order of a run, and of all."""
-    found = published(here)
+    found = results(here)
     stages: dict[str, list[Result]] = {name: [] for name in STAGES}
     for result in found:
         stages.setdefault(result.manifest.stage, []).append(result)
@@ -94,8 +75,7 @@ def store_lines(here: Store) -> Iterator[str]:
 @store.command
 def du() -> None:
     """Results and bytes of every stage."""
-    for line in store_lines(open_store(load_machine())):
-        print(line)
+    print("\n".join(store_lines(Store(load_machine().store))))
 
 
 @store.command
@@ -138,15 +118,11 @@ def gc(
         days: Keep what is younger.
         yes: Remove, instead of listing only.
     """
-    here = open_store(load_machine())
-    if is_busy(here):
-        print("a run is under way: results are kept, for it may be reading them")
-    elif lost := unreadable(here):
-        print(
-            f"{', '.join(lost[:3])} cannot be read: results are kept, for nobody knows what they "
-            f"were made from; run again what made it, or remove its folder in {here.root}"
-        )
-    found, freed = waste(here, days), 0
+    here = Store(load_machine().store)
+    found, why = waste(here, days)
+    if why:
+        print(why)
+    freed = 0
     for rubbish in found:
         gone = yes and remove(here, rubbish)
         freed += rubbish.bytes if gone or not yes else 0
@@ -160,25 +136,25 @@ def lineage(name: str, /) -> int:
     """The chain behind a score, a checkpoint or any result, oldest first, then what came of it.
 
     Args:
-        name: rl_code/aime24, sft, stage/key, a digest, a path, an MLflow run.
+        name: rl_code/aime24, sft, stage/key.
     """
     machine = load_machine()
     here = open_store(machine)
     everything = results(here)
     manifests = [r.manifest for r in everything]
-    meant = find_named(here, manifests, name)
-    if not meant:
-        forms = "rl_code/aime24, a stage, stage/key, digest, path or MLflow run"
+    meant = find_named(manifests, name)
+    if meant is None:
+        forms = "rl_code/aime24, a stage, or stage/key"
         print(f"the store has no result {name} ({forms}); `klear store ls` lists results")
         return 1
-    named = meant[-1].manifest
+    named, metric = meant
     for m in (*ancestors(here, named), named):
         created, commit = m.created[:16].replace("T", " "), m.git_commit or "no commit"
         seed = "" if m.seed is None else f"  seed {m.seed}"
         made_by = f"MLflow {m.mlflow_run}" if m.mlflow_run else "untracked"
         print(f"{_name(m):36} {created}  {commit}  digest {m.digest[:16]}  {made_by}{seed}")
     print()
-    for line in (*_scores(here, meant[-1]), *_places(machine, here, named)):
+    for line in (*_scores(here, named, metric), *_places(machine, here, named)):
         print(f"  {line}")
     if any(r.manifest == named and r.where == SHARED for r in everything):
         print("  place        in the shared store alone; a stage that reads it fetches it")
@@ -187,31 +163,26 @@ def lineage(name: str, /) -> int:
     return 0
 
 
-def _scores(here: Store, named: Named) -> Iterator[str]:
+def _scores(here: Store, manifest: Manifest, metric: str) -> Iterator[str]:
     """The score that was named, else all of an evaluation, each with its protocol."""
-    benchmark, _, metric = named.score.rpartition("/")
-    names = scores_of(named.manifest)
-    if names:
-        here.fetch(named.manifest)
-    for name in [benchmark] if benchmark else names:
-        result = statement_of(here, named.manifest, name)
-        if result is None or result["avg"] is None:
-            continue
-        said = result["statement"]
-        yield (
-            f"score        {name} avg@{result['k']} {100 * result['avg']:.1f} % "
-            f"[{100 * result['ci_low']:.1f}, {100 * result['ci_high']:.1f}], "
-            f"T {said['temperature']:g}, top_p {said['top_p']:g}, {said['max_tokens']} tokens, "
-            f"grader {said['grader_version']}, checkpoint {said['checkpoint']}"
-        )
-    if metric not in ("", AVERAGE):
-        yield f"{metric:12} {named.manifest.metrics[named.score]:g}"
+    benchmark, _, figure = metric.rpartition("/")
+    for name, result in scores_of(here, manifest).items():
+        if benchmark in ("", name) and result["avg"] is not None:
+            said = result["statement"]
+            yield (
+                f"score        {name} avg@{result['k']} {100 * result['avg']:.1f} % "
+                f"[{100 * result['ci_low']:.1f}, {100 * result['ci_high']:.1f}], "
+                f"T {said['temperature']:g}, top_p {said['top_p']:g}, {said['max_tokens']} tokens, "
+                f"grader {said['grader_version']}, checkpoint {said['checkpoint']}"
+            )
+    if figure not in ("", AVERAGE):
+        yield f"{figure:12} {manifest.metrics[metric]:g}"
 
 
 def _places(machine: Machine, here: Store, manifest: Manifest) -> Iterator[str]:
     """Where its files are, what it was made with, and its pages."""
     folder = here.folder(manifest.stage, manifest.key)
-    count = size(sum(f.bytes for f in manifest.files.values()))
+    count = size(Result(manifest).bytes)
     yield f"files        {folder} ({count}, computed in {duration(manifest.seconds)})"
     if manifest.mlflow_run:
         runs = f"{machine.mlflow_uri}/#/runs"
