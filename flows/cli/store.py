@@ -14,7 +14,7 @@ from configs.settings.pipeline import STAGES
 from flows.servers.prefect_api import ServersError, answers, post
 from flows.servers.servers import alive, health_urls
 from tasks.report.run_story import duration, size
-from tasks.store.care import SHARED, Result, damaged, remove, results, waste
+from tasks.store.care import damaged, remove, results, waste
 from tasks.store.lineage import AVERAGE, ancestors, descendants, find_named, scores_of
 from tasks.store.shared import SharedStore, open_store
 from tasks.store.store import Manifest, Store
@@ -62,9 +62,9 @@ def run_lines(machine: Machine) -> Iterator[str]:
 def store_lines(here: Store) -> Iterator[str]:
     """Results and bytes of every stage on this machine, in the order of a run, and of all."""
     found = results(here)
-    stages: dict[str, list[Result]] = {name: [] for name in STAGES}
+    stages: dict[str, list[Manifest]] = {name: [] for name in STAGES}
     for result in found:
-        stages.setdefault(result.manifest.stage, []).append(result)
+        stages.setdefault(result.stage, []).append(result)
     for stage, some in {**stages, "all": found}.items():
         if some:
             total, latest = size(sum(r.bytes for r in some)), when(some[-1].made)
@@ -84,9 +84,8 @@ def ls(stage: str = "", /) -> None:
     here = open_store(load_machine())
     found = results(here, stage)
     for r in found:
-        place = r.where * isinstance(here, SharedStore)
-        figures = f"{size(r.bytes):>9}  {duration(r.manifest.seconds):>12}"
-        print(f"{when(r.made)}  {_name(r.manifest):36} {figures}  {place}".rstrip())
+        figures = f"{size(r.bytes):>9}  {duration(r.seconds):>12}"
+        print(f"{when(r.made)}  {_name(r):36} {figures}")
     if not found:
         meant = nearest(stage, STAGES) if stage not in STAGES else ""
         print(f"no results{f' of {stage}' * bool(stage)} in {here.root}{meant}", file=sys.stderr)
@@ -141,8 +140,7 @@ def lineage(name: str, /) -> int:
     machine = load_machine()
     here = open_store(machine)
     everything = results(here)
-    manifests = [r.manifest for r in everything]
-    meant = find_named(manifests, name)
+    meant = find_named(everything, name)
     if meant is None:
         forms = "rl_code/aime24, a stage, or stage/key"
         print(f"the store has no result {name} ({forms}); `klear store ls` lists results")
@@ -156,9 +154,7 @@ def lineage(name: str, /) -> int:
     print()
     for line in (*_scores(here, named, metric), *_places(machine, here, named)):
         print(f"  {line}")
-    if any(r.manifest == named and r.where == SHARED for r in everything):
-        print("  place        in the shared store alone; a stage that reads it fetches it")
-    if later := descendants(manifests, named):
+    if later := descendants(everything, named):
         print("  made of it   " + ", ".join(map(_name, later)))
     return 0
 
@@ -181,9 +177,8 @@ def _scores(here: Store, manifest: Manifest, metric: str) -> Iterator[str]:
 
 def _places(machine: Machine, here: Store, manifest: Manifest) -> Iterator[str]:
     """Where its files are, what it was made with, and its pages."""
-    folder = here.folder(manifest.stage, manifest.key)
-    count = size(Result(manifest).bytes)
-    yield f"files        {folder} ({count}, computed in {duration(manifest.seconds)})"
+    folder, took = here.folder(manifest.stage, manifest.key), duration(manifest.seconds)
+    yield f"files        {folder} ({size(manifest.bytes)}, computed in {took})"
     if manifest.mlflow_run:
         runs = f"{machine.mlflow_uri}/#/runs"
         yield f"stage's run  {runs}/{manifest.mlflow_run}"

@@ -4,7 +4,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,25 +14,6 @@ SECONDS_A_DAY = 86_400.0
 ABLATE = "ablate_"  # begins the name of an ablation's last stage
 ABLATE_VERSION = 4  # of that stage, and so of its results.json
 KEPT = ("report/", ABLATE)
-HERE, SHARED, BOTH = "here", "shared", "here, shared"
-
-
-class Result(NamedTuple):
-    """One result; `bytes` counts its files, `where` is one of HERE, SHARED and BOTH."""
-
-    manifest: Manifest
-    where: str = HERE
-
-    @property
-    def bytes(self) -> int:
-        return sum(f.bytes for f in self.manifest.files.values())
-
-    @property
-    def made(self) -> float:
-        """When, in Unix seconds; 0 where the manifest does not say."""
-        with suppress(ValueError):
-            return datetime.fromisoformat(self.manifest.created).timestamp()
-        return 0.0
 
 
 class Waste(NamedTuple):
@@ -45,18 +25,15 @@ class Waste(NamedTuple):
     why: str
 
 
-def results(store: Store, stage: str = "") -> list[Result]:
+def results(store: Store, stage: str = "") -> list[Manifest]:
     """Every readable result that this machine can use, the oldest first; of `stage`, if named.
 
     Raises StoreUnreachable when the object store does not answer.
     """
     here = [m for m in _manifests(store).values() if m and stage in ("", m.stage)]
-    found = {(m.stage, m.key): Result(m) for m in here}
-    texts = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
-    for m in filter(None, map(parsed, texts)):
-        copy = found.get((m.stage, m.key))
-        found[m.stage, m.key] = copy._replace(where=BOTH) if copy else Result(m, SHARED)
-    return sorted(found.values(), key=lambda r: (r.made, r.manifest.stage, r.manifest.key))
+    far = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
+    found = {(m.stage, m.key): m for m in (*filter(None, map(parsed, far)), *here)}
+    return sorted(found.values(), key=lambda m: (m.made, m.stage, m.key))
 
 
 def damaged(store: Store) -> Iterator[tuple[str, str]]:
@@ -77,22 +54,22 @@ def waste(store: Store, days: float) -> tuple[list[Waste], str]:
     if _is_busy(store):
         return left, "a run is under way: results are kept, for it may be reading them"
     manifests = _manifests(store)
-    known = {name: Result(m) for name, m in manifests.items() if m}
+    known = {name: m for name, m in manifests.items() if m}
     if lost := [name for name in manifests if name not in known]:
         return left, (
             f"{', '.join(lost[:3])} cannot be read: results are kept, for nobody knows what they "
             f"were made from; run again what made it, or remove its folder in {store.root}"
         )
-    todo = [n for n, r in known.items() if n.startswith(KEPT) or r.made >= oldest_kept]
+    todo = [n for n, m in known.items() if n.startswith(KEPT) or m.made >= oldest_kept]
     needed: set[str] = set()
     while todo:
         name = todo.pop()
         if name in known and name not in needed:
             needed.add(name)
-            todo += [f"{i.stage}/{i.key}" for i in known[name].manifest.inputs]
+            todo += [f"{i.stage}/{i.key}" for i in known[name].inputs]
     unneeded = [
-        Waste(name, store.root / name, result.bytes, "no report needs it")
-        for name, result in known.items()
+        Waste(name, store.root / name, manifest.bytes, "no report needs it")
+        for name, manifest in known.items()
         if name not in needed
     ]
     return [*unneeded, *left], ""

@@ -14,7 +14,8 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -66,6 +67,18 @@ class Manifest(Record):
     versions: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
     created: str
+
+    @property
+    def bytes(self) -> int:
+        """Of all its files."""
+        return sum(f.bytes for f in self.files.values())
+
+    @property
+    def made(self) -> float:
+        """When, in Unix seconds; 0 where the manifest does not say."""
+        with suppress(ValueError):
+            return datetime.fromisoformat(self.created).timestamp()
+        return 0.0
 
     @field_validator("files")
     @classmethod

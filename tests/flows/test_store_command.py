@@ -87,7 +87,7 @@ def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, c
 
     assert main(["store", "gc", "--days", "0", "--yes"]) == 0
     assert "2 folders, 1.5 kB freed" in capsys.readouterr().out
-    assert [p.manifest.stage for p in results(store)] == ["collect", "dedup", "report"]
+    assert [p.stage for p in results(store)] == ["collect", "dedup", "report"]
     assert all(wrong == "" for _, wrong in damaged(store))
     assert names(store) == []
 
