@@ -20,7 +20,7 @@ from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, Store
 from tasks.tracking import run_tracker
-from tasks.tracking.mlflow_client import PARAMS_A_BATCH, Mlflow
+from tasks.tracking.mlflow_client import Mlflow
 from tasks.tracking.run_tracker import TABLES_TAG, StageLog, Tracker, is_unreachable
 from training.layout import METRICS, SHOWN
 
@@ -135,8 +135,8 @@ def test_a_retried_stage_continues_its_run_and_logs_the_parameters_that_are_miss
     tracker, client, tmp_path
 ):
     parent = tracker.start_pipeline("tiny", {})
-    wanted = {f"p{i}": str(i) for i in range(2 * PARAMS_A_BATCH + 1)}
-    some = dict(list(wanted.items())[:PARAMS_A_BATCH])
+    wanted = {f"p{i}": str(i) for i in range(201)}
+    some = dict(list(wanted.items())[:100])
     first = stage_log(tracker, parent, tmp_path, **some)  # killed after its first batch
     first.finish("FAILED")
     again = stage_log(tracker, parent, tmp_path, **wanted)
