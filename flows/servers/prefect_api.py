@@ -40,7 +40,7 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
 
 
 def refusal(machine: Machine, server: str) -> str:
-    """Why `prefect` or `mlflow` does not let us in, and what to do; nothing if it does."""
+    """Why `prefect` or `mlflow` does not let us in, and what to do; '' if it does."""
     url = {
         "prefect": f"{machine.prefect_api_url}/admin/version",
         "mlflow": f"{machine.mlflow_uri}/api/2.0/mlflow/experiments/search?max_results=1",
@@ -51,10 +51,10 @@ def refusal(machine: Machine, server: str) -> str:
         return f"{server} does not answer at {url} (KLEAR_{server.upper()}_URL): {error}"
     if status not in (401, 403):
         return ""  # it let us in, or let us in and stumbled
-    if not _login(machine):
-        return f"{server} asks for a password: set KLEAR_PASSWORD (and KLEAR_USER, if not klear)"
-    first = "; MLflow keeps the one it was first started with" if server == "mlflow" else ""
-    return f"{server} refuses {machine.user} with the password in KLEAR_PASSWORD{first}"
+    return (
+        f"{server} refuses {machine.user} and asks for a password: set KLEAR_PASSWORD (and "
+        "KLEAR_USER, if not klear); MLflow keeps the one it was first started with"
+    )
 
 
 def post(machine: Machine, path: str, body: object, tries: int = 5) -> Any:
@@ -92,12 +92,8 @@ def crash_orphans(machine: Machine) -> None:
 
     A run whose worker is gone would stay Running for ever, and hold the one slot of its profile.
     """
-    workers = post(machine, f"work_pools/{POOL}/workers/filter", {})
-    alone = not any(w["status"] == "ONLINE" and w["name"] != worker_name() for w in workers)
-    # None: a worker ended before it wrote its name, or another machine's is about to write it.
-    ours = (worker_name(), None) if alone else (worker_name(),)
     message = "its worker ended; a retry continues from here"
     crashed = {"type": "CRASHED", "name": "Crashed", "message": message}
     for run in post(machine, "flow_runs/filter", {"flow_runs": _UNDER_WAY}):
-        if run["labels"].get("prefect.worker.name") in ours:
+        if run["labels"].get("prefect.worker.name") == worker_name():
             post(machine, f"flow_runs/{run['id']}/set_state", {"state": crashed, "force": True})

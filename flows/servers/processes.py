@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
 from configs.files import replace_text
 from configs.machine import NOT_FOR_WORKERS, Machine, server_environment
+from eval.records import Record
 from flows.servers.prefect_api import POOL, ServersError, worker_name
 from tasks.stage.supervise import descendants, is_alive
 
@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MARK = "KLEAR_SERVER_MARK"
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 DATABASE_WAIT_S = 60.0
+REGISTRATION_S = 300.0
 CONNECT_TIMEOUT_S = 5
 TAIL_LINES = 8
 # The cache: or every request pays for a slow hash.
@@ -79,10 +80,8 @@ def settings_digest(machine: Machine, name: str) -> str:
 
 
 def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> None:
-    """Make what must be there before the command is run; raises ServersError.
-
-    Waits up to `wait_s` seconds for a Postgres that is starting.
-    """
+    """Make what must be there before the command is run; raises ServersError for a Postgres that
+    cannot be used within `wait_s` seconds."""
     for folder in (machine.home, machine.prefect_home, machine.mlflow_artifacts, machine.logs):
         folder.mkdir(parents=True, exist_ok=True)
     if name in ("prefect", "mlflow") and machine.postgres:
@@ -100,7 +99,7 @@ def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> Non
 
 
 def database_trouble(machine: Machine, server: str, create: bool = False) -> str:
-    """Why the Postgres database of a server cannot be used, in a line; nothing if it can.
+    """Why the Postgres database of a server cannot be used, in a line; '' if it can.
 
     With `create` it is made if it is what is missing; the servers themselves migrate it.
     """
@@ -111,36 +110,28 @@ def database_trouble(machine: Machine, server: str, create: bool = False) -> str
     name = postgres.database(server)
 
     def connect(database: str) -> Any:
-        return psycopg2.connect(
-            dbname=database,
-            host=postgres.socket or postgres.host,
-            port=postgres.port,
-            user=postgres.user,
-            password=postgres.password or None,  # None: PGPASSWORD, ~/.pgpass
-            connect_timeout=CONNECT_TIMEOUT_S,
-        )
+        address = postgres.url("psycopg2", database).replace("+psycopg2", "")
+        word = postgres.password or None  # None: PGPASSWORD, ~/.pgpass
+        return psycopg2.connect(address, password=word, connect_timeout=CONNECT_TIMEOUT_S)
 
     try:
         connect(name).close()
     except psycopg2.Error as error:
-        wrong = " ".join(str(error).split()) or type(error).__name__
+        wrong = " ".join(str(error).split())
         if not create or f'database "{name}" does not exist' not in wrong:
-            return wrong
+            return wrong or type(error).__name__
         try:
             with closing(connect("postgres")) as session:
                 session.autocommit = True  # CREATE DATABASE runs in no transaction
-                with suppress(psycopg2.errors.DuplicateDatabase), session.cursor() as cursor:
-                    # Two at once must not share template1 with whoever looks at it.
-                    cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+                # Two at once must not share template1 with whoever looks at it.
+                session.cursor().execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
         except psycopg2.Error as refused:
             return f"{wrong} ({' '.join(str(refused).split())}); let an administrator make it"
     return ""
 
 
-class ServerProcess(BaseModel):
+class ServerProcess(Record):
     """What is needed to find a process again and to be sure that it is the same one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     pid: int
@@ -168,6 +159,25 @@ class ServerProcess(BaseModel):
                 if process.environ().get(MARK) == self.mark:
                     found |= {process, *descendants(process.pid)}
         return {process for process in found if is_alive(process)}
+
+
+def register_forms(machine: Machine, log: Path | None = None) -> None:
+    """Make the web forms anew, in a process: it imports Prefect. Raises ServersError."""
+    command, environment = server_command(machine, "registration"), process_environment(machine, "")
+    with log.open("ab") if log else nullcontext() as file:
+        try:
+            subprocess.run(
+                command,
+                env=environment,
+                cwd=machine.home,
+                stdout=file,
+                stderr=file and subprocess.STDOUT,
+                timeout=REGISTRATION_S,
+                check=True,
+            )
+        except subprocess.SubprocessError as error:
+            where = f"{log} says why" if log else "the lines above say why"
+            raise ServersError(f"the forms could not be registered; {where} ({error})") from error
 
 
 def launch(

@@ -36,6 +36,7 @@ from flows.servers.processes import (
     launch,
     prepare,
     process_environment,
+    register_forms,
     server_command,
     settings_digest,
     stop,
@@ -191,17 +192,7 @@ def _start_missing(
             crash_orphans(machine)
         start("worker")
     if not forms_are_current(machine):
-        registration, deadline = start("registration"), time.monotonic() + START_TIMEOUT_S
-        while (ended := os.waitpid(registration.pid, os.WNOHANG)) == (0, 0):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
-        if ended != (registration.pid, 0):
-            late = "" if ended[0] else f" in {START_TIMEOUT_S:g} s"
-            words = registration.last_words()
-            raise ServersError(f"the forms could not be registered{late}; {words}")
-        del begun["registration"]
-        _write_state(machine, [*running.values(), *begun.values()])
+        register_forms(machine, machine.logs / "registration.log")
     await_server("mlflow")
     if "worker" in begun and not begun["worker"].alive():
         raise ServersError(f"worker ended while starting; {begun['worker'].last_words()}")
@@ -244,13 +235,8 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
         if refused := refusal(machine, "prefect"):
             raise ServersError(refused)
         create_pool(machine)
-        if not forms_are_current(machine) and _foreground(machine, "registration"):
-            raise ServersError("the forms could not be registered; the lines above say why")
-    return _foreground(machine, name)
-
-
-def _foreground(machine: Machine, name: str) -> int:
-    """Run it to its end; whatever interrupts us ends all of it."""
+        if not forms_are_current(machine):
+            register_forms(machine)
     # In a session of its own Ctrl-C reaches us alone, and we end it in order.
     environment = process_environment(machine, name)
     process = launch(name, server_command(machine, name), environment=environment, cwd=machine.home)

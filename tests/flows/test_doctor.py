@@ -100,7 +100,7 @@ def test_one_bad_check_fails_the_whole(
 
     for last, code in ((lambda: "50 GB", 0), (bad, 1)):
         found = [("memory", lambda: "plenty"), ("disk", last)]
-        monkeypatch.setattr(doctor, "checks", lambda _, found=found: iter(found))
+        monkeypatch.setattr(doctor, "checks", lambda _, found=found: dict(found))
         assert doctor.doctor() == code
     assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["✓", "✓", "✓", "✗"]
 
