@@ -180,9 +180,7 @@ def _places(machine: Machine, here: Store, manifest: Manifest) -> Iterator[str]:
     folder, took = here.folder(manifest.stage, manifest.key), duration(manifest.seconds)
     yield f"files        {folder} ({size(manifest.bytes)}, computed in {took})"
     if manifest.mlflow_run:
-        runs = f"{machine.mlflow_uri}/#/runs"
-        yield f"stage's run  {runs}/{manifest.mlflow_run}"
-        yield f"whole run    {runs}/{manifest.pipeline_run} (config/resolved.yaml)"
+        yield f"stage's run  {machine.mlflow_uri}/#/runs/{manifest.mlflow_run}"
 
 
 def _name(manifest: Manifest) -> str:

@@ -6,7 +6,6 @@ leaves nothing of a failed start behind. A server whose address is set (KLEAR_PR
 KLEAR_MLFLOW_URL) is somebody else's to start.
 """
 
-import hashlib
 import os
 import signal
 import socket
@@ -27,11 +26,9 @@ from flows.servers.prefect_api import (
     answers,
     crash_orphans,
     create_pool,
-    post,
     refusal,
 )
 from flows.servers.processes import (
-    ROOT,
     ServerProcess,
     launch,
     prepare,
@@ -43,7 +40,6 @@ from flows.servers.processes import (
 )
 
 START_TIMEOUT_S = 300.0
-ANSWER_WITHIN_S = 30.0  # a busy machine is slow; a server that is gone refuses at once
 TAG = "klear"
 _STATE = TypeAdapter(list[ServerProcess])
 
@@ -51,10 +47,7 @@ _STATE = TypeAdapter(list[ServerProcess])
 def read_state(machine: Machine) -> list[ServerProcess]:
     """The processes the last `up` recorded, alive or not."""
     path = machine.state_file
-    try:
-        return _STATE.validate_json(path.read_bytes()) if path.exists() else []
-    except ValueError as error:
-        raise ServersError(f"{path} is damaged: end the servers by hand and delete it") from error
+    return _STATE.validate_json(path.read_bytes()) if path.exists() else []
 
 
 def _write_state(machine: Machine, processes: Iterable[ServerProcess]) -> None:
@@ -82,18 +75,12 @@ def health_urls(machine: Machine) -> dict[str, str]:
     }
 
 
-def are_up(machine: Machine) -> bool:
-    """Whether both servers answer, and are ours (another project's may sit on the same ports).
-
-    Raises ServersError about a server that is not `klear up`'s to start, and about a password.
-    """
-    running, here = alive(machine), servers_here(machine)
-    for name, url in health_urls(machine).items():
-        if name in here and (name not in running or not answers(url, ANSWER_WITHIN_S)):
-            return False
-    if refused := list(filter(None, (refusal(machine, n) for n in health_urls(machine)))):
-        raise ServersError("\n".join(refused))
-    return True
+def why_down(machine: Machine) -> str:
+    """Why a run cannot use both servers, in lines; '' if it can. One that answers at our address
+    may be another project's."""
+    if servers_here(machine).keys() - alive(machine):
+        return "the servers are not up: run `klear up` first"
+    return "\n".join(filter(None, (refusal(machine, n) for n in health_urls(machine))))
 
 
 def port_trouble(machine: Machine, name: str) -> str:
@@ -104,24 +91,6 @@ def port_trouble(machine: Machine, name: str) -> str:
         socket.create_server((machine.host, port), family=family).close()
         return ""
     return f"port {port} is in use: set KLEAR_{name.upper()}_PORT to a free one"
-
-
-def forms_are_current(machine: Machine) -> bool:
-    """Whether Prefect, which is up, holds forms made from the present files."""
-    ours = {"deployments": {"tags": {"all_": [TAG]}}}
-    made_from = {form["version"] for form in post(machine, "deployments/filter", ours)}
-    return made_from == {fingerprint(machine)}
-
-
-def fingerprint(machine: Machine) -> str:
-    """16 digits over what the forms are made of: profiles, settings, flows, this machine's."""
-    of_machine = (machine.form_profile, machine.zombie_minutes, machine.prefect_url)
-    of_machine += (machine.mlflow_url, machine.webhook.get_secret_value())
-    digest = hashlib.sha256(repr((str(ROOT), *of_machine)).encode())
-    files = [f for part in ("configs", "flows", "tasks") for f in (ROOT / part).rglob("*.*")]
-    for path in sorted(f for f in files if f.suffix in (".yaml", ".toml", ".py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def up() -> None:
@@ -191,8 +160,7 @@ def _start_missing(
         if "prefect" in servers_here(machine):
             crash_orphans(machine)
         start("worker")
-    if not forms_are_current(machine):
-        register_forms(machine, machine.logs / "registration.log")
+    register_forms(machine, machine.logs / "registration.log")
     await_server("mlflow")
     if "worker" in begun and not begun["worker"].alive():
         raise ServersError(f"worker ended while starting; {begun['worker'].last_words()}")
@@ -235,8 +203,7 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
         if refused := refusal(machine, "prefect"):
             raise ServersError(refused)
         create_pool(machine)
-        if not forms_are_current(machine):
-            register_forms(machine)
+        register_forms(machine)
     # In a session of its own Ctrl-C reaches us alone, and we end it in order.
     environment = process_environment(machine, name)
     process = launch(name, server_command(machine, name), environment=environment, cwd=machine.home)

@@ -100,20 +100,13 @@ def test_runs_of_workers_on_other_machines_are_left_alone(
     assert asked == ["flow_runs/filter", "flow_runs/ours/set_state"]
 
 
-def test_a_damaged_state_file_is_named_with_the_fix(tmp_path: Path) -> None:
-    here = Machine(home=tmp_path)
-    here.state_file.write_text("[{")
-    with pytest.raises(ServersError, match=r"servers\.json is damaged.*by hand and delete it"):
-        servers.read_state(here)
-
-
 def test_a_registration_that_hangs_is_ended_and_its_log_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = Machine(home=tmp_path, prefect_url="http://of.another", mlflow_url="http://of.another")
     for name, answer in (
         ("load_machine", here), ("answers", True), ("refusal", ""), ("create_pool", None),
-        ("forms_are_current", False), ("server_command", ["sleep", "60"]),
+        ("server_command", ["sleep", "60"]),
     ):  # fmt: skip
         monkeypatch.setattr(servers, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(processes, "server_command", lambda *_: ["sleep", "60"])
