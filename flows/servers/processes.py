@@ -110,16 +110,16 @@ def database_trouble(machine: Machine, server: str, create: bool = False) -> str
     name = postgres.database(server)
 
     def connect(database: str) -> Any:
-        address = postgres.url("psycopg2", database).replace("+psycopg2", "")
+        address = "postgresql://" + postgres.url("", database).partition("://")[2]
         word = postgres.password or None  # None: PGPASSWORD, ~/.pgpass
         return psycopg2.connect(address, password=word, connect_timeout=CONNECT_TIMEOUT_S)
 
     try:
         connect(name).close()
     except psycopg2.Error as error:
-        wrong = " ".join(str(error).split())
+        wrong = " ".join(str(error).split()) or type(error).__name__
         if not create or f'database "{name}" does not exist' not in wrong:
-            return wrong or type(error).__name__
+            return wrong
         try:
             with closing(connect("postgres")) as session:
                 session.autocommit = True  # CREATE DATABASE runs in no transaction

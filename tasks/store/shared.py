@@ -6,7 +6,8 @@
 An object store has no rename and no lock, so files are never changed in place: each manifest has
 a folder of its own, which a killed upload leaves for the next attempt. Of two machines that
 computed one key at once the first manifest wins; later the newer one does, as of a forced stage.
-A damaged result is taken away by whoever meets it, and computed or sent again.
+A damaged result is taken away by whoever fetches it, and computed or sent again. A folder
+(`file://…`) has no conditional writes: there the first one wins almost always.
 """
 
 import hashlib
@@ -70,8 +71,7 @@ class ObjectStore:
             )
         except (ImportError, ValueError) as error:  # the library's own text names the package
             raise ConfigError([f"KLEAR_STORE={url}: {error}"]) from error
-        self._folder = Path(base) if isinstance(inner, LocalFileSystem) else None
-        if self._folder:
+        if isinstance(inner, LocalFileSystem):
             inner.auto_mkdir = True  # objects have no folders; files do
         self._fs = DirFileSystem(base, inner, skip_instance_cache=True)
 
@@ -87,17 +87,7 @@ class ObjectStore:
 
     def write(self, name: str, content: bytes, *, new: bool) -> None:
         """One small object at once. `new`: only if there is none, else FileExistsError."""
-        if self._folder is None:
-            self._ask("pipe_file", name, content, mode="create" if new else "overwrite")
-            return
-        path = self._folder / name  # the library's own write of a file is seen half done
-        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_bytes(content)
-            (os.link if new else os.replace)(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        self._ask("pipe_file", name, content, mode="create" if new else "overwrite")
 
     def damage(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> str:
         """The first of `files` that is not below `of` in its size, and with `verify` its digest;
@@ -196,12 +186,10 @@ class SharedStore(Store):
         theirs = parsed(text)
         lost = self._damage(name, text, verify=verify) if text else ""
         self._seen[name] = _upload(theirs)
-        if found:
-            if theirs and lost:
-                self._withdraw(name, theirs)  # `share` sends the copy again
-            return found, wrong
-        if theirs is None or lost:
-            return None, f"{self.objects.url}/{lost}" if lost else wrong
+        if found and theirs and lost:
+            self._withdraw(name, theirs)  # `share` sends the copy again
+        if found or lost or theirs is None:
+            return found, f"{self.objects.url}/{lost}" if lost and not found else wrong
         if verify:  # `fetch` compares sizes alone and would keep what is here
             self.discard(stage, key)
         return self._artifact(theirs, self.folder(stage, key)), ""
