@@ -164,13 +164,10 @@ def _scores(here: Store, manifest: Manifest, metric: str) -> Iterator[str]:
     benchmark, _, figure = metric.rpartition("/")
     for name, result in scores_of(here, manifest).items():
         if benchmark in ("", name) and result["avg"] is not None:
-            said = result["statement"]
-            yield (
-                f"score        {name} avg@{result['k']} {100 * result['avg']:.1f} % "
-                f"[{100 * result['ci_low']:.1f}, {100 * result['ci_high']:.1f}], "
-                f"T {said['temperature']:g}, top_p {said['top_p']:g}, {said['max_tokens']} tokens, "
-                f"grader {said['grader_version']}, checkpoint {said['checkpoint']}"
-            )
+            average, low, high = (100 * result[n] for n in ("avg", "ci_low", "ci_high"))
+            asked = ", ".join(f"{n} {v}" for n, v in result["statement"].items())
+            score = f"{name} avg@{result['k']} {average:.1f} % [{low:.1f}, {high:.1f}]"
+            yield f"score        {score}, {asked}"
     if figure not in ("", AVERAGE):
         yield f"{figure:12} {manifest.metrics[metric]:g}"
 

@@ -161,23 +161,27 @@ class ServerProcess(Record):
         return {process for process in found if is_alive(process)}
 
 
-def register_forms(machine: Machine, log: Path | None = None) -> None:
+def register_forms(machine: Machine) -> None:
     """Make the web forms anew, in a process: it imports Prefect. Raises ServersError."""
     command, environment = server_command(machine, "registration"), process_environment(machine, "")
-    with log.open("ab") if log else nullcontext() as file:
-        try:
-            subprocess.run(
-                command,
-                env=environment,
-                cwd=machine.home,
-                stdout=file,
-                stderr=file and subprocess.STDOUT,
-                timeout=REGISTRATION_S,
-                check=True,
-            )
-        except subprocess.SubprocessError as error:
-            where = f"{log} says why" if log else "the lines above say why"
-            raise ServersError(f"the forms could not be registered; {where} ({error})") from error
+    asked: dict[str, Any] = {"env": environment, "cwd": machine.home, "timeout": REGISTRATION_S}
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, **asked)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise ServersError(f"the forms could not be registered: {error}\n{error.stderr}") from error
+
+
+def start(machine: Machine, name: str, log: Path | None = None) -> ServerProcess:
+    """Start `prefect`, `mlflow` or `worker`, once what it needs is there. Raises ServersError."""
+    prepare(machine, name)
+    return launch(
+        name,
+        server_command(machine, name),
+        environment=process_environment(machine, name),
+        log=log,
+        cwd=machine.home,
+        settings=settings_digest(machine, name),
+    )
 
 
 def launch(

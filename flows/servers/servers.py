@@ -30,12 +30,9 @@ from flows.servers.prefect_api import (
 )
 from flows.servers.processes import (
     ServerProcess,
-    launch,
-    prepare,
-    process_environment,
     register_forms,
-    server_command,
     settings_digest,
+    start,
     stop,
 )
 
@@ -125,18 +122,9 @@ def _start_missing(
 ) -> None:
     """Both servers start at once, the worker and the registration of the forms behind Prefect."""
 
-    def start(name: str) -> ServerProcess:
-        prepare(machine, name)
-        begun[name] = launch(
-            name,
-            server_command(machine, name),
-            environment=process_environment(machine, name),
-            log=machine.logs / f"{name}.log",
-            cwd=machine.home,
-            settings=settings_digest(machine, name),
-        )
+    def begin(name: str) -> None:
+        begun[name] = start(machine, name, machine.logs / f"{name}.log")
         _write_state(machine, [*running.values(), *begun.values()])
-        return begun[name]
 
     def await_server(name: str) -> None:
         url, deadline = health_urls(machine)[name], time.monotonic() + START_TIMEOUT_S
@@ -151,7 +139,7 @@ def _start_missing(
     if taken := next(filter(None, (port_trouble(machine, name) for name in missing)), ""):
         raise ServersError(taken)
     for name in missing:
-        start(name)
+        begin(name)
     if begun:
         print(f"starting the servers (their logs: {machine.logs})")
     await_server("prefect")
@@ -159,8 +147,8 @@ def _start_missing(
     if "worker" not in running:
         if "prefect" in servers_here(machine):
             crash_orphans(machine)
-        start("worker")
-    register_forms(machine, machine.logs / "registration.log")
+        begin("worker")
+    register_forms(machine)
     await_server("mlflow")
     if "worker" in begun and not begun["worker"].alive():
         raise ServersError(f"worker ended while starting; {begun['worker'].last_words()}")
@@ -195,7 +183,6 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
     machine = load_machine()
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, _end)
-    prepare(machine, name)
     if name == "worker":
         url, deadline = health_urls(machine)["prefect"], time.monotonic() + START_TIMEOUT_S
         while not answers(url) and time.monotonic() < deadline:
@@ -204,9 +191,7 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
             raise ServersError(refused)
         create_pool(machine)
         register_forms(machine)
-    # In a session of its own Ctrl-C reaches us alone, and we end it in order.
-    environment = process_environment(machine, name)
-    process = launch(name, server_command(machine, name), environment=environment, cwd=machine.home)
+    process = start(machine, name)  # in a session of its own: Ctrl-C reaches us alone
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
     finally:

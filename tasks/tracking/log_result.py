@@ -101,7 +101,7 @@ class _Result:
         server.log_batch(run_id, [metric(n, v, made) for n, v in values.items() if n not in drawn])
 
     def scores(self, server: Mlflow, _: str) -> None:
-        """Scores on the model's version; `best` goes to the highest mean of one protocol.
+        """The mean score on the model's version; `best` goes to the highest mean of one protocol.
 
         Versions that were asked other questions, or in another way, are not compared.
         """
@@ -109,16 +109,13 @@ class _Result:
         if not self._model or not results.exists():
             return
         rows = json.loads(results.read_text())
-        known = {r["name"]: r["avg"] for r in rows if r["avg"] is not None}
+        known = [r["avg"] for r in rows if r["avg"] is not None]
         versions = server.version_tags(name)
         mine = next((v for v, t in versions.items() if t.get(MODEL_TAG) == self._model), None)
         if mine is None or not known:
             return
-        tags = {
-            **{f"score.{_tag(n)}": f"{v:.4f}" for n, v in known.items()},
-            "score": f"{sum(known.values()) / len(known):.6f}",
-            "protocol": protocol_of(rows),
-        }
+        mean = sum(known) / len(known)
+        tags = {"score": f"{mean:.6f}", "protocol": protocol_of(rows)}
         for tag, value in tags.items():
             server.set_model_version_tag(name, mine, tag, value)
         versions[mine] = {**versions[mine], **tags}
@@ -170,18 +167,11 @@ def curve_names(folder: Path) -> set[str]:
 def protocol_of(results: Sequence[Mapping[str, Any]]) -> str:
     """16 hex digits over what was asked and how; equal for every checkpoint of one run."""
     fields = ("name", "k", "questions", "date_from", "date_to")
-    asked = [
-        [
-            *(r[field] for field in fields),
-            {n: v for n, v in r["statement"].items() if n not in NOT_PROTOCOL},
-        ]
-        for r in results
-    ]
+    asked = []
+    for r in results:
+        statement = {n: v for n, v in r["statement"].items() if n not in NOT_PROTOCOL}
+        asked.append([*(r[field] for field in fields), statement])
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _tag(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "_-." else "_" for c in name)
 
 
 def dataset_of(artifact: Artifact) -> Dataset | None:

@@ -17,7 +17,7 @@ RESULT = {
     "statement": {"temperature": 0.6, "top_p": 0.95, "max_tokens": 64, "grader_version": 2,
                   "checkpoint": "c0ffee"},
 }  # fmt: skip
-PROTOCOL = "aime24 avg@4 56.5 % [25.0, 75.0], T 0.6, top_p 0.95, 64 tokens, grader 2"
+PROTOCOL = "aime24 avg@4 56.5 % [25.0, 75.0], temperature 0.6, top_p 0.95, max_tokens 64"
 
 
 class Knobs(Settings):

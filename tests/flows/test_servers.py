@@ -98,14 +98,14 @@ def test_a_failed_start_leaves_nothing_running(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = {"prefect": ["sh", "-c", "echo no database; exit 3"], "mlflow": ["sleep", "300"]}
-    monkeypatch.setattr(servers, "server_command", lambda _, name: commands[name])
+    monkeypatch.setattr(processes, "server_command", lambda _, name: commands[name])
     begun: list[ServerProcess] = []
 
     def remembered(*args: Any, **kwargs: Any) -> ServerProcess:
         begun.append(launch(*args, **kwargs))
         return begun[-1]
 
-    monkeypatch.setattr(servers, "launch", remembered)
+    monkeypatch.setattr(processes, "launch", remembered)
     with pytest.raises(ServersError, match=r"prefect ended while starting(.|\n)*no database"):
         up()
     assert [p.name for p in begun] == ["prefect", "mlflow"]
