@@ -107,9 +107,7 @@ def verify() -> int:
 
 @store.command
 def gc(
-    *,
-    days: Annotated[float, Parameter(validator=Number(gte=0))] = 7.0,
-    yes: bool = False,
+    *, days: Annotated[float, Parameter(validator=Number(gte=0))] = 7.0, yes: bool = False
 ) -> None:
     """List what no report needs.
 
