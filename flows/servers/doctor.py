@@ -96,15 +96,12 @@ def sandbox() -> str:
 
 
 def server(machine: Machine, name: str) -> str:
-    """It lets us in; or its port is free, and its Postgres answers."""
+    """It lets us in; or its port is free, and its Postgres has a database for it."""
     to_start = name in servers_here(machine) and name not in alive(machine)
     if wrong := (port_trouble if to_start else refusal)(machine, name):
         raise Trouble(wrong)
-    if to_start and machine.postgres:
-        wrong = database_trouble(machine, name)
-        missing = f'database "{machine.postgres.database(name)}" does not exist'
-        if wrong and missing not in wrong:  # `klear up` makes it
-            raise Trouble(f"Postgres at {machine.postgres}: {wrong}")
+    if to_start and machine.postgres and (wrong := database_trouble(machine, name)):
+        raise Trouble(f"Postgres at {machine.postgres}: {wrong}")
     return "not running; its port is free" if to_start else "lets us in"
 
 

@@ -11,6 +11,7 @@ import httpx
 from configs.machine import Machine
 
 POOL = "klear-local"
+TRIES = 5
 _UNDER_WAY = {
     "state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}},
     "deployment_id": {"is_null_": False},  # from a form, so in the hands of a worker
@@ -57,12 +58,10 @@ def refusal(machine: Machine, server: str) -> str:
     )
 
 
-def post(machine: Machine, path: str, body: object, tries: int = 5) -> Any:
-    """The JSON answer of Prefect's API; raises ServersError.
-
-    Server errors are tried again: SQLite answers 503 while another request holds the database.
-    """
-    for left in reversed(range(tries)):
+def post(machine: Machine, path: str, body: object) -> Any:
+    """The JSON answer of Prefect's API; raises ServersError. A server error is tried again: SQLite
+    answers 503 while another request holds the database."""
+    for left in reversed(range(TRIES)):
         try:
             url = f"{machine.prefect_api_url}/{path}"
             answer = _http(_login(machine)).post(url, json=body)

@@ -86,7 +86,7 @@ def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> Non
         folder.mkdir(parents=True, exist_ok=True)
     if name in ("prefect", "mlflow") and machine.postgres:
         deadline = time.monotonic() + wait_s
-        while wrong := database_trouble(machine, name, create=True):
+        while wrong := database_trouble(machine, name):
             if time.monotonic() > deadline:
                 raise ServersError(f"Postgres at {machine.postgres}: {wrong}")
             time.sleep(0.5)
@@ -98,11 +98,9 @@ def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> Non
         replace_text(machine.mlflow_auth, said)
 
 
-def database_trouble(machine: Machine, server: str, create: bool = False) -> str:
-    """Why the Postgres database of a server cannot be used, in a line; '' if it can.
-
-    With `create` it is made if it is what is missing; the servers themselves migrate it.
-    """
+def database_trouble(machine: Machine, server: str) -> str:
+    """Why the Postgres database of a server cannot be used, in a line; '' if it can. One that is
+    missing is made; the servers themselves migrate it."""
     import psycopg2
 
     postgres = machine.postgres
@@ -118,7 +116,7 @@ def database_trouble(machine: Machine, server: str, create: bool = False) -> str
         connect(name).close()
     except psycopg2.Error as error:
         wrong = " ".join(str(error).split()) or type(error).__name__
-        if not create or f'database "{name}" does not exist' not in wrong:
+        if f'database "{name}" does not exist' not in wrong:
             return wrong
         try:
             with closing(connect("postgres")) as session:

@@ -79,10 +79,8 @@ def port_trouble(machine: Machine, name: str) -> str:
 
 
 def up() -> None:
-    """Start Prefect, MLflow and a worker on this machine, with the web forms.
-
-    Raises ServersError after ending all that this call started.
-    """
+    """Start Prefect, MLflow and a worker on this machine, with the web forms. Raises ServersError
+    after ending all that this call started."""
     machine = load_machine()
     machine.make_home()
     with locked(Path(f"{machine.state_file}.lock")):

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from mlflow import MlflowClient, entities
@@ -134,7 +135,7 @@ class Mlflow(MlflowClient):
         versions = self.version_tags(registered)
         version = next((v for v, known in versions.items() if known.get(MODEL_TAG) == model), None)
         if version is None:
-            if not self.search_registered_models(f"name='{registered}'"):
+            with suppress(MlflowException):  # it is there
                 self.create_registered_model(registered)
             about = {**tags, MODEL_TAG: model}
             source = made.artifact_location

@@ -258,17 +258,12 @@ class StageLog:
 
     def _new_lines(self, path: Path) -> list[dict[str, Any]]:
         """The whole lines of a curve since the last look; a torn last one waits for its end."""
-        if not path.exists():
-            return []
-        start = self._read.get(path.name, 0)
-        if path.stat().st_size < start:
+        everything = path.read_bytes() if path.exists() else b""
+        start, end = self._read.get(path.name, 0), everything.rfind(b"\n") + 1
+        if end < start:
             start = 0  # a resumed child cut the lines after its checkpoint
-        with path.open("rb") as file:
-            file.seek(start)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read[path.name] = start + len(whole)
-        return [json.loads(line) for line in whole.splitlines() if line.strip()]
+        self._read[path.name] = end
+        return [json.loads(line) for line in everything[start:end].splitlines() if line.strip()]
 
     def _show(self, name: str, text: str, listed: str) -> None:
         """One page or table, which replaces its earlier self, and which artifacts are tables."""

@@ -5,7 +5,7 @@ A Ray cluster that is there is asked in tests/cluster/test_busy_cluster.py.
 
 import socket
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,19 +111,6 @@ def test_a_database_that_is_away_is_bad_and_its_password_stays_out(tmp_path: Pat
     with pytest.raises(Trouble, match="refused") as caught:
         server(Machine(home=tmp_path, prefect_port=mine, database=address), "prefect")
     assert "word-of-the-database" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("what", "good"), [("database", True), ("role", False)])
-def test_a_missing_database_is_made_later_and_a_missing_role_is_bad(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str, good: bool
-) -> None:
-    address = SecretStr("postgresql://me@127.0.0.1")
-    machine = Machine(home=tmp_path, prefect_port=free_ports(1)[0], database=address)
-    assert machine.postgres
-    said = f'FATAL: {what} "{machine.postgres.database("prefect")}" does not exist'
-    monkeypatch.setattr(doctor, "database_trouble", lambda *_: said)
-    with nullcontext() if good else pytest.raises(Trouble, match="role"):
-        assert "is free" in server(machine, "prefect")
 
 
 @pytest.fixture

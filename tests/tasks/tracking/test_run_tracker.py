@@ -178,13 +178,6 @@ def test_each_step_is_logged_once_across_a_kill_and_a_resume(tracker, client, tm
         assert sorted(m.step for m in history) == list(range(12))
 
 
-def test_more_metrics_than_one_request_takes_arrive_all(tracker, client):
-    run_id = tracker.start_pipeline("tiny", {})
-    tracker.log(run_id, {f"m{i}": i for i in range(2_001)})
-    assert tracker.flush()
-    assert len(client.get_run(run_id).data.metrics) == 2_001
-
-
 def test_a_page_is_logged_once_and_again_when_it_changes(tracker, client, tmp_path):
     shown = tmp_path / "work" / SHOWN
     (shown / "rollouts").mkdir(parents=True)
