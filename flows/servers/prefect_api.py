@@ -91,8 +91,12 @@ def crash_orphans(machine: Machine) -> None:
 
     A run whose worker is gone would stay Running for ever, and hold the one slot of its profile.
     """
+    workers = post(machine, f"work_pools/{POOL}/workers/filter", {})
+    alone = not any(w["status"] == "ONLINE" and w["name"] != worker_name() for w in workers)
+    # None: a worker ended before it wrote its name, or another machine's is about to write it.
+    ours = (worker_name(), None) if alone else (worker_name(),)
     message = "its worker ended; a retry continues from here"
     crashed = {"type": "CRASHED", "name": "Crashed", "message": message}
     for run in post(machine, "flow_runs/filter", {"flow_runs": _UNDER_WAY}):
-        if run["labels"].get("prefect.worker.name") == worker_name():
+        if run["labels"].get("prefect.worker.name") in ours:
             post(machine, f"flow_runs/{run['id']}/set_state", {"state": crashed, "force": True})

@@ -83,24 +83,31 @@ def test_who_is_refused_is_told_what_to_set(
     assert WORD not in said
 
 
+@pytest.mark.parametrize(
+    ("status", "crashed"), [("OFFLINE", ["ours", "new"]), ("ONLINE", ["ours"])]
+)
 def test_runs_of_workers_on_other_machines_are_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str, crashed: list[str]
 ) -> None:
     of = "prefect.worker.name"
-    names = {"ours": worker_name(), "theirs": "klear-another-machine"}
-    runs = [{"id": run, "labels": {of: name}} for run, name in names.items()]
+    runs = [
+        {"id": "ours", "labels": {of: worker_name()}},
+        {"id": "theirs", "labels": {of: "klear-another-machine"}},
+        {"id": "new", "labels": {}},  # taken by a worker that has not written its name yet
+    ]
+    workers = [{"name": "klear-another-machine", "status": status}]
     asked: list[str] = []
 
     def post(_: Machine, path: str, __: Any) -> Any:
         asked.append(path)
-        return runs
+        return workers if "work_pools" in path else runs
 
     monkeypatch.setattr(prefect_api, "post", post)
     crash_orphans(Machine(home=tmp_path))
-    assert asked == ["flow_runs/filter", "flow_runs/ours/set_state"]
+    assert asked[2:] == [f"flow_runs/{run}/set_state" for run in crashed]
 
 
-def test_a_registration_that_hangs_is_ended_and_its_log_named(
+def test_a_registration_that_hangs_is_ended_and_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = Machine(home=tmp_path, prefect_url="http://of.another", mlflow_url="http://of.another")
