@@ -20,7 +20,7 @@ from configs.machine import Machine, load_machine
 from configs.settings.explain import ConfigError
 from configs.settings.pipeline import Pipeline, StageName
 from flows.servers.prefect_api import ServersError
-from flows.servers.servers import are_up
+from flows.servers.servers import why_down
 from tasks.stage.progress import Outcome, Plain, chosen_display
 
 SECONDS_BETWEEN_LINES = 30.0  # without a terminal there is no bar; a line now and then instead
@@ -110,8 +110,8 @@ def prepare_run() -> None:
     Raises ServersError where no servers would track it.
     """
     machine = load_machine()
-    if not are_up(machine):
-        raise ServersError("the servers are not up: run `klear up` first")
+    if wrong := why_down(machine):
+        raise ServersError(wrong)
     os.environ.update(machine.environment())
     # The display says it all in one line a stage, Prefect's page of the run keeps every log line,
     # and an event that did not arrive is sent again with the next one.

@@ -14,26 +14,8 @@ from configs.settings.pipeline import STAGES
 from flows.servers.prefect_api import ServersError, answers, post
 from flows.servers.servers import alive, health_urls
 from tasks.report.run_story import duration, size
-from tasks.store.care import (
-    SHARED,
-    Result,
-    damaged,
-    is_busy,
-    published,
-    remove,
-    results,
-    unreadable,
-    waste,
-)
-from tasks.store.lineage import (
-    AVERAGE,
-    Named,
-    ancestors,
-    descendants,
-    find_named,
-    scores_of,
-    statement_of,
-)
+from tasks.store.care import damaged, remove, results, waste
+from tasks.store.lineage import AVERAGE, ancestors, descendants, find_named, scores_of
 from tasks.store.shared import SharedStore, open_store
 from tasks.store.store import Manifest, Store
 
@@ -50,9 +32,8 @@ def status() -> None:
     """Servers, latest runs and finished stages."""
     machine = load_machine()
     print(f"home     {machine.home}")
-    here = Store(machine.store)
-    for line in (*server_lines(machine), "", *run_lines(machine), "", *store_lines(here)):
-        print(line)
+    stored = store_lines(Store(machine.store))
+    print("\n".join((*server_lines(machine), "", *run_lines(machine), "", *stored)))
 
 
 def server_lines(machine: Machine) -> Iterator[str]:
@@ -80,10 +61,10 @@ def run_lines(machine: Machine) -> Iterator[str]:
 
 def store_lines(here: Store) -> Iterator[str]:
     """Results and bytes of every stage on this machine, in the order of a run, and of all."""
-    found = published(here)
-    stages: dict[str, list[Result]] = {name: [] for name in STAGES}
+    found = results(here)
+    stages: dict[str, list[Manifest]] = {name: [] for name in STAGES}
     for result in found:
-        stages.setdefault(result.manifest.stage, []).append(result)
+        stages.setdefault(result.stage, []).append(result)
     for stage, some in {**stages, "all": found}.items():
         if some:
             total, latest = size(sum(r.bytes for r in some)), when(some[-1].made)
@@ -94,8 +75,7 @@ def store_lines(here: Store) -> Iterator[str]:
 @store.command
 def du() -> None:
     """Results and bytes of every stage."""
-    for line in store_lines(open_store(load_machine())):
-        print(line)
+    print("\n".join(store_lines(Store(load_machine().store))))
 
 
 @store.command
@@ -104,9 +84,8 @@ def ls(stage: str = "", /) -> None:
     here = open_store(load_machine())
     found = results(here, stage)
     for r in found:
-        place = r.where * isinstance(here, SharedStore)
-        figures = f"{size(r.bytes):>9}  {duration(r.manifest.seconds):>12}"
-        print(f"{when(r.made)}  {_name(r.manifest):36} {figures}  {place}".rstrip())
+        figures = f"{size(r.bytes):>9}  {duration(r.seconds):>12}"
+        print(f"{when(r.made)}  {_name(r):36} {figures}")
     if not found:
         meant = nearest(stage, STAGES) if stage not in STAGES else ""
         print(f"no results{f' of {stage}' * bool(stage)} in {here.root}{meant}", file=sys.stderr)
@@ -128,9 +107,7 @@ def verify() -> int:
 
 @store.command
 def gc(
-    *,
-    days: Annotated[float, Parameter(validator=Number(gte=0))] = 7.0,
-    yes: bool = False,
+    *, days: Annotated[float, Parameter(validator=Number(gte=0))] = 7.0, yes: bool = False
 ) -> None:
     """List what no report needs.
 
@@ -138,15 +115,11 @@ def gc(
         days: Keep what is younger.
         yes: Remove, instead of listing only.
     """
-    here = open_store(load_machine())
-    if is_busy(here):
-        print("a run is under way: results are kept, for it may be reading them")
-    elif lost := unreadable(here):
-        print(
-            f"{', '.join(lost[:3])} cannot be read: results are kept, for nobody knows what they "
-            f"were made from; run again what made it, or remove its folder in {here.root}"
-        )
-    found, freed = waste(here, days), 0
+    here = Store(load_machine().store)
+    found, why = waste(here, days)
+    if why:
+        print(why)
+    freed = 0
     for rubbish in found:
         gone = yes and remove(here, rubbish)
         freed += rubbish.bytes if gone or not yes else 0
@@ -160,63 +133,49 @@ def lineage(name: str, /) -> int:
     """The chain behind a score, a checkpoint or any result, oldest first, then what came of it.
 
     Args:
-        name: rl_code/aime24, sft, stage/key, a digest, a path, an MLflow run.
+        name: rl_code/aime24, sft, stage/key.
     """
     machine = load_machine()
     here = open_store(machine)
     everything = results(here)
-    manifests = [r.manifest for r in everything]
-    meant = find_named(here, manifests, name)
-    if not meant:
-        forms = "rl_code/aime24, a stage, stage/key, digest, path or MLflow run"
+    meant = find_named(everything, name)
+    if meant is None:
+        forms = "rl_code/aime24, a stage, or stage/key"
         print(f"the store has no result {name} ({forms}); `klear store ls` lists results")
         return 1
-    named = meant[-1].manifest
+    named, metric = meant
     for m in (*ancestors(here, named), named):
         created, commit = m.created[:16].replace("T", " "), m.git_commit or "no commit"
         seed = "" if m.seed is None else f"  seed {m.seed}"
         made_by = f"MLflow {m.mlflow_run}" if m.mlflow_run else "untracked"
         print(f"{_name(m):36} {created}  {commit}  digest {m.digest[:16]}  {made_by}{seed}")
     print()
-    for line in (*_scores(here, meant[-1]), *_places(machine, here, named)):
+    for line in (*_scores(here, named, metric), *_places(machine, here, named)):
         print(f"  {line}")
-    if any(r.manifest == named and r.where == SHARED for r in everything):
-        print("  place        in the shared store alone; a stage that reads it fetches it")
-    if later := descendants(manifests, named):
+    if later := descendants(everything, named):
         print("  made of it   " + ", ".join(map(_name, later)))
     return 0
 
 
-def _scores(here: Store, named: Named) -> Iterator[str]:
+def _scores(here: Store, manifest: Manifest, metric: str) -> Iterator[str]:
     """The score that was named, else all of an evaluation, each with its protocol."""
-    benchmark, _, metric = named.score.rpartition("/")
-    names = scores_of(named.manifest)
-    if names:
-        here.fetch(named.manifest)
-    for name in [benchmark] if benchmark else names:
-        result = statement_of(here, named.manifest, name)
-        if result is None or result["avg"] is None:
-            continue
-        said = result["statement"]
-        yield (
-            f"score        {name} avg@{result['k']} {100 * result['avg']:.1f} % "
-            f"[{100 * result['ci_low']:.1f}, {100 * result['ci_high']:.1f}], "
-            f"T {said['temperature']:g}, top_p {said['top_p']:g}, {said['max_tokens']} tokens, "
-            f"grader {said['grader_version']}, checkpoint {said['checkpoint']}"
-        )
-    if metric not in ("", AVERAGE):
-        yield f"{metric:12} {named.manifest.metrics[named.score]:g}"
+    benchmark, _, figure = metric.rpartition("/")
+    for name, result in scores_of(here, manifest).items():
+        if benchmark in ("", name) and result["avg"] is not None:
+            average, low, high = (100 * result[n] for n in ("avg", "ci_low", "ci_high"))
+            asked = ", ".join(f"{n} {v}" for n, v in result["statement"].items())
+            score = f"{name} avg@{result['k']} {average:.1f} % [{low:.1f}, {high:.1f}]"
+            yield f"score        {score}, {asked}"
+    if figure not in ("", AVERAGE):
+        yield f"{figure:12} {manifest.metrics[metric]:g}"
 
 
 def _places(machine: Machine, here: Store, manifest: Manifest) -> Iterator[str]:
     """Where its files are, what it was made with, and its pages."""
-    folder = here.folder(manifest.stage, manifest.key)
-    count = size(sum(f.bytes for f in manifest.files.values()))
-    yield f"files        {folder} ({count}, computed in {duration(manifest.seconds)})"
+    folder, took = here.folder(manifest.stage, manifest.key), duration(manifest.seconds)
+    yield f"files        {folder} ({size(manifest.bytes)}, computed in {took})"
     if manifest.mlflow_run:
-        runs = f"{machine.mlflow_uri}/#/runs"
-        yield f"stage's run  {runs}/{manifest.mlflow_run}"
-        yield f"whole run    {runs}/{manifest.pipeline_run} (config/resolved.yaml)"
+        yield f"stage's run  {machine.mlflow_uri}/#/runs/{manifest.mlflow_run}"
 
 
 def _name(manifest: Manifest) -> str:

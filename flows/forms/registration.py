@@ -38,7 +38,7 @@ from flows.forms.stage_forms import form, form_calls, values
 from flows.pipeline import pipeline
 from flows.servers.prefect_api import POOL
 from flows.servers.processes import ROOT
-from flows.servers.servers import TAG, fingerprint
+from flows.servers.servers import TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
 _HEARTBEAT = "prefect.flow-run.heartbeat"
@@ -67,7 +67,6 @@ def forms(machine: Machine) -> Iterator[RunnerDeployment]:
     at a time, others wait."""
     links = f"[MLflow]({machine.mlflow_uri}) · [reports and plots]({machine.prefect_url}/artifacts)"
     one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
-    version = fingerprint(machine)
     # The worker must make the very form that was registered.
     environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
     variables = {"working_dir": str(ROOT), "env": environment}
@@ -79,7 +78,6 @@ def forms(machine: Machine) -> Iterator[RunnerDeployment]:
             flow,
             name=name,
             description=f"{about}\n\n{links}",
-            version=version,
             tags=[TAG, kind],
             parameters=begins,
             concurrency_limit=one,

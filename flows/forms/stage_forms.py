@@ -177,7 +177,7 @@ def chosen_inputs(wanted: Mapping[str, str], store: Store) -> dict[str, Artifact
     found: dict[str, Artifact] = {}
     problems: list[str] = []
     for stage, which in wanted.items():
-        there = [result.manifest for result in results(store, stage)]
+        there = results(store, stage)
         begun = [m for m in there if m.key.startswith(which) or m.digest.startswith(which)]
         keys = sorted({m.key for m in (there[-1:] if which == LATEST else begun)})
         artifact, wrong = store.find(stage, keys[0]) if len(keys) == 1 else (None, "")

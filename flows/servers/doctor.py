@@ -1,11 +1,4 @@
-"""`klear doctor`: what on this machine would make a run fail, found in seconds instead of hours.
-
-    python -m flows.servers.doctor store s3://bucket/folder
-    python -m flows.servers.doctor ray HOST:PORT
-
-The object store and the Ray cluster are asked by a process of their own, which is ended when it
-takes too long: the libraries behind both try again for minutes.
-"""
+"""`klear doctor`: what on this machine would make a run fail, found in seconds instead of hours."""
 
 import re
 import shutil
@@ -13,7 +6,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -45,7 +38,7 @@ class Trouble(Exception):
 def doctor() -> int:
     """What would make a run fail: versions, sandbox, ports, disk, GPU, store, cluster."""
     good = True
-    for name, check in checks(load_machine()):
+    for name, check in checks(load_machine()).items():
         try:
             mark, said = "✓", check()
         except (Trouble, RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
@@ -54,18 +47,18 @@ def doctor() -> int:
     return 0 if good else 1
 
 
-def checks(machine: Machine) -> Iterator[tuple[str, Callable[[], str]]]:
-    """A name and what says that all is well, or raises Trouble (or what it met)."""
-    yield "versions", versions
-    yield "sandbox", sandbox
-    for name in ("prefect", "mlflow"):
-        yield name, partial(server, machine, name)
-    if machine.shared:
-        yield "store", partial(ask, "store", machine.shared)
-    if machine.ray_address:
-        yield "ray", partial(ask, "ray", machine.ray_address)
-    yield "disk", partial(disk, machine.store)
-    yield "gpu", gpu
+def checks(machine: Machine) -> dict[str, Callable[[], str]]:
+    """What each says is well; it raises Trouble, or what it met, if not."""
+    return {
+        "versions": versions,
+        "sandbox": sandbox,
+        "prefect": partial(server, machine, "prefect"),
+        "mlflow": partial(server, machine, "mlflow"),
+        **({"store": partial(ask, "store", machine.shared)} if machine.shared else {}),
+        **({"ray": partial(ask, "ray", machine.ray_address)} if machine.ray_address else {}),
+        "disk": partial(disk, machine.store),
+        "gpu": gpu,
+    }
 
 
 def lock_file() -> Path:
@@ -103,15 +96,12 @@ def sandbox() -> str:
 
 
 def server(machine: Machine, name: str) -> str:
-    """It lets us in; or its port is free, and its Postgres answers."""
+    """It lets us in; or its port is free, and its Postgres has a database for it."""
     to_start = name in servers_here(machine) and name not in alive(machine)
     if wrong := (port_trouble if to_start else refusal)(machine, name):
         raise Trouble(wrong)
-    if to_start and machine.postgres:
-        wrong = database_trouble(machine, name)
-        missing = f'database "{machine.postgres.database(name)}" does not exist'
-        if wrong and missing not in wrong:  # `klear up` makes it
-            raise Trouble(f"Postgres at {machine.postgres}: {wrong}")
+    if to_start and machine.postgres and (wrong := database_trouble(machine, name)):
+        raise Trouble(f"Postgres at {machine.postgres}: {wrong}")
     return "not running; its port is free" if to_start else "lets us in"
 
 
@@ -139,29 +129,29 @@ def gpu() -> str:
 
 
 def ask(what: str, address: str) -> str:
-    """`address` can be used as `store` or `ray`."""
-    command = [sys.executable, "-P", "-m", "flows.servers.doctor", what, address]
+    """`address` can be used as `store` or `ray`. A process of its own tries it, and is ended when
+    it takes too long: the libraries behind both try again for minutes."""
+    code = f"import sys; from flows.servers.doctor import try_{what} as t; print(t(sys.argv[1]))"
+    command = [sys.executable, "-P", "-c", code, address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS[what])
-        good, said = done.returncode == 0, done.stdout or done.stderr[-300:]
+        if done.returncode == 0:
+            return f"{address}: {done.stdout}"
+        error = done.stderr.strip().rpartition("\n")[2]  # the last line of a traceback
+        said = error.partition(": ")[2] or error
     except subprocess.TimeoutExpired:
-        good, said = False, f"no answer in {SECONDS[what]:g} s"
-    if not good:
-        raise Trouble(f"{address}: {said.strip()}; {FIXES[what]}")
-    return f"{address}: {said}"
+        said = f"no answer in {SECONDS[what]:g} s"
+    raise Trouble(f"{address}: {said}; {FIXES[what]}")
 
 
 def try_store(url: str) -> str:
     """Write, read and remove a small object."""
     from tasks.store.shared import ObjectStore
 
-    name, content = f"klear-doctor/{uuid.uuid4().hex}", b"klear doctor: may be removed\n"
-    objects = ObjectStore(url)
-    objects.write(name, content, new=True)
-    read = objects.read(name)
+    name, objects = f"klear-doctor/{uuid.uuid4().hex}", ObjectStore(url)
+    objects.write(name, b"klear doctor: may be removed\n", new=True)
+    objects.read(name)
     objects.remove(name)
-    if read != content:
-        raise Trouble("what was written is not what is read there")
     return "written, read, removed"
 
 
@@ -182,18 +172,3 @@ def try_ray(address: str) -> str:
     for answer in answers:
         ray.get(answer, timeout=NODE_S)
     return f"{len(answers)} nodes with this code"
-
-
-def main(what: str, address: str) -> int:
-    """In the process of `ask`: one line."""
-    try:
-        print({"store": try_store, "ray": try_ray}[what](address))
-    except Exception as error:
-        why = getattr(error, "cause", None) or error  # Ray wraps it in the traceback of a node
-        print(why or type(why).__name__)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

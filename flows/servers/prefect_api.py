@@ -11,6 +11,7 @@ import httpx
 from configs.machine import Machine
 
 POOL = "klear-local"
+TRIES = 5
 _UNDER_WAY = {
     "state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}},
     "deployment_id": {"is_null_": False},  # from a form, so in the hands of a worker
@@ -40,7 +41,7 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
 
 
 def refusal(machine: Machine, server: str) -> str:
-    """Why `prefect` or `mlflow` does not let us in, and what to do; nothing if it does."""
+    """Why `prefect` or `mlflow` does not let us in, and what to do; '' if it does."""
     url = {
         "prefect": f"{machine.prefect_api_url}/admin/version",
         "mlflow": f"{machine.mlflow_uri}/api/2.0/mlflow/experiments/search?max_results=1",
@@ -51,18 +52,16 @@ def refusal(machine: Machine, server: str) -> str:
         return f"{server} does not answer at {url} (KLEAR_{server.upper()}_URL): {error}"
     if status not in (401, 403):
         return ""  # it let us in, or let us in and stumbled
-    if not _login(machine):
-        return f"{server} asks for a password: set KLEAR_PASSWORD (and KLEAR_USER, if not klear)"
-    first = "; MLflow keeps the one it was first started with" if server == "mlflow" else ""
-    return f"{server} refuses {machine.user} with the password in KLEAR_PASSWORD{first}"
+    return (
+        f"{server} refuses {machine.user} and asks for a password: set KLEAR_PASSWORD (and "
+        "KLEAR_USER, if not klear); MLflow keeps the one it was first started with"
+    )
 
 
-def post(machine: Machine, path: str, body: object, tries: int = 5) -> Any:
-    """The JSON answer of Prefect's API; raises ServersError.
-
-    Server errors are tried again: SQLite answers 503 while another request holds the database.
-    """
-    for left in reversed(range(tries)):
+def post(machine: Machine, path: str, body: object) -> Any:
+    """The JSON answer of Prefect's API; raises ServersError. A server error is tried again: SQLite
+    answers 503 while another request holds the database."""
+    for left in reversed(range(TRIES)):
         try:
             url = f"{machine.prefect_api_url}/{path}"
             answer = _http(_login(machine)).post(url, json=body)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
 from configs.files import replace_text
 from configs.machine import NOT_FOR_WORKERS, Machine, server_environment
+from eval.records import Record
 from flows.servers.prefect_api import POOL, ServersError, worker_name
 from tasks.stage.supervise import descendants, is_alive
 
@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MARK = "KLEAR_SERVER_MARK"
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 DATABASE_WAIT_S = 60.0
+REGISTRATION_S = 300.0
 CONNECT_TIMEOUT_S = 5
 TAIL_LINES = 8
 # The cache: or every request pays for a slow hash.
@@ -79,15 +80,13 @@ def settings_digest(machine: Machine, name: str) -> str:
 
 
 def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> None:
-    """Make what must be there before the command is run; raises ServersError.
-
-    Waits up to `wait_s` seconds for a Postgres that is starting.
-    """
+    """Make what must be there before the command is run; raises ServersError for a Postgres that
+    cannot be used within `wait_s` seconds."""
     for folder in (machine.home, machine.prefect_home, machine.mlflow_artifacts, machine.logs):
         folder.mkdir(parents=True, exist_ok=True)
     if name in ("prefect", "mlflow") and machine.postgres:
         deadline = time.monotonic() + wait_s
-        while wrong := database_trouble(machine, name, create=True):
+        while wrong := database_trouble(machine, name):
             if time.monotonic() > deadline:
                 raise ServersError(f"Postgres at {machine.postgres}: {wrong}")
             time.sleep(0.5)
@@ -99,11 +98,9 @@ def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> Non
         replace_text(machine.mlflow_auth, said)
 
 
-def database_trouble(machine: Machine, server: str, create: bool = False) -> str:
-    """Why the Postgres database of a server cannot be used, in a line; nothing if it can.
-
-    With `create` it is made if it is what is missing; the servers themselves migrate it.
-    """
+def database_trouble(machine: Machine, server: str) -> str:
+    """Why the Postgres database of a server cannot be used, in a line; '' if it can. One that is
+    missing is made; the servers themselves migrate it."""
     import psycopg2
 
     postgres = machine.postgres
@@ -121,23 +118,20 @@ def database_trouble(machine: Machine, server: str, create: bool = False) -> str
         connect(name).close()
     except psycopg2.Error as error:
         wrong = " ".join(str(error).split()) or type(error).__name__
-        if not create or f'database "{name}" does not exist' not in wrong:
+        if f'database "{name}" does not exist' not in wrong:
             return wrong
         try:
             with closing(connect("postgres")) as session:
                 session.autocommit = True  # CREATE DATABASE runs in no transaction
-                with suppress(psycopg2.errors.DuplicateDatabase), session.cursor() as cursor:
-                    # Two at once must not share template1 with whoever looks at it.
-                    cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+                # Two at once must not share template1 with whoever looks at it.
+                session.cursor().execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
         except psycopg2.Error as refused:
             return f"{wrong} ({' '.join(str(refused).split())}); let an administrator make it"
     return ""
 
 
-class ServerProcess(BaseModel):
+class ServerProcess(Record):
     """What is needed to find a process again and to be sure that it is the same one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     pid: int
@@ -165,6 +159,29 @@ class ServerProcess(BaseModel):
                 if process.environ().get(MARK) == self.mark:
                     found |= {process, *descendants(process.pid)}
         return {process for process in found if is_alive(process)}
+
+
+def register_forms(machine: Machine) -> None:
+    """Make the web forms anew, in a process: it imports Prefect. Raises ServersError."""
+    command, environment = server_command(machine, "registration"), process_environment(machine, "")
+    asked: dict[str, Any] = {"env": environment, "cwd": machine.home, "timeout": REGISTRATION_S}
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, **asked)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise ServersError(f"the forms could not be registered: {error}\n{error.stderr}") from error
+
+
+def start(machine: Machine, name: str, log: Path | None = None) -> ServerProcess:
+    """Start `prefect`, `mlflow` or `worker`, once what it needs is there. Raises ServersError."""
+    prepare(machine, name)
+    return launch(
+        name,
+        server_command(machine, name),
+        environment=process_environment(machine, name),
+        log=log,
+        cwd=machine.home,
+        settings=settings_digest(machine, name),
+    )
 
 
 def launch(

@@ -6,7 +6,6 @@ leaves nothing of a failed start behind. A server whose address is set (KLEAR_PR
 KLEAR_MLFLOW_URL) is somebody else's to start.
 """
 
-import hashlib
 import os
 import signal
 import socket
@@ -22,27 +21,10 @@ from pydantic import TypeAdapter
 
 from configs.files import locked
 from configs.machine import Machine, load_machine
-from flows.servers.prefect_api import (
-    ServersError,
-    answers,
-    crash_orphans,
-    create_pool,
-    post,
-    refusal,
-)
-from flows.servers.processes import (
-    ROOT,
-    ServerProcess,
-    launch,
-    prepare,
-    process_environment,
-    server_command,
-    settings_digest,
-    stop,
-)
+from flows.servers.prefect_api import ServersError, answers, crash_orphans, create_pool, refusal
+from flows.servers.processes import ServerProcess, register_forms, settings_digest, start, stop
 
 START_TIMEOUT_S = 300.0
-ANSWER_WITHIN_S = 30.0  # a busy machine is slow; a server that is gone refuses at once
 TAG = "klear"
 _STATE = TypeAdapter(list[ServerProcess])
 
@@ -50,10 +32,7 @@ _STATE = TypeAdapter(list[ServerProcess])
 def read_state(machine: Machine) -> list[ServerProcess]:
     """The processes the last `up` recorded, alive or not."""
     path = machine.state_file
-    try:
-        return _STATE.validate_json(path.read_bytes()) if path.exists() else []
-    except ValueError as error:
-        raise ServersError(f"{path} is damaged: end the servers by hand and delete it") from error
+    return _STATE.validate_json(path.read_bytes()) if path.exists() else []
 
 
 def _write_state(machine: Machine, processes: Iterable[ServerProcess]) -> None:
@@ -81,18 +60,12 @@ def health_urls(machine: Machine) -> dict[str, str]:
     }
 
 
-def are_up(machine: Machine) -> bool:
-    """Whether both servers answer, and are ours (another project's may sit on the same ports).
-
-    Raises ServersError about a server that is not `klear up`'s to start, and about a password.
-    """
-    running, here = alive(machine), servers_here(machine)
-    for name, url in health_urls(machine).items():
-        if name in here and (name not in running or not answers(url, ANSWER_WITHIN_S)):
-            return False
-    if refused := list(filter(None, (refusal(machine, n) for n in health_urls(machine)))):
-        raise ServersError("\n".join(refused))
-    return True
+def why_down(machine: Machine) -> str:
+    """Why a run cannot use both servers, in lines; '' if it can. One that answers at our address
+    may be another project's."""
+    if servers_here(machine).keys() - alive(machine):
+        return "the servers are not up: run `klear up` first"
+    return "\n".join(filter(None, (refusal(machine, n) for n in health_urls(machine))))
 
 
 def port_trouble(machine: Machine, name: str) -> str:
@@ -105,29 +78,9 @@ def port_trouble(machine: Machine, name: str) -> str:
     return f"port {port} is in use: set KLEAR_{name.upper()}_PORT to a free one"
 
 
-def forms_are_current(machine: Machine) -> bool:
-    """Whether Prefect, which is up, holds forms made from the present files."""
-    ours = {"deployments": {"tags": {"all_": [TAG]}}}
-    made_from = {form["version"] for form in post(machine, "deployments/filter", ours)}
-    return made_from == {fingerprint(machine)}
-
-
-def fingerprint(machine: Machine) -> str:
-    """16 digits over what the forms are made of: profiles, settings, flows, this machine's."""
-    of_machine = (machine.form_profile, machine.zombie_minutes, machine.prefect_url)
-    of_machine += (machine.mlflow_url, machine.webhook.get_secret_value())
-    digest = hashlib.sha256(repr((str(ROOT), *of_machine)).encode())
-    files = [f for part in ("configs", "flows", "tasks") for f in (ROOT / part).rglob("*.*")]
-    for path in sorted(f for f in files if f.suffix in (".yaml", ".toml", ".py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def up() -> None:
-    """Start Prefect, MLflow and a worker on this machine, with the web forms.
-
-    Raises ServersError after ending all that this call started.
-    """
+    """Start Prefect, MLflow and a worker on this machine, with the web forms. Raises ServersError
+    after ending all that this call started."""
     machine = load_machine()
     machine.home.mkdir(parents=True, exist_ok=True)
     with locked(Path(f"{machine.state_file}.lock")):
@@ -155,18 +108,9 @@ def _start_missing(
 ) -> None:
     """Both servers start at once, the worker and the registration of the forms behind Prefect."""
 
-    def start(name: str) -> ServerProcess:
-        prepare(machine, name)
-        begun[name] = launch(
-            name,
-            server_command(machine, name),
-            environment=process_environment(machine, name),
-            log=machine.logs / f"{name}.log",
-            cwd=machine.home,
-            settings=settings_digest(machine, name),
-        )
+    def begin(name: str) -> None:
+        begun[name] = start(machine, name, machine.logs / f"{name}.log")
         _write_state(machine, [*running.values(), *begun.values()])
-        return begun[name]
 
     def await_server(name: str) -> None:
         url, deadline = health_urls(machine)[name], time.monotonic() + START_TIMEOUT_S
@@ -181,7 +125,7 @@ def _start_missing(
     if taken := next(filter(None, (port_trouble(machine, name) for name in missing)), ""):
         raise ServersError(taken)
     for name in missing:
-        start(name)
+        begin(name)
     if begun:
         print(f"starting the servers (their logs: {machine.logs})")
     await_server("prefect")
@@ -189,19 +133,8 @@ def _start_missing(
     if "worker" not in running:
         if "prefect" in servers_here(machine):
             crash_orphans(machine)
-        start("worker")
-    if not forms_are_current(machine):
-        registration, deadline = start("registration"), time.monotonic() + START_TIMEOUT_S
-        while (ended := os.waitpid(registration.pid, os.WNOHANG)) == (0, 0):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
-        if ended != (registration.pid, 0):
-            late = "" if ended[0] else f" in {START_TIMEOUT_S:g} s"
-            words = registration.last_words()
-            raise ServersError(f"the forms could not be registered{late}; {words}")
-        del begun["registration"]
-        _write_state(machine, [*running.values(), *begun.values()])
+        begin("worker")
+    register_forms(machine)
     await_server("mlflow")
     if "worker" in begun and not begun["worker"].alive():
         raise ServersError(f"worker ended while starting; {begun['worker'].last_words()}")
@@ -236,7 +169,6 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
     machine = load_machine()
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, _end)
-    prepare(machine, name)
     if name == "worker":
         url, deadline = health_urls(machine)["prefect"], time.monotonic() + START_TIMEOUT_S
         while not answers(url) and time.monotonic() < deadline:
@@ -244,16 +176,8 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
         if refused := refusal(machine, "prefect"):
             raise ServersError(refused)
         create_pool(machine)
-        if not forms_are_current(machine) and _foreground(machine, "registration"):
-            raise ServersError("the forms could not be registered; the lines above say why")
-    return _foreground(machine, name)
-
-
-def _foreground(machine: Machine, name: str) -> int:
-    """Run it to its end; whatever interrupts us ends all of it."""
-    # In a session of its own Ctrl-C reaches us alone, and we end it in order.
-    environment = process_environment(machine, name)
-    process = launch(name, server_command(machine, name), environment=environment, cwd=machine.home)
+        register_forms(machine)
+    process = start(machine, name)  # in a session of its own: Ctrl-C reaches us alone
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
     finally:

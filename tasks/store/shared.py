@@ -2,30 +2,30 @@
 
     <url>/<stage>/<key>/manifest.json        what makes the result exist; written last
     <url>/<stage>/<key>/<upload>/<file>      `upload`: digits of the manifest's SHA-256
-    <store>/.unsent/<stage>-<key>            made here and not shared yet
 
 An object store has no rename and no lock, so files are never changed in place: each manifest has
 a folder of its own, which a killed upload leaves for the next attempt. Of two machines that
-computed one key at once the first manifest wins, and the other takes over its result; whoever
-forces a stage replaces the manifest that it saw. A result that turns out to be damaged while it is
-fetched is taken away: it is computed again, or sent again by a machine with a sound copy.
+computed one key at once the first manifest wins; later the newer one does, as of a forced stage.
+A damaged result is taken away by whoever fetches it, and computed or sent again. A folder
+(`file://…`) has no conditional writes: there the first one wins almost always.
 """
 
-import errno
 import hashlib
 import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.callbacks import Callback
+from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
-from configs.files import replace_text
 from configs.machine import Machine
 from configs.settings.explain import ConfigError
 from tasks.stage.progress import report
@@ -37,12 +37,12 @@ from tasks.store.store import (
     InputRef,
     Manifest,
     Store,
+    UnusableManifest,
     file_sha256,
+    read_manifest,
 )
 
-TOGETHER = 16  # files a transfer: the library moves them side by side, and each is a sign of life
 DIGITS = 16
-TRIES = 3
 log = logging.getLogger("klear")
 
 
@@ -66,73 +66,68 @@ class ObjectStore:
         # Else gcsfs asks a second service, over gRPC and for a minute, whether the bucket is zonal.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         try:
-            self._fs, self._base = fsspec.core.url_to_fs(
+            inner, base = fsspec.core.url_to_fs(
                 self.url, use_listings_cache=False, skip_instance_cache=True
             )
         except (ImportError, ValueError) as error:  # the library's own text names the package
             raise ConfigError([f"KLEAR_STORE={url}: {error}"]) from error
-        if isinstance(self._fs, LocalFileSystem):
-            self._fs.auto_mkdir = True  # objects have no folders; files do
+        if isinstance(inner, LocalFileSystem):
+            inner.auto_mkdir = True  # objects have no folders; files do
+        self._fs = DirFileSystem(base, inner, skip_instance_cache=True)
 
     def read(self, name: str) -> bytes | None:
         """One small object; None if there is none."""
-        return self._ask("cat_file", self._at(name))
+        with suppress(FileNotFoundError):
+            return self._ask("cat_file", name)
+        return None
 
-    def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
+    def read_all(self, names: list[str]) -> dict[str, bytes]:
         """Small objects by name, read side by side; one that is gone by now is left out."""
-        found = self._ask("cat", [self._at(n) for n in names], on_error="omit") if names else {}
-        return {path[len(self._base) + 1 :]: content for path, content in found.items()}
+        return self._ask("cat", names, on_error="omit") if names else {}
 
     def write(self, name: str, content: bytes, *, new: bool) -> None:
         """One small object at once. `new`: only if there is none, else FileExistsError."""
-        path = self._at(name)
-        if isinstance(self._fs, LocalFileSystem):  # whose own write is seen half done
-            partial = f"{path}.{uuid.uuid4().hex}"
-            self._ask("pipe_file", partial, content)
-            try:
-                (os.link if new else os.replace)(partial, path)
-            finally:
-                Path(partial).unlink(missing_ok=True)
-        else:
-            self._ask("pipe_file", path, content, mode="create" if new else "overwrite")
+        self._ask("pipe_file", name, content, mode="create" if new else "overwrite")
 
-    def damage(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> list[str]:
-        """Those of `files` that are not below `of` in their size, and with `verify` digest."""
+    def damage(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> str:
+        """The first of `files` that is not below `of` in its size, and with `verify` its digest;
+        '' if all are."""
         there = self._sizes(of)
-        found = [n for n, f in files.items() if there.get(n) != f.bytes]
-        for number, (name, entry) in enumerate(files.items() if verify else ()):
-            report(number, len(files), "shared files read")
-            if name not in found and self._digest(f"{of}/{name}") != entry.sha256:
-                found.append(name)
-        return found
+        for number, (name, entry) in enumerate(files.items()):
+            path = f"{of}/{name}"
+            if there.get(path) != entry.bytes:
+                return name
+            if verify:
+                report(number, len(files), "shared files read")
+                with self._ask("open", path) as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                        return name
+        return ""
 
     def upload(self, folder: Path, files: Mapping[str, FileEntry], to: str) -> None:
-        """Copy `files` of `folder` below `to`; what is there in its size is kept.
-
-        Raises OSError for a file that was changed here.
-        """
-        missing = self.damage(files, to, verify=False)
-        for names in _together(missing, "files uploaded"):
-            for name in names:
-                if file_sha256(folder / name) != files[name].sha256:
-                    raise OSError(
-                        f"{folder / name} was changed since it was published; "
-                        "the same command with --verify computes it again"
-                    )
-            theirs = [self._at(f"{to}/{n}") for n in names]
-            self._ask("put", [str(folder / n) for n in names], theirs)
+        """Copy `files` of `folder` below `to`; what is there in its size is kept."""
+        there = self._sizes(to)
+        names = [n for n, f in files.items() if there.get(f"{to}/{n}") != f.bytes]
+        here, far = [str(folder / n) for n in names], [f"{to}/{n}" for n in names]
+        if names:
+            self._ask("put", here, far, callback=_reporting("files uploaded"))
 
     def download(self, folder: Path, files: Mapping[str, FileEntry], of: str) -> None:
         """Copy `files` below `of` into `folder`. Raises ObjectDamaged for one that is damaged."""
         lost = self.damage(files, of, verify=False)
-        for names in _together([] if lost else list(files), "files downloaded"):
-            for name in names:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            theirs = [self._at(f"{of}/{n}") for n in names]
-            self._ask("get", theirs, [str(folder / n) for n in names])
-            lost += [n for n in names if file_sha256(folder / n) != files[n].sha256]
+        if not lost:
+            far, here = [f"{of}/{n}" for n in files], [folder / n for n in files]
+            for path in here:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            callback = _reporting("files downloaded")
+            self._ask("get", far, [str(path) for path in here], callback=callback)
+            wrong = (n for n, f in files.items() if file_sha256(folder / n) != f.sha256)
+            lost = next(wrong, "")
         if lost:
-            raise ObjectDamaged(f"{self.url}/{of}: {lost[0]} is missing or was changed")
+            raise ObjectDamaged(
+                f"{self.url}/{of}: {lost} is missing or was changed; the next run that makes it "
+                "computes it again"
+            )
 
     def names(self, below: str = "") -> list[str]:
         """Every object, sorted."""
@@ -140,45 +135,25 @@ class ObjectStore:
 
     def remove(self, name: str) -> None:
         """Remove an object, or all below a folder; none is no error."""
-        if found := self._ask("find", self._at(name)):
+        if found := self.names(name):
             self._ask("rm", found)
 
-    def _digest(self, name: str) -> str:
-        """SHA-256 of one object of any size, read in blocks; '' if there is none."""
-
-        def read() -> str:
-            with self._fs.open(self._at(name), "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-
-        return self._ask(read) or ""
-
     def _sizes(self, below: str) -> dict[str, int]:
-        base = self._at(below)
-        found = self._ask("find", base, detail=True) or {}
-        return {path[len(base) + 1 :]: facts["size"] for path, facts in found.items()}
+        found = self._ask("find", below, detail=True)
+        return {name: facts["size"] for name, facts in found.items()}
 
-    def _at(self, name: str) -> str:
-        return f"{self._base}/{name}" if name else self._base
-
-    def _ask(self, method: str | Callable[[], Any], *words: Any, **options: Any) -> Any:
-        """What the library answers; None for what is not there to be read. StoreUnreachable for
-        what it gave up: every backend has errors of its own."""
-        call = getattr(self._fs, method) if isinstance(method, str) else method
-        creates = options.get("mode") == "create"
+    def _ask(self, method: str, *words: Any, **options: Any) -> Any:
+        """What the library answers; StoreUnreachable for what it gave up: every backend has errors
+        of its own."""
         try:
-            return call(*words, **options)
-        except (FileExistsError, PermissionError):
+            return getattr(self._fs, method)(*words, **options)
+        except (FileExistsError, FileNotFoundError, PermissionError):
             raise
         except Exception as error:
-            if isinstance(error, FileNotFoundError) and method not in ("put", "pipe_file"):
-                return None
-            if creates and getattr(error, "errno", 0) == errno.EINVAL:
-                raise FileExistsError(words[0]) from error  # "precondition failed", said otherwise
-            if creates and getattr(error, "errno", 0) == errno.ENOSYS:
-                return call(*words)  # the server knows no conditions
+            if "pre-conditions" in str(error):  # how S3 says that the object exists
+                raise FileExistsError(words[0]) from error
             raise StoreUnreachable(
-                f"{self.url}: {call.__name__} failed ({error}); the same command continues from "
-                "here"
+                f"{self.url}: {method} failed ({error}); the same command continues from here"
             ) from error
 
 
@@ -191,119 +166,90 @@ class SharedStore(Store):
     """The folder `root` in front of the object store at `url` (`s3://bucket/folder`, `gs://…`).
 
     A result is found by its manifest and the sizes of its files; `fetch` brings the files of those
-    that are read. `share` asks once a process.
+    that are read.
     """
 
     def __init__(self, root: Path, url: str) -> None:
         super().__init__(root)
         self.objects = ObjectStore(url)
         self._seen: dict[str, str] = {}
-        """stage/key → upload of the shared result that this process may replace."""
-        self._settled: dict[str, bytes] = {}
-        """stage/key → the manifest of which this process knows that everybody finds it."""
+        """stage/key → the upload that was there before this process computed the result."""
 
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
         """As `Store.find`; what is in the object store alone is found too, by the same rules. With
         `verify`, whichever of copy and shared result is damaged gives way to the sound one."""
-        name = f"{stage}/{key}"
         found, wrong = super().find(stage, key, verify=verify)
         if found and not verify:
             return found, wrong
-        text = self._published(name)
+        name = f"{stage}/{key}"
+        text = self.objects.read(f"{name}/{MANIFEST}")
+        theirs = parsed(text)
         lost = self._damage(name, text, verify=verify) if text else ""
-        self._seen[name] = _upload(text) if text else ""
-        if found:
-            if text and lost:
-                self.withdraw(name, text)  # `share` sends the copy again
-            self._settled.pop(name, None)
-            return found, wrong
-        if text is None or lost:
-            return None, f"{self.objects.url}/{lost}" if lost else wrong
-        if verify and wrong:  # `fetch` compares sizes alone and would keep what is here
-            with self.lock(f"fetch-{stage}-{key}"):
-                if not super().find(stage, key, verify=True)[0]:  # nor has another run mended it
-                    self.discard(stage, key)
-        return self._artifact(Manifest.model_validate_json(text), self.folder(stage, key)), ""
+        self._seen[name] = _upload(theirs)
+        if found and theirs and lost:
+            self._withdraw(name, theirs)  # `share` sends the copy again
+        if found or lost or theirs is None:
+            return found, f"{self.objects.url}/{lost}" if lost and not found else wrong
+        if verify:  # `fetch` compares sizes alone and would keep what is here
+            self.discard(stage, key)
+        return self._artifact(theirs, self.folder(stage, key)), ""
 
     def manifest(self, artifact: Artifact | InputRef) -> Manifest:
         """As `Store.manifest`, from the object store where there is no copy."""
         try:
             return super().manifest(artifact)
-        except FileNotFoundError:
-            text = self._published(f"{artifact.stage}/{artifact.key}")
-            if text is None:
-                raise
-            return Manifest.model_validate_json(text)
+        except UnusableManifest:
+            name = f"{artifact.stage}/{artifact.key}/{MANIFEST}"
+            if found := parsed(self.objects.read(name)):
+                return found
+            raise
 
     def fetch(self, ref: Artifact | InputRef | Manifest) -> None:
         """Copy a result here, unless it is. Raises FileNotFoundError when it is nowhere,
         ObjectDamaged when a file has another digest; nobody finds the shared result then."""
         with self.lock(f"fetch-{ref.stage}-{ref.key}"):
-            if super().find(ref.stage, ref.key)[0]:
-                return
-            text = self._published(f"{ref.stage}/{ref.key}")
-            if text is None:
-                raise FileNotFoundError(
-                    f"{ref.stage}/{ref.key} is not in {self.objects.url}; the next run that makes "
-                    "it computes it again"
-                )
-            self._copy(ref.stage, ref.key, text)
+            if not super().find(ref.stage, ref.key)[0]:
+                self._copy(ref.stage, ref.key)
 
     def publish(self, work: Path, about: About | None = None, **fields: Any) -> Artifact:
         """As `Store.publish`, then share the result. It replaces the one that was here, or that
         `find` saw, and no other."""
         stage, key = fields["stage"], fields["key"]
-        path = self.folder(stage, key) / MANIFEST
-        replaced = [self._seen.get(f"{stage}/{key}", "")]
-        if path.is_file():
-            replaced.append(_upload(path.read_bytes()))
-        replace_text(self._unsent(stage, key), " ".join(replaced))
-        return self._share(super().publish(work, about, **fields))
+        replaced = {self._seen.get(f"{stage}/{key}", "")}
+        with suppress(UnusableManifest):
+            replaced.add(_upload(read_manifest(self.folder(stage, key))))
+        return self.share(super().publish(work, about, **fields), replaced)
 
-    def share(self, artifact: Artifact) -> Artifact:
-        """The result as everybody sees it: uploaded, unless it is, or the newer one."""
-        if not super().find(artifact.stage, artifact.key)[0]:  # it is in the object store alone
-            return artifact
-        return self._share(artifact)
+    def share(self, artifact: Artifact, replaced: Collection[str] | None = None) -> Artifact:
+        """The result as everybody sees it: uploaded, unless it is, or the newer one.
 
-    def _share(self, artifact: Artifact) -> Artifact:
-        """Upload a result unless it is there. A new one takes the place of the uploads that it was
-        made to replace; else it gives way: what others have read must stay what it was."""
-        stage, key = artifact.stage, artifact.key
-        unsent = self._unsent(stage, key)
-        replaced = unsent.read_text().split() if unsent.is_file() else []
-        name, folder = f"{stage}/{key}", self.folder(stage, key)
-        text = (folder / MANIFEST).read_bytes()
-        mine = Manifest.model_validate_json(text)
-        if self._settled.get(name) == text:
+        One that was just made gives way to uploads that it was not made to replace (`replaced`):
+        what others have read must stay what it was.
+        """
+        stage, key, folder = artifact.stage, artifact.key, artifact.folder
+        if not super().find(stage, key)[0]:  # it is in the object store alone
             return artifact
-        for _ in range(TRIES):
-            theirs = self._published(name)
-            other = parsed(theirs) if theirs else None
-            if theirs and other and _upload(theirs) not in (_upload(text), *replaced):
-                try:
-                    adopted = self._adopted(artifact, theirs)
-                    self.objects.remove(f"{name}/{_upload(text)}")
-                    unsent.unlink(missing_ok=True)
-                    return adopted
-                except ObjectDamaged:  # theirs is of no use to anybody, and gone
-                    continue
-            try:
-                if theirs != text:
-                    self.objects.upload(folder, mine.files, f"{name}/{_upload(text)}")
-                    self.objects.write(f"{name}/{MANIFEST}", text, new=theirs is None)
-                if other and _upload(theirs or b"") != _upload(text):
-                    self.withdraw(name, theirs or b"")
-            except FileExistsError:  # another machine was faster
-                continue
-            self._settled[name] = text
-            unsent.unlink(missing_ok=True)
+        name = f"{stage}/{key}"
+        text, there = (folder / MANIFEST).read_bytes(), self.objects.read(f"{name}/{MANIFEST}")
+        mine, theirs = Manifest.model_validate_json(text), parsed(there)
+        upload, other = _upload(mine), _upload(theirs)
+        if other == upload:
             return artifact
-        raise StoreUnreachable(f"{self.objects.url}/{name}: its manifest is refused")
-
-    def _unsent(self, stage: str, key: str) -> Path:
-        """Exists while a result made here waits to be shared; names the uploads it replaces."""
-        return self.root / ".unsent" / f"{stage}-{key}"
+        if theirs and (
+            theirs.created > mine.created if replaced is None else other not in replaced
+        ):
+            log.warning("%s: the result of another machine is used", name)
+            self.objects.remove(f"{name}/{upload}")
+            with self.lock(f"fetch-{stage}-{key}"):
+                return self._artifact(self._copy(stage, key), folder)
+        self.objects.upload(folder, mine.files, f"{name}/{upload}")
+        try:
+            self.objects.write(f"{name}/{MANIFEST}", text, new=there is None)
+        except FileExistsError:  # another machine was faster
+            return self.share(artifact, replaced)
+        if other:
+            self.objects.remove(f"{name}/{other}")
+        return artifact
 
     def shared_damage(self) -> Iterator[tuple[str, str]]:
         """(stage/key, what is wrong, '' for a sound result) of every shared result, by digests."""
@@ -312,8 +258,7 @@ class SharedStore(Store):
 
     def manifests(self, stage: str = "") -> dict[str, bytes]:
         """The text of every shared manifest, by stage/key; of one stage, if it is named."""
-        tail, above = f"/{MANIFEST}", f"{stage}/" if stage else ""
-        names = [above + name for name in self.objects.names(stage)]
+        tail, names = f"/{MANIFEST}", self.objects.names(stage)
         found = self.objects.read_all([n for n in names if n.endswith(tail) and n.count("/") == 2])
         return {name.removesuffix(tail): text for name, text in found.items()}
 
@@ -322,70 +267,54 @@ class SharedStore(Store):
         manifest = parsed(text)
         if manifest is None:
             return f"{name} has an unreadable manifest"
-        lost = self.objects.damage(manifest.files, f"{name}/{_upload(text)}", verify=verify)
-        return f"{name}: {lost[0]} is missing or was changed" if lost else ""
+        lost = self.objects.damage(manifest.files, f"{name}/{_upload(manifest)}", verify=verify)
+        return f"{name}: {lost} is missing or was changed" if lost else ""
 
-    def _adopted(self, made: Artifact, theirs: bytes) -> Artifact:
-        """The result that another machine published first, in place of `made`."""
-        log.warning("%s/%s: another machine was first, its result is used", made.stage, made.key)
-        with self.lock(f"fetch-{made.stage}-{made.key}"):
-            self._copy(made.stage, made.key, theirs)
-        return self._artifact(Manifest.model_validate_json(theirs), made.folder)
-
-    def _copy(self, stage: str, key: str, text: bytes) -> None:
-        """Bring the files of the manifest `text` here and publish them by one rename."""
+    def _copy(self, stage: str, key: str) -> Manifest:
+        """Bring the shared result here and publish it by one rename."""
         name, work = f"{stage}/{key}", self.root / ".trash" / f"fetch-{uuid.uuid4().hex}"
+        text = self.objects.read(f"{name}/{MANIFEST}")
+        manifest = parsed(text)
+        if text is None or manifest is None:
+            raise FileNotFoundError(
+                f"{name} is not in {self.objects.url}; the next run that makes it computes it again"
+            )
         work.mkdir(parents=True)
         try:
-            manifest = parsed(text)
-            if manifest is None:
-                raise ObjectDamaged(f"{self.objects.url}/{name} has an unreadable manifest")
-            self.objects.download(work, manifest.files, f"{name}/{_upload(text)}")
+            self.objects.download(work, manifest.files, f"{name}/{_upload(manifest)}")
             (work / MANIFEST).write_bytes(text)
             self.discard(stage, key)
             self.folder(stage, key).parent.mkdir(parents=True, exist_ok=True)
             work.rename(self.folder(stage, key))
-        except ObjectDamaged as error:
-            self.withdraw(name, text)
-            raise ObjectDamaged(
-                f"{error}; the next run that makes {stage} computes it again"
-            ) from error
+        except ObjectDamaged:
+            self._withdraw(name, manifest)
+            raise
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        self._settled[name] = text
+        return manifest
 
-    def withdraw(self, name: str, text: bytes) -> None:
-        """Take the result of the manifest `text` out of the object store, and no other that has
-        replaced it; its manifest first: nobody finds half of it."""
-        if self._published(name) == text:
-            self.objects.remove(f"{name}/{MANIFEST}")
-        if upload := _upload(text):
-            self.objects.remove(f"{name}/{upload}")
-
-    def _published(self, name: str) -> bytes | None:
-        return self.objects.read(f"{name}/{MANIFEST}")
+    def _withdraw(self, name: str, manifest: Manifest) -> None:
+        """Take a result out of the object store, its manifest first: nobody finds half of it."""
+        self.objects.remove(f"{name}/{MANIFEST}")
+        self.objects.remove(f"{name}/{_upload(manifest)}")
 
 
-def parsed(text: bytes) -> Manifest | None:
+def parsed(text: bytes | None) -> Manifest | None:
     """The manifest; None for what is none, or is one of a newer klear."""
-    try:
-        return Manifest.model_validate_json(text)
-    except ValidationError:
-        return None
+    with suppress(ValidationError):
+        return Manifest.model_validate_json(text) if text is not None else None
+    return None
 
 
-def _upload(text: bytes) -> str:
-    """The folder of the files that a manifest lists. The MLflow run has no part in it, for it may
-    be signed later; '' for what is no manifest."""
-    manifest = parsed(text)
+def _upload(manifest: Manifest | None) -> str:
+    """The folder of the files that a manifest lists; '' without one. The MLflow run has no part in
+    it, for it may be signed later (here alone)."""
     if manifest is None:
         return ""
     unsigned = manifest.model_copy(update={"mlflow_run": ""}).model_dump_json()
     return hashlib.sha256(unsigned.encode()).hexdigest()[:DIGITS]
 
 
-def _together(names: list[str], what: str) -> Iterator[list[str]]:
-    """The names, some at a time, with a sign of life before each."""
-    for done in range(0, len(names), TOGETHER):
-        report(done, len(names), what)
-        yield names[done : done + TOGETHER]
+def _reporting(what: str) -> Callback:
+    """A sign of life for every file that a transfer has moved."""
+    return Callback(hooks={"report": lambda size, value, **_: report(value, size or 0, what)})

@@ -14,7 +14,8 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,6 +30,7 @@ MANIFEST = "manifest.json"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=200)]
 """Of a stage, or a key: one folder below the store and never one beside it."""
+
 CARD = "README.md"
 PLOTS = "plots"
 ABOUT = frozenset({LOGS, CARD, PLOTS, "decontamination.html"})
@@ -67,6 +69,18 @@ class Manifest(Record):
     hardware: str = ""
     created: str
 
+    @property
+    def bytes(self) -> int:
+        """Of all its files."""
+        return sum(f.bytes for f in self.files.values())
+
+    @property
+    def made(self) -> float:
+        """When, in Unix seconds; 0 where the manifest does not say."""
+        with suppress(ValueError):
+            return datetime.fromisoformat(self.created).timestamp()
+        return 0.0
+
     @field_validator("files")
     @classmethod
     def files_lie_in_the_folder(cls, files: dict[str, FileEntry]) -> dict[str, FileEntry]:
@@ -99,15 +113,12 @@ def damage(path: Path, entry: FileEntry, verify: bool) -> str:
     """What is wrong with a published file; '' if nothing is. Its digest is read with `verify`."""
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == entry.bytes and (
-                not verify or hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
-            ):
-                return ""
-    except FileNotFoundError:
-        return "is missing"
+            same = os.fstat(file.fileno()).st_size == entry.bytes
+            if same and verify:
+                same = hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    return "was changed since it was published"
+    return "" if same else "was changed since it was published"
 
 
 class Artifact(Record):

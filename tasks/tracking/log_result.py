@@ -7,7 +7,6 @@ are never copied.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,14 @@ from configs.files import replace_text
 from configs.settings.evaluation import LEARNING_CURVE
 from eval.judge.grades import GRADED, read_graded
 from tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
-from tasks.tracking.mlflow_client import ARTIFACT_TAG, MODEL_TAG, Mlflow, Point, dataset
+from tasks.tracking.mlflow_client import (
+    ARTIFACT_TAG,
+    DIGEST_TAG,
+    MODEL_TAG,
+    Dataset,
+    Mlflow,
+    metric,
+)
 from tasks.tracking.run_tracker import StageLog, Tracker
 from training.layout import CHECKPOINT, METRICS
 
@@ -41,12 +47,11 @@ def log_result(
         if path.exists():
             log.put(name, lambda s, run, path=path, at=place: s.log_artifact(run, str(path), at))
     result = _Result(log.tracker, artifact, manifest, inputs)
-    log.put("the manifest's run", result.sign)
-    log.put("the checkpoint", result.checkpoint)
-    log.put("datasets", result.datasets)
-    log.put("metrics", result.metrics)
-    log.put("scores", result.scores)
-    log.put("traces", result.traces)
+    for send in (
+        *(result.sign, result.checkpoint, result.datasets),
+        *(result.metrics, result.scores, result.traces),
+    ):
+        log.put(send.__name__, send)
     log.finish("FINISHED")
 
 
@@ -58,7 +63,7 @@ class _Result:
     ) -> None:
         self._tracker, self._artifact, self._manifest = tracker, artifact, manifest
         self._inputs = inputs
-        self._made = datetime.fromisoformat(manifest.created).timestamp()
+        self._made_tags = {DIGEST_TAG: artifact.digest, "klear.git_commit": manifest.git_commit}
         self._model = ""
         """The checkpoint that this stage made or read."""
 
@@ -68,8 +73,7 @@ class _Result:
         text = json.loads(path.read_text())
         if text["mlflow_run"] == "":
             replace_text(path, json.dumps({**text, "mlflow_run": run_id}, indent=1))
-        made = {"digest": self._artifact.digest, "git_commit": self._manifest.git_commit}
-        server.tag(run_id, {f"klear.{name}": value for name, value in made.items()})
+        server.tag(run_id, self._made_tags)
 
     def checkpoint(self, server: Mlflow, run_id: str) -> None:
         """A stage with weights makes a model and a version of it; others may read one."""
@@ -78,17 +82,10 @@ class _Result:
         if not folder.exists():
             self._model = next(iter(self._models_read(server)), "")
             return
-        tags = {
-            ARTIFACT_TAG: f"{artifact.stage}/{artifact.key}",
-            "klear.digest": artifact.digest,
-            "klear.path": str(folder),
-            "klear.git_commit": self._manifest.git_commit,
-        }
-        name = f"{artifact.stage}-{artifact.key}"
-        self._model = server.model(tracker.experiment, run_id, name, tags)
-        version = server.version(tracker.name, self._model, run_id, tags)
+        name = f"{artifact.stage}/{artifact.key}"
+        tags = {ARTIFACT_TAG: name, "klear.path": str(folder), **self._made_tags}
         alias = ALIASES.get(artifact.stage, artifact.stage)
-        server.set_registered_model_alias(tracker.name, alias, version)
+        self._model = server.register(tracker.experiment, tracker.name, run_id, alias, tags)
 
     def datasets(self, server: Mlflow, run_id: str) -> None:
         """Rows read and rows made, by name and digest; models read."""
@@ -99,13 +96,12 @@ class _Result:
 
     def metrics(self, server: Mlflow, run_id: str) -> None:
         values = {**self._manifest.metrics, "seconds": self._manifest.seconds}
-        drawn = curve_names(self._artifact.folder)  # their last value is there already
-        server.points(
-            run_id, [Point(n, v, self._made) for n, v in values.items() if n not in drawn]
-        )
+        drawn, made = curve_names(self._artifact.folder), self._manifest.made
+        # Of a curve the last value is there already.
+        server.log_batch(run_id, [metric(n, v, made) for n, v in values.items() if n not in drawn])
 
     def scores(self, server: Mlflow, _: str) -> None:
-        """Scores on the model's version; `best` goes to the highest mean of one protocol.
+        """The mean score on the model's version; `best` goes to the highest mean of one protocol.
 
         Versions that were asked other questions, or in another way, are not compared.
         """
@@ -113,16 +109,13 @@ class _Result:
         if not self._model or not results.exists():
             return
         rows = json.loads(results.read_text())
-        known = {r["name"]: r["avg"] for r in rows if r["avg"] is not None}
+        known = [r["avg"] for r in rows if r["avg"] is not None]
         versions = server.version_tags(name)
         mine = next((v for v, t in versions.items() if t.get(MODEL_TAG) == self._model), None)
         if mine is None or not known:
             return
-        tags = {
-            **{f"score.{_tag(n)}": f"{v:.4f}" for n, v in known.items()},
-            "score": f"{sum(known.values()) / len(known):.6f}",
-            "protocol": protocol_of(rows),
-        }
+        mean = sum(known) / len(known)
+        tags = {"score": f"{mean:.6f}", "protocol": protocol_of(rows)}
         for tag, value in tags.items():
             server.set_model_version_tag(name, mine, tag, value)
         versions[mine] = {**versions[mine], **tags}
@@ -144,7 +137,7 @@ class _Result:
             server.trace(
                 self._tracker.experiment,
                 f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
-                self._made + i / 1000,
+                self._manifest.made + i / 1000,
                 {"prompt": graded.prompt},
                 graded.model_dump(mode="json", exclude={"step", "problem_id", "index", "prompt"}),
                 {"mlflow.sourceRun": run_id, **model},
@@ -174,30 +167,21 @@ def curve_names(folder: Path) -> set[str]:
 def protocol_of(results: Sequence[Mapping[str, Any]]) -> str:
     """16 hex digits over what was asked and how; equal for every checkpoint of one run."""
     fields = ("name", "k", "questions", "date_from", "date_to")
-    asked = [
-        [
-            *(r[field] for field in fields),
-            {n: v for n, v in r["statement"].items() if n not in NOT_PROTOCOL},
-        ]
-        for r in results
-    ]
+    asked = []
+    for r in results:
+        statement = {n: v for n, v in r["statement"].items() if n not in NOT_PROTOCOL}
+        asked.append([*(r[field] for field in fields), statement])
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _tag(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "_-." else "_" for c in name)
-
-
-def dataset_of(artifact: Artifact) -> Any:
+def dataset_of(artifact: Artifact) -> Dataset | None:
     """An artifact's rows, counted by the parquet footers; None: a checkpoint, or only pages."""
     folder = artifact.folder
     rows = {p.stem: pq.read_metadata(p).num_rows for p in sorted(folder.glob("*.parquet"))}
     if not rows or (folder / CHECKPOINT).exists():
         return None
     main = next((name for name in MAIN if name in rows), next(iter(rows)))
-    return dataset(
-        artifact.stage,
-        artifact.digest[:16],
-        {"uri": str(folder), "artifact": f"{artifact.stage}/{artifact.key}"},
-        {"num_rows": rows[main], **{f"rows {name}": count for name, count in rows.items()}},
-    )
+    source = {"uri": str(folder), "artifact": f"{artifact.stage}/{artifact.key}"}
+    counts = {"num_rows": rows[main], **{f"rows {name}": count for name, count in rows.items()}}
+    about = json.dumps(source), None, json.dumps(counts)
+    return Dataset(artifact.stage, artifact.digest[:16], "local", *about)

@@ -7,7 +7,8 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 from mlflow import MlflowClient, entities
 from mlflow.entities.span import Span as MlflowSpan
@@ -15,31 +16,21 @@ from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracing.client import TracingClient
 
-METRICS_A_BATCH = 900  # the server takes at most 1,000 a request
-PARAMS_A_BATCH = 90
-LONGEST_PARAM = 500
 PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"
 MODEL_TAG = "klear.model"
 ARTIFACT_TAG = "klear.artifact"
+DIGEST_TAG = "klear.digest"
 PREVIEW = 1_000  # characters of a trace in lists
 
 
-class Point(NamedTuple):
-    """One value of a metric; `time` in Unix seconds."""
-
-    name: str
-    value: float
-    time: float
-    step: int = 0
+Dataset = entities.Dataset
 
 
-def dataset(
-    name: str, digest: str, source: Mapping[str, str], profile: Mapping[str, float]
-) -> entities.Dataset:
-    """The rows of one artifact without the rows: where they are and how many."""
-    about = json.dumps(dict(source)), None, json.dumps(dict(profile))
-    return entities.Dataset(name, digest, "local", *about)
+def metric(name: str, value: float, time: float, step: int = 0) -> entities.Metric:
+    """One value; `time` in Unix seconds. Names keep letters, digits, _ - . space : and /."""
+    legal = "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)
+    return entities.Metric(legal, float(value), int(time * 1000), step)
 
 
 class Mlflow(MlflowClient):
@@ -59,9 +50,6 @@ class Mlflow(MlflowClient):
                 if found is None:
                     raise
         return found.experiment_id
-
-    def new_run(self, experiment: str, name: str, tags: Mapping[str, str]) -> str:
-        return self.create_run(experiment, run_name=name, tags=dict(tags)).info.run_id
 
     def find_run(self, experiment: str, tags: Mapping[str, str]) -> str:
         """The id of a run that has all of `tags`; '' if there is none."""
@@ -103,27 +91,17 @@ class Mlflow(MlflowClient):
         self.log_batch(run_id, tags=[entities.RunTag(k, v) for k, v in tags.items()])
 
     def params(self, run_id: str, params: Mapping[str, str]) -> None:
-        """Those that the run has not yet: it may have been killed between two batches."""
+        """Those that the run has not yet: what changes no key may differ in a later attempt."""
         there = self.get_run(run_id).data.params if params else {}
-        given = {n[:250]: v[:LONGEST_PARAM] for n, v in params.items()}
-        every = [entities.Param(n, v) for n, v in given.items() if n not in there]
-        for i in range(0, len(every), PARAMS_A_BATCH):
-            self.log_batch(run_id, params=every[i : i + PARAMS_A_BATCH])
+        new = [entities.Param(n[:250], v) for n, v in params.items() if n[:250] not in there]
+        self.log_batch(run_id, params=new)
 
-    def points(self, run_id: str, points: Iterable[Point]) -> None:
-        every = [
-            entities.Metric(_legal(p.name), p.value, int(p.time * 1000), p.step) for p in points
-        ]
-        for i in range(0, len(every), METRICS_A_BATCH):
-            self.log_batch(run_id, metrics=every[i : i + METRICS_A_BATCH])
-
-    def last_step(self, run_id: str, metric: str) -> int:
+    def last_step(self, run_id: str, name: str) -> int:
         """The last step that a metric has; -1 if none."""
-        history = self.get_metric_history(run_id, _legal(metric))
-        return max((m.step for m in history), default=-1)
+        return max((m.step for m in self.get_metric_history(run_id, name)), default=-1)
 
     def inputs(
-        self, run_id: str, data: Iterable[tuple[entities.Dataset, str]], models: Iterable[str]
+        self, run_id: str, data: Iterable[tuple[Dataset, str]], models: Iterable[str]
     ) -> None:
         """Datasets with their context (training, eval, output, …), and models that a run read."""
         there = self.get_run(run_id).inputs
@@ -135,41 +113,37 @@ class Mlflow(MlflowClient):
         ]
         self.log_inputs(run_id, tagged, new)
 
-    def model(self, experiment: str, run_id: str, name: str, tags: Mapping[str, str]) -> str:
-        """The id of the model with these tags, recorded as made by the run if it is new.
+    def register(
+        self, experiment: str, registered: str, run_id: str, alias: str, tags: Mapping[str, str]
+    ) -> str:
+        """The id of the model with these tags, made by the run, and a version of `registered` with
+        this alias; each is made if it is new.
 
         Nothing is uploaded: weights stay where they are.
         """
-        same = {n: tags[n] for n in (ARTIFACT_TAG, "klear.digest")}
+        same = {n: tags[n] for n in (ARTIFACT_TAG, DIGEST_TAG)}
         found = self.search_logged_models([experiment], _with_tags(same), max_results=1)
+        name = tags[ARTIFACT_TAG].replace("/", "-")
         made = found[0] if found else self.create_logged_model(experiment, name, run_id, dict(tags))
+        model = made.model_id
         if made.status != entities.LoggedModelStatus.READY:
-            self.finalize_logged_model(made.model_id, "READY")
+            self.finalize_logged_model(model, "READY")
         there = self.get_run(run_id).outputs
-        if there is None or made.model_id not in {m.model_id for m in there.model_outputs}:
-            self.log_outputs(run_id, [entities.LoggedModelOutput(made.model_id, 0)])
-        self.tag(run_id, {MODEL_TAG: made.model_id})
-        return made.model_id
-
-    def version(self, name: str, model: str, run_id: str, tags: Mapping[str, str]) -> str:
-        """The version of a registered model that is `model`, registered if it is new."""
-        for version, known in self.version_tags(name).items():
-            if known.get(MODEL_TAG) == model:
-                return version
-        try:
-            self.create_registered_model(name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        made = self.create_model_version(
-            name,
-            self.get_logged_model(model).artifact_location,
-            run_id,
-            {**tags, MODEL_TAG: model},
-            await_creation_for=0,
-            model_id=model,
-        )
-        return str(made.version)
+        if there is None or model not in {m.model_id for m in there.model_outputs}:
+            self.log_outputs(run_id, [entities.LoggedModelOutput(model, 0)])
+        self.tag(run_id, {MODEL_TAG: model})
+        versions = self.version_tags(registered)
+        version = next((v for v, known in versions.items() if known.get(MODEL_TAG) == model), None)
+        if version is None:
+            with suppress(MlflowException):  # it is there
+                self.create_registered_model(registered)
+            about = {**tags, MODEL_TAG: model}
+            source = made.artifact_location
+            version = self.create_model_version(
+                registered, source, run_id, about, await_creation_for=0, model_id=model
+            ).version
+        self.set_registered_model_alias(registered, alias, str(version))
+        return model
 
     def version_tags(self, name: str) -> dict[str, dict[str, str]]:
         """The tags of every version of a registered model; `MODEL_TAG` is the model's id."""
@@ -190,44 +164,37 @@ class Mlflow(MlflowClient):
         a new id, so that a message sent twice would be two. `about`: its metadata."""
         seed = hashlib.sha256(key.encode()).digest()
         trace_id, start_ns = f"tr-{seed[:16].hex()}", int(time * 1e9)
+        request, response = json.dumps(asked), json.dumps(answered)
         info = entities.TraceInfo(
             trace_id,
             entities.TraceLocation.from_experiment_id(experiment),
             int(time * 1000),
             entities.TraceState.OK,
-            request_preview=json.dumps(asked)[:PREVIEW],
-            response_preview=json.dumps(answered)[:PREVIEW],
+            request_preview=request[:PREVIEW],
+            response_preview=response[:PREVIEW],
             trace_metadata=dict(about),
             tags=dict(tags),
         )
-        attributes = {
-            "mlflow.traceRequestId": trace_id,
-            "mlflow.spanType": "EVALUATOR",
-            "mlflow.spanInputs": asked,
-            "mlflow.spanOutputs": answered,
+        span = {
+            "trace_id": base64.b64encode(seed[:16]).decode(),
+            "span_id": base64.b64encode(seed[16:24]).decode(),
+            "parent_span_id": None,
+            "name": tags["mlflow.traceName"],
+            "start_time_unix_nano": start_ns,
+            "end_time_unix_nano": start_ns + 1,
+            "status": {"code": "STATUS_CODE_OK", "message": ""},
+            "attributes": {
+                "mlflow.traceRequestId": json.dumps(trace_id),
+                "mlflow.spanType": json.dumps("EVALUATOR"),
+                "mlflow.spanInputs": request,
+                "mlflow.spanOutputs": response,
+            },
+            "events": [],
         }
-        span = MlflowSpan.from_dict(
-            {
-                "trace_id": base64.b64encode(seed[:16]).decode(),
-                "span_id": base64.b64encode(seed[16:24]).decode(),
-                "parent_span_id": None,
-                "name": tags["mlflow.traceName"],
-                "start_time_unix_nano": start_ns,
-                "end_time_unix_nano": start_ns + 1,
-                "status": {"code": "STATUS_CODE_OK", "message": ""},
-                "attributes": {name: json.dumps(value) for name, value in attributes.items()},
-                "events": [],
-            }
-        )
         client = TracingClient(self.tracking_uri)
         client.start_trace(info)
-        client.log_spans(experiment, [span])
+        client.log_spans(experiment, [MlflowSpan.from_dict(span)])
 
 
 def _with_tags(tags: Mapping[str, str]) -> str:
     return " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-
-
-def _legal(name: str) -> str:
-    """MLflow allows letters, digits, _ - . space : and / in metric names."""
-    return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)

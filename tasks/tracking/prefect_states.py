@@ -115,22 +115,19 @@ def settle_task_runs(flow_run: str, ended: EndedTasks) -> None:
     deadline = time.monotonic() + PATIENCE_AT_THE_END_S
     while ended:
         try:
-            return _settle(flow_run, ended)
+            with get_client(sync_client=True) as client:
+                known = {str(found.id): found for found in _task_runs(client, flow_run)}
+                for id_, (task, state) in ended.items():
+                    if id_ not in known:
+                        about = {"id": UUID(id_), "name": task.name, "state": state}
+                        client.create_task_run(task, UUID(flow_run), id_, **about)
+                    if id_ not in known or known[id_].state_type != state.type:
+                        client.set_task_run_state(UUID(id_), state, force=True)
+            return
         except Exception as error:
             if not isinstance(error, httpx.TransportError) or time.monotonic() > deadline:
                 return _LOG.warning("Prefect's page lacks states of stages: %s", error)
         time.sleep(SECONDS_BETWEEN_LOOKS)
-
-
-def _settle(flow_run: str, ended: EndedTasks) -> None:
-    with get_client(sync_client=True) as client:
-        known = {str(found.id): found for found in _task_runs(client, flow_run)}
-        for id_, (task, state) in ended.items():
-            if id_ not in known:
-                run = UUID(flow_run)
-                client.create_task_run(task, run, id_, id=UUID(id_), name=task.name, state=state)
-            if id_ not in known or known[id_].state_type != state.type:
-                client.set_task_run_state(UUID(id_), state, force=True)
 
 
 class ApprovalRequired(RuntimeError):

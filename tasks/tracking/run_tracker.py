@@ -22,7 +22,7 @@ from typing import Any
 import requests
 
 from configs.settings.evaluation import LEARNING_CURVE
-from tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, Point
+from tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
 from training.layout import METRICS, SHOWN
 
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "KILLED": 2.0}
@@ -36,7 +36,6 @@ TABLES_LISTED = 40  # the latest ones; a tag holds few thousand characters
 SECONDS_BETWEEN_POLLS = 2.0
 SECONDS_FOR_AN_ID = 3.0
 PAUSE_S = 2.0
-SECONDS_BETWEEN_WARNINGS = 60.0
 # What a proxy says for a server that is down, and a server that is starting or too busy.
 _UNREACHABLE = re.compile(r"(?:failed with error code |too many |^)50[234]\b")
 _BROKEN = (
@@ -97,7 +96,8 @@ class Tracker:
         if not found and same:
             found = self.server.find_run(self.experiment, {n: tags[n] for n in same})
         if not found:
-            return self.server.new_run(self.experiment, name, tags)
+            made = self.server.create_run(self.experiment, run_name=name, tags=dict(tags))
+            return made.info.run_id
         self.server.set_status(found, "RUNNING")
         self.server.tag(found, tags)
         return found
@@ -105,8 +105,8 @@ class Tracker:
     def log(self, run_id: str, metrics: Mapping[str, float], made: float = 0.0) -> None:
         """`made`: when, in Unix seconds; what is logged again with it is there once."""
         at = made or time.time()
-        points = [Point(name, float(value), at) for name, value in metrics.items()]
-        self.put("metrics", lambda server: server.points(run_id, points))
+        points = [metric(name, value, at) for name, value in metrics.items()]
+        self.put("metrics", lambda server: server.log_batch(run_id, points))
 
     def log_files(self, run_id: str, *paths: Path) -> None:
         for path in paths:
@@ -144,7 +144,7 @@ class Tracker:
                     return
 
     def _send(self, what: str, send: Send) -> None:
-        warned = float("-inf")
+        warned = False
         while True:
             try:
                 send(self.server)
@@ -155,9 +155,9 @@ class Tracker:
                     self.refused += 1
                     _LOG.warning("MLflow refused %s: %s", what, line)
                     return
-                if time.monotonic() - warned >= SECONDS_BETWEEN_WARNINGS:
+                if not warned:
                     _LOG.warning("MLflow is unreachable; the run goes on and logs later (%s)", line)
-                    warned = time.monotonic()
+                warned = True
                 time.sleep(PAUSE_S)
 
 
@@ -247,28 +247,23 @@ class StageLog:
                 self._last[marker] = server.last_step(run_id, marker)
             fresh = [line for line in lines if line["step"] > self._last[marker]]
             points = [
-                Point(name, float(value), line["time"], line["step"])
+                metric(name, value, line["time"], line["step"])
                 for line in fresh
                 for name, value in {marker: line["step"], **line["metrics"]}.items()
             ]
-            server.points(run_id, points)
+            server.log_batch(run_id, points)
             self._last[marker] = max((line["step"] for line in fresh), default=self._last[marker])
 
         self.put("curves", send)
 
     def _new_lines(self, path: Path) -> list[dict[str, Any]]:
         """The whole lines of a curve since the last look; a torn last one waits for its end."""
-        if not path.exists():
-            return []
-        start = self._read.get(path.name, 0)
-        if path.stat().st_size < start:
+        everything = path.read_bytes() if path.exists() else b""
+        start, end = self._read.get(path.name, 0), everything.rfind(b"\n") + 1
+        if end < start:
             start = 0  # a resumed child cut the lines after its checkpoint
-        with path.open("rb") as file:
-            file.seek(start)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read[path.name] = start + len(whole)
-        return [json.loads(line) for line in whole.splitlines() if line.strip()]
+        self._read[path.name] = end
+        return [json.loads(line) for line in everything[start:end].splitlines() if line.strip()]
 
     def _show(self, name: str, text: str, listed: str) -> None:
         """One page or table, which replaces its earlier self, and which artifacts are tables."""
@@ -289,7 +284,8 @@ class StageLog:
         if run_id:
             server.set_status(run_id, "RUNNING")
         else:
-            run_id = server.new_run(experiment, self._stage, self._tags)
+            made = server.create_run(experiment, run_name=self._stage, tags=self._tags)
+            run_id = made.info.run_id
             self._last = dict.fromkeys(CURVES.values(), -1)
         server.params(run_id, self._params)
         if not self._only_unfinished:

@@ -32,7 +32,7 @@ from tasks.answers.distill import Plan, write_outputs  # noqa: E402
 from tasks.data.dedup import dedup  # noqa: E402
 from tasks.stage.run import Run, active  # noqa: E402
 from tasks.stage.stage import Metrics, stage  # noqa: E402
-from tasks.store.care import damaged, published, waste  # noqa: E402
+from tasks.store import care  # noqa: E402
 from tasks.store.store import Artifact, Store  # noqa: E402
 from training.engines.journal import Journal, journal_path  # noqa: E402
 
@@ -119,9 +119,9 @@ def store(results: int) -> dict[str, float]:
             publish, hits = run_some(results), run_some(min(results, HITS))
         found, times = {}, {}
         looks: dict[str, Callable[[], Sized]] = {
-            "list": lambda: published(here),
-            "verify": lambda: list(damaged(here)),
-            "gc": lambda: waste(here, 7.0),
+            "list": lambda: care.results(here),
+            "verify": lambda: list(care.damaged(here)),
+            "gc": lambda: care.waste(here, 7.0)[0],
             "status": lambda: list(store_lines(here)),
             "plan": lambda: plan(load_profile("tiny"), here),
         }

@@ -106,7 +106,7 @@ def nothing_half(place: Place) -> list[str]:
 def cleaned(place: Place) -> list[str]:
     """What kills left is gone by itself, or goes with `klear store gc`."""
     store = Store(place.store)
-    for rubbish in waste(store, days=0):
+    for rubbish in waste(store, days=0)[0]:
         if rubbish.name.startswith((".work", ".trash")):
             remove(store, rubbish)
     found = [p for pattern in (".work/*/*", ".trash/*", ".runs/*.json", "**/*.part", "**/*.partial")

@@ -6,7 +6,7 @@ import pytest
 from damage.three_stages import run_all
 
 from flows.cli.main import main
-from tasks.store.care import published
+from tasks.store.care import results
 from tasks.store.lineage import ancestors
 from tasks.store.store import MANIFEST, Store
 
@@ -38,7 +38,7 @@ def test_gc_keeps_what_a_damaged_result_may_need(home: Path, capsys) -> None:
 
 
 def test_lineage_ends_where_a_manifest_is_damaged(home: Path) -> None:
-    last = next(p.manifest for p in published(Store(home)) if p.manifest.stage == "report")
+    last = next(p for p in results(Store(home)) if p.stage == "report")
     assert [m.stage for m in ancestors(Store(home), last)] == ["collect", "sft"]
     for manifest in home.glob(f"collect/*/{MANIFEST}"):
         manifest.write_text("{")

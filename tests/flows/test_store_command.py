@@ -12,7 +12,7 @@ from configs.settings.base import Settings
 from flows.cli.main import main
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
-from tasks.store.care import damaged, published, remove, waste
+from tasks.store.care import damaged, remove, results, waste
 from tasks.store.shared import SharedStore
 from tasks.store.store import MANIFEST, Artifact, Store
 
@@ -48,7 +48,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def names(store: Store, days: float = 0.0) -> list[str]:
-    return sorted(w.name.rpartition("/")[0] for w in waste(store, days))
+    return sorted(w.name.rpartition("/")[0] for w in waste(store, days)[0])
 
 
 def test_ls_and_du_count_what_is_there(store, capsys):
@@ -83,11 +83,11 @@ def test_ls_says_that_it_found_nothing_and_what_was_meant(store, capsys):
 def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, capsys):
     assert main(["store", "gc", "--days", "0"]) == 0
     assert "would go" in capsys.readouterr().out
-    assert len(published(store)) == 5
+    assert len(results(store)) == 5
 
     assert main(["store", "gc", "--days", "0", "--yes"]) == 0
     assert "2 folders, 1.5 kB freed" in capsys.readouterr().out
-    assert [p.manifest.stage for p in published(store)] == ["collect", "dedup", "report"]
+    assert [p.stage for p in results(store)] == ["collect", "dedup", "report"]
     assert all(wrong == "" for _, wrong in damaged(store))
     assert names(store) == []
 
@@ -110,7 +110,7 @@ def test_what_a_run_holds_is_not_removed_and_while_one_is_under_way_nothing_publ
     store: Store,
 ):
     """A long SFT reads old results that no report has needed yet."""
-    rubbish = next(w for w in waste(store, days=0) if w.name.startswith("collect"))
+    rubbish = next(w for w in waste(store, days=0)[0] if w.name.startswith("collect"))
     with store.lock(rubbish.name.replace("/", "-")):
         assert not remove(store, rubbish)
         assert names(store) == []
@@ -125,7 +125,7 @@ def test_interrupted_work_goes_when_it_is_old(store: Store):
     long_ago = time.time() - 10 * 86_400
     for path in (work / "half", work):
         os.utime(path, (long_ago, long_ago))
-    (found,) = [w for w in waste(store, days=1) if w.name == ".work/sft/k"]
+    (found,) = [w for w in waste(store, days=1)[0] if w.name == ".work/sft/k"]
     assert found.bytes == 10
     assert remove(store, found)
     assert not work.exists()

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
 
+import fsspec
 import pytest
 from gcp_storage_emulator.server import create_server
 from moto.server import ThreadedMotoServer
 
-from tasks.store.shared import ObjectStore, SharedStore
+from tasks.store.shared import SharedStore
 from tasks.store.store import Artifact
 
 KEY = "0123456789abcdef"
@@ -40,18 +43,18 @@ def signed_on(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
 def new_bucket(of: object) -> str:
     """The address of a folder in a new bucket."""
     bucket = f"klear-{abs(hash(str(of)))}"
-    ObjectStore(f"s3://{bucket}")._fs.mkdir(bucket)
+    fsspec.filesystem("s3", skip_instance_cache=True).mkdir(bucket)
     return f"s3://{bucket}/results"
 
 
-def made(store: SharedStore, rows: str = "rows", key: str = KEY, **more: object) -> Artifact:
+def made(store: SharedStore, rows: str = "rows", key: str = KEY, **more: Any) -> Artifact:
     """A result of two files, published; `more` goes into the manifest."""
     work = store.work("collect", key)
     (work / "deep").mkdir(parents=True)
     (work / "rows.jsonl").write_text(rows)
     (work / "deep/more.txt").write_text("more")
     about = {"stage": "collect", "version": 1, "key": key, "settings": {}, "seconds": 1.0,
-             "pipeline_run": "r", "created": "now"}  # fmt: skip
+             "pipeline_run": "r", "created": datetime.now(UTC).isoformat()}  # fmt: skip
     return store.publish(work, **(about | more))
 
 
