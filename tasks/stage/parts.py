@@ -111,13 +111,13 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=start)
 
 
-def end(pool: ProcessPoolExecutor) -> None:
+def end(pool: ProcessPoolExecutor, grace_s: float = GRACE_S) -> None:
     """End the workers whatever they do: one that hangs would never let `shutdown` return."""
     workers = list((pool._processes or {}).values())  # Python 3.14 has `kill_workers` for this
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in workers:
         worker.terminate()
-    deadline = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + grace_s
     try:
         for worker in workers:
             worker.join(max(0.0, deadline - time.monotonic()))

@@ -133,8 +133,8 @@ def under_way(cockpit, flow: str) -> list[str]:
 
 
 def workers(cockpit) -> list[int]:
-    """Processes that compute cells for this home, and those that watch over them."""
-    return cockpit.of_this_home("flows.ablation")
+    """Processes that compute cells for this home, and the server that they are forked from."""
+    return cockpit.of_this_home("multiprocessing.forkserver")
 
 
 def folders(cockpit, stage: str) -> dict[Path, int]:
