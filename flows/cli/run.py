@@ -117,6 +117,7 @@ def prepare_run() -> None:
     # and an event that did not arrive is sent again with the next one.
     for logs in ("LOGGING_HANDLERS_CONSOLE_LEVEL", "INTERNAL_LOGGING_LEVEL"):
         os.environ.setdefault(f"PREFECT_{logs}", "CRITICAL")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 
 
 class Terminal:
@@ -179,7 +180,7 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
 
     0 done, 1 failed.
     """
-    for client in ("httpx", "httpx2", "mlflow"):  # openai speaks through the second one
+    for client in ("httpx", "httpx2"):  # openai speaks through the second one
         logging.getLogger(client).setLevel(logging.WARNING)
     console, began = Console(), time.monotonic()
     console.print(title, style="bold")
