@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
-from pydantic import Field, create_model
+from pydantic import Field
 
 from configs.settings.base import Settings
 from configs.settings.data import SampleSettings
@@ -151,8 +151,8 @@ def run_stages(s: Pipeline, until: str = "") -> dict[str, Artifact]:
 class Approval(RunInput):
     """The form under "Resume"."""
 
-    approve: bool = Field(default=False, title="Spend it", description="Off: the run fails here")
-    up_to: float = Field(default=0.0, ge=0, title="Cost that may be spent by this stage")
+    spend_it: bool = Field(default=False, description="Off: the run fails here")
+    cost_that_may_be_spent: float = 0.0
 
 
 def with_approval(stage: Stage, *inputs: Artifact, settings: SampleSettings) -> Artifact:
@@ -164,20 +164,18 @@ def with_approval(stage: Stage, *inputs: Artifact, settings: SampleSettings) -> 
         except NeedsApproval as error:
             if not is_deployment_run():
                 raise
-            # Prefect's own `with_initial_data` would drop titles, descriptions and bounds.
-            title = Approval.model_fields["up_to"].title
-            wanted = Field(default=float(error.wanted), ge=0, title=title)
-            form = create_model("Approval", __base__=Approval, up_to=(float, wanted))
-            form._description = f"**{stage.name}**: {error}"
+            form = Approval.with_initial_data(
+                f"**{stage.name}**: {error}", cost_that_may_be_spent=float(error.wanted)
+            )
             said: bool | None = None
             try:
                 answer = pause_flow_run(wait_for_input=form, timeout=WEEK_S, poll_interval=POLL_S)
-                said = answer.approve
+                said = answer.spend_it
             finally:
                 settle_approval(error, said)  # on the stage's task run
             if not said:
                 raise
-            settings = approved(settings, answer.up_to)
+            settings = approved(settings, answer.cost_that_may_be_spent)
 
 
 def approved(settings: SampleSettings, cost: float) -> SampleSettings:

@@ -162,8 +162,9 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
     [
         (["no/such", "--bench", "math50"], "no such benchmark; did you mean math500?"),
         (["org/model", "--bench", "nowhere.jsonl"], "--bench nowhere.jsonl: no such file"),
-        (["org/model", "--bench", "lcb_v5=a.jsonl,lcb_v6=b.jsonl"],
-         "livecodebench is read from a.jsonl; name one file"),
+        (["org/model", "--bench",
+          "lcb_v5=configs/ablations/RESULTS.jsonl,lcb_v6=tests/flows/digests.json"],
+         "livecodebench is read from configs/ablations/RESULTS.jsonl; name one file"),
         (["org/model", "--bench", "aime24", "--k", "0"], "protocols.0.k: "),
         (["/tmp", "--bench", "aime24"], "/tmp: neither a folder with a model"),
         (["https://u:p@host/v1", "--bench", "aime24"], "must hold no user, password or query"),
@@ -195,18 +196,6 @@ def test_a_wrong_model_key_or_address_is_one_line_that_holds_no_key(
         code, out, err = evaluated(capsys, *where, "--bench", sums)
     assert (code, said in err.strip().splitlines()[-1]) == (1, True), err
     assert KEY not in out + err
-
-
-def test_a_folder_of_another_evaluation_is_refused_before_anything_is_asked(
-    endpoint_of, sums, tmp_path, capsys
-):
-    with endpoint_of(say=right_on_even) as endpoint:
-        words = (endpoint.url, "--bench", sums, "--limit", 1, "--out", tmp_path / "o")
-        assert [evaluated(capsys, *words)[0] for _ in range(2)] == [0, 0]
-        code, _, err = evaluated(capsys, *words, "--temperature", 0)
-        assert (code, "holds another evaluation" in err) == (2, True), err
-        assert evaluated(capsys, *words[:-1], sums.parent)[0] == 2
-        assert endpoint.attempts.total() == 1
 
 
 def test_other_settings_and_another_judge_are_other_results(endpoint_of, sums, capsys, monkeypatch):
