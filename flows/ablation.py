@@ -7,12 +7,11 @@ that of the matrix. Where several are computed at once each has a process and a 
 import json
 import os
 import signal
-import time
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import as_completed
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from typing import Annotated
 
 from prefect import flow
@@ -23,12 +22,12 @@ from configs.settings.ablation import Ablation, ablations, load_ablation
 from configs.settings.base import key_of
 from configs.settings.pipeline import Pipeline
 from flows.cli.plan import Plan, fits_of
-from flows.pipeline import publish_plan, publish_report
+from flows.pipeline import publish_plan, publish_report, run_spec
 from flows.stages import Call, calls, compute, needed, plan_stages
 from tasks.ablation.ablate import AblateSettings, ablate
 from tasks.planning.plan import PlannedStage, Planner
 from tasks.stage.parts import end, worker_pool
-from tasks.stage.run import Run, RunSpec, run_context
+from tasks.stage.run import Run, run_context
 from tasks.store.care import ABLATE
 from tasks.store.store import Artifact, Store
 from tasks.tracking.prefect_states import cancellable
@@ -41,6 +40,8 @@ Seeds = Annotated[int, Field(ge=1, le=100)]
 Concurrent = Annotated[int, Field(ge=1, le=64)]
 Cell = tuple[str, Pipeline]
 """Arm, and settings with the seed."""
+Made = tuple[Artifact, Artifact]
+"""The evaluation of a cell, and the model it is of."""
 RUNS = "runs"  # how the display calls the cells that are computed beside each other
 GRACE_S = 8.0  # for a cell to say that it ends: it is a run of its own in Prefect and MLflow
 
@@ -63,24 +64,17 @@ def ablation(
     """
     spec = load_ablation(name)
     matrix = list(cells(spec, profile, seeds))
-    whole = RunSpec(
-        kind="ablation",
-        profile=profile,
-        seed=0,
-        meaning=json.dumps([spec.name, profile, seeds, *(key_of(s) for _, s in matrix)]),
-        resolved=spec.model_dump(mode="json"),
-        stall_minutes=matrix[0][1].stall_minutes,
-    )
-    with run_context(whole) as run:
-        publish_plan(lambda: plan_ablation(spec, profile, seeds, run.store), run)
+    meaning = json.dumps([spec.name, profile, seeds, *(key_of(s) for _, s in matrix)])
+    whole = run_spec(matrix[0][1], "ablation", meaning)
+    with run_context(replace(whole, resolved=spec.model_dump(mode="json"))) as run:
+        publish_plan(plan_ablation(spec, profile, seeds, run.store), run)
         if concurrent > 1:
-            compute_in_processes(spec, matrix, run, concurrent)
-        inputs: list[Artifact] = []
-        for arm, settings in matrix:
-            inputs += compute_cell(spec, arm, settings, run.run_id)
+            made = compute_in_processes(spec, matrix, run, concurrent)
+        else:
+            made = [compute_cell(spec, *cell, run.run_id) for cell in matrix]
         order = tuple((arm, settings.seed) for arm, settings in matrix)
         asked = AblateSettings(ablation=spec, profile=profile, cells=order)
-        page = ablate.named(ABLATE + spec.name)(*inputs, settings=asked)
+        page = ablate.named(ABLATE + spec.name)(*chain.from_iterable(made), settings=asked)
         publish_report(page, page.metrics, run)
         return str(page.folder)
 
@@ -97,22 +91,11 @@ def label(arm: str, seed: int) -> str:
     return f"{arm}-seed{seed}"
 
 
-def compute_cell(
-    spec: Ablation, arm: str, settings: Pipeline, parent: str
-) -> tuple[Artifact, Artifact]:
+def compute_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> Made:
     """The evaluation and the model of a cell, in an MLflow run of its own below `parent`."""
-    wanted = RunSpec(
-        kind="cell",
-        profile=settings.profile,
-        seed=settings.seed,
-        meaning=json.dumps([spec.name, arm, key_of(settings)]),
-        resolved=settings.model_dump(mode="json"),
-        stall_minutes=settings.stall_minutes,
-        name=label(arm, settings.seed),
-        parent=parent,
-    )
+    wanted = run_spec(settings, "cell", json.dumps([spec.name, arm, key_of(settings)]))
     target = f"evaluate_{spec.scored}"
-    with run_context(wanted) as cell:
+    with run_context(replace(wanted, name=label(arm, settings.seed), parent=parent)) as cell:
         refuse(settings, target)
         made = compute(_calls(spec, settings))
         created = datetime.fromisoformat(cell.store.manifest(made[target]).created)
@@ -120,65 +103,62 @@ def compute_cell(
     return made[target], made[spec.scored]
 
 
-def compute_in_processes(spec: Ablation, matrix: list[Cell], run: Run, concurrent: int) -> None:
-    """Put into the store what cells need and it lacks, `concurrent` cells at a time.
+def compute_in_processes(
+    spec: Ablation, matrix: list[Cell], run: Run, concurrent: int
+) -> list[Made]:
+    """What every cell makes, in order, `concurrent` cells at a time.
 
     Processes and not threads: only a main thread can be watched, cancelled and interrupted. Cells
     of one seed wait for each other where they share a stage, so those of one arm go together.
     Raises CellFailed for the first that fails; the others are ended, and go on with the next try.
     """
-    waiting = [
-        (arm, settings)
-        for arm, settings in sorted(matrix, key=lambda cell: cell[0])
-        if any(s.action != "reuse" for s in _planned(spec, settings, run.store))
-    ]
-    several = min(concurrent, len(waiting))
-    if several < 2:
-        return
-    threads = max(1, len(os.sched_getaffinity(0)) // several)  # more wait for each other
-    run.display.started(RUNS, f"{several} of {len(waiting)} at a time")
-    began, pool = time.monotonic(), worker_pool(several)
+    threads = max(1, len(os.sched_getaffinity(0)) // concurrent)  # more wait for each other
+    run.display.started(RUNS, f"{concurrent} of {len(matrix)} at a time")
+    pool = worker_pool(concurrent)
     try:
-        ends = as_completed(
-            [pool.submit(in_process, spec, *cell, run.run_id, threads) for cell in waiting]
-        )
-        for done, future in enumerate(ends, 1):
-            run.display.progress(RUNS, done, len(waiting), future.result())
+        begun = {
+            label(arm, settings.seed): pool.submit(
+                in_process, spec, arm, settings, run.run_id, threads
+            )
+            for arm, settings in sorted(matrix, key=lambda cell: cell[0])
+        }
+        for done, future in enumerate(as_completed(begun.values()), 1):
+            future.result()
+            run.display.progress(RUNS, done, len(matrix), "")
+        return [begun[label(arm, settings.seed)].result() for arm, settings in matrix]
     finally:
         end(pool, GRACE_S)
-    run.display.finished(RUNS, "computed", time.monotonic() - began, {"runs": len(waiting)})
 
 
-def in_process(spec: Ablation, arm: str, settings: Pipeline, parent: str, threads: int) -> str:
-    """One cell in a worker process, on its share of the cores: what it is called."""
+def in_process(spec: Ablation, arm: str, settings: Pipeline, parent: str, threads: int) -> Made:
+    """One cell in a worker process, on its share of the cores."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.pop("PREFECT__FLOW_RUN_ID", None)  # that of the form: a cell is a run of its own
-    cell = label(arm, settings.seed)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        run_cell(spec, arm, settings, parent)
+        return run_cell(spec, arm, settings, parent)
     except (Exception, KeyboardInterrupt) as error:  # its text: not every exception can travel
-        raise CellFailed(f"{cell} failed: {error}") from error
+        raise CellFailed(f"{label(arm, settings.seed)} failed: {error}") from error
     finally:
         signal.signal(signal.SIGTERM, before)
-    return cell
 
 
 @flow(name="klear-cell", flow_run_name="{spec.name} · {arm}-seed{settings.seed}")
-def run_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> None:
+def run_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> Made:
     """One arm of an experiment with one seed, as a run of its own in Prefect."""
     with cancellable(str(flow_run.id)):
-        compute_cell(spec, arm, settings, parent)
+        return compute_cell(spec, arm, settings, parent)
 
 
 def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Plan:
     """What the matrix would reuse and compute: each stage once, with the runs that share it, on
     the machines of its first run."""
     shared: dict[tuple[object, ...], tuple[PlannedStage, list[str]]] = {}
-    fits: dict[Fit, dict[str, None]] = defaultdict(dict)  # with the arms whose fit it is
+    fits: dict[Fit, None] = {}  # an arm may have one of its own
     matrix = list(cells(spec, profile, seeds))
     for arm, settings in matrix:
-        planned = _planned(spec, settings, store)
+        planner = Planner(Run(store=store, seed=settings.seed), settings.topology, settings.base)
+        planned = plan_stages(_calls(spec, settings), planner)
         mine: dict[str, tuple[object, ...]] = {}  # all that a result depends on
         for call, line in zip(_calls(spec, settings), planned, strict=True):
             seed = settings.seed if call.stage.takes_seed else None
@@ -186,25 +166,13 @@ def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Pla
             mine[call.stage.name] = call.stage.name, key_of(call.settings), seed, inputs
             _, runs = shared.setdefault(mine[call.stage.name], (line, []))
             runs.append(label(arm, settings.seed))
-        for fit in fits_of(settings, planned):
-            fits[fit][arm] = None
-    by_arm = [
-        fit
-        if len(arms) == len(spec.arms)
-        else replace(fit, stage=f"{fit.stage} of {', '.join(arms)}")
-        for fit, arms in fits.items()
-    ]
+        fits |= dict.fromkeys(fits_of(settings, planned))
     stages = [replace(line, why=_with_runs(line.why, runs)) for line, runs in shared.values()]
-    return Plan(stages, matrix[0][1].topology, by_arm)
+    return Plan(stages, matrix[0][1].topology, [*fits])
 
 
 def _calls(spec: Ablation, settings: Pipeline) -> list[Call]:
     return needed(f"evaluate_{spec.scored}", calls(settings))
-
-
-def _planned(spec: Ablation, settings: Pipeline, store: Store) -> list[PlannedStage]:
-    planner = Planner(Run(store=store, seed=settings.seed), settings.topology, settings.base)
-    return plan_stages(_calls(spec, settings), planner)
 
 
 def _with_runs(why: str, runs: list[str]) -> str:

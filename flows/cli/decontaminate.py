@@ -85,14 +85,11 @@ def decontaminate(
     except ValueError as error:  # a damaged file
         print(f"klear decontaminate: {error}", file=sys.stderr)
         return 1
-    number = {name: f"{int(value):,}" for name, value in {**figures, **counts}.items()}
     print(
-        f"{number['kept']} kept, {number['rejected']} rejected ({number['malformed']} malformed: "
-        f"their reasons name the place) → {out}\n"
-        f"{number['rows_any_ngram']} rows share a {settings.n}-gram or a whole short item with "
-        f"{number['items']} benchmark items: {number['rows_coverage_50']} real leaks that share "
-        f"half of an item or more, {number['rows_boilerplate']} with common wording only\n"
-        f"page: {out / PAGE}"
+        f"{counts['kept']:,} kept, {counts['rejected']:,} rejected ({malformed:,} malformed: their "
+        f"reasons name the place) → {out}\n{figures['rows_any_ngram']:,.0f} rows share a "
+        f"{settings.n}-gram or a whole short item, {figures['rows_coverage_50']:,.0f} of them half "
+        f"of an item or more: see {out / PAGE}"
     )
     return 0
 

@@ -26,7 +26,6 @@ from eval.row_files import SUFFIXES
 from tasks.stage.child import ChildFailed
 from training.engines.interface import EngineError
 
-SAMPLING = ("temperature", "top_p", "max_tokens")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -48,16 +47,10 @@ class Options:
     """For a checkpoint; default: vllm on a GPU."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the key."""
-    temperature: float | None = None
-    """Default: 0.6."""
-    top_p: float | None = None
-    """Default: 0.95."""
-    max_tokens: int | None = None
-    """Longest answer; default: 32768."""
     question: str | None = None
     """What is asked; {prompt} is the problem's, {format} how to answer it."""
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = ()
-    """Any other setting: --set engine.yarn_factor=2.5 (repeatable)."""
+    """Any other setting: --set evaluate.sampling.temperature=0.6 (repeatable)."""
     out: Path | None = None
     """Also copy the results to this folder, over what lies there."""
 
@@ -96,7 +89,9 @@ def _scored(evaluation: Evaluation, out: Path | None) -> int:
         if name not in ours
     ]
     store = open_store(load_machine())
-    with Terminal(Console(stderr=True)) as display, active(Run(store=store, display=display)):
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    display = Terminal(console)
+    with display.bars, active(Run(store=store, display=display)):
         collected = [any_model.benchmark(settings=settings) for settings in to_collect]
         found = any_model.eval_model(*collected, settings=evaluation)
     folder = shutil.copytree(found.folder, out, dirs_exist_ok=True) if out else found.folder
@@ -115,10 +110,7 @@ def settings_of(model: str, options: Options) -> Evaluation:
         raise ConfigError(["--engine is for a checkpoint, --model for an endpoint"])
     data: dict[str, Any] = {
         "engine": (_endpoint if is_endpoint else _checkpoint)(model, options),
-        "evaluate": {
-            "protocols": [p.model_dump() for p in protocols],
-            "sampling": {n: v for n in SAMPLING if (v := getattr(options, n)) is not None},
-        },
+        "evaluate": {"protocols": [p.model_dump() for p in protocols]},
         "files": {name: str(path.absolute()) for name, path in files.items()},
         "limit": options.limit,
     }

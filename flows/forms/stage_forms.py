@@ -24,11 +24,11 @@ from configs.settings.base import Settings, key_of
 from configs.settings.explain import ConfigError
 from configs.settings.pipeline import STAGES
 from flows.cli.plan import Plan
-from flows.pipeline import publish_markdown, publish_plan
+from flows.pipeline import publish_markdown, publish_plan, run_spec
 from flows.stages import Call, calls, plan_stages
 from tasks.planning.plan import Planner
 from tasks.report.page import literal, with_inline_plots
-from tasks.stage.run import RunSpec, run_context
+from tasks.stage.run import run_context
 from tasks.store.care import results
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
@@ -121,18 +121,11 @@ def run_stage(
     whole = load_profile(machine.form_profile, [f"seed={seed}"])
     taken = chosen_inputs(inputs.model_dump() if inputs else {}, open_store(machine))
     digests = [artifact.digest for artifact in taken.values()]
-    wanted = RunSpec(
-        kind="stage",
-        profile=whole.profile,
-        seed=seed,
-        meaning=json.dumps([name, key_of(settings), seed, digests]),
-        resolved={
-            "stage": name,
-            "seed": seed,
-            "inputs": {n: f"{a.stage}/{a.key}" for n, a in taken.items()},
-            "settings": settings.model_dump(mode="json"),
-        },
-        stall_minutes=whole.stall_minutes,
+    keys = {stage: f"{stage}/{artifact.key}" for stage, artifact in taken.items()}
+    resolved = {"stage": name, "seed": seed, "inputs": keys}
+    wanted = replace(
+        run_spec(whole, "stage", json.dumps([name, key_of(settings), seed, digests])),
+        resolved={**resolved, "settings": settings.model_dump(mode="json")},
         force=frozenset({name} if force else ()),
     )
     with run_context(wanted) as run:
@@ -140,7 +133,7 @@ def run_stage(
             run.store.fetch(artifact)
         call = replace(call, settings=settings)
         planner = Planner(run, whole.topology, whole.base)
-        publish_plan(lambda: Plan(plan_stages([call], planner, made=taken), whole.topology), run)
+        publish_plan(Plan(plan_stages([call], planner, made=taken), whole.topology), run)
         result = call.compute(*taken.values())
         run.store.fetch(result)
         publish_markdown("klear-result", _summary(result), run)

@@ -83,16 +83,15 @@ def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpo
     endpoint_of, sums, tmp_path, capsys
 ):
     asked = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 77}
-    options = [x for n, value in asked.items() for x in (f"--{n.replace('_', '-')}", value)]
-    more = {"top_k": 20, "repetition_penalty": 1.05}
-    options += [x for n, v in more.items() for x in ("--set", f"evaluate.sampling.{n}={v}")]
+    asked |= {"top_k": 20, "repetition_penalty": 1.05}
+    options = [x for n, v in asked.items() for x in ("--set", f"evaluate.sampling.{n}={v}")]
     out = ("--out", tmp_path / "o", "--limit", 2, "--k", 1)
     with endpoint_of(say=right_on_even) as endpoint:
         code, said, _ = evaluated(capsys, endpoint.url, "--bench", sums, *out, *options)
     assert code == 0
     body = endpoint.bodies[0]
     assert body["messages"][0]["content"].endswith("put your final answer within \\boxed{}.")
-    assert {n: body[n] for n in asked | more} == asked | more
+    assert {n: body[n] for n in asked} == asked
     assert "top_k 20, repetition penalty 1.05" in said
     assert results(tmp_path / "o")[0]["problems"] == 2
 
@@ -202,7 +201,7 @@ def test_other_settings_and_another_judge_are_other_results(endpoint_of, sums, c
     with endpoint_of(say=right_on_even) as endpoint:
         words = (endpoint.url, "--bench", sums, "--limit", 1)
         asked = []
-        for more in ((), (), ("--temperature", 0)):
+        for more in ((), (), ("--set", "evaluate.sampling.temperature=0")):
             assert evaluated(capsys, *words, *more)[0] == 0
             asked.append(endpoint.attempts.total())
         newer = dataclasses.replace(any_model.eval_model, version=99)

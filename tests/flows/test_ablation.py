@@ -106,9 +106,7 @@ def test_an_experiment_plans_by_the_assumptions_and_machines_of_its_profile(tmp_
 
     assert "train_mfu = 0.2" in [name for name, _ in assumptions(planned)]
     assert any("fit" in problem for problem in planned.problems)
-    stages = [fit.stage for fit in planned.fits]
-    assert len(set(stages)) == len(stages)
-    assert {"rl_math of α=0", "rl_math of α=0.05, α=0.1, α=0.2"} <= set(stages)
+    assert [fit.stage for fit in planned.fits].count("rl_math") == 2
 
 
 def cell(spec, arm, settings, parent) -> None:
@@ -119,7 +117,7 @@ def cell(spec, arm, settings, parent) -> None:
     Path(os.environ["KLEAR_HOME"], f"{arm}-{settings.seed}").write_text(" ".join(told))
 
 
-def cell_in_process(*arguments) -> str:
+def cell_in_process(*arguments):
     ablation.run_cell = cell
     return in_process(*arguments)
 
