@@ -30,7 +30,7 @@ from tasks.stage.parts import end, worker_pool
 from tasks.stage.run import Run, run_context
 from tasks.store.care import ABLATE
 from tasks.store.store import Artifact, Store
-from tasks.tracking.prefect_states import cancellable
+from tasks.tracking.prefect_states import CancelledInUI, cancellable
 from training.sizing import Fit, refuse
 
 _SCALES = dict.fromkeys(scale for name in ablations() for scale in load_ablation(name).scales)
@@ -43,7 +43,7 @@ Cell = tuple[str, Pipeline]
 Made = tuple[Artifact, Artifact]
 """The evaluation of a cell, and the model it is of."""
 RUNS = "runs"  # how the display calls the cells that are computed beside each other
-GRACE_S = 8.0  # for a cell to say that it ends: it is a run of its own in Prefect and MLflow
+GRACE_S = 12.0  # for a cell to say that it ends: it is a run of its own in Prefect and MLflow
 
 
 class CellFailed(RuntimeError):
@@ -137,8 +137,10 @@ def in_process(spec: Ablation, arm: str, settings: Pipeline, parent: str, thread
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run_cell(spec, arm, settings, parent)
-    except (Exception, KeyboardInterrupt) as error:  # its text: not every exception can travel
+    except (Exception, CancelledInUI) as error:  # its text: not every exception can travel
         raise CellFailed(f"{label(arm, settings.seed)} failed: {error}") from error
+    except KeyboardInterrupt:
+        os._exit(1)  # it has said that it ends, and must not take the next cell
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -39,8 +39,7 @@ def ablate(
 
         specs = [spec for one in ablations() if profile in (spec := load_ablation(one)).scales]
         done = write_results(store, RESULTS, profile, specs)
-        beside = RESULTS.with_suffix(".jsonl").name
-        print(f"wrote {RESULTS} and {beside}: {done} of {len(specs)} experiments")
+        print(f"wrote {RESULTS} and the lines beside it: {done} of {len(specs)} experiments")
         return 0
     if not name:
         for known in ablations():

@@ -6,7 +6,6 @@ The same command goes on after a kill and prints finished scores at once.
 
 import importlib.util
 import os
-import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -15,18 +14,15 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
-from pydantic import ValidationError
 
-from configs.loading import apply_override
+from configs.loading import load_group
 from configs.machine import load_machine
 from configs.settings.engines import url_without_secret
 from configs.settings.evaluation import WITH_FORMAT, BenchmarkProtocol, Evaluation, named_protocols
-from configs.settings.explain import ConfigError, explain, nearest
+from configs.settings.explain import ConfigError, nearest
 from eval.row_files import SUFFIXES
 from tasks.stage.child import ChildFailed
 from training.engines.interface import EngineError
-
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @Parameter(name="*")
@@ -108,18 +104,13 @@ def settings_of(model: str, options: Options) -> Evaluation:
     is_endpoint = "://" in model
     if options.engine if is_endpoint else options.served:
         raise ConfigError(["--engine is for a checkpoint, --model for an endpoint"])
-    data: dict[str, Any] = {
+    given = {
         "engine": (_endpoint if is_endpoint else _checkpoint)(model, options),
         "evaluate": {"protocols": [p.model_dump() for p in protocols]},
         "files": {name: str(path.absolute()) for name, path in files.items()},
         "limit": options.limit,
     }
-    for text in options.overrides:
-        apply_override(data, text)
-    try:
-        return Evaluation.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(explain(error, Evaluation)) from error
+    return load_group(Evaluation, options.overrides, given)
 
 
 def _protocols(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, Path]]:
@@ -155,7 +146,7 @@ def _checkpoint(model: str, options: Options) -> dict[str, Any]:
     """A folder with a model, or one of the store with the model in `checkpoint`, or a hub id."""
     folder = Path(model).expanduser()
     places = [f for f in (folder, folder / "checkpoint") if (f / "config.json").is_file()]
-    if not places and (folder.exists() or not HUB_ID.fullmatch(model)):
+    if not places and (folder.exists() or model.count("/") != 1):
         what = "neither a folder with a model (config.json), nor a hub id like Qwen/Qwen3-8B"
         raise ConfigError([f"{model}: {what}, nor a URL"])
     on_gpu = Path("/dev/nvidiactl").exists() and importlib.util.find_spec("vllm") is not None

@@ -36,7 +36,6 @@ from training.rl.off_policy_counts import OffPolicy, read_off_policy, summed
 RESULTS = "results.json"
 NOT_RUN = "not run yet"
 NOTHING = summed([])
-_OUTSIDE = {"confirmed": "higher", "reversed": "lower"}
 
 
 class AblateSettings(Settings):
@@ -218,11 +217,7 @@ class Compared(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Outside of a claim nothing is confirmed."""
-        verdict = self.found.verdict if self.found else NOT_RUN
-        if self.contrast.part_of_claim:
-            return verdict
-        return f"{_OUTSIDE.get(verdict, verdict)}, outside the claim"
+        return self.found.verdict if self.found else NOT_RUN
 
     @property
     def papers(self) -> str:
