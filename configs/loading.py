@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,9 +51,11 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     return _validated(Pipeline, layered(defaults, data))
 
 
-def load_group(model: type[Group], overrides: Sequence[str]) -> Group:
-    """One settings class from its defaults and overrides; raises ConfigError as load_profile."""
-    data: dict[str, Any] = {}
+def load_group(
+    model: type[Group], overrides: Sequence[str], given: Mapping[str, Any] = {}
+) -> Group:
+    """One settings class from what is given and overrides; raises ConfigError as load_profile."""
+    data = dict(given)
     for text in overrides:
         apply_override(data, text)
     return _validated(model, data)

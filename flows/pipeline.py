@@ -4,7 +4,8 @@ run shows on its pages in Prefect and MLflow: its plan, its report, a link betwe
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import httpx
 from prefect import flow, get_run_logger
@@ -51,18 +52,9 @@ def pipeline(
         verify: Reuse a result only if every byte is what was published.
         settings: What is computed; prefilled with the whole profile.
     """
-    wanted = RunSpec(
-        kind="pipeline",
-        profile=settings.profile,
-        seed=settings.seed,
-        meaning=key_of(settings),
-        resolved=settings.model_dump(mode="json"),
-        stall_minutes=settings.stall_minutes,
-        force=frozenset(force),
-        verify=verify,
-    )
-    with run_context(wanted) as run:
-        publish_plan(lambda: plan(settings, run.store, force, until), run)
+    wanted = run_spec(settings, "pipeline", key_of(settings))
+    with run_context(replace(wanted, force=frozenset(force), verify=verify)) as run:
+        publish_plan(plan(settings, run.store, force, until), run)
         made = run_stages(settings, until)
         if "report" not in made:
             return f"stopped after {until}"
@@ -78,19 +70,11 @@ def pipeline(
         return str(made["report"].folder)
 
 
-def publish_plan(make: Callable[[], Plan], run: Run) -> None:
-    """The first artifact of a run: what it will reuse, resume and compute.
-
-    An estimate that goes wrong is no reason to end the run: the log says so.
-    """
-    try:
-        stages = make()
-        table, about = rows(stages), summary(stages)
-        run.plan(stages)
-    except Exception as error:
-        get_run_logger().warning("no plan is shown: %s", error, exc_info=True)
-        return
-    _show(create_table_artifact, key="klear-plan", table=table, description=about)
+def publish_plan(stages: Plan, run: Run) -> None:
+    """The first artifact of a run: what it will reuse, resume and compute."""
+    run.plan(stages)
+    about = summary(stages)
+    _show(create_table_artifact, key="klear-plan", table=rows(stages), description=about)
 
 
 def publish_report(page: Artifact, figures: Mapping[str, float], run: Run, head: str = "") -> None:
@@ -125,3 +109,17 @@ def _show(create: Callable[..., Any], **about: Any) -> None:
             if not isinstance(error, httpx.TransportError) or time.monotonic() > deadline:
                 return get_run_logger().warning("%s is not shown: %s", about["key"], error)
         time.sleep(PAUSE_S)
+
+
+def run_spec(
+    settings: Pipeline, kind: Literal["pipeline", "stage", "ablation", "cell"], meaning: str
+) -> RunSpec:
+    """A run of the whole or of a part of what `settings` say."""
+    return RunSpec(
+        kind=kind,
+        profile=settings.profile,
+        seed=settings.seed,
+        meaning=meaning,
+        resolved=settings.model_dump(mode="json"),
+        stall_minutes=settings.stall_minutes,
+    )

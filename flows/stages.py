@@ -5,13 +5,14 @@ stage asks for one, and an ablation takes those that its score needs.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
-from pydantic import Field, create_model
+from pydantic import Field
 
-from configs.settings.base import Settings
+from configs.settings.base import Settings, layered
 from configs.settings.data import SampleSettings
 from configs.settings.evaluation import ReportSettings
 from configs.settings.pipeline import Pipeline
@@ -36,6 +37,14 @@ from training.sizing import refuse
 
 WEEK_S = 7 * 24 * 3600
 POLL_S = 5
+S = TypeVar("S", bound=Settings)
+
+
+class Approval(RunInput):
+    """The form under "Resume"."""
+
+    spend_it: bool = Field(default=False, description="Off: the run fails here")
+    cost_that_may_be_spent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,10 +56,22 @@ class Call:
     settings: Settings
 
     def compute(self, *inputs: Artifact) -> Artifact:
-        """The result, reused or computed; a stage that costs money may ask a person first."""
-        if isinstance(self.settings, SampleSettings):
-            return with_approval(self.stage, *inputs, settings=self.settings)
-        return self.stage(*inputs, settings=self.settings)
+        """The result, reused or computed. A stage that costs money asks first, where somebody can
+        answer; raises NeedsApproval where nobody can, or the answer is no."""
+        try:
+            return self.stage(*inputs, settings=self.settings)
+        except NeedsApproval as error:
+            if not is_deployment_run():
+                raise
+            form = Approval.with_initial_data(
+                f"**{self.stage.name}**: {error}", cost_that_may_be_spent=float(error.wanted)
+            )
+            answer = pause_flow_run(wait_for_input=form, timeout=WEEK_S, poll_interval=POLL_S)
+            settle_approval(error, answer.spend_it)  # on the stage's task run
+            if not answer.spend_it:
+                raise
+            settings = approved(self.settings, answer.cost_that_may_be_spent)
+        return replace(self, settings=settings).compute(*inputs)
 
 
 def calls(s: Pipeline) -> dict[str, Call]:
@@ -59,9 +80,9 @@ def calls(s: Pipeline) -> dict[str, Call]:
     models = [n for n in ("base", "sft", "rl_math", "rl_code") if n not in s.stages_left_out]
     before = dict(zip(models[1:], models, strict=False))
     trains_tokenizer = s.base.kind == "random" and "sft" in models
-    keeps = {"rl_math": s.rl_math.keep_every, "rl_code": s.rl_code.keep_every}
+    trained = {"rl_math": s.rl_math, "rl_code": s.rl_code}
     no_curve = s.evaluate.model_copy(update={"learning_curve": None})  # it is part of the key
-    evaluations = {n: s.evaluate if keeps.get(n) else no_curve for n in models}
+    curve = {n: s.evaluate for n, settings in trained.items() if settings.keep_every}
     every = [
         # Problems in, training sets out (§3.1, §3.2.1).
         Call(collect, (), s.collect),
@@ -85,24 +106,19 @@ def calls(s: Pipeline) -> dict[str, Call]:
         Call(base, ("select",) if trains_tokenizer else (), s.base),
         Call(sft, ("base", "select"), with_launch(s.sft, s.topology)),
         *(
-            Call(
-                rl.named(n), (before.get(n, "base"), "filter_rl"), with_launch(settings, s.topology)
-            )
-            for n, settings in (("rl_math", s.rl_math), ("rl_code", s.rl_code))
+            Call(rl.named(n), (before.get(n, "base"), "filter_rl"), with_launch(own, s.topology))
+            for n, own in trained.items()
         ),
         # Every checkpoint on every benchmark: avg@k with a confidence interval (§4).
         *(
-            Call(evaluate.named(f"evaluate_{n}"), (n, "benchmarks"), settings)
-            for n, settings in evaluations.items()
+            Call(evaluate.named(f"evaluate_{n}"), (n, "benchmarks"), curve.get(n, no_curve))
+            for n in models
         ),
     ]
     found = {c.stage.name: c for c in every if c.stage.name not in s.stages_left_out}
     # The report reads checks and scores last, as its page shows them.
-    checks = [n for n in found if n.endswith("agreement")]
-    scores = [n for n in found if n.startswith("evaluate_")]
-    others = [n for n in found if n not in (*checks, *scores)]
-    labelled = ReportSettings(profile=s.profile)
-    return {**found, "report": Call(report, (*others, *checks, *scores), labelled)}
+    shown = sorted(found, key=lambda n: (n.startswith("evaluate_"), n.endswith("agreement")))
+    return {**found, "report": Call(report, tuple(shown), ReportSettings(profile=s.profile))}
 
 
 def needed(target: str, graph: dict[str, Call]) -> list[Call]:
@@ -148,43 +164,10 @@ def run_stages(s: Pipeline, until: str = "") -> dict[str, Artifact]:
     return compute(calls(s).values(), until)
 
 
-class Approval(RunInput):
-    """The form under "Resume"."""
-
-    approve: bool = Field(default=False, title="Spend it", description="Off: the run fails here")
-    up_to: float = Field(default=0.0, ge=0, title="Cost that may be spent by this stage")
-
-
-def with_approval(stage: Stage, *inputs: Artifact, settings: SampleSettings) -> Artifact:
-    """`stage(*inputs, settings=settings)`; where it needs approval, ask for it if somebody can
-    answer. Raises NeedsApproval when nobody can or the answer is no."""
-    while True:
-        try:
-            return stage(*inputs, settings=settings)
-        except NeedsApproval as error:
-            if not is_deployment_run():
-                raise
-            # Prefect's own `with_initial_data` would drop titles, descriptions and bounds.
-            title = Approval.model_fields["up_to"].title
-            wanted = Field(default=float(error.wanted), ge=0, title=title)
-            form = create_model("Approval", __base__=Approval, up_to=(float, wanted))
-            form._description = f"**{stage.name}**: {error}"
-            said: bool | None = None
-            try:
-                answer = pause_flow_run(wait_for_input=form, timeout=WEEK_S, poll_interval=POLL_S)
-                said = answer.approve
-            finally:
-                settle_approval(error, said)  # on the stage's task run
-            if not said:
-                raise
-            settings = approved(settings, answer.up_to)
-
-
-def approved(settings: SampleSettings, cost: float) -> SampleSettings:
-    """The same settings with `cost` approved; that is no part of the stage's key."""
-    runtime = settings.engine.runtime.model_copy(update={"approved_cost": cost})
-    engine = settings.engine.model_copy(update={"runtime": runtime})
-    return settings.model_copy(update={"engine": engine})
+def approved(settings: S, cost: float) -> S:
+    """The settings of a stage that asks an engine, with `cost` approved: no part of its key."""
+    change = {"engine": {"runtime": {"approved_cost": cost}}}
+    return type(settings).model_validate(layered(settings.model_dump(), change))
 
 
 def approve_all(pipeline: Pipeline, cost: float) -> Pipeline:

@@ -5,7 +5,6 @@ and what each profile can say about it.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -62,7 +61,8 @@ class Scale(Settings):
 class Ablation(Settings):
     """One table or figure of the paper."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
+    """That of its file: it names the last stage"""
     shows: str
     """`Table 6`"""
     title: str
@@ -132,15 +132,11 @@ def load_ablation(name: str) -> Ablation:
 
     Raises ConfigError with every problem of the file, or with the names there are.
     """
-    own = name.endswith(".yaml")
-    path = Path(name) if own else FOLDER / f"{name}.yaml"
+    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
     if not path.is_file():
         known = ablations()
-        told = f"no ablation is called {name!r}{nearest(name, known)} (known: {', '.join(known)})"
-        raise ConfigError([f"{name}: no such file" if own else told])
-    if not re.fullmatch(r"[\w.-]{1,100}", path.stem, re.ASCII):  # it names the last stage
-        words = "at most 100 of the letters a to z, digits, _, . and -"
-        raise ConfigError([f"{path.name}: give the file a name of {words}"])
+        meant = f"{nearest(name, known)} (known: {', '.join(known)}, or a file ….yaml)"
+        raise ConfigError([f"no ablation is called {name!r}{meant}"])
     try:
         return Ablation.model_validate({"name": path.stem, **read_yaml(path)})
     except ValidationError as error:

@@ -34,14 +34,12 @@ def ablate(
         results: Write one page of what all experiments found so far, configs/ablations/RESULTS.md.
     """
     if results:
-        machine = prepare_plan()
+        store = prepare_plan()
         from tasks.ablation.results import write_results
-        from tasks.store.shared import open_store
 
         specs = [spec for one in ablations() if profile in (spec := load_ablation(one)).scales]
-        done = write_results(open_store(machine), RESULTS, profile, specs)
-        beside = RESULTS.with_suffix(".jsonl").name
-        print(f"wrote {RESULTS} and {beside}: {done} of {len(specs)} experiments")
+        done = write_results(store, RESULTS, profile, specs)
+        print(f"wrote {RESULTS} and the lines beside it: {done} of {len(specs)} experiments")
         return 0
     if not name:
         for known in ablations():
@@ -52,12 +50,11 @@ def ablate(
     spec.scale(profile)
     seeds = seeds or spec.seeds
     if plan:
-        machine = prepare_plan()
+        store = prepare_plan()
         from flows.ablation import plan_ablation
         from flows.cli.plan import print_plan
-        from tasks.store.shared import open_store
 
-        print_plan(plan_ablation(spec, profile, seeds, open_store(machine)))
+        print_plan(plan_ablation(spec, profile, seeds, store))
         return 0
     prepare_run()
     from flows.ablation import ablation

@@ -4,10 +4,8 @@ Stages of the store, without a server: each benchmark is collected once, then th
 The same command goes on after a kill and prints finished scores at once.
 """
 
-import errno
 import importlib.util
 import os
-import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -16,22 +14,15 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
-from pydantic import ValidationError
 
-from configs.loading import apply_override
+from configs.loading import load_group
 from configs.machine import load_machine
 from configs.settings.engines import url_without_secret
 from configs.settings.evaluation import WITH_FORMAT, BenchmarkProtocol, Evaluation, named_protocols
-from configs.settings.explain import ConfigError, explain, nearest
+from configs.settings.explain import ConfigError, nearest
 from eval.row_files import SUFFIXES
-from eval.sandbox import SandboxUnavailable
 from tasks.stage.child import ChildFailed
 from training.engines.interface import EngineError
-
-FAILED = 1
-FULL = "make room and run again; every answer so far is kept"
-SAMPLING = ("temperature", "top_p", "max_tokens")
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @Parameter(name="*")
@@ -52,18 +43,12 @@ class Options:
     """For a checkpoint; default: vllm on a GPU."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the key."""
-    temperature: float | None = None
-    """Default: 0.6."""
-    top_p: float | None = None
-    """Default: 0.95."""
-    max_tokens: int | None = None
-    """Longest answer; default: 32768."""
     question: str | None = None
     """What is asked; {prompt} is the problem's, {format} how to answer it."""
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = ()
-    """Any other setting: --set engine.yarn_factor=2.5 (repeatable)."""
+    """Any other setting: --set evaluate.sampling.temperature=0.6 (repeatable)."""
     out: Path | None = None
-    """Also copy the results to this folder."""
+    """Also copy the results to this folder, over what lies there."""
 
 
 def evaluate(model: str, /, *, options: Options) -> int:
@@ -73,16 +58,13 @@ def evaluate(model: str, /, *, options: Options) -> int:
         model: Checkpoint folder, hub id, or URL of an OpenAI-compatible endpoint.
     """
     try:
-        evaluation = settings_of(model, options)
-        return _scored(evaluation, options)
-    except (OSError, EngineError, ChildFailed, SandboxUnavailable, ValueError) as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = f"{os.strerror(errno.ENOSPC)}: {FULL}" if full else error
-        print(f"klear eval: {why}", file=sys.stderr)
-        return FAILED
+        return _scored(settings_of(model, options), options.out)
+    except (EngineError, ChildFailed, ValueError) as error:
+        print(f"klear eval: {error}", file=sys.stderr)
+        return 1
 
 
-def _scored(evaluation: Evaluation, options: Options) -> int:
+def _scored(evaluation: Evaluation, out: Path | None) -> int:
     """Compute what is not in the store yet, and print the scores."""
     from rich.console import Console
 
@@ -97,70 +79,42 @@ def _scored(evaluation: Evaluation, options: Options) -> int:
     evaluation = any_model.identified(evaluation).model_copy(
         update={"files": {n: str(f) for n, f in ours.items()}}
     )
-    if options.out is not None:
-        _check_out(options.out, evaluation)
     to_collect = [
         any_model.settings_to_collect(name, files.get(name))
         for name in dict.fromkeys(p.source or p.name for p in evaluation.evaluate.protocols)
         if name not in ours
     ]
     store = open_store(load_machine())
-    with Terminal(Console(stderr=True)) as display, active(Run(store=store, display=display)):
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    display = Terminal(console)
+    with display.bars, active(Run(store=store, display=display)):
         collected = [any_model.benchmark(settings=settings) for settings in to_collect]
         found = any_model.eval_model(*collected, settings=evaluation)
-    folder = found.folder
-    if options.out is not None:
-        folder = shutil.copytree(folder, options.out, dirs_exist_ok=True)
+    folder = shutil.copytree(found.folder, out, dirs_exist_ok=True) if out else found.folder
     print(any_model.results_text(read_results(folder), found.metrics))
     print(f"results: {folder / 'results.json'}")
     return 0
 
 
-def _check_out(out: Path, evaluation: Evaluation) -> None:
-    """Refuse a folder that holds anything but what these settings made."""
-    from tasks.store.store import UnusableManifest, read_manifest
-
-    try:
-        fits = read_manifest(out).settings == evaluation.model_dump(mode="json")
-    except UnusableManifest:
-        fits = not out.exists() or not any(out.iterdir())
-    if not fits:
-        raise ConfigError(
-            [f"--out {out} holds another evaluation, or other files: name another folder"]
-        )
-
-
 def settings_of(model: str, options: Options) -> Evaluation:
-    """What is evaluated. Raises ConfigError with every mistake, EngineError when an endpoint cannot
-    be reached."""
-    problems: list[str] = []
-    files: dict[str, Path] = {}
-    protocols = _protocols(options, files, problems)
-    engine = (_endpoint if "://" in model else _checkpoint)(model, options, problems)
-    if problems:
-        raise ConfigError(problems)
-    data: dict[str, Any] = {
-        "engine": engine,
-        "evaluate": {
-            "protocols": [p.model_dump() for p in protocols],
-            "sampling": {n: v for n in SAMPLING if (v := getattr(options, n)) is not None},
-        },
+    """What is evaluated. Raises ConfigError, and EngineError when an endpoint cannot be reached."""
+    protocols, files = _protocols(options)
+    is_endpoint = "://" in model
+    if options.engine if is_endpoint else options.served:
+        raise ConfigError(["--engine is for a checkpoint, --model for an endpoint"])
+    given = {
+        "engine": (_endpoint if is_endpoint else _checkpoint)(model, options),
+        "evaluate": {"protocols": [p.model_dump() for p in protocols]},
         "files": {name: str(path.absolute()) for name, path in files.items()},
         "limit": options.limit,
     }
-    for text in options.overrides:
-        apply_override(data, text)
-    try:
-        return Evaluation.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(explain(error, Evaluation)) from error
+    return load_group(Evaluation, options.overrides, given)
 
 
-def _protocols(
-    options: Options, files: dict[str, Path], problems: list[str]
-) -> list[BenchmarkProtocol]:
-    """The benchmarks of --bench; their local files, by source, join `files`."""
-    known, found = named_protocols(), []
+def _protocols(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, Path]]:
+    """The benchmarks of --bench, and their local files by source."""
+    known, files = named_protocols(), dict[str, Path]()
+    found: list[BenchmarkProtocol] = []
     for text in dict.fromkeys(filter(None, map(str.strip, options.bench.split(",")))):
         is_named = "=" in text and not Path(text).is_file()
         name, _, file = text.partition("=") if is_named else ("", "", text)
@@ -170,58 +124,49 @@ def _protocols(
             found.append(known.get(name, own))
             source = found[-1].source or name
             if (other := files.setdefault(source, Path(file))) != Path(file):
-                problems.append(f"--bench {text}: {source} is read from {other}; name one file")
+                raise ConfigError([f"--bench {text}: {source} is read from {other}; name one file"])
             if not Path(file).is_file():
-                problems.append(f"--bench {text}: no such file")
+                raise ConfigError([f"--bench {text}: no such file"])
         elif text in known:
             found.append(known[text])
         else:
             there = f"there are {', '.join(known)}; or name a data file"
-            problems.append(f"--bench {text}: no such benchmark{nearest(text, known)} ({there})")
-    if not found and not problems:
-        problems.append("--bench is empty: name at least one benchmark")
+            wrong = f"--bench {text}: no such benchmark{nearest(text, known)} ({there})"
+            raise ConfigError([wrong])
+    if not found:
+        raise ConfigError(["--bench is empty: name at least one benchmark"])
     chosen = {"k": options.k, "question": options.question}
     update = {name: value for name, value in chosen.items() if value is not None}
-    return [p.model_copy(update=update) for p in found]
+    return [p.model_copy(update=update) for p in found], files
 
 
-def _checkpoint(model: str, options: Options, problems: list[str]) -> dict[str, Any]:
+def _checkpoint(model: str, options: Options) -> dict[str, Any]:
     """A folder with a model, or one of the store with the model in `checkpoint`, or a hub id."""
-    if options.served:
-        problems.append("--model names a model at an endpoint; here MODEL is the model itself")
     folder = Path(model).expanduser()
     places = [f for f in (folder, folder / "checkpoint") if (f / "config.json").is_file()]
-    if not places and (folder.exists() or not HUB_ID.fullmatch(model)):
-        problems.append(
-            f"{model}: neither a folder with a model (config.json), nor a hub id like "
-            "Qwen/Qwen3-8B, nor a URL"
-        )
+    if not places and (folder.exists() or model.count("/") != 1):
+        what = "neither a folder with a model (config.json), nor a hub id like Qwen/Qwen3-8B"
+        raise ConfigError([f"{model}: {what}, nor a URL"])
     on_gpu = Path("/dev/nvidiactl").exists() and importlib.util.find_spec("vllm") is not None
     kind = options.engine or ("vllm" if on_gpu else "transformers")
     return {"kind": kind, "model": str(places[0].absolute()) if places else model}
 
 
-def _endpoint(address: str, options: Options, problems: list[str]) -> dict[str, Any]:
+def _endpoint(address: str, options: Options) -> dict[str, Any]:
     """An address, and the model that is asked there: the only one, unless it is named."""
-    if options.engine is not None:
-        problems.append("--engine: an endpoint decides that itself")
     try:
         url_without_secret("the URL", address, "see --api-key-env")
     except ValueError as error:
-        problems.append(str(error))
-    if problems:
-        return {}
+        raise ConfigError([str(error)]) from error
     url = address.rstrip("/") + ("/v1" if urlsplit(address).path in ("", "/") else "")
     key = os.environ.get(options.api_key_env, "")
-    engine = {"kind": "openai", "base_url": url, "api_key_env": options.api_key_env if key else ""}
-    return {**engine, "model": options.served or _only_model(url, key)}
+    model = options.served
+    if not model:
+        from training.engines.endpoint import served_models
 
-
-def _only_model(url: str, key: str) -> str:
-    from training.engines.endpoint import served_models
-
-    served = served_models(url, key)
-    if len(served) != 1:
-        names = ", ".join(served) or "no model"
-        raise ConfigError([f"{url} serves {names}: choose one by --model"])
-    return served[0]
+        model, *others = served_models(url, key) or [""]
+        if others or not model:
+            names = ", ".join([model, *others]) or "no model"
+            raise ConfigError([f"{url} serves {names}: choose one by --model"])
+    name_of_key = options.api_key_env if key else ""
+    return {"kind": "openai", "base_url": url, "api_key_env": name_of_key, "model": model}

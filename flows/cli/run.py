@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -16,14 +16,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from configs.loading import load_profile, run_name
-from configs.machine import Machine, load_machine
+from configs.machine import load_machine
 from configs.settings.explain import ConfigError
 from configs.settings.pipeline import Pipeline, StageName
 from flows.servers.prefect_api import ServersError
 from flows.servers.servers import why_down
-from tasks.stage.progress import Outcome, Plain, chosen_display
+from tasks.stage.progress import SECONDS_BETWEEN_LINES, Outcome, Plain, chosen_display
 
-SECONDS_BETWEEN_LINES = 30.0  # without a terminal there is no bar; a line now and then instead
+if TYPE_CHECKING:
+    from tasks.store.store import Store
+
 _MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
 _FIGURES = 4  # how many metrics of a stage fit on its line
 
@@ -65,11 +67,10 @@ def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
         profile: tiny, single_gpu, paper, … or the path of a .yaml file.
     """
     settings = options.settings_of(profile)
-    machine = prepare_plan()
+    store = prepare_plan()
     from flows.cli.plan import plan, print_plan
-    from tasks.store.shared import open_store
 
-    planned = plan(settings, open_store(machine), options.force, options.until)
+    planned = plan(settings, store, options.force, options.until)
     print_plan(planned)
     return 1 if planned.problems else 0
 
@@ -96,12 +97,14 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     )
 
 
-def prepare_plan() -> Machine:
-    """This machine, with what Prefect reads when it is imported."""
+def prepare_plan() -> "Store":
+    """This machine's store, and the environment that Prefect reads when it is imported."""
     machine = load_machine()
     machine.home.mkdir(parents=True, exist_ok=True)  # Prefect makes its own folder in it
     os.environ.update(machine.environment())
-    return machine
+    from tasks.store.shared import open_store
+
+    return open_store(machine)
 
 
 def prepare_run() -> None:
@@ -117,6 +120,7 @@ def prepare_run() -> None:
     # and an event that did not arrive is sent again with the next one.
     for logs in ("LOGGING_HANDLERS_CONSOLE_LEVEL", "INTERNAL_LOGGING_LEVEL"):
         os.environ.setdefault(f"PREFECT_{logs}", "CRITICAL")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 
 
 class Terminal(Plain):
@@ -124,9 +128,8 @@ class Terminal(Plain):
 
     def __init__(self, console: Console) -> None:
         super().__init__()
-        self.console = console
-        self.counts = Counter[str]()
-        self._bars = Progress(
+        self.console, self.counts = console, Counter[str]()
+        self.bars = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:18}"),
             BarColumn(bar_width=24),
@@ -136,48 +139,44 @@ class Terminal(Plain):
             transient=True,
             disable=not console.is_terminal,
         )
-        self._running: dict[str, TaskID] = {}
-        self._next_line: dict[str, float] = {}
+        self._running, self._next_line = dict[str, TaskID](), dict[str, float]()
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        self.bars.start()
         self._token = chosen_display.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         chosen_display.reset(self._token)
-        self._bars.stop()
+        self.bars.stop()
 
     def started(self, stage: str, why: str) -> None:
         super().started(stage, why)
         self._next_line[stage] = time.monotonic() + SECONDS_BETWEEN_LINES
         if not self.console.is_terminal or why not in ("new", "forced"):
-            self._print(f"  {stage:18} [dim]{escape(why)}[/]")
-        self._running[stage] = self._bars.add_task(stage, total=None, note=why)
+            self.console.print(f"  {stage:18} [dim]{escape(why)}[/]")
+        self._running[stage] = self.bars.add_task(stage, total=None, note=why)
 
     def progress(self, stage: str, done: float, total: float, note: str) -> None:
         super().progress(stage, done, total, note)
         count = f"{done:g}/{total:g} {note}" if total else note
         if stage in self._running:
-            self._bars.update(self._running[stage], completed=done, total=total or None, note=count)
+            self.bars.update(self._running[stage], completed=done, total=total or None, note=count)
         now = time.monotonic()
         if not self.console.is_terminal and now >= self._next_line.get(stage, 0.0):
             self._next_line[stage] = now + SECONDS_BETWEEN_LINES
-            self._print(f"  {stage:18} [dim]{escape(count)}[/]")
+            self.console.print(f"  {stage:18} [dim]{escape(count)}[/]")
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
     ) -> None:
         super().finished(stage, outcome, seconds, metrics)
         if stage in self._running:
-            self._bars.remove_task(self._running.pop(stage))
+            self.bars.remove_task(self._running.pop(stage))
         self.counts[outcome] += 1
         took = "cached" if outcome == "cached" else f"{seconds:6.1f} s"
         figures = "  ".join(f"{n}={v:.4g}" for n, v in list(metrics.items())[:_FIGURES])
-        self._print(f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures}")
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures}")
 
 
 def run_shown(title: str, flow: Callable[[], str]) -> int:
@@ -185,9 +184,10 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
 
     0 done, 1 failed.
     """
-    for client in ("httpx", "httpx2", "mlflow"):  # openai speaks through the second one
+    for client in ("httpx", "httpx2"):  # openai speaks through the second one
         logging.getLogger(client).setLevel(logging.WARNING)
-    console, began = Console(), time.monotonic()
+    # Not wrapped: a path in two lines cannot be copied.
+    console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
     console.print(title, style="bold")
     with Terminal(console) as display:
         try:
@@ -198,16 +198,14 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
             if isinstance(error, CancelledInUI):  # Prefect says Crashed of every interrupt
                 set_cancelled(error.flow_run)
             mark = "" if isinstance(error, KeyboardInterrupt) else "[red]failed:[/] "
-            said = escape(str(error).strip() or type(error).__name__)
-            console.print(f"{mark}{said}", highlight=False, soft_wrap=True)
+            console.print(mark + escape(str(error).strip() or type(error).__name__))
             console.print("The same command continues from here.")
             return 1
     computed, cached = display.counts["computed"], display.counts["cached"]
-    what = f"{computed} stages computed, {cached} cached"
-    what = what if computed else f"every stage cached ({cached})"
+    counts = f"{computed} stages computed, {cached} cached"
+    what = counts if computed else f"every stage cached ({cached})"
     console.print(f"done in {time.monotonic() - began:.0f} s: {what}")
     machine, page = load_machine(), Path(where, "report.html")
-    place = f"  report  {page}" if page.exists() else f"  {where}"
-    console.print(place, highlight=False, soft_wrap=True)  # a path in two lines cannot be copied
+    console.print(f"  report  {page}" if page.exists() else f"  {where}")
     console.print(f"  Prefect {machine.prefect_url}\n  MLflow  {machine.mlflow_uri}")
     return 0

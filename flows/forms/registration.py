@@ -11,8 +11,7 @@ prefilled with. One form per stage, which runs that stage alone, prefilled from 
 
 import inspect
 import itertools
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,9 @@ from prefect import Flow, deploy
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
-from prefect.client.schemas.objects import (
-    ConcurrencyLimitConfig,
-    ConcurrencyLimitStrategy,
-    StateType,
-)
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.deployments.runner import RunnerDeployment
-from prefect.events.actions import CallWebhook, ChangeFlowRunState
-from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.events.schemas.automations import AutomationCore
 from prefect.types.entrypoint import EntrypointType
 
 from configs.loading import FOLDER, load_profile, profiles
@@ -42,8 +36,8 @@ from flows.servers.servers import TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
 _HEARTBEAT = "prefect.flow-run.heartbeat"
-_BAD_ENDS = {f"prefect.flow-run.{s}" for s in ("Failed", "Crashed", "TimedOut")}
-_ENDS = {*_BAD_ENDS, "prefect.flow-run.Completed", "prefect.flow-run.Cancelled"}
+_BAD_ENDS = [f"prefect.flow-run.{s}" for s in ("Failed", "Crashed", "TimedOut")]
+_ENDS = [*_BAD_ENDS, "prefect.flow-run.Completed", "prefect.flow-run.Cancelled"]
 _TEXT = (  # what is posted: JSON with one `text`, as chat services take it
     '{"text": {{ ("klear " ~ flow_run.name ~ ": " ~ flow_run.state.name ~ ". " ~ '
     '(flow_run.state.message or "") ~ " " ~ (flow_run | ui_url)) | tojson }}}'
@@ -69,36 +63,37 @@ def forms(machine: Machine) -> Iterator[RunnerDeployment]:
     one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
     # The worker must make the very form that was registered.
     environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
-    variables = {"working_dir": str(ROOT), "env": environment}
-
-    def deployed(
-        flow: Flow[..., str], name: str, kind: str, about: str, begins: dict[str, Any]
-    ) -> RunnerDeployment:
-        return RunnerDeployment.from_flow(
+    for flow, name, kind, about, begins in _offered(Path(machine.form_profile).stem):
+        yield RunnerDeployment.from_flow(
             flow,
             name=name,
             description=f"{about}\n\n{links}",
             tags=[TAG, kind],
             parameters=begins,
-            concurrency_limit=one,
+            concurrency_limit=ConcurrencyLimitConfig(
+                limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
+            ),
             work_pool_name=POOL,
-            job_variables=variables,
+            job_variables={"working_dir": str(ROOT), "env": environment},
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
 
+
+def _offered(form_profile: str) -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]:
+    """Flow, name, kind, what it says of itself, and what it begins with."""
     for profile in profiles():
         lines = (FOLDER / f"{profile}.yaml").read_text(encoding="utf-8").splitlines()
         comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
         about = "\n".join(line.strip("# ") for line in comment)
         settings = load_profile(profile).model_dump(mode="json")
-        yield deployed(pipeline, profile, "profile", about, {"settings": settings})
+        yield pipeline, profile, "profile", about, {"settings": settings}
     for stage, call in form_calls().items():
-        name, about = f"{Path(machine.form_profile).stem}-{stage}", inspect.getdoc(call.stage.body)
-        yield deployed(form(stage), name, "stage", about or "", values(stage))
+        about = inspect.getdoc(call.stage.body) or ""
+        yield form(stage), f"{form_profile}-{stage}", "stage", about, values(stage)
     lines = [f"- `{n}`: {load_ablation(n).shows}, {load_ablation(n).title}" for n in ablations()]
     about = "\n".join(["Arms × seeds with intervals:", "", *lines])
     begins = {"name": ablations()[0], "profile": "tiny", "seeds": 5}
-    yield deployed(ablation, "ablation", "ablation", about, begins)
+    yield ablation, "ablation", "ablation", about, begins
 
 
 def register_automations(machine: Machine) -> None:
@@ -110,47 +105,46 @@ def register_automations(machine: Machine) -> None:
         for found in client.read_automations_by_name(NOTIFY) if len(wanted) == 1 else ():
             client.delete_automation(found.id)
         for automation in wanted:
-            there = client.read_automations_by_name(automation.name)
-            if not there:
+            if there := client.read_automations_by_name(automation.name):
+                enabled = {"enabled": there[0].enabled}
+                client.update_automation(there[0].id, automation.model_copy(update=enabled))
+            else:
                 client.create_automation(automation)
-                continue
-            new = automation.model_copy(update={"enabled": there[0].enabled})
-            # An update would forget the runs whose silence is being counted.
-            if AutomationCore.model_validate(there[0].model_dump(exclude={"id"})) != new:
-                client.update_automation(there[0].id, new)
 
 
 def crash_silent(minutes: float) -> AutomationCore:
     """A run that sent a heartbeat and then neither another nor an end in `minutes` has crashed."""
-    trigger = _on_runs(
-        after={_HEARTBEAT},
-        expect={_HEARTBEAT, *_ENDS},
-        for_each={"prefect.resource.id"},
-        posture=Posture.Proactive,
-        within=timedelta(minutes=minutes),
-    )
-    message = f"no sign of life for {minutes:g} minutes; a retry continues its work"
-    # Not forced: what a server missed while it was away arrives late, so a last heartbeat may
-    # come after the end. Prefect leaves a run alone that is in a final state.
-    crashed = ChangeFlowRunState(
-        state=StateType.CRASHED, name="Crashed", message=message, force=False
-    )
+    crashed = {
+        "type": "change-flow-run-state",
+        "state": "CRASHED",
+        "name": "Crashed",
+        "message": f"no sign of life for {minutes:g} minutes; a retry continues its work",
+        # What a server missed while it was away arrives late, so a last heartbeat may come after
+        # the end. Prefect leaves a run alone that is in a final state.
+        "force": False,
+    }
     about = "A run whose process was killed would stay Running for ever"
-    return AutomationCore(name=CRASH_SILENT, description=about, trigger=trigger, actions=[crashed])
+    silent = {"posture": "Proactive", "within": 60 * minutes, "for_each": ["prefect.resource.id"]}
+    return _on_runs(
+        CRASH_SILENT, about, crashed, [_HEARTBEAT, *_ENDS], after=[_HEARTBEAT], **silent
+    )
 
 
 def notify(block: Webhook) -> AutomationCore:
     """Post every run that failed or crashed to the block's address; the block encrypts it."""
-    trigger = _on_runs(expect=_BAD_ENDS, posture=Posture.Reactive, within=timedelta(0))
-    saved = block.save("klear-webhook", overwrite=True)
-    call = CallWebhook.model_validate({"block_document_id": saved, "payload": _TEXT})
+    saved = str(block.save("klear-webhook", overwrite=True))
+    call = {"type": "call-webhook", "block_document_id": saved, "payload": _TEXT}
     about = "Posts the name, the state and the reason to the address of KLEAR_WEBHOOK"
-    return AutomationCore(name=NOTIFY, description=about, trigger=trigger, actions=[call])
+    return _on_runs(NOTIFY, about, call, _BAD_ENDS, posture="Reactive", within=0)
 
 
-def _on_runs(**about: object) -> EventTrigger:
+def _on_runs(
+    name: str, about: str, action: dict[str, Any], expect: Sequence[str], **when: Any
+) -> AutomationCore:
     match = {"prefect.resource.id": "prefect.flow-run.*"}
-    return EventTrigger.model_validate({"match": match, "threshold": 1, **about})
+    trigger = {"type": "event", "match": match, "threshold": 1, "expect": expect, **when}
+    rule = {"name": name, "description": about, "trigger": trigger, "actions": [action]}
+    return AutomationCore.model_validate(rule)
 
 
 if __name__ == "__main__":

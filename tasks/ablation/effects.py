@@ -19,7 +19,6 @@ Means = Mapping[str, float]
 
 RESAMPLES = 10_000
 FEWEST_SEEDS = 3
-RESAMPLED_CELLS = 1_000_000  # bounds the memory of one block of draws to ~16 MB
 
 
 class Effect(Record):
@@ -58,11 +57,11 @@ def paired_effect(
       replacement, the same problems for every drawn seed and for both ways, so that what makes a
       problem hard cancels; it follows effects that few problems carry.
 
-    The bootstrap alone would not do: few seeds drawn from themselves vary too little, and where
-    only seeds matter it misses in 24, 16 and 11 % of experiments with 3, 5 and 8 of them. The
-    interval misses in at most 5 % (simulated in tests/tasks/test_ablation_effects.py), in fewer
-    where noise outweighs seeds and problems, which a two-way bootstrap counts up to three times
-    (Owen 2007, arXiv 0712.1111): there it is up to 1.4 times as wide as it need be.
+    The bootstrap alone misses in 24, 16 and 11 % of experiments with 3, 5 and 8 seeds where only
+    seeds matter. The interval misses in at most 5 % (simulated in
+    tests/tasks/test_ablation_effects.py), in fewer where noise outweighs seeds and problems, which
+    a two-way bootstrap counts up to three times (Owen 2007, arXiv 0712.1111): there it is up to 1.4
+    times as wide as it need be.
 
     Raises ValueError for fewer than FEWEST_SEEDS seeds, lists that do not pair, or runs without a
     common problem.
@@ -85,7 +84,7 @@ def _effect(
     if n < FEWEST_SEEDS:
         raise ValueError(f"{n} seeds give no interval; run at least {FEWEST_SEEDS}")
     mean = by_seed.mean()
-    half = math.sqrt(_student(n) ** 2 * by_seed.var(ddof=1) / n + of_problems)
+    half = math.sqrt(stats.t.ppf(0.975, n - 1) ** 2 * by_seed.var(ddof=1) / n + of_problems)
     return Effect(
         points=float(mean),
         low=float(min(low, mean - half)),
@@ -96,17 +95,13 @@ def _effect(
 
 
 def _resampled(table: np.ndarray, resamples: int) -> np.ndarray:
-    """Means of two-way resamples, float64 [resamples]; table is [seeds, problems]."""
+    """Means of two-way resamples, float64 [resamples]; table is [seeds, problems].
+
+    How often each row and each column is drawn weighs it.
+    """
     rng = np.random.default_rng(0)
-    seeds, problems = table.shape
-    block = max(1, RESAMPLED_CELLS // table.size)
-    means = []
-    for start in range(0, resamples, block):
-        count = min(block, resamples - start)
-        rows = rng.integers(0, seeds, (count, seeds, 1))
-        columns = rng.integers(0, problems, (count, 1, problems))
-        means.append(table[rows, columns].mean(axis=(1, 2)))
-    return np.concatenate(means)
+    rows, columns = (rng.multinomial(k, np.full(k, 1 / k), resamples) / k for k in table.shape)
+    return ((rows @ table) * columns).sum(axis=1)
 
 
 def _of_problems(table: np.ndarray) -> float:
@@ -120,15 +115,12 @@ def _of_problems(table: np.ndarray) -> float:
     by_seed, by_problem = table.mean(axis=1), table.mean(axis=0)
     noise = table - by_seed[:, None] - by_problem + table.mean()
     noise_variance = (noise**2).sum() / ((n - 1) * (m - 1))
-    return _student(m) ** 2 * max(0.0, by_problem.var(ddof=1) / m - noise_variance / (n * m))
-
-
-def _student(n: int) -> float:
-    return float(stats.t.ppf(0.975, n - 1))
+    without_noise = max(0.0, by_problem.var(ddof=1) / m - noise_variance / (n * m))
+    return float(stats.t.ppf(0.975, m - 1) ** 2 * without_noise)
 
 
 class Half(NamedTuple):
-    """One half of the answers of one model, those with an even or with an odd index."""
+    """The answers of one model with an even or with an odd index."""
 
     accuracy: float
     answers: int

@@ -1,14 +1,14 @@
 """RESULTS.md: every claim of the paper's analysis with its figures, ours and a verdict.
 
 RESULTS.jsonl beside it is what the page is made of, so that results of several stores meet on it,
-and stay where a store is gone. A claim holds as far as its contrasts do: its verdict is theirs
-where they agree and a count of them where they do not. Contrasts outside the claim do not count.
-Experiments of one claim (math and code sources) make one row.
+and stay where a store is gone. The verdict of a claim is that of its contrasts where they agree and
+a count of them where they do not. Experiments of one claim (math and code sources) make one row.
 """
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from configs.settings.ablation import Ablation
 from eval.records import Record
 from tasks.ablation.ablate import NOT_RUN, RESULTS, Compared, Outcome, compared
 from tasks.report.page import Page, render
-from tasks.store.care import ABLATE, ABLATE_VERSION
+from tasks.store.care import ABLATE, ABLATE_VERSION, published
 from tasks.store.lineage import ancestors
-from tasks.store.store import Store, read_manifest
+from tasks.store.store import Store
 
 JUDGE = "judge"
 VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)
@@ -42,9 +42,8 @@ class Finished(Record):
 def question(spec: Ablation, profile: str) -> dict[str, Any]:
     """Arms, contrasts, checkpoint, benchmarks and settings: what the experiment's file asks.
 
-    The paper's sentences are not part of it, nor which contrasts the claim rests on, for no figure
-    changes with them. An outcome depends on more: on the profile's YAML, on the defaults of
-    settings and on the code, which `Finished.commit` names.
+    Not the paper's sentences, nor which contrasts the claim rests on, for no figure changes with
+    them. An outcome depends on more: on the profile and the code, which `Finished.commit` names.
     """
     told = spec.model_dump(mode="json", include={"name", "arms", "scored"})
     contrasts = [
@@ -62,33 +61,27 @@ def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
     """
     found: list[Finished] = []
     asked = question(spec, profile)
-    for path in (store.root / f"{ABLATE}{spec.name}").glob("*/manifest.json"):
-        if not store.find(path.parents[1].name, path.parent.name)[0]:
+    for made in (result.manifest for result in published(store)):
+        is_ours = made.stage == ABLATE + spec.name and made.version == ABLATE_VERSION
+        whole, _ = store.find(made.stage, made.key) if is_ours else (None, "")
+        if whole is None:
             continue
-        made = read_manifest(path.parent)
-        if made.version != ABLATE_VERSION or RESULTS not in made.files:
-            continue
-        try:
+        with suppress(ValidationError):  # of an older commit
             before = Ablation.model_validate(made.settings["ablation"])
-            outcome = Outcome.model_validate_json((path.parent / RESULTS).read_bytes())
-        except ValidationError:  # of an older commit
-            continue
-        if question(before, str(made.settings["profile"])) == asked:
-            grader = max((m.version for m in ancestors(store, made) if m.stage == JUDGE), default=0)
-            told = {"created": made.created, "commit": made.git_commit}
-            found.append(Finished(asked=asked, outcome=outcome, grader=grader, **told))
+            outcome = Outcome.model_validate_json(whole.file(RESULTS).read_bytes())
+            if question(before, str(made.settings["profile"])) == asked:
+                judges = (m.version for m in ancestors(store, made) if m.stage == JUDGE)
+                told = {"created": made.created, "commit": made.git_commit}
+                grader = max(judges, default=0)
+                found.append(Finished(asked=asked, outcome=outcome, grader=grader, **told))
     return found
 
 
 def best(found: Iterable[Finished]) -> list[Finished]:
-    """Of each question the answer with the most seeds, as far as it asks for them, of these by the
-    newest grader, then with more seeds, then by date; in order of names."""
-
-    def rank(f: Finished) -> tuple[int, int, int, str]:
-        return min(f.outcome.seeds, Ablation.seeds), f.grader, f.outcome.seeds, f.created
-
+    """Of each question the answer with the most seeds, of these by the newest grader, then by
+    date; in order of names."""
     kept: dict[str, Finished] = {}
-    for one in sorted(found, key=rank):
+    for one in sorted(found, key=lambda f: (f.outcome.seeds, f.grader, f.created)):
         kept[json.dumps(one.asked, sort_keys=True)] = one
     return sorted(kept.values(), key=lambda f: (f.asked["profile"], f.asked["name"], f.created))
 

@@ -9,6 +9,7 @@ Python's own fork server, which has imported numba and Arrow, a second's work, o
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -62,10 +63,7 @@ def computed_parts(
             "finished parts are kept"
         ) from error
     finally:
-        # One that hangs would never let `shutdown` return. (Python 3.14 has `kill_workers`.)
-        for worker in list((pool._processes or {}).values()):
-            worker.kill()
-        pool.shutdown(cancel_futures=True)
+        end(pool)
 
 
 def _computed(scratch: Path, compute: Compute[P], number: int, part: P) -> Path:
@@ -93,6 +91,24 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
     context.set_forkserver_preload(list(PRELOADED))
     start = {"initializer": _begin, "initargs": (dict(os.environ),)}
     return ProcessPoolExecutor(workers, mp_context=context, **start)
+
+
+def end(pool: ProcessPoolExecutor, grace_s: float = 0.0) -> None:
+    """End the workers, whatever they do: one that hangs would never let `shutdown` return. Those
+    with a grace are told by TERM first. (Python 3.14 has `kill_workers`.)"""
+    workers = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    deadline = time.monotonic() + grace_s
+    try:
+        for worker in workers if grace_s else ():
+            worker.terminate()
+        for worker in workers if grace_s else ():
+            worker.join(max(0.0, deadline - time.monotonic()))
+    finally:  # also when somebody cannot wait
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.join()
 
 
 def _begin(environment: Mapping[str, str]) -> None:

@@ -83,16 +83,15 @@ def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpo
     endpoint_of, sums, tmp_path, capsys
 ):
     asked = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 77}
-    options = [x for n, value in asked.items() for x in (f"--{n.replace('_', '-')}", value)]
-    more = {"top_k": 20, "repetition_penalty": 1.05}
-    options += [x for n, v in more.items() for x in ("--set", f"evaluate.sampling.{n}={v}")]
+    asked |= {"top_k": 20, "repetition_penalty": 1.05}
+    options = [x for n, v in asked.items() for x in ("--set", f"evaluate.sampling.{n}={v}")]
     out = ("--out", tmp_path / "o", "--limit", 2, "--k", 1)
     with endpoint_of(say=right_on_even) as endpoint:
         code, said, _ = evaluated(capsys, endpoint.url, "--bench", sums, *out, *options)
     assert code == 0
     body = endpoint.bodies[0]
     assert body["messages"][0]["content"].endswith("put your final answer within \\boxed{}.")
-    assert {n: body[n] for n in asked | more} == asked | more
+    assert {n: body[n] for n in asked} == asked
     assert "top_k 20, repetition penalty 1.05" in said
     assert results(tmp_path / "o")[0]["problems"] == 2
 
@@ -159,8 +158,9 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
     [
         (["no/such", "--bench", "math50"], "no such benchmark; did you mean math500?"),
         (["org/model", "--bench", "nowhere.jsonl"], "--bench nowhere.jsonl: no such file"),
-        (["org/model", "--bench", "lcb_v5=a.jsonl,lcb_v6=b.jsonl"],
-         "livecodebench is read from a.jsonl; name one file"),
+        (["org/model", "--bench",
+          "lcb_v5=configs/ablations/RESULTS.jsonl,lcb_v6=tests/flows/digests.json"],
+         "livecodebench is read from configs/ablations/RESULTS.jsonl; name one file"),
         (["org/model", "--bench", "aime24", "--k", "0"], "protocols.0.k: "),
         (["/tmp", "--bench", "aime24"], "/tmp: neither a folder with a model"),
         (["https://u:p@host/v1", "--bench", "aime24"], "must hold no user, password or query"),
@@ -194,23 +194,11 @@ def test_a_wrong_model_key_or_address_is_one_line_that_holds_no_key(
     assert KEY not in out + err
 
 
-def test_a_folder_of_another_evaluation_is_refused_before_anything_is_asked(
-    endpoint_of, sums, tmp_path, capsys
-):
-    with endpoint_of(say=right_on_even) as endpoint:
-        words = (endpoint.url, "--bench", sums, "--limit", 1, "--out", tmp_path / "o")
-        assert [evaluated(capsys, *words)[0] for _ in range(2)] == [0, 0]
-        code, _, err = evaluated(capsys, *words, "--temperature", 0)
-        assert (code, "holds another evaluation" in err) == (2, True), err
-        assert evaluated(capsys, *words[:-1], sums.parent)[0] == 2
-        assert endpoint.attempts.total() == 1
-
-
 def test_other_settings_and_another_judge_are_other_results(endpoint_of, sums, capsys, monkeypatch):
     with endpoint_of(say=right_on_even) as endpoint:
         words = (endpoint.url, "--bench", sums, "--limit", 1)
         asked = []
-        for more in ((), (), ("--temperature", 0)):
+        for more in ((), (), ("--set", "evaluate.sampling.temperature=0")):
             assert evaluated(capsys, *words, *more)[0] == 0
             asked.append(endpoint.attempts.total())
         newer = dataclasses.replace(any_model.eval_model, version=99)

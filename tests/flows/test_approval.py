@@ -3,7 +3,7 @@
 import pytest
 
 from configs.loading import load_profile
-from flows.stages import approve_all, with_approval
+from flows.stages import Call, approve_all
 from tasks.answers.distill import NeedsApproval
 
 
@@ -21,7 +21,7 @@ class Costly:
 def test_the_command_line_refuses_in_one_line_that_names_the_option():
     settings = load_profile("tiny").distill
     with pytest.raises(NeedsApproval, match=r"--approve-cost 30") as refused:
-        with_approval(Costly(), settings=settings)  # type: ignore[arg-type]
+        Call(Costly(), (), settings).compute()  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
 
 
@@ -35,4 +35,4 @@ def test_the_option_approves_every_stage_that_asks_an_engine_and_changes_no_key(
     assert after.sample.engine.runtime.approved_cost == 30
     assert after.rate is None
     assert key_of(after) == key_of(before)
-    assert with_approval(Costly(), settings=after.distill) == "done"  # type: ignore[arg-type]
+    assert Call(Costly(), (), after.distill).compute() == "done"  # type: ignore[arg-type]

@@ -69,16 +69,18 @@ def test_a_paused_run_goes_on_where_it_was_when_its_form_is_filled_in(
     shows(cockpit, paused, "WaitingForApproval")
     assert endpoint.attempts.total() == PILOT  # nothing but the pilot has been paid for
     fields, about = form(cockpit, paused)
-    titles = {name: field["title"] for name, field in fields.items()}
-    assert titles == {"approve": "Spend it", "up_to": "Cost that may be spent by this stage"}
-    assert fields["approve"]["default"] is False
+    titles = [field["title"] for field in fields.values()]
+    assert titles == ["Spend It", "Cost That May Be Spent"]
+    assert fields["spend_it"]["default"] is False
     assert re.match(r"\*\*distill\*\*: \d+ answers would cost about", about)
-    cost = fields["up_to"]["default"]  # the amount that the form proposes is enough
-    resume(cockpit, paused, approve=True, up_to=0.6)
+    cost = fields["cost_that_may_be_spent"][
+        "default"
+    ]  # the amount that the form proposes is enough
+    resume(cockpit, paused, spend_it=True, cost_that_may_be_spent=0.6)
     assert eventually(lambda: len(cockpit.states(paused)["distill"]) == 2)
     waits(cockpit, paused)  # too little: it asks again
     assert endpoint.attempts.total() == PILOT
-    resume(cockpit, paused, approve=True, up_to=cost)
+    resume(cockpit, paused, spend_it=True, cost_that_may_be_spent=cost)
     assert cockpit.ended(paused)["state_name"] == "Completed"
     shows(cockpit, paused, "Approved", "Approved", "Completed")
     assert set(endpoint.attempts.values()) == {SAMPLES}
@@ -91,7 +93,7 @@ def test_a_paused_run_goes_on_where_it_was_when_its_form_is_filled_in(
 def test_a_refusal_fails_the_run_with_one_line_and_keeps_what_the_pilot_has_paid_for(
     cockpit: Home, endpoint: Endpoint, paused: str
 ) -> None:
-    resume(cockpit, paused, approve=False, up_to=0)
+    resume(cockpit, paused, spend_it=False, cost_that_may_be_spent=0)
     message = cockpit.ended(paused)["state"]["message"]
     assert re.search(r"NeedsApproval: \d+ answers would cost about", message)
     assert "0.50 may be spent without approval" in message

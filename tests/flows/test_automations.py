@@ -27,14 +27,13 @@ def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_c
     assert (action.state, action.force) == (StateType.CRASHED, False)
 
 
-def test_only_what_differs_is_updated_and_what_is_switched_off_stays_off(tmp_path, monkeypatch):
+def test_what_is_switched_off_stays_off(tmp_path, monkeypatch):
     here = Machine(home=tmp_path)
     same = crash_silent(here.zombie_minutes).model_dump(mode="json")
     there = Automation.model_validate({**same, "id": uuid4(), "enabled": False})
     client = Mock()
     client.read_automations_by_name.side_effect = lambda name: [there] * (name == CRASH_SILENT)
     monkeypatch.setattr(registration, "get_client", lambda **_: nullcontext(client))
-    register_automations(here)
     register_automations(Machine(home=tmp_path, zombie_minutes=99))
     client.create_automation.assert_not_called()
     client.delete_automation.assert_not_called()

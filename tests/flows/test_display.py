@@ -16,7 +16,7 @@ def shown(terminal: bool = False) -> tuple[Terminal, io.StringIO]:
 
 def test_each_stage_ends_in_one_line_with_its_outcome_and_figures() -> None:
     screen, out = shown()
-    with screen:
+    with screen.bars:
         screen.started("dedup", "new")
         figures = {"kept": 12.0, "rejected": 3.0, "c": 1 / 3, "d": 0.0, "e": 5.0}
         screen.finished("dedup", "computed", 1.25, figures)
