@@ -263,12 +263,6 @@ def _digits_of_large_numbers(formula: Any) -> float:
     return max(sum(inside), size if size > 50 else 0)
 
 
-def check_digits(formula: Expr) -> None:
-    """Raise TooCostly for a number with too many digits to tell whether another is equal."""
-    if _digits_of_large_numbers(formula) > _MOST_DIGITS and _rational(formula) is None:
-        raise TooCostly("too many digits to compare it")
-
-
 def _rational(formula: Expr) -> Expr | None:
     """The exact value of a formula of rational numbers, their powers and factorials.
 
