@@ -31,13 +31,7 @@ from eval.math_answers.forms import (
     is_name,
     split_top,
 )
-from eval.math_answers.formulas import (
-    TooCostly,
-    Unreadable,
-    parse,
-    same_equation,
-    same_value,
-)
+from eval.math_answers.formulas import TooCostly, Unreadable, parse, same_equation, same_value
 from eval.math_answers.spelling import Spelled, spell
 from eval.math_answers.verify import MathVerdict, other_angle, quick_verdict, rounding_error
 from eval.math_answers.words import NUMBER_WORDS, contradicts, unit_ratio
