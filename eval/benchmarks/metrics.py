@@ -80,8 +80,8 @@ def bootstrap_interval(means: np.ndarray, resamples: int, seed: int) -> tuple[fl
     score of exactly 0, say) give an interval without width: see `upper_bound_of_zero`.
     """
     rng = np.random.default_rng(seed)
-    draws = rng.integers(0, means.size, (resamples, means.size))
-    return _percentiles(means[draws].mean(axis=1))
+    draws = means[rng.integers(0, means.size, (resamples, means.size))].mean(axis=1)
+    return _percentiles(draws)
 
 
 def sample_interval(outcomes: Outcomes, resamples: int, seed: int) -> tuple[float, float]:

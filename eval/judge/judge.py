@@ -56,9 +56,6 @@ class Judge(AbstractContextManager["Judge"]):
         self._recent: OrderedDict[bytes, Callable[[], Any]] = OrderedDict()
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End all workers and sandboxes."""
         self._math.close()
         self._code.close()

@@ -6,11 +6,11 @@ is simplified or expanded. Constants are compared by the number of digits that t
 to 1200), formulas with letters at random points.
 """
 
-import itertools
 import math
 import random
 import re
 import warnings
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -32,7 +32,7 @@ _DIGITS, _DIGITS_AT_A_POINT = 1200, 120
 _MOST_DIGITS, _MOST_EXACT_DIGITS, _MOST_INTEGER_DIGITS = 20_000, 100_000, 1_000_000
 _POWERS = (Pow, factorial, sympy.exp)
 _ENDLESS = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo)
-_POINTS = 4
+_SIGNS_AT_A_POINT = (1, 1), (1, 1), (1, 1), (-1, 1)
 _MOST_OPERATIONS = 60  # of an equation whose denominators are cleared
 
 warnings.filterwarnings("ignore")
@@ -147,7 +147,7 @@ def log10(formula: Any) -> float:
     return _LOG10_AT_A_POINT if isinstance(formula, Symbol) else 1.0  # a named constant
 
 
-def same_value(gold: str, answer: str, error: Any = None) -> bool:
+def same_value(gold: str, answer: str, error: Fraction | None = None) -> bool:
     """Whether two formulas are equal, or an irrational answer is within `error` of the gold.
 
     Raises Unreadable when the gold cannot be read; an answer that cannot be read is wrong.
@@ -159,7 +159,7 @@ def same_value(gold: str, answer: str, error: Any = None) -> bool:
         return False
     if error is not None and not given.free_symbols and not given.is_rational:
         value = given.evalf(30)
-        return bool(value.is_real and abs(value - expected) <= error)
+        return bool(value.is_real and abs(value - expected) <= Rational(error))
     if expected.has(*_ENDLESS) or given.has(*_ENDLESS):
         return bool(expected.doit() == given.doit())
     if expected == given:
@@ -204,11 +204,10 @@ def _points(symbols: set[Any]) -> list[dict[Any, Any]]:
     """The same rational points every time: some positive, one with every sign."""
     chosen = random.Random(0)
     ordered = sorted(symbols, key=str)
-    points = []
-    for i in range(_POINTS):
-        signs = itertools.cycle((-1, 1)) if i == _POINTS - 1 else itertools.repeat(1)
-        points.append({s: Rational(next(signs) * chosen.randint(300, 2900), 997) for s in ordered})
-    return points
+    return [
+        {s: Rational(sign[n % 2] * chosen.randint(300, 2900), 997) for n, s in enumerate(ordered)}
+        for sign in _SIGNS_AT_A_POINT
+    ]
 
 
 def _is_finite(value: Any) -> bool:

@@ -20,7 +20,6 @@ from typing import Any
 
 import math_verify
 import sympy
-from sympy import Expr
 
 from eval.math_answers.forms import (
     Form,
@@ -34,13 +33,12 @@ from eval.math_answers.forms import (
 from eval.math_answers.formulas import TooCostly, Unreadable, parse, same_equation, same_value
 from eval.math_answers.spelling import Spelled, spell
 from eval.math_answers.verify import MathVerdict, other_angle, quick_verdict, rounding_error
-from eval.math_answers.words import NUMBER_WORDS, contradicts, unit_ratio
+from eval.math_answers.words import contradicts, unit_ratio
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 
 _MOST_PIECES, _MOST_INTERVALS = 60, 20
-_BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*(\d+|\\text\{[a-z]+\})\s*\}?")
-_BASE_NAME = re.compile(r"\\text\s*\{\s*([a-z]+)\s*\}")
+_BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*\d+\s*\}?")
 _CONDITION = re.compile(  # 2k\pi, k \in \mathbb{Z}
     r"[,;(]?\s*(?:\\text\s*\{\s*(?:where|for)\s*\}|where|for)?\s*"
     r"(?<![A-Za-z\\])[A-Za-z]\s*\\in\s*\\mathbb\s*\{?[ZNQ]\}?\)?$"
@@ -115,9 +113,9 @@ def _verdict(gold: str, answer: str) -> MathVerdict:
 
 
 def _blamed(gold: str, why: str) -> MathVerdict:
-    """The answer is to blame, unless its gold cannot be compared with one near it either."""
+    """The answer is to blame, unless its gold cannot be compared with itself either."""
     with suppress(Exception, OutOfTime), cpu_seconds(_CPU_OF_GOLD_S):
-        if _verdict(gold, f"({gold})+1").verdict != "IE":
+        if _verdict(gold, f"({gold})+0").verdict != "IE":
             return MathVerdict("WA", f"not evaluated: {why}")
     return MathVerdict("IE", f"the gold answer cannot be evaluated: {gold[:80]}")
 
@@ -162,13 +160,7 @@ def _same(gold: str, answer: str) -> bool:
 
 def _same_numeral(gold: str, answer: str) -> bool:
     """1011_2 has these digits in this base; an answer may leave the base out."""
-
-    words: list[str] = list(NUMBER_WORDS)
-
-    def digits(name: re.Match[str]) -> str:
-        return str(words.index(name[1])) if name[1] in words else name[1]
-
-    packed = (re.sub(r"[{}() ]", "", _BASE_NAME.sub(digits, side)) for side in (gold, answer))
+    packed = (re.sub(r"[{}() ]", "", side) for side in (gold, answer))
     (number, _, base), (other, _, other_base) = (side.partition("_") for side in packed)
     return bool(base) and number.upper() == other.upper() and other_base in (base, "")
 
@@ -228,13 +220,9 @@ def _is_assignment(pieces: list[tuple[str, str]]) -> bool:
 
 def _same_elements(theirs: list[str], ours: list[str]) -> bool:
     """As sets: every element of one side is on the other."""
-    unmatched = list(ours)
-    for element in theirs:
-        found = [other for other in ours if _same(element, other)]
-        if not found:
-            return False
-        unmatched = [other for other in unmatched if other not in found]
-    return not unmatched
+    return all(any(_same(value, other) for other in ours) for value in theirs) and all(
+        any(_same(value, other) for value in theirs) for other in ours
+    )
 
 
 def _same_scalar(gold: str, answer: str) -> bool:
@@ -252,9 +240,7 @@ def _same_scalar(gold: str, answer: str) -> bool:
     if not ours or not theirs:
         return False
     if len(theirs) == 1:
-        error = rounding_error(theirs[0])
-        rounded = sympy.Rational(error) if error is not None else None
-        return _consistent(ours) and same_value(theirs[0], ours[-1], rounded)
+        return _consistent(ours) and same_value(theirs[0], ours[-1], rounding_error(theirs[0]))
     if len(ours) == 1:
         return is_name(theirs[0]) and _same(theirs[-1], ours[0])
     if theirs[0] == ours[0] and is_name(ours[0]):
@@ -264,16 +250,14 @@ def _same_scalar(gold: str, answer: str) -> bool:
 
 def _consistent(sides: list[str]) -> bool:
     """In `x = 3 = 4` the numbers contradict each other."""
-    *before, last = sides
-    formulas = [(side, _formula(side)) for side in before if not is_name(side)]
-    numbers = [s for s, formula in formulas if formula is not None and not formula.free_symbols]
-    return _formula(last) is None or all(same_value(number, last) for number in numbers)
+    numbers = [side for side in sides[:-1] if not is_name(side) and _is_number(side)]
+    return all(same_value(number, sides[-1]) for number in numbers)
 
 
-def _formula(text: str) -> Expr | None:
+def _is_number(text: str) -> bool:
     with suppress(Unreadable, TooCostly):
-        return parse(text)
-    return None
+        return not parse(text).free_symbols
+    return False
 
 
 def _same_region(gold: str, answer: str) -> bool:
