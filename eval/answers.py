@@ -6,7 +6,7 @@ in the length of the text, because a truncated answer may be hundreds of kilobyt
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -28,6 +28,9 @@ class Extracted(NamedTuple):
 
     answer: str | None
     reason: str = ""
+
+
+_NOT_CLOSED = Extracted(None, "truncated: the think block is not closed")
 
 
 def writable(text: str) -> str:
@@ -55,7 +58,8 @@ def after_think(text: str) -> str | None:
 
 def extract_boxed(text: str) -> Extracted:
     r"""The content of the last `\boxed{…}` or `\fbox{…}` after the think block."""
-    return _extract(text, _last_box)
+    answer = after_think(text)
+    return _NOT_CLOSED if answer is None else _last_box(answer)
 
 
 def extract_program(text: str) -> Extracted:
@@ -64,14 +68,8 @@ def extract_program(text: str) -> Extracted:
     Fences tagged python or py count, and bare ones. A bare fence after a tagged one counts only
     when it reads like a program, because models often add a fence with sample output.
     """
-    return _extract(text, _last_program)
-
-
-def _extract(text: str, find: Callable[[str], Extracted]) -> Extracted:
     answer = after_think(text)
-    if answer is None:
-        return Extracted(None, "truncated: the think block is not closed")
-    return find(answer)
+    return _NOT_CLOSED if answer is None else _last_program(answer)
 
 
 def _last_box(text: str) -> Extracted:

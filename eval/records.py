@@ -8,7 +8,7 @@ import hashlib
 import unicodedata
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 Domain = Literal["math", "code"]
 FinishReason = Literal["stop", "length", "empty", "refused", "error"]
@@ -137,13 +137,6 @@ class Sample(Record):
     completion_tokens: Count = 0
 
 
-def _nan_is_none(value: Any) -> Any:
-    return None if isinstance(value, float) and value != value else value
-
-
-Number = Annotated[float | None, BeforeValidator(_nan_is_none)]
-
-
 class Score(Record):
     """The judge's word on one Sample.
 
@@ -153,9 +146,9 @@ class Score(Record):
 
     problem_id: str
     index: int = 0
-    reward: Number
+    reward: float | None
     correct: bool | None
-    pass_rate: Number
+    pass_rate: float | None
     """Code: share of tests passed, in [0, 1]. Math: 1.0 or 0.0."""
     verdict: Verdict
     answer: str | None = None

@@ -11,7 +11,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -24,6 +24,7 @@ from configs.settings.explain import ConfigError
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 LARGEST_ROW = 128 << 20
 """Bytes of one row. The test suites of the longest public rows are of some tens of megabytes."""
+TOO_LONG = f"longer than {LARGEST_ROW >> 20} MiB, the most a row may have"
 MOST_UNPACKED = 500
 """Times the size of its file. Text packs to a tenth, repeated text to a fiftieth."""
 FREE_UNPACKED = 1 << 30
@@ -100,10 +101,6 @@ Found = tuple[int, Any, str, str]
 """Number, value (None with an error), error, raw text."""
 
 
-def _too_long() -> str:
-    return f"longer than {LARGEST_ROW >> 20} MiB, the most a row may have"
-
-
 def _refuse_bomb(unpacked: int, path: Path) -> None:
     """Raises ValueError for a file that is made to fill memory or disk."""
     if unpacked > FREE_UNPACKED and unpacked > MOST_UNPACKED * path.stat().st_size:
@@ -130,7 +127,7 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Found]:
 
 def _batch_values(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | None, str]]:
     """Of a batch that cannot be read as one, each row apart."""
-    wrong = _too_long()
+    wrong = TOO_LONG
     if batch.nbytes <= LARGEST_ROW:
         try:
             yield from [(value, "") for value in batch.to_pylist()]
@@ -166,18 +163,13 @@ def rows_of_longest(path: Path, metadata: pq.FileMetaData) -> int:
 def _json_rows(path: Path) -> Iterator[Found]:
     packed = path.suffix == ".gz"
     with cast(IO[bytes], gzip.open(path)) if packed else path.open("rb") as stream:
-
-        def check() -> None:
-            if packed:
-                _refuse_bomb(stream.tell(), path)
-
         start = stream.read(CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
         stream.seek(0)
         if not start.startswith(b"[") or path.name.endswith((".jsonl", ".jsonl.gz")):
-            yield from _lines(stream, check)
+            yield from _lines(stream, path)
             return
         text = stream.read(LARGEST_ARRAY + 1)
-        check()
+        _refuse_bomb(len(text), path)
         if len(text) > LARGEST_ARRAY:
             most = f"an array may have {LARGEST_ARRAY >> 20} MiB"
             raise ConfigError([f"{path}: {most}; write one row a line (.jsonl)"])
@@ -187,19 +179,21 @@ def _json_rows(path: Path) -> Iterator[Found]:
             yield number, value, "", ""
 
 
-def _lines(stream: IO[bytes], check: Callable[[], None]) -> Iterator[Found]:
+def _lines(stream: IO[bytes], path: Path) -> Iterator[Found]:
     """The lines that are not empty. Of one longer than `LARGEST_ROW` only the start is kept."""
-    number = 0
+    number = read = 0
     while line := stream.readline(LARGEST_ROW + 1):
         text = line if number else line.removeprefix(codecs.BOM_UTF8)
         number += 1
         whole = len(line) <= LARGEST_ROW or line.endswith(b"\n")
+        read += len(line)
         while line and not line.endswith(b"\n"):
-            check()
+            _refuse_bomb(read, path)
             line = stream.readline(CHUNK)
-        check()
+            read += len(line)
+        _refuse_bomb(read, path)
         if not whole:
-            yield number, None, _too_long(), text[:1000].decode("utf-8", "replace")
+            yield number, None, TOO_LONG, text[:1000].decode("utf-8", "replace")
         elif text.strip():
             try:
                 yield number, _loads(text), "", ""

@@ -2,12 +2,10 @@
 
 import types
 import typing
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache, lru_cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -175,11 +173,10 @@ class Lookup(Generic[R]):
 
     def __init__(self, path: Path, record: type[R]) -> None:
         file = pq.ParquetFile(path)
-        self._rows: dict[str, int] = {}
-        for row, id_ in enumerate(column(path, "id")):
-            self._rows.setdefault(id_, row)
-        sizes = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
-        self._starts = [0, *accumulate(sizes)]
+        self._places: dict[str, tuple[int, int]] = {}
+        for number, table in enumerate(row_groups(path, ["id"])):
+            for row, id_ in enumerate(table.column(0).to_pylist()):
+                self._places.setdefault(id_, (number, row))
 
         @lru_cache(GROUPS_IN_MEMORY)
         def group(number: int) -> list[R]:
@@ -189,8 +186,5 @@ class Lookup(Generic[R]):
 
     def get(self, id_: str) -> R | None:
         """The record with this id, or None."""
-        row = self._rows.get(id_)
-        if row is None:
-            return None
-        group = bisect_right(self._starts, row) - 1
-        return self._group(group)[row - self._starts[group]]
+        group, row = self._places.get(id_, (-1, 0))
+        return self._group(group)[row] if group >= 0 else None

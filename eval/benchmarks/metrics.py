@@ -5,7 +5,7 @@ samples leave every mean and are counted; a problem with no scored sample leaves
 is counted. Neither is ever taken for wrong.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,18 +62,13 @@ def majority_at_k(answers: Mapping[str, Sequence[str | None]], outcomes: Outcome
     """
     values = []
     for problem, row in outcomes.items():
-        votes: Counter[str] = Counter()
-        right: Counter[str] = Counter()
+        votes: dict[str, list[bool]] = defaultdict(list)
         for answer, outcome in zip(answers[problem], row, strict=True):
             if outcome is not None and answer is not None:
-                key = "".join(answer.split())
-                votes[key] += 1
-                right[key] += outcome
-        top = [a for a, n in votes.items() if n == max(votes.values())]
-        if top:
-            values.append(sum(right[a] / votes[a] for a in top) / len(top))
-        elif any(o is not None for o in row):
-            values.append(0.0)
+                votes["".join(answer.split())].append(outcome)
+        most = max(map(len, votes.values()), default=0)
+        if any(outcome is not None for outcome in row):
+            values.append(np.mean([np.mean(v) for v in votes.values() if len(v) == most] or 0.0))
     return float(np.mean(values))
 
 
@@ -85,8 +80,8 @@ def bootstrap_interval(means: np.ndarray, resamples: int, seed: int) -> tuple[fl
     score of exactly 0, say) give an interval without width: see `upper_bound_of_zero`.
     """
     rng = np.random.default_rng(seed)
-    draws = rng.integers(0, means.size, (resamples, means.size))
-    return _percentiles(means[draws].mean(axis=1))
+    draws = means[rng.integers(0, means.size, (resamples, means.size))].mean(axis=1)
+    return _percentiles(draws)
 
 
 def sample_interval(outcomes: Outcomes, resamples: int, seed: int) -> tuple[float, float]:
@@ -119,16 +114,14 @@ def upper_bound_of_zero(problems: int) -> float:
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     """95 % Wilson score interval of a share (Wilson 1927); (0, 1) when there are no trials.
 
-    centre ± half, with p = s/n, d = 1 + z²/n, centre = (p + z²/2n)/d and
-    half = z √(p(1−p)/n + z²/4n²) / d. It keeps its width at p = 0 and p = 1.
+    It keeps its width at shares of 0 and 1.
     """
+    from scipy.stats import binomtest  # takes a second to import
+
     if trials == 0:
         return 0.0, 1.0
-    z = 1.959964
-    p, d = successes / trials, 1 + z * z / trials
-    centre = (p + z * z / (2 * trials)) / d
-    half = z * np.sqrt(p * (1 - p) / trials + z * z / (4 * trials**2)) / d
-    return float(max(0.0, centre - half)), float(min(1.0, centre + half))
+    low, high = binomtest(successes, trials).proportion_ci(0.95, "wilson")
+    return float(low), float(high)
 
 
 def summarise(outcomes: Outcomes, k: int, resamples: int, seed: int) -> dict[str, Any]:

@@ -6,8 +6,8 @@ sample that is no sample, or answers no known problem, gets a Score with verdict
 so does a line of a stream that cannot be read.
 """
 
+import glob
 import json
-import os
 import queue
 import threading
 from collections import Counter
@@ -17,12 +17,12 @@ from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationError
 
-from configs.settings.explain import ConfigError
+from configs.settings.explain import ConfigError, explain
 from configs.settings.judging import JudgeSettings
 from eval.answers import writable
 from eval.judge.judge import Judge, Pending
 from eval.records import Problem, Sample, Score
-from eval.row_files import SUFFIXES, Row, read_rows
+from eval.row_files import Row, find_files, read_rows
 
 
 class _Request(BaseModel):
@@ -48,11 +48,10 @@ def judge_files(
     partial = out.with_name(f"{out.name}.partial")
     try:
         with Judge(settings) as judge, partial.open("w", encoding="utf-8") as file:
-            begun = (_begin_row(judge, row, known) for row in _rows(samples))
-            for score in _in_order(judge, begun):
+            for score in _in_order(judge, (_begin_row(judge, r, known) for r in _rows(samples))):
                 file.write(score.model_dump_json() + "\n")
                 verdicts[score.verdict] += 1
-        os.replace(partial, out)
+        partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
     return verdicts
@@ -74,36 +73,27 @@ def run_stream(lines: Iterable[str], out: TextIO, settings: JudgeSettings | None
 def _in_order(judge: Judge, begun: Iterator[Pending]) -> Iterator[Score]:
     """Begin in one thread and answer in another, at most a window apart."""
     pending: queue.Queue[Pending | Exception | None] = queue.Queue(judge.look_ahead)
-    stopped = threading.Event()
 
     def read() -> None:
         try:
             for one in begun:
-                if stopped.is_set():
-                    return
                 pending.put(one)
             pending.put(None)  # the end
         except Exception as error:
             pending.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    try:
-        while (item := pending.get()) is not None:
-            if isinstance(item, Exception):
-                raise item
-            yield item()
-    finally:
-        stopped.set()
+    while (item := pending.get()) is not None:
+        if isinstance(item, Exception):
+            raise item
+        yield item()
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    if not path.exists():
-        raise ConfigError([f"{path}: no such file"])
-    if not path.name.endswith(SUFFIXES):
-        raise ConfigError([f"{path}: expected one of {', '.join(SUFFIXES)}"])
     try:
-        yield from read_rows(path)
-    except ValueError as error:  # damaged
+        (file,) = find_files([glob.escape(str(path))], Path(), "klear judge")
+        yield from read_rows(file)
+    except (FileNotFoundError, ValueError) as error:  # absent or damaged
         raise ConfigError([str(error)]) from error
 
 
@@ -114,7 +104,7 @@ def _problems(path: Path) -> dict[str, Problem]:
         try:
             problem = Problem.model_validate(row.value)
         except ValidationError as error:
-            raise ConfigError([f"{place}: {row.error or _first(error)}"]) from error
+            raise ConfigError([f"{place}: {row.error or explain(error, Problem)[0]}"]) from error
         if found.setdefault(problem.id, problem) != problem:
             raise ConfigError([f"{place}: another problem has the id {problem.id!r} already"])
     if not found:
@@ -123,18 +113,17 @@ def _problems(path: Path) -> dict[str, Problem]:
 
 
 def _begin_row(judge: Judge, row: Row, known: dict[str, Problem]) -> Pending:
+    value = row.value or {}
     try:
         sample = Sample.model_validate(row.value)
-    except ValidationError as error:
-        why = row.error or _first(error)
-    else:
         if sample.problem_id not in known:
             why = f"answers {sample.problem_id!r}, which is no problem here"
         elif sample.finish_reason == "error":
             why = "the engine gave no answer"
         else:
             return judge.begin(known[sample.problem_id], sample.text, sample.index)
-    value = row.value or {}
+    except ValidationError as error:
+        why = row.error or explain(error, Sample)[0]
     return _unjudged(f"{row.file}:{row.number}", why, value.get("problem_id"), value.get("index"))
 
 
@@ -145,7 +134,7 @@ def _begin_line(judge: Judge, number: int, line: str) -> Pending:
         request = _Request.model_validate(value)
         return judge.begin(request.problem, request.text, request.index)
     except ValidationError as error:
-        why = f'{_first(error)}; expected {{"problem": {{...}}, "text": "..."}}'
+        why = f'{explain(error, _Request)[0]}; expected {{"problem": {{...}}, "text": "..."}}'
     except (ValueError, RecursionError) as error:
         why = str(error)
     problem = value.get("problem") if isinstance(value, dict) else None
@@ -164,8 +153,3 @@ def _unjudged(place: str, why: str, problem_id: object, index: object = 0) -> Pe
         reason=writable(f"{place} is not judged: {why}"[:500]),
     )
     return lambda: score
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'row'}: {first['msg']}"

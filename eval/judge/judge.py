@@ -15,7 +15,6 @@ import pickle
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -54,19 +53,16 @@ class Judge(AbstractContextManager["Judge"]):
             for kind in ("math", "code")
         )
         self.look_ahead = _LOOK_AHEAD_PER_WORKER * self._code.workers
-        self._recent: OrderedDict[bytes, Future[Any]] = OrderedDict()
+        self._recent: OrderedDict[bytes, Callable[[], Any]] = OrderedDict()
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End all workers and sandboxes."""
         self._math.close()
         self._code.close()
 
     def check_sandbox(self) -> None:
         """Start a sandbox and test its isolation. Raises SandboxUnavailable."""
-        self._code.submit(120, pickle.dumps((None, "", self.settings))).result()
+        self._code.submit(120, pickle.dumps((None, "", self.settings)))()
 
     def judge(self, problem: Problem, text: str, index: int = 0) -> Score:
         """The Score of one answer."""
@@ -126,16 +122,16 @@ class Judge(AbstractContextManager["Judge"]):
         elif is_math and (verdict := quick_verdict(gold, answer)):
             return known(verdict.verdict, verdict.reason)
         elif is_math:
-            future = self._submit(self._math, settings.math_timeout_s, gold, answer)
+            result = self._submit(self._math, settings.math_timeout_s, gold, answer)
         else:
             assert problem.tests is not None
             suite = chosen_suite(problem.tests, problem.id, settings.max_tests, draw)
             limit = longest_seconds(suite, settings)
-            future = self._submit(self._code, limit, suite, answer, settings)
+            result = self._submit(self._code, limit, suite, answer, settings)
 
         def wait() -> Score:
             try:
-                found = future.result()
+                found = result()
             except MachineUnfit:
                 raise
             except Exception as error:
@@ -146,13 +142,13 @@ class Judge(AbstractContextManager["Judge"]):
 
         return wait
 
-    def _submit(self, pool: Any, limit: float, *arguments: Any) -> "Future[Any]":
+    def _submit(self, pool: Any, limit: float, *arguments: Any) -> Callable[[], Any]:
         """Hand out the arguments of the task's `run`, once per window."""
         payload = pickle.dumps(arguments)
         key = hashlib.blake2b(payload, digest_size=16).digest()
-        future = self._recent.get(key)
-        if future is None:
-            future = self._recent[key] = pool.submit(limit, payload)
+        result = self._recent.get(key)
+        if result is None:
+            result = self._recent[key] = pool.submit(limit, payload)
             while len(self._recent) > self.look_ahead:
                 self._recent.popitem(last=False)
-        return future
+        return result

@@ -27,7 +27,8 @@ import signal
 import tempfile
 import threading
 import time
-from concurrent.futures import Future, wait
+from collections.abc import Callable
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as DeadlinePassed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal
@@ -39,7 +40,7 @@ from eval.ray_cluster import POLL_S, code_digest, cores, join, same_code, tell_o
 Kind = Literal["math", "code"]
 TASKS = {"math": "eval.math_answers.worker", "code": "eval.programs.tested_sandbox"}
 _MATH_BYTES = 4 << 30
-_ATTEMPTS, _CLUSTER_ATTEMPTS = 2, 3
+_CLUSTER_ATTEMPTS = 3
 _LOST = (DeadlinePassed, ProcessExpired, BrokenProcessPool)
 _PR_SET_PDEATHSIG = 1
 
@@ -60,36 +61,34 @@ class WorkerPool:
         self._closed = False
         self._open: set[Future[Any]] = set()
 
-    def submit(self, deadline_s: float, payload: bytes) -> "Future[Any]":
-        """The future of `run(*pickle.loads(payload))`; killed after `deadline_s`, retried once."""
-        answer: Future[Any] = Future()
-        self._open.add(answer)
-        answer.add_done_callback(self._open.discard)
-        self._attempt(answer, deadline_s, payload, 1)
-        return answer
+    def submit(self, deadline_s: float, payload: bytes) -> Callable[[], Any]:
+        """What waits for `run(*pickle.loads(payload))`; killed after `deadline_s`, retried once."""
+        first = self._schedule(deadline_s, payload)
 
-    def _attempt(self, answer: "Future[Any]", limit_s: float, payload: bytes, number: int) -> None:
-        def done(ended: "Future[Any]") -> None:
-            error = ended.exception()
-            if error is None:
-                answer.set_result(ended.result())
-            elif not isinstance(error, _LOST):
-                answer.set_exception(error)
-            elif number < _ATTEMPTS:
-                self._attempt(answer, limit_s, payload, number + 1)
-            else:
+        def result() -> Any:
+            try:
+                return first.result()
+            except _LOST:
+                pass
+            try:
+                return self._schedule(deadline_s, payload).result()
+            except _LOST as error:
                 late = isinstance(error, DeadlinePassed)
-                reason = f"no verdict in {limit_s:g} s" if late else f"the worker died: {error}"
-                answer.set_exception(NoVerdict(f"{reason}, {_ATTEMPTS} times"))
+                reason = f"no verdict in {deadline_s:g} s" if late else f"the worker died: {error}"
+                raise NoVerdict(f"{reason}, 2 times") from error
 
+        return result
+
+    def _schedule(self, deadline_s: float, payload: bytes) -> "Future[Any]":
         with self._lock:
             if self._closed:
-                answer.set_exception(NoVerdict("the judge was closed"))
-                return
+                raise NoVerdict("the judge was closed")
             if self._pool is None or not self._pool.active:
                 self._pool = self._started(self._pool)
-            future = self._pool.schedule(work, args=[self.kind, payload], timeout=limit_s)
-        future.add_done_callback(done)
+            future = self._pool.schedule(work, args=[self.kind, payload], timeout=deadline_s)
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        return future
 
     def _started(self, broken: ProcessPool | None) -> ProcessPool:
         """A new pool. A pool breaks when its last idle worker or the fork server is killed."""
@@ -109,14 +108,14 @@ class WorkerPool:
         )
 
     def close(self) -> None:
-        """End the workers, whatever they are doing; unfinished work gets NoVerdict."""
+        """End the workers, whatever they are doing; unfinished work is cancelled."""
         with self._lock:
             self._closed = True
         if self._pool is not None:
             self._pool.stop()
             self._pool.join()
-        for answer in tuple(self._open):
-            answer.set_exception(NoVerdict("the judge was closed"))
+        for future in tuple(self._open):
+            future.cancel()
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -169,7 +168,7 @@ def judged(code: str, kind: Kind, deadline_s: float, payload: bytes) -> Any:
     """On a node of the cluster: what a local worker would answer."""
     same_code(code)
     pool = _on_this_node.setdefault(kind, WorkerPool(kind, 1))
-    return pool.submit(deadline_s, payload).result()
+    return pool.submit(deadline_s, payload)()
 
 
 class RayPool:
@@ -179,45 +178,33 @@ class RayPool:
         self.kind = kind
         self.ray = join(address)
         self.workers = workers or cores(self.ray)
-        self.last_answer = 0.0
+        self._last_answer = 0.0
         self._task = self.ray.remote(judged).options(num_cpus=1, max_retries=_CLUSTER_ATTEMPTS - 1)
         self._open: set[Any] = set()
 
-    def submit(self, deadline_s: float, payload: bytes) -> "Future[Any]":
+    def submit(self, deadline_s: float, payload: bytes) -> Callable[[], Any]:
         """As of `WorkerPool`; MachineUnfit where a node turns out to run other code."""
-        answer = _Answer(self)
+        ray = self.ray
         call = self._task.remote(code_digest(), self.kind, deadline_s, payload)
         self._open.add(call)
 
-        def done(ended: "Future[Any]") -> None:
+        def result() -> Any:
+            while not ray.wait([call], timeout=POLL_S)[0]:
+                if time.monotonic() - self._last_answer > POLL_S:
+                    tell_of_waiting(ray)
             self._open.discard(call)
-            self.last_answer = time.monotonic()
-            if (error := ended.exception()) is None:
-                answer.set_result(ended.result())
-            elif (cause := getattr(error, "cause", None)) is not None:
-                answer.set_exception(cause)  # what `judged` raised there
-            else:
+            self._last_answer = time.monotonic()
+            try:
+                return ray.get(call)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None  # what `judged` raised there
+            except ray.exceptions.RayError as error:
                 lost = f"lost with its worker {_CLUSTER_ATTEMPTS} times: {type(error).__name__}"
-                answer.set_exception(NoVerdict(lost))
+                raise NoVerdict(lost) from error
 
-        call.future().add_done_callback(done)
-        return answer
+        return result
 
     def close(self) -> None:
         """End what is under way; the workers of the nodes end with this process."""
         for call in tuple(self._open):
             self.ray.cancel(call, force=True)
-
-
-class _Answer(Future[Any]):
-    """Looks every few seconds, in the thread that waits for it, whether it waits with reason."""
-
-    def __init__(self, pool: RayPool) -> None:
-        super().__init__()
-        self._pool = pool
-
-    def result(self, timeout: float | None = None) -> Any:
-        while timeout is None and not wait([self], POLL_S).done:
-            if time.monotonic() - self._pool.last_answer > POLL_S:
-                tell_of_waiting(self._pool.ray)
-        return super().result(timeout)

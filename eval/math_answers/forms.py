@@ -85,17 +85,17 @@ def form_of(text: str) -> Form:
         cells = tuple(cell.strip() for row in rows for cell in row.split("&"))
         return Form("matrix", cells, (str(len(rows)), str(len(cells))))
     text = _AND_OR.sub(",", text)
-    pieces = [p for piece in split_top(text) if piece for p in _plus_minus(piece)]
-    if len(pieces) > 1:
-        return Form("list", tuple(pieces))
-    around = enclosing(text)
-    if around:
-        opener, inside, closer = around
-        inner = [p for piece in split_top(inside) if piece for p in _plus_minus(piece)]
-        kind = _KINDS.get((opener, closer))
-        if kind and (len(inner) > 1 or kind == "set"):
-            return Form(kind, tuple(inner), (opener, closer))
+    if len(pieces := _pieces(text)) > 1:
+        return Form("list", pieces)
+    opener, inside, closer = enclosing(text) or ("", "", "")
+    pieces, kind = _pieces(inside), _KINDS.get((opener, closer))
+    if kind and (len(pieces) > 1 or kind == "set"):
+        return Form(kind, pieces, (opener, closer))
     return Form("scalar", (text,))
+
+
+def _pieces(text: str) -> tuple[str, ...]:
+    return tuple(p for piece in split_top(text) if piece for p in _plus_minus(piece))
 
 
 def _named_values(match: re.Match[str]) -> str:

@@ -20,6 +20,7 @@ from eval.math_answers.words import (
 )
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
+_NUMBERS = {word: str(number) for number, word in enumerate(NUMBER_WORDS)}
 _SYMBOLS = r"""
 − -  – -  — -  × \times  · \cdot  ⋅ \cdot  ÷ \div  π \pi  α \alpha  β \beta  θ \theta  ∞ \infty
 √ \sqrt  ° ^\circ  ≤ \le  ≥ \ge  ⩽ \le  ⩾ \ge  ≠ \ne  ≈ \approx  ± \pm  ∪ \cup  ∩ \cap  ∈ \in
@@ -59,8 +60,7 @@ _REWRITES = [  # in this order: later ones read what earlier ones have written
         (r"\\(?:text|mathrm|textrm|mbox)\s*\{((?:[^\w{}\\]|[\d_])*)\}", r"\1"),  # no words in it
         (r"\\(?:text|mathrm|textrm)\s*\{\s*([abeijknopqruvwxyz])\s*\}", r" \1"),  # no unit
         (rf"^\s*\\text\s*\{{\s*({NUMBER})\s+([a-z][a-z .]*)\}}\s*$", r"\1\\text{\2}"),
-        (r"(?<=\d)\s*\\text\s*\{\s*\(?base[\s-]*(\d+)\)?\s*\}", r"_{\1}"),
-        (r"(?<=\d)\s*\\text\s*\{\s*\(?base[\s-]*([a-z]+)\)?\s*\}", r"_{\\text{\1}}"),
+        (r"(?<=\d)\s*\\text\s*\{\s*\(?base[\s-]*(\d+|[a-z]+)\)?\s*\}", r"_{\1}"),
         (rf"\\(?:text|mathrm|operatorname)\s*\{{({_FUNCTIONS})\s*\}}", r"\\\1 "),
         (r",\\!", ","),
         (r"\\text\s*\{\s*(?i:all) real(?:s| numbers)\.?\s*\}", r"\\mathbb{R}"),
@@ -90,6 +90,10 @@ _REWRITES = [  # in this order: later ones read what earlier ones have written
         (r"^\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])", ""),
         (r"(?<=\d)\s+x\s+(?=10\s*\^)", r"\\times "),
         (r"_\s*\{\s*\\(?:mathrm|textrm|mbox)\s*\{", r"_{\\text{"),
+        (  # 1011_{\text{two}}
+            rf"_\s*\{{\s*(?:\\text\s*\{{\s*)?({'|'.join(_NUMBERS)})\s*\}}?\s*\}}",
+            lambda m: f"_{{{_NUMBERS[m[1]]}}}",
+        ),
         (r"\\(?:text|mathrm)\s*\{([0-9A-F]+)\}(?=\s*_)", r"\1"),
         (r"\(\s*\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}\s*(\d+)\s*\)", r"\\pmod{\1}"),
         (r"\\text\s*\{\s*(?i:infinity)\s*\}", r"\\infty "),
@@ -115,7 +119,6 @@ _COUNTED = re.compile(
 )
 _MODULUS = re.compile(r"\s*\\pmod\s*\{?\s*(\d+)\s*\}?$")
 _TEMPERATURE = re.compile(r"\s*\^\\circ\s*(?:\\(?:text|mathrm)\s*\{\s*([CFK])\s*\}|([CFK]))$")
-_NUMBERS = {word: str(number) for number, word in enumerate(NUMBER_WORDS)}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ Policies, where graders differ:
 import math
 import re
 import string
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -91,13 +92,11 @@ def _decided(same: bool, reason: str) -> MathVerdict:
 
 def _rational(text: str) -> Fraction | None:
     text = _packed(text)
-    try:
+    with suppress(ZeroDivisionError):
         if match := _SIMPLE.match(text):
             return Fraction(match[1]) / Fraction(match[2] or "1")
         if match := _FRACTION.match(text):
             return Fraction(match[1] + "1") * Fraction(match[2]) / Fraction(match[3])
-    except ZeroDivisionError:
-        pass
     return None
 
 

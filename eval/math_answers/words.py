@@ -137,8 +137,7 @@ for _kind, _units in _BY_KIND.items():
         _UNITS[_unit] = _kind, Fraction(_size)
         _NAMES |= dict.fromkeys(_names, _unit)
         _NAMES |= {name + "s": _unit for name in _names if len(name) > 2}
-_SQUARE = re.compile(r"^(?:square|sq\.?)\s+(\w+)")
-_CUBIC = re.compile(r"^(?:cubic|cu\.?)\s+(\w+)")
+_POWER = re.compile(r"^(?:(square|sq\.?)|cubic|cu\.?)\s+(\w+)")
 _UNIT = re.compile(
     r"([a-z]+)\s*\^?\{?([23]?)\}?(?:\s*(?:/|\bper\b)\s*([a-z]+)\s*\^?\{?([23]?)\}?)?"
 )
@@ -152,7 +151,7 @@ def unit_named(words: str) -> str:
         return known
     if size_of_count(first := words.partition(" ")[0]):  # million of `million dollars`
         return first
-    match = _UNIT.fullmatch(_CUBIC.sub(r"\g<1>3", _SQUARE.sub(r"\g<1>2", words)))
+    match = _UNIT.fullmatch(_POWER.sub(lambda m: m[2] + ("2" if m[1] else "3"), words))
     above, power, below, below_power = match.groups("") if match else ("", "", "", "")
     if above not in _NAMES or (below and below not in _NAMES):
         return ""
