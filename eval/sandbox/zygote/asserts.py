@@ -219,8 +219,9 @@ def run_tests(source: str, function: str | None) -> None:
     """
     channel = socket.socket(fileno=3)
     values.receive(channel)  # or tests that call nothing could end before the program is isolated
-    free, functions = _names(source)
-    if "check" in functions:
+    used, own = names_of(source)
+    free = used - own
+    if "check" in own - used:
         source += "\ncheck(candidate)\n"
         free.add("candidate")
     function = function or _shadowed_builtin(source, free)
@@ -257,8 +258,8 @@ def _shadowed_builtin(source: str, free: set[str]) -> str | None:
     return next((c.func.id for c in inner if isinstance(c.func, ast.Name)), None)
 
 
-def _names(source: str) -> tuple[set[str], set[str]]:
-    """Names that the test code uses and does not define; functions it defines and does not use."""
+def names_of(source: str) -> tuple[set[str], set[str]]:
+    """Global names that the code uses, and those that it defines itself."""
     top = symtable.symtable(source, "tests.py", "exec")
     used, scopes = set(), [top]
     while scopes:
@@ -267,6 +268,4 @@ def _names(source: str) -> tuple[set[str], set[str]]:
         for symbol in scope.get_symbols():
             if symbol.is_referenced() and (scope is top or symbol.is_global()):
                 used.add(symbol.get_name())
-    own = {s.get_name(): s for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-    functions = {name for name, symbol in own.items() if symbol.is_namespace()}
-    return used - set(own), functions - used
+    return used, {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
