@@ -19,7 +19,7 @@ from eval.sandbox import SandboxDied, SandboxUnavailable
 from eval.sandbox.sandbox import Sandbox
 from eval.sandbox.zygote.main import Limits
 
-_STARTS = 3
+_ATTEMPTS = 3
 _CANARY = """
 import ctypes, os, socket
 port, readable, writable, judge = input().split()
@@ -32,21 +32,17 @@ def attempt(name, action):
 def fork():
     if os.fork() == 0:
         os._exit(0)
-def connect():
-    socket.create_connection(("127.0.0.1", int(port)), timeout=1)
 def mount():
     if ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None):
         raise OSError
-def execute():
-    os.posix_spawn("/bin/true", ["true"], {})
-attempt("reach the network", connect)
+attempt("reach the network", lambda: socket.create_connection(("127.0.0.1", int(port)), 1))
 attempt("read a file outside", lambda: open(readable).read())
 attempt("read /etc/passwd", lambda: open("/etc/passwd").read())
 attempt("list a folder outside", lambda: os.listdir(os.path.dirname(readable)))
 attempt("write a file outside", lambda: open(writable, "w").write("x"))
 attempt("change a file outside", lambda: os.chmod(readable, 0o666))
 attempt("start a process", fork)
-attempt("run a program", execute)
+attempt("run a program", lambda: os.posix_spawn("/bin/true", ["true"], {}))
 attempt("mount a filesystem", mount)
 print("done", flush=True)
 attempt("signal the judge", lambda: os.kill(int(judge), 0))
@@ -62,10 +58,10 @@ _sandbox: Sandbox | None = None
 def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeVerdict | None:
     """Judge one program; without a suite, only make sure that there is a sandbox.
 
-    A sandbox that fails is replaced once. Raises SandboxUnavailable, SandboxDied and TestsBroken.
+    One that dies is replaced. Raises SandboxUnavailable, SandboxDied and TestsBroken.
     """
     global _sandbox
-    for attempt in (1, 2):
+    for left in reversed(range(_ATTEMPTS)):
         try:
             if _sandbox is None or _sandbox.backend != settings.sandbox:
                 discard()
@@ -73,27 +69,22 @@ def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeV
             return suite and judge_program(_sandbox, suite, program, settings)
         except SandboxDied:
             discard()
-            if attempt == 2:
+            if not left:
                 raise
             time.sleep(0.1)
-    raise AssertionError
+    return None
 
 
 def _started(backend: str) -> Sandbox:
     """A new sandbox that has passed its test."""
-    died = ""
-    for _ in range(_STARTS):
-        sandbox = Sandbox(backend)
-        try:
-            sandbox.start()
-            assert_isolated(sandbox)
-            return sandbox
-        except BaseException as error:
-            sandbox.close()
-            if not isinstance(error, SandboxDied):  # something else may have killed that
-                raise
-            died = str(error)
-    raise SandboxUnavailable(f"{backend} died {_STARTS} times while it started: {died}")
+    sandbox = Sandbox(backend)
+    try:
+        sandbox.start()
+        assert_isolated(sandbox)
+    except BaseException:
+        sandbox.close()
+        raise
+    return sandbox
 
 
 def discard() -> None:
@@ -151,20 +142,16 @@ def _increments(tests: int, seconds: float) -> TestSuite:
 def check_sandbox(backend: str) -> tuple[str, int]:
     """`klear sandbox check`: what `backend` does on this machine and at what cost; 0 if it
     isolates, or is `none`, else 1."""
+    about = f"judge.sandbox={backend}: "
     if backend == "none":
-        return "judge.sandbox=none: programs run unprotected, and every score says so", 0
+        return about + "programs run unprotected, and every score says so", 0
     started = time.monotonic()
     try:
         with Sandbox(backend) as sandbox:
             assert_isolated(sandbox)
-            seconds = time.monotonic() - started
+            passed = f"self-test passed in {time.monotonic() - started:.1f} s"
             found = judge_program(sandbox, _increments(_TESTS, 5.0), _RIGHT, JudgeSettings())
-        if found.verdict != "AC":
-            raise SandboxUnavailable(f"a right program was judged {found.verdict}: {found.reason}")
     except (SandboxUnavailable, SandboxDied) as error:
-        return f"judge.sandbox={backend}: refused: {' '.join(str(error).split())}", 1
+        return about + f"refused: {' '.join(str(error).split())}", 1
     cost = found.seconds * 1e3 / _TESTS
-    return (
-        f"judge.sandbox={backend}: programs are isolated; self-test passed in {seconds:.1f} s, "
-        f"{cost:.1f} ms a test"
-    ), 0
+    return about + f"programs are isolated; {passed}, {cost:.1f} ms a test", 0

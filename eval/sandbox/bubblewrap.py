@@ -30,6 +30,9 @@ _PACKAGES = ("numpy", "sortedcontainers")
 _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin")
 _CAPABILITIES = ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL")
 
+ROOT = Path(__file__).parents[2]
+_ZYGOTE = Path("eval/sandbox/zygote")
+
 _CLONE_THREAD = 0x0001_0000
 _AF_UNIX, _SOCK_STREAM, _SOCKET_TYPE_MASK = 1, 1, 0xF
 _TERMINAL_AND_DESCRIPTOR_IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
@@ -82,7 +85,7 @@ def bubblewrap(arguments: tuple[str, ...]) -> list[str]:
             command += ["--symlink", os.readlink(path), str(path)]
         elif path.is_dir():
             command += ["--ro-bind", str(path), str(path)]
-    environment = ENVIRONMENT | {"PYTHONPATH": "/packages"}
+    environment = ENVIRONMENT | {"PYTHONPATH": "/packages:/zygote"}
     prefix, executable = Path(sys.base_prefix).resolve(), Path(sys.executable).resolve()
     if not prefix.is_relative_to("/usr"):
         command += ["--ro-bind", str(prefix), "/python"]
@@ -91,6 +94,7 @@ def bubblewrap(arguments: tuple[str, ...]) -> list[str]:
     command += ["--perms", "0755", "--dir", "/packages"]
     for package in package_folders():
         command += ["--ro-bind", str(package), f"/packages/{package.name}"]
+    command += ["--ro-bind", str(ROOT / _ZYGOTE), str("/zygote" / _ZYGOTE)]
     command += ["--perms", "0755", "--dir", "/dev"]  # closed to other users otherwise
     for device in _DEVICES:
         command += ["--dev-bind", device, device]

@@ -27,10 +27,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from eval.sandbox import SandboxDied, SandboxUnavailable
-from eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_program
-from eval.sandbox.zygote.main import Ended, Isolation, Limits, Spawn
+from eval.sandbox.bubblewrap import (
+    ENVIRONMENT,
+    ROOT,
+    bubblewrap,
+    package_folders,
+    seccomp_program,
+)
+from eval.sandbox.zygote.main import Ended, Isolation, Limits
 
-_ZYGOTE = ("values", "roles", "asserts", "main")  # in import order
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
 _STACK_BYTES = 512 << 20
@@ -41,16 +46,8 @@ _STDERR_TAIL = 2000
 _BOOTSTRAP = """
 import os
 os.register_at_fork = lambda **_: None
-import json, socket, sys, types
-control = socket.socket(fileno=0)
-for name in ("eval", "eval.sandbox", "eval.sandbox.zygote"):
-    sys.modules[name] = package = types.ModuleType(name)
-for name, source in json.loads(control.recv(1 << 17)):
-    module = types.ModuleType(package.__name__ + "." + name)
-    sys.modules[module.__name__] = module
-    setattr(package, name, module)
-    exec(compile(source, name + ".py", "exec"), vars(module))
-module.main(control)
+from eval.sandbox.zygote.main import main
+main()
 """
 _ARGUMENTS = ("-s", "-S", "-P", "-c", _BOOTSTRAP)
 
@@ -112,8 +109,8 @@ class Sandbox:
             )
             how["namespaces"], how["folder"] = False, self._folder.name
             command = [str(Path(sys.executable).resolve()), *_ARGUMENTS]
-            site = dict.fromkeys(str(package.parent) for package in package_folders())
-            environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(site)}
+            paths = dict.fromkeys([ROOT, *(package.parent for package in package_folders())])
+            environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
         with contextlib.suppress(ValueError, OSError):  # deep recursion in C needs stack
             hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
             resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, hard))
@@ -127,23 +124,20 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
-        zygote = Path(__file__).parent / "zygote"
-        sources = [(name, (zygote / f"{name}.py").read_text()) for name in _ZYGOTE]
         try:
-            self._control.send(json.dumps(sources).encode())
             self._control.send(json.dumps(how).encode())
             self._receive(_START_S)
         except (SandboxDied, OSError):
+            errors = b""
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_DYING_S)
-            status = self._process.poll()
-            self._process.kill()
-            said = _last_line(self._process.communicate()[1]) or "it ended without a message"
+                errors = self._process.communicate(timeout=_DYING_S)[1]
+            status = self._process.returncode
             self.close()
             if status in _KILLED:
                 raise SandboxDied("while it started") from None
             raise SandboxUnavailable(
-                f"{self.backend} cannot isolate on this machine ({said}): allow user namespaces "
+                f"{self.backend} cannot isolate on this machine "
+                f"({_last_line(errors) or 'it ended without a message'}): allow user namespaces "
                 "(in a container: --privileged or --cap-add=SYS_ADMIN)"
             ) from None
 
@@ -201,23 +195,19 @@ class Sandbox:
         (b"": it writes a result there)."""
         if self._control is None:
             raise SandboxDied("the sandbox is closed")
-        fds: list[int] = []
-        spawns: list[Spawn] = []
-        for role, argument, stdin, *extra in processes:
-            mine = [_memory_file(data) for data in (stdin, b"", b"", *extra)]
-            indices = list(range(len(fds), len(fds) + len(mine)))
-            spawns.append(Spawn(role=role, argument=argument, fds=indices, limits=limits))
-            fds += mine
+        spawns = [(role, argument, len(texts) + 2) for role, argument, *texts in processes]
+        files = [
+            [_memory_file(data) for data in (stdin, b"", b"", *extra)]
+            for _, _, stdin, *extra in processes
+        ]
+        fds = [fd for mine in files for fd in mine]
         try:
             try:
-                socket.send_fds(self._control, [json.dumps(spawns).encode()], fds)
+                socket.send_fds(self._control, [json.dumps([spawns, limits]).encode()], fds)
             except OSError as error:
                 raise SandboxDied(f"the sandbox is gone: {error}") from error
             reply = self._receive(limits["wall_s"] + _GRACE_S)
-            return [
-                _outcome(Ended(*ended), [fds[k] for k in spawn["fds"]])
-                for ended, spawn in zip(reply, spawns, strict=True)
-            ]
+            return [_outcome(Ended(*e), mine) for e, mine in zip(reply, files, strict=True)]
         finally:
             for fd in fds:
                 os.close(fd)
@@ -247,10 +237,10 @@ def _memory_file(data: bytes) -> int:
 
 
 def _outcome(ended: Ended, fds: list[int]) -> Outcome:
-    contents = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds[1:]]
+    _, stdout, stderr, *result = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds)
     if not ended.isolated:
-        raise SandboxDied(f"a test could not be isolated: {_last_line(contents[1])}")
-    return Outcome(*ended[:5], *contents)
+        raise SandboxDied(f"a test could not be isolated: {_last_line(stderr)}")
+    return Outcome(*ended[:5], stdout, stderr, *result)
 
 
 def _last_line(errors: bytes) -> str:

@@ -14,7 +14,6 @@ import importlib
 import itertools
 import math
 import operator
-import socket
 import symtable
 import sys
 import traceback
@@ -60,8 +59,8 @@ class CannotCross(Exception):
 
 def serve(process: Process, code: types.CodeType, candidate: str | None) -> None:
     """Role `serve`: run the program, then answer calls on descriptor 3 until the tests end."""
-    channel = socket.socket(fileno=3)
-    values.send(channel, _READY)
+    channel = values.Channel()
+    channel.send(_READY)
     process.globals.update(values.FOR_PROGRAMS)
     exec(code, process.globals)
     kept: list[Any] = []
@@ -79,7 +78,7 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
 
     while True:
         try:
-            target, attribute, args, names, nodes = values.receive(channel)
+            target, attribute, args, names, nodes = channel.receive()
         except EOFError:
             return
         try:
@@ -95,7 +94,7 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
             traceback.print_exc(limit=-3)
             known = type(error) if type(error).__module__ == "builtins" else RuntimeError
             reply = {"error": known.__name__, "message": str(error)[:500]}
-        values.send(channel, reply)
+        channel.send(reply)
 
 
 def _last_function(names: dict[str, Any]) -> str:
@@ -158,7 +157,7 @@ for _name in _OPERATIONS.keys() - vars(Remote).keys():
     setattr(Remote, _name, _operation(_name))
 
 
-def _asking(channel: socket.socket, nodes: bool) -> Ask:
+def _asking(channel: values.Channel, nodes: bool) -> Ask:
     """The tests' end of the channel. With `nodes`, LeetCode's lists and trees cross as values."""
 
     def name_of(value: Any) -> Any:
@@ -169,9 +168,9 @@ def _asking(channel: socket.socket, nodes: bool) -> Ask:
     def ask(target: Any, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
         args = values.pack(given, name_of, nodes, functions=True)
         try:
-            values.send(channel, [target, attribute, args, names, nodes])
-            reply = values.receive(channel)
-        except (EOFError, OSError) as gone:
+            channel.send([target, attribute, args, names, nodes])
+            reply = channel.receive()
+        except (EOFError, OSError, ValueError) as gone:
             raise ProgramFailed("the program ended before it answered the test") from gone
         if isinstance(reply, dict) and reply.keys() == {"error", "message"}:
             raise _exception(reply["error"])(reply["message"]) from ProgramFailed()
@@ -217,8 +216,8 @@ def run_tests(source: str, function: str | None) -> None:
     A function `check` that is defined and never called is called with `candidate`, as HumanEval's
     tests expect.
     """
-    channel = socket.socket(fileno=3)
-    values.receive(channel)  # or tests that call nothing could end before the program is isolated
+    channel = values.Channel()
+    channel.receive()  # or tests that call nothing could end before the program is isolated
     used, own = names_of(source)
     free = used - own
     if "check" in own - used:

@@ -1,19 +1,20 @@
 """The interpreter inside the sandbox: it forks one isolated process for every test.
 
 It starts once per worker, imports what programs use, and then answers requests on a SOCK_SEQPACKET
-socket: in a list of one or two processes (`Spawn`) that end together, with their descriptors, out a
-list of how they ended (`Ended`). It never sees an expected output, and it never runs or compiles
+socket: in one or two processes that end together (`Spawn`), their limits and their descriptors, out
+a list of how they ended (`Ended`). It never sees an expected output, and it never runs or compiles
 untrusted code itself: both happen in processes it forks. What it reports about a process is the
 kernel's word: wait status, CPU time and peak memory.
 
 What a process gives up before its role is a list of steps, made before the fork: half of what a
 test costs is page faults, and a child copies every page that it writes to. A step that the kernel
 refuses ends the process: the judge takes one that reaches the program for an isolated one.
-Standard library only: the source is sent into the sandbox, where nothing else is installed.
+Standard library only: this folder is all of the product that the sandbox holds.
 """
 
 import ctypes
 import gc
+import itertools
 import json
 import marshal
 import mmap
@@ -74,13 +75,12 @@ class Isolation(TypedDict):
     """Where the test may write. Without namespaces it is emptied after each test."""
 
 
-class Spawn(TypedDict):
-    """One process to fork. `fds` index the descriptors sent along, in the order 0, 1, 2, 3."""
+class Spawn(NamedTuple):
+    """One process to fork; its descriptors 0, 1, 2, … are the next `count` of those sent along."""
 
     role: str
     argument: str | None
-    fds: list[int]
-    limits: Limits
+    count: int
 
 
 class Ended(NamedTuple):
@@ -129,25 +129,26 @@ class Zygote:
             if not data:
                 return
             fds = [fd for _, _, payload in ancillary for fd in memoryview(payload).cast("i")]
-            spawns: list[Spawn] = json.loads(data)
-            ended = self.run(spawns, fds[:])
-            if spawns[0]["role"] == "compile" and ended[0].status == 0:
+            listed, limits = json.loads(data)
+            spawns = [Spawn(*fields) for fields in listed]
+            ended = self.run(spawns, fds, limits)
+            if spawns[0].role == "compile" and ended[0].status == 0:
                 self.code = _all_of(fds[3])
             for fd in fds:
                 os.close(fd)
             self.control.send(json.dumps(ended).encode())
 
-    def run(self, spawns: list[Spawn], fds: list[int]) -> list[Ended]:
+    def run(self, spawns: list[Spawn], fds: list[int], limits: Limits) -> list[Ended]:
         """Fork all processes, wait for the last of them, end the others."""
-        pair = socket.socketpair() if len(spawns) == 2 else ()
-        for spawn, end in zip(spawns, pair, strict=False):  # the program and its tests talk over it
-            spawn["fds"].append(len(fds))
-            fds.append(end.fileno())
+        pair = socket.socketpair() if len(spawns) == 2 else ()  # the program and its tests talk
         started = time.monotonic()
-        pids = [self._start(i, spawn, fds) for i, spawn in enumerate(spawns)]
+        left, pids = iter(fds), list[int]()
+        for i, spawn in enumerate(spawns):
+            own = [*itertools.islice(left, spawn.count), *(end.fileno() for end in pair[i : i + 1])]
+            pids.append(self._start(i, spawn, own, limits))
         for end in pair:
             end.close()
-        timed_out = self._wait(pids, spawns, started)
+        timed_out = self._wait(pids, limits, started)
         ended: list[Ended] = []
         for i, pid in enumerate(pids):
             _, status, usage = os.wait4(pid, 0)
@@ -159,7 +160,7 @@ class Zygote:
             os.makedirs(self.isolation["folder"], exist_ok=True)
         return ended
 
-    def _wait(self, pids: list[int], spawns: list[Spawn], started: float) -> bool:
+    def _wait(self, pids: list[int], limits: Limits, started: float) -> bool:
         """Wait for the last process and kill the others; whether a time limit ended it."""
         pidfds = [os.pidfd_open(pid) for pid in pids]
         poll = select.poll()
@@ -167,9 +168,8 @@ class Zygote:
         poll.register(_CONTROL_FD, 0)  # reports the hang-up only
         events: list[tuple[int, int]] = []
         while not events:
-            left = spawns[-1]["limits"]["wall_s"] - (time.monotonic() - started)
-            for pid, spawn in zip(pids, spawns, strict=True):
-                left = min(left, spawn["limits"]["cpu_s"] - _cpu_seconds(pid))
+            left = limits["wall_s"] - (time.monotonic() - started)
+            left = min(left, limits["cpu_s"] - max(map(_cpu_seconds, pids)))
             if left <= 0:
                 break
             events = poll.poll(max(1.0, left * 1000))
@@ -181,9 +181,9 @@ class Zygote:
             os.close(pidfd)
         return not events
 
-    def _start(self, index: int, spawn: Spawn, fds: list[int]) -> int:
+    def _start(self, index: int, spawn: Spawn, fds: list[int], limits: Limits) -> int:
         """Fork. The child takes its steps, then plays its role, and never returns."""
-        steps = self._steps([fds[k] for k in spawn["fds"]], spawn["limits"])
+        steps = self._steps(fds, limits)
         self.isolated[index] = 0
         # Without Python's fork hooks: they renew locks of other threads, and there are none.
         pid = libc.syscall(*_FORK) if self.isolation["namespaces"] else os.fork()
@@ -197,9 +197,8 @@ class Zygote:
                     raise _refused(name)
             self.isolated[index] = 1
             self.isolated.close()
-            role, argument = spawn["role"], spawn["argument"]
-            process = self.script if role in ("stdin", "checker") else self.solution
-            os._exit(process.run(lambda: self._play(process, role, argument)))
+            process = self.script if spawn.role in ("stdin", "checker") else self.solution
+            os._exit(process.run(lambda: self._play(process, spawn.role, spawn.argument)))
         finally:
             os._exit(1)
 
@@ -277,9 +276,8 @@ def _cpu_seconds(pid: int) -> float:
         return 0.0  # it has ended
 
 
-def main(control: socket.socket) -> None:
-    """Entry point of the bootstrap: the first message says how to isolate."""
-    isolation: Any = json.loads(control.recv(_MAX_MESSAGE))
-    os.dup2(control.fileno(), _CONTROL_FD)
-    control.detach()  # descriptor 0 becomes the standard input
-    Zygote(socket.socket(fileno=_CONTROL_FD), isolation).serve_requests()
+def main() -> None:
+    """Entry point of the bootstrap: the first message on descriptor 0 says how to isolate."""
+    os.dup2(0, _CONTROL_FD)  # descriptor 0 becomes the standard input
+    control = socket.socket(fileno=_CONTROL_FD)
+    Zygote(control, json.loads(control.recv(_MAX_MESSAGE))).serve_requests()
