@@ -34,7 +34,7 @@ from eval.sandbox.bubblewrap import (
     package_folders,
     seccomp_program,
 )
-from eval.sandbox.zygote.main import Ended, Isolation, Limits
+from eval.sandbox.zygote.main import Ended, Isolation, Limits, Spawn
 
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
@@ -195,7 +195,9 @@ class Sandbox:
         (b"": it writes a result there)."""
         if self._control is None:
             raise SandboxDied("the sandbox is closed")
-        spawns = [(role, argument, len(texts) + 2) for role, argument, *texts in processes]
+        spawns: list[Spawn] = [
+            (role, argument, len(texts) + 2) for role, argument, *texts in processes
+        ]
         files = [
             [_memory_file(data) for data in (stdin, b"", b"", *extra)]
             for _, _, stdin, *extra in processes
@@ -207,7 +209,7 @@ class Sandbox:
             except OSError as error:
                 raise SandboxDied(f"the sandbox is gone: {error}") from error
             reply = self._receive(limits["wall_s"] + _GRACE_S)
-            return [_outcome(Ended(*e), mine) for e, mine in zip(reply, files, strict=True)]
+            return [_outcome(ended, mine) for ended, mine in zip(reply, files, strict=True)]
         finally:
             for fd in fds:
                 os.close(fd)
@@ -238,9 +240,10 @@ def _memory_file(data: bytes) -> int:
 
 def _outcome(ended: Ended, fds: list[int]) -> Outcome:
     _, stdout, stderr, *result = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds)
-    if not ended.isolated:
+    status, timed_out, cpu_s, wall_s, peak_kb, isolated = ended
+    if not isolated:
         raise SandboxDied(f"a test could not be isolated: {_last_line(stderr)}")
-    return Outcome(*ended[:5], stdout, stderr, *result)
+    return Outcome(status, timed_out, cpu_s, wall_s, peak_kb, stdout, stderr, *result)
 
 
 def _last_line(errors: bytes) -> str:

@@ -3,17 +3,15 @@
 Runs inside the sandbox. The program's process serves calls (`serve`), the tests' process makes them
 (`run_tests`) through proxies, and only plain data crosses. So an assertion is evaluated where the
 program has no code: `sys.exit(0)`, an always-true `__eq__` or a patched builtin decide nothing.
-What the tests compare with stays where they are: an object of the program is read (its length, an
-item, its elements, its text), but an operator never puts it and plain data together.
+What the tests compare with stays where they are: of an object of the program they read attributes
+and call methods, but no operator puts it beside anything.
 """
 
-import ast
 import builtins
 import collections
+import functools
 import importlib
-import itertools
 import math
-import operator
 import symtable
 import sys
 import traceback
@@ -34,15 +32,6 @@ _TRUSTED_NAMES = frozenset(["Counter", "OrderedDict", "defaultdict", "deque"])
 """Of `collections`, unless the program is asked for nothing else: then a class has that name."""
 PROVIDED = _TRUSTED_MODULES | {*values.FOR_TESTS, *values.FOR_PROGRAMS, "inf"}
 """Names that test code may use without defining them."""
-
-_NAMES = "contains eq lt le gt ge add sub mul truediv mod"
-_BINARY = [f"__{name}__" for name in _NAMES.split()]
-_OPERATIONS: dict[str, Callable[..., Any]] = {
-    **{"__len__": len, "__bool__": bool, "__str__": str, "__repr__": repr, "__setattr__": setattr},
-    "__iter__": lambda value: list(itertools.islice(value, values.LONGEST_ITERATOR)),
-    **{f"__{n}__": getattr(operator, n) for n in ("getitem", "setitem", "delitem", "neg", "abs")},
-    **{name: getattr(operator, name) for name in _BINARY},
-}
 
 Ask = Callable[[Any, str | None, list[Any], list[str] | None], Any]
 """Call an object of the program, or its attribute (first two arguments), with what is given, whose
@@ -84,11 +73,8 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
         try:
             given = values.unpack(args, object_of, process.globals, functions=True)
             found = object_of(target)
-            if attribute in _OPERATIONS:
-                result = _OPERATIONS[attribute](found, *given)
-            else:
-                found = getattr(found, attribute) if attribute else found
-                result = found if names is None else call_with(found, given, names)
+            found = getattr(found, attribute) if attribute else found
+            result = found if names is None else call_with(found, given, names)
             reply = values.pack([result, *given], keep, nodes)
         except Exception as error:
             traceback.print_exc(limit=-3)
@@ -111,50 +97,31 @@ def _last_function(names: dict[str, Any]) -> str:
 class Remote:
     """A name or an object of the program, used from the tests' process.
 
-    What two of the program's objects are to each other, it may say. With plain data there is no
-    such thing: it would learn what the tests expect, and its own methods would say yes. So that
-    raises AssertionError (a wrong value was returned), except that no object equals None.
+    It has no operators: the program would learn what the tests expect, and its own methods would
+    say yes. So a comparison raises AssertionError (a wrong value was returned), except that no
+    object equals None.
     """
 
+    __slots__ = ("_ask_remote", "_remote")  # no attribute of the program can be set
+
     def __init__(self, ask: Ask, name: str | int) -> None:
-        self.__dict__["_remote"] = (ask, name)
+        self._remote = name
+        self._ask_remote = functools.partial(ask, name)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return _ask(self, None, [*args, *keywords.values()], list(keywords))
+        return self._ask_remote(None, [*args, *keywords.values()], list(keywords))
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        return _ask(self, attribute, [], None)
+        return self._ask_remote(attribute, [], None)
 
     def __eq__(self, other: Any) -> bool:
-        return other is not None and bool(_operation("__eq__")(self, other))
-
-    def __contains__(self, item: Any) -> bool:
-        if isinstance(item, Remote):
-            return bool(_operation("__contains__")(self, item))
-        return item in _operation("__iter__")(self)
+        if other is None or self is other:
+            return self is other
+        raise AssertionError("the program returned an object where the tests need plain data")
 
     __hash__ = object.__hash__
-
-
-def _ask(remote: Remote, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
-    ask, name = remote.__dict__["_remote"]
-    return ask(name, attribute, given, names)
-
-
-def _operation(attribute: str) -> Callable[..., Any]:
-    def operate(remote: Remote, *args: Any) -> Any:
-        if attribute in _BINARY and not isinstance(args[0], Remote):
-            raise AssertionError("the program returned an object where the tests need plain data")
-        result = _ask(remote, attribute, list(args), [])
-        return iter(result) if attribute == "__iter__" else result
-
-    return operate
-
-
-for _name in _OPERATIONS.keys() - vars(Remote).keys():
-    setattr(Remote, _name, _operation(_name))
 
 
 def _asking(channel: values.Channel, nodes: bool) -> Ask:
@@ -162,7 +129,7 @@ def _asking(channel: values.Channel, nodes: bool) -> Ask:
 
     def name_of(value: Any) -> Any:
         if isinstance(value, Remote):
-            return value.__dict__["_remote"][1]
+            return value._remote
         raise CannotCross(f"a {type(value).__name__} of the tests cannot reach the program")
 
     def ask(target: Any, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
@@ -223,7 +190,6 @@ def run_tests(source: str, function: str | None) -> None:
     if "check" in own - used:
         source += "\ncheck(candidate)\n"
         free.add("candidate")
-    function = function or _shadowed_builtin(source, free)
     nodes = bool(free & set(values.FOR_TESTS))
     known: dict[str, Any] = {name: importlib.import_module(name) for name in _TRUSTED_MODULES}
     known["inf"] = math.inf
@@ -246,15 +212,6 @@ def run_tests(source: str, function: str | None) -> None:
         kind = "" if isinstance(error, ProgramFailed) else f"{type(error).__name__}: "
         sys.stderr.write(f"{kind}{error}".replace("\n", " ") + "\n")
         raise SystemExit(PROGRAM_RAISED) from None
-
-
-def _shadowed_builtin(source: str, free: set[str]) -> str | None:
-    """The function under test when it is named like a builtin: tests then name nothing else."""
-    if not all(hasattr(builtins, name) for name in free):
-        return None
-    calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
-    inner = [c for c in calls if not any(isinstance(n, ast.Call) for n in list(ast.walk(c))[1:])]
-    return next((c.func.id for c in inner if isinstance(c.func, ast.Name)), None)
 
 
 def names_of(source: str) -> tuple[set[str], set[str]]:

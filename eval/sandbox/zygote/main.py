@@ -2,7 +2,7 @@
 
 It starts once per worker, imports what programs use, and then answers requests on a SOCK_SEQPACKET
 socket: in one or two processes that end together (`Spawn`), their limits and their descriptors, out
-a list of how they ended (`Ended`). It never sees an expected output, and it never runs or compiles
+how they ended (`Ended`). It never sees an expected output, and it never runs or compiles
 untrusted code itself: both happen in processes it forks. What it reports about a process is the
 kernel's word: wait status, CPU time and peak memory.
 
@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 from eval.sandbox.zygote import asserts as zygote_asserts
 from eval.sandbox.zygote import roles as zygote_roles
@@ -52,7 +52,7 @@ libc.__errno_location.restype = ctypes.POINTER(ctypes.c_int)
 _FORK_FLAGS = signal.SIGCHLD | _CLONE_NEWPID | _CLONE_NEWNS
 _FORK = tuple(map(ctypes.c_long, (_SYS_CLONE.get(os.uname().machine, -1), _FORK_FLAGS, 0, 0, 0, 0)))
 
-Step = tuple[str, Callable[..., Any], tuple[Any, ...]]  # a name, a call, its arguments
+Step = tuple[Callable[..., Any], tuple[Any, ...]]  # a call and its arguments
 
 
 class Limits(TypedDict):
@@ -75,23 +75,12 @@ class Isolation(TypedDict):
     """Where the test may write. Without namespaces it is emptied after each test."""
 
 
-class Spawn(NamedTuple):
-    """One process to fork; its descriptors 0, 1, 2, … are the next `count` of those sent along."""
-
-    role: str
-    argument: str | None
-    count: int
-
-
-class Ended(NamedTuple):
-    """The kernel's word on one process. `isolated` is 0 when isolation itself failed."""
-
-    status: int
-    timed_out: bool
-    cpu_s: float
-    wall_s: float
-    peak_kb: int
-    isolated: int
+Spawn = tuple[str, str | None, int]
+"""A process to fork: its role, its argument, and how many of the descriptors that were sent along
+are its descriptors 0, 1, 2, …"""
+Ended = tuple[int, bool, float, float, int, int]
+"""The kernel's word on a process: wait status, whether a time limit ended it, CPU and wall seconds,
+peak memory in kB, and whether it was isolated when it began its role."""
 
 
 class _SeccompFilter(ctypes.Structure):
@@ -129,10 +118,9 @@ class Zygote:
             if not data:
                 return
             fds = [fd for _, _, payload in ancillary for fd in memoryview(payload).cast("i")]
-            listed, limits = json.loads(data)
-            spawns = [Spawn(*fields) for fields in listed]
+            spawns, limits = json.loads(data)
             ended = self.run(spawns, fds, limits)
-            if spawns[0].role == "compile" and ended[0].status == 0:
+            if spawns[0][0] == "compile" and ended[0][0] == 0:
                 self.code = _all_of(fds[3])
             for fd in fds:
                 os.close(fd)
@@ -143,9 +131,9 @@ class Zygote:
         pair = socket.socketpair() if len(spawns) == 2 else ()  # the program and its tests talk
         started = time.monotonic()
         left, pids = iter(fds), list[int]()
-        for i, spawn in enumerate(spawns):
-            own = [*itertools.islice(left, spawn.count), *(end.fileno() for end in pair[i : i + 1])]
-            pids.append(self._start(i, spawn, own, limits))
+        for i, (role, argument, count) in enumerate(spawns):
+            own = [*itertools.islice(left, count), *(end.fileno() for end in pair[i : i + 1])]
+            pids.append(self._start(i, role, argument, self._steps(own, limits)))
         for end in pair:
             end.close()
         timed_out = self._wait(pids, limits, started)
@@ -153,8 +141,8 @@ class Zygote:
         for i, pid in enumerate(pids):
             _, status, usage = os.wait4(pid, 0)
             cpu_s, wall_s = usage.ru_utime + usage.ru_stime, time.monotonic() - started
-            peak, isolated = usage.ru_maxrss, self.isolated[i]
-            ended.append(Ended(status, timed_out, cpu_s, wall_s, peak, isolated))
+            peak_kb = usage.ru_maxrss
+            ended.append((status, timed_out, cpu_s, wall_s, peak_kb, self.isolated[i]))
         if not self.isolation["namespaces"]:
             shutil.rmtree(self.isolation["folder"], ignore_errors=True)
             os.makedirs(self.isolation["folder"], exist_ok=True)
@@ -181,9 +169,8 @@ class Zygote:
             os.close(pidfd)
         return not events
 
-    def _start(self, index: int, spawn: Spawn, fds: list[int], limits: Limits) -> int:
+    def _start(self, index: int, role: str, argument: str | None, steps: list[Step]) -> int:
         """Fork. The child takes its steps, then plays its role, and never returns."""
-        steps = self._steps(fds, limits)
         self.isolated[index] = 0
         # Without Python's fork hooks: they renew locks of other threads, and there are none.
         pid = libc.syscall(*_FORK) if self.isolation["namespaces"] else os.fork()
@@ -192,13 +179,13 @@ class Zygote:
         if pid:
             return pid
         try:
-            for name, call, arguments in steps:
+            for call, arguments in steps:
                 if call(*arguments) == -1:
-                    raise _refused(name)
+                    raise _refused(call.__name__)
             self.isolated[index] = 1
             self.isolated.close()
-            process = self.script if spawn.role in ("stdin", "checker") else self.solution
-            os._exit(process.run(lambda: self._play(process, spawn.role, spawn.argument)))
+            process = self.script if role in ("stdin", "checker") else self.solution
+            os._exit(process.run(lambda: self._play(process, role, argument)))
         finally:
             os._exit(1)
 
@@ -207,16 +194,15 @@ class Zygote:
         that the kernel demands."""
         folder, uid = self.isolation["folder"], self.isolation["uid"]
         namespaces = self.isolation["namespaces"]
-        high = range(_FIRST_FD, _FIRST_FD + len(fds))
-        steps: list[Step] = [("dup2", os.dup2, pair) for pair in zip(fds, high, strict=True)]
-        steps += [("dup2", os.dup2, (fd, fd - _FIRST_FD)) for fd in high]
-        steps.append(("close", os.closerange, (len(fds), 1 << 20)))
-        steps.append(("setsid", os.setsid, ()))  # kill(0, …) must not reach the group outside
+        steps: list[Step] = [(os.dup2, (fd, _FIRST_FD + i)) for i, fd in enumerate(fds)]
+        steps += [(os.dup2, (_FIRST_FD + i, i)) for i in range(len(fds))]
+        steps.append((os.closerange, (len(fds), 1 << 20)))
+        steps.append((os.setsid, ()))  # kill(0, …) must not reach the group outside
         if namespaces:
             options = b"size=64m,nr_inodes=4k,mode=1777"
             mount = (b"none", folder.encode(), b"tmpfs", _MOUNT_FLAGS, options)
-            steps.append(("mount", libc.mount, mount))
-        steps.append(("chdir", os.chdir, (folder,)))
+            steps.append((libc.mount, mount))
+        steps.append((os.chdir, (folder,)))
         values = {
             # Hard CPU limit: SIGKILL, because process 1 of a PID namespace ignores SIGXCPU.
             resource.RLIMIT_CPU: int(limits["cpu_s"]) + 1,
@@ -228,20 +214,17 @@ class Zygote:
         if namespaces:  # the limit counts every process of the user
             values[resource.RLIMIT_NPROC] = 64
         for which, value in values.items():
-            pair = (ctypes.c_uint64 * 2)(value, value)
-            steps.append(("setrlimit", libc.setrlimit, (which, pair)))
+            steps.append((libc.setrlimit, (which, (ctypes.c_uint64 * 2)(value, value))))
         if uid is not None:
-            steps.append(("setgroups", os.setgroups, ([],)))
-            steps.append(("setresgid", os.setresgid, (uid, uid, uid)))
-            steps.append(("setresuid", os.setresuid, (uid, uid, uid)))
-        steps.append(("capset", libc.capset, (_THIS_THREAD, _NO_CAPABILITIES)))
-        steps.append(("no_new_privs", libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
+            steps.append((os.setgroups, ([],)))
+            steps.append((os.setresgid, (uid, uid, uid)))
+            steps.append((os.setresuid, (uid, uid, uid)))
+        steps.append((libc.capset, (_THIS_THREAD, _NO_CAPABILITIES)))
+        steps.append((libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
         # Not every sandbox ends with the zygote. A change of user forgets this: it comes after.
-        death = (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        steps.append(("die with parent", libc.prctl, death))
+        steps.append((libc.prctl, (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)))
         if self.seccomp is not None:
-            mode = (_PR_SET_SECCOMP, 2, ctypes.byref(self.seccomp), 0, 0)
-            steps.append(("seccomp", libc.prctl, mode))
+            steps.append((libc.prctl, (_PR_SET_SECCOMP, 2, ctypes.byref(self.seccomp), 0, 0)))
         return steps
 
     def _play(self, process: Process, role: str, argument: str | None) -> None:

@@ -18,7 +18,7 @@ import itertools
 import json
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from typing import Any
 
 LONGEST_ITERATOR = 1 << 20
@@ -100,7 +100,7 @@ FOR_TESTS = {
 }
 """What tests may use without defining it; those that do get the two classes as well."""
 
-_LISTS = list | range | map | filter | zip | types.GeneratorType
+_LISTS = list | range | Iterator | KeysView | ValuesView | ItemsView
 _FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "complex": (complex, lambda v: [v.real, v.imag], lambda parts: complex(*parts)),
     "decimal": (decimal.Decimal, str, decimal.Decimal),
