@@ -247,7 +247,7 @@ def _python_tests(source: str, fn_name: str) -> dict[str, Any]:
         setup = setup if names_of(_code(lines, setup))[1] & used else []
         # some datasets use functions that only their own harness or their prompt defines
         used, own = names_of(_code(lines, [*setup, *body]))
-        if unknown := used - own - PROVIDED - {"candidate", fn_name, *dir(builtins)}:
+        if unknown := used - own - PROVIDED.keys() - {"candidate", fn_name, *dir(builtins)}:
             raise ValueError(f"they use {sorted(unknown)[0]}, which they do not define")
     apart = all((a.end_lineno or a.lineno) < b.lineno for a, b in itertools.pairwise(body))
     each = apart and all(isinstance(n, ast.Assert) for n in body)

@@ -10,8 +10,12 @@ and call methods, but no operator puts it beside anything.
 import builtins
 import collections
 import functools
-import importlib
+import itertools
+import json
 import math
+import random
+import re
+import string
 import symtable
 import sys
 import traceback
@@ -25,13 +29,14 @@ from eval.sandbox.zygote.roles import Process, call_with, function_of
 PROGRAM_RAISED = 3  # exit status of the tests' process when the program, not an assertion, failed
 CANNOT_CROSS = 4  # … when the tests hand over what only exists in their own process
 _READY = "ready"  # the program's process is isolated and about to run the program
-_TRUSTED_MODULES = frozenset(
-    ["collections", "itertools", "json", "math", "random", "re", "string", "sys"]
-)
-_TRUSTED_NAMES = frozenset(["Counter", "OrderedDict", "defaultdict", "deque"])
-"""Of `collections`, unless the program is asked for nothing else: then a class has that name."""
-PROVIDED = _TRUSTED_MODULES | {*values.FOR_TESTS, *values.FOR_PROGRAMS, "inf"}
-"""Names that test code may use without defining them."""
+PROVIDED: dict[str, Any] = {
+    **{m.__name__: m for m in (collections, itertools, json, math, random, re, string, sys)},
+    **{name: getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict")},
+    **{"deque": collections.deque, "inf": math.inf},
+    **values.FOR_TESTS,
+    **values.FOR_PROGRAMS,
+}
+"""What test code may use without defining it."""
 
 Ask = Callable[[Any, str | None, list[Any], list[str] | None], Any]
 """Call an object of the program, or its attribute (first two arguments), with what is given, whose
@@ -67,7 +72,7 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
 
     while True:
         try:
-            target, attribute, args, names, nodes = channel.receive()
+            target, attribute, args, names = channel.receive()
         except EOFError:
             return
         try:
@@ -75,7 +80,7 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
             found = object_of(target)
             found = getattr(found, attribute) if attribute else found
             result = found if names is None else call_with(found, given, names)
-            reply = values.pack([result, *given], keep, nodes)
+            reply = values.pack([result, *given], keep)
         except Exception as error:
             traceback.print_exc(limit=-3)
             known = type(error) if type(error).__module__ == "builtins" else RuntimeError
@@ -124,8 +129,8 @@ class Remote:
     __hash__ = object.__hash__
 
 
-def _asking(channel: values.Channel, nodes: bool) -> Ask:
-    """The tests' end of the channel. With `nodes`, LeetCode's lists and trees cross as values."""
+def _asking(channel: values.Channel) -> Ask:
+    """The tests' end of the channel."""
 
     def name_of(value: Any) -> Any:
         if isinstance(value, Remote):
@@ -133,17 +138,18 @@ def _asking(channel: values.Channel, nodes: bool) -> Ask:
         raise CannotCross(f"a {type(value).__name__} of the tests cannot reach the program")
 
     def ask(target: Any, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
-        args = values.pack(given, name_of, nodes, functions=True)
+        args = values.pack(given, name_of, functions=True)
         try:
-            channel.send([target, attribute, args, names, nodes])
+            channel.send([target, attribute, args, names])
             reply = channel.receive()
         except (EOFError, OSError, ValueError) as gone:
             raise ProgramFailed("the program ended before it answered the test") from gone
         if isinstance(reply, dict) and reply.keys() == {"error", "message"}:
             raise _exception(reply["error"])(reply["message"]) from ProgramFailed()
-        classes = values.FOR_PROGRAMS if nodes else None
         try:
-            result, *after = values.unpack(reply, lambda name: Remote(ask, name), classes)
+            result, *after = values.unpack(
+                reply, lambda name: Remote(ask, name), values.FOR_PROGRAMS
+            )
         except Exception as error:  # the program has the other end of the channel
             raise ProgramFailed(f"a reply of the program is none: {error}") from error
         for argument, changed in zip(given, after, strict=False):
@@ -190,16 +196,9 @@ def run_tests(source: str, function: str | None) -> None:
     if "check" in own - used:
         source += "\ncheck(candidate)\n"
         free.add("candidate")
-    nodes = bool(free & set(values.FOR_TESTS))
-    known: dict[str, Any] = {name: importlib.import_module(name) for name in _TRUSTED_MODULES}
-    known["inf"] = math.inf
-    if nodes:
-        known |= {**values.FOR_TESTS, **values.FOR_PROGRAMS}
-    if function or free - PROVIDED - _TRUSTED_NAMES - vars(builtins).keys():
-        known |= {name: getattr(collections, name) for name in _TRUSTED_NAMES}
-    ask = _asking(channel, nodes)
-    remote = {n for n in free if n not in known and not hasattr(builtins, n)} | (free & {function})
-    names = known | {name: Remote(ask, name) for name in remote}
+    ask = _asking(channel)
+    remote = free - PROVIDED.keys() - vars(builtins).keys() | (free & {function})
+    names = PROVIDED | {name: Remote(ask, name) for name in remote}
     names.update(__name__="tests", __builtins__=builtins)
     try:
         exec(compile(source, "tests.py", "exec", dont_inherit=True), names)

@@ -119,14 +119,13 @@ _FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
 """How a type that JSON lacks is written, in parts that cross themselves, and read."""
 
 
-def pack(value: Any, keep: Callable[[Any], Any], nodes: bool, functions: bool = False) -> Any:
+def pack(value: Any, keep: Callable[[Any], Any], functions: bool = False) -> Any:
     """Plain data as JSON with its types; of any other object the name that `keep` gives it.
 
-    With `nodes`, LeetCode's lists and trees are plain data too. With `functions`, builtin ones and
-    all builtin types cross by name, which is for what the tests send: a program that returns `eval`
-    must not have it called where its tests run.
+    With `functions`, builtin ones and all builtin types cross by name, which is for what the tests
+    send: a program that returns `eval` must not have it called where its tests run.
     """
-    again = functools.partial(pack, keep=keep, nodes=nodes, functions=functions)
+    again = functools.partial(pack, keep=keep, functions=functions)
     if value is None or isinstance(value, bool):
         return value
     for kind, plain in _SCALARS:
@@ -143,20 +142,17 @@ def pack(value: Any, keep: Callable[[Any], Any], nodes: bool, functions: bool = 
     crosses = functions or (isinstance(value, type) and value.__name__ in _TYPES_OF_DATA)
     if crosses and isinstance(value, _BUILTINS) and value.__module__ == "builtins":
         return {"builtin": value.__name__}
-    if nodes and (found := node_values(value)):
+    if found := node_values(value):
         return {found[0]: again(found[1])}
     return {"object": keep(value)}
 
 
 def unpack(
-    value: Any,
-    object_of: Callable[[Any], Any],
-    classes: dict[str, Any] | None,
-    functions: bool = False,
+    value: Any, object_of: Callable[[Any], Any], classes: dict[str, Any], functions: bool = False
 ) -> Any:
     """The inverse of `pack`; a kept object becomes `object_of(name)`, nodes are of `classes`.
 
-    Raises TypeError for what was not asked for: `functions`, and nodes where `classes` is None.
+    Raises TypeError for functions that may not cross.
     """
     again = functools.partial(unpack, object_of=object_of, classes=classes, functions=functions)
     if isinstance(value, list):
@@ -173,8 +169,6 @@ def unpack(
         raise TypeError(f"{content} does not cross")
     if kind in _FORMS:
         return _FORMS[kind][2](again(content))
-    if classes is None:
-        raise TypeError(f"nobody asked for a {kind}")
     return _build(kind, again(content), classes["ListNode" if kind == "list_node" else "TreeNode"])
 
 
