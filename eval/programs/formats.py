@@ -18,7 +18,6 @@ import ast
 import base64
 import binascii
 import builtins
-import itertools
 import json
 import pickletools
 import re
@@ -249,11 +248,9 @@ def _python_tests(source: str, fn_name: str) -> dict[str, Any]:
         used, own = names_of(_code(lines, [*setup, *body]))
         if unknown := used - own - PROVIDED.keys() - {"candidate", fn_name, *dir(builtins)}:
             raise ValueError(f"they use {sorted(unknown)[0]}, which they do not define")
-    apart = all((a.end_lineno or a.lineno) < b.lineno for a, b in itertools.pairwise(body))
-    each = apart and all(isinstance(n, ast.Assert) for n in body)
-    cases = [
-        {"code": _code(lines, [*setup, *p])} for p in ([[n] for n in body] if each else [body])
-    ]
+    each = all(isinstance(n, ast.Assert) for n in body)
+    parts = [[n] for n in body] if each else [body]
+    cases = [{"code": _code(lines, [*setup, *part])} for part in parts]
     for node in module:  # what the module itself passes to `check`, as in `check(Solution().f)`
         match node:
             case ast.Expr(ast.Call(func=ast.Name(id="check"), args=[what])):

@@ -259,7 +259,7 @@ def _failure(outcome: Outcome, limits: Limits) -> Result | None:
     error = outcome.last_error_line
     out_of_memory = error.startswith(("MemoryError", "numpy.core._exceptions._ArrayMemoryError"))
     if out_of_memory or outcome.exit_code == -9:
-        return Result("MLE", error or f"killed at {outcome.peak_kb // 1024} MiB")
+        return Result("MLE", error or "killed")
     return Result("RE", error or f"exit status {outcome.exit_code}")
 
 

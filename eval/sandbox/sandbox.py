@@ -2,7 +2,7 @@
 
 `Sandbox` lives in a trusted worker and owns everything that decides a verdict. Programs get their
 input in a memory file and write their output to another; what is known about them afterwards is
-those bytes and the kernel's word (wait status, CPU time, peak memory).
+those bytes and the kernel's word (wait status, CPU time).
 
 | backend | the interpreter | each test |
 |---|---|---|
@@ -27,19 +27,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from eval.sandbox import SandboxDied, SandboxUnavailable
-from eval.sandbox.bubblewrap import (
-    ENVIRONMENT,
-    ROOT,
-    bubblewrap,
-    package_folders,
-    seccomp_program,
-)
+from eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_program
 from eval.sandbox.zygote.main import Ended, Isolation, Limits, Spawn
 
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
 _STACK_BYTES = 512 << 20
 _STDERR_TAIL = 2000
+_ROOT = Path(__file__).parents[2]
 
 # Before any import: `threading` and `random` would renew themselves in every forked child, which
 # costs a third of a test and is for processes with threads.
@@ -61,7 +56,6 @@ class Outcome:
     timed_out: bool
     cpu_s: float
     wall_s: float
-    peak_kb: int
     stdout: bytes = b""
     stderr: bytes = b""
     result: bytes = b""
@@ -84,9 +78,8 @@ class Sandbox:
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
-        self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._running = contextlib.ExitStack()
         self._may_try_again = True
 
     def __enter__(self) -> Self:
@@ -98,25 +91,25 @@ class Sandbox:
 
     def start(self) -> None:
         """Start the interpreter. Raises SandboxDied when it is killed meanwhile."""
-        how = Isolation(namespaces=True, uid=None, seccomp="", folder="/tmp")
+        how = Isolation(uid=None, seccomp="", folder="/tmp")
         if self.backend == "bubblewrap":
             how["seccomp"] = seccomp_program().hex()
             how["uid"] = 61_000 + os.getpid() % 4_000 if os.geteuid() == 0 else None
             command, environment = bubblewrap(_ARGUMENTS), {}
         else:
-            self._folder = tempfile.TemporaryDirectory(
+            folder = tempfile.TemporaryDirectory(
                 prefix="klear-sandbox-", ignore_cleanup_errors=True
             )
-            how["namespaces"], how["folder"] = False, self._folder.name
+            how["folder"] = self._running.enter_context(folder)
             command = [str(Path(sys.executable).resolve()), *_ARGUMENTS]
-            paths = dict.fromkeys([ROOT, *(package.parent for package in package_folders())])
+            paths = dict.fromkeys([_ROOT, *(package.parent for package in package_folders())])
             environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
         with contextlib.suppress(ValueError, OSError):  # deep recursion in C needs stack
             hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
             resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, hard))
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 env=environment,
                 cwd="/",
@@ -124,14 +117,17 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
+        self._running.enter_context(process)  # waits for its end
+        self._running.callback(process.kill)
+        self._running.enter_context(self._control)
         try:
             self._control.send(json.dumps(how).encode())
             self._receive(_START_S)
         except (SandboxDied, OSError):
-            errors = b""
+            status, errors = None, b""
             with contextlib.suppress(subprocess.TimeoutExpired):
-                errors = self._process.communicate(timeout=_DYING_S)[1]
-            status = self._process.returncode
+                errors = process.communicate(timeout=_DYING_S)[1]
+                status = process.returncode
             self.close()
             if status in _KILLED:
                 raise SandboxDied("while it started") from None
@@ -143,16 +139,8 @@ class Sandbox:
 
     def close(self) -> None:
         """End the interpreter and everything in it."""
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            if self._process.stderr:
-                self._process.stderr.close()
-        if self._folder is not None:
-            self._folder.cleanup()
-        self._control = self._process = self._folder = None
+        self._running.close()
+        self._control = None
 
     def compile(self, program: bytes, limits: Limits) -> Outcome:
         """Compile and keep `program`; the next runs are of it. A failure is a compile error."""
@@ -240,10 +228,10 @@ def _memory_file(data: bytes) -> int:
 
 def _outcome(ended: Ended, fds: list[int]) -> Outcome:
     _, stdout, stderr, *result = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds)
-    status, timed_out, cpu_s, wall_s, peak_kb, isolated = ended
+    status, timed_out, cpu_s, wall_s, isolated = ended
     if not isolated:
         raise SandboxDied(f"a test could not be isolated: {_last_line(stderr)}")
-    return Outcome(status, timed_out, cpu_s, wall_s, peak_kb, stdout, stderr, *result)
+    return Outcome(status, timed_out, cpu_s, wall_s, stdout, stderr, *result)
 
 
 def _last_line(errors: bytes) -> str:

@@ -92,11 +92,9 @@ def _graded(row: dict, problem: Problem | None, judge: Judge | None) -> Graded:
 
 def _checks(problem: Problem, tests: TestSuite, text: str, judge: Judge) -> list[Check]:
     """The first tests, each judged alone."""
-    pending = []
-    for index, case in enumerate(tests.cases[:CHECKS]):
-        alone = tests.model_copy(update={"cases": (case,)})
-        pending.append(judge.begin(problem.model_copy(update={"tests": alone}), text, index))
-    scores = [wait() for wait in pending]
+    suites = (tests.model_copy(update={"cases": (case,)}) for case in tests.cases[:CHECKS])
+    alone = (problem.model_copy(update={"tests": suite}) for suite in suites)
+    scores = judge.judge_many((one, text, index) for index, one in enumerate(alone))
     return [
         Check(
             name=f"test {number} of {len(tests.cases)}",

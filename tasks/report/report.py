@@ -28,10 +28,8 @@ SUBTITLE = (
     "chain-of-thought SFT, then GPPO on math and on code."
 )
 TRAINED = {"sft": "SFT", "rl_math": "RL, math", "rl_code": "RL, code"}
-PANELS = {  # of the curves: title and the metrics' names; one without a metric is left out
+PANELS = {  # of the curves, title and the metrics' names; MLflow has all others
     "Loss": r"(eval_)?loss",
-    "Token accuracy": r"(eval_)?mean_token_accuracy",
-    "Learning rate": r"learning_rate",
     "Reward": r"reward/(mean|pass_rate|correct)",
     "Answer length, tokens": r"completions/mean_(terminated_)?length",
     "Entropy": r"entropy",
@@ -39,8 +37,6 @@ PANELS = {  # of the curves: title and the metrics' names; one without a metric 
     "Share of tokens clipped": r"clip/(high|low)",
     "Outside the clip range": r"off_policy/outside_\w+",
     "Clipped, at high entropy and of the gradient": r"off_policy/clipped_\w+",
-    "Truncated, without a learning signal": r"completions/clipped_ratio|zero_advantage_share",
-    "Log-ratio, lowest and highest": r"ratio/log_(min|max)",
 }
 # Stages whose answers one judge stage scored: (answers, verdicts, where the problems are).
 JUDGED = (

@@ -10,12 +10,8 @@ and call methods, but no operator puts it beside anything.
 import builtins
 import collections
 import functools
-import itertools
-import json
+import importlib
 import math
-import random
-import re
-import string
 import symtable
 import sys
 import traceback
@@ -29,8 +25,9 @@ from eval.sandbox.zygote.roles import Process, call_with, function_of
 PROGRAM_RAISED = 3  # exit status of the tests' process when the program, not an assertion, failed
 CANNOT_CROSS = 4  # … when the tests hand over what only exists in their own process
 _READY = "ready"  # the program's process is isolated and about to run the program
+_MODULES = "collections itertools json math random re string sys"
 PROVIDED: dict[str, Any] = {
-    **{m.__name__: m for m in (collections, itertools, json, math, random, re, string, sys)},
+    **{name: importlib.import_module(name) for name in _MODULES.split()},
     **{name: getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict")},
     **{"deque": collections.deque, "inf": math.inf},
     **values.FOR_TESTS,

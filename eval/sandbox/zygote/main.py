@@ -4,7 +4,7 @@ It starts once per worker, imports what programs use, and then answers requests 
 socket: in one or two processes that end together (`Spawn`), their limits and their descriptors, out
 how they ended (`Ended`). It never sees an expected output, and it never runs or compiles
 untrusted code itself: both happen in processes it forks. What it reports about a process is the
-kernel's word: wait status, CPU time and peak memory.
+kernel's word: wait status and CPU time.
 
 What a process gives up before its role is a list of steps, made before the fork: half of what a
 test costs is page faults, and a child copies every page that it writes to. A step that the kernel
@@ -65,12 +65,11 @@ class Limits(TypedDict):
 
 
 class Isolation(TypedDict):
-    """How to isolate; told to the zygote when it starts. Without `namespaces` nothing is."""
+    """How to isolate; told to the zygote when it starts."""
 
-    namespaces: bool
     uid: int | None
     seccomp: str
-    """Hexadecimal BPF program; empty: no filter."""
+    """Hexadecimal BPF program; empty: no filter, no namespaces either."""
     folder: str
     """Where the test may write. Without namespaces it is emptied after each test."""
 
@@ -78,9 +77,9 @@ class Isolation(TypedDict):
 Spawn = tuple[str, str | None, int]
 """A process to fork: its role, its argument, and how many of the descriptors that were sent along
 are its descriptors 0, 1, 2, …"""
-Ended = tuple[int, bool, float, float, int, int]
+Ended = tuple[int, bool, float, float, int]
 """The kernel's word on a process: wait status, whether a time limit ended it, CPU and wall seconds,
-peak memory in kB, and whether it was isolated when it began its role."""
+and whether it was isolated when it began its role."""
 
 
 class _SeccompFilter(ctypes.Structure):
@@ -141,9 +140,8 @@ class Zygote:
         for i, pid in enumerate(pids):
             _, status, usage = os.wait4(pid, 0)
             cpu_s, wall_s = usage.ru_utime + usage.ru_stime, time.monotonic() - started
-            peak_kb = usage.ru_maxrss
-            ended.append((status, timed_out, cpu_s, wall_s, peak_kb, self.isolated[i]))
-        if not self.isolation["namespaces"]:
+            ended.append((status, timed_out, cpu_s, wall_s, self.isolated[i]))
+        if not self.seccomp:
             shutil.rmtree(self.isolation["folder"], ignore_errors=True)
             os.makedirs(self.isolation["folder"], exist_ok=True)
         return ended
@@ -173,7 +171,7 @@ class Zygote:
         """Fork. The child takes its steps, then plays its role, and never returns."""
         self.isolated[index] = 0
         # Without Python's fork hooks: they renew locks of other threads, and there are none.
-        pid = libc.syscall(*_FORK) if self.isolation["namespaces"] else os.fork()
+        pid = libc.syscall(*_FORK) if self.seccomp else os.fork()
         if pid < 0:
             raise _refused("clone")
         if pid:
@@ -193,12 +191,11 @@ class Zygote:
         """What a child does before its role: its own descriptors only, then isolation, in the order
         that the kernel demands."""
         folder, uid = self.isolation["folder"], self.isolation["uid"]
-        namespaces = self.isolation["namespaces"]
         steps: list[Step] = [(os.dup2, (fd, _FIRST_FD + i)) for i, fd in enumerate(fds)]
         steps += [(os.dup2, (_FIRST_FD + i, i)) for i in range(len(fds))]
         steps.append((os.closerange, (len(fds), 1 << 20)))
         steps.append((os.setsid, ()))  # kill(0, …) must not reach the group outside
-        if namespaces:
+        if self.seccomp:
             options = b"size=64m,nr_inodes=4k,mode=1777"
             mount = (b"none", folder.encode(), b"tmpfs", _MOUNT_FLAGS, options)
             steps.append((libc.mount, mount))
@@ -211,7 +208,7 @@ class Zygote:
             resource.RLIMIT_NOFILE: 64,
             resource.RLIMIT_CORE: 0,
         }
-        if namespaces:  # the limit counts every process of the user
+        if self.seccomp:  # the limit counts every process of the user
             values[resource.RLIMIT_NPROC] = 64
         for which, value in values.items():
             steps.append((libc.setrlimit, (which, (ctypes.c_uint64 * 2)(value, value))))
@@ -223,7 +220,7 @@ class Zygote:
         steps.append((libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
         # Not every sandbox ends with the zygote. A change of user forgets this: it comes after.
         steps.append((libc.prctl, (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)))
-        if self.seccomp is not None:
+        if self.seccomp:
             steps.append((libc.prctl, (_PR_SET_SECCOMP, 2, ctypes.byref(self.seccomp), 0, 0)))
         return steps
 
