@@ -18,20 +18,18 @@ import ast
 import base64
 import binascii
 import builtins
-import itertools
 import json
 import pickletools
 import re
 import textwrap
 import zlib
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from typing import Any
 
 from pydantic import ValidationError
 
-from eval.records import CheckerCase, StdinCase, TestSuite
-from eval.sandbox.zygote.asserts import PROVIDED
+from eval.records import CheckerCase, TestSuite
+from eval.sandbox.zygote.asserts import PROVIDED, names_of
 
 LARGEST_UNPACKED = 512 << 20
 """Bytes of text that a packed suite may hold."""
@@ -39,7 +37,7 @@ _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 _HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
 _INNER = ("assert_case", "functional", "test_code", "test_cases")
 """Fields that hold tests in one of the other forms."""
-_NO_PYTHON = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
+_NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 
 
 def parse_suite(
@@ -81,23 +79,11 @@ def with_checker(suite: TestSuite, program: str) -> TestSuite:
     if suite.kind != "stdin":
         raise ValueError(f"a checker cannot judge {suite.kind} tests")
     try:
-        body = ast.parse(program).body
+        ast.parse(program)
     except _NO_PYTHON as error:
         raise ValueError(f"the checker is no Python program: {error}") from error
-    first = 1
-    for node in body:  # the docstring and `from __future__` must come before anything else
-        match node:
-            case ast.Expr(ast.Constant(str())) | ast.ImportFrom(module="__future__"):
-                continue
-        first = node.lineno
-        break
-    lines = [line.rstrip("\n") for line in _lines(program)]
-    lines.insert(first - 1, "import sys; sys.argv[2:4] = sys.argv[3:1:-1]")
-    cases = tuple(
-        CheckerCase(input=c.input, output=c.output, checker="\n".join(lines))
-        for c in suite.cases
-        if isinstance(c, StdinCase)
-    )
+    checker = f"import sys\nsys.argv[2:4] = sys.argv[3:1:-1]\nexec({program!r})"
+    cases = tuple(CheckerCase(**case.model_dump(), checker=checker) for case in suite.cases)
     return suite.model_copy(update={"kind": "checker", "cases": cases})
 
 
@@ -150,13 +136,24 @@ def pickled_text(data: bytes) -> str:
 
 def _suite(value: Any, fn_name: str) -> dict[str, Any]:
     """The fields of a TestSuite."""
-    if isinstance(value, str):
-        return _python_tests(value, fn_name)
-    if isinstance(value, Sequence):
-        return _listed(value, fn_name)
-    if not isinstance(value, dict):
-        raise ValueError(f"tests cannot be a {type(value).__name__}")
-    value = {k: v for k, v in value.items() if v is not None}
+    match value:
+        case str():
+            try:
+                return _python_tests(value, fn_name)
+            except _NO_PYTHON as error:
+                raise ValueError(f"tests are neither JSON nor Python: {error}") from error
+        case []:
+            raise ValueError("there are no tests")
+        case [*codes] if all(isinstance(code, str) for code in codes):  # MBPP
+            return _of_kind("assert", fn_name, [{"code": code.strip()} for code in codes])
+        case [dict(first), *_]:
+            return _listed(value, first, fn_name)
+        case dict():
+            return _object({k: v for k, v in value.items() if v is not None}, fn_name)
+    raise ValueError(f"tests cannot be a {type(value).__name__}")
+
+
+def _object(value: dict[str, Any], fn_name: str) -> dict[str, Any]:
     fn_name = str(value.get("fn_name") or value.get("entry_point") or fn_name)
     if "kind" in value:
         return {**value, "fn_name": fn_name} if fn_name else value
@@ -169,21 +166,13 @@ def _suite(value: Any, fn_name: str) -> dict[str, Any]:
     raise ValueError(f"an object with {sorted(value)[:6]} is no known form of tests")
 
 
-def _listed(cases: Sequence[Any], fn_name: str) -> dict[str, Any]:
-    if not cases:
-        raise ValueError("there are no tests")
-    if all(isinstance(c, str) for c in cases):  # MBPP
-        return _of_kind("assert", fn_name, [{"code": code.strip()} for code in cases])
-    for number, case in enumerate(cases, 1):
-        if not isinstance(case, dict):
-            raise ValueError(f"test {number} is no object but a {type(case).__name__}")
-    first = cases[0]
+def _listed(cases: Sequence[Any], first: dict[str, Any], fn_name: str) -> dict[str, Any]:
     if "args" in first or "code" in first:
-        return _of_kind("call" if "args" in first else "assert", fn_name, list(cases))
-    for number, case in enumerate(cases, 1):
-        if not case.keys() >= {"input", "output"}:
-            raise ValueError(f"test {number} needs input and output")
-    inputs, outputs = [c["input"] for c in cases], [c["output"] for c in cases]
+        return _of_kind("call" if "args" in first else "assert", fn_name, cases)
+    try:
+        inputs, outputs = [c["input"] for c in cases], [c["output"] for c in cases]
+    except (TypeError, KeyError) as error:
+        raise ValueError("every test needs input and output") from error
     kind = str(first.get("testtype") or first.get("type") or "")
     if kind not in ("functional", "function_call", "call"):
         if fn_name and not kind:  # LeetCodeDataset's input_output, which mixes notations
@@ -197,10 +186,10 @@ def _listed(cases: Sequence[Any], fn_name: str) -> dict[str, Any]:
     fn_name = str(first.get("fn_name") or beside or fn_name)
     if not isinstance(inputs[0], str):
         return _paired(inputs, outputs, fn_name)
-    if others := {type(t).__name__ for t in (*inputs, *outputs)} - {"str"}:
-        raise ValueError(f"a test of JSON texts holds a {min(others)}")
-    arguments = [[_json(line) for line in _lines(text)] for text in inputs]  # LiveCodeBench
-    return _calls(arguments, map(_json, outputs), fn_name)
+    # LiveCodeBench: a JSON text a line. `splitlines` would cut at U+2028 and others too.
+    lines = [re.split(r"[\r\n]+", str(text)) for text in inputs]
+    arguments = [[_json(line) for line in text if line] for text in lines]
+    return _calls(arguments, [_json(output) for output in outputs], fn_name)
 
 
 def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
@@ -217,12 +206,12 @@ def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
     return _calls([i if isinstance(i, list) else [i] for i in inputs], outputs, fn_name)
 
 
-def _calls(arguments: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
+def _calls(arguments: list[Any], outputs: list[Any], fn_name: str) -> dict[str, Any]:
     cases = [{"args": a, "output": o} for a, o in zip(arguments, outputs, strict=True)]
     return _of_kind("call", fn_name, cases)
 
 
-def _of_kind(kind: str, fn_name: str | None, cases: list[Any]) -> dict[str, Any]:
+def _of_kind(kind: str, fn_name: str, cases: Sequence[Any]) -> dict[str, Any]:
     return {"kind": kind, "fn_name": fn_name or None, "cases": cases}
 
 
@@ -233,44 +222,35 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _lines(text: str) -> StringIO:
-    """The lines as Python and JSON know them; `splitlines` would cut at U+2028 and others too."""
-    return StringIO(text, newline=None)
-
-
-def _json(text: str) -> Any:
+def _json(text: Any) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{text[:40]!r} is no JSON value") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{str(text)[:40]!r} is no JSON value") from error
 
 
 def _python_tests(source: str, fn_name: str) -> dict[str, Any]:
     """HumanEval, LeetCodeDataset: one case for each assertion of `def check(candidate)`, or of the
     module; one for all when there is other code among them.
     """
-    try:
-        module = ast.parse(source).body
-    except _NO_PYTHON as error:
-        raise ValueError(f"tests are neither JSON nor Python: {error}") from error
+    module = ast.parse(source).body
     check = next((n for n in module if isinstance(n, ast.FunctionDef) and n.name == "check"), None)
     body: Sequence[ast.stmt] = check.body if check else module
     if not any(isinstance(n, ast.Assert) for b in body for n in ast.walk(b)):
         raise ValueError("the Python tests hold no assert")
+    lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them
     setup: list[ast.stmt] = []
     if check:
         setup = [n for n in module if n is not check and not isinstance(n, ast.Expr)]
-        setup = setup if _names(setup)[1] & _names(body)[0] else []
+        used, _ = names_of(_code(lines, body))
+        setup = setup if names_of(_code(lines, setup))[1] & used else []
         # some datasets use functions that only their own harness or their prompt defines
-        read, bound = _names([*setup, *body])
-        if unknown := read - bound - PROVIDED - {"candidate", fn_name, *dir(builtins)}:
+        used, own = names_of(_code(lines, [*setup, *body]))
+        if unknown := used - own - PROVIDED.keys() - {"candidate", fn_name, *dir(builtins)}:
             raise ValueError(f"they use {sorted(unknown)[0]}, which they do not define")
-    apart = all((a.end_lineno or a.lineno) < b.lineno for a, b in itertools.pairwise(body))
-    each = apart and all(isinstance(n, ast.Assert) for n in body)
-    lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them
-    cases = [
-        {"code": _code(lines, [*setup, *p])} for p in ([[n] for n in body] if each else [body])
-    ]
+    each = all(isinstance(n, ast.Assert) for n in body)
+    parts = [[n] for n in body] if each else [body]
+    cases = [{"code": _code(lines, [*setup, *part])} for part in parts]
     for node in module:  # what the module itself passes to `check`, as in `check(Solution().f)`
         match node:
             case ast.Expr(ast.Call(func=ast.Name(id="check"), args=[what])):
@@ -282,17 +262,3 @@ def _code(lines: list[str], nodes: Sequence[ast.stmt]) -> str:
     spans = dict.fromkeys((n.lineno - 1, n.end_lineno) for n in nodes)  # `a; b` is one line
     texts = ("\n".join(lines[start:end]) for start, end in spans)
     return "\n".join(textwrap.dedent(text).strip() for text in texts)
-
-
-def _names(nodes: Sequence[ast.stmt]) -> tuple[set[str], set[str]]:
-    """The names that the statements read, and the names that they bind."""
-    read, bound = set(), set()
-    for node in itertools.chain.from_iterable(map(ast.walk, nodes)):
-        match node:
-            case ast.Name(id=name, ctx=ast.Load()):
-                read.add(name)
-            case ast.Name(id=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
-                bound.add(name)
-            case ast.alias(name=name, asname=alias):
-                bound.add(alias or name.partition(".")[0])
-    return read, bound

@@ -18,7 +18,6 @@ import ast
 import json
 import random
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,7 +34,6 @@ from eval.sandbox.zygote.roles import NOT_JSON
 _MIB = 1 << 20
 _INTERPRETER_BYTES = 64 * _MIB  # address space of the interpreter itself, on top of the limit
 _COMPILE_CPU_S = 10.0
-_CHECKER_FAILED = 3
 _NO = frozenset({"0", "0.0", "false", "no", "wa", "wrong", "wrong answer", "reject", "rejected"})
 
 _SAME_TEXT = {
@@ -129,13 +127,11 @@ def judge_program(
             break
     passed = sum(result.verdict == "AC" for result in results)
     failed = [(i, result) for i, result in enumerate(results, 1) if result.verdict != "AC"]
-    number, first = failed[0] if failed else (0, Result("AC"))
-    reason = first.reason
-    if failed and first.verdict != "CE":
-        reason = f"test {number} of {total}: {reason}"
-        if len(results) < total:
-            reason += f" ({total - len(results)} tests not run)"
-    return CodeVerdict(first.verdict, passed, total, reason, time.monotonic() - started)
+    number, (verdict, reason) = failed[0] if failed else (0, Result("AC"))
+    if verdict not in ("AC", "CE"):
+        skipped = f" ({total - len(results)} tests not run)" if len(results) < total else ""
+        reason = f"test {number} of {total}: {reason}{skipped}"
+    return CodeVerdict(verdict, passed, total, reason, time.monotonic() - started)
 
 
 def _results(
@@ -196,24 +192,23 @@ def _judge_stdin(
 
 def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Result:
     given, expected = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
-
-    def checked(output: bytes) -> tuple[Outcome, bool]:
-        """What the checker says, and whether it failed itself."""
-        files = {"input.txt": given, "output.txt": output, "answer.txt": expected}  # as in argv
-        room = _with_room(limits, max(map(len, files.values())) + _MIB)
-        said = sandbox.check(case.checker, files, room)
-        return said, said.timed_out or said.exit_code == _CHECKER_FAILED
-
-    said, failed = checked(output)
-    if failed:
+    files = {"input.txt": given, "output.txt": output, "answer.txt": expected}  # as in argv
+    limits = _with_room(limits, max(map(len, files.values())) + _MIB)
+    said = sandbox.check(case.checker, files, limits)
+    if _checker_failed(said):
         # Whose fault? A checker that fails on the expected output too cannot judge anybody.
-        if output == expected or checked(expected)[1]:
+        fair = sandbox.check(case.checker, files | {"output.txt": expected}, limits)
+        if _checker_failed(fair):
             raise TestsBroken(f"the checker failed: {said.last_error_line or 'no message'}")
         return Result("WA", "the checker fails on this output, and not on the expected one")
     last = said.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
     if said.exit_code == 0 and last not in _NO:
         return Result("AC")
     return Result("WA", f"the checker says: {last[:200] or said.last_error_line or 'no'}")
+
+
+def _checker_failed(said: Outcome) -> bool:
+    return said.timed_out or said.exit_code == 3
 
 
 def _with_room(limits: Limits, output: int) -> Limits:
@@ -264,7 +259,7 @@ def _failure(outcome: Outcome, limits: Limits) -> Result | None:
     error = outcome.last_error_line
     out_of_memory = error.startswith(("MemoryError", "numpy.core._exceptions._ArrayMemoryError"))
     if out_of_memory or outcome.exit_code == -9:
-        return Result("MLE", error or f"killed at {outcome.peak_kb // 1024} MiB")
+        return Result("MLE", error or "killed")
     return Result("RE", error or f"exit status {outcome.exit_code}")
 
 
@@ -286,10 +281,7 @@ def _parsed(code: str) -> NamedCall | None:
     if len(code) > _LONGEST_PARSED:
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            body = ast.parse(code).body
-        match body:
+        match ast.parse(code).body:
             case [ast.Assert(ast.Compare(ast.Call(func, args, keywords), [ast.Eq()], [right]))]:
                 names = [keyword.arg for keyword in keywords]
             case _:
@@ -300,16 +292,9 @@ def _parsed(code: str) -> NamedCall | None:
             case _:
                 return None
         *given, output = map(ast.literal_eval, nodes)
-        if None in names or isinstance(output, list | dict) or not _is_json([*given, output]):
+        is_json = json.loads(json.dumps([*given, output])) == [*given, output]
+        if None in names or isinstance(output, list | dict) or not is_json:
             return None
         return NamedCall(name, CallCase(args=tuple(given), output=output), tuple(map(str, names)))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
-
-
-def _is_json(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_json, value))
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
-    return value is None or isinstance(value, str | bool | int | float)

@@ -2,7 +2,7 @@
 
 `Sandbox` lives in a trusted worker and owns everything that decides a verdict. Programs get their
 input in a memory file and write their output to another; what is known about them afterwards is
-those bytes and the kernel's word (wait status, CPU time, peak memory).
+those bytes and the kernel's word (wait status, CPU time).
 
 | backend | the interpreter | each test |
 |---|---|---|
@@ -30,27 +30,19 @@ from eval.sandbox import SandboxDied, SandboxUnavailable
 from eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_program
 from eval.sandbox.zygote.main import Ended, Isolation, Limits, Spawn
 
-_ZYGOTE = ("values", "roles", "asserts", "main")  # in import order
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
 _STACK_BYTES = 512 << 20
 _STDERR_TAIL = 2000
+_ROOT = Path(__file__).parents[2]
 
 # Before any import: `threading` and `random` would renew themselves in every forked child, which
 # costs a third of a test and is for processes with threads.
 _BOOTSTRAP = """
 import os
 os.register_at_fork = lambda **_: None
-import json, socket, sys, types
-control = socket.socket(fileno=0)
-for name in ("eval", "eval.sandbox", "eval.sandbox.zygote"):
-    sys.modules[name] = package = types.ModuleType(name)
-for name, source in json.loads(control.recv(1 << 17)):
-    module = types.ModuleType(package.__name__ + "." + name)
-    sys.modules[module.__name__] = module
-    setattr(package, name, module)
-    exec(compile(source, name + ".py", "exec"), vars(module))
-module.main(control)
+from eval.sandbox.zygote.main import main
+main()
 """
 _ARGUMENTS = ("-s", "-S", "-P", "-c", _BOOTSTRAP)
 
@@ -64,7 +56,6 @@ class Outcome:
     timed_out: bool
     cpu_s: float
     wall_s: float
-    peak_kb: int
     stdout: bytes = b""
     stderr: bytes = b""
     result: bytes = b""
@@ -87,9 +78,8 @@ class Sandbox:
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
-        self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._running = contextlib.ExitStack()
         self._may_try_again = True
 
     def __enter__(self) -> Self:
@@ -101,25 +91,25 @@ class Sandbox:
 
     def start(self) -> None:
         """Start the interpreter. Raises SandboxDied when it is killed meanwhile."""
-        how = Isolation(namespaces=True, uid=None, seccomp="", folder="/tmp")
+        how = Isolation(uid=None, seccomp="", folder="/tmp")
         if self.backend == "bubblewrap":
             how["seccomp"] = seccomp_program().hex()
             how["uid"] = 61_000 + os.getpid() % 4_000 if os.geteuid() == 0 else None
             command, environment = bubblewrap(_ARGUMENTS), {}
         else:
-            self._folder = tempfile.TemporaryDirectory(
+            folder = tempfile.TemporaryDirectory(
                 prefix="klear-sandbox-", ignore_cleanup_errors=True
             )
-            how["namespaces"], how["folder"] = False, self._folder.name
+            how["folder"] = self._running.enter_context(folder)
             command = [str(Path(sys.executable).resolve()), *_ARGUMENTS]
-            site = dict.fromkeys(str(package.parent) for package in package_folders())
-            environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(site)}
+            paths = dict.fromkeys([_ROOT, *(package.parent for package in package_folders())])
+            environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
         with contextlib.suppress(ValueError, OSError):  # deep recursion in C needs stack
             hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
             resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, hard))
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 env=environment,
                 cwd="/",
@@ -127,38 +117,30 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
-        zygote = Path(__file__).parent / "zygote"
-        sources = [(name, (zygote / f"{name}.py").read_text()) for name in _ZYGOTE]
+        self._running.enter_context(process)  # waits for its end
+        self._running.callback(process.kill)
+        self._running.enter_context(self._control)
         try:
-            self._control.send(json.dumps(sources).encode())
             self._control.send(json.dumps(how).encode())
             self._receive(_START_S)
         except (SandboxDied, OSError):
+            status, errors = None, b""
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_DYING_S)
-            status = self._process.poll()
-            self._process.kill()
-            said = _last_line(self._process.communicate()[1]) or "it ended without a message"
+                errors = process.communicate(timeout=_DYING_S)[1]
+                status = process.returncode
             self.close()
             if status in _KILLED:
                 raise SandboxDied("while it started") from None
             raise SandboxUnavailable(
-                f"{self.backend} cannot isolate on this machine ({said}): allow user namespaces "
+                f"{self.backend} cannot isolate on this machine "
+                f"({_last_line(errors) or 'it ended without a message'}): allow user namespaces "
                 "(in a container: --privileged or --cap-add=SYS_ADMIN)"
             ) from None
 
     def close(self) -> None:
         """End the interpreter and everything in it."""
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            if self._process.stderr:
-                self._process.stderr.close()
-        if self._folder is not None:
-            self._folder.cleanup()
-        self._control = self._process = self._folder = None
+        self._running.close()
+        self._control = None
 
     def compile(self, program: bytes, limits: Limits) -> Outcome:
         """Compile and keep `program`; the next runs are of it. A failure is a compile error."""
@@ -201,23 +183,21 @@ class Sandbox:
         (b"": it writes a result there)."""
         if self._control is None:
             raise SandboxDied("the sandbox is closed")
-        fds: list[int] = []
-        spawns: list[Spawn] = []
-        for role, argument, stdin, *extra in processes:
-            mine = [_memory_file(data) for data in (stdin, b"", b"", *extra)]
-            indices = list(range(len(fds), len(fds) + len(mine)))
-            spawns.append(Spawn(role=role, argument=argument, fds=indices, limits=limits))
-            fds += mine
+        spawns: list[Spawn] = [
+            (role, argument, len(texts) + 2) for role, argument, *texts in processes
+        ]
+        files = [
+            [_memory_file(data) for data in (stdin, b"", b"", *extra)]
+            for _, _, stdin, *extra in processes
+        ]
+        fds = [fd for mine in files for fd in mine]
         try:
             try:
-                socket.send_fds(self._control, [json.dumps(spawns).encode()], fds)
+                socket.send_fds(self._control, [json.dumps([spawns, limits]).encode()], fds)
             except OSError as error:
                 raise SandboxDied(f"the sandbox is gone: {error}") from error
             reply = self._receive(limits["wall_s"] + _GRACE_S)
-            return [
-                _outcome(Ended(*ended), [fds[k] for k in spawn["fds"]])
-                for ended, spawn in zip(reply, spawns, strict=True)
-            ]
+            return [_outcome(ended, mine) for ended, mine in zip(reply, files, strict=True)]
         finally:
             for fd in fds:
                 os.close(fd)
@@ -247,10 +227,11 @@ def _memory_file(data: bytes) -> int:
 
 
 def _outcome(ended: Ended, fds: list[int]) -> Outcome:
-    contents = [os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds[1:]]
-    if not ended.isolated:
-        raise SandboxDied(f"a test could not be isolated: {_last_line(contents[1])}")
-    return Outcome(*ended[:5], *contents)
+    _, stdout, stderr, *result = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds)
+    status, timed_out, cpu_s, wall_s, isolated = ended
+    if not isolated:
+        raise SandboxDied(f"a test could not be isolated: {_last_line(stderr)}")
+    return Outcome(status, timed_out, cpu_s, wall_s, stdout, stderr, *result)
 
 
 def _last_line(errors: bytes) -> str:

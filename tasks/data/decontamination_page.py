@@ -23,8 +23,6 @@ LEAK_COVERAGE = 0.5
 """Coverage from which a hit is the benchmark problem itself rather than common wording."""
 LEAKS_SHOWN = 25
 NGRAMS_LISTED = 30
-TEXT_CHARS = 3_000
-NGRAM_CHARS = 300
 
 
 def write_page(
@@ -54,24 +52,23 @@ def write_page(
     ngrams = below.group_by("ngram").aggregate([("row_number", "count_distinct")])
     common = Counter(dict(zip(*(column.to_pylist() for column in ngrams.columns), strict=True)))
     sizes = Counter(item.benchmark for item in index.items)
-    shown = to_records(ds.dataset(path).take(pa.array(leaks, pa.int64())), Hit)
-    facts = {
-        "settings": settings,
-        "rows": rows,
-        "removed": removed,
-        "malformed": malformed,
-        "hit": len(best),
-        "leaked": leaked,
-        "benchmarks": [(name, n, rows_of[name], leaked_of[name]) for name, n in sizes.items()],
-        "leaks": [_pair(hit) for hit in shown],
-        "common": [(ngram[:NGRAM_CHARS], n) for ngram, n in common.most_common(NGRAMS_LISTED)],
-        "index": index,
-        "same": round(100 * LEAK_COVERAGE),
-        "listed_per_row": LISTED_PER_ROW,
-    }
+    body = render(
+        "decontamination.md",
+        settings=settings,
+        rows=rows,
+        removed=removed,
+        malformed=malformed,
+        hit=len(best),
+        leaked=leaked,
+        benchmarks=[(name, n, rows_of[name], leaked_of[name]) for name, n in sizes.items()],
+        leaks=list(to_records(ds.dataset(path).take(pa.array(leaks, pa.int64())), Hit)),
+        common=common.most_common(NGRAMS_LISTED),
+        index=index,
+        same=round(100 * LEAK_COVERAGE),
+        listed_per_row=LISTED_PER_ROW,
+    )
     subtitle = f"{rows:,} rows against {len(index.items):,} benchmark items"
-    label = f"n = {settings.n}, {settings.normalize}"
-    page = Page("Decontamination", subtitle, label, render("decontamination.md", **facts))
+    page = Page("Decontamination", subtitle, f"n = {settings.n}, {settings.normalize}", body)
     (out / PAGE).write_text(page.html(), encoding="utf-8")
     return {
         "rows_any_ngram": float(len(best)),
@@ -84,16 +81,3 @@ def write_page(
         "items_matched_whole": float(index.short_items),
         "items_without_words": float(index.wordless),
     }
-
-
-def _pair(hit: Hit) -> tuple[str, str, str]:
-    """What they share in a line, and both texts."""
-    about = (
-        f"{100 * hit.coverage:.0f} % of {hit.benchmark} item {hit.item_id} "
-        f"in {hit.source} row {hit.row_id}: “{hit.ngram[:NGRAM_CHARS]}”"
-    )
-    row, item = (
-        text if len(text) <= TEXT_CHARS else f"{text[:TEXT_CHARS]} …"
-        for text in (hit.row, hit.item)
-    )
-    return about, row, item

@@ -6,10 +6,7 @@ show it. The settings are printed as they are: read them before you share the fo
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import yaml
@@ -21,14 +18,6 @@ from tasks.store.store import CARD, Manifest, Store
 
 ROWS = ("kept.parquet", "samples.parquet", "scores.parquet", "difficulty.parquet")
 """Where a data stage keeps its rows."""
-
-
-class Step(NamedTuple):
-    """Rows that one stage kept and rejected, by source; "" where rows name none."""
-
-    stage: str
-    kept: Counter[str]
-    rejected: Counter[str]
 
 
 def write_card(store: Store, manifest: Manifest, work: Path) -> list[str]:
@@ -47,13 +36,18 @@ def write_card(store: Store, manifest: Manifest, work: Path) -> list[str]:
     read = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
     sources = list({source["name"]: source for found in read for source in found}.values())
     tables = [n for n in sorted(names) if n.endswith(".parquet") and "/" not in n]
-    steps = [*reversed([*_steps(store, manifest)]), _step(manifest, work)]
+    made = [*zip(older, folders[1:], strict=True), (manifest, work)]
+    steps = [
+        (m.stage, *(_by_source(folder / file) for file in (rows, "rejected.parquet")))
+        for m, folder in made
+        if (rows := next((name for name in ROWS if name in m.files), ""))
+    ]
     settings = {"settings": manifest.settings, "seed": manifest.seed}
     body = render(
         "dataset_card.md",
         manifest=manifest,
         steps=steps,
-        names=dict.fromkeys(n for s in steps for n in (*s.kept, *s.rejected) if n),
+        names=dict.fromkeys(n for step in steps for counts in step[1:] for n in counts if n),
         sources=sources,
         tables={name: pq.ParquetFile(work / name) for name in tables},
         settings=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
@@ -71,23 +65,9 @@ def write_card(store: Store, manifest: Manifest, work: Path) -> list[str]:
     return [CARD]
 
 
-def _steps(store: Store, manifest: Manifest) -> Iterator[Step]:
-    """The ancestors along the first input of each stage, newest first: the way the rows came."""
-    with suppress(FileNotFoundError):
-        while manifest.inputs:
-            manifest = store.manifest(manifest.inputs[0])
-            with suppress(FileNotFoundError):
-                store.fetch(manifest)
-            yield _step(manifest, store.folder(manifest.stage, manifest.key))
-
-
-def _step(manifest: Manifest, folder: Path) -> Step:
-    kept = next((name for name in ROWS if name in manifest.files), "")
-    return Step(manifest.stage, *map(_by_source, (folder / kept, folder / "rejected.parquet")))
-
-
 def _by_source(path: Path) -> Counter[str]:
-    """Rows of each source, in the order in which sources first appear; none of a lost file."""
+    """Rows of each source, "" where they name none, in the order of appearance; none of a lost
+    file."""
     counts: Counter[str] = Counter()
     if path.is_file():
         if "source" not in pq.read_schema(path).names:

@@ -6,12 +6,13 @@ They lie beside a result (`logs/graded.jsonl`) for MLflow and for the report's r
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from configs.settings.judging import JudgeSettings
 from eval.answers import extract_boxed, extract_program
 from eval.judge.grades import Check, Graded
 from eval.judge.judge import Judge
-from eval.records import Problem, Record, Score
+from eval.records import Problem, Record, Score, TestSuite
 from eval.tables import Lookup, column, read_table
 from tasks.report.results import rows_at
 
@@ -51,11 +52,10 @@ def _chosen(folder: Path) -> Iterator[dict]:
     elif samples.exists() and (folder / "scores.parquet").exists():
         scores = [s for s in read_table(folder / "scores.parquet", Score) if s.index == 0]
         rewards = [s.reward for s in scores]
-        chosen = [scores[i] for i in lowest_to_highest(range(len(scores)), rewards, ANSWERS)]
         keys = list(zip(column(samples, "problem_id"), column(samples, "index"), strict=True))
-        rows = rows_at(samples, [keys.index((s.problem_id, 0)) for s in chosen])
-        for score, row in zip(chosen, rows, strict=True):
-            yield {**row, **score.model_dump(exclude={"answer", "seconds"})}
+        for i in lowest_to_highest(range(len(scores)), rewards, ANSWERS):
+            (row,) = rows_at(samples, [keys.index((scores[i].problem_id, 0))])
+            yield {**row, **scores[i].model_dump(exclude={"answer"})}
 
 
 def lowest_to_highest(
@@ -71,38 +71,39 @@ def _graded(row: dict, problem: Problem | None, judge: Judge | None) -> Graded:
     text, reason = str(row["text"]), str(row.get("reason") or "")
     is_code = problem is not None and problem.domain == "code"
     answer = (extract_program if is_code else extract_boxed)(text).answer
-    checks, in_all = [], 0
-    if problem is not None and problem.tests is not None:
-        in_all = len(problem.tests.cases)
-        checks = _checks(problem, text, judge) if answer is not None and judge else []
-    elif problem is not None:
-        in_all = 1
-        checks = [Check(name="gold answer", input=answer or "", expected=problem.answer or "",
-                        verdict=row["verdict"], reason=reason)]  # fmt: skip
-    told = {"prompt": _cut(problem.prompt if problem else str(row["problem_id"])),
-            "text": _cut(text), "answer": None if answer is None else _cut(answer),
-            "reason": reason, "checks": checks, "checks_in_all": in_all}  # fmt: skip
-    return Graded.model_validate({**{name: row.get(name) for name in FROM_THE_ROW}, **told})
+    tests = problem.tests if problem else None
+    checks = []
+    if problem and tests:
+        checks = _checks(problem, tests, text, judge) if answer is not None and judge else []
+    elif problem:
+        gold = {"input": answer or "", "expected": problem.answer or ""}
+        checks = [Check(name="gold answer", verdict=row["verdict"], reason=reason, **gold)]
+    fields: dict[str, Any] = {name: row.get(name) for name in FROM_THE_ROW}
+    return Graded(
+        **fields,
+        prompt=_cut(problem.prompt if problem else str(row["problem_id"])),
+        text=_cut(text),
+        answer=None if answer is None else _cut(answer),
+        reason=reason,
+        checks=tuple(checks),
+        checks_in_all=len(tests.cases) if tests else len(checks),
+    )
 
 
-def _checks(problem: Problem, text: str, judge: Judge) -> list[Check]:
+def _checks(problem: Problem, tests: TestSuite, text: str, judge: Judge) -> list[Check]:
     """The first tests, each judged alone."""
-    assert problem.tests is not None
-    cases = problem.tests.cases
-    pending = []
-    for index, case in enumerate(cases[:CHECKS]):
-        tests = problem.tests.model_copy(update={"cases": (case,)})
-        pending.append(judge.begin(problem.model_copy(update={"tests": tests}), text, index))
-    scores = [wait() for wait in pending]
+    suites = (tests.model_copy(update={"cases": (case,)}) for case in tests.cases[:CHECKS])
+    alone = (problem.model_copy(update={"tests": suite}) for suite in suites)
+    scores = judge.judge_many((one, text, index) for index, one in enumerate(alone))
     return [
         Check(
-            name=f"test {number} of {len(cases)}",
+            name=f"test {number} of {len(tests.cases)}",
             input=_value(case, "input", "args", "code"),
             expected=_value(case, "output"),
             verdict=score.verdict,
             reason=score.reason.removeprefix("test 1 of 1: "),
         )
-        for number, (case, score) in enumerate(zip(cases, scores, strict=False), 1)
+        for number, (case, score) in enumerate(zip(tests.cases, scores, strict=False), 1)
     ]
 
 

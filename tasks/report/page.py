@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +51,13 @@ class Page:
     def html(self) -> str:
         """One file that runs nothing and asks for nothing: pictures are data URIs."""
         parser = MarkdownIt("commonmark", {"html": True}).enable("table")
-        tokens = parser.parse(self.body)
-        sections = []
-        for token, inside in pairwise(tokens):
-            if token.type == "heading_open" and token.tag == "h2":
-                text = "".join(child.content for child in inside.children or ())
-                anchor = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-                token.attrSet("id", anchor)
-                sections.append((Markup(anchor), escape(text)))
-        content = parser.renderer.render(tokens, parser.options, {})
+        content = parser.render(self.body)
         for figure in self.figures:
             link = f'src="{PLOTS}/{figure.name}.svg"'
             content = content.replace(link, f'src="{_data_uri(figure.svg)}"')
         told = {name: escape(getattr(self, name)) for name in ("title", "subtitle", "label")}
         style = Markup((TEMPLATES / "page.css").read_text())
-        return render("page.html", **told, sections=sections, style=style, content=Markup(content))
+        return render("page.html", **told, style=style, content=Markup(content))
 
     def write(self, out: Path) -> None:
         """report.md, report.html and plots/."""

@@ -1,22 +1,22 @@
 """Report: one page about a run, as Markdown with plots beside it and as one HTML file."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from configs.settings.evaluation import ReportSettings
+from eval.benchmarks.benchmarks import BenchmarkResult, Statement
+from eval.benchmarks.metrics import upper_bound_of_zero
 from eval.judge.grades import GRADED, Agreement, Grade, Graded, compare, read_graded
 from eval.records import Problem, Sample, Score
 from eval.tables import column, count_rows, read_table
 from tasks.report.page import Figure, Page, render
 from tasks.report.plots import Series, curve_plot
-from tasks.report.results import Outputs, curves_of, rows_at
+from tasks.report.results import Outputs, curves_of
 from tasks.report.run_story import RunStory, summary
-from tasks.report.scores import leaderboard, score_facts
+from tasks.report.scores import leaderboard, title_of
 from tasks.stage.run import story_of_this_run
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
@@ -28,10 +28,8 @@ SUBTITLE = (
     "chain-of-thought SFT, then GPPO on math and on code."
 )
 TRAINED = {"sft": "SFT", "rl_math": "RL, math", "rl_code": "RL, code"}
-PANELS = {  # of the curves: title and the metrics' names; one without a metric is left out
+PANELS = {  # of the curves, title and the metrics' names; MLflow has all others
     "Loss": r"(eval_)?loss",
-    "Token accuracy": r"(eval_)?mean_token_accuracy",
-    "Learning rate": r"learning_rate",
     "Reward": r"reward/(mean|pass_rate|correct)",
     "Answer length, tokens": r"completions/mean_(terminated_)?length",
     "Entropy": r"entropy",
@@ -39,8 +37,6 @@ PANELS = {  # of the curves: title and the metrics' names; one without a metric 
     "Share of tokens clipped": r"clip/(high|low)",
     "Outside the clip range": r"off_policy/outside_\w+",
     "Clipped, at high entropy and of the gradient": r"off_policy/clipped_\w+",
-    "Truncated, without a learning signal": r"completions/clipped_ratio|zero_advantage_share",
-    "Log-ratio, lowest and highest": r"ratio/log_(min|max)",
 }
 # Stages whose answers one judge stage scored: (answers, verdicts, where the problems are).
 JUDGED = (
@@ -48,9 +44,6 @@ JUDGED = (
     ("rate", "judge_rate", "decontaminate"),
     ("sample", "judge_rl", "filter_tests"),
 )
-REASONS_WITH_EXAMPLE = 6
-LONGEST = 280
-_PROMPT = re.compile(r'"(?:prompt|problem|question|text)": ?("(?:[^"\\]|\\.)+")')
 _DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|\b(?=\w*\d)[0-9a-f]{8,}\b|\b\d+(?:\.\d+)?\b(?![\w-])")
 
 
@@ -75,7 +68,6 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
     """
     outputs = Outputs(inputs)
     found = [e for e in outputs.evaluations() if e.results]
-    scores = score_facts(found)
     curves = {title: _curves(outputs, name) for name, title in TRAINED.items()}
     counts = {
         TRAINED[a.stage]: read_off_policy(a.folder) for a in outputs.all if a.stage in TRAINED
@@ -95,9 +87,13 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         agreements=list(_agreements(outputs)),
         rollouts=_graded(outputs, {name: name for name in TRAINED}),
         answered=_graded(outputs, {e.stage: e.checkpoint for e in outputs.evaluations()[-1:]}),
-        **scores,
+        evaluations=found,
+        title_of=title_of,
+        bound=upper_bound_of_zero,
+        statement_fields=[*Statement.model_fields],
+        result_fields=[*BenchmarkResult.model_fields],
     )
-    figures = [*scores["score_figures"], *(f for drawn in curves.values() for f in drawn)]
+    figures = [f for drawn in curves.values() for f in drawn]
     return Page("Klear", SUBTITLE, label, body, figures)
 
 
@@ -120,54 +116,35 @@ def _curves(outputs: Outputs, name: str) -> list[Figure]:
     return figures
 
 
-class Filtered(NamedTuple):
-    """What one stage kept and rejected."""
-
-    stage: str
-    kept: int
-    rejected: int
-    reasons: list[tuple[str, int]]
-    """Kinds of reasons with counts, the most frequent first."""
-    examples: list[tuple[str, int, str]]
-    """(reason, rows of its kind, what the row says), in the same order."""
-    answers: bool
-    """The rows kept are answers that a model gave, those rejected are problems without one."""
-
-
 def reason_kind(reason: str) -> str:
     """A reject's reason without the row's own details: quoted text, hashes and numbers."""
     return " ".join(_DETAIL.sub("…", reason).split())
 
 
-def _filtered(name: str, folder: Path) -> Filtered | None:
+def _filtered(name: str, folder: Path) -> dict[str, Any] | None:
+    """What one stage kept and rejected; `reasons` are (kind, rows, one of them), the most frequent
+    first. With `answers` its rows are answers of a model, and those rejected problems without one.
+    """
     rejected = folder / "rejected.parquet"
     kept = [path for n in ("kept", "samples") if (path := folder / f"{n}.parquet").exists()]
     if not kept or not rejected.exists():
         return None
     counts: Counter[str] = Counter()
-    first: dict[str, int] = {}
-    for number, reason in enumerate(column(rejected, "reason")):
+    first: dict[str, str] = {}
+    for reason in column(rejected, "reason"):
         kind = reason_kind(str(reason))
         counts[kind] += 1
-        first.setdefault(kind, number)
-    reasons = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    shown = reasons[:REASONS_WITH_EXAMPLE]
-    rows = rows_at(rejected, [first[kind] for kind, _ in shown]) if shown else []
-    examples = [
-        (str(row["reason"]), count, _text(str(row.get("row", ""))))
-        for (_, count), row in zip(shown, rows, strict=True)
-    ]
-    answers = kept[0].stem == "samples"
-    return Filtered(name, count_rows(kept[0]), counts.total(), reasons, examples, answers)
-
-
-def _text(row: str) -> str:
-    """What the row is about: its prompt, or the row as it is."""
-    found, text = _PROMPT.search(row), row
-    with suppress(ValueError):  # a line that is no JSON
-        text = json.loads(found[1]) if found else row
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+        first.setdefault(kind, str(reason))
+    return {
+        "stage": name,
+        "kept": count_rows(kept[0]),
+        "rejected": counts.total(),
+        "reasons": [
+            (kind, rows, first[kind])
+            for kind, rows in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        ],
+        "answers": kept[0].stem == "samples",
+    }
 
 
 def _agreements(outputs: Outputs) -> Iterator[tuple[str, Agreement]]:

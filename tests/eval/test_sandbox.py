@@ -148,9 +148,9 @@ def test_a_sandbox_that_does_not_isolate_is_refused():
             assert_isolated(sandbox)
 
 
-def test_the_check_says_what_works_and_at_what_cost_or_how_to_repair_it(monkeypatch):
+def test_the_check_says_what_works_or_how_to_repair_it(monkeypatch):
     text, status = check_sandbox("bubblewrap")
-    assert (status, "ms a test" in text) == (0, True), text
+    assert (status, "programs are isolated" in text) == (0, True), text
     assert "every score says so" in check_sandbox("none")[0]
     monkeypatch.setenv("PATH", "/nonexistent")
     text, status = check_sandbox("bubblewrap")

@@ -132,8 +132,9 @@ def test_limits_come_from_the_source_unless_the_suite_names_them():
         ("not python !", "neither JSON nor Python"),
         ("def check(candidate):\n    pass", "no assert"),
         ("def check(candidate):\n    assert candidate(node_tree([1])) == 1", "they use node_tree"),
-        ([{"input": "1"}], "test 1 needs input and output"),
-        ([{"input": "1", "output": "2"}, 3], "test 2 is no object"),
+        ([{"input": "1"}], "every test needs input and output"),
+        ([{"input": "1", "output": "2"}, 3], "every test needs input and output"),
+        ("def check(f):\n    nonlocal x\n    assert f(x) == 1", "neither JSON nor Python"),
         ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
         ({"inputs": "12", "outputs": "34"}, "must be lists"),
         ({"weird": 1}, "no known form"),
@@ -188,16 +189,14 @@ def test_only_a_line_break_of_json_separates_the_arguments_of_a_call():
     assert suite.cases == (CallCase(args=(text, [2]), output=3),)
 
 
-def test_the_exchange_of_names_comes_after_the_docstring_of_a_checker():
-    """Python counts no U+2028, NEL or form feed as a line; `splitlines` does."""
-    suite = parse_suite(AS_LIST)
-    docstring = '"""a\u2028b\x85c"""'
-    head = ["# \x0c", docstring, "from __future__ import annotations"]
-    program = "\r\n".join([*head, "print(1)"])
-    (checker, *_) = [c.model_dump()["checker"] for c in with_checker(suite, program).cases]
-    *before, exchange, last = checker.split("\n")
-    assert (before, last) == (head, "print(1)")
-    assert exchange.startswith("import sys")
+def test_a_checker_gets_its_files_in_the_order_of_open_r1(monkeypatch, capsys):
+    program = '"""Doc."""\nfrom __future__ import annotations\nimport sys\nprint(sys.argv[1:])'
+    (checker, *_) = [
+        c.model_dump()["checker"] for c in with_checker(parse_suite(AS_LIST), program).cases
+    ]
+    monkeypatch.setattr("sys.argv", ["checker.py", "input", "output", "answer"])
+    exec(checker, {})
+    assert capsys.readouterr().out == "['input', 'answer', 'output']\n"
 
 
 def test_a_checker_judges_programs_and_nothing_else():

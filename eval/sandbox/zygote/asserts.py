@@ -3,18 +3,15 @@
 Runs inside the sandbox. The program's process serves calls (`serve`), the tests' process makes them
 (`run_tests`) through proxies, and only plain data crosses. So an assertion is evaluated where the
 program has no code: `sys.exit(0)`, an always-true `__eq__` or a patched builtin decide nothing.
-What the tests compare with stays where they are: an object of the program is read (its length, an
-item, its elements, its text), but an operator never puts it and plain data together.
+What the tests compare with stays where they are: of an object of the program they read attributes
+and call methods, but no operator puts it beside anything.
 """
 
-import ast
 import builtins
 import collections
+import functools
 import importlib
-import itertools
 import math
-import operator
-import socket
 import symtable
 import sys
 import traceback
@@ -28,22 +25,15 @@ from eval.sandbox.zygote.roles import Process, call_with, function_of
 PROGRAM_RAISED = 3  # exit status of the tests' process when the program, not an assertion, failed
 CANNOT_CROSS = 4  # … when the tests hand over what only exists in their own process
 _READY = "ready"  # the program's process is isolated and about to run the program
-_TRUSTED_MODULES = frozenset(
-    ["collections", "itertools", "json", "math", "random", "re", "string", "sys"]
-)
-_TRUSTED_NAMES = frozenset(["Counter", "OrderedDict", "defaultdict", "deque"])
-"""Of `collections`, unless the program is asked for nothing else: then a class has that name."""
-PROVIDED = _TRUSTED_MODULES | {*values.FOR_TESTS, *values.FOR_PROGRAMS, "inf"}
-"""Names that test code may use without defining them."""
-
-_NAMES = "contains eq lt le gt ge add sub mul truediv mod"
-_BINARY = [f"__{name}__" for name in _NAMES.split()]
-_OPERATIONS: dict[str, Callable[..., Any]] = {
-    **{"__len__": len, "__bool__": bool, "__str__": str, "__repr__": repr, "__setattr__": setattr},
-    "__iter__": lambda value: list(itertools.islice(value, values.LONGEST_ITERATOR)),
-    **{f"__{n}__": getattr(operator, n) for n in ("getitem", "setitem", "delitem", "neg", "abs")},
-    **{name: getattr(operator, name) for name in _BINARY},
+_MODULES = "collections itertools json math random re string sys"
+PROVIDED: dict[str, Any] = {
+    **{name: importlib.import_module(name) for name in _MODULES.split()},
+    **{name: getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict")},
+    **{"deque": collections.deque, "inf": math.inf},
+    **values.FOR_TESTS,
+    **values.FOR_PROGRAMS,
 }
+"""What test code may use without defining it."""
 
 Ask = Callable[[Any, str | None, list[Any], list[str] | None], Any]
 """Call an object of the program, or its attribute (first two arguments), with what is given, whose
@@ -60,8 +50,8 @@ class CannotCross(Exception):
 
 def serve(process: Process, code: types.CodeType, candidate: str | None) -> None:
     """Role `serve`: run the program, then answer calls on descriptor 3 until the tests end."""
-    channel = socket.socket(fileno=3)
-    values.send(channel, _READY)
+    channel = values.Channel()
+    channel.send(_READY)
     process.globals.update(values.FOR_PROGRAMS)
     exec(code, process.globals)
     kept: list[Any] = []
@@ -79,23 +69,20 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
 
     while True:
         try:
-            target, attribute, args, names, nodes = values.receive(channel)
+            target, attribute, args, names = channel.receive()
         except EOFError:
             return
         try:
             given = values.unpack(args, object_of, process.globals, functions=True)
             found = object_of(target)
-            if attribute in _OPERATIONS:
-                result = _OPERATIONS[attribute](found, *given)
-            else:
-                found = getattr(found, attribute) if attribute else found
-                result = found if names is None else call_with(found, given, names)
-            reply = values.pack([result, *given], keep, nodes)
+            found = getattr(found, attribute) if attribute else found
+            result = found if names is None else call_with(found, given, names)
+            reply = values.pack([result, *given], keep)
         except Exception as error:
             traceback.print_exc(limit=-3)
             known = type(error) if type(error).__module__ == "builtins" else RuntimeError
             reply = {"error": known.__name__, "message": str(error)[:500]}
-        values.send(channel, reply)
+        channel.send(reply)
 
 
 def _last_function(names: dict[str, Any]) -> str:
@@ -112,72 +99,54 @@ def _last_function(names: dict[str, Any]) -> str:
 class Remote:
     """A name or an object of the program, used from the tests' process.
 
-    What two of the program's objects are to each other, it may say. With plain data there is no
-    such thing: it would learn what the tests expect, and its own methods would say yes. So that
-    raises AssertionError (a wrong value was returned), except that no object equals None.
+    It has no operators: the program would learn what the tests expect, and its own methods would
+    say yes. So a comparison raises AssertionError (a wrong value was returned), except that no
+    object equals None.
     """
 
+    __slots__ = ("_ask_remote", "_remote")  # no attribute of the program can be set
+
     def __init__(self, ask: Ask, name: str | int) -> None:
-        self.__dict__["_remote"] = (ask, name)
+        self._remote = name
+        self._ask_remote = functools.partial(ask, name)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return _ask(self, None, [*args, *keywords.values()], list(keywords))
+        return self._ask_remote(None, [*args, *keywords.values()], list(keywords))
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        return _ask(self, attribute, [], None)
+        return self._ask_remote(attribute, [], None)
 
     def __eq__(self, other: Any) -> bool:
-        return other is not None and bool(_operation("__eq__")(self, other))
-
-    def __contains__(self, item: Any) -> bool:
-        if isinstance(item, Remote):
-            return bool(_operation("__contains__")(self, item))
-        return item in _operation("__iter__")(self)
+        if other is None or self is other:
+            return self is other
+        raise AssertionError("the program returned an object where the tests need plain data")
 
     __hash__ = object.__hash__
 
 
-def _ask(remote: Remote, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
-    ask, name = remote.__dict__["_remote"]
-    return ask(name, attribute, given, names)
-
-
-def _operation(attribute: str) -> Callable[..., Any]:
-    def operate(remote: Remote, *args: Any) -> Any:
-        if attribute in _BINARY and not isinstance(args[0], Remote):
-            raise AssertionError("the program returned an object where the tests need plain data")
-        result = _ask(remote, attribute, list(args), [])
-        return iter(result) if attribute == "__iter__" else result
-
-    return operate
-
-
-for _name in _OPERATIONS.keys() - vars(Remote).keys():
-    setattr(Remote, _name, _operation(_name))
-
-
-def _asking(channel: socket.socket, nodes: bool) -> Ask:
-    """The tests' end of the channel. With `nodes`, LeetCode's lists and trees cross as values."""
+def _asking(channel: values.Channel) -> Ask:
+    """The tests' end of the channel."""
 
     def name_of(value: Any) -> Any:
         if isinstance(value, Remote):
-            return value.__dict__["_remote"][1]
+            return value._remote
         raise CannotCross(f"a {type(value).__name__} of the tests cannot reach the program")
 
     def ask(target: Any, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
-        args = values.pack(given, name_of, nodes, functions=True)
+        args = values.pack(given, name_of, functions=True)
         try:
-            values.send(channel, [target, attribute, args, names, nodes])
-            reply = values.receive(channel)
-        except (EOFError, OSError) as gone:
+            channel.send([target, attribute, args, names])
+            reply = channel.receive()
+        except (EOFError, OSError, ValueError) as gone:
             raise ProgramFailed("the program ended before it answered the test") from gone
         if isinstance(reply, dict) and reply.keys() == {"error", "message"}:
             raise _exception(reply["error"])(reply["message"]) from ProgramFailed()
-        classes = values.FOR_PROGRAMS if nodes else None
         try:
-            result, *after = values.unpack(reply, lambda name: Remote(ask, name), classes)
+            result, *after = values.unpack(
+                reply, lambda name: Remote(ask, name), values.FOR_PROGRAMS
+            )
         except Exception as error:  # the program has the other end of the channel
             raise ProgramFailed(f"a reply of the program is none: {error}") from error
         for argument, changed in zip(given, after, strict=False):
@@ -217,23 +186,16 @@ def run_tests(source: str, function: str | None) -> None:
     A function `check` that is defined and never called is called with `candidate`, as HumanEval's
     tests expect.
     """
-    channel = socket.socket(fileno=3)
-    values.receive(channel)  # or tests that call nothing could end before the program is isolated
-    free, functions = _names(source)
-    if "check" in functions:
+    channel = values.Channel()
+    channel.receive()  # or tests that call nothing could end before the program is isolated
+    used, own = names_of(source)
+    free = used - own
+    if "check" in own - used:
         source += "\ncheck(candidate)\n"
         free.add("candidate")
-    function = function or _shadowed_builtin(source, free)
-    nodes = bool(free & set(values.FOR_TESTS))
-    known: dict[str, Any] = {name: importlib.import_module(name) for name in _TRUSTED_MODULES}
-    known["inf"] = math.inf
-    if nodes:
-        known |= {**values.FOR_TESTS, **values.FOR_PROGRAMS}
-    if function or free - PROVIDED - _TRUSTED_NAMES - vars(builtins).keys():
-        known |= {name: getattr(collections, name) for name in _TRUSTED_NAMES}
-    ask = _asking(channel, nodes)
-    remote = {n for n in free if n not in known and not hasattr(builtins, n)} | (free & {function})
-    names = known | {name: Remote(ask, name) for name in remote}
+    ask = _asking(channel)
+    remote = free - PROVIDED.keys() - vars(builtins).keys() | (free & {function})
+    names = PROVIDED | {name: Remote(ask, name) for name in remote}
     names.update(__name__="tests", __builtins__=builtins)
     try:
         exec(compile(source, "tests.py", "exec", dont_inherit=True), names)
@@ -248,17 +210,8 @@ def run_tests(source: str, function: str | None) -> None:
         raise SystemExit(PROGRAM_RAISED) from None
 
 
-def _shadowed_builtin(source: str, free: set[str]) -> str | None:
-    """The function under test when it is named like a builtin: tests then name nothing else."""
-    if not all(hasattr(builtins, name) for name in free):
-        return None
-    calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
-    inner = [c for c in calls if not any(isinstance(n, ast.Call) for n in list(ast.walk(c))[1:])]
-    return next((c.func.id for c in inner if isinstance(c.func, ast.Name)), None)
-
-
-def _names(source: str) -> tuple[set[str], set[str]]:
-    """Names that the test code uses and does not define; functions it defines and does not use."""
+def names_of(source: str) -> tuple[set[str], set[str]]:
+    """Global names that the code uses, and those that it defines itself."""
     top = symtable.symtable(source, "tests.py", "exec")
     used, scopes = set(), [top]
     while scopes:
@@ -267,6 +220,4 @@ def _names(source: str) -> tuple[set[str], set[str]]:
         for symbol in scope.get_symbols():
             if symbol.is_referenced() and (scope is top or symbol.is_global()):
                 used.add(symbol.get_name())
-    own = {s.get_name(): s for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-    functions = {name for name, symbol in own.items() if symbol.is_namespace()}
-    return used - set(own), functions - used
+    return used, {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}

@@ -1,19 +1,20 @@
 """The interpreter inside the sandbox: it forks one isolated process for every test.
 
 It starts once per worker, imports what programs use, and then answers requests on a SOCK_SEQPACKET
-socket: in a list of one or two processes (`Spawn`) that end together, with their descriptors, out a
-list of how they ended (`Ended`). It never sees an expected output, and it never runs or compiles
+socket: in one or two processes that end together (`Spawn`), their limits and their descriptors, out
+how they ended (`Ended`). It never sees an expected output, and it never runs or compiles
 untrusted code itself: both happen in processes it forks. What it reports about a process is the
-kernel's word: wait status, CPU time and peak memory.
+kernel's word: wait status and CPU time.
 
 What a process gives up before its role is a list of steps, made before the fork: half of what a
 test costs is page faults, and a child copies every page that it writes to. A step that the kernel
 refuses ends the process: the judge takes one that reaches the program for an isolated one.
-Standard library only: the source is sent into the sandbox, where nothing else is installed.
+Standard library only: this folder is all of the product that the sandbox holds.
 """
 
 import ctypes
 import gc
+import itertools
 import json
 import marshal
 import mmap
@@ -28,7 +29,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 from eval.sandbox.zygote import asserts as zygote_asserts
 from eval.sandbox.zygote import roles as zygote_roles
@@ -51,7 +52,7 @@ libc.__errno_location.restype = ctypes.POINTER(ctypes.c_int)
 _FORK_FLAGS = signal.SIGCHLD | _CLONE_NEWPID | _CLONE_NEWNS
 _FORK = tuple(map(ctypes.c_long, (_SYS_CLONE.get(os.uname().machine, -1), _FORK_FLAGS, 0, 0, 0, 0)))
 
-Step = tuple[str, Callable[..., Any], tuple[Any, ...]]  # a name, a call, its arguments
+Step = tuple[Callable[..., Any], tuple[Any, ...]]  # a call and its arguments
 
 
 class Limits(TypedDict):
@@ -64,34 +65,21 @@ class Limits(TypedDict):
 
 
 class Isolation(TypedDict):
-    """How to isolate; told to the zygote when it starts. Without `namespaces` nothing is."""
+    """How to isolate; told to the zygote when it starts."""
 
-    namespaces: bool
     uid: int | None
     seccomp: str
-    """Hexadecimal BPF program; empty: no filter."""
+    """Hexadecimal BPF program; empty: no filter, no namespaces either."""
     folder: str
     """Where the test may write. Without namespaces it is emptied after each test."""
 
 
-class Spawn(TypedDict):
-    """One process to fork. `fds` index the descriptors sent along, in the order 0, 1, 2, 3."""
-
-    role: str
-    argument: str | None
-    fds: list[int]
-    limits: Limits
-
-
-class Ended(NamedTuple):
-    """The kernel's word on one process. `isolated` is 0 when isolation itself failed."""
-
-    status: int
-    timed_out: bool
-    cpu_s: float
-    wall_s: float
-    peak_kb: int
-    isolated: int
+Spawn = tuple[str, str | None, int]
+"""A process to fork: its role, its argument, and how many of the descriptors that were sent along
+are its descriptors 0, 1, 2, …"""
+Ended = tuple[int, bool, float, float, int]
+"""The kernel's word on a process: wait status, whether a time limit ended it, CPU and wall seconds,
+and whether it was isolated when it began its role."""
 
 
 class _SeccompFilter(ctypes.Structure):
@@ -129,37 +117,36 @@ class Zygote:
             if not data:
                 return
             fds = [fd for _, _, payload in ancillary for fd in memoryview(payload).cast("i")]
-            spawns: list[Spawn] = json.loads(data)
-            ended = self.run(spawns, fds[:])
-            if spawns[0]["role"] == "compile" and ended[0].status == 0:
+            spawns, limits = json.loads(data)
+            ended = self.run(spawns, fds, limits)
+            if spawns[0][0] == "compile" and ended[0][0] == 0:
                 self.code = _all_of(fds[3])
             for fd in fds:
                 os.close(fd)
             self.control.send(json.dumps(ended).encode())
 
-    def run(self, spawns: list[Spawn], fds: list[int]) -> list[Ended]:
+    def run(self, spawns: list[Spawn], fds: list[int], limits: Limits) -> list[Ended]:
         """Fork all processes, wait for the last of them, end the others."""
-        pair = socket.socketpair() if len(spawns) == 2 else ()
-        for spawn, end in zip(spawns, pair, strict=False):  # the program and its tests talk over it
-            spawn["fds"].append(len(fds))
-            fds.append(end.fileno())
+        pair = socket.socketpair() if len(spawns) == 2 else ()  # the program and its tests talk
         started = time.monotonic()
-        pids = [self._start(i, spawn, fds) for i, spawn in enumerate(spawns)]
+        left, pids = iter(fds), list[int]()
+        for i, (role, argument, count) in enumerate(spawns):
+            own = [*itertools.islice(left, count), *(end.fileno() for end in pair[i : i + 1])]
+            pids.append(self._start(i, role, argument, self._steps(own, limits)))
         for end in pair:
             end.close()
-        timed_out = self._wait(pids, spawns, started)
+        timed_out = self._wait(pids, limits, started)
         ended: list[Ended] = []
         for i, pid in enumerate(pids):
             _, status, usage = os.wait4(pid, 0)
             cpu_s, wall_s = usage.ru_utime + usage.ru_stime, time.monotonic() - started
-            peak, isolated = usage.ru_maxrss, self.isolated[i]
-            ended.append(Ended(status, timed_out, cpu_s, wall_s, peak, isolated))
-        if not self.isolation["namespaces"]:
+            ended.append((status, timed_out, cpu_s, wall_s, self.isolated[i]))
+        if not self.seccomp:
             shutil.rmtree(self.isolation["folder"], ignore_errors=True)
             os.makedirs(self.isolation["folder"], exist_ok=True)
         return ended
 
-    def _wait(self, pids: list[int], spawns: list[Spawn], started: float) -> bool:
+    def _wait(self, pids: list[int], limits: Limits, started: float) -> bool:
         """Wait for the last process and kill the others; whether a time limit ended it."""
         pidfds = [os.pidfd_open(pid) for pid in pids]
         poll = select.poll()
@@ -167,9 +154,8 @@ class Zygote:
         poll.register(_CONTROL_FD, 0)  # reports the hang-up only
         events: list[tuple[int, int]] = []
         while not events:
-            left = spawns[-1]["limits"]["wall_s"] - (time.monotonic() - started)
-            for pid, spawn in zip(pids, spawns, strict=True):
-                left = min(left, spawn["limits"]["cpu_s"] - _cpu_seconds(pid))
+            left = limits["wall_s"] - (time.monotonic() - started)
+            left = min(left, limits["cpu_s"] - max(map(_cpu_seconds, pids)))
             if left <= 0:
                 break
             events = poll.poll(max(1.0, left * 1000))
@@ -181,23 +167,21 @@ class Zygote:
             os.close(pidfd)
         return not events
 
-    def _start(self, index: int, spawn: Spawn, fds: list[int]) -> int:
+    def _start(self, index: int, role: str, argument: str | None, steps: list[Step]) -> int:
         """Fork. The child takes its steps, then plays its role, and never returns."""
-        steps = self._steps([fds[k] for k in spawn["fds"]], spawn["limits"])
         self.isolated[index] = 0
         # Without Python's fork hooks: they renew locks of other threads, and there are none.
-        pid = libc.syscall(*_FORK) if self.isolation["namespaces"] else os.fork()
+        pid = libc.syscall(*_FORK) if self.seccomp else os.fork()
         if pid < 0:
             raise _refused("clone")
         if pid:
             return pid
         try:
-            for name, call, arguments in steps:
+            for call, arguments in steps:
                 if call(*arguments) == -1:
-                    raise _refused(name)
+                    raise _refused(call.__name__)
             self.isolated[index] = 1
             self.isolated.close()
-            role, argument = spawn["role"], spawn["argument"]
             process = self.script if role in ("stdin", "checker") else self.solution
             os._exit(process.run(lambda: self._play(process, role, argument)))
         finally:
@@ -207,17 +191,15 @@ class Zygote:
         """What a child does before its role: its own descriptors only, then isolation, in the order
         that the kernel demands."""
         folder, uid = self.isolation["folder"], self.isolation["uid"]
-        namespaces = self.isolation["namespaces"]
-        high = range(_FIRST_FD, _FIRST_FD + len(fds))
-        steps: list[Step] = [("dup2", os.dup2, pair) for pair in zip(fds, high, strict=True)]
-        steps += [("dup2", os.dup2, (fd, fd - _FIRST_FD)) for fd in high]
-        steps.append(("close", os.closerange, (len(fds), 1 << 20)))
-        steps.append(("setsid", os.setsid, ()))  # kill(0, …) must not reach the group outside
-        if namespaces:
+        steps: list[Step] = [(os.dup2, (fd, _FIRST_FD + i)) for i, fd in enumerate(fds)]
+        steps += [(os.dup2, (_FIRST_FD + i, i)) for i in range(len(fds))]
+        steps.append((os.closerange, (len(fds), 1 << 20)))
+        steps.append((os.setsid, ()))  # kill(0, …) must not reach the group outside
+        if self.seccomp:
             options = b"size=64m,nr_inodes=4k,mode=1777"
             mount = (b"none", folder.encode(), b"tmpfs", _MOUNT_FLAGS, options)
-            steps.append(("mount", libc.mount, mount))
-        steps.append(("chdir", os.chdir, (folder,)))
+            steps.append((libc.mount, mount))
+        steps.append((os.chdir, (folder,)))
         values = {
             # Hard CPU limit: SIGKILL, because process 1 of a PID namespace ignores SIGXCPU.
             resource.RLIMIT_CPU: int(limits["cpu_s"]) + 1,
@@ -226,23 +208,20 @@ class Zygote:
             resource.RLIMIT_NOFILE: 64,
             resource.RLIMIT_CORE: 0,
         }
-        if namespaces:  # the limit counts every process of the user
+        if self.seccomp:  # the limit counts every process of the user
             values[resource.RLIMIT_NPROC] = 64
         for which, value in values.items():
-            pair = (ctypes.c_uint64 * 2)(value, value)
-            steps.append(("setrlimit", libc.setrlimit, (which, pair)))
+            steps.append((libc.setrlimit, (which, (ctypes.c_uint64 * 2)(value, value))))
         if uid is not None:
-            steps.append(("setgroups", os.setgroups, ([],)))
-            steps.append(("setresgid", os.setresgid, (uid, uid, uid)))
-            steps.append(("setresuid", os.setresuid, (uid, uid, uid)))
-        steps.append(("capset", libc.capset, (_THIS_THREAD, _NO_CAPABILITIES)))
-        steps.append(("no_new_privs", libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
+            steps.append((os.setgroups, ([],)))
+            steps.append((os.setresgid, (uid, uid, uid)))
+            steps.append((os.setresuid, (uid, uid, uid)))
+        steps.append((libc.capset, (_THIS_THREAD, _NO_CAPABILITIES)))
+        steps.append((libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
         # Not every sandbox ends with the zygote. A change of user forgets this: it comes after.
-        death = (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        steps.append(("die with parent", libc.prctl, death))
-        if self.seccomp is not None:
-            mode = (_PR_SET_SECCOMP, 2, ctypes.byref(self.seccomp), 0, 0)
-            steps.append(("seccomp", libc.prctl, mode))
+        steps.append((libc.prctl, (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)))
+        if self.seccomp:
+            steps.append((libc.prctl, (_PR_SET_SECCOMP, 2, ctypes.byref(self.seccomp), 0, 0)))
         return steps
 
     def _play(self, process: Process, role: str, argument: str | None) -> None:
@@ -277,9 +256,8 @@ def _cpu_seconds(pid: int) -> float:
         return 0.0  # it has ended
 
 
-def main(control: socket.socket) -> None:
-    """Entry point of the bootstrap: the first message says how to isolate."""
-    isolation: Any = json.loads(control.recv(_MAX_MESSAGE))
-    os.dup2(control.fileno(), _CONTROL_FD)
-    control.detach()  # descriptor 0 becomes the standard input
-    Zygote(socket.socket(fileno=_CONTROL_FD), isolation).serve_requests()
+def main() -> None:
+    """Entry point of the bootstrap: the first message on descriptor 0 says how to isolate."""
+    os.dup2(0, _CONTROL_FD)  # descriptor 0 becomes the standard input
+    control = socket.socket(fileno=_CONTROL_FD)
+    Zygote(control, json.loads(control.recv(_MAX_MESSAGE))).serve_requests()

@@ -21,7 +21,6 @@ import sys
 import threading
 import traceback
 import types
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +29,6 @@ from eval.sandbox.zygote.values import FOR_PROGRAMS
 _STAR = "string re datetime collections heapq bisect copy math random statistics itertools"
 _STAR += " functools operator io sys json builtins typing"
 _PRELOADED = "ast contextlib dataclasses decimal enum fractions queue"
-_STDERR_BYTES = 1 << 16
 _STREAMS = {f"{place}{fd}": fd for place in ("/dev/fd/", "/proc/self/fd/") for fd in range(3)}
 _STREAMS |= {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 NOT_JSON = "is not JSON"
@@ -50,7 +48,9 @@ def prelude() -> dict[str, Any]:
     """The names every program starts with: the star imports first, then the modules."""
     names: dict[str, Any] = {}
     builtins.open = io.open = open_file
-    star, _ = ([*map(importlib.import_module, m.split())] for m in (_STAR, _PRELOADED))
+    for name in _PRELOADED.split():
+        importlib.import_module(name)
+    star = [importlib.import_module(name) for name in _STAR.split()]
     for module in star:
         public = getattr(module, "__all__", None)
         public = public or [name for name in vars(module) if not name.startswith("_")]
@@ -62,26 +62,6 @@ def prelude() -> dict[str, Any]:
     quitter = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")
     builtins.exit = builtins.quit = names["exit"] = names["quit"] = quitter
     return names
-
-
-class _FirstBytes(io.RawIOBase):
-    """Standard error keeps its first 64 KiB: enough for a reason, and chatter is not a crime."""
-
-    def __init__(self) -> None:
-        self.left = _STDERR_BYTES
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return 2
-
-    def write(self, data: Any) -> int:
-        kept = bytes(data[: self.left])
-        self.left -= len(kept)
-        if kept:
-            os.write(2, kept)
-        return len(data)
 
 
 def open_streams() -> None:
@@ -99,7 +79,7 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w")):  # as the interpreter's own
         stream = getattr(sys, name)
         stream.mode, stream.buffer.raw.name = mode, f"<{name}>"
-    stderr = typing.cast(typing.BinaryIO, _FirstBytes())
+    stderr: Any = io.FileIO(2, "w", closefd=False)  # unbuffered: a test may be ended at any time
     sys.stderr = sys.__stderr__ = io.TextIOWrapper(
         stderr, "utf-8", "backslashreplace", write_through=True
     )

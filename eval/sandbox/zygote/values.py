@@ -16,21 +16,19 @@ import fractions
 import functools
 import itertools
 import json
-import socket
-import struct
+import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from typing import Any
 
 LONGEST_ITERATOR = 1 << 20
 _MOST_NODES = 1 << 20
+_NODES = {"list_node": "ListNode", "tree_node": "TreeNode"}
 _SIDES = {"list_node": ("next",), "tree_node": ("left", "right")}
 _BUILTINS = (type, types.BuiltinFunctionType)
 _SCALARS: tuple[tuple[type, Callable[[Any], Any]], ...]
 _SCALARS = ((int, int.__int__), (float, float.__float__), (str, str.__str__))
 """Of their subclasses, only the value crosses."""
-_OF_DATA = "int float bool complex str bytes bytearray list tuple dict set frozenset object"
-_TYPES_OF_DATA = frozenset(_OF_DATA.split())
 
 
 class ListNode:
@@ -67,7 +65,7 @@ def node_values(value: Any) -> tuple[str, list[Any]] | None:
 
     Raises ValueError where the nodes form a circle.
     """
-    form = {"ListNode": "list_node", "TreeNode": "tree_node"}.get(type(value).__name__, "")
+    form = next((f for f, name in _NODES.items() if name == type(value).__name__), "")
     if not form or not all(hasattr(value, name) for name in ("val", *_SIDES[form])):
         return None
     values, waiting = [], collections.deque([value])
@@ -101,15 +99,11 @@ FOR_TESTS = {
 }
 """What tests may use without defining it; those that do get the two classes as well."""
 
-_LISTS = list | range | map | filter | zip | types.GeneratorType
+_LISTS = list | range | Iterator | KeysView | ValuesView | ItemsView
 _FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "complex": (complex, lambda v: [v.real, v.imag], lambda parts: complex(*parts)),
     "decimal": (decimal.Decimal, str, decimal.Decimal),
-    "fraction": (
-        fractions.Fraction,
-        lambda v: [v.numerator, v.denominator],
-        lambda parts: fractions.Fraction(*parts),
-    ),
+    "fraction": (fractions.Fraction, str, fractions.Fraction),
     "bytes": (bytes | bytearray, lambda v: bytes(v).hex(), bytes.fromhex),
     "tuple": (tuple, list, tuple),
     "set": (set, list, set),
@@ -120,14 +114,13 @@ _FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
 """How a type that JSON lacks is written, in parts that cross themselves, and read."""
 
 
-def pack(value: Any, keep: Callable[[Any], Any], nodes: bool, functions: bool = False) -> Any:
+def pack(value: Any, keep: Callable[[Any], Any], functions: bool = False) -> Any:
     """Plain data as JSON with its types; of any other object the name that `keep` gives it.
 
-    With `nodes`, LeetCode's lists and trees are plain data too. With `functions`, builtin ones and
-    all builtin types cross by name, which is for what the tests send: a program that returns `eval`
-    must not have it called where its tests run.
+    With `functions`, builtin functions and types cross by name, which is for what the tests send: a
+    program that returns `eval` must not have it called where its tests run.
     """
-    again = functools.partial(pack, keep=keep, nodes=nodes, functions=functions)
+    again = functools.partial(pack, keep=keep, functions=functions)
     if value is None or isinstance(value, bool):
         return value
     for kind, plain in _SCALARS:
@@ -141,23 +134,19 @@ def pack(value: Any, keep: Callable[[Any], Any], nodes: bool, functions: bool = 
             return {name: again(written(value))}
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return again(value.tolist())
-    crosses = functions or (isinstance(value, type) and value.__name__ in _TYPES_OF_DATA)
-    if crosses and isinstance(value, _BUILTINS) and value.__module__ == "builtins":
+    if functions and isinstance(value, _BUILTINS) and value.__module__ == "builtins":
         return {"builtin": value.__name__}
-    if nodes and (found := node_values(value)):
+    if found := node_values(value):
         return {found[0]: again(found[1])}
     return {"object": keep(value)}
 
 
 def unpack(
-    value: Any,
-    object_of: Callable[[Any], Any],
-    classes: dict[str, Any] | None,
-    functions: bool = False,
+    value: Any, object_of: Callable[[Any], Any], classes: dict[str, Any], functions: bool = False
 ) -> Any:
     """The inverse of `pack`; a kept object becomes `object_of(name)`, nodes are of `classes`.
 
-    Raises TypeError for what was not asked for: `functions`, and nodes where `classes` is None.
+    Raises KeyError for what may not cross.
     """
     again = functools.partial(unpack, object_of=object_of, classes=classes, functions=functions)
     if isinstance(value, list):
@@ -167,33 +156,27 @@ def unpack(
     ((kind, content),) = value.items()
     if kind == "object":
         return object_of(content)
-    if kind == "builtin":  # types of data; with `functions` all that is builtin, but no `exit`
-        found = getattr(builtins, content, None)
-        if isinstance(found, _BUILTINS) and (functions or content in _TYPES_OF_DATA):
-            return found
-        raise TypeError(f"{content} does not cross")
+    if kind == "builtin" and functions:
+        return getattr(builtins, content)
     if kind in _FORMS:
         return _FORMS[kind][2](again(content))
-    if classes is None:
-        raise TypeError(f"nobody asked for a {kind}")
-    return _build(kind, again(content), classes["ListNode" if kind == "list_node" else "TreeNode"])
+    return _build(kind, again(content), classes[_NODES[kind]])
 
 
-def send(channel: socket.socket, message: Any) -> None:
-    data = json.dumps(message).encode()
-    channel.sendall(struct.pack("<Q", len(data)) + data)
+class Channel:
+    """One end of the socket on descriptor 3: a JSON value a line."""
 
+    def __init__(self) -> None:
+        self.lines = os.fdopen(3, "rb", closefd=False)
+        self.out = os.fdopen(3, "wb", closefd=False)
 
-def receive(channel: socket.socket) -> Any:
-    (length,) = struct.unpack("<Q", _read(channel, 8))
-    return json.loads(_read(channel, length))
+    def send(self, message: Any) -> None:
+        self.out.write(json.dumps(message).encode() + b"\n")
+        self.out.flush()
 
-
-def _read(channel: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        part = channel.recv(min(length - len(data), 1 << 20))
-        if not part:
+    def receive(self) -> Any:
+        """Raises EOFError when the other end is closed."""
+        line = self.lines.readline()
+        if not line:
             raise EOFError
-        data += part
-    return bytes(data)
+        return json.loads(line)
