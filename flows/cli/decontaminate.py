@@ -33,7 +33,7 @@ from tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, ROW, Overlaps
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
 SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval", "data"})
 OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.jsonl", "rejected.parquet", "hits.parquet", PAGE)
-Decide = Callable[[pa.RecordBatch], tuple[dict[int, str], list[int]]]
+Decide = Callable[[pa.RecordBatch], dict[int, str]]
 """As `Overlaps.decide`."""
 
 
@@ -155,7 +155,7 @@ def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counter[st
             ids = [_id(value.get("id"), n) for value, n in zip(values, numbers, strict=True)]
             told = (pa.array(numbers, pa.int64()), pa.array(ids), pa.array([path.name] * len(ids)))
             table = pa.record_batch([*told, pa.array(texts, pa.large_string())], names=list(ROW))
-            reasons, _ = decide(table)
+            reasons = decide(table)
             reasons |= {i: f"row {numbers[i]}: {error}" for i, error in enumerate(errors) if error}
             write(values, reasons)
             counts["malformed"] += sum(map(bool, errors))
