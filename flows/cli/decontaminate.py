@@ -24,6 +24,7 @@ from cyclopts import Parameter
 from configs.loading import load_group
 from configs.settings.data import DecontaminateSettings
 from configs.settings.explain import ConfigError
+from eval.answers import writable
 from eval.row_files import SUFFIXES, Row, read_rows
 from eval.tables import ArrowWriter
 from tasks.data.decontamination_page import PAGE, write_page
@@ -130,7 +131,7 @@ def _items(paths: tuple[Path, ...], text_field: str) -> Iterator[Item]:
             id_ = _id(value.get("id"), row.number)
             id_ = f"{id_} (row {row.number})" if id_ in ids else id_
             ids.add(id_)
-            yield Item(benchmark, id_, _printable(texts[0]))
+            yield Item(benchmark, id_, writable(texts[0]))
         if row is None:
             raise ConfigError([f"{path} holds no rows: nothing would be protected"])
 
@@ -148,7 +149,7 @@ def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counter[st
             errors = [_trouble(row, field) for row in batch]
             values = [row.value or ({"line": row.raw.strip()} if row.raw else {}) for row in batch]
             texts = [
-                None if error else _printable(value[field])
+                None if error else writable(value[field])
                 for value, error in zip(values, errors, strict=True)
             ]
             numbers = [row.number for row in batch]
@@ -237,14 +238,9 @@ def _columns(path: Path) -> pa.Schema:
     return pa.schema(plain, schema.metadata)
 
 
-def _printable(text: str) -> str:
-    """Lone surrogates, which JSON may hold and UTF-8 may not, become question marks."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def _id(value: object, number: int) -> str:
     """The row's own id, or its number from 1."""
-    return _printable(str(value)) if isinstance(value, str | int) and value != "" else str(number)
+    return writable(str(value)) if isinstance(value, str | int) and value != "" else str(number)
 
 
 def _reason_name(fields: Collection[str]) -> str:

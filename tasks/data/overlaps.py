@@ -54,6 +54,7 @@ class Hit(Record):
 HITS, _ = arrow_schema(Hit)
 ROW = ("row_number", "row_id", "source", "row")
 """What `Overlaps.decide` is told of a row; the last is its text."""
+ITEM = ("benchmark", "item_id", "item")
 
 
 class Overlaps:
@@ -61,10 +62,9 @@ class Overlaps:
 
     def __init__(self, index: "NgramIndex", min_coverage: float, hits: ArrowWriter) -> None:
         self.index, self._min_coverage, self._hits = index, min_coverage, hits
-        items = [(item.benchmark, item.id, item.text[:LONGEST_TEXT]) for item in index.items]
-        schema = pa.schema([(name, pa.string()) for name in ("benchmark", "item_id", "item")])
-        columns = [pa.array(values, pa.string()) for values in zip(*items, strict=True)]
-        self._items = pa.table(columns, schema=schema) if items else schema.empty_table()
+        items = ((item.benchmark, item.id, item.text[:LONGEST_TEXT]) for item in index.items)
+        rows = [dict(zip(ITEM, item, strict=True)) for item in items]
+        self._items = pa.Table.from_pylist(rows, pa.schema([HITS.field(name) for name in ITEM]))
         codes = self._items["benchmark"].combine_chunks().dictionary_encode()
         self._benchmark = codes.indices.to_numpy()
 
@@ -103,7 +103,7 @@ class Overlaps:
         item = self._items.take(found.items[some])
         columns = {
             **{name: row.column(name) for name in ROW},
-            **{name: item.column(name) for name in item.column_names},
+            **{name: item.column(name) for name in ITEM},
             "ngram": [self.index.ngram(entry) for entry in found.entries[some].tolist()],
             "coverage": found.coverage[some],
             "whole_item": self.index.whole[found.entries[some]],

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import types
 from numpy.typing import NDArray
 
@@ -69,12 +70,13 @@ def ascii_or_folded(column: pa.Array, rule: Rule) -> Texts:
 
 def fold(column: pa.Array, rule: Rule) -> pa.LargeBinaryArray:
     """The words of each text by the rule, with one space between them, as UTF-8."""
-    texts = ascii_or_folded(column, rule)
-    folded = np.empty(int((texts.ends - texts.starts).sum()), np.uint8)
-    offsets = np.zeros(len(column) + 1, np.int64)
-    size = _fold(*texts, byte_rule(rule), folded, offsets)
-    data = [None, pa.py_buffer(offsets), pa.py_buffer(folded[:size])]
-    return pa.Array.from_buffers(pa.large_binary(), len(column), data)
+    data, starts, ends = ascii_or_folded(column, rule)
+    places = pa.py_buffer(np.append(starts, ends[-1:]) if len(column) else bytes(8))
+    plain = [None, places, pa.py_buffer(byte_rule(rule)[data])]
+    texts = pa.Array.from_buffers(pa.large_string(), len(column), plain)
+    words = pc.call_function("ascii_split_whitespace", [pc.ascii_trim_whitespace(texts)])
+    space = pa.scalar(" ", pa.large_string())
+    return pc.call_function("binary_join", [words, space]).cast(pa.large_binary())
 
 
 @cache
@@ -119,22 +121,3 @@ def _foreign_words(data: Any, starts: Any, ends: Any, spans: Any) -> Any:
                 spans[found, 0], spans[found, 1] = first, at
             found += 1
     return found
-
-
-@compiled(types.int64(BYTES, PLACES, PLACES, BYTES, types.uint8[::1], types.int64[::1]))
-def _fold(data: Any, starts: Any, ends: Any, rule: Any, folded: Any, offsets: Any) -> Any:
-    """Map bytes by `rule` and write each run of spaces once, none around a text."""
-    place = np.int64(0)
-    for text in range(starts.size):
-        begin = place
-        after_space = True
-        for i in range(starts[text], ends[text]):
-            byte = rule[data[i]]
-            folded[place] = byte
-            space = byte == SPACE
-            place += not (space and after_space)
-            after_space = space
-        if place > begin and after_space:
-            place -= 1
-        offsets[text + 1] = place
-    return place
