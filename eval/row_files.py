@@ -11,7 +11,11 @@ import gzip
 import json
 import re
 import zlib
+<<<<<<< HEAD
 from collections.abc import Collection, Iterable, Iterator
+=======
+from collections.abc import Callable, Iterable, Iterator
+>>>>>>> house-7
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -73,14 +77,13 @@ def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = 
     return list(found)
 
 
-def read_rows(path: Path, root: Path | None = None, columns: Collection[str] = ()) -> Iterator[Row]:
+def read_rows(path: Path, root: Path | None = None) -> Iterator[Row]:
     """Stream the rows of one file, named by its path below `root`, or its name elsewhere.
 
-    Only `columns` are read of a parquet file that has them all; any other file is read whole, so
-    that a message can say which fields there are. Raises ValueError for a damaged file.
+    Raises ValueError for a damaged file.
     """
     name = str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
-    rows = _parquet_rows(path, columns) if path.suffix == ".parquet" else _json_rows(path)
+    rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
     number = 0
     try:
         for number, value, error, raw in rows:
@@ -107,17 +110,15 @@ def _refuse_bomb(unpacked: int, path: Path) -> None:
         raise ValueError(f"it unpacks to over {MOST_UNPACKED} times its size")
 
 
-def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Found]:
+def _parquet_rows(path: Path) -> Iterator[Found]:
     with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-        known = set(file.schema_arrow.names)
-        chosen = list(columns) if columns and known.issuperset(columns) else None
         groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
         _refuse_bomb(sum(g.total_byte_size for g in groups), path)
         average = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=1)
         fitting = max(1, min(ROWS_PER_BATCH, BYTES_PER_BATCH // max(average, 1)))
         rows = min(fitting, rows_of_longest(path, file.metadata))
         number = unpacked = 0
-        for batch in file.iter_batches(batch_size=rows, columns=chosen):
+        for batch in file.iter_batches(batch_size=rows):
             unpacked += batch.nbytes
             _refuse_bomb(unpacked, path)
             for value, error in _batch_values(batch):

@@ -26,16 +26,28 @@ from cyclopts.types import Directory
 from configs.loading import load_group
 from configs.settings.data import DecontaminateSettings
 from configs.settings.explain import ConfigError
+<<<<<<< HEAD
 from eval.records import Rejected
 from eval.row_files import Row, read_rows
 from eval.tables import ArrowWriter, TableWriter
+=======
+from eval.answers import writable
+from eval.row_files import SUFFIXES, Row, read_rows
+from eval.tables import ArrowWriter
+>>>>>>> house-7
 from tasks.data.decontamination_page import PAGE, write_page
 from tasks.data.ngrams import Item, NgramIndex
 from tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, ROW, Overlaps
 
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
+<<<<<<< HEAD
 OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.parquet", "hits.parquet", PAGE)
 Decide = Callable[[pa.RecordBatch], tuple[dict[int, str], list[int]]]
+=======
+SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval", "data"})
+OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.jsonl", "rejected.parquet", "hits.parquet", PAGE)
+Decide = Callable[[pa.RecordBatch], dict[int, str]]
+>>>>>>> house-7
 """As `Overlaps.decide`."""
 _is_data = validators.Path(exists=True, dir_okay=False, ext=("jsonl", "json", "gz", "parquet"))
 
@@ -109,7 +121,14 @@ def _items(paths: Sequence[Path], text_field: str) -> Iterator[Item]:
                 wanted, has = ", ".join(fields), ", ".join(row.value)
                 place = f"{path} row {row.number}"
                 raise ConfigError([f"{place} has no text in {wanted}; it has: {has}"])
+<<<<<<< HEAD
             yield Item(benchmark, _id(row.value, row.number), _printable(texts[0]))
+=======
+            id_ = _id(value.get("id"), row.number)
+            id_ = f"{id_} (row {row.number})" if id_ in ids else id_
+            ids.add(id_)
+            yield Item(benchmark, id_, writable(texts[0]))
+>>>>>>> house-7
         if row is None:
             raise ConfigError([f"{path} holds no rows: nothing would be protected"])
 
@@ -121,6 +140,7 @@ def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counter[st
     has a text in `field`, and ValueError for a damaged file.
     """
     counts = Counter[str](kept=0, rejected=0, malformed=0)
+<<<<<<< HEAD
     batches = _batches(path)
     first = next(batches, [])  # a damaged file fails here, by its name
     with TableWriter(out / "rejected.parquet", Rejected) as rejected, _kept(path, out) as keep:
@@ -143,6 +163,24 @@ def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counter[st
                 rejected.write(Rejected(id=ids[i], source=path.name, reason=why, row=row))
             keep([row.value for i, row in enumerate(batch) if i not in reasons])
             counts["malformed"] += texts.count(None)
+=======
+    with _writer(path, out) as write:
+        for batch in _batches(path):
+            errors = [_trouble(row, field) for row in batch]
+            values = [row.value or ({"line": row.raw.strip()} if row.raw else {}) for row in batch]
+            texts = [
+                None if error else writable(value[field])
+                for value, error in zip(values, errors, strict=True)
+            ]
+            numbers = [row.number for row in batch]
+            ids = [_id(value.get("id"), n) for value, n in zip(values, numbers, strict=True)]
+            told = (pa.array(numbers, pa.int64()), pa.array(ids), pa.array([path.name] * len(ids)))
+            table = pa.record_batch([*told, pa.array(texts, pa.large_string())], names=list(ROW))
+            reasons = decide(table)
+            reasons |= {i: f"row {numbers[i]}: {error}" for i, error in enumerate(errors) if error}
+            write(values, reasons)
+            counts["malformed"] += sum(map(bool, errors))
+>>>>>>> house-7
             counts["rejected"] += len(reasons)
             counts["kept"] += len(batch) - len(reasons)
     if counts["malformed"] == counts["kept"] + counts["rejected"] > 0:
@@ -183,6 +221,7 @@ def _kept(path: Path, out: Path) -> Iterator[Callable[[list[Any]], object]]:
             )
 
 
+<<<<<<< HEAD
 def _printable(text: str) -> str:
     """Lone surrogates, which JSON may hold and UTF-8 may not, become question marks."""
     return text.encode("utf-8", "replace").decode()
@@ -192,3 +231,31 @@ def _id(row: Mapping[str, object] | None, number: int) -> str:
     """The row's own id, or its number from 1."""
     value = (row or {}).get("id")
     return _printable(str(value)) if isinstance(value, str | int) and value != "" else str(number)
+=======
+def _id(value: object, number: int) -> str:
+    """The row's own id, or its number from 1."""
+    return writable(str(value)) if isinstance(value, str | int) and value != "" else str(number)
+
+
+def _reason_name(fields: Collection[str]) -> str:
+    """What the field for the reason is called beside these."""
+    name = "reason"
+    while name in fields:
+        name = f"decontaminate_{name}"
+    return name
+
+
+def _print_summary(
+    counts: Counter[str], figures: Mapping[str, float], out: Path, settings: DecontaminateSettings
+) -> None:
+    number = {name: f"{int(value):,}" for name, value in {**figures, **counts}.items()}
+    print(f"{number['kept']} kept, {number['rejected']} rejected → {out}")
+    print(
+        f"{number['rows_any_ngram']} rows share a {settings.n}-gram or a whole short item with "
+        f"{number['items']} benchmark items: {number['rows_coverage_50']} real leaks that share "
+        f"half of an item or more, {number['rows_boilerplate']} with common wording only"
+    )
+    if counts["malformed"]:
+        print(f"{number['malformed']} of the rejected are malformed: their reasons name the place")
+    print(f"page: {out / PAGE}")
+>>>>>>> house-7

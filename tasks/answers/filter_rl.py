@@ -9,10 +9,10 @@ from pathlib import Path
 
 from configs.settings.data import FilterRLSettings
 from eval.judge.judge import NO_GOLD
-from eval.records import Problem, Rejected, Score
-from eval.tables import TableWriter, count_rows, read_table
+from eval.records import Problem, Score
+from eval.tables import read_table
 from tasks.answers.difficulty import Tally, tally
-from tasks.stage.progress import report
+from tasks.data.split_rows import split_rows
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
 
@@ -43,26 +43,16 @@ def filter_rl(
 ) -> Metrics:
     """Keep a problem when the share of its scored samples that pass exceeds the threshold."""
     source = problems.file("kept.parquet")
-    total = count_rows(source)
     tallies = tally(read_table(scores.file("scores.parquet"), Score))
-    counts = Counter({"kept_math": 0, "kept_code": 0})
-    with (
-        TableWriter(out / "kept.parquet", Problem) as kept,
-        TableWriter(out / "rejected.parquet", Rejected) as rejected,
-    ):
-        for done, row in enumerate(read_table(source, Problem), 1):
-            counted = tallies.get(row.id, Tally())
-            kind, reason = rejection(row, counted, settings)
-            if reason:
-                counts[f"rejected_{kind}"] += 1
-                original = row.model_dump_json()
-                rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
-            else:
-                counts[f"kept_{row.domain}"] += 1
-                kept.write(row)
-            report(done, total)
+    counts, reasons = Counter({"kept_math": 0, "kept_code": 0}), dict[int, str]()
+    for row, problem in enumerate(read_table(source, Problem)):
+        kind, reason = rejection(problem, tallies.get(problem.id, Tally()), settings)
+        if kind:
+            reasons[row] = reason
+        counts[f"rejected_{kind}" if kind else f"kept_{problem.domain}"] += 1
+    split = split_rows(source, reasons, out)
     return {
-        "kept": float(kept.rows),
-        "rejected": float(rejected.rows),
+        "kept": split["kept"],
+        "rejected": split["rejected"],
         **{name: float(counts[name]) for name in sorted(counts)},
     }

@@ -1,8 +1,8 @@
 """Judge: a Score for every Sample, in the same order, by the one judge of `eval.judge.judge`."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 
 from configs.settings.data import JudgeStageSettings
@@ -13,6 +13,11 @@ from eval.tables import Lookup, TableWriter, count_rows, read_table
 from tasks.stage.progress import report
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
+
+NOT_ANSWERED = {
+    **dict.fromkeys(("reward", "correct", "pass_rate", "answer")),
+    **{"verdict": "IE", "reason": "the engine gave no answer", "seconds": 0.0},
+}
 
 
 class ScoreJournal:
@@ -51,36 +56,17 @@ def judged(judge: Judge, problems: Lookup[Problem], samples: Iterator[Sample]) -
 
     Samples stay in memory only while the judge holds them.
     """
-    waiting: deque[Score | None] = deque()  # None: it is with the judge, who keeps the order
+    samples, ahead = tee(samples)
 
     def to_judge() -> Iterator[tuple[Problem, str, int]]:
-        for sample in samples:
-            if sample.finish_reason == "error":
-                waiting.append(_not_answered(sample))
-                continue
+        for sample in ahead:
             problem = problems.get(sample.problem_id)
             if problem is None:
                 raise ValueError(f"a sample answers {sample.problem_id}, which is no problem here")
-            waiting.append(None)
-            yield problem, sample.text, sample.index
+            yield problem, "" if sample.finish_reason == "error" else sample.text, sample.index
 
-    for score in judge.judge_many(to_judge()):
-        while (unanswered := waiting.popleft()) is not None:
-            yield unanswered
-        yield score
-    yield from filter(None, waiting)
-
-
-def _not_answered(sample: Sample) -> Score:
-    return Score(
-        problem_id=sample.problem_id,
-        index=sample.index,
-        reward=None,
-        correct=None,
-        pass_rate=None,
-        verdict="IE",
-        reason="the engine gave no answer",
-    )
+    for sample, score in zip(samples, judge.judge_many(to_judge()), strict=True):
+        yield score.model_copy(update=NOT_ANSWERED) if sample.finish_reason == "error" else score
 
 
 @stage(version=GRADER_VERSION)

@@ -28,7 +28,7 @@ Candidates = Mapping[str, Mapping[str, Sequence[int]]]
 """Rows that passed every filter: for each pool (a domain, say), problem id → its rows."""
 GRID = 2.0**-20
 BLOCK = 4096
-"""Points that are brought up to date at once, if as many bounds are that large."""
+"""Points that are brought up to date before a pick, if as many bounds are that large."""
 ROWS_A_PRODUCT = 512
 
 
@@ -97,8 +97,6 @@ def judged_samples(
                 f"score of {score.problem_id} {score.index} stands beside the sample "
                 f"{sample.problem_id} {sample.index}: rerun the judge stage"
             )
-        if sample.problem_id not in prompts:
-            raise ValueError(f"a sample answers {sample.problem_id}, which is no problem here")
         yield sample, score, prompts[sample.problem_id]
 
 
@@ -175,32 +173,24 @@ def k_center_greedy(points: np.ndarray, k: int, first: int = 0) -> list[int]:
     squares = np.einsum("nd,nd->n", points, points)
     bound = np.full(len(points), np.inf)  # squared distance to the first `seen` picks; -1: a pick
     seen = np.zeros(len(points), np.int64)
-    picks = [first]
+    picks, block = [first], max(len(points) - BLOCK, 0)
     bound[first] = -1.0
-
-    def update(stale: np.ndarray) -> None:
-        for start in range(0, len(stale), ROWS_A_PRODUCT):
-            rows = stale[start : start + ROWS_A_PRODUCT]
-            new = picks[seen[rows].min() :]
-            apart = squares[rows, None] + squares[new] - 2 * (points[rows] @ points[new].T)
-            bound[rows] = np.minimum(bound[rows], np.maximum(apart.min(axis=1), 0.0))
-            seen[rows] = len(picks)
-
-    def farthest() -> int:
-        while True:
-            place = max(len(bound) - BLOCK, 0)
-            least = np.partition(bound, place)[place]
-            top = np.flatnonzero(bound >= least)
-            age = len(picks) - seen[top]
-            update(top[age == 1])
-            update(top[age > 1])
-            best = top[bound[top].argmax()]
-            if bound[best] >= least:  # all others are nearer than that
-                return int(best)
-
     while len(picks) < k:
-        picks.append(farthest())
-        bound[picks[-1]] = -1.0
+        best, least = first, np.inf
+        while bound[best] < least:  # others may be farther
+            least = np.partition(bound, block)[block]
+            top = np.flatnonzero(bound >= least)
+            stale = top[np.argsort(-seen[top], kind="stable")]
+            stale = stale[seen[stale] < len(picks)]
+            for start in range(0, len(stale), ROWS_A_PRODUCT):
+                rows = stale[start : start + ROWS_A_PRODUCT]
+                new = picks[seen[rows].min() :]
+                apart = squares[rows, None] + squares[new] - 2 * (points[rows] @ points[new].T)
+                bound[rows] = np.minimum(bound[rows], np.maximum(apart.min(axis=1), 0.0))
+            seen[stale] = len(picks)
+            best = int(top[bound[top].argmax()])
+        picks.append(best)
+        bound[best] = -1.0
         report(len(picks), k, "picks")
     return picks
 

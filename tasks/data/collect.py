@@ -31,8 +31,8 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     licence of each source. Raises ValueError for a source that gives no problem.
     """
     scratch = out / SCRATCH
-    parts, texts = planned(settings, scratch)
-    compute = partial(collect_part, settings=settings, seed=seed, texts=texts)
+    parts = planned(settings, scratch)
+    compute = partial(collect_part, settings=settings, seed=seed)
     last = {part.source: number for number, part in enumerate(parts)}
     commits = {part.source: piece.commit for part in parts for piece in part.pieces}
     counts: Counter[str] = Counter()
@@ -61,26 +61,21 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     facts = [_facts(source, commits.get(n, "")) for n, source in enumerate(settings.sources)]
     (out / SOURCES).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     in_order = sorted(counts.items(), key=lambda count: count[0].partition("/")[0])
-    left_out = sum(n for name, n in in_order if name.startswith("left_out/"))
     return {
         "kept": float(kept.rows),
         "rejected": float(rejected.rows),
         **{name: float(n) for name, n in in_order if n or name.startswith("kept/")},
-        "left_out": float(left_out),
+        "left_out": float(sum(n for name, n in in_order if name.startswith("left_out/"))),
     }
 
 
 def _facts(source: Source, commit: str) -> dict[str, str]:
     """What the card of every dataset made from it names (`tasks/report/card.py`)."""
-    local = ", ".join(source.files)
+    files = f"{source.dataset} (local files)" if source.dataset else ", ".join(source.files)
     dataset = {
         "generated": f"generated: {source.family}",
         "hub": source.dataset,
-        "files": f"{source.dataset} (local files)" if source.dataset else local,
+        "files": files,
     }[source.kind]
-    return {
-        "name": source.name,
-        "dataset": dataset,
-        "revision": commit,
-        "licence": source.licence,
-    }
+    licence = source.licence
+    return {"name": source.name, "dataset": dataset, "revision": commit, "licence": licence}

@@ -31,17 +31,13 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
     """Decide about every row of a table of problems, reading its prompts and ids alone.
 
     Queries are equal when `normalise_prompt` makes them equal. Parts finished below `scratch` by
-    an earlier run are used. Raises ValueError for a row without a prompt.
+    an earlier run are used.
     """
     # Compiled code: loading it takes longer than reading a small table.
     from tasks.data.prompt_parts import PROMPTS, compute_part
 
-    runtime, banding = settings.runtime, None
-    if settings.near:
-        from tasks.data.near_duplicates import Banding, near_groups
-
-        banding = Banding.for_threshold(settings.jaccard, settings.permutations)
-    compute = partial(compute_part, source=source, shingle=settings.shingle, banding=banding)
+    runtime = settings.runtime
+    compute = partial(compute_part, source=source, settings=settings)
     parts = table_parts(source, runtime.rows_per_part)
     place = scratch / f"prompt-tables-{runtime.rows_per_part}"
     folders = list(computed_parts(place, parts, compute, runtime.workers))
@@ -49,8 +45,10 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
     table = pa.concat_tables([file.read_all() for file in files])  # mapped, not copied
 
     kind, match = same_queries(table["prompt"], table["id"])
-    if banding is None:
+    if not settings.near:
         return kind, match, np.zeros((0, 2), np.int64), np.zeros(0)
+    from tasks.data.near_duplicates import near_groups
+
     left = np.flatnonzero(kind == KEPT)
     bands = table.drop(["prompt", "id", "text"]).columns
     pairs, jaccard, first = near_groups(

@@ -4,7 +4,6 @@
 Prefect, so that workers start in a second.
 """
 
-from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +54,7 @@ class Hit(Record):
 HITS, _ = arrow_schema(Hit)
 ROW = ("row_number", "row_id", "source", "row")
 """What `Overlaps.decide` is told of a row; the last is its text."""
+ITEM = ("benchmark", "item_id", "item")
 
 
 class Overlaps:
@@ -62,15 +62,14 @@ class Overlaps:
 
     def __init__(self, index: "NgramIndex", min_coverage: float, hits: ArrowWriter) -> None:
         self.index, self._min_coverage, self._hits = index, min_coverage, hits
-        items = [(item.benchmark, item.id, item.text[:LONGEST_TEXT]) for item in index.items]
-        schema = pa.schema([(name, pa.string()) for name in ("benchmark", "item_id", "item")])
-        columns = [pa.array(values, pa.string()) for values in zip(*items, strict=True)]
-        self._items = pa.table(columns, schema=schema) if items else schema.empty_table()
+        items = ((item.benchmark, item.id, item.text[:LONGEST_TEXT]) for item in index.items)
+        rows = [dict(zip(ITEM, item, strict=True)) for item in items]
+        self._items = pa.Table.from_pylist(rows, pa.schema([HITS.field(name) for name in ITEM]))
         codes = self._items["benchmark"].combine_chunks().dictionary_encode()
         self._benchmark = codes.indices.to_numpy()
 
-    def decide(self, rows: pa.RecordBatch) -> tuple[dict[int, str], list[int]]:
-        """Why rows must go, by number (from 0), and the numbers of rows whose text is no UTF-8.
+    def decide(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Why rows must go, by number (from 0).
 
         An n-gram shared at `min_coverage` or more removes the row; `rows` has the columns of ROW.
         """
@@ -83,7 +82,7 @@ class Overlaps:
             self._hits.write(self._table(short.take(pa.array(place[some])), found, some))
         best = found.best()
         best = best[found.coverage[best] >= self._min_coverage]
-        return {int(found.rows[hit]): self._reason(found, hit) for hit in best}, found.unreadable
+        return {int(found.rows[hit]): self._reason(found, hit) for hit in best}
 
     def _reason(self, found: "Found", hit: int) -> str:
         item, entry = self.index.items[found.items[hit]], found.entries[hit]
@@ -104,7 +103,7 @@ class Overlaps:
         item = self._items.take(found.items[some])
         columns = {
             **{name: row.column(name) for name in ROW},
-            **{name: item.column(name) for name in item.column_names},
+            **{name: item.column(name) for name in ITEM},
             "ngram": [self.index.ngram(entry) for entry in found.entries[some].tolist()],
             "coverage": found.coverage[some],
             "whole_item": self.index.whole[found.entries[some]],
@@ -128,23 +127,6 @@ def benchmark_index(path: Path, digest: str, n: int, normalise: Normalisation) -
     return NgramIndex((Item(*(row[name] for name in columns)) for row in rows), n, normalise)
 
 
-def text_batches(
-    file: pq.ParquetFile,
-    columns: list[str] | None = None,
-    groups: Iterable[int] | None = None,
-    most_rows: int = BATCH_ROWS,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of these row `groups` (None: all) in order, in batches of a few megabytes of text,
-    or of one row, and of `most_rows` at most."""
-    for number in range(file.num_row_groups) if groups is None else groups:
-        group = file.metadata.row_group(number)
-        chunks = map(group.column, range(group.num_columns))
-        wanted = [c for c in chunks if columns is None or c.path_in_schema in columns]
-        size = sum(chunk.total_uncompressed_size for chunk in wanted)
-        rows = min(most_rows, max(1, group.num_rows * BATCH_BYTES // max(size, 1)))
-        yield from file.iter_batches(rows, [number], columns, use_threads=False)
-
-
 def decide_part(
     part: TablePart,
     folder: Path,
@@ -154,21 +136,17 @@ def decide_part(
     digest: str,
     rule: DecontaminateSettings,
 ) -> None:
-    """Write the hits of a part and, as (number of the row in the table, reason), which rows go.
-
-    Raises ValueError for a prompt that is no text.
-    """
+    """Write the hits of a part and, as (number of the row in the table, reason), which rows go."""
     index = benchmark_index(items, digest, rule.n, rule.normalize)
     reasons: list[tuple[int, str]] = []
     before = part.before
     with ArrowWriter(folder / "hits.parquet", HITS) as hits, pq.ParquetFile(source) as file:
         overlaps = Overlaps(index, rule.min_coverage, hits)
-        for batch in text_batches(file, ["id", "source", "prompt"], range(part.first, part.last)):
-            numbers = pa.array(range(before + 1, before + len(batch) + 1), pa.int64())
-            told = [numbers, *(batch.column(name) for name in ("id", "source", "prompt"))]
-            gone, unreadable = overlaps.decide(pa.record_batch(told, names=list(ROW)))
-            if batch.column("prompt").null_count or unreadable:
-                raise ValueError(f"{source}, rows {numbers[0]} to {numbers[-1]}: prompt is no text")
-            reasons += [(before + row, reason) for row, reason in gone.items()]
-            before += len(batch)
+        for group in range(part.first, part.last):
+            for batch in file.iter_batches(BATCH_ROWS, [group], ["id", "source", "prompt"]):
+                numbers = pa.array(range(before + 1, before + len(batch) + 1), pa.int64())
+                told = [numbers, *(batch.column(name) for name in ("id", "source", "prompt"))]
+                gone = overlaps.decide(pa.record_batch(told, names=list(ROW)))
+                reasons += [(before + row, reason) for row, reason in gone.items()]
+                before += len(batch)
     (folder / REASONS).write_bytes(orjson.dumps(reasons))

@@ -7,17 +7,14 @@ Memory holds one row group while a part is made; what is read back is mapped fro
 
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from configs.settings.data import DedupSettings
 from tasks.data.split_rows import TablePart
 from tasks.data.text_columns import buffers, fold
 from tasks.data.words import query_words
-
-if TYPE_CHECKING:  # loading its compiled code takes time that exact removal need not spend
-    from tasks.data.near_duplicates import Banding
 
 DIGEST = pa.binary(16)
 PROMPTS = "prompts.arrow"
@@ -34,25 +31,22 @@ def digests(texts: pa.Array) -> pa.Array:
     return pa.array(found, DIGEST)
 
 
-def compute_part(
-    part: TablePart, folder: Path, *, source: Path, shingle: int, banding: "Banding | None"
-) -> None:
-    """Write the file of a part; without `banding` the digests alone."""
-    fields = [("prompt", DIGEST), ("id", DIGEST)]
-    if banding:
-        bands = [(f"band {number}", pa.uint64()) for number in range(banding.bands)]
-        fields += [("text", pa.large_binary()), *bands]
-    schema = pa.schema(fields)
-    with pq.ParquetFile(source) as file, pa.ipc.new_file(folder / PROMPTS, schema) as writer:
-        for number in range(part.first, part.last):
-            table = file.read_row_group(number, columns=["prompt", "id"], use_threads=False)
-            try:
-                text = fold(table["prompt"].combine_chunks(), query_words)
-            except ValueError as error:
-                raise ValueError(f"{source}, row group {number}, prompt: {error}") from error
-            columns = [digests(text), digests(table["id"].combine_chunks())]
-            if banding:
-                from tasks.data.near_duplicates import band_keys
+def compute_part(part: TablePart, folder: Path, *, source: Path, settings: DedupSettings) -> None:
+    """Write the file of a part; without `near` the digests alone."""
 
-                columns += [text, *map(pa.array, band_keys(text, shingle, banding))]
-            writer.write_table(pa.table(columns, schema=schema))
+    def columns(table: pa.Table) -> pa.Table:
+        text = fold(table["prompt"].combine_chunks(), query_words)
+        found = {"prompt": digests(text), "id": digests(table["id"].combine_chunks())}
+        if settings.near:  # loading its compiled code takes time that exact removal need not spend
+            from tasks.data.near_duplicates import band_keys
+
+            keys = band_keys(text, settings.shingle, settings.jaccard, settings.permutations)
+            found |= {"text": text, **{f"band {n}": pa.array(key) for n, key in enumerate(keys)}}
+        return pa.table(found)
+
+    with pq.ParquetFile(source) as file:
+        schema = columns(file.schema_arrow.empty_table()).schema
+        with pa.ipc.new_file(folder / PROMPTS, schema) as writer:
+            for number in range(part.first, part.last):
+                table = file.read_row_group(number, ["prompt", "id"], use_threads=False)
+                writer.write_table(columns(table))

@@ -6,15 +6,14 @@ imports Prefect, so that the worker processes of `collect` start in half a secon
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from configs.files import replace_text
 from configs.settings.sources import DATA_FORMATS, CollectSettings, LookupTable, Source, Table
+from eval.answers import writable
 from eval.records import Problem, Rejected, problem_id
 from eval.row_files import Row, find_files, read_rows
 from eval.tables import TableWriter
@@ -24,16 +23,9 @@ from tasks.stage.progress import report
 
 ROWS_PER_REPORT = 500
 LONGEST_ROW = 1_000_000
-"""Characters of a rejected row that are kept; of a longer one the start tells enough."""
+"""Characters of a rejected row that are kept."""
 KEPT, REJECTED, COUNTS = "kept.parquet", "rejected.parquet", "counts.json"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_REASONS = {  # by the hub's own kinds of error, the narrower before the wider
-    "GatedRepoError": "access to it is restricted: accept its terms on the hub and set HF_TOKEN",
-    "RepositoryNotFoundError": "the hub has none of this name, or it is private: set HF_TOKEN",
-    "RevisionNotFoundError": "it has no such revision",
-    "LocalEntryNotFoundError": "the hub cannot be reached and the cache lacks it",
-    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set and the cache lacks it",
-}
 
 
 class Piece(NamedTuple):
@@ -53,63 +45,47 @@ class Part(NamedTuple):
     pieces: tuple[Piece, ...] = ()
 
 
-def planned(settings: CollectSettings, scratch: Path) -> tuple[list[Part], dict[int, Path]]:
-    """All parts in order, and for each source with lookup tables a JSON file of their texts.
+def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
+    """All parts in order: a file or a share of a hub dataset each, or a whole source where rows are
+    counted (`limit`), looked up or generated.
 
-    The hub is asked about its datasets and the tables are read now, unless an earlier run did:
-    what was found is remembered below `scratch`, so that a resumed run reads the commits it began
-    with. Raises FileNotFoundError, or ValueError when the hub cannot be asked.
+    The hub is asked about its datasets now, unless an earlier run did: what it said is remembered
+    below `scratch`, so that a resumed run reads the commits it began with. Raises
+    FileNotFoundError, or ValueError when the hub cannot be asked.
     """
-    memory = scratch / "commits.json"
+    memory, parts = scratch / "commits.json", list[Part]()
     known = json.loads(memory.read_text()) if memory.exists() else {}
-
-    def pieces(table: Table, name: str, *, cut: bool) -> list[Piece]:
-        if table.files:
-            return list(map(Piece, _files(table, settings, name)))
-        if name not in known:
-            commit = resolved(table, name)
-            known[name] = commit, max(_opened(table, commit, name).num_shards, 1) if cut else 1
-        commit, of = known[name]
-        return [Piece(None, commit, shard, of) for shard in range(of)]
-
-    parts, looked_up = list[Part](), dict[int, dict[str, list[Piece]]]()
     for place, source in enumerate(settings.sources):
-        if source.kind == "generated":
-            parts.append(Part(place))
-        elif source.limit:  # counts over all pieces
-            parts.append(Part(place, tuple(pieces(source, source.name, cut=False))))
+        if source.kind == "hub":
+            if source.name not in known:
+                commit = resolved(source, source.name)
+                known[source.name] = commit, _opened(source, commit, source.name).num_shards
+            commit, of = known[source.name]
+            pieces = [Piece(None, commit, shard, of) for shard in range(max(of, 1))]
         else:
-            parts += [Part(place, (p,)) for p in pieces(source, source.name, cut=True)]
-        if source.lookup:
-            looked_up[place] = {
-                name: pieces(table, f"{source.name}/{name}", cut=False)
-                for name, table in source.lookup.tables.items()
-            }
+            pieces = [Piece(file) for file in _files(source, settings, source.name)]
+        if source.limit or source.lookup or source.kind == "generated":
+            parts.append(Part(place, tuple(pieces)))
+        else:
+            parts += [Part(place, (piece,)) for piece in pieces]
     replace_text(memory, json.dumps(known))
-    texts = {place: scratch / f"texts-{place}.json" for place in looked_up}
-    for place, path in texts.items():
-        if not path.exists():
-            _write_texts(path, settings.sources[place], looked_up[place], settings)
-    return parts, texts
+    return parts
 
 
-def _write_texts(
-    path: Path, source: Source, pieces: Mapping[str, list[Piece]], settings: CollectSettings
-) -> None:
-    """Keep the texts of the lookup tables, in the order of their rows; some tens of MB."""
-    texts = {
-        name: [
-            _storable(text_of(row.value or {}, table.text_field))
-            for piece in pieces[name]
-            for row in piece_rows(piece, table, Path(settings.root), f"{source.name}/{name}")
-        ]
-        for name, table in _lookup_tables(source).items()
+def _looked_up(source: Source, settings: CollectSettings) -> Tables:
+    """The texts of each lookup table in the order of their rows; some tens of MB."""
+
+    def texts(table: LookupTable, name: str) -> Iterator[str]:
+        files = _files(table, settings, name)
+        pieces = map(Piece, files) if files else [Piece(None, resolved(table, name))]
+        for piece in pieces:
+            for row in piece_rows(piece, table, Path(settings.root), name):
+                yield text_of(row.value or {}, table.text_field)
+
+    return {
+        name: list(texts(table, f"{source.name}/{name}"))
+        for name, table in (source.lookup.tables if source.lookup else {}).items()
     }
-    replace_text(path, orjson.dumps(texts).decode())
-
-
-def _lookup_tables(source: Source) -> Mapping[str, LookupTable]:
-    return source.lookup.tables if source.lookup else {}
 
 
 def _files(table: Table, settings: CollectSettings, name: str) -> list[Path]:
@@ -123,8 +99,7 @@ def collected_files(settings: CollectSettings) -> list[Path]:
     return [
         file
         for source in settings.sources
-        for table in (source, *_lookup_tables(source).values())
-        if table.files
+        for table in (source, *(source.lookup.tables.values() if source.lookup else ()))
         for file in _files(table, settings, source.name)
     ]
 
@@ -148,19 +123,14 @@ def resolved(table: Table, name: str) -> str:
 
 
 def hub_rows(table: Table, piece: Piece, name: str) -> Iterator[Row]:
-    """The rows of a piece, in order. Raises ValueError that names dataset and row."""
+    """The rows of a piece, in order. Raises ValueError that names the dataset."""
     rows, place = _opened(table, piece.commit, name), table.dataset
     if piece.of > 1:
         rows = rows.shard(num_shards=piece.of, index=piece.shard, contiguous=True)
         place += f" piece {piece.shard + 1} of {piece.of}"
-    number = 0
-    try:
+    with _explained(table, name):  # a file that is no JSON, a schema that changes, no connection
         for number, value in enumerate(rows, 1):
             yield Row(place, number, dict(value))
-    except Exception as error:  # a file that is no JSON, a schema that changes, a lost connection
-        raise ValueError(
-            f"source {name!r}: {place} cannot be read after row {number}: {why_not(error)}"
-        ) from error
 
 
 def _opened(table: Table, commit: str, name: str) -> Any:
@@ -188,43 +158,29 @@ def _explained(table: Table, name: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise ValueError(
-            f"source {name!r}: cannot load dataset={table.dataset} revision={table.revision} "
+            f"source {name!r}: cannot read dataset={table.dataset} revision={table.revision} "
             f"split={table.split}: {why_not(error)}. Without a network, name local copies of its "
             f"data files in `files`"
         ) from error
 
 
 def why_not(error: BaseException) -> str:
-    """Why the hub did not give a dataset or a model, in a few words."""
-    first_line = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
-    kinds = [kind.__name__ for kind in type(error).__mro__]
-    for kind in kinds:
-        if kind in _REASONS:
-            return _REASONS[kind]
-    if {"TransportError", "ConnectionError", "TimeoutError"} & set(kinds):
-        return f"the hub cannot be reached ({first_line})"
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in (401, 403):
-        return f"the hub refuses the key in HF_TOKEN (HTTP {status})"
-    return f"the hub answers HTTP {status}" if status else first_line
+    """What the hub's library says of a dataset or a model that it cannot give, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 # ---------------------------------------------------------------- one part
 
 
-def collect_part(
-    part: Part, folder: Path, *, settings: CollectSettings, seed: int, texts: Mapping[int, Path]
-) -> None:
+def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: int) -> None:
     """Write the problems, rejects and counts of one part to `folder`."""
     source = settings.sources[part.source]
-    tables = orjson.loads(texts[part.source].read_bytes()) if part.source in texts else {}
     left_out = 0
     with (
         TableWriter(folder / KEPT, Problem) as kept,
         TableWriter(folder / REJECTED, Rejected) as rejected,
     ):
-        rows = read_source(part, source, Path(settings.root), seed, tables)
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(read_source(part, settings, seed), 1):
             if isinstance(row, Problem):
                 kept.write(row)
             elif isinstance(row, Rejected):
@@ -240,45 +196,31 @@ def collect_part(
 
 
 def read_source(
-    part: Part, source: Source, root: Path, seed: int, tables: Tables
+    part: Part, settings: CollectSettings, seed: int
 ) -> Iterator[Problem | Rejected | None]:
     """The rows of one part in order, good and bad; None for one that `where` leaves out."""
+    source = settings.sources[part.source]
     if source.kind == "generated":
         yield from generated_problems(source, seed)
+    tables = _looked_up(source, settings)
     for piece in part.pieces:
-        for row in piece_rows(piece, source, root, source.name):
-            wanted = row.value is None or _is_wanted(row.value, source.where)
+        for row in piece_rows(piece, source, Path(settings.root), source.name):
+            wanted = row.value is None or _is_wanted(row.value, source)
             yield checked(row, source, tables) if wanted else None
 
 
 def piece_rows(piece: Piece, table: Table, root: Path, name: str) -> Iterator[Row]:
     """The rows of one piece, each with its place."""
-    if piece.file is None:
-        return hub_rows(table, piece, name)
-    return read_rows(piece.file, root, needed_columns(table) if isinstance(table, Source) else ())
+    return read_rows(piece.file, root) if piece.file else hub_rows(table, piece, name)
 
 
-def needed_columns(source: Source) -> frozenset[str]:
-    """Top-level fields that the source's rows are made into problems from."""
-    fields = [p.field for p in source.prompt_parts] or [source.prompt_field]
-    if source.domain == "math":
-        fields.append(source.answer_field)
-    else:
-        fields += [*source.tests_field.split("+"), source.fn_name_field, source.checker_field]
-        fields += [source.time_limit_field, source.memory_field]
-    if source.lookup:
-        fields += [*source.lookup.table_fields, source.lookup.index_field]
-    names = {f.strip().partition(".")[0] for f in (*fields, source.date_field, *source.where)}
-    return frozenset(names - {""})
-
-
-def _is_wanted(row: dict[str, Any], where: Mapping[str, Any]) -> bool:
-    found = {name: field_of(row, name) for name in where}
-    return all(
-        (found[name] if isinstance(found[name], bool | int | str) else "")
-        in (value if isinstance(value, tuple) else (value,))
-        for name, value in where.items()
-    )
+def _is_wanted(row: dict[str, Any], source: Source) -> bool:
+    for name, wanted in source.where.items():
+        value = field_of(row, name)
+        plain = value if isinstance(value, bool | int | str) else ""
+        if plain not in (wanted if isinstance(wanted, tuple) else (wanted,)):
+            return False
+    return True
 
 
 def checked(row: Row, source: Source, tables: Tables | None = None) -> Problem | Rejected:
@@ -294,12 +236,6 @@ def checked(row: Row, source: Source, tables: Tables | None = None) -> Problem |
     except BadField:
         known_id = ""
     original = row.raw if row.value is None else json.dumps(row.value, default=str)
-    if len(original) > LONGEST_ROW:
-        original = f"{original[:1000]}… ({len(original):,} characters)"
-    reason = _storable(f"{row.file} row {row.number}: {reason}")
-    return Rejected(id=known_id, source=source.name, reason=reason, row=_storable(original))
-
-
-def _storable(text: str) -> str:
-    """Lone surrogates, which no table can hold, become question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    reason = writable(f"{row.file} row {row.number}: {reason}")
+    kept = writable(original[:LONGEST_ROW])
+    return Rejected(id=known_id, source=source.name, reason=reason, row=kept)

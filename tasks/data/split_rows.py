@@ -52,19 +52,15 @@ def split_rows(source: Path, reasons: Mapping[int, str], out: Path) -> dict[str,
         for group in range(file.num_row_groups):
             # One thread: the writer has another, and Arrow's own cost half as much again.
             table = file.read_row_group(group, use_threads=False)
-            gone = [row for row in range(before, before + len(table)) if row in reasons]
-            stays = np.ones(len(table), np.bool_)
-            stays[np.array(gone, np.int64) - before] = False
-            left = table.filter(pa.array(stays)) if gone else table
+            goes = np.array([before + i in reasons for i in range(len(table))], np.bool_)
+            left = table.filter(pa.array(~goes))
             kept.write(left)
             kept_by.update(left["source"].to_pylist())
-            lost = to_records(table.filter(pa.array(~stays)), Problem)
-            for row, p in zip(gone, lost, strict=True):
+            lost = to_records(table.filter(pa.array(goes)), Problem)
+            for row, p in zip((before + np.flatnonzero(goes)).tolist(), lost, strict=True):
                 rejected_by[p.source] += 1
-                original = p.model_dump_json()
-                rejected.write(
-                    Rejected(id=p.id, source=p.source, reason=reasons[row], row=original)
-                )
+                original, reason = p.model_dump_json(), reasons[row]
+                rejected.write(Rejected(id=p.id, source=p.source, reason=reason, row=original))
             before += len(table)
             report(before, file.metadata.num_rows)
     return {

@@ -5,14 +5,13 @@ by what the rule makes of each character. Importing numba takes a third of a sec
 compiled loops are imported where they are needed.
 """
 
-import pickle
-from collections.abc import Callable
-from functools import cache, lru_cache
-from typing import Any, NamedTuple, TypeVar, cast
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import types
 from numpy.typing import NDArray
 
@@ -23,25 +22,9 @@ SPACE = np.uint8(32)
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 PLACES = types.Array(types.int64, 1, "C", readonly=True)
 _1 = np.uint64(1)
-F = TypeVar("F", bound=Callable[..., Any])
-_CONFIG = cast(Any, numba.config)
-if not _CONFIG.CACHE_DIR:
-    _CONFIG.CACHE_LOCATOR_CLASSES = "UserWideCacheLocator"
-
-
-def compiled(signature: Any) -> Callable[[F], F]:
-    """Compile for exactly these types when the module is imported, or load what an earlier import
-    compiled; each process compiles for itself where no folder can be written or a file is damaged.
-
-    The cache is `NUMBA_CACHE_DIR` if set and else the user's, never the source tree."""
-
-    def wrap(function: F) -> F:
-        try:
-            return cast(F, numba.njit(signature, cache=True, nogil=True)(function))
-        except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
-            return cast(F, numba.njit(signature, nogil=True)(function))
-
-    return wrap
+compiled = partial(numba.njit, cache=True, nogil=True)
+"""Compile for exactly these types when the module is imported, or load what an earlier import
+compiled; `NUMBA_CACHE_DIR` names the folder where neither the source tree nor the home can be."""
 
 
 class Texts(NamedTuple):
@@ -53,11 +36,8 @@ class Texts(NamedTuple):
 
 
 def buffers(column: pa.Array) -> Texts:
-    """The buffers of a column, not copied. Raises TypeError for one that holds no text."""
-    try:
-        column = column.cast(pa.large_binary())
-    except pa.ArrowNotImplementedError as error:
-        raise TypeError(f"a column of {column.type} holds no text") from error
+    """The buffers of a column of text, not copied."""
+    column = column.cast(pa.large_binary())
     _, offsets, data = column.buffers()
     places = np.frombuffer(offsets or bytes(8), np.int64)
     places = places[column.offset : column.offset + len(column) + 1]
@@ -65,23 +45,18 @@ def buffers(column: pa.Array) -> Texts:
     return Texts(np.frombuffer(data or b"", np.uint8), places[:-1], ends)
 
 
-def ascii_or_folded(column: pa.Array, rule: Rule) -> tuple[Texts, list[int]]:
-    """The texts with every word folded that is not all ASCII.
-
-    Also the numbers of the texts that are no UTF-8; those are empty.
-    """
+def ascii_or_folded(column: pa.Array, rule: Rule) -> Texts:
+    """The texts with every word folded that is not all ASCII; what is no UTF-8 is U+FFFD."""
     texts, spans = buffers(column), np.empty((1 << 12, 2), np.int64)
     while (found := _foreign_words(*texts, spans)) > len(spans):
         spans = np.empty((found, 2), np.int64)
     if not found:
-        return texts, []
-    spans, data, at = spans[:found], texts.data.tobytes(), int(texts.starts[0])
-    pieces, grown, unreadable = list[bytes](), [-at], set[int]()
+        return texts
+    spans = spans[:found]
+    data, at = texts.data.tobytes(), int(texts.starts[0])
+    pieces, grown = list[bytes](), [-at]
     for start, end in zip(*spans.T.tolist(), strict=True):
         word = _folded_word(rule, data[start:end])
-        if word is None:
-            unreadable.add(int(np.searchsorted(texts.starts, start, "right")) - 1)
-            word = b""
         pieces += (data[at:start], word)
         grown.append(len(word) - (end - start))
         at = end
@@ -90,26 +65,18 @@ def ascii_or_folded(column: pa.Array, rule: Rule) -> tuple[Texts, list[int]]:
     starts, ends = (
         place + moved[np.searchsorted(spans[:, 1], place, "right")] for place in texts[1:]
     )
-    lost = sorted(unreadable)
-    ends[lost] = starts[lost]
-    return Texts(np.frombuffer(joined, np.uint8), starts, ends), lost
+    return Texts(np.frombuffer(joined, np.uint8), starts, ends)
 
 
 def fold(column: pa.Array, rule: Rule) -> pa.LargeBinaryArray:
-    """The words of each text by the rule, with one space between them, as UTF-8.
-
-    Raises ValueError, with the number of the text, for one that is missing or no UTF-8.
-    """
-    if column.null_count:
-        raise ValueError(f"text {column.is_null().to_pylist().index(True)} is missing (null)")
-    texts, unreadable = ascii_or_folded(column, rule)
-    if unreadable:
-        raise ValueError(f"text {unreadable[0]} is no UTF-8")
-    folded = np.empty(int((texts.ends - texts.starts).sum()), np.uint8)
-    offsets = np.zeros(len(column) + 1, np.int64)
-    size = _fold(*texts, byte_rule(rule), folded, offsets)
-    data = [None, pa.py_buffer(offsets), pa.py_buffer(folded[:size])]
-    return pa.Array.from_buffers(pa.large_binary(), len(column), data)
+    """The words of each text by the rule, with one space between them, as UTF-8."""
+    data, starts, ends = ascii_or_folded(column, rule)
+    places = pa.py_buffer(np.append(starts, ends[-1:]) if len(column) else bytes(8))
+    plain = [None, places, pa.py_buffer(byte_rule(rule)[data])]
+    texts = pa.Array.from_buffers(pa.large_string(), len(column), plain)
+    words = pc.call_function("ascii_split_whitespace", [pc.ascii_trim_whitespace(texts)])
+    space = pa.scalar(" ", pa.large_string())
+    return pc.call_function("binary_join", [words, space]).cast(pa.large_binary())
 
 
 @cache
@@ -120,11 +87,8 @@ def byte_rule(rule: Rule) -> NDArray[np.uint8]:
 
 
 @lru_cache(REMEMBERED_WORDS)
-def _folded_word(rule: Rule, word: bytes) -> bytes | None:
-    try:
-        return " ".join(rule(word.decode())).encode()
-    except UnicodeDecodeError:
-        return None
+def _folded_word(rule: Rule, word: bytes) -> bytes:
+    return " ".join(rule(word.decode(errors="replace"))).encode()
 
 
 @compiled(types.boolean(types.uint8))
@@ -157,22 +121,3 @@ def _foreign_words(data: Any, starts: Any, ends: Any, spans: Any) -> Any:
                 spans[found, 0], spans[found, 1] = first, at
             found += 1
     return found
-
-
-@compiled(types.int64(BYTES, PLACES, PLACES, BYTES, types.uint8[::1], types.int64[::1]))
-def _fold(data: Any, starts: Any, ends: Any, rule: Any, folded: Any, offsets: Any) -> Any:
-    """Map bytes by `rule` and write each run of spaces once, none around a text."""
-    place = np.int64(0)
-    for text in range(starts.size):
-        begin = place
-        after_space = True
-        for i in range(starts[text], ends[text]):
-            byte = rule[data[i]]
-            folded[place] = byte
-            space = byte == SPACE
-            place += not (space and after_space)
-            after_space = space
-        if place > begin and after_space:
-            place -= 1
-        offsets[text + 1] = place
-    return place

@@ -16,9 +16,6 @@ Rule = Callable[[str], list[str]]
 Normalisation = Literal["alnum", "whitespace"]
 
 RAISED = re.compile(r"[\u00b2\u00b3\u00b9\u2070-\u209c]+")
-_ASCII_WORDS = bytes(
-    ord(chr(c).lower()) if c < 128 and chr(c).isalnum() else ord(" ") for c in range(256)
-)
 INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]+")
 """Soft hyphens, zero-width spaces, marks of direction: no reader sees them in a word."""
 _WORD = re.compile(r"[^\W_]+")
@@ -40,8 +37,6 @@ def alnum_words(text: str) -> list[str]:
     Text beyond ASCII is brought to NFKC first, without invisible characters; a superscript or
     subscript is a word of its own, so that x² and x^2 agree.
     """
-    if text.isascii():
-        return text.encode().translate(_ASCII_WORDS).decode().split()
     spaced = RAISED.sub(lambda raised: f" {raised[0]} ", INVISIBLE.sub("", text))
     return _WORD.findall(unicodedata.normalize("NFKC", spaced).lower())
 

@@ -99,8 +99,8 @@ def test_a_filter_loses_no_line(values: list) -> None:
     lines = [line.encode("utf-8", "replace") for line in lines]
     (SCRATCH / "in.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
 
-    def decide(batch) -> tuple[dict[int, str], list[int]]:
-        return dict.fromkeys(range(1, len(batch), 2), "odd"), []
+    def decide(batch) -> dict[int, str]:
+        return dict.fromkeys(range(1, len(batch), 2), "odd")
 
     try:
         counts = filter_rows(SCRATCH / "in.jsonl", "problem", decide, SCRATCH)

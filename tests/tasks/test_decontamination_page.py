@@ -36,7 +36,7 @@ def page_of(out: Path, rows: list[str], items: list[Item]) -> tuple[Elements, di
     numbers = pa.array(range(1, len(rows) + 1), pa.int64())
     told = [numbers, numbers.cast(pa.string()), pa.array(["s"] * len(rows)), pa.array(rows)]
     with ArrowWriter(out / "hits.parquet", HITS) as hits:
-        gone, _ = Overlaps(index, 0.0, hits).decide(pa.record_batch(told, names=list(ROW)))
+        gone = Overlaps(index, 0.0, hits).decide(pa.record_batch(told, names=list(ROW)))
     figures = write_page(out, index, DecontaminateSettings(), rows=len(rows), removed=len(gone))
     return Elements((out / PAGE).read_text()), figures
 

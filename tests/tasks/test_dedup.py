@@ -1,7 +1,6 @@
 import random
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -102,18 +101,6 @@ def test_a_repeat_of_a_near_duplicate_names_the_problem_that_is_kept(tmp_path: P
     assert rejected[1].reason == f"same query as {rows[1].id}, near-duplicate of {rows[0].id}"
     named = [(d["kind"], d["source"], d["duplicate_of"]) for d in duplicates(tmp_path)]
     assert named == [("near", "b", rows[0].id), ("exact", "c", rows[0].id)]
-
-
-def test_a_row_without_a_prompt_is_an_error_that_says_where(tmp_path: Path):
-    rows = [problem("a"), problem("b")]
-    write_table(tmp_path / "kept.parquet", Problem, rows)
-    table = pq.read_table(tmp_path / "kept.parquet")
-    prompts = pa.array(["a", None], pa.string())
-    broken = table.set_column(table.schema.get_field_index("prompt"), "prompt", prompts)
-    pq.write_table(broken, tmp_path / "kept.parquet")
-    (tmp_path / "out").mkdir()
-    with pytest.raises(ValueError, match=r"kept\.parquet, row group 0, prompt: text 1 is missing"):
-        dedup.body(tmp_path / "out", Artifact.of_folder(tmp_path), settings=DedupSettings())
 
 
 WORDS = st.lists(st.sampled_from(["a", "B", "b", "c ", "ç"]), min_size=1, max_size=12)

@@ -14,7 +14,6 @@ from eval.records import normalise_prompt
 from tasks.data import near_duplicates
 from tasks.data.near_duplicates import (
     WEIGHTS,
-    Banding,
     band_keys,
     buckets,
     near_groups,
@@ -38,8 +37,9 @@ def jaccard(a: str, b: str, size: int = 3) -> float:
 
 def near(texts: list[str], jaccard: float = 0.7, shingle: int = 3, permutations: int = 128):
     """The uniting pairs, their similarities, and the first row of each text's group."""
-    banding, text = Banding.for_threshold(jaccard, permutations), folded(texts)
-    keys = [pa.chunked_array([band]) for band in band_keys(text, shingle, banding)]
+    text = folded(texts)
+    bands = band_keys(text, shingle, jaccard, permutations)
+    keys = [pa.chunked_array([band]) for band in bands]
     rows = np.arange(len(texts))
     pairs, similarity, first = near_groups(
         pa.chunked_array([text]), keys, rows, jaccard=jaccard, shingle=shingle
@@ -81,8 +81,7 @@ def test_many_copies_in_one_bucket_are_joined_by_one_pair_each():
 @given(TEXTS)
 @settings(deadline=None)
 def test_groups_are_what_verified_candidates_connect(texts: list[str]):
-    banding = Banding.for_threshold(0.5, 16)
-    keys = band_keys(folded(texts), 3, banding)
+    keys = band_keys(folded(texts), 3, 0.5, 16)
     parent = list(range(len(texts)))
     for a, b in combinations(range(len(texts)), 2):
         if (keys[:, a] == keys[:, b]).any() and jaccard(texts[a], texts[b]) >= 0.5:
@@ -114,8 +113,7 @@ def sketched(text: pa.Scalar) -> MinHash:
 
 def test_candidates_of_real_prompts_are_those_of_datasketch():
     texts = folded([*real_texts(3000), "", "x y"])
-    banding = Banding.for_threshold(0.7, 128)
-    keys = band_keys(texts, 5, banding)
+    keys = band_keys(texts, 5, 0.7, 128)
     lsh = MinHashLSH(threshold=0.7, num_perm=128, weights=WEIGHTS)
     theirs: set[tuple[int, int]] = set()
     for number, text in enumerate(texts):

@@ -3,7 +3,6 @@
 import pytest
 
 from configs.settings.sources import PromptPart, Source
-from tasks.data import row_to_problem
 from tasks.data.row_to_problem import BadField, field_of, prompt_of, to_problem
 
 TESTS = {"inputs": ["1\n", "2\n"], "outputs": ["1\n", "4\n"]}
@@ -39,13 +38,6 @@ def test_the_users_first_turn_of_a_chat_is_the_prompt(chat):
 def test_what_is_no_prompt_is_named(value, reason):
     with pytest.raises(BadField, match=f"^field p: {reason}$"):
         prompt_of({"p": value}, source())
-
-
-def test_a_prompt_that_no_model_could_read_is_refused(monkeypatch):
-    monkeypatch.setattr(row_to_problem, "LONGEST_PROMPT", 10)
-    assert prompt_of({"p": " 0123456789 "}, source()) == "0123456789"
-    with pytest.raises(BadField, match="11 characters; a prompt has 10 at most"):
-        prompt_of({"p": "01234567890"}, source())
 
 
 @pytest.mark.parametrize(

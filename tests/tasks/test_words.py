@@ -1,9 +1,7 @@
 """Every character of a column counts as the rule in Python says, whatever stands beside it."""
 
-import pickle
 import sys
 import unicodedata
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.records import normalise_prompt
-from tasks.data.text_columns import _fold, ascii_or_folded, compiled, fold
-from tasks.data.words import RULES, Rule, alnum_words, query_words, whitespace_words
+from tasks.data.text_columns import fold
+from tasks.data.words import RULES, Rule, alnum_words, query_words
 
 ALIKE = ("CJK UNIFIED", "HANGUL SYLLABLE", "TANGUT", "CUNEIFORM", "EGYPTIAN", "NUSHU", "YI SYLL")
 CHARS = [
@@ -68,34 +66,3 @@ def test_a_folded_query_is_the_normalised_prompt_in_any_slice(texts: list[str], 
     some = slice(min(a, b), max(a, b))
     column = pa.array(texts, pa.string())[some]
     assert folded(column, query_words) == [normalise_prompt(text) for text in texts[some]]
-
-
-def test_a_text_that_is_missing_or_no_utf8_is_an_error_that_names_it():
-    with pytest.raises(ValueError, match="text 1 is missing"):
-        fold(pa.array(["a", None]), query_words)
-    with pytest.raises(ValueError, match="text 1 is no UTF-8"):
-        fold(pa.array([b"a", b"\xff"]), query_words)
-
-
-def test_a_text_that_is_no_utf8_is_named_and_leaves_its_neighbours_alone():
-    column = pa.array([b"\xc3\xa9 \xc3\x89", b"a \xff b", None, b"B \xc3\x89"], pa.binary())
-    texts, unreadable = ascii_or_folded(column, whitespace_words)
-    found = [texts.data[a:b].tobytes() for a, b in zip(texts.starts, texts.ends, strict=True)]
-    assert unreadable == [1]
-    assert found == ["é é".encode(), b"", b"", "B é".encode()]
-
-
-def test_code_is_kept_in_the_users_cache_and_not_beside_the_source():
-    kept = Path(_fold.stats.cache_path)
-    assert not kept.is_relative_to(Path(__file__).parents[2])
-
-
-@pytest.mark.parametrize("error", [RuntimeError, OSError, EOFError, pickle.UnpicklingError])
-def test_code_is_compiled_where_its_cache_is_damaged_or_cannot_be_written(monkeypatch, error):
-    def njit(*_: object, cache: bool = False, **__: object):
-        if cache:
-            raise error
-        return lambda function: function
-
-    monkeypatch.setattr("numba.njit", njit)
-    assert compiled("int64(int64)")(abs)(-2) == 2
