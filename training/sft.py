@@ -145,10 +145,10 @@ def build_trainer(
         check_packing(model)
     optimizer = None
     if s.optimizer == "muon":
-        if s.lora or (world > 1 and is_sharded()):
+        if world > 1 and is_sharded():
             raise ValueError(
-                "optimizer=muon needs whole matrices, which neither lora nor FSDP2 leaves it: set "
-                "optimizer=adamw, or topology.sharding=none and no lora"
+                "optimizer=muon needs whole matrices, which FSDP2 does not leave it: set "
+                "optimizer=adamw, or topology.sharding=none"
             )
         optimizer = MuonAndAdamW(model, s.muon_learning_rate, s.learning_rate, s.weight_decay)
     return PlannedSFTTrainer(
@@ -158,7 +158,6 @@ def build_trainer(
         processing_class=tokenizer,
         callbacks=[StableCheckpoints(folder)],
         optimizers=(optimizer, None),
-        peft_config=checkpoints.lora_config(s.lora),
         plan=plan,
     )
 

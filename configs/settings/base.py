@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import ComputedFieldInfo, FieldInfo
 
 Share = Annotated[float, Field(ge=0, le=1)]
-ACRONYMS = ("API", "GPU", "KV", "LoRA", "MLP", "RL", "SFT", "URL", "vLLM", "YaRN")
+ACRONYMS = ("API", "GPU", "KV", "MLP", "RL", "SFT", "URL", "vLLM", "YaRN")
 
 
 def label(name: str, field: FieldInfo | ComputedFieldInfo | None = None) -> str:

@@ -8,7 +8,7 @@ from transformers import TrainerState
 from configs.settings.ablation import ablations, load_ablation
 from configs.settings.base import key_of
 from configs.settings.judging import JudgeRuntime, JudgeSettings
-from configs.settings.training import LoRASettings, RLSettings, TrainRuntime
+from configs.settings.training import RLSettings, TrainRuntime
 from eval.records import Problem, Score
 from eval.tables import read_table
 from training.checkpoints import load_model, load_tokenizer, read_lineage
@@ -173,10 +173,9 @@ def weights(folder) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("lora", [None, LoRASettings(rank=4, alpha=8)], ids=["all", "lora"])
-def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch, child, lora):
+def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch, child):
     monkeypatch.setattr(rl, "Judge", child.LengthJudge)
-    more = {"lora": lora, "drop_zero_advantage": True}
+    more = {"drop_zero_advantage": True}
     found = rl.run_rl(job_for(files, tmp_path / "kept", keep_every=2, **more))
     rl.run_rl(job_for(files, tmp_path / "short", steps=2, **more))
     rl.run_rl(job_for(files, tmp_path / "plain", **more))

@@ -280,7 +280,6 @@ def build_trainer(
         processing_class=tokenizer,  # type: ignore[arg-type]
         callbacks=[StableCheckpoints(folder)],
         rollout_func=rollout_function(s),
-        peft_config=checkpoints.lora_config(s.lora),
     )
 
 
