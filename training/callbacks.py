@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from transformers import TrainerCallback
 
 from configs.settings.training import RLSettings, SFTSettings
@@ -88,6 +89,7 @@ class StableCheckpoints(TrainerCallback):
                     shutil.rmtree(checkpoint)
 
     def on_save(self, args, state, control, **_) -> None:
+        PartialState().wait_for_everyone()  # each has written its part
         if not state.is_world_process_zero:
             return
         checkpoint = self.folder / f"checkpoint-{state.global_step}"

@@ -124,10 +124,6 @@ class PlannedSFTTrainer(SFTTrainer):
         )
         return self.accelerator.prepare(loader)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()  # then rank 0 marks it as whole
-
 
 def build_trainer(
     job: SFTJob,

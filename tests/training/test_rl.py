@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from transformers import TrainerState
 
 from configs.settings.ablation import ablations, load_ablation
@@ -132,17 +133,22 @@ def test_an_unscored_answer_is_none_and_not_zero(problems, child):
     assert components(reward.scores) == {"reward/unscored": 1.0}
 
 
-def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path):
+def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path, monkeypatch):
     named = TrainRuntime(vllm_server_url="http://gpu-9:8000")
     s = RLSettings(engine="vllm_server", runtime=named)
-    arguments = vllm_arguments(s)
+    with pytest.raises(ValueError, match="needs CUDA"):
+        vllm_arguments(s)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        arguments = vllm_arguments(s)
+        capped = vllm_arguments(s.model_copy(update={"importance_cap": 2.0}), positions=8_192)
+    assert arguments["use_vllm"]
     assert arguments["vllm_server_base_url"] == "http://gpu-9:8000"
     with pytest.raises(ValueError, match=r"name it in runtime\.vllm_server_url"):
         vllm_arguments(RLSettings(engine="vllm_server"))
     assert arguments["vllm_mode"] == "server"
     assert arguments["vllm_max_model_length"] == 4_096 + 32_768
     assert arguments["vllm_importance_sampling_correction"] is False
-    capped = vllm_arguments(s.model_copy(update={"importance_cap": 2.0}), positions=8_192)
     assert capped["vllm_importance_sampling_clip_max"] == 2.0
     assert capped["vllm_max_model_length"] == 8_192
     alone = s.model_copy(update={"engine": "transformers", "runtime": RUNTIME})

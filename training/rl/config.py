@@ -12,7 +12,7 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from configs.settings.training import NO_SERVER, RLSettings
 from training.callbacks import in_trls_words
-from training.launch.node import free_port, rank
+from training.launch.node import free_port
 from training.losses import MAX_LOG_RATIO, POLICY_LOSSES, Clip
 
 ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -77,6 +77,11 @@ class GPPOConfig(GRPOConfig):
                 f"a device, and {mini_batch} of a mini-batch / oversampling = {self.oversampling}, "
                 f"must be multiples of num_generations = {group}"
             )
+        if self.save_strategy == "steps" and self.save_steps % self.updates:
+            raise ValueError(
+                f"save_steps={self.save_steps} must be a multiple of steps_per_generation = "
+                f"{self.updates}: a checkpoint lies between two rollouts"
+            )
 
     @property
     def updates(self) -> int:
@@ -138,25 +143,31 @@ def gppo_config(
 
 
 def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any]:
-    """Where vLLM samples: in the training processes, or on a server, which rank 0 asks."""
+    """Where vLLM samples: on CUDA as TRL does it, in the training processes or on a server; without
+    CUDA as `training.rl.vllm_on_cpu`. Raises ValueError for a server that cannot be asked."""
     if s.engine == "transformers":
-        return {"use_vllm": False}
-    runtime, cap = s.engine_runtime, s.importance_cap
+        return {}
+    runtime, cuda = s.engine_runtime, torch.cuda.is_available()
     arguments: dict[str, Any] = {
-        "use_vllm": True,
+        "use_vllm": cuda,
         "vllm_mode": s.engine.removeprefix("vllm_"),
-        "vllm_importance_sampling_correction": cap is not None,
+        "vllm_importance_sampling_correction": s.importance_cap is not None,
+        "vllm_importance_sampling_clip_max": s.importance_cap,
         "vllm_max_model_length": min(s.max_prompt_tokens + s.max_tokens, positions or sys.maxsize),
     }
-    if cap is not None:
-        arguments["vllm_importance_sampling_clip_max"] = cap
     if s.engine == "vllm_colocate":
-        arguments["vllm_gpu_memory_utilization"] = runtime.gpu_memory_utilization
-        arguments["vllm_tensor_parallel_size"] = runtime.tensor_parallel
-        arguments["vllm_enable_sleep_mode"] = torch.cuda.is_available()  # it frees GPU memory
-    elif not s.runtime.vllm_server_url:
+        return {
+            **arguments,
+            "vllm_gpu_memory_utilization": runtime.gpu_memory_utilization,
+            "vllm_tensor_parallel_size": runtime.tensor_parallel,
+            "vllm_enable_sleep_mode": cuda,  # it frees GPU memory
+        }
+    if not s.runtime.vllm_server_url:
         raise ValueError(NO_SERVER)
-    elif not rank():
-        arguments["vllm_server_base_url"] = s.runtime.vllm_server_url
-        arguments["vllm_group_port"] = free_port()  # two stages on one machine must not meet there
-    return arguments
+    if not cuda:
+        raise ValueError("engine=vllm_server needs CUDA to send weights: take vllm_colocate")
+    return {
+        **arguments,
+        "vllm_server_base_url": s.runtime.vllm_server_url,
+        "vllm_group_port": free_port(),  # two stages on one machine must not meet there
+    }

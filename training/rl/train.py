@@ -65,8 +65,16 @@ def run_rl(job: RLJob) -> dict[str, float]:
         "models_kept": float(len(layout.kept_models(job.out))),
         "prompts": float(len(problems)),
         "prompts_too_long": float(too_long),
-        "non_finite_updates": float(trainer.non_finite_updates),
-        "rollouts_without_update": float(trainer.empty_rollouts),
+        **without_update(job.out / layout.METRICS),
+    }
+
+
+def without_update(metrics: Path) -> dict[str, float]:
+    """Updates that were skipped, and rollouts that had nothing to teach, in the whole stage."""
+    steps = [json.loads(line)["metrics"] for line in metrics.read_text().splitlines()]
+    return {
+        "non_finite_updates": sum(step["skipped_updates"] for step in steps),
+        "rollouts_without_update": float(sum(step["updates"] == 0 for step in steps)),
     }
 
 
@@ -271,22 +279,24 @@ def build_trainer(
     with the judge."""
     s, positions = job.settings, positions_of(model.config)
     rows = [{"prompt": render.conversation(p.prompt), "problem_id": p.id} for p in problems]
-    units = rl_schedule(s, world_size())
-    return GPPOTrainer(
+    trainer = GPPOTrainer(
         model=model,
         reward_funcs=reward,
-        args=gppo_config(s, job.seed, units, folder, positions),
+        args=gppo_config(s, job.seed, rl_schedule(s, world_size()), folder, positions),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,  # type: ignore[arg-type]
         callbacks=[StableCheckpoints(folder)],
-        rollout_func=rollout_function(s),
+        rollout_func=rollout_function(s) if s.engine == "transformers" else None,
     )
+    if s.engine == "vllm_colocate" and not trainer.use_vllm:
+        from training.rl.vllm_on_cpu import VLLMOnCPU
+
+        trainer.rollout_func = VLLMOnCPU(model, trainer.args)
+    return trainer
 
 
-def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[str, Any]] | None:
-    """TRL's hook for sampling from the policy with our sampler; None leaves it to vLLM."""
-    if s.engine != "transformers":
-        return None
+def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[str, Any]]:
+    """TRL's hook for sampling from the policy: with `transformers_engine.sample`."""
 
     def roll_out(prompts: list[Any], trainer: GPPOTrainer) -> dict[str, Any]:
         args = trainer.args
