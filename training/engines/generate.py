@@ -41,9 +41,9 @@ def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = 
     """
     match settings.kind:
         case "scripted":
-            return ScriptedEngine(settings)
+            return ScriptedEngine(settings, sampling)
         case "recorded":
-            return RecordedEngine(settings)
+            return RecordedEngine(settings, sampling)
         case "openai":
             from training.engines.endpoint import EndpointEngine
 
