@@ -82,12 +82,6 @@ class StableCheckpoints(TrainerCallback):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def on_train_begin(self, args, state, control, **_) -> None:
-        if state.is_world_process_zero:
-            for checkpoint in self.folder.glob("checkpoint-*"):
-                if not (checkpoint / STABLE).exists():  # a kill came before it was whole
-                    shutil.rmtree(checkpoint)
-
     def on_save(self, args, state, control, **_) -> None:
         PartialState().wait_for_everyone()  # each has written its part
         if not state.is_world_process_zero:

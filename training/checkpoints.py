@@ -166,15 +166,11 @@ def check_layout(trainer: Any, checkpoint: Path | None) -> None:
         )
 
 
-def policy_on_rank0(trainer: Any, *, copied: bool = False) -> PreTrainedModel | None:
-    """All weights on rank 0; None on other ranks, which must call it too.
-
-    `copied`: apart from what is being trained, in CPU memory.
-    """
+def policy_on_rank0(trainer: Any) -> PreTrainedModel | None:
+    """A model of the weights that are trained, in CPU memory, on rank 0; None on other ranks, which
+    must call it too."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     first = trainer.is_world_process_zero()
-    if not copied and not trainer.is_fsdp_enabled:
-        return model if first else None
     weights = {n: w.cpu() for n, w in gathered(model) if first}
     return plain(model, weights) if first else None
 

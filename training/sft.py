@@ -23,7 +23,7 @@ from eval.tables import count_rows, row_groups, to_records
 from training import checkpoints, layout, render
 from training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
 from training.launch.jobs import SFTJob
-from training.launch.node import is_sharded, rank0_first, world_size
+from training.launch.node import rank0_first, world_size
 from training.packing import check_packing, cut_steps, optimizer_steps
 
 IGNORED = -100  # label of a token without loss
@@ -141,11 +141,6 @@ def build_trainer(
         check_packing(model)
     optimizer = None
     if s.optimizer == "muon":
-        if world > 1 and is_sharded():
-            raise ValueError(
-                "optimizer=muon needs whole matrices, which FSDP2 does not leave it: set "
-                "optimizer=adamw, or topology.sharding=none"
-            )
         optimizer = MuonAndAdamW(model, s.muon_learning_rate, s.learning_rate, s.weight_decay)
     return PlannedSFTTrainer(
         model=model,

@@ -36,16 +36,13 @@ def state(step):
     return SimpleNamespace(is_world_process_zero=True, global_step=step)
 
 
-def test_half_written_checkpoints_go_a_saved_one_is_marked_and_the_last_two_are_kept(tmp_path):
+def test_a_saved_checkpoint_is_marked_and_of_the_marked_ones_the_last_two_are_kept(tmp_path):
     for step in (1, 2):
         checkpoint(tmp_path, step)
-    checkpoint(tmp_path, 9, stable=False)
-    callback = StableCheckpoints(tmp_path)
-    callback.on_train_begin(None, state(0), None)  # type: ignore[arg-type]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-2"]
-    checkpoint(tmp_path, 3, stable=False)
-    callback.on_save(None, state(3), None)  # type: ignore[arg-type]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-3"]
+    for step in (3, 9):  # a kill came before 9 was whole
+        checkpoint(tmp_path, step, stable=False)
+    StableCheckpoints(tmp_path).on_save(None, state(3), None)  # type: ignore[arg-type]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"checkpoint-{n}" for n in (2, 3, 9)]
     assert latest(tmp_path) == tmp_path / "checkpoint-3"
 
 

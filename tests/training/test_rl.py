@@ -16,7 +16,6 @@ from training.checkpoints import load_model, load_tokenizer, read_lineage
 from training.launch.jobs import RLJob
 from training.layout import kept_model, kept_models
 from training.packing import rl_schedule
-from training.render import prompt_ids
 from training.rl import train as rl
 from training.rl.config import gppo_config, vllm_arguments
 from training.rl.train import JudgeReward, RolloutRow, components, share_of_judge
@@ -85,12 +84,9 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
 def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
     tokenizer = load_tokenizer(files["checkpoint"])
     long = Problem(domain="math", prompt="Make 5 from " + "9, " * 200, answer="5")
-    kept, too_long, longest = rl.fitting([*problems, long], tokenizer, 64)
-    assert too_long == 1
-    assert longest == max(map(len, prompt_ids(tokenizer, [p.prompt for p in problems])))
-    assert kept == problems
+    assert rl.fitting([*problems, long], tokenizer, settings(max_prompt_tokens=64)) == problems
     with pytest.raises(ValueError, match="max_prompt_tokens"):
-        rl.fitting([long], tokenizer, 64)
+        rl.fitting([long], tokenizer, settings(max_prompt_tokens=64))
 
 
 def test_a_model_that_would_end_answers_early_is_refused_before_any_rollout(files, tmp_path):

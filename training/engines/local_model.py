@@ -20,7 +20,7 @@ class LocalModel(Engine):
     """A model's tokenizer and configuration, and what follows from them for every answer."""
 
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
-        """Raises EngineError for a model that cannot be loaded or has no chat template."""
+        """Raises EngineError for a model that cannot be loaded."""
         super().__init__(settings, sampling)
         where: dict[str, Any] = {"revision": settings.revision}
         try:
@@ -29,10 +29,6 @@ class LocalModel(Engine):
         except (OSError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise EngineError(f"engine model={settings.model} cannot be loaded: {first}") from error
-        if self.tokenizer.chat_template is None:
-            raise EngineError(
-                f"the tokenizer of {settings.model} has no chat template; give it one"
-            )
         ends: list[Any] = [end_of_turn(self.tokenizer), self.tokenizer.eos_token_id]
         with suppress(OSError):  # a model may come without a generation config
             own = GenerationConfig.from_pretrained(settings.model, **where).eos_token_id

@@ -83,15 +83,13 @@ def set_environment() -> None:
 
 
 async def _start(arguments: dict[str, Any]) -> Any:
-    """vLLM's engine, in the event loop that will ask it. Raises EngineError without vLLM."""
+    """vLLM's engine, in the event loop that will ask it."""
     set_environment()
-    try:
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.platforms import current_platform
-        from vllm.usage.usage_lib import UsageContext
-        from vllm.v1.engine.async_llm import AsyncLLM
-    except ImportError as error:
-        raise EngineError(f"kind=vllm needs vllm ({error}); or use kind=transformers") from error
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
     if current_platform.is_cpu():  # there a prompt cut in two breaks the seeds of its request
         arguments = {**arguments, "enable_chunked_prefill": False}
     return AsyncLLM.from_engine_args(

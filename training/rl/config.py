@@ -15,17 +15,17 @@ from training.callbacks import in_trls_words
 from training.launch.node import free_port
 from training.losses import MAX_LOG_RATIO, POLICY_LOSSES, Clip
 
-ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "policy_loss": (tuple(POLICY_LOSSES), "these are in training.losses"),
-    "advantage_std": (("population", "unbiased"), "Eq. 4, or the authors' code"),
-    "gradient_accumulation_steps": ((1,), "micro_batch_tokens cuts the mini-batch instead"),
-    "num_iterations": ((1,), "GPPO makes one pass over a rollout (§4.1)"),
-    "beta": ((0.0,), "there is no KL loss (§4.1)"),
-    "vllm_importance_sampling_mode": (("token_truncate",), "the weight is per token"),
-    "importance_sampling_level": (("token",), "the ratio is per token (Eq. 11)"),
-    "mask_truncated_completions": ((False,), "use overlong_filter"),
+ALLOWED: dict[str, tuple[Any, ...]] = {
+    "policy_loss": tuple(POLICY_LOSSES),
+    "advantage_std": ("population", "unbiased"),  # Eq. 4, or the authors' code
+    "gradient_accumulation_steps": (1,),  # micro_batch_tokens cuts the mini-batch instead
+    "num_iterations": (1,),  # one pass over a rollout (§4.1)
+    "beta": (0.0,),  # there is no KL loss (§4.1)
+    "vllm_importance_sampling_mode": ("token_truncate",),
+    "importance_sampling_level": ("token",),  # the ratio is per token (Eq. 11)
+    "mask_truncated_completions": (False,),  # use overlong_filter
 }
-"""Where GPPO leaves less choice than TRL, and why."""
+"""Where GPPO leaves less choice than TRL."""
 
 
 @dataclass
@@ -66,9 +66,9 @@ class GPPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, (allowed, why) in ALLOWED.items():
+        for name, allowed in ALLOWED.items():
             if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name}={value!r}: GPPOTrainer takes one of {allowed}; {why}")
+                raise ValueError(f"{name}={value!r}: GPPOTrainer takes one of {allowed}")
         each, group = self.per_device_train_batch_size, self.num_generations or 1
         mini_batch = each * self.world_size
         if each * self.updates % group or mini_batch % (group * self.oversampling):
