@@ -11,11 +11,7 @@ import gzip
 import json
 import re
 import zlib
-<<<<<<< HEAD
-from collections.abc import Collection, Iterable, Iterator
-=======
-from collections.abc import Callable, Iterable, Iterator
->>>>>>> house-7
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 

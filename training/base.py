@@ -51,7 +51,8 @@ def create_base(job: BaseJob) -> dict[str, float]:
             s.model, revision=commit, dtype="auto", **WEIGHTS
         )
         prepare_for_chat(model, tokenizer)
-        widen(model, s.positions)
+        if s.positions is not None:
+            model.config.max_position_embeddings = s.positions
         start = f"{s.model}@{commit}"
         if Path(s.model).is_dir():  # a model of ours that is taken up again keeps its history
             start, lineage = public_name(s.model), read_lineage(s.model)
@@ -141,16 +142,3 @@ def prepare_for_chat(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
     config.eos_token_id = list(dict.fromkeys(i for i in stops if isinstance(i, int)))
     config.pad_token_id = tokenizer.pad_token_id
     model.generation_config = config
-
-
-def widen(model: PreTrainedModel, positions: int | None) -> None:
-    """Let the model place `positions` tokens; None leaves it as it is. Raises ValueError for fewer
-    than it was published with."""
-    if positions is None:
-        return
-    own = getattr(model.config, "max_position_embeddings", None) or 0
-    if positions < own:
-        raise ValueError(
-            f"base.positions={positions:,}: {model.name_or_path} has {own:,} already; leave it out"
-        )
-    model.config.max_position_embeddings = positions

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from transformers import TrainerCallback
 
 from configs.settings.training import RLSettings, SFTSettings
@@ -81,13 +82,8 @@ class StableCheckpoints(TrainerCallback):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def on_train_begin(self, args, state, control, **_) -> None:
-        if state.is_world_process_zero:
-            for checkpoint in self.folder.glob("checkpoint-*"):
-                if not (checkpoint / STABLE).exists():  # a kill came before it was whole
-                    shutil.rmtree(checkpoint)
-
     def on_save(self, args, state, control, **_) -> None:
+        PartialState().wait_for_everyone()  # each has written its part
         if not state.is_world_process_zero:
             return
         checkpoint = self.folder / f"checkpoint-{state.global_step}"

@@ -1,10 +1,9 @@
-"""Models from disk and to disk, whatever they are in between: with LoRA adapters, or in shards.
+"""Models from disk and to disk, whole also where their weights are spread over processes.
 
 With the weights of a checkpoint travels where it comes from: `lineage.json` for programs and a
 model card for people. They hold nothing of the machine that made them: no path, no clock.
 """
 
-import copy
 import json
 import os
 import shutil
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+from accelerate import init_empty_weights
 from pydantic import TypeAdapter
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -24,9 +23,8 @@ from transformers import (
 )
 
 from configs.settings.base import Settings, flat, key_of
-from configs.settings.training import LoRASettings, RLSettings, SFTSettings
+from configs.settings.training import RLSettings, SFTSettings
 from eval.records import Record
-from training.launch.node import is_sharded
 from training.render import check_tokenizer
 
 NO_CODE = {"trust_remote_code": False}
@@ -35,7 +33,7 @@ WEIGHTS = {**NO_CODE, "use_safetensors": True}
 LINEAGE, CARD = "lineage.json", "README.md"
 SHOWN = ("loss", "lm_weight", "beta1", "beta2", "eps_low", "eps_high", "learning_rate", "epochs",
          "steps", "prompts_per_step", "rollouts_per_prompt", "mini_batch_prompts", "max_length",
-         "max_tokens", "lora.rank")  # fmt: skip
+         "max_tokens")  # fmt: skip
 
 
 class TrainingStep(Record):
@@ -118,33 +116,11 @@ def load_to_train(
     """Model and tokenizer; raises ValueError where its answers could not be trained on.
 
     Computed in bf16 (autocast) over fp32 weights, as the authors: an update of 1e-6 is lost in
-    bf16. Frozen weights need no fp32.
+    bf16.
     """
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer)
-    dtype = "bfloat16" if s.lora and s.runtime.bf16 else "float32"
-    return load_model(folder, attention=s.runtime.attention, dtype=dtype), tokenizer
-
-
-def lora_config(settings: LoRASettings | None) -> Any:
-    """peft's configuration, or None to train all weights; raises ValueError where it cannot run."""
-    if settings is None:
-        return None
-    if is_sharded():
-        raise ValueError(
-            "lora runs on one device or under DDP, not FSDP: set topology.sharding=none, or lora "
-            "to null"
-        )
-    try:
-        from peft import LoraConfig
-    except ImportError as error:
-        raise ValueError("lora needs the package peft: pip install peft") from error
-    return LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,  # type: ignore[arg-type]
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
+    return load_model(folder, attention=s.runtime.attention, dtype="float32"), tokenizer
 
 
 def save_model(
@@ -190,19 +166,11 @@ def check_layout(trainer: Any, checkpoint: Path | None) -> None:
         )
 
 
-def policy_on_rank0(trainer: Any, *, copied: bool = False) -> PreTrainedModel | None:
-    """All weights, adapters merged, on rank 0; None on other ranks, which must call it too.
-
-    `copied`: apart from what is being trained, in CPU memory; with adapters beside the model, for
-    which there must be room.
-    """
+def policy_on_rank0(trainer: Any) -> PreTrainedModel | None:
+    """A model of the weights that are trained, in CPU memory, on rank 0; None on other ranks, which
+    must call it too."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     first = trainer.is_world_process_zero()
-    if hasattr(model, "merge_and_unload"):
-        model = copy.deepcopy(model) if copied and first else model
-        return model.merge_and_unload() if first else None
-    if not copied and not trainer.is_fsdp_enabled:
-        return model if first else None
     weights = {n: w.cpu() for n, w in gathered(model) if first}
     return plain(model, weights) if first else None
 
@@ -224,15 +192,10 @@ def gathered(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
 
 def plain(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
     """A model like `model` that owns `weights`, in evaluation mode."""
-    with torch.device("meta"):
+    with init_empty_weights(include_buffers=False):  # no checkpoint holds the rotations
         made = AutoModelForCausalLM.from_config(model.config, **NO_CODE)
     made.load_state_dict(dict(weights), strict=False, assign=True)
     made.tie_weights()
-    for name, buffer in model.named_buffers():  # rotations, which no checkpoint holds
-        owner, _, last = name.rpartition(".")
-        made.get_submodule(owner)._buffers[last] = buffer.detach().clone()
-    every = (*made.named_parameters(), *made.named_buffers())
-    if left := [n for n, tensor in every if tensor.is_meta]:
-        raise RuntimeError(f"the gathered weights lack {left[0]}")
+    made.to(next(iter(weights.values())).device)
     made.generation_config = model.generation_config
     return made.eval()

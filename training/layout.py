@@ -6,9 +6,9 @@ logs/                   curves, counts and logs; `logs/shown` is for people, the
 .resume/                what a killed stage goes on from; deleted once the result is whole
 
 A killed SFT or RL stage goes on from the newest `.resume/checkpoints/checkpoint-N` with the mark
-STABLE: weights, optimizer and random numbers (the Trainer's own), in RL also `rollout_RANK.pt`,
-what each process still held of the rollout. `logs/*.jsonl` and `.resume/rollouts.jsonl` are cut
-back to its step; rows and settings are given again by the parent (`.resume/job.json`).
+STABLE: weights, optimizer and random numbers (the Trainer's own). `logs/*.jsonl` and
+`.resume/rollouts.jsonl` are cut back to its step; rows and settings are given again by the parent
+(`.resume/job.json`).
 
 The child knows neither Prefect nor MLflow; its parent, which has no torch, tails metrics.jsonl and
 progress.json.

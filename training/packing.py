@@ -124,8 +124,12 @@ def rl_schedule(s: RLSettings, world: int) -> dict[str, int]:
     steps are optimizer updates; the authors warm up over rollouts (80 and 40 updates, §4.1).
     Raises ValueError when the numbers do not divide.
     """
-    updates = _divide(s.prompts_per_step, s.mini_batch_prompts, "prompts a step", "mini-batch")
-    prompts = _divide(s.mini_batch_prompts, world, "mini-batch prompts", "processes")
+    updates = s.prompts_per_step // s.mini_batch_prompts
+    prompts, rest = divmod(s.mini_batch_prompts, world)
+    if rest:
+        raise ValueError(
+            f"mini_batch_prompts = {s.mini_batch_prompts} is no multiple of processes = {world}"
+        )
     return {
         "per_device_train_batch_size": prompts * s.rollouts_per_prompt * s.oversampling,
         "steps_per_generation": updates,  # optimizer updates of one rollout
@@ -133,15 +137,6 @@ def rl_schedule(s: RLSettings, world: int) -> dict[str, int]:
         "max_steps": s.steps * updates,
         "warmup_steps": s.warmup_steps * updates,
     }
-
-
-def _divide(number: int, by: int, what: str, unit: str) -> int:
-    if number % by:
-        near = number - number % by
-        raise ValueError(
-            f"{what} = {number} is no multiple of {unit} = {by}: {near or by} and {near + by} are"
-        )
-    return number // by
 
 
 def check_packing(model: Any) -> None:

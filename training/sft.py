@@ -23,7 +23,7 @@ from eval.tables import count_rows, row_groups, to_records
 from training import checkpoints, layout, render
 from training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
 from training.launch.jobs import SFTJob
-from training.launch.node import is_sharded, rank0_first, world_size
+from training.launch.node import rank0_first, world_size
 from training.packing import check_packing, cut_steps, optimizer_steps
 
 IGNORED = -100  # label of a token without loss
@@ -124,10 +124,6 @@ class PlannedSFTTrainer(SFTTrainer):
         )
         return self.accelerator.prepare(loader)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()  # then rank 0 marks it as whole
-
 
 def build_trainer(
     job: SFTJob,
@@ -145,11 +141,6 @@ def build_trainer(
         check_packing(model)
     optimizer = None
     if s.optimizer == "muon":
-        if s.lora or (world > 1 and is_sharded()):
-            raise ValueError(
-                "optimizer=muon needs whole matrices, which neither lora nor FSDP2 leaves it: set "
-                "optimizer=adamw, or topology.sharding=none and no lora"
-            )
         optimizer = MuonAndAdamW(model, s.muon_learning_rate, s.learning_rate, s.weight_decay)
     return PlannedSFTTrainer(
         model=model,
@@ -158,7 +149,6 @@ def build_trainer(
         processing_class=tokenizer,
         callbacks=[StableCheckpoints(folder)],
         optimizers=(optimizer, None),
-        peft_config=checkpoints.lora_config(s.lora),
         plan=plan,
     )
 

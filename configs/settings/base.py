@@ -10,7 +10,7 @@ from pydantic.fields import ComputedFieldInfo, FieldInfo
 MOST_SHOWN = 3
 LONGEST_VALUE = 40
 Share = Annotated[float, Field(ge=0, le=1)]
-ACRONYMS = ("API", "GPU", "KV", "LoRA", "MLP", "RL", "SFT", "URL", "vLLM", "YaRN")
+ACRONYMS = ("API", "GPU", "KV", "MLP", "RL", "SFT", "URL", "vLLM", "YaRN")
 
 
 def label(name: str, field: FieldInfo | ComputedFieldInfo | None = None) -> str:

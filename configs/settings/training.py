@@ -45,21 +45,6 @@ class TrainRuntime(Runtime):
         return url_without_secret("vllm_server_url", url, advice)
 
 
-class LoRASettings(Settings):
-    """Train low-rank adapters instead of all weights, for small GPUs. Not in the paper.
-
-    The adapters are merged into the weights when the stage ends: a checkpoint is always whole.
-    """
-
-    rank: PositiveInt = 32
-    """Of the adapters"""
-    alpha: PositiveFloat = 64.0
-    """Adapters are scaled by alpha / rank"""
-
-    targets: ClassVar = ()  # all linear layers but the head
-    dropout: ClassVar = 0.0  # in RL it would make the ratio of new and old probabilities noise
-
-
 class BaseModelSettings(Settings):
     """Where training starts: a pretrained model, or a small Qwen3 from a seed (tiny profile)."""
 
@@ -125,13 +110,12 @@ class SFTSettings(Settings):
     """Longer gradients are scaled down to this norm"""
     packing: bool = False
     """No padding: the sequences of a micro-batch share one row"""
-    lora: LoRASettings | None = None
-    """Adapters instead of all weights; empty: all weights"""
     checkpoint_steps: PositiveInt = 200
     """Save every N steps"""
     runtime: TrainRuntime = TrainRuntime()
 
     too_long: ClassVar = "cut"  # rows over max_length; they are counted
+    lora: ClassVar = None  # all weights are trained
 
 
 class RLSettings(Settings):
@@ -188,8 +172,6 @@ class RLSettings(Settings):
     importance_cap: PositiveFloat | None = None
     """Cap of the per-token correction for a sampler that differs from the trainer (vLLM); none, as
     in the authors' code"""
-    lora: LoRASettings | None = None
-    """Adapters instead of all weights; empty: all weights"""
     judge: JudgeSettings = JudgeSettings()
     """How answers become rewards"""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "vllm_colocate"
@@ -203,6 +185,7 @@ class RLSettings(Settings):
 
     max_log_ratio: ClassVar = 20.0  # |log δ| is clamped to this before exp
     audit_rollouts: ClassVar = 8  # kept per step to read
+    lora: ClassVar = None  # all weights are trained
 
     @model_validator(mode="after")
     def the_server_is_named(self) -> Self:

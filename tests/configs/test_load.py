@@ -167,7 +167,6 @@ def test_an_unknown_profile_lists_the_known_ones():
         (["rl_math.dual_clip=10"], "tiny-seed0 · rl_math.dual_clip=10"),
         (["collect.sources.countdown.size=5"], "tiny-seed0 · collect.sources.countdown.size=5"),
         (["distill.sources=[countdown]"], 'tiny-seed0 · distill.sources=["countdown"]'),
-        (["rl_math.lora={rank: 4}"], "tiny-seed0 · rl_math.lora.rank=4, rl_math.lora.alpha=64"),
         (["sft.runtime.threads=2", "stall_minutes=5"], "tiny-seed0"),  # how, and not what
         (["sft.epochs=2", "rl_math.steps=3", "rl_code.steps=3", "rl_code.temperature=2"],
          "tiny-seed0 · sft.epochs=2, rl_math.steps=3, rl_code.steps=3, and 1 more"),

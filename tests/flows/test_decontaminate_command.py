@@ -3,14 +3,15 @@
 import gzip
 import json
 import resource
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eval.records import Rejected
 from eval.tables import read_table
+from flows.cli.decontaminate import benchmark_names
 from flows.cli.main import main
 from tasks.data.overlaps import LONGEST_TEXT, Hit
 
@@ -46,23 +47,26 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def rejects(tmp_path: Path) -> list[Rejected]:
-    return list(read_table(tmp_path / "out/rejected.parquet", Rejected))
-
-
 def test_rows_keep_every_field_and_the_rejected_ones_say_why(tmp_path: Path, bench: Path):
     clean = {"id": "a", "prompt": "What is 2+2?", "extra": {"x": [1, None]}}
     leaked = {"id": "b", "prompt": f"Solve: {ITEM}", "extra": 3}
     assert command(written(tmp_path / "in.jsonl", clean, leaked), bench) == 0
     assert lines(tmp_path / "out/kept.jsonl") == [clean]
-    (rejected,) = rejects(tmp_path)
-    assert rejected.reason.endswith("is a 9-gram of bench item 1 (coverage 1.00)")
-    assert (rejected.id, rejected.source, json.loads(rejected.row)) == ("b", "in.jsonl", leaked)
+    (rejected,) = lines(tmp_path / "out/rejected.jsonl")
+    assert rejected.pop("reason").endswith("is a 9-gram of bench item 1 (coverage 1.00)")
+    assert rejected == leaked
     (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
     assert (hit.row_id, hit.benchmark, hit.item_id, hit.coverage) == ("b", "bench", "1", 1.0)
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "decontamination.html", "hits.parquet", "kept.jsonl", "rejected.parquet",
+        "decontamination.html", "hits.parquet", "kept.jsonl", "rejected.jsonl",
     }  # fmt: skip
+
+
+def test_the_folder_may_lie_on_another_disk(tmp_path: Path, bench: Path):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        (tmp_path / "out").symlink_to(folder)
+        assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}), bench) == 0
+        assert lines(Path(folder, "kept.jsonl")) == [{"prompt": "x"}]
 
 
 def test_kept_lines_hold_what_they_held(tmp_path: Path, bench: Path):
@@ -85,30 +89,37 @@ def test_lines_that_are_no_utf8_no_json_or_no_text_are_counted_rejects(
     source = written(tmp_path / "in.jsonl", {"prompt": "fine"}, *bad, surrogate, b"  ")
     assert command(source, bench) == 0
     assert lines(tmp_path / "out/kept.jsonl") == [{"prompt": "fine"}]
-    rejected = rejects(tmp_path)
-    reasons = [row.reason for row in rejected]
+    rejected = lines(tmp_path / "out/rejected.jsonl")
+    reasons = [row["reason"] for row in rejected]
     assert [r.split(":")[0] for r in reasons[:-1]] == [f"row {n}" for n in range(2, 11)]
-    assert rejected[0].row == bad[0].decode() + "\n"
+    assert rejected[0]["line"] == bad[0].decode()
     assert "row 6: field 'prompt' is NoneType, not text" in reasons
     assert "9-gram of bench item 1" in reasons[-1]
-    assert "10 rejected (9 malformed: their reasons name the place)" in capsys.readouterr().out
+    assert "9 of the rejected are malformed" in capsys.readouterr().out
 
 
 def test_parquet_keeps_schema_and_columns(tmp_path: Path, bench: Path):
     table = pa.table(
         {
             "question": ["What is 2+2?", ITEM, None],
-            "number": pa.array([1, 2, 3], pa.int16()),
+            "reason": pa.array([1, 2, 3], pa.int16()),
+            "decontaminate_reason": ["", "", ""],
             "nested": [[{"a": 1}], [], None],
         }
     )
     pq.write_table(table, tmp_path / "in.parquet")
     assert command(tmp_path / "in.parquet", bench, "--text-field", "question") == 0
     assert pq.read_table(tmp_path / "out/kept.parquet").equals(table.slice(0, 1))
-    shared, malformed = rejects(tmp_path)
-    assert "9-gram of bench item 1" in shared.reason
-    assert json.loads(shared.row) == {"question": ITEM, "number": 2, "nested": []}
-    assert malformed.reason == "row 3: field 'question' is NoneType, not text"
+    rejected = pq.read_table(tmp_path / "out/rejected.parquet")
+    assert rejected.select(table.column_names).equals(table.slice(1, 2))
+    shared, malformed = rejected.column("decontaminate_decontaminate_reason").to_pylist()
+    assert "9-gram of bench item 1" in shared
+    assert malformed == "row 3: field 'question' is NoneType, not text"
+    row = {"prompt": ITEM, "reason": 1, "decontaminate_reason": 2}
+    assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}, row), bench) == 0
+    (rejected,) = lines(tmp_path / "out/rejected.jsonl")
+    assert rejected.pop("decontaminate_decontaminate_reason") == shared
+    assert rejected == row
 
 
 def test_parquet_text_that_is_no_utf8_is_a_counted_reject(tmp_path: Path, bench: Path, capsys):
@@ -116,10 +127,10 @@ def test_parquet_text_that_is_no_utf8_is_a_counted_reject(tmp_path: Path, bench:
     column = pa.Array.from_buffers(pa.string(), 5, bytes_.buffers())
     assert command(parquet(tmp_path, column, id=column), bench) == 0
     assert pq.read_table(tmp_path / "out/kept.parquet").column(0).to_pylist() == ["fine"]
-    reasons = [row.reason for row in rejects(tmp_path)]
+    reasons = pq.read_table(tmp_path / "out/rejected.parquet").column("reason").to_pylist()
     for row, reason in ((2, reasons[0]), (5, reasons[3])):
         assert reason.startswith(f"row {row}: cannot be read: 'utf-8' codec")
-    assert "4 rejected (3 malformed: " in capsys.readouterr().out
+    assert "3 of the rejected are malformed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -166,6 +177,7 @@ def test_min_coverage_and_n_and_normalisation_reach_the_rule(tmp_path: Path, ben
         (["--n", "0"], "n: 0 should be greater than or equal to 1"),
         (["--min-coverage", "2"], "min_coverage: 2.0 should be less than or equal to 1"),
         (["--normalize", "words"], "'words' should be 'alnum' or 'whitespace'"),
+        (["--text-field", "body"], "has a text in 'body'; name another field by --text-field"),
     ],
 )
 def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
@@ -175,7 +187,7 @@ def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-    assert not list(tmp_path.glob("out/*"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_column_that_is_missing_or_holds_no_text_is_wrong_usage(tmp_path, bench, capsys):
@@ -188,7 +200,7 @@ def test_a_column_that_is_missing_or_holds_no_text_is_wrong_usage(tmp_path, benc
 @pytest.mark.parametrize(
     ("content", "code", "said"),
     [
-        (None, 2, "does not exist"),
+        (None, 2, "no file"),
         (b"", 2, "nothing would be protected"),
         (b'{"a": "b"}', 2, "has no text in prompt, problem, question, text, question_content"),
         (b'{"problem": "caf\xe9"}', 1, "bench.jsonl line 1"),
@@ -244,9 +256,19 @@ def test_a_row_of_50_megabytes_passes_in_bounded_memory(tmp_path: Path, bench: P
     assert len(hit.row) == LONGEST_TEXT
 
 
-def test_benchmarks_are_named_by_their_files_and_by_their_paths_where_those_are_alike(tmp_path):
-    benches = [written(tmp_path / f, {"problem": ITEM}) for f in ("a/x.jsonl", "b/x.jsonl")]
-    source = written(tmp_path / "in.jsonl", {"prompt": ITEM})
-    assert command(source, benches[0], "--against", benches[1]) == 0
-    hits = list(read_table(tmp_path / "out/hits.parquet", Hit))
-    assert [hit.benchmark for hit in hits] == list(map(str, benches))
+def test_a_benchmark_is_named_by_its_file_or_its_folder_and_never_as_another(tmp_path: Path):
+    names = {
+        "aime24/test.jsonl.gz": "aime24", "b/lcb.jsonl": "lcb", "c/aime.jsonl": "c/aime",
+        "d/aime.jsonl": "d/aime",
+    }  # fmt: skip
+    assert benchmark_names([tmp_path / p for p in names]) == list(names.values())
+    alike = [tmp_path / p / "aime.jsonl" for p in ("x/a", "y/a")]
+    assert benchmark_names(alike) == list(map(str, alike))
+
+
+def test_a_benchmark_item_whose_id_repeats_is_named_by_its_row(tmp_path: Path):
+    items = [{"id": "a", "problem": "something else"}, {"id": "a", "problem": ITEM}]
+    bench = written(tmp_path / "bench.jsonl", *items)
+    assert command(written(tmp_path / "in.jsonl", {"prompt": ITEM}), bench) == 0
+    (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
+    assert hit.item_id == "a (row 2)"

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from accelerate import Accelerator
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -19,7 +17,6 @@ from eval.records import Rejected
 from eval.row_files import Row
 from tasks.data.sources import Piece, checked, hub_rows
 from training.checkpoints import load_model, load_tokenizer
-from training.rl.rollout import Processes, load_rank_state, rank_state_path
 
 
 class Evil:
@@ -79,12 +76,6 @@ def test_code_that_comes_with_a_tokenizer_is_not_run(checkpoint: Path, mark: Pat
         load_tokenizer(checkpoint)
     except (ValueError, OSError) as error:
         assert "trust_remote_code" in str(error) or "Evil" in str(error)  # noqa: PT017
-
-
-def test_a_rollout_buffer_with_code_in_it_is_refused(tmp_path: Path, mark: Path) -> None:
-    torch.save({"updates": Evil(mark)}, rank_state_path(tmp_path, 0))
-    with pytest.raises(pickle.UnpicklingError):
-        load_rank_state(tmp_path, Processes(Accelerator(cpu=True)), torch.device("cpu"), slot=0)
 
 
 @pytest.mark.parametrize("name", ["evil.py", "rows.py"])

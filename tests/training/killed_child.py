@@ -1,7 +1,7 @@
 """One training stage that may kill its own process: `python killed_child.py KIND … HOOK CALL`.
 
-KIND is sft, rl, or the sampler of rl: vllm_colocate or vllm_server (its URL in VLLM_URL). Without a
-HOOK (an empty word) the stage runs to its end.
+KIND is sft, rl, or vllm_colocate: rl with that sampler. Without a HOOK (an empty word) the stage
+runs to its end.
 """
 
 import os
@@ -36,8 +36,7 @@ def rl_settings(kind: str) -> RLSettings:
     """Of the stage `kind`; vLLM samples two rollouts, of four updates that move the policy far."""
     if kind == "rl":
         return RL
-    runtime = RUNTIME.model_copy(update={"vllm_server_url": os.environ.get("VLLM_URL", "")})
-    more = {"engine": kind, "runtime": runtime, "steps": 2, "learning_rate": 1e-2}
+    more = {"engine": kind, "steps": 2, "learning_rate": 1e-2}
     return RL.model_copy(update={**more, "warmup_steps": 0})
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.settings.training import BaseModelSettings
-from training.base import create_base, prepare_for_chat, small_tokenizer, widen
+from training.base import create_base, prepare_for_chat, small_tokenizer
 from training.checkpoints import load_model, load_tokenizer, read_lineage
 from training.launch.jobs import BaseJob
 from training.render import response_ids, response_texts
@@ -123,11 +123,3 @@ def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
     card = (tmp_path / "out/checkpoint/README.md").read_text()
     assert "base_model: org/tiny\n" in card
     assert load_model(tmp_path / "out/checkpoint").config.max_position_embeddings == 1_024
-
-
-def test_a_model_is_never_given_fewer_positions_than_it_has(files):
-    model = load_model(files["checkpoint"])
-    widen(model, None)
-    assert model.config.max_position_embeddings == 512
-    with pytest.raises(ValueError, match="has 512 already"):
-        widen(model, 256)

@@ -19,7 +19,7 @@ from training.engines.generate import generate_job, make_engine
 from training.engines.interface import EngineError, Request, request_seed
 from training.engines.journal import Journal, journal_path
 from training.engines.local_model import LocalModel, yarn_parameters
-from training.engines.vllm_engine import engine_arguments, refuse_to_cut
+from training.engines.vllm_engine import VLLMEngine, engine_arguments
 from training.launch.jobs import GenerateJob
 
 TINY = BaseModelSettings(
@@ -206,10 +206,21 @@ def test_the_settings_reach_vllm_in_its_words(checkpoint):
     assert engine_arguments(plain, config)["hf_overrides"] == {}
 
 
-def test_a_length_of_ours_never_cuts_an_answer():
-    refuse_to_cut(10, 90, limit=100, positions=128)  # fits
-    refuse_to_cut(90, 90, limit=128, positions=128)  # the model ends there, too
-    with pytest.raises(EngineError, match=r"max_model_len=100 would cut answers.*need 101"):
-        refuse_to_cut(11, 90, limit=100, positions=128)
-    with pytest.raises(EngineError, match="need 128"):
-        refuse_to_cut(90, 90, limit=127, positions=128)
+@pytest.mark.parametrize(
+    ("positions", "limit", "needed"),
+    [(128, 100, None), (90, 90, None), (128, 99, 100), (90, 89, 90)],
+)
+def test_a_length_of_ours_never_cuts_an_answer(checkpoint, positions, limit, needed):
+    """A prompt of 10 tokens and an answer of up to 90; where the model ends is its own affair."""
+    model: Any = SimpleNamespace(
+        tokenizer=SimpleNamespace(apply_chat_template=lambda *_, **__: {"input_ids": [[1] * 10]}),
+        settings=settings(checkpoint, runtime=EngineRuntime(max_model_len=limit)),
+        room=lambda prompt: min(90, positions - prompt),
+    )
+    ask = VLLMEngine._ask(model, LONG)
+    if needed:
+        with pytest.raises(EngineError, match=f"max_model_len={limit} would cut.*need {needed}"):
+            ask.send(None)
+    else:
+        with pytest.raises(AttributeError, match="sampling"):  # beyond the check
+            ask.send(None)

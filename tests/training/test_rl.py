@@ -3,19 +3,19 @@
 import json
 
 import pytest
+import torch
 from transformers import TrainerState
 
 from configs.settings.ablation import ablations, load_ablation
 from configs.settings.base import key_of
 from configs.settings.judging import JudgeRuntime, JudgeSettings
-from configs.settings.training import LoRASettings, RLSettings, TrainRuntime
+from configs.settings.training import RLSettings, TrainRuntime
 from eval.records import Problem, Score
 from eval.tables import read_table
 from training.checkpoints import load_model, load_tokenizer, read_lineage
 from training.launch.jobs import RLJob
 from training.layout import kept_model, kept_models
 from training.packing import rl_schedule
-from training.render import prompt_ids
 from training.rl import train as rl
 from training.rl.config import gppo_config, vllm_arguments
 from training.rl.train import JudgeReward, RolloutRow, components, share_of_judge
@@ -84,12 +84,9 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
 def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
     tokenizer = load_tokenizer(files["checkpoint"])
     long = Problem(domain="math", prompt="Make 5 from " + "9, " * 200, answer="5")
-    kept, too_long, longest = rl.fitting([*problems, long], tokenizer, 64)
-    assert too_long == 1
-    assert longest == max(map(len, prompt_ids(tokenizer, [p.prompt for p in problems])))
-    assert kept == problems
+    assert rl.fitting([*problems, long], tokenizer, settings(max_prompt_tokens=64)) == problems
     with pytest.raises(ValueError, match="max_prompt_tokens"):
-        rl.fitting([long], tokenizer, 64)
+        rl.fitting([long], tokenizer, settings(max_prompt_tokens=64))
 
 
 def test_a_model_that_would_end_answers_early_is_refused_before_any_rollout(files, tmp_path):
@@ -132,17 +129,22 @@ def test_an_unscored_answer_is_none_and_not_zero(problems, child):
     assert components(reward.scores) == {"reward/unscored": 1.0}
 
 
-def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path):
+def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path, monkeypatch):
     named = TrainRuntime(vllm_server_url="http://gpu-9:8000")
     s = RLSettings(engine="vllm_server", runtime=named)
-    arguments = vllm_arguments(s)
+    with pytest.raises(ValueError, match="needs CUDA"):
+        vllm_arguments(s)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        arguments = vllm_arguments(s)
+        capped = vllm_arguments(s.model_copy(update={"importance_cap": 2.0}), positions=8_192)
+    assert arguments["use_vllm"]
     assert arguments["vllm_server_base_url"] == "http://gpu-9:8000"
     with pytest.raises(ValueError, match=r"name it in runtime\.vllm_server_url"):
         RLSettings(engine="vllm_server")
     assert arguments["vllm_mode"] == "server"
     assert arguments["vllm_max_model_length"] == 4_096 + 32_768
     assert arguments["vllm_importance_sampling_correction"] is False
-    capped = vllm_arguments(s.model_copy(update={"importance_cap": 2.0}), positions=8_192)
     assert capped["vllm_importance_sampling_clip_max"] == 2.0
     assert capped["vllm_max_model_length"] == 8_192
     alone = s.model_copy(update={"engine": "transformers", "runtime": RUNTIME})
@@ -173,10 +175,9 @@ def weights(folder) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("lora", [None, LoRASettings(rank=4, alpha=8)], ids=["all", "lora"])
-def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch, child, lora):
+def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch, child):
     monkeypatch.setattr(rl, "Judge", child.LengthJudge)
-    more = {"lora": lora, "drop_zero_advantage": True}
+    more = {"drop_zero_advantage": True}
     found = rl.run_rl(job_for(files, tmp_path / "kept", keep_every=2, **more))
     rl.run_rl(job_for(files, tmp_path / "short", steps=2, **more))
     rl.run_rl(job_for(files, tmp_path / "plain", **more))

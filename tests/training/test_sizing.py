@@ -168,7 +168,6 @@ def test_every_gpu_stage_of_the_paper_shows_its_arithmetic():
         ("sft", ["sft.optimizer=muon"], "optimizer=muon needs whole matrices"),
         ("sft", ["sft.runtime.gradient_checkpointing=false"], "gradient_checkpointing=true"),
         ("sft", ["topology.sharding=none"], "topology.sharding=full"),
-        ("sft", ["sft.lora={rank: 8}"], "lora trains under DDP: set topology.sharding=none"),
         ("sft", ["topology.gpu=L40S", "sft.runtime.micro_batch_tokens=147456"],
          "sft.runtime.micro_batch_tokens=32768"),
         ("rl_math", ["rl_math.engine_runtime.gpu_memory_utilization=0.95"],
@@ -207,9 +206,3 @@ def test_gradients_wait_unsharded_only_where_micro_batches_do():
     assert "unreduced gradients 30.5" in fit_of("sft").lines[0]  # 4 bytes × 8.19e9
     one_each = fit_of("sft", "sft.batch_tokens=1048576").lines[0]  # 32 rows on 32 GPUs
     assert "unreduced" not in one_each
-
-
-def test_lora_keeps_no_optimizer_of_the_frozen_weights():
-    adapters = fit_of("sft", "sft.lora={rank: 8}", profile="single_gpu").lines[0]
-    assert "optimizer" not in adapters
-    assert "frozen weights 3.2" in adapters  # 2 bytes × 1.72e9

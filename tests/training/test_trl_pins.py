@@ -1,17 +1,14 @@
-"""TRL's private methods are those that GPPOTrainer and its sampler were written against: an upgrade
-that changes one fails here, instead of a training run that silently does something else."""
+"""TRL's private methods are those that GPPOTrainer was written against: an upgrade that changes one
+fails here, instead of a training run that silently does something else."""
 
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from trl.generation.vllm_client import VLLMClient
-from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from training.rl.trainer import GPPOTrainer
-from training.rl.vllm_sampler import PolicySampler
 
 SIGNATURES = {
     "training_step": "(self, model, inputs, num_items_in_batch)",
@@ -29,21 +26,7 @@ SIGNATURES = {
         "image_sizes=None, token_type_ids=None, mm_token_type_ids=None, image_position_ids=None)"
     ),
     "_get_grad_norm": "(self, model, grad_norm=None)",
-    "_save_checkpoint": "(self, model, trial)",
-    "_load_optimizer_and_scheduler": "(self, checkpoint)",
-    "_get_output_dir": "(self, trial)",
     "log": "(self, logs, start_time=None)",
-}
-SAMPLER_SIGNATURES = {  # of VLLMGeneration
-    "_init_vllm": "(self)",
-    "_iter_named_params": "(self)",
-    "sync_weights": "(self)",
-    "generate": "(self, prompts, images, num_generations, profiler=None)",
-}
-CLIENT_SIGNATURES = {  # of VLLMClient
-    "_post": "(self, url, **kwargs)",
-    "get_server_info": "(self)",
-    "reset_prefix_cache": "(self)",
 }
 BATCH_KEYS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 """What `_generate_and_score_completions` must return."""
@@ -65,20 +48,7 @@ def test_the_private_methods_of_trl_are_those_of_the_pinned_version(name):
     )
 
 
-@pytest.mark.parametrize(
-    ("owner", "pinned"), [(VLLMGeneration, SAMPLER_SIGNATURES), (VLLMClient, CLIENT_SIGNATURES)]
-)
-def test_the_methods_of_trls_sampler_are_those_of_the_pinned_version(owner, pinned):
-    found = {name: signature_of(getattr(owner, name)) for name in pinned}
-    assert found == pinned, (
-        f"{owner.__name__} changed with this version of trl: read what changed, adapt "
-        "training/rl/vllm_sampler.py, then update this test."
-    )
-
-
 def test_every_private_method_that_is_replaced_is_pinned():
-    replaced = {n for n in vars(PolicySampler) if hasattr(VLLMGeneration, n)}
-    assert {n for n in replaced if not n.startswith("__")} <= set(SAMPLER_SIGNATURES)
     own = {n for c in GPPOTrainer.__mro__[:1] for n in vars(c)}
     replaced = {n for n in own if callable(getattr(GRPOTrainer, n, None)) and n != "__init__"}
     assert {n for n in replaced if not n.startswith("__")} <= set(SIGNATURES)

@@ -1,4 +1,4 @@
-"""vLLM as the sampler of an RL stage on CPU: in the stage's own process, and as a server.
+"""vLLM as the sampler of an RL stage on CPU, in the stage's own process.
 
 The proof that a rollout is sampled from the updated policy: vLLM's log-probability of every token
 is the policy's own, after updates that changed it by far more.
@@ -9,14 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import free_ports
-from vllm_server import VLLMServer
-
-from training.rl.vllm_sampler import HANDED_OVER
 
 pytestmark = pytest.mark.system
 
@@ -27,10 +22,10 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OM
                "NO_PROXY": "127.0.0.1"}  # fmt: skip
 
 
-def stage(kind: str, checkpoint: Path, problems: Path, out: Path, hook="", call=0, url="") -> int:
+def stage(kind: str, checkpoint: Path, problems: Path, out: Path, hook="", call=0) -> int:
     command = [sys.executable, CHILD, kind, checkpoint, problems, out, hook, call]
     done = subprocess.run(
-        [str(c) for c in command], cwd=ROOT, env={**ENVIRONMENT, "VLLM_URL": url},
+        [str(c) for c in command], cwd=ROOT, env=ENVIRONMENT,
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
@@ -65,18 +60,3 @@ def test_a_colocated_vllm_samples_from_the_policy_and_a_killed_stage_repeats_its
     assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
     for name in ("checkpoint/model.safetensors", "rollouts.parquet"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-@pytest.fixture(scope="module")
-def server(vllm_checkpoint, tmp_path_factory) -> Iterator[str]:
-    (port,) = free_ports(1)
-    log = tmp_path_factory.mktemp("serve") / "log"
-    more = ("--worker-extension-cls", "training.rl.vllm_weights.PolicyWeights")
-    with VLLMServer(vllm_checkpoint, log, port, *more, VLLM_SERVER_DEV_MODE="1") as running:
-        yield running.address
-
-
-def test_a_vllm_server_samples_from_the_updated_policy(server, vllm_checkpoint, files, tmp_path):
-    assert stage("vllm_server", vllm_checkpoint, files["problems"], tmp_path, url=server) == 0
-    sampled_from_the_updated_policy(tmp_path)
-    assert not list((tmp_path / ".resume/checkpoints" / HANDED_OVER).iterdir())

@@ -81,7 +81,7 @@ def rl(name: str, checkpoint: str, out: Path, **more: Any) -> None:
 
     class Keep(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
-            policy = policy_on_rank0(trainer, copied=True) if state.global_step == 1 else None
+            policy = policy_on_rank0(trainer) if state.global_step == 1 else None
             if policy is not None:
                 save_model(policy, tokenizer, out / "kept")
 

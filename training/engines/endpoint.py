@@ -13,15 +13,16 @@ import os
 import random
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import openai
 
 from configs.settings.engines import EngineSettings, Sampling
 from eval.records import FinishReason, Sample
-from training.engines.interface import EngineError, Key, Request, ask_concurrently
+from training.engines.interface import Engine, EngineError, Key, Request, ask_concurrently
 
 FATAL = {
     401: "the key is refused",
@@ -37,7 +38,7 @@ INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vL
 FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
 OPENED, CLOSED = "<think>", "</think>"
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
-CONNECT_TIMEOUT_S, LIST_TIMEOUT_S, AFTER_THE_END_S = 30.0, 20.0, 1.0
+CONNECT_TIMEOUT_S, LIST_TIMEOUT_S = 30.0, 20.0
 MOST_FAILURES = 16  # in a row
 NO_KEY = "none"
 
@@ -46,14 +47,13 @@ class BrokenReply(Exception):
     """The reply cannot be used, through no fault of the request: ask again."""
 
 
-class EndpointEngine(nullcontext["EndpointEngine"]):
+class EndpointEngine(Engine):
     """Answers over HTTP. The key comes from `key` or the environment; it is written nowhere."""
 
     def __init__(
         self, settings: EngineSettings, sampling: Sampling, key: str | None = None
     ) -> None:
-        super().__init__(self)
-        self.settings, self.sampling = settings, sampling
+        super().__init__(settings, sampling)
         self._key = key or _key_from_environment(settings)
 
     def answer(
@@ -62,12 +62,15 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
         self._answered = self._failed_in_a_row = 0
         self._failures: Counter[str] = Counter()
-        self._other_names: Counter[str] = Counter()
-        self._asked_name_came = False
         runtime = self.settings.runtime
         left = (r for r in requests if r.key not in finished)
+        client = openai.AsyncOpenAI(
+            api_key=self._key,
+            base_url=self.settings.base_url,
+            max_retries=runtime.max_retries,
+            timeout=openai.Timeout(runtime.silence_timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
+        )
         with asyncio.Runner() as runner:
-            client = self._client()
             try:
                 yield from ask_concurrently(
                     runner, lambda r: self._ask(client, r), left, runtime.concurrency
@@ -82,18 +85,6 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
                 "again for the rest"
             )
 
-    def _client(self) -> openai.AsyncOpenAI:
-        runtime = self.settings.runtime
-        limits: Any = type(openai.DEFAULT_CONNECTION_LIMITS)
-        many = limits(max_connections=None, max_keepalive_connections=runtime.concurrency)
-        return openai.AsyncOpenAI(
-            api_key=self._key,
-            base_url=self.settings.base_url,
-            max_retries=runtime.max_retries,
-            timeout=openai.Timeout(runtime.silence_timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
-            http_client=openai.DefaultAsyncHttpxClient(limits=many),  # its own limit is 1,000
-        )
-
     async def _ask(self, client: openai.AsyncOpenAI, request: Request) -> Sample | None:
         """A sample; None where the request failed. Raises EngineError where no request of this run
         can succeed.
@@ -101,7 +92,7 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
         While it waits for another attempt a request keeps its place among those in flight, so an
         endpoint that refuses is asked less. Refusals cost nothing as long as others are answered.
         """
-        broken, model = 0, self.settings.model
+        broken, s = 0, self.settings
         while True:
             before = self._answered
             try:
@@ -111,33 +102,33 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
                 self._answered += 1
                 self._failed_in_a_row = 0
                 return request.answered(
-                    model,
-                    reply.text(self.settings.think_prefill),
+                    s.model,
+                    reply.text(s.think_prefill),
                     finish_reason=finish,
                     prompt_tokens=reply.prompt_tokens,
                     completion_tokens=reply.tokens,
                 )
             except openai.APIStatusError as error:
-                status = error.status_code
-                reason, again = f"HTTP {status} ({self._words(error)})", status in FATAL
+                status, words = error.status_code, str(error.message).partition("\n")[0][:200]
+                reason = f"HTTP {status} ({words.replace(self._key, '***')})"
+                again = status in FATAL
                 if again and not self._answered:
                     raise self._fatal(status) from None
                 if status in OVERLOADED and self._answered > before:
                     continue
                 if status < 500 and not again and status not in PASSING:
                     self._count_failure(reason)
-                    return request.answered(model, "", finish_reason="error")
+                    return request.answered(s.model, "", finish_reason="error")
             except openai.APIConnectionError as error:  # time-outs too
-                reason, again = _words_of(error), False
+                reason, again = f"no connection ({error.__cause__ or error})", False
                 if not self._answered and not isinstance(error, openai.APITimeoutError):
                     raise EngineError(
-                        f"{self.settings.base_url}: {reason}: is the server up, and is base_url "
-                        "right?"
+                        f"{s.base_url}: {reason}: is the server up, and is base_url right?"
                     ) from error
-            except (BrokenReply, TimeoutError) as error:
-                reason, again = str(error) or "time-out", True
+            except (BrokenReply, TimeoutError, httpx.HTTPError) as error:
+                reason, again = str(error) or type(error).__name__, True
             broken += 1
-            if not again or broken > self.settings.runtime.max_retries:
+            if not again or broken > s.runtime.max_retries:
                 self._failures[reason] += 1
                 self._count_failure(reason)
                 return None
@@ -145,7 +136,9 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
             await asyncio.sleep(delay * random.uniform(0.5, 1.5))
 
     async def _send(self, client: openai.AsyncOpenAI, request: Request) -> "Reply":
-        s, runtime = self.sampling, self.settings.runtime
+        """One attempt, read to its end: server-sent events, or one JSON body where the server does
+        not stream. The package's own parser of events makes a pydantic object of each token."""
+        s, reply = self.sampling, Reply()
         extra = {"top_k": s.top_k, "repetition_penalty": s.repetition_penalty}
         async with client.chat.completions.with_streaming_response.create(
             model=self.settings.model,
@@ -158,24 +151,29 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
             stream_options={"include_usage": True},
             extra_body={n: v for n, v in extra.items() if v is not None},
         ) as response:
-            async with asyncio.timeout(runtime.request_timeout_s):
-                return await read_reply(response)
+            async with asyncio.timeout(self.settings.runtime.request_timeout_s):
+                if "event-stream" not in response.headers.get("content-type", ""):
+                    reply.add(await response.read())
+                    return reply
+                async for line in response.iter_lines():
+                    data = line.removeprefix("data:").strip()
+                    if line.startswith("data:") and data != "[DONE]":
+                        reply.add(data)
+        return reply
 
     def _check_name(self, name: str) -> None:
         """Raise BrokenReply when another model answered: a gateway may route a request elsewhere.
 
-        A name that contains the asked one, or is contained in it, counts at once (`gpt-4o` answers
-        as `gpt-4o-2024-08-06`); an alias when two replies carry it and none the asked name.
+        A name that contains the asked one, or is contained in it, is the same: `gpt-4o` answers as
+        `gpt-4o-2024-08-06`. Raises EngineError where it is another from the first answer on.
         """
-        asked = (self.settings.served_model or self.settings.model).rpartition("/")[2].lower()
-        plain = name.rpartition("/")[2].lower()
-        if plain in asked or asked in plain:
-            self._asked_name_came |= bool(plain)
-            return
-        self._other_names[plain] += 1
-        (usual, times), *_ = self._other_names.most_common(1)
-        if self._asked_name_came or times < 2 or plain != usual:
-            raise BrokenReply(f"answered by another model ({name[:60]})")
+        s = self.settings
+        asked, plain = (n.rpartition("/")[2].lower() for n in (s.served_model or s.model, name))
+        if plain not in asked and asked not in plain:
+            reason = f"answered by another model ({name[:60]})"
+            if not self._answered:
+                raise EngineError(f"{s.base_url}: {reason}: if it is the same, set served_model")
+            raise BrokenReply(reason)
 
     def _count_failure(self, reason: str) -> None:
         self._failed_in_a_row += 1
@@ -198,10 +196,6 @@ class EndpointEngine(nullcontext["EndpointEngine"]):
         what = f"{FATAL[status]} (HTTP {status})"
         return EngineError(f"{what} by {s.base_url} for model {s.model}; {hint}")
 
-    def _words(self, error: openai.APIStatusError) -> str:
-        """The first words of what the server says, without the key."""
-        return str(error.message).replace(self._key, "***").partition("\n")[0][:200]
-
 
 @dataclass
 class Reply:
@@ -216,26 +210,25 @@ class Reply:
     refusal: bool = False
     prompt_tokens: int = 0
     tokens: int = 0
-    pieces: int = 0
-    """Chunks with text: about the tokens of a stream that does not report them."""
+    """Of the answer; chunks with text, which is about the same, until the endpoint says it."""
 
     def add(self, text: bytes | str) -> None:
         """Take in one chunk of a stream, or the whole body; raises BrokenReply."""
         try:
             data: dict[str, Any] = json.loads(text)
             self.model = self.model or str(data.get("model") or "")
-            if usage := data.get("usage"):
-                self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
-                self.tokens = int(usage.get("completion_tokens") or 0)
             for choice in data["choices"][:1]:
                 message = choice.get("delta") or choice.get("message") or {}
-                content = message.get("content")
-                reasoning = message.get("reasoning_content") or message.get("reasoning")
-                self.pieces += bool(content or reasoning)
-                self.content += [content] if content else []
-                self.reasoning += [reasoning] if reasoning else []
+                content = message.get("content") or ""
+                reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+                self.tokens += bool(content or reasoning)
+                self.content.append(content)
+                self.reasoning.append(reasoning)
                 self.refusal |= bool(message.get("refusal"))
                 self.ended = choice.get("finish_reason") or self.ended
+            if usage := data.get("usage"):
+                self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
+                self.tokens = int(usage.get("completion_tokens") or self.tokens)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BrokenReply("garbled JSON, or an error inside of the reply") from error
 
@@ -267,56 +260,10 @@ class Reply:
         return content
 
 
-async def read_reply(response: Any) -> Reply:
-    """Read an open response of the openai package: server-sent events, or one JSON body where the
-    server does not stream. Raises BrokenReply; TimeoutError after too long a silence.
-
-    The package's own parser of events makes a pydantic object of each token.
-    """
-    reply = Reply()
-    try:
-        if "event-stream" not in response.headers.get("content-type", ""):
-            reply.add(await response.read())
-            return reply
-        lines = response.iter_lines()
-        async for line in lines:
-            data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-            if data == "[DONE]":
-                # Only a body read to its end leaves its connection to the next request.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(AFTER_THE_END_S):
-                        async for _ in lines:
-                            pass
-                break
-            if data:
-                reply.add(data)
-    except BrokenReply:
-        raise
-    except Exception as error:  # of the transport, which the package hands on as they are
-        if not reply.ended:
-            timed_out = "Timeout" in type(error).__name__
-            raise (
-                TimeoutError() if timed_out else BrokenReply("the connection was cut")
-            ) from error
-    reply.tokens = reply.tokens or reply.pieces
-    return reply
-
-
 def _joined(pieces: list[str]) -> str:
     """One text, with the halves of a surrogate pair that came in two pieces joined."""
     text = "".join(pieces)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _words_of(error: openai.APIConnectionError) -> str:
-    """The first cause: `Connection refused` rather than what each layer made of it."""
-    if isinstance(error, openai.APITimeoutError):
-        return "time-out"
-    cause: BaseException = error
-    while (deeper := cause.__cause__ or cause.__context__) is not None:
-        cause = deeper
-    why = getattr(cause, "strerror", None) or str(cause).partition("\n")[0]
-    return f"no connection ({why or type(cause).__name__})"
 
 
 def _key_from_environment(settings: EngineSettings) -> str:
@@ -340,8 +287,6 @@ def served_models(base_url: str, key: str = "") -> list[str]:
     except openai.APIStatusError as error:
         hints = {**FATAL, 404: "no such URL; base_url usually ends in /v1"}
         why = f"HTTP {error.status_code} {hints.get(error.status_code, '')}".strip()
-    except openai.APIConnectionError as error:
-        why = _words_of(error)
     except (openai.APIError, ValueError, TypeError, AttributeError) as error:
-        why = type(error).__name__
+        why = str(error.__cause__ or type(error).__name__)
     raise EngineError(f"{base_url} does not say which models it serves: {why}") from None

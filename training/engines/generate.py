@@ -41,9 +41,9 @@ def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = 
     """
     match settings.kind:
         case "scripted":
-            return ScriptedEngine(settings)
+            return ScriptedEngine(settings, sampling)
         case "recorded":
-            return RecordedEngine(settings)
+            return RecordedEngine(settings, sampling)
         case "openai":
             from training.engines.endpoint import EndpointEngine
 
@@ -75,61 +75,47 @@ def generate(
     cost `limit` no more are asked, those on their way are kept, and SpentApproved is raised if any
     is left.
     """
+    runtime, part_of = settings.runtime, {r.problem_id: r.part for r in requests}
     with Journal(journal_path(out), sync_each=settings.kind == "openai") as journal:
-        part_of = {r.problem_id: r.part for r in requests}
         # the journal may hold answers beyond these requests: those of earlier rounds
         done, total = sum(r.key in journal for r in requests), len(requests)
         if done == total:
             return 0.0
-        curves, waiting = MetricsFile(out, after_step=len(journal)), list[Sample]()
-        before, began = journal.figures(settings.runtime)["tokens"], time.monotonic()
+        curves, refused = MetricsFile(out, after_step=len(journal)), list[Sample]()
+        report(done, total, "starting the engine")
+        before, rate = journal.figures(runtime)["tokens"], 0.0
 
         def spent() -> bool:
-            cost = journal.figures(settings.runtime).get("cost", 0.0)
-            return limit is not None and cost >= limit
+            return limit is not None and journal.figures(runtime).get("cost", 0.0) >= limit
 
-        def tell(*, point: bool) -> float:
-            found = journal.figures(settings.runtime)
-            speed = (found["tokens"] - before) / max(time.monotonic() - began, 1e-9)
-            money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
-            with suppress(OSError):  # a full disk ends the run at the next answer, which says so
-                note = f"{speed:.0f} tok/s, {found['tokens']:,.0f} tokens{money}"
-                report(done, total, note)
-                if point:
-                    found["tokens_per_second"] = speed
-                    curves.append(len(journal), {f"generated/{n}": x for n, x in found.items()})
-            return speed
-
-        def keep_all() -> None:
-            while waiting:
-                sample = waiting.pop()
-                journal.append(sample, part_of[sample.problem_id])
-
-        report(done, total, "starting the engine")
         with make_engine(settings, sampling, key) as engine:
             began = told = time.monotonic()
-            try:
-                for sample in engine.answer(takewhile(lambda _: not spent(), requests), journal):
-                    if (sample.problem_id, sample.index) in journal:
-                        continue  # of a batch that was redone
-                    done += 1
-                    waiting.append(sample)
-                    if sample.finish_reason != "error":  # it answers, so those before are wrong
-                        keep_all()
-                    if point := time.monotonic() - told > SECONDS_PER_POINT:
-                        told = time.monotonic()
-                    tell(point=point)
-            finally:
-                rate = tell(point=True)
-        if waiting and not len(journal) and is_local(settings):
-            shortest = min(s.prompt_tokens for s in waiting)
+            for sample in engine.answer(takewhile(lambda _: not spent(), requests), journal):
+                if (sample.problem_id, sample.index) in journal:
+                    continue  # of a batch that was redone
+                done += 1
+                if sample.finish_reason == "error":
+                    refused.append(sample)
+                else:
+                    journal.append(sample, part_of[sample.problem_id])
+                found, now = journal.figures(runtime), time.monotonic()
+                rate = (found["tokens"] - before) / max(now - began, 1e-9)
+                money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
+                with suppress(OSError):  # a full disk ends the run at the next answer
+                    report(done, total, f"{rate:.0f} tok/s, {found['tokens']:,.0f} tokens{money}")
+                    if now - told > SECONDS_PER_POINT or done == total:
+                        told, found["tokens_per_second"] = now, rate
+                        curves.append(len(journal), {f"generated/{n}": x for n, x in found.items()})
+        if refused and not len(journal) and is_local(settings):
+            shortest = min(s.prompt_tokens for s in refused)
             raise EngineError(
                 f"{settings.model} has no room for an answer: the shortest of "
-                f"{len(waiting):,} prompts has {shortest:,} tokens and fills its context"
+                f"{len(refused):,} prompts has {shortest:,} tokens and fills its context"
             )
-        keep_all()
+        for sample in refused:  # something else was answered, so the model is right and they wrong
+            journal.append(sample, part_of[sample.problem_id])
         if spent() and any(r.key not in journal for r in requests):
-            raise SpentApproved(journal.figures(settings.runtime)["cost"], len(journal))
+            raise SpentApproved(journal.figures(runtime)["cost"], len(journal))
         return rate
 
 

@@ -10,9 +10,12 @@ the samples that did finish were handed over.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import Any
 
+from configs.settings.engines import EngineSettings, Sampling
 from eval.records import Record, Sample
 
 Key = tuple[str, int]
@@ -41,19 +44,21 @@ class Request(Record):
         return Sample(problem_id=self.problem_id, index=self.index, model=model, text=text, **more)
 
 
-class Engine(Protocol):
-    """Answers requests with bounded concurrency; a context manager that frees what it holds."""
+class Engine(AbstractContextManager["Engine"]):
+    """Answers requests with bounded concurrency; leaving it frees what it holds."""
 
-    def __enter__(self) -> Self: ...
+    def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
+        self.settings, self.sampling = settings, sampling
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        """Most hold nothing."""
 
     def answer(
         self, requests: Iterable[Request], finished: Container[Key] = ()
     ) -> Iterator[Sample]:
         """Samples in the order in which they finish; what is `finished` is not asked again, unless
         the batch it belongs to is not whole."""
-        ...
+        raise NotImplementedError
 
 
 def request_seed(seed: int, problem_id: str, index: int) -> int:
@@ -64,7 +69,7 @@ def request_seed(seed: int, problem_id: str, index: int) -> int:
 
 def ask_concurrently(
     runner: asyncio.Runner,
-    ask: Callable[[Request], Awaitable[Sample | None]],
+    ask: Callable[[Request], Coroutine[Any, Any, Sample | None]],
     requests: Iterable[Request],
     at_once: int,
 ) -> Iterator[Sample]:
@@ -74,29 +79,19 @@ def ask_concurrently(
     is room for it: `at_once` are being asked, or their answers not yet dealt with.
     """
     loop, coming = runner.get_loop(), iter(requests)
-    answers: asyncio.Queue[tuple[Sample, asyncio.Event] | None] = asyncio.Queue()
-
-    async def ask_in_turn() -> None:
-        for request in coming:
-            if (sample := await ask(request)) is not None:
-                dealt_with = asyncio.Event()
-                answers.put_nowait((sample, dealt_with))
-                await dealt_with.wait()
-
-    async def ask_all() -> None:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(at_once):
-                group.create_task(ask_in_turn())
-
-    asking = loop.create_task(ask_all())
-    asking.add_done_callback(lambda _: answers.put_nowait(None))
+    asking: set[asyncio.Task[Sample | None]] = set()
     try:
-        while (answer := loop.run_until_complete(answers.get())) is not None:
-            yield answer[0]
-            answer[1].set()
-        if isinstance(error := asking.exception(), BaseExceptionGroup):
-            raise error.exceptions[0]
+        while True:
+            asking |= {loop.create_task(ask(r)) for r in islice(coming, at_once - len(asking))}
+            if not asking:
+                return
+            first = asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            done, asking = loop.run_until_complete(first)
+            for task in sorted(done, key=lambda task: task.exception() is not None):
+                if (sample := task.result()) is not None:
+                    yield sample
     finally:
-        if not asking.done():
-            asking.cancel()
-            loop.run_until_complete(asyncio.wait((asking,)))
+        for task in asking:
+            task.cancel()
+        if asking:
+            loop.run_until_complete(asyncio.wait(asking))

@@ -1,11 +1,10 @@
 """Finished samples on disk, one JSON line each, and what they have cost so far.
 
 A kill loses at most the line being written: lines are handed to the kernel one by one, and forced
-to disk once a second, or one by one where each answer is paid for (a power cut loses none).
+to disk one by one where each answer is paid for (a power cut loses none).
 """
 
 import os
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,8 +16,6 @@ from configs.settings.engines import EngineRuntime
 from eval.records import Sample
 from training.engines.interface import EngineError, Key
 from training.layout import SCRATCH
-
-SECONDS_PER_SYNC = 1.0
 
 
 def journal_path(out: Path) -> Path:
@@ -33,7 +30,7 @@ class Journal:
 
     def __init__(self, path: Path, *, sync_each: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._seconds_per_sync = 0.0 if sync_each else SECONDS_PER_SYNC
+        self._sync_each = sync_each
         self._offsets: dict[Key, int] = {}
         self._tokens: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._file = path.open("a+b", buffering=0)
@@ -46,7 +43,6 @@ class Journal:
                     break
                 self._count(row, len(line))
         self._file.truncate(self._end)
-        self._synced = time.monotonic()
 
     def __contains__(self, key: object) -> bool:
         return key in self._offsets
@@ -67,9 +63,8 @@ class Journal:
             written = 0
             while written < len(line):
                 written += self._file.write(line[written:])
-            if time.monotonic() - self._synced > self._seconds_per_sync:
+            if self._sync_each:
                 os.fsync(self._file.fileno())
-                self._synced = time.monotonic()
         except OSError as error:
             self._file.truncate(self._end)
             raise EngineError(

@@ -3,25 +3,25 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from configs.settings.engines import EngineSettings, Sampling
 from eval.records import Sample
 from training.checkpoints import NO_CODE
-from training.engines.interface import EngineError, Request
+from training.engines.interface import Engine, EngineError, Request
 from training.render import conversation, end_of_turn, response_texts
 
 _PREFILL = re.compile(r"(<think>\s*(</think>\s*)?)?\Z")
 
 
-class LocalModel:
+class LocalModel(Engine):
     """A model's tokenizer and configuration, and what follows from them for every answer."""
 
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
-        """Raises EngineError for a model that cannot be loaded or has no chat template."""
-        self.settings, self.sampling = settings, sampling
+        """Raises EngineError for a model that cannot be loaded."""
+        super().__init__(settings, sampling)
         where: dict[str, Any] = {"revision": settings.revision}
         try:
             self.config: Any = AutoConfig.from_pretrained(settings.model, **where, **NO_CODE)
@@ -29,10 +29,6 @@ class LocalModel:
         except (OSError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise EngineError(f"engine model={settings.model} cannot be loaded: {first}") from error
-        if self.tokenizer.chat_template is None:
-            raise EngineError(
-                f"the tokenizer of {settings.model} has no chat template; give it one"
-            )
         ends: list[Any] = [end_of_turn(self.tokenizer), self.tokenizer.eos_token_id]
         with suppress(OSError):  # a model may come without a generation config
             own = GenerationConfig.from_pretrained(settings.model, **where).eos_token_id
@@ -48,9 +44,6 @@ class LocalModel:
         self.prefill = settings.think_prefill or (found[0] if found else "")
         self.positions = positions_of(self.config, settings.yarn_factor)
         """Tokens of prompt and answer together."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def room(self, prompt: int) -> int:
         """Tokens that the answer to a prompt of so many tokens may have; 0: the prompt alone fills

@@ -54,11 +54,6 @@ class TransformersEngine(LocalModel):
         elif model.num_parameters() < ONE_THREAD_BELOW:
             torch.set_num_threads(1)
 
-    def __exit__(self, *_: object) -> None:
-        del self.model
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
     def answer(
         self, requests: Iterable[Request], finished: Container[Key] = ()
     ) -> Iterator[Sample]:
@@ -97,36 +92,27 @@ class RoomyLayer(DynamicLayer):
 
     def __init__(self, room: int) -> None:
         super().__init__()
-        self.room, self.length = room, 0
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.dtype, self.device = key_states.dtype, key_states.device
-        batch, heads, _, dim = key_states.shape
-        self.buffers = [key_states.new_empty(batch, heads, self.room, dim) for _ in range(2)]
-        self.is_initialized = True
+        self.room = room
+        self.buffers: list[torch.Tensor] = []
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        start, end = self.get_seq_length(), self.get_seq_length() + key_states.shape[-2]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        end = self.length + key_states.shape[-2]
+            batch, heads, _, dim = key_states.shape
+            self.buffers = [key_states.new_empty(batch, heads, self.room, dim) for _ in range(2)]
         for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
-            buffer[:, :, self.length : end] = states
-        self.length = end
-        return self.buffers[0][:, :, :end], self.buffers[1][:, :, :end]
-
-    def get_seq_length(self) -> int:
-        return self.length
+            buffer[:, :, start:end] = states
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
+        return self.keys, self.values
 
     def select(self, rows: torch.Tensor) -> None:
         """Keep only these rows of the batch, in this order."""
-        kept = []
-        for buffer in self.buffers:
-            smaller = buffer.new_empty(len(rows), *buffer.shape[1:])
-            smaller[:, :, : self.length] = buffer[rows, :, : self.length]
-            kept.append(smaller)
-        self.buffers = kept
+        end = self.get_seq_length()
+        self.buffers = [buffer[rows] for buffer in self.buffers]
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
 
 
 @torch.no_grad()

@@ -52,9 +52,12 @@ class VLLMEngine(LocalModel):
         from vllm.sampling_params import RequestOutputKind
 
         (ids,) = prompt_ids(self.tokenizer, [request.prompt])
-        if (limit := self.settings.runtime.max_model_len) is not None:
-            refuse_to_cut(len(ids), self.sampling.max_tokens, limit, self.positions)
-        room = self.room(len(ids))
+        room, limit = self.room(len(ids)), self.settings.runtime.max_model_len
+        if limit and len(ids) + room > limit:  # memory must not change a sample
+            raise EngineError(
+                f"engine.runtime.max_model_len={limit} would cut answers: a prompt of {len(ids)} "
+                f"tokens and its answer need {len(ids) + room}: raise it to that, or leave it out"
+            )
         if not room:
             return self.sample(request, len(ids), None)
         parameters = SamplingParams(
@@ -73,19 +76,6 @@ class VLLMEngine(LocalModel):
         return self.sample(request, len(ids), final.outputs[0].token_ids)
 
 
-def refuse_to_cut(prompt: int, max_tokens: int, limit: int, positions: int | None) -> None:
-    """Raise EngineError where `max_model_len=limit` would end an answer before `max_tokens`.
-
-    How much memory there is must not change a sample; where the model ends is its own affair.
-    """
-    needed = min(prompt + max_tokens, positions or prompt + max_tokens)
-    if limit < needed:
-        raise EngineError(
-            f"engine.runtime.max_model_len={limit} would cut answers: a prompt of {prompt} tokens "
-            f"and max_tokens={max_tokens} need {needed}: raise it to that, or leave it out"
-        )
-
-
 def set_environment() -> None:
     """Variables that vLLM reads when an engine starts, where the user has not set them."""
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_CACHE_GB)
@@ -93,15 +83,13 @@ def set_environment() -> None:
 
 
 async def _start(arguments: dict[str, Any]) -> Any:
-    """vLLM's engine, in the event loop that will ask it. Raises EngineError without vLLM."""
+    """vLLM's engine, in the event loop that will ask it."""
     set_environment()
-    try:
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.platforms import current_platform
-        from vllm.usage.usage_lib import UsageContext
-        from vllm.v1.engine.async_llm import AsyncLLM
-    except ImportError as error:
-        raise EngineError(f"kind=vllm needs vllm ({error}); or use kind=transformers") from error
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
     if current_platform.is_cpu():  # there a prompt cut in two breaks the seeds of its request
         arguments = {**arguments, "enable_chunked_prefill": False}
     return AsyncLLM.from_engine_args(

@@ -7,7 +7,6 @@ among the recordings of that prompt. Files are streamed, so their size does not 
 import random
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,19 +15,13 @@ from eval.families import by_example, countdown
 from eval.judge.grades import Grade
 from eval.records import FinishReason, Rejected, Sample, problem_id
 from eval.row_files import Row, find_files, read_rows
-from training.engines.interface import EngineError, Key, Request
+from training.engines.interface import Engine, EngineError, Key, Request
 
 FAMILIES = (countdown, by_example)
 THINK = ("<think>", "</think>")
 
 
-class _WithoutModel(nullcontext[Any]):
-    def __init__(self, settings: EngineSettings) -> None:
-        super().__init__(self)
-        self.settings = settings
-
-
-class ScriptedEngine(_WithoutModel):
+class ScriptedEngine(Engine):
     """Answers prompts of `eval.families`, sometimes wrong, by the seed of each request alone."""
 
     def answer(
@@ -57,7 +50,7 @@ class ScriptedEngine(_WithoutModel):
             )
 
 
-class RecordedEngine(_WithoutModel):
+class RecordedEngine(Engine):
     """Yields the recordings that were asked for; what was not recorded does not come back."""
 
     def answer(

@@ -13,20 +13,19 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from configs.settings.training import RLSettings
 from training.callbacks import in_trls_words
-from training.launch.node import rank
 from training.losses import MAX_LOG_RATIO, POLICY_LOSSES, Clip
 
-ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "policy_loss": (tuple(POLICY_LOSSES), "these are in training.losses"),
-    "advantage_std": (("population", "unbiased"), "Eq. 4, or the authors' code"),
-    "gradient_accumulation_steps": ((1,), "micro_batch_tokens cuts the mini-batch instead"),
-    "num_iterations": ((1,), "GPPO makes one pass over a rollout (§4.1)"),
-    "beta": ((0.0,), "there is no KL loss (§4.1)"),
-    "vllm_importance_sampling_mode": (("token_truncate",), "the weight is per token"),
-    "importance_sampling_level": (("token",), "the ratio is per token (Eq. 11)"),
-    "mask_truncated_completions": ((False,), "use overlong_filter"),
+ALLOWED: dict[str, tuple[Any, ...]] = {
+    "policy_loss": tuple(POLICY_LOSSES),
+    "advantage_std": ("population", "unbiased"),  # Eq. 4, or the authors' code
+    "gradient_accumulation_steps": (1,),  # micro_batch_tokens cuts the mini-batch instead
+    "num_iterations": (1,),  # one pass over a rollout (§4.1)
+    "beta": (0.0,),  # there is no KL loss (§4.1)
+    "vllm_importance_sampling_mode": ("token_truncate",),
+    "importance_sampling_level": ("token",),  # the ratio is per token (Eq. 11)
+    "mask_truncated_completions": (False,),  # use overlong_filter
 }
-"""Where GPPO leaves less choice than TRL, and why."""
+"""Where GPPO leaves less choice than TRL."""
 
 
 @dataclass
@@ -67,9 +66,9 @@ class GPPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, (allowed, why) in ALLOWED.items():
+        for name, allowed in ALLOWED.items():
             if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name}={value!r}: GPPOTrainer takes one of {allowed}; {why}")
+                raise ValueError(f"{name}={value!r}: GPPOTrainer takes one of {allowed}")
         each, group = self.per_device_train_batch_size, self.num_generations or 1
         mini_batch = each * self.world_size
         if each * self.updates % group or mini_batch % (group * self.oversampling):
@@ -77,6 +76,11 @@ class GPPOConfig(GRPOConfig):
                 f"devices and mini-batches take whole groups: {each} × {self.updates} sequences of "
                 f"a device, and {mini_batch} of a mini-batch / oversampling = {self.oversampling}, "
                 f"must be multiples of num_generations = {group}"
+            )
+        if self.save_strategy == "steps" and self.save_steps % self.updates:
+            raise ValueError(
+                f"save_steps={self.save_steps} must be a multiple of steps_per_generation = "
+                f"{self.updates}: a checkpoint lies between two rollouts"
             )
 
     @property
@@ -139,25 +143,29 @@ def gppo_config(
 
 
 def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any]:
-    """Where vLLM samples: in the training processes, or on a server, which rank 0 asks."""
+    """Where vLLM samples: on CUDA as TRL does it, in the training processes or on a server; without
+    CUDA as `training.rl.vllm_on_cpu`. Raises ValueError for a server that cannot be asked."""
     if s.engine == "transformers":
-        return {"use_vllm": False}
-    runtime, cap = s.engine_runtime, s.importance_cap
+        return {}
+    runtime, cuda = s.engine_runtime, torch.cuda.is_available()
     arguments: dict[str, Any] = {
-        "use_vllm": True,
+        "use_vllm": cuda,
         "vllm_mode": s.engine.removeprefix("vllm_"),
-        "vllm_importance_sampling_correction": cap is not None,
+        "vllm_importance_sampling_correction": s.importance_cap is not None,
+        "vllm_importance_sampling_clip_max": s.importance_cap,
         "vllm_max_model_length": min(s.max_prompt_tokens + s.max_tokens, positions or sys.maxsize),
     }
-    if cap is not None:
-        arguments["vllm_importance_sampling_clip_max"] = cap
     if s.engine == "vllm_colocate":
-        arguments["vllm_gpu_memory_utilization"] = runtime.gpu_memory_utilization
-        arguments["vllm_tensor_parallel_size"] = runtime.tensor_parallel
-        arguments["vllm_enable_sleep_mode"] = torch.cuda.is_available()  # it frees GPU memory
-    elif not rank():
-        arguments["vllm_server_base_url"] = s.runtime.vllm_server_url
-        arguments["vllm_group_port"] = (
-            get_free_port()
-        )  # two stages on one machine must not meet there
-    return arguments
+        return {
+            **arguments,
+            "vllm_gpu_memory_utilization": runtime.gpu_memory_utilization,
+            "vllm_tensor_parallel_size": runtime.tensor_parallel,
+            "vllm_enable_sleep_mode": cuda,  # it frees GPU memory
+        }
+    if not cuda:
+        raise ValueError("engine=vllm_server needs CUDA to send weights: take vllm_colocate")
+    return {
+        **arguments,
+        "vllm_server_base_url": s.runtime.vllm_server_url,
+        "vllm_group_port": get_free_port(),  # two stages on one machine must not meet there
+    }

@@ -1,12 +1,8 @@
-"""From a rollout to optimizer updates: whole groups, cut into micro-batches of tokens.
-
-And what a trainer holds in memory, on disk: a checkpoint after any update resumes exactly.
-"""
+"""From a rollout to optimizer updates: whole groups, cut into micro-batches of tokens."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -194,28 +190,3 @@ def _micro_batch(rollout: Rollout, rows: list[int], pad_id: int, packed: bool) -
         sampled = torch.zeros(mask.shape, device=known.device).masked_scatter(mask, known)
     answers = ids.shape[1] - first
     return MicroBatch(ids, answers, mask, advantage, positive, None, positions, sampled)
-
-
-def rank_state_path(checkpoint: Path, rank: int) -> Path:
-    """Where a checkpoint holds what process `rank` had in memory."""
-    return checkpoint / f"rollout_{rank}.pt"
-
-
-def load_rank_state(
-    checkpoint: Path, processes: Processes, device: torch.device, *, slot: int
-) -> dict[str, Any] | None:
-    """What this process held after `slot` updates of a rollout; loading runs no code of the file.
-
-    None where there is no file and none is needed: another trainer's checkpoint, between two
-    rollouts. Raises ValueError where a part of the unfinished rollout would be lost.
-    """
-    path = rank_state_path(checkpoint, processes.rank)
-    if slot and (not path.exists() or rank_state_path(checkpoint, processes.size).exists()):
-        raise ValueError(
-            f"{checkpoint} was saved after {slot} updates of a rollout, whose rest cannot be "
-            f"continued on {processes.size} processes: resume with as many as saved it"
-        )
-    if not path.exists():
-        return None
-    with torch.serialization.safe_globals([Update, MicroBatch]):
-        return torch.load(path, map_location=device, weights_only=True)

@@ -139,16 +139,6 @@ class TokenStatistics:
         cells = np.reshape(processes.total(tables.flatten().tolist()), (updates, 2, *SHAPE))
         return [OffPolicy(tokens, gradient) for tokens, gradient in cells]
 
-    def state(self) -> dict[str, Any]:
-        """Everything that was added, as plain numbers and tensors."""
-        return {"sums": dict(self.sums), "extremes": self.extremes, "off_policy": self.off_policy}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`, whose tensors may have come back on another device."""
-        self.sums.update(state["sums"])
-        self.extremes = state["extremes"]
-        self.off_policy = {update: table.cpu() for update, table in state["off_policy"].items()}
-
 
 def _off_policy_table(
     ratio: Tensor, advantage: Tensor, entropy: Tensor, length: Tensor, kept: Tensor, clip: Clip

@@ -36,10 +36,8 @@ def run_rl(job: RLJob) -> dict[str, float]:
     """Train `job.checkpoint` on `job.problems` into `job.out/checkpoint`; resumes in `job.out`."""
     s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
     model, tokenizer = checkpoints.load_to_train(job.checkpoint, s)
-    problems, too_long, longest = fitting(
-        list(read_table(job.problems, Problem)), tokenizer, s.max_prompt_tokens
-    )
-    check_room(positions_of(model.config), longest, s.max_tokens)
+    given = list(read_table(job.problems, Problem))
+    problems = fitting(given, tokenizer, s, positions_of(model.config))
     start, progress, journal = layout.latest(folder), layout.ProgressFile(job.out), None
     on_cluster_wait.set(lambda note: progress.report(0, 0, note))
     with Judge(share_of_judge(s.judge)) as judge:
@@ -65,9 +63,17 @@ def run_rl(job: RLJob) -> dict[str, float]:
         "rollout_steps": float(s.steps),
         "models_kept": float(len(layout.kept_models(job.out))),
         "prompts": float(len(problems)),
-        "prompts_too_long": float(too_long),
-        "non_finite_updates": float(trainer.non_finite_updates),
-        "rollouts_without_update": float(trainer.empty_rollouts),
+        "prompts_too_long": float(len(given) - len(problems)),
+        **without_update(job.out / layout.METRICS),
+    }
+
+
+def without_update(metrics: Path) -> dict[str, float]:
+    """Updates that were skipped, and rollouts that had nothing to teach, in the whole stage."""
+    steps = [json.loads(line)["metrics"] for line in metrics.read_text().splitlines()]
+    return {
+        "non_finite_updates": sum(step["skipped_updates"] for step in steps),
+        "rollouts_without_update": float(sum(step["updates"] == 0 for step in steps)),
     }
 
 
@@ -93,7 +99,7 @@ class KeepModels(TrainerCallback):
         step, rest = divmod(state.global_step, updates)
         if rest or step % s.keep_every or step == s.steps:
             return
-        policy = checkpoints.policy_on_rank0(self.trainer, copied=True)
+        policy = checkpoints.policy_on_rank0(self.trainer)
         if policy is not None:
             policy = policy.bfloat16() if s.runtime.bf16 else policy
             folder = layout.kept_model(self.job.out, step)
@@ -110,31 +116,30 @@ def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[checkpoin
 
 
 def fitting(
-    problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, longest: int
-) -> tuple[list[Problem], int, int]:
-    """(the problems whose rendered prompt has at most `longest` tokens, how many have more, the
-    tokens of the longest kept)."""
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerBase,
+    s: RLSettings,
+    positions: int | None = None,
+) -> list[Problem]:
+    """The problems whose rendered prompt has at most `max_prompt_tokens`.
+
+    Raises ValueError where there is none, and where the longest leaves less than `max_tokens` of
+    the model's `positions`: an answer that ends early would be paid as one that is too long.
+    """
     lengths = list(map(len, render.prompt_ids(tokenizer, [p.prompt for p in problems])))
-    kept = [p for p, n in zip(problems, lengths, strict=True) if n <= longest]
-    if not kept:
+    longest = max((n for n in lengths if n <= s.max_prompt_tokens), default=0)
+    if not longest:
         raise ValueError(
-            f"none of {len(problems)} prompts has {longest} tokens or fewer; raise "
+            f"none of {len(problems)} prompts has {s.max_prompt_tokens} tokens or fewer; raise "
             "max_prompt_tokens or check the problems file"
         )
-    return kept, len(problems) - len(kept), max(n for n in lengths if n <= longest)
-
-
-def check_room(positions: int | None, prompt: int, max_tokens: int) -> None:
-    """Raise ValueError where the longest prompt leaves less than `max_tokens` for its answer.
-
-    No answer may end early for want of positions: it would be paid as one that is too long.
-    """
-    if positions is not None and prompt + max_tokens > positions:
+    if positions is not None and longest + s.max_tokens > positions:
         raise ValueError(
-            f"the longest prompt and its answer need {prompt:,} + {max_tokens:,} positions and the "
-            f"model has {positions:,}: lower max_tokens to {max(0, positions - prompt):,} or "
+            f"the longest prompt and its answer need {longest:,} + {s.max_tokens:,} positions and "
+            f"the model has {positions:,}: lower max_tokens to {max(0, positions - longest):,} or "
             "max_prompt_tokens, or start from a model with more (base.positions)"
         )
+    return [p for p, n in zip(problems, lengths, strict=True) if n <= longest]
 
 
 class JudgeReward:
@@ -272,23 +277,24 @@ def build_trainer(
     with the judge."""
     s, positions = job.settings, positions_of(model.config)
     rows = [{"prompt": render.conversation(p.prompt), "problem_id": p.id} for p in problems]
-    units = rl_schedule(s, world_size())
-    return GPPOTrainer(
+    trainer = GPPOTrainer(
         model=model,
         reward_funcs=reward,
-        args=gppo_config(s, job.seed, units, folder, positions),
+        args=gppo_config(s, job.seed, rl_schedule(s, world_size()), folder, positions),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,  # type: ignore[arg-type]
         callbacks=[StableCheckpoints(folder)],
-        rollout_func=rollout_function(s),
-        peft_config=checkpoints.lora_config(s.lora),
+        rollout_func=rollout_function(s) if s.engine == "transformers" else None,
     )
+    if s.engine == "vllm_colocate" and not trainer.use_vllm:
+        from training.rl.vllm_on_cpu import VLLMOnCPU
+
+        trainer.rollout_func = VLLMOnCPU(model, trainer.args)
+    return trainer
 
 
-def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[str, Any]] | None:
-    """TRL's hook for sampling from the policy with our sampler; None leaves it to vLLM."""
-    if s.engine != "transformers":
-        return None
+def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[str, Any]]:
+    """TRL's hook for sampling from the policy: with `transformers_engine.sample`."""
 
     def roll_out(prompts: list[Any], trainer: GPPOTrainer) -> dict[str, Any]:
         args = trainer.args

@@ -6,7 +6,7 @@ What differs from the parent, besides the loss: unscored answers and groups of e
 before any forward pass; mini-batches are whole groups, cut into micro-batches of similar-length
 sequences, packed or padded to the longest; the normalisers are those of the whole mini-batch over
 all processes, so the loss does not depend on micro-batches or devices; a non-finite gradient skips
-its update; a checkpoint between two updates of a rollout keeps the rest of it.
+its update; checkpoints lie between rollouts.
 
 TRL has no hook for a policy loss; its way is subclassing. `tests/training/test_trl_pins.py` holds
 the private methods this file replaces or calls to the pinned version.
@@ -16,8 +16,6 @@ import math
 import random
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,19 +32,9 @@ from training.losses import (
 from training.packing import check_packing, prompt_order
 from training.rl.config import GPPOConfig
 from training.rl.off_policy_counts import OffPolicy, headline
-from training.rl.rollout import (
-    MicroBatch,
-    Processes,
-    Rollout,
-    Update,
-    load_rank_state,
-    plan_updates,
-    rank_state_path,
-)
+from training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
 from training.rl.statistics import RolloutRecord, TokenStatistics
-from training.rl.vllm_sampler import PolicySampler
 
-COUNTS = ("non_finite_updates", "empty_rollouts", "_unscored_in_a_row")  # kept in checkpoints
 NOT_TRAINED = {"tool_mask": "tools or env_mask", "num_images": "images"}
 MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
 
@@ -62,20 +50,11 @@ class GPPOTrainer(GRPOTrainer):
     def __init__(
         self, model: Any, reward_funcs: Any, args: GPPOConfig, train_dataset: Any, **kwargs: Any
     ) -> None:
-        vllm, args = args.use_vllm, args.with_max_steps(len(train_dataset))
-        args.use_vllm = False  # else TRL makes a sampler of its own
+        args = args.with_max_steps(len(train_dataset))
         super().__init__(model, reward_funcs, args, train_dataset, **kwargs)
-        args.use_vllm = self.use_vllm = vllm
-        if vllm:
-            self.vllm_generation = PolicySampler(self)
-            self._last_loaded_step = -1
         self.vllm_importance_sampling_correction = False  # ours is applied in the loss
         if self._packed:
             check_packing(self.model)
-        self.non_finite_updates = 0
-        """Updates skipped so far because their gradient was not finite."""
-        self.empty_rollouts = 0
-        """Rollouts so far that had nothing to teach, and therefore no update."""
         self.on_rollout: Callable[[RolloutRecord], None] | None = None
         """Called with every rollout once its advantages are known."""
         self.on_off_policy: Callable[[int, list[OffPolicy]], None] | None = None
@@ -87,6 +66,7 @@ class GPPOTrainer(GRPOTrainer):
         self._grad_norms: list[float] = []
         self._rewards = torch.empty(0)
         self._unscored_in_a_row = 0
+        self._server = ""
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         args, prompts = self.args, self.train_dataset if dataset is None else dataset
@@ -147,7 +127,6 @@ class GPPOTrainer(GRPOTrainer):
             pad_id=self._pad_id,
             packed=self._packed,
         )
-        self.empty_rollouts += not updates
         self._remember_old_logps(updates)
         for name, value in record.metrics(args.positive_reward).items():
             self._metrics["train"][name].append(value)
@@ -156,8 +135,17 @@ class GPPOTrainer(GRPOTrainer):
 
     def _generate_single_turn(self, *args, **kwargs):
         client = getattr(getattr(self, "vllm_generation", None), "vllm_client", None)
-        with client.same_server() if client is not None else nullcontext():
+        if client is None:
             return super()._generate_single_turn(*args, **kwargs)
+        start = self._server or client.get_server_info()["instance_id"]  # anew at every start
+        answers = super()._generate_single_turn(*args, **kwargs)
+        self._server = client.get_server_info()["instance_id"]
+        if start != self._server:
+            raise RuntimeError(
+                f"the vLLM server at {client.base_url} was started again and has lost the policy; "
+                "run again: training goes on from its last checkpoint"
+            )
+        return answers
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
@@ -275,12 +263,11 @@ class GPPOTrainer(GRPOTrainer):
         if any(p.grad is not None for p in model.parameters()):
             self._grad_norms.append(float(norm))
         if not math.isfinite(float(norm)):
-            self.non_finite_updates += 1
             for parameter in model.parameters():  # an optimizer leaves parameters without gradient
                 parameter.grad = None
         return norm
 
-    # ------------------------------------------------------------------------ logs and checkpoints
+    # ---------------------------------------------------------------------------------------- logs
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
@@ -308,34 +295,3 @@ class GPPOTrainer(GRPOTrainer):
         shares = [float(loss) for loss in losses]
         finite = [x for x in self.processes.total(shares) if math.isfinite(x)] if shares else []
         return sum(finite) / max(1, len(finite))
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Beside what the parent saves, what this process holds in memory: between two updates
-        the rest of the rollout, and what the next log line and the counts are made of."""
-        super()._save_checkpoint(model, trial)
-        held = {
-            "step": self._slot,
-            "updates": self._updates if self._slot else [],
-            "metrics": {name: list(values) for name, values in self._metrics["train"].items()},
-            "statistics": self._statistics.state(),
-            "losses": [float(loss) for loss in self._losses],
-            "grad_norms": self._grad_norms,
-            "counts": {name: getattr(self, name) for name in COUNTS},
-        }
-        folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-        torch.save(held, rank_state_path(folder, self.processes.rank))
-        self.accelerator.wait_for_everyone()  # then the first process marks it as whole
-
-    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        slot, device = self.state.global_step % self.args.updates, self.accelerator.device
-        held = load_rank_state(Path(checkpoint), self.processes, device, slot=slot)
-        if held is not None:
-            self._step, self._updates = held["step"], held["updates"]
-            self._metrics["train"].update(held["metrics"])
-            self._statistics.restore(held["statistics"])
-            self._losses, self._grad_norms = held["losses"], held["grad_norms"]
-            for name, count in held["counts"].items():
-                setattr(self, name, count)
