@@ -19,7 +19,7 @@ from configs.settings.ablation import Ablation
 from eval.records import Record
 from tasks.ablation.ablate import NOT_RUN, RESULTS, Compared, Outcome, compared
 from tasks.report.page import Page, render
-from tasks.store.care import ABLATE, ABLATE_VERSION, published
+from tasks.store.care import ABLATE, ABLATE_VERSION, results
 from tasks.store.lineage import ancestors
 from tasks.store.store import Store
 
@@ -61,11 +61,12 @@ def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
     """
     found: list[Finished] = []
     asked = question(spec, profile)
-    for made in (result.manifest for result in published(store)):
+    for made in results(store):
         is_ours = made.stage == ABLATE + spec.name and made.version == ABLATE_VERSION
         whole, _ = store.find(made.stage, made.key) if is_ours else (None, "")
         if whole is None:
             continue
+        store.fetch(whole)
         with suppress(ValidationError):  # of an older commit
             before = Ablation.model_validate(made.settings["ablation"])
             outcome = Outcome.model_validate_json(whole.file(RESULTS).read_bytes())

@@ -141,7 +141,7 @@ def two_bits(hashed: Any) -> Any:
     return (_1 << (hashed >> _58)) | (_1 << ((hashed >> _52) & _63))
 
 
-_two_bits = compiled(_U8(_U8))(two_bits)
+_two_bits: Any = compiled(_U8(_U8))(two_bits)
 
 
 @compiled(_U8(_U8))
