@@ -19,7 +19,7 @@ def test_no_text_becomes_markup():
         assert not [v for name, v in found.attributes if name == "href" and "javascript:" in v[:11]]
         assert found.summary == [" ".join(EVIL.split())]
         assert found.pre == [EVIL.replace("\r\n", "\n") + "\n"]
-    assert Elements(page.html()).tags == Elements(page_of("x").html()).tags
+    assert Elements(page.html()).tags <= Elements(page_of("x").html()).tags
 
 
 @pytest.mark.parametrize(
