@@ -163,6 +163,7 @@ class ServerProcess(Record):
 
 def register_forms(machine: Machine) -> None:
     """Make the web forms anew, in a process: it imports Prefect. Raises ServersError."""
+    prepare(machine, "registration")
     command, environment = server_command(machine, "registration"), process_environment(machine, "")
     asked: dict[str, Any] = {"env": environment, "cwd": machine.home, "timeout": REGISTRATION_S}
     try:
