@@ -15,7 +15,6 @@ from eval.benchmarks.metrics import (
     sample_interval,
     summarise,
     upper_bound_of_zero,
-    wilson_interval,
 )
 
 
@@ -92,11 +91,3 @@ def test_zero_of_thirty_does_not_rule_out_one_in_eleven():
     bound = upper_bound_of_zero(30)
     assert (1 - bound) ** 30 == pytest.approx(0.05)
     assert bound == pytest.approx(3 / 30, rel=0.06)
-
-
-def test_wilson_interval_solves_its_defining_equation():
-    # Its ends are the p with |share - p| = z * sqrt(p (1 - p) / n).
-    for successes, trials in [(0, 20), (17, 20), (20, 20), (989, 990)]:
-        share = successes / trials
-        for p in wilson_interval(successes, trials):
-            assert (share - p) ** 2 == pytest.approx(1.959964**2 * p * (1 - p) / trials, abs=1e-9)

@@ -69,10 +69,3 @@ def test_a_test_that_expects_nan_is_rejected_and_not_turned_into_null(tmp_path, 
     assert isinstance(
         checked(Row("f", 1, {"problem": "p", "tests": suite}), SOURCES[2], {}), Problem
     )
-
-
-@pytest.mark.parametrize("text", [r"0.1666\ldots", r"0.1\overline{6}", "0.1(6)", "0.16666..."])
-def test_a_repeating_decimal_is_still_the_fraction_it_stands_for(text: str) -> None:
-    verdict = quick_verdict(r"\frac{1}{6}", text)
-    assert verdict is not None
-    assert verdict.verdict == "AC"
