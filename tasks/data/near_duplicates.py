@@ -43,9 +43,9 @@ def banding(jaccard: float, permutations: int) -> tuple[np.ndarray, int, int]:
 
 def band_keys(texts: pa.Array, shingle: int, jaccard: float, permutations: int) -> np.ndarray:
     """Keys [bands, N] uint64: texts agree in a band where their keys are equal."""
-    factors, bands, rows = banding(jaccard, permutations)
+    (slopes, offsets), bands, rows = banding(jaccard, permutations)
     signatures = np.full((len(texts), permutations), 0xFFFFFFFF, np.uint32)
-    _sign(*buffers(texts), shingle, *factors, signatures)
+    _sign(*buffers(texts), shingle, slopes, offsets, signatures)
     used = signatures[:, : bands * rows].astype(np.uint64).reshape(-1, bands, rows)
     return np.ascontiguousarray((used @ np.cumprod(np.full(rows, _BASE))).T)
 

@@ -74,7 +74,8 @@ def fold(column: pa.Array, rule: Rule) -> pa.LargeBinaryArray:
     places = pa.py_buffer(np.append(starts, ends[-1:]) if len(column) else bytes(8))
     plain = [None, places, pa.py_buffer(byte_rule(rule)[data])]
     texts = pa.Array.from_buffers(pa.large_string(), len(column), plain)
-    words = pc.call_function("ascii_split_whitespace", [pc.ascii_trim_whitespace(texts)])
+    trimmed = pc.call_function("ascii_trim_whitespace", [texts])
+    words = pc.call_function("ascii_split_whitespace", [trimmed])
     space = pa.scalar(" ", pa.large_string())
     return pc.call_function("binary_join", [words, space]).cast(pa.large_binary())
 
