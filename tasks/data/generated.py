@@ -38,8 +38,7 @@ def generated_problems(source: Source, seed: int) -> Iterator[Problem]:
         styles = (prompt, prompt, prompt.upper(), prompt.replace(" ", "  "))
         repeat = problems[original].model_copy(update={"prompt": rng.choice(styles)})
         placed.append((place, repeat))
-    placed.sort(key=lambda row: row[0])
-    for _, problem in placed:
+    for _, problem in sorted(placed, key=lambda row: row[0]):
         yield problem.model_copy(update={"source": source.name})
 
 

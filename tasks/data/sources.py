@@ -175,10 +175,9 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
         for number, row in enumerate(read_source(part, settings, seed), 1):
             if isinstance(row, Problem):
                 kept.write(row)
-            elif isinstance(row, Rejected):
+            elif row:
                 rejected.write(row)
-            else:
-                left_out += 1
+            left_out += row is None
             if number % ROWS_PER_REPORT == 0:
                 report(0, 0, f"{source.name}: {number:,} rows")
             if kept.rows == source.limit:
