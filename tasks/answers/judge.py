@@ -28,14 +28,11 @@ class ScoreJournal:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.done, whole = path, 0, 0
-        with path.open("a+b") as file:
-            file.seek(0)
-            for line in file:
-                if line.endswith(b"\n"):
-                    self.done += 1
-                    whole += len(line)
-            file.truncate(whole)
+        path.touch()
+        with path.open("r+b") as file:
+            whole = [len(line) for line in file if line.endswith(b"\n")]
+            file.truncate(sum(whole))
+        self.path, self.done = path, len(whole)
 
     def __iter__(self) -> Iterator[Score]:
         with self.path.open("rb") as file:

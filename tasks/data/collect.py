@@ -71,11 +71,7 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
 
 def _facts(source: Source, commit: str) -> dict[str, str]:
     """What the card of every dataset made from it names (`tasks/report/card.py`)."""
-    files = f"{source.dataset} (local files)" if source.dataset else ", ".join(source.files)
-    dataset = {
-        "generated": f"generated: {source.family}",
-        "hub": source.dataset,
-        "files": files,
-    }[source.kind]
-    licence = source.licence
-    return {"name": source.name, "dataset": dataset, "revision": commit, "licence": licence}
+    dataset = source.dataset or ", ".join(source.files) or f"generated: {source.family}"
+    local = " (local files)" if source.dataset and source.files else ""
+    facts = {"name": source.name, "dataset": dataset + local, "revision": commit}
+    return {**facts, "licence": source.licence}

@@ -41,5 +41,5 @@ def decontaminate(
                 hits.write(table)
     counts = split_rows(source, reasons, out)
     index = benchmark_index(against, benchmarks.digest, settings.n, settings.normalize)
-    total = int(counts["kept"] + counts["rejected"])
-    return {**counts, **write_page(out, index, settings, rows=total, removed=len(reasons))}
+    rows = int(counts["kept"] + counts["rejected"])
+    return {**counts, **write_page(out, index, settings, rows=rows, removed=len(reasons))}

@@ -60,8 +60,5 @@ def filter_tests(out: Path, problems: Artifact, *, settings: FilterTestsSettings
             reason, original = few if row.judgeable else NO_GOLD, row.model_dump_json()
             rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
     names = ("kept_math", "kept_code", "not_judgeable", "repeated_tests", "other_sources")
-    return {
-        "kept": float(kept.rows),
-        "rejected": float(rejected.rows),
-        **{name: float(counts[name]) for name in names},
-    }
+    totals = {"kept": float(kept.rows), "rejected": float(rejected.rows)}
+    return {**totals, **{name: float(counts[name]) for name in names}}

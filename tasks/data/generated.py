@@ -19,9 +19,8 @@ def generated_problems(source: Source, seed: int) -> Iterator[Problem]:
     contaminated = round(source.contaminated_share * source.size)
     ordinary = source.size - duplicates - contaminated
     rng = random.Random(f"plant {source.name} {seed}")
-    stream = f"{source.name} {seed}"
-    if source.fixed_seed is not None:
-        stream = f"fixed {source.fixed_seed}"
+    fixed = source.fixed_seed
+    stream = f"{source.name} {seed}" if fixed is None else f"fixed {fixed}"
     problems = list(_family(source, stream, ordinary, source.split_part))
     leaked = f"fixed {source.contaminated_seed}"  # the stream of that benchmark
     problems += _family(source, leaked, contaminated, "test")
@@ -39,8 +38,7 @@ def generated_problems(source: Source, seed: int) -> Iterator[Problem]:
         styles = (prompt, prompt, prompt.upper(), prompt.replace(" ", "  "))
         repeat = problems[original].model_copy(update={"prompt": rng.choice(styles)})
         placed.append((place, repeat))
-    placed.sort(key=lambda row: row[0])
-    for _, problem in placed:
+    for _, problem in sorted(placed, key=lambda row: row[0]):
         yield problem.model_copy(update={"source": source.name})
 
 

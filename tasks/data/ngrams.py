@@ -7,11 +7,11 @@ probability 10⁻⁵ for every 10⁵ n-grams of the items.
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numba import types
 from numpy.typing import NDArray
 
@@ -20,10 +20,8 @@ from tasks.data.text_columns import (
     PLACES,
     SPACE,
     ascii_or_folded,
-    buffers,
     byte_rule,
     compiled,
-    fold,
 )
 from tasks.data.words import RULES, Normalisation
 
@@ -66,21 +64,19 @@ class NgramIndex:
     def __init__(self, items: Iterable[Item], n: int, normalise: Normalisation) -> None:
         self.n, self.items, self._rule = n, list(items), RULES[normalise]
         self._bytes = byte_rule(self._rule)
+        self._words_of = cache(lambda item: self._rule(self.items[item].text))
         texts = pa.array([item.text for item in self.items], pa.large_string())
-        self._folded = fold(texts, self._rule)
-        folded = buffers(self._folded)
-        spaces = pc.call_function("count_substring", [self._folded], pc.MatchSubstringOptions(" "))
-        words = spaces.to_numpy() + (folded.starts < folded.ends)
+        read = ascii_or_folded(texts, self._rule)
+        room, words = len(read.data), np.zeros(len(texts), np.int64)
+        hashes, item, place = np.empty(room, np.uint64), np.empty(room, int), np.empty(room, int)
+        short = np.zeros(1 << (8 * len(words) + 1).bit_length(), np.uint64)
+        grams = _list_ngrams(*read, self._bytes, n, words, short, hashes, item, place)
         self.wordless = int(np.count_nonzero(words == 0))
         """How many items match nothing."""
         self.short_items = int(np.count_nonzero((words > 0) & (words < n)))
         """How many items are matched whole."""
-
-        room = int(words.sum())
-        hashes, item, place = np.empty(room, np.uint64), np.empty(room, int), np.empty(room, int)
-        short = np.zeros(1 << (8 * len(words) + 1).bit_length(), np.uint64)
-        grams = _list_ngrams(*folded, self._bytes, n, short, hashes, item, place)
-        order = np.argsort(hashes[:grams], kind="stable")
+        # By value, equal ones in order: NumPy sorts 16 bits at a time in a third of the time of 64.
+        order = np.lexsort(hashes[:grams].view(np.uint16).reshape(-1, 4).T)
         hashes, item, place = hashes[order], item[order], place[order]
         first = np.flatnonzero(np.diff(hashes, prepend=~hashes[:1]))
         self._places = item[first], place[first]
@@ -120,8 +116,7 @@ class NgramIndex:
     def ngram(self, entry: int) -> str:
         """The words of an entry, with single spaces."""
         item, place = (int(of_entry[entry]) for of_entry in self._places)
-        words = self._folded[item].as_py().decode().split(" ")
-        return " ".join(words[place : place + self.n])
+        return " ".join(self._words_of(item)[place : place + self.n])
 
 
 _REMEMBERED = 2 * LONGEST  # words back, a power of two
@@ -165,34 +160,38 @@ def _next_word(data: Any, at: Any, end: Any, rule: Any) -> Any:
     return first, at, word
 
 
-@compiled(_INT(BYTES, PLACES, PLACES, BYTES, _INT, _HASHES, _HASHES, _I8, _I8))
+@compiled(_INT(BYTES, PLACES, PLACES, BYTES, _INT, _I8, _HASHES, _HASHES, _I8, _I8))
 def _list_ngrams(
     data: Any, starts: Any, ends: Any, rule: Any, n: Any,
-    short: Any, hashes: Any, texts: Any, places: Any,
+    words: Any, short: Any, hashes: Any, texts: Any, places: Any,
 ) -> Any:  # fmt: skip
-    """List the n-grams of folded texts; one of fewer than n words counts as one, whole.
+    """List the n-grams of the texts; one of fewer than n words counts as one, whole.
 
-    Writes the hash of each, its text and its place among the words there; returns how many. In
-    `short`, at the place of a word's hash, bit k says that a text of k words, fewer than n, ends
-    in it.
+    Writes how many words each text has, and the hash of each n-gram, its text and its place among
+    the words there; returns how many n-grams. In `short`, at the place of a word's hash, bit k says
+    that a text of k words, fewer than n, ends in it.
     """
     prefixes = np.zeros(_REMEMBERED, np.uint64)
     found, length = 0, np.uint64(n)
     for text in range(starts.size):
-        count, prefix, at, end = _0, _0, np.uint64(starts[text]), np.uint64(ends[text])
-        while at < end:
+        count, prefix, last = _0, _0, _0
+        at, end = np.uint64(starts[text]), np.uint64(ends[text])
+        while True:
             prefixes[count & _BACK] = prefix
-            _, at, word = _next_word(data, at, end, rule)
+            first, at, word = _next_word(data, at, end, rule)
+            if first >= end:
+                break
             count += _1
-            prefix = prefix * _BASE + word
-            if count < length:
-                if at < end:
-                    continue
-                short[_mixed(word) & np.uint64(short.size - 1)] |= _1 << count
-            size = min(count, length)
-            before = prefixes[(count - size) & _BACK]
-            hashes[found] = _mixed(prefix - before * _POWERS[size])
-            texts[found], places[found] = text, count - size
+            prefix, last = prefix * _BASE + word, word
+            if count >= length:
+                before = prefixes[(count - length) & _BACK]
+                hashes[found] = _mixed(prefix - before * _POWERS[length])
+                texts[found], places[found] = text, count - length
+                found += 1
+        words[text] = count
+        if _0 < count < length:
+            short[_mixed(last) & np.uint64(short.size - 1)] |= _1 << count
+            hashes[found], texts[found], places[found] = _mixed(prefix), text, 0
             found += 1
     return found
 

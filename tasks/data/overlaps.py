@@ -31,6 +31,7 @@ LONGEST_TEXT = 100_000
 """Characters of a text that hits hold; the whole row is among the kept or rejected ones."""
 HITS_AT_ONCE = 256
 REASONS = "reasons.json"
+COLUMNS = ["id", "source", "prompt"]
 
 
 class Hit(Record):
@@ -75,7 +76,10 @@ class Overlaps:
         """
         found = self.index.search(rows.column("row"))
         near, place = np.unique(found.rows, return_inverse=True)
-        short = _shortened(rows.take(pa.array(near)))  # before it is repeated for each of its hits
+        short = rows.take(pa.array(near))
+        text, start = short.column("row").cast(pa.large_string()), pc.SliceOptions(0, LONGEST_TEXT)
+        text = pc.call_function("utf8_slice_codeunits", [text], start)
+        short = short.set_column(ROW.index("row"), "row", text)  # before it is repeated
         listed = self._listed(found)
         for start in range(0, len(listed), HITS_AT_ONCE):
             some = listed[start : start + HITS_AT_ONCE]
@@ -111,12 +115,6 @@ class Overlaps:
         return pa.table({name: columns[name] for name in HITS.names}, schema=HITS)
 
 
-def _shortened(rows: pa.RecordBatch) -> pa.RecordBatch:
-    text, start = rows.column("row").cast(pa.large_string()), pc.SliceOptions(0, LONGEST_TEXT)
-    text = pc.call_function("utf8_slice_codeunits", [text], start)
-    return pa.record_batch([*rows.columns[:-1], text], names=list(ROW))
-
-
 @lru_cache(maxsize=1)
 def benchmark_index(path: Path, digest: str, n: int, normalise: Normalisation) -> "NgramIndex":
     """The index of a benchmarks file of this digest: one in every process, whatever its parts."""
@@ -143,9 +141,9 @@ def decide_part(
     with ArrowWriter(folder / "hits.parquet", HITS) as hits, pq.ParquetFile(source) as file:
         overlaps = Overlaps(index, rule.min_coverage, hits)
         for group in range(part.first, part.last):
-            for batch in file.iter_batches(BATCH_ROWS, [group], ["id", "source", "prompt"]):
+            for batch in file.iter_batches(BATCH_ROWS, [group], COLUMNS, use_threads=False):
                 numbers = pa.array(range(before + 1, before + len(batch) + 1), pa.int64())
-                told = [numbers, *(batch.column(name) for name in ("id", "source", "prompt"))]
+                told = [numbers, *(batch.column(name) for name in COLUMNS)]
                 gone = overlaps.decide(pa.record_batch(told, names=list(ROW)))
                 reasons += [(before + row, reason) for row, reason in gone.items()]
                 before += len(batch)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from configs.files import replace_text
-from configs.settings.sources import DATA_FORMATS, CollectSettings, LookupTable, Source, Table
+from configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
 from eval.answers import writable
 from eval.records import Problem, Rejected, problem_id
 from eval.row_files import Row, find_files, read_rows
@@ -74,18 +74,14 @@ def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
 
 def _looked_up(source: Source, settings: CollectSettings) -> Tables:
     """The texts of each lookup table in the order of their rows; some tens of MB."""
-
-    def texts(table: LookupTable, name: str) -> Iterator[str]:
-        files = _files(table, settings, name)
-        pieces = map(Piece, files) if files else [Piece(None, resolved(table, name))]
-        for piece in pieces:
-            for row in piece_rows(piece, table, Path(settings.root), name):
-                yield text_of(row.value or {}, table.text_field)
-
-    return {
-        name: list(texts(table, f"{source.name}/{name}"))
-        for name, table in (source.lookup.tables if source.lookup else {}).items()
-    }
+    texts = dict[str, list[str]]()
+    for key, table in (source.lookup.tables if source.lookup else {}).items():
+        name, files = f"{source.name}/{key}", _files(table, settings, source.name)
+        for piece in map(Piece, files) if files else [Piece(None, resolved(table, name))]:
+            rows = piece_rows(piece, table, Path(settings.root), name)
+            found = (text_of(row.value or {}, table.text_field) for row in rows)
+            texts.setdefault(key, []).extend(found)
+    return texts
 
 
 def _files(table: Table, settings: CollectSettings, name: str) -> list[Path]:
@@ -137,18 +133,14 @@ def _opened(table: Table, commit: str, name: str) -> Any:
     """The dataset at this commit, streamed."""
     import datasets  # takes a second, and most runs read files
 
-    local = Path(table.dataset).is_dir()
+    what = table.dataset
+    how: dict[str, Any] = {"name": table.config or None, "revision": commit or None}
     if table.data_files:
-        base = table.dataset if local else f"hf://datasets/{table.dataset}@{commit}"
-        what = [DATA_FORMATS[table.data_files[0].removesuffix(".gz").rpartition(".")[2]]]
-        how: dict[str, Any] = {
-            "data_files": {table.split: [f"{base}/{file}" for file in table.data_files]}
-        }
-    else:
-        what = [table.dataset, table.config] if table.config else [table.dataset]
-        how = {} if local else {"revision": commit}
+        base = f"hf://datasets/{table.dataset}@{commit}" if commit else table.dataset
+        what = DATA_FORMATS[table.data_files[0].removesuffix(".gz").rpartition(".")[2]]
+        how = {"data_files": {table.split: [f"{base}/{file}" for file in table.data_files]}}
     with _explained(table, name):
-        return datasets.load_dataset(*what, **how, split=table.split, streaming=True)
+        return datasets.load_dataset(what, **how, split=table.split, streaming=True)
 
 
 @contextmanager
@@ -183,10 +175,9 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
         for number, row in enumerate(read_source(part, settings, seed), 1):
             if isinstance(row, Problem):
                 kept.write(row)
-            elif isinstance(row, Rejected):
+            elif row:
                 rejected.write(row)
-            else:
-                left_out += 1
+            left_out += row is None
             if number % ROWS_PER_REPORT == 0:
                 report(0, 0, f"{source.name}: {number:,} rows")
             if kept.rows == source.limit:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,16 +24,13 @@ class TablePart(NamedTuple):
 
 
 def table_parts(source: Path, rows: int) -> list[TablePart]:
-    """At least one part of at least `rows` rows (the last may have fewer), along row groups."""
-    parts: list[TablePart] = []
+    """At least one part, of about `rows` rows, along row groups."""
     meta = pq.read_metadata(source)
-    first, before, size = 0, 0, 0
-    for number in range(meta.num_row_groups):
-        size += meta.row_group(number).num_rows
-        if size >= rows or number == meta.num_row_groups - 1:
-            parts.append(TablePart(first, number + 1, before))
-            first, before, size = number + 1, before + size, 0
-    return parts or [TablePart(0, 0, 0)]
+    sizes = [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
+    before = np.cumsum([0, *sizes]).tolist()
+    _, starts = np.unique(np.array(before[:-1], int) // rows, return_index=True)
+    ends = [*starts.tolist(), len(sizes)]
+    return [TablePart(a, b, before[a]) for a, b in pairwise(ends)] or [TablePart(0, 0, 0)]
 
 
 def split_rows(source: Path, reasons: Mapping[int, str], out: Path) -> dict[str, float]:

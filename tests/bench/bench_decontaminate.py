@@ -30,7 +30,7 @@ from open_r1_peer import Benchmarks, N, as_shipped, core_loop  # noqa: E402
 from real_documents import cpu_seconds  # noqa: E402
 
 from tasks.data.ngrams import Item, NgramIndex  # noqa: E402
-from tasks.data.overlaps import BATCH_ROWS  # noqa: E402
+from tasks.data.overlaps import BATCH_ROWS, COLUMNS  # noqa: E402
 from tasks.data.words import Normalisation  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
@@ -82,7 +82,7 @@ def ours(path: Path, against: Benchmarks, rule: Normalisation) -> Verdicts:
     before = 0
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            (batch,) = file.iter_batches(BATCH_ROWS, [group], ["id", "source", "prompt"])
+            (batch,) = file.iter_batches(BATCH_ROWS, [group], COLUMNS, use_threads=False)
             found = index.search(batch.column("prompt"))
             best = found.best()
             columns = (found.rows, found.items, found.entries, found.coverage)

@@ -13,13 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineSettings
 from configs.settings.sources import CollectRuntime, CollectSettings, Source
 from eval import row_files
 from eval.records import Problem, Rejected
 from eval.tables import read_table
-from tasks.answers.distill import recorded_files
 from tasks.data import sources as module
 from tasks.data.collect import collect
 from tasks.data.sources import collected_files
@@ -136,13 +133,6 @@ def test_collect_is_keyed_by_the_bytes_of_its_files_and_not_by_their_times(tmp_p
     assert collect.key((), settings, plain) == before
     jsonl(file, {"problem": "p", "answer": "2"})
     assert collect.key((), settings, plain) != before
-
-
-def test_only_recorded_engines_read_files(tmp_path):
-    file = jsonl(tmp_path / "r.jsonl", {"question": "q", "response": "r"})
-    recorded = SampleSettings(engine=EngineSettings(kind="recorded", files=(str(file),)))
-    assert recorded_files(recorded) == [file]
-    assert recorded_files(SampleSettings(engine=EngineSettings(kind="scripted"))) == []
 
 
 # ---------------------------------------------------------------- bad input

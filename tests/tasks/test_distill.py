@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from configs.settings.base import key_of
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime, EngineSettings
 from eval.judge.grades import Grade
@@ -290,12 +289,6 @@ def test_a_gate_without_prices_is_refused_before_anything_is_asked(tmp_path, cos
     with pytest.raises(ValueError, match=r"needs prices: set engine\.runtime\.input_price"):
         spend(tmp_path, costly, approve_above=1.0, output_price=None)
     assert not Paid.asked
-
-
-def test_the_budget_does_not_change_the_key_of_the_stage():
-    runtime = EngineRuntime(approve_above=1.0, approved_cost=9.0)
-    gate, none = (EngineSettings(kind="scripted", runtime=r) for r in (runtime, EngineRuntime()))
-    assert key_of(SampleSettings(engine=gate)) == key_of(SampleSettings(engine=none))
 
 
 SCRIPT = f"""

@@ -58,11 +58,6 @@ def test_a_copy_with_one_word_changed_at_the_end_is_near():
     assert (pairs, similarity, first) == ([(0, 2)], [13 / 15], [0, 1, 0])
 
 
-def test_texts_without_words_resemble_nothing():
-    text = "a b c d e f g h"
-    assert near(["", text, " ", text + " i", ""])[2] == [0, 1, 2, 1, 4]
-
-
 def test_a_chain_of_neighbours_is_one_group_and_its_first_text_stays():
     words = [f"w{i}" for i in range(30)]
     chain = [" ".join(words[i : i + 20]) for i in (0, 2, 4)]

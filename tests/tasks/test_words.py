@@ -53,13 +53,6 @@ def test_every_character_is_what_the_rule_says_alone_and_between_letters(rule: R
         assert found == " ".join(rule(text)), ascii(text)
 
 
-@pytest.mark.parametrize("text", ["a\u0301 ΑΣ", "ﬁx ½", "\u1100\u1161", "x²₁y", "²", "a²", "²b"])
-@pytest.mark.parametrize("rule", RULES.values())
-def test_neighbours_matter_where_the_rule_says_so(rule: Rule, text: str):
-    texts = [text, text + "!", "z"]
-    assert folded(texts, rule) == [" ".join(rule(t)) for t in texts]
-
-
 @given(st.lists(TEXT, max_size=8), st.integers(0, 8), st.integers(0, 8))
 @settings(max_examples=300, deadline=None)
 def test_a_folded_query_is_the_normalised_prompt_in_any_slice(texts: list[str], a: int, b: int):
