@@ -163,7 +163,7 @@ def test_a_resumed_stage_says_where_and_counts_what_is_left(tmp_path):
     whole = Store(tmp_path).manifest(InputRef(stage="gather", key=key, digest="")).seconds
 
     assert first.action == "resume"
-    assert first.why.endswith("rows is missing at 1,500 of 2,000")
+    assert first.why.endswith("rows cannot be read (No such file or directory) at 1,500 of 2,000")
     assert first.seconds == pytest.approx(whole / 4)
 
 
