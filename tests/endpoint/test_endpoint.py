@@ -117,16 +117,16 @@ def test_the_next_request_waits_until_the_last_answer_is_taken(endpoint_of):
         stream.close()
 
 
-def test_longer_forms_of_the_asked_name_count_and_others_are_asked_again_or_refused_at_first():
+def test_longer_forms_of_the_asked_name_count_and_others_are_asked_again_or_refused():
     e = engine("http://127.0.0.1:9/v1")
     list(e.answer([]))  # begins to count
     for name in ("", "org/Teacher-R1", "teacher-r1-2025-01-20"):
-        e._check_name(name)
+        e._check_name(name, 1)
     with pytest.raises(EngineError, match=r"another model \(llama\): .* set served_model"):
-        e._check_name("llama")
-    e._answered = 1
-    with pytest.raises(module.BrokenReply, match="another model"):
-        e._check_name("llama")
+        e._check_name("llama", 1)
+    for e._answered, broken in ((0, 0), (1, 1)):
+        with pytest.raises(module.BrokenReply, match="another model"):
+            e._check_name("llama", broken)
 
 
 def test_finished_answers_come_first_and_then_the_failed_requests_are_an_error(endpoint_of):

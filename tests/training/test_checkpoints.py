@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from accelerate import PartialState
 
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
 from training.callbacks import StableCheckpoints
@@ -44,15 +43,6 @@ def test_a_saved_checkpoint_is_marked_and_of_the_marked_ones_the_last_two_are_ke
     StableCheckpoints(tmp_path).on_save(None, state(3), None)  # type: ignore[arg-type]
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"checkpoint-{n}" for n in (2, 3, 9)]
     assert latest(tmp_path) == tmp_path / "checkpoint-3"
-
-
-def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(tmp_path, monkeypatch):
-    path, marked = checkpoint(tmp_path, 1, stable=False), []
-    wait = lambda _: marked.append((path / STABLE).exists())  # noqa: E731
-    monkeypatch.setattr(PartialState, "wait_for_everyone", wait)
-    StableCheckpoints(tmp_path).on_save(None, state(1), None)  # type: ignore[arg-type]
-    assert marked == [False]
-    assert (path / STABLE).exists()
 
 
 def test_a_saved_model_comes_back_whole_and_replaces_the_old_one(files, tmp_path):

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from accelerate import PartialState
 from torch import nn
 from transformers import TrainerCallback
 
@@ -78,17 +79,10 @@ def test_the_parent_sees_progress_before_the_first_step(files, tmp_path, job, mo
 def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(
     tmp_path, job, monkeypatch
 ):
-    last = tmp_path / ".resume/checkpoints/checkpoint-1"
-    waits, original = [], sft.build_trainer
-
-    def watched(*args):
-        trainer = original(*args)
-        names = ("rng_state.pth", layout.STABLE)
-        wait = lambda: waits.append([(last / n).exists() for n in names])  # noqa: E731
-        monkeypatch.setattr(trainer.accelerator, "wait_for_everyone", wait)
-        return trainer
-
-    monkeypatch.setattr(sft, "build_trainer", watched)
+    last, waits = tmp_path / ".resume/checkpoints/checkpoint-1", []
+    names = ("rng_state.pth", layout.STABLE)
+    wait = lambda _: waits.append([(last / n).exists() for n in names])  # noqa: E731
+    monkeypatch.setattr(PartialState, "wait_for_everyone", wait)
     sft.run_sft(job(epochs=1, batch_tokens=100_000))  # everything in one step
     assert (last / layout.STABLE).exists()
     assert [True, False] in waits

@@ -98,7 +98,7 @@ class EndpointEngine(Engine):
             try:
                 reply = await self._send(client, request)
                 finish = reply.finish()
-                self._check_name(reply.model)
+                self._check_name(reply.model, broken)
                 self._answered += 1
                 self._failed_in_a_row = 0
                 return request.answered(
@@ -161,17 +161,17 @@ class EndpointEngine(Engine):
                         reply.add(data)
         return reply
 
-    def _check_name(self, name: str) -> None:
+    def _check_name(self, name: str, broken: int) -> None:
         """Raise BrokenReply when another model answered: a gateway may route a request elsewhere.
 
         A name that contains the asked one, or is contained in it, is the same: `gpt-4o` answers as
-        `gpt-4o-2024-08-06`. Raises EngineError where it is another from the first answer on.
+        `gpt-4o-2024-08-06`. Raises EngineError where nothing else came, not the second time either.
         """
         s = self.settings
         asked, plain = (n.rpartition("/")[2].lower() for n in (s.served_model or s.model, name))
         if plain not in asked and asked not in plain:
             reason = f"answered by another model ({name[:60]})"
-            if not self._answered:
+            if broken and not self._answered:
                 raise EngineError(f"{s.base_url}: {reason}: if it is the same, set served_model")
             raise BrokenReply(reason)
 

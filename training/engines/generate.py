@@ -81,12 +81,17 @@ def generate(
         done, total = sum(r.key in journal for r in requests), len(requests)
         if done == total:
             return 0.0
-        curves, refused = MetricsFile(out, after_step=len(journal)), list[Sample]()
+        curves, waiting = MetricsFile(out, after_step=len(journal)), list[Sample]()
         report(done, total, "starting the engine")
         before, rate = journal.figures(runtime)["tokens"], 0.0
 
         def spent() -> bool:
             return limit is not None and journal.figures(runtime).get("cost", 0.0) >= limit
+
+        def keep_all() -> None:
+            while waiting:
+                sample = waiting.pop()
+                journal.append(sample, part_of[sample.problem_id])
 
         with make_engine(settings, sampling, key) as engine:
             began = told = time.monotonic()
@@ -94,10 +99,9 @@ def generate(
                 if (sample.problem_id, sample.index) in journal:
                     continue  # of a batch that was redone
                 done += 1
-                if sample.finish_reason == "error":
-                    refused.append(sample)
-                else:
-                    journal.append(sample, part_of[sample.problem_id])
+                waiting.append(sample)
+                if sample.finish_reason != "error":  # it answers, so those before are wrong
+                    keep_all()
                 found, now = journal.figures(runtime), time.monotonic()
                 rate = (found["tokens"] - before) / max(now - began, 1e-9)
                 money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
@@ -106,14 +110,13 @@ def generate(
                     if now - told > SECONDS_PER_POINT or done == total:
                         told, found["tokens_per_second"] = now, rate
                         curves.append(len(journal), {f"generated/{n}": x for n, x in found.items()})
-        if refused and not len(journal) and is_local(settings):
-            shortest = min(s.prompt_tokens for s in refused)
+        if waiting and not len(journal) and is_local(settings):
+            shortest = min(s.prompt_tokens for s in waiting)
             raise EngineError(
                 f"{settings.model} has no room for an answer: the shortest of "
-                f"{len(refused):,} prompts has {shortest:,} tokens and fills its context"
+                f"{len(waiting):,} prompts has {shortest:,} tokens and fills its context"
             )
-        for sample in refused:  # something else was answered, so the model is right and they wrong
-            journal.append(sample, part_of[sample.problem_id])
+        keep_all()
         if spent() and any(r.key not in journal for r in requests):
             raise SpentApproved(journal.figures(runtime)["cost"], len(journal))
         return rate

@@ -80,16 +80,22 @@ def ask_concurrently(
     """
     loop, coming = runner.get_loop(), iter(requests)
     asking: set[asyncio.Task[Sample | None]] = set()
+    ended: asyncio.Queue[asyncio.Task[Sample | None]] = asyncio.Queue()
+
+    def take(most: int) -> None:
+        for request in islice(coming, most):
+            task = loop.create_task(ask(request))
+            task.add_done_callback(ended.put_nowait)
+            asking.add(task)
+
     try:
-        while True:
-            asking |= {loop.create_task(ask(r)) for r in islice(coming, at_once - len(asking))}
-            if not asking:
-                return
-            first = asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-            done, asking = loop.run_until_complete(first)
-            for task in sorted(done, key=lambda task: task.exception() is not None):
-                if (sample := task.result()) is not None:
-                    yield sample
+        take(at_once)
+        while asking:
+            task = loop.run_until_complete(ended.get())
+            asking.remove(task)
+            if (sample := task.result()) is not None:
+                yield sample
+            take(1)
     finally:
         for task in asking:
             task.cancel()
