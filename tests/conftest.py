@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("klear", deadline=None)
+settings.register_profile("klear", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("klear")
 
 TRIES = 4
