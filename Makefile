@@ -15,13 +15,13 @@ demo: env ## servers, the whole tiny run, the report and where to look
 	$(BIN)/klear run tiny
 
 # What fails has one more try, and the summary names it: something stalled, or a race.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --reruns 1
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --reruns 1
 
 test: env ## what a newcomer runs: everything fast, and one real smoke of every kind
-	$(PYTEST) -m "not system"
+	$(PYTEST) --dist worksteal -m "not system"
 
 test-system: env ## the rest: every kill, cluster, server, browser and sandbox
-	$(PYTEST) -m system
+	$(PYTEST) --dist loadfile -m system
 
 check: env ## style, types, import contracts
 	$(BIN)/ruff format --check .
