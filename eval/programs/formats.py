@@ -186,8 +186,10 @@ def _listed(cases: Sequence[Any], first: dict[str, Any], fn_name: str) -> dict[s
     fn_name = str(first.get("fn_name") or beside or fn_name)
     if not isinstance(inputs[0], str):
         return _paired(inputs, outputs, fn_name)
+    if not all(isinstance(text, str) for text in inputs):
+        raise ValueError("some inputs are texts and some are not")
     # LiveCodeBench: a JSON text a line. `splitlines` would cut at U+2028 and others too.
-    lines = [re.split(r"[\r\n]+", str(text)) for text in inputs]
+    lines = [re.split(r"[\r\n]+", text) for text in inputs]
     arguments = [[_json(line) for line in text if line] for text in lines]
     return _calls(arguments, [_json(output) for output in outputs], fn_name)
 

@@ -94,7 +94,7 @@ def test_a_parquet_file_of_any_schema_gives_all_its_rows(schema, count, data) ->
 @given(st.lists(rows | st.text(max_size=20), min_size=1, max_size=8))
 @example(["\ufeff"])  # nothing but the mark that some editors put before a file
 def test_a_filter_loses_no_line(values: list) -> None:
-    """What is kept is as it was; what is rejected has a reason; nothing is lost."""
+    """What is kept is as it was; what is rejected has one field more; nothing is lost."""
     lines = [json.dumps(v) if isinstance(v, dict) else v.replace("\n", " ") for v in values]
     lines = [line.encode("utf-8", "replace") for line in lines]
     (SCRATCH / "in.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
@@ -107,12 +107,12 @@ def test_a_filter_loses_no_line(values: list) -> None:
     except ConfigError:
         return
     kept = (SCRATCH / "kept.jsonl").read_text().splitlines()
-    gone = list(read_table(SCRATCH / "rejected.parquet", Rejected))
+    gone = (SCRATCH / "rejected.jsonl").read_text().splitlines()
     unmarked = [line.removeprefix(codecs.BOM_UTF8).strip() for line in lines]
     asked = [line for line in unmarked if line]
     assert {repr(json.loads(line)) for line in kept} <= {repr(v) for v in values}
     assert len(kept) + len(gone) == len(asked) == counts["kept"] + counts["rejected"]
-    assert all(row.reason for row in gone)
+    assert all("reason" in line for line in gone)
 
 
 SOUND = {

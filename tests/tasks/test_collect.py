@@ -158,9 +158,9 @@ def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp
     files = source("r.jsonl", "end.jsonl", "r.parquet", where={"more": ""})
     kept, rejected, _ = prompts_and_reasons(tmp_path, files)
     assert kept == ["1+1?"] * 4
-    limit = "longer than 2 MiB, the most a row may have"
     assert rejected == [
-        f"{place}: {limit}" for place in ("r.jsonl row 1", "end.jsonl row 2", "r.parquet row 2")
+        f"{place}: {row_files.TOO_LONG}"
+        for place in ("r.jsonl row 1", "end.jsonl row 2", "r.parquet row 2")
     ]
 
 
