@@ -273,24 +273,20 @@ def _training(
 ) -> None:
     """The sum of what training keeps on a GPU while a micro-batch is trained on.
 
-    With LoRA the frozen weights are bf16 and whole on each GPU; the adapters are not counted.
     Under FSDP2 two layers are gathered in bf16 (one in use, one fetched ahead) with one layer's
     gradients, and embedding and head with theirs; and where a step has several micro-batches,
     gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
     """
     tokens = max(s.runtime.micro_batch_tokens, longest)
-    sharded = t.sharding != "none" and world > 1 and not s.lora
-    if s.lora:
-        parts = {"frozen weights": BF16 * facts.parameters}
-    else:
-        gathered = BF16 * (3 * facts.layer_parameters + 2 * facts.outer_parameters)
-        parts = state_bytes(facts, world, sharded=sharded)
-        parts["bf16 copies"] = gathered if sharded else BF16 * facts.parameters
+    sharded = t.sharding != "none" and world > 1
+    gathered = BF16 * (3 * facts.layer_parameters + 2 * facts.outer_parameters)
+    parts = state_bytes(facts, world, sharded=sharded)
+    parts["bf16 copies"] = gathered if sharded else BF16 * facts.parameters
     parts |= activation_bytes(
         facts,
         tokens,
         checkpointing=s.runtime.gradient_checkpointing,
-        residual_bytes=BF16 if sharded or s.lora else FP32,
+        residual_bytes=BF16 if sharded else FP32,
     )
     parts["CUDA"] = CUDA_CONTEXT
     if sharded and tokens_a_step > tokens:
@@ -302,10 +298,6 @@ def _training(
         f"micro_batch_tokens={longest} and topology.sharding=full, or name more or larger GPUs"
     )
     fit.sum_up(f"training, {tokens:,} tokens at once", parts, t, cure)
-    fit.refuse_if(
-        s.lora and world > 1 and t.sharding != "none",
-        "lora trains under DDP: set topology.sharding=none, or lora to null",
-    )
 
 
 def _beside_the_trainer(

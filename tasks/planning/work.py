@@ -249,10 +249,8 @@ KINDS = {
         lambda past: 1.0,
         alike=("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary"),
     ),
-    "sft": Kind(
-        sft, lambda past: past.sum("steps") * past.settings["batch_tokens"], alike=("lora*",)
-    ),
-    "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("lora*", "engine")),
+    "sft": Kind(sft, lambda past: past.sum("steps") * past.settings["batch_tokens"]),
+    "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",)),
     "evaluate": Kind(
         evaluate,
         lambda past: past.sum("completion_tokens"),

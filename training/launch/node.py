@@ -30,11 +30,6 @@ def processes_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def is_sharded() -> bool:
-    """Whether accelerate was told to spread the weights over the processes."""
-    return os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true")
-
-
 def join_run(out: Path) -> None:
     """Call first: one of several processes ends with its launcher; rank 0 prints what that prints,
     the others print to `logs/rank-N.log`."""
