@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # `make gpu-env` chooses the other lock, and all targets keep to the one that is installed.
 LOCK := $(or $(patsubst $(VENV)/.done-%,%,$(wildcard $(VENV)/.done-*)),requirements-cpu.lock)
 DEPS := $(if $(filter requirements-cpu.lock,$(LOCK)),--no-deps)
-SYSTEM_PACKAGES := bubblewrap chromium firejail fonts-liberation libseccomp2 postgresql
+SYSTEM_PACKAGES := bubblewrap chromium firejail firejail-profiles fonts-liberation libseccomp2 postgresql
 
 .PHONY: demo test test-system check bench load chaos audit clean env gpu-env system
 
