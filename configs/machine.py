@@ -91,7 +91,7 @@ def _store_address(url: str) -> str:
 
 def _server_address(url: str) -> str:
     """Of a server that runs elsewhere. It is shown on pages."""
-    url_without_secret("it", url, "set KLEAR_USER and KLEAR_PASSWORD")
+    url_without_secret(url, "set KLEAR_USER and KLEAR_PASSWORD")
     return url.rstrip("/").removesuffix("/api")
 
 

@@ -25,7 +25,8 @@ from flows.cli.plan import Plan, fits_of
 from flows.pipeline import publish_plan, publish_report, run_spec
 from flows.stages import Call, calls, compute, needed, plan_stages
 from tasks.ablation.ablate import AblateSettings, ablate
-from tasks.planning.plan import PlannedStage, Planner
+from tasks.planning.plan import Planner
+from tasks.report.run_story import PlannedStage
 from tasks.stage.parts import end, worker_pool
 from tasks.stage.run import Run, run_context
 from tasks.store.care import ABLATE

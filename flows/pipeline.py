@@ -72,7 +72,7 @@ def pipeline(
 
 def publish_plan(stages: Plan, run: Run) -> None:
     """The first artifact of a run: what it will reuse, resume and compute."""
-    run.plan(stages)
+    run.planned[:] = stages
     about = summary(stages)
     _show(create_table_artifact, key="klear-plan", table=rows(stages), description=about)
 

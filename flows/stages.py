@@ -28,8 +28,9 @@ from tasks.data.dedup import dedup
 from tasks.data.filter_tests import filter_tests
 from tasks.models.evaluate import evaluate
 from tasks.models.train import base, rl, sft
-from tasks.planning.plan import PlannedStage, Planner
+from tasks.planning.plan import Planner
 from tasks.report.report import report
+from tasks.report.run_story import PlannedStage
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
 from tasks.tracking.prefect_states import is_deployment_run, settle_approval

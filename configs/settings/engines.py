@@ -1,32 +1,38 @@
 """Settings of the engines that answer prompts: teachers, raters and our own checkpoints."""
 
+from functools import partial
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    field_validator,
     model_validator,
 )
 
 from configs.settings.base import NOT_IN_KEY, Runtime, Settings, Share
 
 
-def url_without_secret(name: str, url: str, instead: str) -> str:
+def url_without_secret(url: str, instead: str) -> str:
     """`url` itself; it is in manifests, logs and MLflow: a password or key there is public.
 
     Raises ValueError, with `instead` as the way out, without repeating the secret.
     """
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query:
-        raise ValueError(f"{name} must hold no user, password or query: {instead}")
+        raise ValueError(f"must hold no user, password or query: {instead}")
     if url and parts.scheme not in ("http", "https"):
-        raise ValueError(f"{name}={url} must start with http:// or https://")
+        raise ValueError(f"{url} must start with http:// or https://")
     return url
+
+
+def no_secret(instead: str) -> AfterValidator:
+    """Annotated mark of an address that everybody may read."""
+    return AfterValidator(partial(url_without_secret, instead=instead))
 
 
 class EngineRuntime(Runtime):
@@ -74,7 +80,7 @@ class EngineSettings(Settings):
     """Model name or checkpoint"""
     revision: str = "main"
     """Branch, tag or commit on the hub"""
-    base_url: Annotated[str, NOT_IN_KEY] = ""
+    base_url: Annotated[str, NOT_IN_KEY, no_secret("api_key_env names the key")] = ""
     """Of the endpoint (openai)"""
     served_model: Annotated[str, NOT_IN_KEY] = ""
     """Name the endpoint answers under, if not `model` (openai)"""
@@ -123,12 +129,6 @@ class EngineSettings(Settings):
             if not getattr(self, name):
                 raise ValueError(f"engine kind={self.kind} needs {name}")
         return self
-
-    @field_validator("base_url")
-    @classmethod
-    def _no_secret_in_the_url(cls, url: str) -> str:
-        key = "put the key into a variable (api_key_env) or a Prefect Secret block (api_key_block)"
-        return url_without_secret("base_url", url, key)
 
 
 class Sampling(Settings):

@@ -8,12 +8,11 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    field_validator,
     model_validator,
 )
 
 from configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
-from configs.settings.engines import EngineRuntime, url_without_secret
+from configs.settings.engines import EngineRuntime, no_secret
 from configs.settings.judging import JudgeSettings
 from configs.settings.topology import Launch, Topology, launch_of
 
@@ -35,14 +34,8 @@ class TrainRuntime(Runtime):
     """Compute in bfloat16, weights and optimizer in float32 (GPU)"""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """flash_attention_2 needs the flash-attn package"""
-    vllm_server_url: str = ""
+    vllm_server_url: Annotated[str, no_secret("nowhere: let nobody else reach the server")] = ""
     """Of the server that RL with engine vllm_server asks"""
-
-    @field_validator("vllm_server_url")
-    @classmethod
-    def _no_secret_in_the_url(cls, url: str) -> str:
-        advice = "the trainer sends none; let nobody else reach the server"
-        return url_without_secret("vllm_server_url", url, advice)
 
 
 class BaseModelSettings(Settings):

@@ -155,9 +155,9 @@ def _checkpoint(model: str, options: Options) -> dict[str, Any]:
 def _endpoint(address: str, options: Options) -> dict[str, Any]:
     """An address, and the model that is asked there: the only one, unless it is named."""
     try:
-        url_without_secret("the URL", address, "see --api-key-env")
+        url_without_secret(address, "see --api-key-env")
     except ValueError as error:
-        raise ConfigError([str(error)]) from error
+        raise ConfigError([f"the URL {error}"]) from error
     url = address.rstrip("/") + ("/v1" if urlsplit(address).path in ("", "/") else "")
     key = os.environ.get(options.api_key_env, "")
     model = options.served

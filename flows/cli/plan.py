@@ -12,8 +12,8 @@ from rich.text import Text
 from configs.settings.pipeline import STAGES, Pipeline
 from configs.settings.topology import Assumptions, Topology
 from flows.stages import calls, plan_stages
-from tasks.planning.plan import PlannedStage, Planner
-from tasks.report.run_story import duration, size
+from tasks.planning.plan import Planner
+from tasks.report.run_story import PlannedStage, duration, size
 from tasks.stage.run import Run
 from tasks.store.store import Store
 from training.sizing import Fit, check

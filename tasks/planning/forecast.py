@@ -3,9 +3,8 @@ store has them, else by FLOPs and named assumptions, else not at all."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
 from configs.settings.base import Settings, flat
 from configs.settings.data import SampleSettings
@@ -14,6 +13,7 @@ from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
 from tasks.planning.history import PastResult, StoreHistory
 from tasks.planning.work import KINDS, OF_A_MODEL, ONCE, Known, Work
+from tasks.report.run_story import PlannedStage
 from tasks.stage.stage import Stage
 from tasks.store.hardware import cores, gpus, split, this_machine
 from tasks.store.store import Artifact
@@ -26,32 +26,6 @@ ROWS_A_SECOND = 20_000.0
 """Of a data stage on one core, where a store has measured none."""
 ASSUMED = "assumed"
 """Among the counts of a forecast: 1 where they rest on an assumption."""
-
-
-@dataclass(frozen=True)
-class PlannedStage:
-    """One line of the plan. What is reused has its recorded figures; what is to be computed those
-    of a forecast, None where nothing is known."""
-
-    stage: str
-    action: Literal["reuse", "resume", "compute"] = "compute"
-    why: str = ""
-    key: str = ""
-    seconds: float | None = None
-    bytes: float | None = None
-    tokens: float | None = None
-    gpu_hours: float | None = None
-    cost: float | None = None
-    assumptions: tuple[str, ...] = ()
-    """Names in `configs.settings.topology.Assumptions`."""
-    assumed: bool = False
-    """Whether the figures rest on an assumption, of this stage or of one above."""
-    counts: Mapping[str, float] = field(default_factory=dict)
-    """What the result is expected to count, for the stages below."""
-
-    @property
-    def basis(self) -> str:
-        return "assumed" if self.assumed else "measured"
 
 
 class Forecaster:

@@ -36,10 +36,6 @@ class PastResult:
         """By dotted name."""
         return flat(self.manifest.settings, lists=True)
 
-    @cached_property
-    def bytes(self) -> int:
-        return sum(f.bytes for f in self.manifest.files.values())
-
     @property
     def name(self) -> str:
         """`sft/0123abcd`."""

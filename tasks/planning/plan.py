@@ -13,8 +13,9 @@ import orjson
 from configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
-from tasks.planning.forecast import Forecaster, PlannedStage
+from tasks.planning.forecast import Forecaster
 from tasks.planning.history import PastResult, StoreHistory
+from tasks.report.run_story import PlannedStage
 from tasks.stage.run import Run
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
@@ -45,11 +46,9 @@ class Planner:
         key = "" if unknown else stage.key(inputs, settings, self._run)
         found, why = store.find(name, key) if key else (None, "")
         if found and name not in self._run.force:
-            size = sum(f.bytes for f in store.manifest(found).files.values())
             tokens = found.metrics.get("tokens") or found.metrics.get("completion_tokens")
-            cost = found.metrics.get("cost")
-            reused = PlannedStage(name, "reuse", "", key, found.seconds, size, tokens, cost=cost)
-            self.stages.append(reused)
+            figures = found.seconds, store.manifest(found).bytes, tokens, found.metrics.get("cost")
+            self.stages.append(PlannedStage(name, "reuse", "", *figures, key=key))
             return found
         line = self._forecaster.of(stage, inputs, settings)
         work = store.work(name, key)

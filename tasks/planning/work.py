@@ -71,7 +71,9 @@ class Known:
 
     def weights(self) -> float | None:
         """Bytes of a checkpoint: as before, else 2·N in bf16."""
-        return self.past.bytes if self.past else 2.0 * self.facts.parameters if self.facts else None
+        if self.past:
+            return self.past.manifest.bytes
+        return 2.0 * self.facts.parameters if self.facts else None
 
     def of_sources(self, sources: tuple[str, ...]) -> float | None:
         """Prompts of the sources (empty: all) in the first input; None if one was only assumed."""

@@ -1,19 +1,18 @@
 """What a run meant to do and what it did, as its report tells it; time and size in words."""
 
 from collections import Counter
-
-from pydantic import Field
-
-from eval.records import Record
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-class StageFigures(Record):
+@dataclass(frozen=True)
+class StageFigures:
     """One stage of a run; a figure that nothing is known of is None."""
 
     stage: str
-    action: str
+    action: str = "compute"
     why: str = ""
     seconds: float | None = None
     bytes: float | None = None
@@ -21,32 +20,41 @@ class StageFigures(Record):
     cost: float | None = None
 
 
-class Expected(StageFigures):
-    """One line of the plan: reuse, resume or compute."""
+@dataclass(frozen=True)
+class PlannedStage(StageFigures):
+    """One line of the plan: reuse, with the recorded figures; resume or compute, with those of a
+    forecast."""
 
-    basis: str = ""
-    """recorded, measured or assumed: what the figures rest on."""
+    key: str = ""
+    gpu_hours: float | None = None
+    assumptions: tuple[str, ...] = ()
+    """Names in `configs.settings.topology.Assumptions`."""
+    assumed: bool = False
+    """Whether the figures rest on an assumption, of this stage or of one above."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """What the result is expected to count, for the stages below."""
 
 
+@dataclass(frozen=True)
 class StageOutcome(StageFigures):
-    """What became of one stage: reused, resumed or computed."""
+    """What became of one stage: reused, resumed or computed; `seconds` are those of computing it,
+    whenever that was."""
 
-    seconds: float = 0.0
-    """Of the computation, also when it was reused."""
     url: str = ""
     """Where its MLflow run is; empty without a server."""
 
 
-class RunStory(Record):
+@dataclass(frozen=True)
+class RunStory:
     """One run; `planned` is empty where nobody planned."""
 
     name: str = ""
     started: str = ""
-    links: dict[str, str] = Field(default_factory=dict)
-    planned: tuple[Expected, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+    planned: tuple[PlannedStage, ...] = ()
     happened: tuple[StageOutcome, ...] = ()
 
-    def expected(self, stage: str) -> Expected | None:
+    def expected(self, stage: str) -> PlannedStage | None:
         return next((e for e in self.planned if e.stage == stage), None)
 
 
@@ -56,7 +64,7 @@ def summary(story: RunStory) -> str:
     parts = ", ".join(f"{counts[a]} {a}" for a in ("computed", "resumed", "reused") if counts[a])
     made = [h for h in story.happened if h.action != "reused"]
     expected = [e.seconds for h in made if (e := story.expected(h.stage)) and e.seconds is not None]
-    took = f" Computing took {duration(sum(h.seconds for h in made))}" if made else ""
+    took = f" Computing took {duration(sum(h.seconds or 0.0 for h in made))}" if made else ""
     if made and len(expected) == len(made):
         took += f" (expected {duration(sum(expected))})"
     return f"{len(story.happened)} stages: {parts}.{took}{took and '.'}"

@@ -4,7 +4,7 @@ import hashlib
 import json
 import subprocess
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from prefect.runtime import flow_run as this_flow_run
 from configs.files import replace_text
 from configs.machine import load_machine
 from configs.settings.base import flat
-from tasks.report.run_story import Expected, RunStory, StageOutcome
+from tasks.report.run_story import PlannedStage, RunStory, StageOutcome
 from tasks.stage.progress import Plain, chosen_display
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
@@ -66,27 +66,20 @@ class Run:
     """When it, or this attempt of it, began: a forced stage that is newer has been redone."""
     ended_tasks: EndedTasks = field(default_factory=dict)
     """The last state of each task run, which Prefect may not have received."""
-    planned: list[Expected] = field(default_factory=list)
+    planned: list[PlannedStage] = field(default_factory=list)
     """What it expected of its stages, for the report; in no stage's key."""
     happened: dict[str, StageOutcome] = field(default_factory=dict)
     """What became of each stage so far, for the report."""
 
-    def plan(self, stages: Iterable[Any]) -> None:
-        """Note what is expected, as `PlannedStage`s say it."""
-        names = Expected.model_fields
-        self.planned[:] = [
-            Expected(**{n: getattr(s, n) for n in names if hasattr(s, n)}) for s in stages
-        ]
-
     def note(self, artifact: Artifact, action: str, why: str) -> None:
         """What became of a stage."""
-        manifest, metrics = self.store.manifest(artifact), artifact.metrics
+        metrics = artifact.metrics
         self.happened[artifact.stage] = StageOutcome(
             stage=artifact.stage,
             action=action,
             why=why,
             seconds=artifact.seconds,
-            bytes=sum(f.bytes for f in manifest.files.values()),
+            bytes=self.store.manifest(artifact).bytes,
             tokens=metrics.get("completion_tokens", metrics.get("tokens")),
             cost=metrics.get("cost"),
             url=self.tracker.run_url(artifact.mlflow_run),

@@ -64,11 +64,11 @@ def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path
         ({"secrets": "/nowhere"}, "KLEAR_SECRETS: /nowhere is no folder"),
         (
             {"mlflow_url": f"http://me:{WORD}@s:4271"},
-            "KLEAR_MLFLOW_URL: it must hold no user, password",
+            "KLEAR_MLFLOW_URL: must hold no user, password",
         ),
         (
             {"mlflow_url": "services:4271"},
-            "KLEAR_MLFLOW_URL: it=services:4271 must start with http://",
+            "KLEAR_MLFLOW_URL: services:4271 must start with http://",
         ),
         ({"database": f"mysql://a:{WORD}@db"}, "KLEAR_DATABASE: must be postgresql://USER@HOST"),
     ],

@@ -72,7 +72,7 @@ def test_an_address_holds_no_secret_and_the_message_does_not_repeat_one(place: s
     """Addresses are written down in many places."""
     load_profile("tiny", [place.replace("URL", '"https://gpu-1:8000/v1"')])
     for secret in ("http://user:hidden@host", "http://hidden@host", "http://host/v1?key=hidden"):
-        with pytest.raises(ConfigError, match="_url must hold no user, password or") as refused:
+        with pytest.raises(ConfigError, match="_url: must hold no user, password or") as refused:
             load_profile("tiny", [place.replace("URL", f'"{secret}"')])
         assert "hidden" not in str(refused.value)
     for wrong in ("gpu-1:8000", "ftp://gpu-1"):

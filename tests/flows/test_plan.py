@@ -15,7 +15,7 @@ from configs.settings.topology import Topology
 from flows.cli.plan import Plan, amount, assumptions, plan, print_plan, rows, summary
 from flows.stages import run_stages
 from tasks.models.train import local_model
-from tasks.planning.plan import PlannedStage
+from tasks.report.run_story import PlannedStage
 from tasks.stage.run import Run, active
 from tasks.store.store import Store
 from tests.tasks.manifests_by_hand import publish
@@ -98,7 +98,7 @@ def test_the_plan_of_the_paper_counts_the_papers_numbers(tmp_path):
     hours = 6 * 8_190_735_360 * 4 * answers * 10_300 / peak / 3600 * 32
     assert stages["sft"].gpu_hours == pytest.approx(hours)
     todo = [s for s in stages.values() if s.seconds is not None]
-    assert all(s.basis == "assumed" for s in todo)
+    assert all(s.assumed for s in todo)
     assert {s for s in stages if stages[s].seconds is None} == {"base", "report"}
 
 

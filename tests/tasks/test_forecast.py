@@ -14,8 +14,9 @@ from tasks.answers.distill import distill
 from tasks.answers.judge import judge
 from tasks.models.evaluate import evaluate
 from tasks.models.train import rl, sft
-from tasks.planning.forecast import Forecaster, PlannedStage
+from tasks.planning.forecast import Forecaster
 from tasks.planning.history import StoreHistory
+from tasks.report.run_story import PlannedStage
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact, Store
 from tests.tasks.manifests_by_hand import publish
@@ -55,7 +56,7 @@ def test_sft_takes_six_flops_a_parameter_and_token(tmp_path):
     assert found.seconds == pytest.approx(6 * QWEN * tokens / (8 * PEAK * 0.4))
     assert found.gpu_hours == pytest.approx((found.seconds or 0) * 8 / 3600)
     assert found.bytes == 2 * QWEN
-    assert found.basis == "assumed"
+    assert found.assumed
     assert found.assumptions == ("prompt_tokens", "train_mfu")
 
 
@@ -160,7 +161,7 @@ def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):
     sure = forecast(tmp_path, judge, JudgeStageSettings(), given(), given(samples=36))
 
     assert answers.metrics["samples"] == 36
-    assert (found.basis, sure.basis) == ("assumed", "measured")
+    assert (found.assumed, sure.assumed) == (True, False)
 
 
 def test_nothing_is_guessed_on_a_machine_without_gpus(tmp_path):

@@ -6,7 +6,8 @@ from typing import Annotated
 import pytest
 
 from configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
-from tasks.planning.plan import PlannedStage, Planner
+from tasks.planning.plan import Planner
+from tasks.report.run_story import PlannedStage
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, InputRef, Store

@@ -15,7 +15,7 @@ from eval.tables import write_table
 from tasks.report.page import TEMPLATES
 from tasks.report.report import reason_kind, report, report_page
 from tasks.report.results import curves_of
-from tasks.report.run_story import Expected, RunStory, StageOutcome, duration, size
+from tasks.report.run_story import PlannedStage, RunStory, StageOutcome, duration, size
 from tasks.store.store import Artifact
 from tests.tasks.pages_by_hand import EVIL, table_rows
 from training.layout import METRICS, OFF_POLICY
@@ -195,9 +195,8 @@ STORY = RunStory(
     name="tiny-seed0",
     links={"MLflow": "http://127.0.0.1:5271/#/experiments/1/runs/ab"},
     planned=(
-        Expected(stage="dedup", action="reuse"),
-        Expected(stage="sft", action="compute", why="learning_rate: 1 → 2", seconds=60, bytes=2e9,
-                 basis="assumed"),
+        PlannedStage(stage="dedup", action="reuse"),
+        PlannedStage(stage="sft", why="learning_rate: 1 → 2", seconds=60, bytes=2e9, assumed=True),
     ),
     happened=(
         StageOutcome(stage="dedup", action="computed", why="rows are missing", seconds=2),

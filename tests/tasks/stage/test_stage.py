@@ -6,7 +6,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from configs.settings.base import Runtime, Settings
 from configs.settings.evaluation import ReportSettings
 from tasks.report.report import report as report_stage
-from tasks.report.run_story import summary
+from tasks.report.run_story import PlannedStage, summary
 from tasks.stage import progress
 from tasks.stage.progress import Plain, report
 from tasks.stage.run import Run, active, story_of_this_run
@@ -200,10 +199,10 @@ def test_a_stage_that_hangs_fails_and_publishes_nothing(
 
 
 def test_a_run_tells_its_report_what_it_planned_and_did(run: Run) -> None:
-    expected = SimpleNamespace(stage="write_text", action="compute", why="never computed")
+    expected = PlannedStage("write_text", why="never computed")
     other, pages = Run(store=run.store), []
     for each in (run, other):
-        each.plan([expected])
+        each.planned.append(expected)
         with active(each):
             made = write_text(settings=Knobs())
             pages.append(report_stage(made, settings=ReportSettings(profile="tiny")))
