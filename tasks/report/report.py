@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.settings.evaluation import ReportSettings
+from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from eval.benchmarks.benchmarks import BenchmarkResult, Statement
 from eval.benchmarks.metrics import upper_bound_of_zero
 from eval.judge.grades import GRADED, Agreement, Grade, Graded, compare, read_graded
@@ -14,9 +14,8 @@ from eval.records import Problem, Sample, Score
 from eval.tables import column, count_rows, read_table
 from tasks.report.page import Figure, Page, render
 from tasks.report.plots import Series, curve_plot
-from tasks.report.results import Outputs, curves_of
+from tasks.report.results import TITLES, Evaluation, Outputs, curves_of
 from tasks.report.run_story import RunStory, summary
-from tasks.report.scores import leaderboard, title_of
 from tasks.stage.run import story_of_this_run
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
@@ -73,12 +72,11 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         TRAINED[a.stage]: read_off_policy(a.folder) for a in outputs.all if a.stage in TRAINED
     }
     label = f"{profile or 'unlabelled'} profile"
-    ours = [(f"{e.checkpoint} ({label})", e) for e in found]
     body = render(
         "report.md",
         profile=profile,
         outputs=outputs.all,
-        leaderboard=leaderboard(ours, "marked with a profile"),
+        ranked=[(f"{e.checkpoint} ({label})", *row) for e in found if (row := _as_in_table_1(e))],
         story=story,
         summary=summary(story) if story and story.happened else "",
         curves=curves,
@@ -88,13 +86,28 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         rollouts=_graded(outputs, {name: name for name in TRAINED}),
         answered=_graded(outputs, {e.stage: e.checkpoint for e in outputs.evaluations()[-1:]}),
         evaluations=found,
-        title_of=title_of,
+        title_of=lambda benchmark: TITLES.get(benchmark, benchmark),
         bound=upper_bound_of_zero,
         statement_fields=[*Statement.model_fields],
         result_fields=[*BenchmarkResult.model_fields],
     )
     figures = [f for drawn in curves.values() for f in drawn]
     return Page("Klear", SUBTITLE, label, body, figures)
+
+
+def _as_in_table_1(evaluation: Evaluation) -> tuple[list, Statement] | None:
+    """(result, protocol) for each column of Table 1 and how all were asked; None for an empty row.
+
+    A score stands in a column only if it was measured on that column's problems.
+    """
+
+    def measured(p: BenchmarkProtocol) -> BenchmarkResult | None:
+        wanted = (p.source or p.name, p.date_from, p.date_to)
+        r = evaluation.result(p.name)
+        return r if r and (r.source, r.date_from, r.date_to) == wanted else None
+
+    cells = [(measured(p), p) for p in PAPER_PROTOCOLS]
+    return (cells, evaluation.results[0].statement) if any(r for r, _ in cells) else None
 
 
 def _graded(outputs: Outputs, stages: Mapping[str, str]) -> list[tuple[str, Graded]]:
