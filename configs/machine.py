@@ -221,11 +221,6 @@ class Machine(BaseSettings):
         return f"{self.prefect_url}/api"
 
     @property
-    def mlflow_uri(self) -> str:
-        """The tracking server; children of a run log to it over HTTP."""
-        return self.mlflow_url
-
-    @property
     def postgres(self) -> Postgres | None:
         """Where the servers keep their data; None: in SQLite files below the home folder."""
         if not self.database:
@@ -291,7 +286,7 @@ class Machine(BaseSettings):
             # Else both would be below the user's home folder.
             "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(self.prefect_home / "storage"),
             "PREFECT_SERVER_MEMO_STORE_PATH": str(self.prefect_home / "memo_store.toml"),
-            "MLFLOW_TRACKING_URI": self.mlflow_uri,
+            "MLFLOW_TRACKING_URI": self.mlflow_url,
             "NO_PROXY": no_proxy,
             "no_proxy": no_proxy,
             **(asked if secret else {}),

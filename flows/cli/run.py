@@ -207,5 +207,5 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     console.print(f"done in {time.monotonic() - began:.0f} s: {what}")
     machine, page = load_machine(), Path(where, "report.html")
     console.print(f"  report  {page}" if page.exists() else f"  {where}")
-    console.print(f"  Prefect {machine.prefect_url}\n  MLflow  {machine.mlflow_uri}")
+    console.print(f"  Prefect {machine.prefect_url}\n  MLflow  {machine.mlflow_url}")
     return 0

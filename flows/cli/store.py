@@ -38,7 +38,7 @@ def status() -> None:
 
 def server_lines(machine: Machine) -> Iterator[str]:
     """One line per server: up with its address, or down."""
-    running, urls = alive(machine), {"prefect": machine.prefect_url, "mlflow": machine.mlflow_uri}
+    running, urls = alive(machine), {"prefect": machine.prefect_url, "mlflow": machine.mlflow_url}
     for name, health in health_urls(machine).items():
         ours = f"pid {running[name].pid}" if name in running else "not started by `klear up` here"
         yield f"✓ {name:8} {urls[name]} ({ours})" if answers(health) else f"✗ {name:8} down"
@@ -175,7 +175,7 @@ def _places(machine: Machine, here: Store, manifest: Manifest) -> Iterator[str]:
     folder, took = here.folder(manifest.stage, manifest.key), duration(manifest.seconds)
     yield f"files        {folder} ({size(manifest.bytes)}, computed in {took})"
     if manifest.mlflow_run:
-        yield f"stage's run  {machine.mlflow_uri}/#/runs/{manifest.mlflow_run}"
+        yield f"stage's run  {machine.mlflow_url}/#/runs/{manifest.mlflow_run}"
 
 
 def _name(manifest: Manifest) -> str:

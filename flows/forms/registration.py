@@ -59,7 +59,7 @@ def register_forms(machine: Machine) -> None:
 def forms(machine: Machine) -> Iterator[RunnerDeployment]:
     """One form per profile, one per stage of the form profile, one for the ablations: each one run
     at a time, others wait."""
-    links = f"[MLflow]({machine.mlflow_uri}) · [reports and plots]({machine.prefect_url}/artifacts)"
+    links = f"[MLflow]({machine.mlflow_url}) · [reports and plots]({machine.prefect_url}/artifacts)"
     # The worker must make the very form that was registered.
     environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
     for flow, name, kind, about, begins in _offered(Path(machine.form_profile).stem):

@@ -44,7 +44,7 @@ def refusal(machine: Machine, server: str) -> str:
     """Why `prefect` or `mlflow` does not let us in, and what to do; '' if it does."""
     url = {
         "prefect": f"{machine.prefect_api_url}/admin/version",
-        "mlflow": f"{machine.mlflow_uri}/api/2.0/mlflow/experiments/search?max_results=1",
+        "mlflow": f"{machine.mlflow_url}/api/2.0/mlflow/experiments/search?max_results=1",
     }[server]
     try:
         status = _http(_login(machine)).get(url).status_code

@@ -56,7 +56,7 @@ def servers_here(machine: Machine) -> dict[str, int]:
 def health_urls(machine: Machine) -> dict[str, str]:
     return {
         "prefect": f"{machine.prefect_api_url}/health",
-        "mlflow": f"{machine.mlflow_uri}/health",
+        "mlflow": f"{machine.mlflow_url}/health",
     }
 
 
@@ -100,7 +100,7 @@ def up() -> None:
             raise
         took = f"started {', '.join(begun)} in {time.monotonic() - since:.0f} s"
         print(took if begun else "already up")
-        print(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_uri}")
+        print(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_url}")
 
 
 def _start_missing(

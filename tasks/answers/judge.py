@@ -1,15 +1,16 @@
 """Judge: a Score for every Sample, in the same order, by the one judge of `eval.judge.judge`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from itertools import islice, tee
 from pathlib import Path
 
 from configs.settings.data import JudgeStageSettings
+from configs.settings.judging import JudgeSettings
 from eval.benchmarks.benchmarks import GRADER_VERSION
 from eval.judge.judge import NO_GOLD, Judge
 from eval.records import Problem, Sample, Score
-from eval.tables import Lookup, TableWriter, count_rows, read_table
+from eval.tables import Lookup, TableWriter, column, read_table
 from tasks.stage.progress import report
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
@@ -66,6 +67,27 @@ def judged(judge: Judge, problems: Lookup[Problem], samples: Iterator[Sample]) -
         yield score.model_copy(update=NOT_ANSWERED) if sample.finish_reason == "error" else score
 
 
+def score_table(
+    out: Path,
+    samples: Path,
+    problems: Path,
+    settings: JudgeSettings,
+    name: str = "scores",
+    only: Set[str] | None = None,
+) -> ScoreJournal:
+    """The scores of a table of samples (of the problems `only`), in order; goes on after the last
+    one on file."""
+    chosen = (s for s in read_table(samples, Sample) if only is None or s.problem_id in only)
+    total = sum(only is None or i in only for i in column(samples, "problem_id"))
+    journal = ScoreJournal(out / SCRATCH / f"{name}.jsonl")
+    if journal.done < total:
+        by_id = Lookup(problems, Problem)
+        with Judge(settings) as judge:
+            for _ in journal.append(judged(judge, by_id, islice(chosen, journal.done, None))):
+                report(journal.done, total, name.replace("_", " "))
+    return journal
+
+
 @stage(version=GRADER_VERSION)
 def judge(
     out: Path, problems: Artifact, samples: Artifact, *, settings: JudgeStageSettings
@@ -74,15 +96,8 @@ def judge(
 
     Seconds are measurements, so the table has 0 there; their sum is a metric.
     """
-    source = samples.file("samples.parquet")
-    total = count_rows(source)
-    journal = ScoreJournal(out / SCRATCH / "scores.jsonl")
-    by_id = Lookup(problems.file("kept.parquet"), Problem)
-    left = islice(read_table(source, Sample), journal.done, None)
-    if journal.done < total:
-        with Judge(settings.judge) as judge:
-            for score in journal.append(judged(judge, by_id, left)):
-                report(journal.done, total, score.verdict)
+    tables = samples.file("samples.parquet"), problems.file("kept.parquet")
+    journal = score_table(out, *tables, settings.judge)
     verdicts: Counter[str] = Counter()
     correct, without_gold, seconds = 0, 0, 0.0
     with TableWriter(out / "scores.parquet", Score) as writer:

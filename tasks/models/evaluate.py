@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from configs.settings.data import SampleSettings
@@ -28,14 +27,12 @@ from eval.benchmarks.benchmarks import (
     score_benchmark,
     template_hash,
 )
-from eval.judge.judge import Judge
 from eval.programs.lcb_runner import official
 from eval.records import Problem, Sample, Score
-from eval.tables import Lookup, TableWriter, column, count_rows, read_table, write_table
+from eval.tables import TableWriter, column, count_rows, read_table, write_table
 from tasks.answers.distill import ask
-from tasks.answers.judge import ScoreJournal, judged
+from tasks.answers.judge import score_table
 from tasks.report.results import ACCURACY, RESULTS_FILE, accuracy, answers_of, read_results
-from tasks.stage.progress import report
 from tasks.stage.run import package_versions
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import LOGS, SCRATCH, Artifact
@@ -207,19 +204,9 @@ def requests_for(
 def judge_all(
     out: Path, settings: JudgeSettings, name: str = "scores", only: Set[str] | None = None
 ) -> dict[Key, Score]:
-    """Score samples.parquet (of the problems `only`) into NAME.parquet; without timings.
-
-    Resumes after the last score on file.
-    """
-    samples = out / "samples.parquet"
-    chosen = (s for s in read_table(samples, Sample) if only is None or s.problem_id in only)
-    total = sum(only is None or i in only for i in column(samples, "problem_id"))
-    journal = ScoreJournal(out / SCRATCH / f"{name}.jsonl")
-    if journal.done < total:
-        problems = Lookup(out / "problems.parquet", Problem)
-        with Judge(settings) as judge:
-            for _ in journal.append(judged(judge, problems, islice(chosen, journal.done, None))):
-                report(journal.done, total, name.replace("_", " "))
+    """Score samples.parquet (of the problems `only`) into NAME.parquet; without timings."""
+    tables = out / "samples.parquet", out / "problems.parquet"
+    journal = score_table(out, *tables, settings, name, only)
     scores = [s.model_copy(update={"seconds": 0.0}) for s in journal]
     write_table(out / f"{name}.parquet", Score, scores)
     return {(s.problem_id, s.index): s for s in scores}

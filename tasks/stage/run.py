@@ -157,7 +157,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
     machine = load_machine()
     store = open_store(machine)
     flow_run = str(this_flow_run.id)
-    tracker = Tracker(machine.mlflow_uri, f"klear-{spec.profile}")
+    tracker = Tracker(machine.mlflow_url, f"klear-{spec.profile}")
     state = RunState(store, spec.config)
     display = chosen_display.get() or Plain()
     display.logger = get_run_logger()

@@ -148,16 +148,11 @@ def waiting_state(error: ApprovalRequired) -> State[None]:
     return Paused(name=WAITING, message=str(error))
 
 
-def settle_approval(error: ApprovalRequired, approved: bool | None) -> None:
-    """The state of the task run that waited; None: nobody answered. Best effort."""
-    said = str(error)
-    answers: dict[bool | None, State[Any]] = {
-        True: Completed(name="Approved", message=said),
-        False: Failed(name="Refused", message=said),
-        None: Crashed(name="NotAnswered", message=said),
-    }
-    task, state = UUID(error.task_run), answers[approved]
-    _best_effort(lambda client: client.set_task_run_state(task, state, force=True))
+def settle_approval(error: ApprovalRequired, approved: bool) -> None:
+    """The state of the task run that waited. Best effort."""
+    state = Completed(name="Approved") if approved else Failed(name="Refused")
+    said = state.model_copy(update={"message": str(error)})
+    _best_effort(lambda c: c.set_task_run_state(UUID(error.task_run), said, force=True))
 
 
 def _best_effort(call: Callable[[SyncPrefectClient], Any]) -> Any:

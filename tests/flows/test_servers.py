@@ -173,7 +173,7 @@ class TestRealServers:
         assert beside.isdisjoint({".prefect", ".mlflow", "mlruns", "mlflow.db"})
         shown = running.command("status").stdout
         assert f"✓ prefect  {running.machine.prefect_url}" in shown
-        assert f"✓ mlflow   {running.machine.mlflow_uri}" in shown
+        assert f"✓ mlflow   {running.machine.mlflow_url}" in shown
         assert "no runs yet" in shown
 
     def test_another_home_on_these_ports_is_refused(self, running: Klear, tmp_path: Path) -> None:

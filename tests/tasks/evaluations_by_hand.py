@@ -7,8 +7,7 @@ from configs.settings.engines import Sampling
 from configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
 from eval.records import Problem, Sample, Score
 from eval.tables import write_table
-from tasks.answers import distill
-from tasks.models import evaluate as evaluating
+from tasks.answers import distill, judge
 from tasks.store.store import Artifact
 from training.engines.interface import Request
 from training.engines.journal import Journal, journal_path
@@ -79,7 +78,7 @@ def scripted(monkeypatch) -> Engine:
     engine = Engine()
     FakeJudge.asked = 0
     monkeypatch.setattr(distill, "run_child", engine)
-    monkeypatch.setattr(evaluating, "Judge", FakeJudge)
+    monkeypatch.setattr(judge, "Judge", FakeJudge)
     return engine
 
 

@@ -10,6 +10,7 @@ from eval.benchmarks import benchmarks
 from eval.judge import judge
 from eval.records import Sample, Score
 from eval.tables import read_table
+from tasks.answers import judge as judging
 from tasks.models import evaluate as evaluating
 from tasks.models import train
 from tasks.models.evaluate import RESULTS, evaluate, requests_for
@@ -116,7 +117,7 @@ def test_with_all_answers_on_file_no_engine_starts_and_only_missing_verdicts_are
 def test_the_real_judge_scores_what_a_model_wrote_and_a_failed_answer_is_unscored(
     engine, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(evaluating, "Judge", judge.Judge)
+    monkeypatch.setattr(judging, "Judge", judge.Judge)
     texts = ["<think>so</think>\\boxed{1}", "<think>so</think>\\boxed{2}", "\\boxed{1}", ""]
     given = engine.sample
 

@@ -66,7 +66,7 @@ def test_the_stages_of_a_killed_attempt_run_and_wait_no_longer(monkeypatch):
 @pytest.fixture
 def here(mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowClient:
     """`run_context` works as in a flow, with this database and a store of its own."""
-    machine = SimpleNamespace(mlflow_uri=mlflow_uri, home=tmp_path, gpu_slots=0)
+    machine = SimpleNamespace(mlflow_url=mlflow_uri, home=tmp_path, gpu_slots=0)
     monkeypatch.setitem(run_tracker.PATIENCE_AT_THE_END_S, "KILLED", 60.0)  # a busy machine
     instead = {
         "load_machine": lambda: machine,
