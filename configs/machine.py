@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from dotenv import dotenv_values
 from pydantic import (
     AfterValidator,
     Field,
@@ -37,26 +38,7 @@ POSTGRES = re.compile(
 SECRETS = ("password", "database", "database_password", "webhook")
 NOT_FOR_WORKERS = ("KLEAR_DATABASE", "KLEAR_DATABASE_PASSWORD", "PGPASSWORD")
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_CLIENTS = {
-    # A server that is away for some minutes delays a run and does not fail it.
-    "PREFECT_CLIENT_MAX_RETRIES": "7",
-    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",  # what Prefect says while its Postgres is away
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "5",  # a minute of answers 500, as while Postgres is away
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "2",
-    # Leases in memory would lose a held slot when the server starts again.
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
-        "prefect.server.concurrency.lease_storage.filesystem"
-    ),
-    "PREFECT_UI_API_URL": "/api",  # wherever a browser found the page: tunnels change ports
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "PREFECT_WORKER_QUERY_SECONDS": "2",
-    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
-    "DO_NOT_TRACK": "1",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-}
+CLIENTS = Path(__file__).with_name("clients.env")
 
 
 def find_home(start: Path) -> Path:
@@ -279,7 +261,7 @@ class Machine(BaseSettings):
             **{f"{PREFIX}{name.upper()}": str(value) for name, value in told},
             "KLEAR_PREFECT_URL": "" if self.is_here("prefect") else self.prefect_url,
             "KLEAR_MLFLOW_URL": "" if self.is_here("mlflow") else self.mlflow_url,
-            **_CLIENTS,
+            **{name: value or "" for name, value in dotenv_values(CLIENTS).items()},
             "PREFECT_HOME": str(self.prefect_home),
             "PREFECT_PROFILES_PATH": str(self.prefect_home / "profiles.toml"),
             "PREFECT_API_URL": self.prefect_api_url,

@@ -36,25 +36,8 @@ _TERMINAL_AND_DESCRIPTOR_IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x545
 # Duplicate, flags, locks, pipe size, seals. Not the owner and the signal of a descriptor
 # (F_SETOWN, F_SETSIG, F_NOTIFY): with them the kernel sends signals that `kill` may not.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 36, 37, 38, 1030, 1031, 1032, 1033, 1034)
-# No call changes modes, owners or times: a file outside may belong to the same user.
-_ALLOWED = """
-access alarm brk chdir clock_getres clock_gettime clock_nanosleep close close_range
-copy_file_range creat dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2
-epoll_wait eventfd eventfd2 exit exit_group faccessat faccessat2 fadvise64 fallocate fchdir
-fdatasync flock fstat fstatfs fsync ftruncate futex futex_waitv getcpu getcwd getdents getdents64
-getegid geteuid getgid getgroups getitimer getpeername getpgid getpgrp getpid getppid getpriority
-getrandom getresgid getresuid getrlimit getrusage getsid getsockname getsockopt gettid
-gettimeofday getuid link linkat lseek lstat madvise membarrier mincore mkdir mkdirat mmap mprotect
-mremap msync munmap nanosleep newfstatat open openat openat2 pause pipe pipe2 poll ppoll pread64
-preadv preadv2 pselect6 pwrite64 pwritev pwritev2 read readahead readlink readlinkat
-readv recvfrom recvmsg rename renameat renameat2 restart_syscall rmdir rseq rt_sigaction
-rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigtimedwait sched_getaffinity
-sched_getparam sched_get_priority_max sched_get_priority_min sched_getscheduler sched_yield select
-sendfile sendmsg sendto setitimer setrlimit set_robust_list setsockopt shutdown sigaltstack stat
-statfs statx symlink symlinkat sync_file_range sysinfo time timer_create timer_delete
-timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime times
-ugetrlimit umask uname unlink unlinkat wait4 waitid write writev
-"""
+_ALLOWED = Path(__file__).with_name("system_calls.txt")
+"""No call in it changes modes, owners or times: a file outside may belong to the same user."""
 
 
 def package_folders() -> list[Path]:
@@ -125,7 +108,7 @@ def seccomp_program() -> bytes:
         *(("fcntl", arg(1, equal, command)) for command in _FCNTL_COMMANDS),
         *(("ioctl", arg(1, equal, request)) for request in _TERMINAL_AND_DESCRIPTOR_IOCTLS),
     ]
-    for name, *conditions in [*((name,) for name in _ALLOWED.split()), *conditional]:
+    for name, *conditions in [*((name,) for name in _ALLOWED.read_text().split()), *conditional]:
         try:
             rules.add_rule(pyseccomp.ALLOW, name, *conditions)
         except OSError:
