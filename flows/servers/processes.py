@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -173,22 +173,41 @@ def register_forms(machine: Machine) -> None:
 
 
 def start(machine: Machine, name: str, log: Path | None = None) -> ServerProcess:
-    """Start `prefect`, `mlflow` or `worker` in a session of its own, once what it needs is there;
-    `log` is appended to. Raises ServersError."""
+    """Start `prefect`, `mlflow` or `worker`, once what it needs is there. Raises ServersError."""
     prepare(machine, name)
+    return launch(
+        name,
+        server_command(machine, name),
+        environment=process_environment(machine, name),
+        log=log,
+        cwd=machine.home,
+        settings=settings_digest(machine, name),
+    )
+
+
+def launch(
+    name: str,
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cwd: Path,
+    log: Path | None = None,
+    settings: str = "",
+) -> ServerProcess:
+    """Start a process in a session of its own; `environment` is all that it sees, `log` is
+    appended to."""
     mark = uuid.uuid4().hex
     with log.open("ab") if log else nullcontext() as file:
         process = subprocess.Popen(
-            server_command(machine, name),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file and subprocess.STDOUT,
             start_new_session=True,
-            cwd=machine.home,
-            env={**process_environment(machine, name), MARK: mark},
+            cwd=cwd,
+            env={**environment, MARK: mark},
         )
     process.returncode = 0  # it outlives us on purpose: no "still running" warning
-    settings = settings_digest(machine, name)
     server = ServerProcess(name=name, pid=process.pid, mark=mark, log=log, settings=settings)
     while not server.alive() and is_alive(psutil.Process(server.pid)):
         time.sleep(0.001)  # its environment cannot be read until exec is done
