@@ -170,14 +170,12 @@ def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Pla
             _, runs = shared.setdefault(mine[call.stage.name], (line, []))
             runs.append(label(arm, settings.seed))
         fits |= dict.fromkeys(fits_of(settings, planned))
-    stages = [replace(line, why=_with_runs(line.why, runs)) for line, runs in shared.values()]
+    stages = []
+    for line, runs in shared.values():
+        by = runs[0] if len(runs) == 1 else f"shared by {len(runs)} runs from {runs[0]}"
+        stages.append(replace(line, why="; ".join(filter(None, (by, line.why)))))
     return Plan(stages, matrix[0][1].topology, [*fits])
 
 
 def _calls(spec: Ablation, settings: Pipeline) -> list[Call]:
     return needed(f"evaluate_{spec.scored}", calls(settings))
-
-
-def _with_runs(why: str, runs: list[str]) -> str:
-    shared = runs[0] if len(runs) == 1 else f"shared by {len(runs)} runs from {runs[0]}"
-    return f"{shared}; {why}" if why else shared

@@ -1,7 +1,7 @@
 """What every settings class shares: frozen, no unknown keys, and a key of what has a meaning."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -43,13 +43,6 @@ DEFAULT_NOT_IN_KEY = "default not in key"
 part of the key, so that they are still found."""
 
 
-def fields_with_meaning(settings: BaseModel) -> Iterator[str]:
-    """Names of the fields that say what, and not how."""
-    for name, field in type(settings).model_fields.items():
-        if NOT_IN_KEY not in field.metadata and not isinstance(getattr(settings, name), Runtime):
-            yield name
-
-
 def key_of(settings: Settings) -> str:
     """Canonical JSON of what the settings mean, without what is marked or Runtime."""
     return json.dumps(meaning(settings, as_key=True), sort_keys=True, separators=(",", ":"))
@@ -59,9 +52,10 @@ def meaning(value: Any, *, as_key: bool = False) -> Any:
     """What settings say of the result, nested; `as_key` as the key has it: with constants, without
     defaults that are not in it."""
     if isinstance(value, BaseModel):
-        names = list(fields_with_meaning(value))
+        fields = type(value).model_fields
+        what = {n: v for n, v in value if not isinstance(v, Runtime)}
+        names = [n for n in what if NOT_IN_KEY not in fields[n].metadata]
         if as_key:
-            fields = type(value).model_fields
             unsaid = [n for n in names if DEFAULT_NOT_IN_KEY in fields[n].metadata]
             names = [n for n in names if n not in unsaid or getattr(value, n) != fields[n].default]
             names += type(value).__class_vars__

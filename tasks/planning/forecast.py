@@ -3,6 +3,7 @@ store has them, else by FLOPs and named assumptions, else not at all."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -24,34 +25,30 @@ from training.sizing import facts_of_base, facts_of_model
 PARALLEL = ("tensor_parallel", "data_parallel")
 ROWS_A_SECOND = 20_000.0
 """Of a data stage on one core, where a store has measured none."""
+NO_MACHINES = Topology()
 ASSUMED = "assumed"
 """Among the counts of a forecast: 1 where they rest on an assumption."""
 
 
+@dataclass(frozen=True)
 class Forecaster:
     """Forecasts of the stages of one run, on the machines that its topology names."""
 
-    def __init__(
-        self,
-        history: StoreHistory,
-        topology: Topology | None = None,
-        base: BaseModelSettings | None = None,
-    ) -> None:
-        self._history = history
-        self._topology = topology or Topology()
-        self._base = base
+    history: StoreHistory
+    topology: Topology = NO_MACHINES
+    base: BaseModelSettings | None = None
 
     def of(self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings) -> PlannedStage:
         """A stage whose work nobody has described takes what its newest result took."""
         body = stage.body.__name__
         alike = self.comparable(body, stage.name, settings)
         facts = None
-        if self._base and body in ("base", *OF_A_MODEL):
-            facts = facts_of_base(self._base)
+        if self.base and body in ("base", *OF_A_MODEL):
+            facts = facts_of_base(self.base)
         if isinstance(settings, SampleSettings) and is_local(settings.engine):
             facts = facts_of_model(settings.engine.model)
         past = alike[0] if alike else None
-        s = Known(settings, inputs, past, facts, self._topology.assume)
+        s = Known(settings, inputs, past, facts, self.topology.assume)
         work = KINDS.get(body, ONCE).work(s)
         assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
@@ -74,19 +71,13 @@ class Forecaster:
     def comparable(self, body: str, stage: str, settings: Settings) -> list[PastResult]:
         """Earlier results whose settings say the same of speed, and that go back to the same base
         model, the newest first; of stages of the same kind where the stage itself has none."""
-        wanted, stages = (
-            _alike(body, settings.model_dump(mode="json")),
-            KINDS.get(body, ONCE).stages,
-        )
-        found = [
-            p
-            for p in self._history.of(*dict.fromkeys((stage, *stages)))
-            if _alike(body, p.manifest.settings) == wanted
-        ]
-        if body not in OF_A_MODEL or self._base is None:
+        wanted = _alike(body, settings.model_dump(mode="json"))
+        earlier = self.history.of(*dict.fromkeys((stage, *KINDS.get(body, ONCE).stages)))
+        found = [p for p in earlier if _alike(body, p.manifest.settings) == wanted]
+        if body not in OF_A_MODEL or self.base is None:
             return found
-        model = _alike("base", self._base.model_dump(mode="json"))
-        bases = [(past, self._history.base_of(past.manifest)) for past in found]
+        model = _alike("base", self.base.model_dump(mode="json"))
+        bases = [(past, self.history.base_of(past.manifest)) for past in found]
         return [p for p, base in bases if base and _alike("base", base.settings) == model]
 
     def rate(self, body: str, past: PastResult, gpus: int) -> float | None:
@@ -94,7 +85,7 @@ class Forecaster:
         says nothing about the plan's machine. Of the data stages, only judging is spread over the
         cores of a node."""
         hardware = past.manifest.hardware or this_machine()  # an older manifest does not say: here
-        card = self._topology.gpu.lower().partition("-")[0] if self._topology.gpus else ""
+        card = self.topology.gpu.lower().partition("-")[0] if self.topology.gpus else ""
         if gpus and not (card in hardware.lower() if card else hardware == this_machine()):
             return None
         seconds = past.seconds if body in ("sft", "rl") else past.manifest.seconds
@@ -103,12 +94,12 @@ class Forecaster:
         if body == "distill" and gpus:
             rate = past.sum("tokens_per_second") or rate
             devices = math.prod(int(past.settings[f"engine.runtime.{n}"]) for n in PARALLEL)
-        wanted = self._topology.cores_per_node if body == "judge" else gpus
-        return rate * wanted / devices if wanted and self._topology.gpus else rate
+        wanted = self.topology.cores_per_node if body == "judge" else gpus
+        return rate * wanted / devices if wanted and self.topology.gpus else rate
 
     def _gpus(self, body: str, settings: Any) -> int:
         """GPUs that the stage keeps busy; 0: none."""
-        everything = self._topology.gpus or (split(gpus())[0] if gpus() else 0)
+        everything = self.topology.gpus or (split(gpus())[0] if gpus() else 0)
         match body:
             case "distill" if is_local(settings.engine):
                 return min(_product(settings.engine.runtime), everything)
@@ -117,7 +108,7 @@ class Forecaster:
             case "sft":
                 return everything
             case "rl":
-                return self._topology.rl_gpus or everything
+                return self.topology.rl_gpus or everything
             case _:
                 return 0
 
@@ -133,12 +124,12 @@ class Forecaster:
         return work.amount / ROWS_A_SECOND if body in KINDS and body != "base" else None
 
     def _judging(self, s: Known, answers: float) -> float:
-        workers = self._topology.cores_per_node or cores()
+        workers = self.topology.cores_per_node or cores()
         return answers / (s.assume("judged_per_core") * workers)
 
     def _by_flops(self, body: str, s: Known, work: Work, count: int) -> float | None:
         """2·N FLOPs a token that is generated or looked at, 6·N a token that is trained on."""
-        peak = self._topology.card.tflops * 1e12 * count
+        peak = self.topology.card.tflops * 1e12 * count
         if not peak or s.facts is None or work.tokens is None:
             return None
         n, seconds = s.facts.parameters, 0.0
@@ -157,8 +148,8 @@ class Forecaster:
         asked = paid = None
         if isinstance(settings, SampleSettings):
             asked = cost_of(settings.engine.runtime, work.prompt_tokens, work.tokens or 0.0)
-        if gpu_hours is not None and self._topology.gpu_hour_price is not None:
-            paid = gpu_hours * self._topology.gpu_hour_price
+        if gpu_hours is not None and self.topology.gpu_hour_price is not None:
+            paid = gpu_hours * self.topology.gpu_hour_price
         return None if asked is None and paid is None else (asked or 0.0) + (paid or 0.0)
 
 

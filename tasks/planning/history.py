@@ -71,14 +71,12 @@ class StoreHistory:
 
     def __init__(self, store: Store) -> None:
         self._root, self._manifest = store.root, cache(store.manifest)
-        self._by_stage: dict[str, list[PastResult]] = {}
+        self._newest = cache(self._read)
 
     def of(self, *stages: str) -> Iterator[PastResult]:
         """Every readable one of the `MOST_READ` newest results of each stage."""
         for stage in stages:
-            if stage not in self._by_stage:
-                self._by_stage[stage] = self._read(stage)
-            yield from self._by_stage[stage]
+            yield from self._newest(stage)
 
     def base_of(self, manifest: Manifest) -> Manifest | None:
         """The manifest of the base model that a model or an evaluation goes back to; None when

@@ -13,7 +13,7 @@ import orjson
 from configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
-from tasks.planning.forecast import Forecaster
+from tasks.planning.forecast import NO_MACHINES, Forecaster
 from tasks.planning.history import PastResult, StoreHistory
 from tasks.report.run_story import PlannedStage
 from tasks.stage.run import Run
@@ -32,7 +32,7 @@ class Planner:
     """
 
     def __init__(
-        self, run: Run, topology: Topology | None = None, base: BaseModelSettings | None = None
+        self, run: Run, topology: Topology = NO_MACHINES, base: BaseModelSettings | None = None
     ) -> None:
         self.stages: list[PlannedStage] = []
         self._run, self._earlier = run, StoreHistory(run.store)

@@ -7,6 +7,7 @@ are never copied.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,48 +56,51 @@ def log_result(
     log.finish("FINISHED")
 
 
+@dataclass
 class _Result:
     """One published result; each method is one message, and may be sent again."""
 
-    def __init__(
-        self, tracker: Tracker, artifact: Artifact, manifest: Manifest, inputs: Sequence[Artifact]
-    ) -> None:
-        self._tracker, self._artifact, self._manifest = tracker, artifact, manifest
-        self._inputs = inputs
-        self._made_tags = {DIGEST_TAG: artifact.digest, "klear.git_commit": manifest.git_commit}
-        self._model = ""
-        """The checkpoint that this stage made or read."""
+    tracker: Tracker
+    artifact: Artifact
+    manifest: Manifest
+    inputs: Sequence[Artifact]
+    model: str = ""
+    """The checkpoint that this stage made or read."""
+
+    @property
+    def made_tags(self) -> dict[str, str]:
+        return {DIGEST_TAG: self.artifact.digest, "klear.git_commit": self.manifest.git_commit}
 
     def sign(self, server: Mlflow, run_id: str) -> None:
         """Write the run's id into a manifest that was published while the server was away."""
-        path = self._artifact.folder / MANIFEST
+        path = self.artifact.folder / MANIFEST
         text = json.loads(path.read_text())
         if text["mlflow_run"] == "":
             replace_text(path, json.dumps({**text, "mlflow_run": run_id}, indent=1))
-        server.tag(run_id, self._made_tags)
+        server.tag(run_id, self.made_tags)
 
     def checkpoint(self, server: Mlflow, run_id: str) -> None:
         """A stage with weights makes a model and a version of it; others may read one."""
-        artifact, tracker = self._artifact, self._tracker
+        artifact, tracker = self.artifact, self.tracker
         folder = artifact.folder / CHECKPOINT
         if not folder.exists():
-            self._model = next(iter(self._models_read(server)), "")
+            self.model = next(iter(self._models_read(server)), "")
             return
         name = f"{artifact.stage}/{artifact.key}"
-        tags = {ARTIFACT_TAG: name, "klear.path": str(folder), **self._made_tags}
+        tags = {ARTIFACT_TAG: name, "klear.path": str(folder), **self.made_tags}
         alias = ALIASES.get(artifact.stage, artifact.stage)
-        self._model = server.register(tracker.experiment, tracker.name, run_id, alias, tags)
+        self.model = server.register(tracker.experiment, tracker.name, run_id, alias, tags)
 
     def datasets(self, server: Mlflow, run_id: str) -> None:
         """Rows read and rows made, by name and digest; models read."""
-        context = CONTEXTS.get(self._artifact.stage.partition("_")[0], "input")
-        read = [(d, context) for a in self._inputs if (d := dataset_of(a))]
-        made = [(d, "output") for d in [dataset_of(self._artifact)] if d]
+        context = CONTEXTS.get(self.artifact.stage.partition("_")[0], "input")
+        read = [(d, context) for a in self.inputs if (d := dataset_of(a))]
+        made = [(d, "output") for d in [dataset_of(self.artifact)] if d]
         server.inputs(run_id, read + made, self._models_read(server))
 
     def metrics(self, server: Mlflow, run_id: str) -> None:
-        values = {**self._manifest.metrics, "seconds": self._manifest.seconds}
-        drawn, made = curve_names(self._artifact.folder), self._manifest.made
+        values = {**self.manifest.metrics, "seconds": self.manifest.seconds}
+        drawn, made = curve_names(self.artifact.folder), self.manifest.made
         # Of a curve the last value is there already.
         server.log_batch(run_id, [metric(n, v, made) for n, v in values.items() if n not in drawn])
 
@@ -105,13 +109,13 @@ class _Result:
 
         Versions that were asked other questions, or in another way, are not compared.
         """
-        results, name = self._artifact.folder / "results.json", self._tracker.name
-        if not self._model or not results.exists():
+        results, name = self.artifact.folder / "results.json", self.tracker.name
+        if not self.model or not results.exists():
             return
         rows = json.loads(results.read_text())
         known = [r["avg"] for r in rows if r["avg"] is not None]
         versions = server.version_tags(name)
-        mine = next((v for v, t in versions.items() if t.get(MODEL_TAG) == self._model), None)
+        mine = next((v for v, t in versions.items() if t.get(MODEL_TAG) == self.model), None)
         if mine is None or not known:
             return
         mean = sum(known) / len(known)
@@ -125,8 +129,8 @@ class _Result:
 
     def traces(self, server: Mlflow, run_id: str) -> None:
         """The graded answers: asked, written, graded, with every check of the judge."""
-        artifact = self._artifact
-        model = {"mlflow.modelId": self._model} if self._model else {}
+        artifact = self.artifact
+        model = {"mlflow.modelId": self.model} if self.model else {}
         for i, graded in enumerate(read_graded(artifact.folder / GRADED)):
             step = "" if graded.step is None else f"step {graded.step}, "
             tags = {
@@ -135,9 +139,9 @@ class _Result:
                 "klear.verdict": graded.verdict,
             }
             server.trace(
-                self._tracker.experiment,
+                self.tracker.experiment,
                 f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
-                self._manifest.made + i / 1000,
+                self.manifest.made + i / 1000,
                 {"prompt": graded.prompt},
                 graded.model_dump(mode="json", exclude={"step", "problem_id", "index", "prompt"}),
                 {"mlflow.sourceRun": run_id, **model},
@@ -147,7 +151,7 @@ class _Result:
     def _models_read(self, server: Mlflow) -> list[str]:
         """The ids of the inputs that are models; one that nobody recorded is left out."""
         found = []
-        for artifact in self._inputs:
+        for artifact in self.inputs:
             path = artifact.folder / MANIFEST
             if path.exists() and (artifact.folder / CHECKPOINT).exists():
                 # Not the artifact's: the run may have been signed in after it was handed out.
