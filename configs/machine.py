@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from configs.settings.engines import url_without_secret
+from configs.settings.engines import no_secret
 from configs.settings.explain import ConfigError
 
 PREFIX = "KLEAR_"
@@ -71,12 +71,6 @@ def _store_address(url: str) -> str:
     return url
 
 
-def _server_address(url: str) -> str:
-    """Of a server that runs elsewhere. It is shown on pages."""
-    url_without_secret(url, "set KLEAR_USER and KLEAR_PASSWORD")
-    return url.rstrip("/").removesuffix("/api")
-
-
 class Postgres(NamedTuple):
     """Where the databases `<name>_prefect` and `<name>_mlflow` are."""
 
@@ -110,13 +104,15 @@ def parse_postgres(address: str) -> Postgres:
     return Postgres(f"{user}@{host}", unquote(password), name or "klear", query)
 
 
-def _postgres_address(secret: SecretStr) -> SecretStr:
-    parse_postgres(secret.get_secret_value())
-    return secret
-
-
 Folder = Annotated[Path, AfterValidator(_local_folder)]
-Address = Annotated[str, AfterValidator(_server_address)]
+Address = Annotated[
+    str,
+    no_secret("set KLEAR_USER and KLEAR_PASSWORD"),
+    AfterValidator(lambda url: url.rstrip("/").removesuffix("/api")),
+]
+PostgresAddress = Annotated[
+    SecretStr, AfterValidator(lambda s: parse_postgres(s.get_secret_value()) and s)
+]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 NOTHING = SecretStr("")
 
@@ -156,7 +152,7 @@ class Machine(BaseSettings):
         default_factory=lambda known: local_url(known["host"], known["mlflow_port"])
     )
     """Where MLflow is reached, if it runs elsewhere"""
-    database: Annotated[SecretStr, AfterValidator(_postgres_address)] = NOTHING
+    database: PostgresAddress = NOTHING
     """Postgres for both servers, postgresql://USER@HOST; or SQLite"""
     database_password: SecretStr = NOTHING
     """Its password, if PGPASSWORD and ~/.pgpass do not say"""

@@ -18,18 +18,13 @@ class RewardSettings(Settings):
     code: Literal["soft", "all_or_nothing", "klear-code"] = "soft"
     """soft: share p of tests passed; all_or_nothing: 1 if all pass, else -1 (the hard reward of
     Fig. 3); klear-code: 2p - 1, as the released code of the paper"""
-    unclosed_think: float = -1.0
+    unclosed_think: Annotated[float, Field(le=-1)] = -1.0
     """Reward of a math answer without one closed <think> block (§3.2.4)"""
     code_unclosed_think: Annotated[float, Field(le=0)] = -1.0
     """The same for code, where a program that passes nothing gets 0"""
 
     math_correct: ClassVar = 1.0  # §3.2.4
     math_wrong: ClassVar = -1.0
-
-    @property
-    def code_wrong(self) -> float:
-        """What a program that passes nothing is paid."""
-        return 0.0 if self.code == "soft" else -1.0
 
     def of_math(self, correct: bool, closed_think: bool) -> float:
         """The reward of a math answer, closed_think: after exactly one closed think block."""
@@ -46,16 +41,12 @@ class RewardSettings(Settings):
         return 2 * pass_rate - 1 if self.code == "klear-code" else pass_rate
 
     @model_validator(mode="after")
-    def wrong_never_pays(self) -> Self:
-        pairs = (
-            ("unclosed_think", self.unclosed_think, "a wrong answer", self.math_wrong),
-            ("code_unclosed_think", self.code_unclosed_think, "a wrong program", self.code_wrong),
-        )
-        for name, value, better, limit in pairs:
-            if value > limit:
-                raise ValueError(
-                    f"{name}={value} would pay more than {better}; use {limit} or less"
-                )
+    def a_wrong_program_is_paid_no_less(self) -> Self:
+        if self.code != "soft" and self.code_unclosed_think > -1:
+            raise ValueError(
+                f"code_unclosed_think={self.code_unclosed_think} would pay more than a program "
+                "that passes nothing; use -1 or less"
+            )
         return self
 
 

@@ -150,8 +150,12 @@ def lineage(name: str, /) -> int:
         made_by = f"MLflow {m.mlflow_run}" if m.mlflow_run else "untracked"
         print(f"{_name(m):36} {created}  {commit}  digest {m.digest[:16]}  {made_by}{seed}")
     print()
-    for line in (*_scores(here, named, metric), *_places(machine, here, named)):
+    for line in _scores(here, named, metric):
         print(f"  {line}")
+    about = f"{size(named.bytes)}, computed in {duration(named.seconds)}"
+    print(f"  files        {here.folder(named.stage, named.key)} ({about})")
+    if named.mlflow_run:
+        print(f"  stage's run  {machine.mlflow_url}/#/runs/{named.mlflow_run}")
     if later := descendants(everything, named):
         print("  made of it   " + ", ".join(map(_name, later)))
     return 0
@@ -168,14 +172,6 @@ def _scores(here: Store, manifest: Manifest, metric: str) -> Iterator[str]:
             yield f"score        {score}, {asked}"
     if figure not in ("", AVERAGE):
         yield f"{figure:12} {manifest.metrics[metric]:g}"
-
-
-def _places(machine: Machine, here: Store, manifest: Manifest) -> Iterator[str]:
-    """Where its files are, what it was made with, and its pages."""
-    folder, took = here.folder(manifest.stage, manifest.key), duration(manifest.seconds)
-    yield f"files        {folder} ({size(manifest.bytes)}, computed in {took})"
-    if manifest.mlflow_run:
-        yield f"stage's run  {machine.mlflow_url}/#/runs/{manifest.mlflow_run}"
 
 
 def _name(manifest: Manifest) -> str:
