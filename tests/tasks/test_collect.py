@@ -6,6 +6,7 @@ The hub is in test_hub.
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from eval.records import Problem, Rejected
 from eval.tables import read_table
 from tasks.data import sources as module
 from tasks.data.collect import collect
-from tasks.data.sources import collected_files
 from tasks.stage.run import Run
 from tasks.store.store import Store, content_digest, scan
 
@@ -38,14 +38,6 @@ def run(root: Path, *sources: Source) -> tuple[list[Problem], list[Rejected], di
     rejected = list(read_table(root / "out" / "rejected.parquet", Rejected))
     assert (len(kept), len(rejected)) == (metrics["kept"], metrics["rejected"])
     return kept, rejected, metrics
-
-
-def prompts_and_reasons(
-    root: Path, *sources: Source
-) -> tuple[list[str], list[str], dict[str, float]]:
-    """Prompts kept, reasons of rejection, metrics."""
-    kept, rejected, metrics = run(root, *sources)
-    return [p.prompt for p in kept], [r.reason for r in rejected], metrics
 
 
 def jsonl(path: Path, *rows: dict | str) -> Path:
@@ -115,26 +107,6 @@ def test_a_missing_file_is_an_error_that_names_source_and_file(tmp_path):
         run(tmp_path, Source(name="gone", files=("nowhere.jsonl",)))
 
 
-# ---------------------------------------------------------------- files are part of the key
-
-
-def test_collect_is_keyed_by_the_bytes_of_its_files_and_not_by_their_times(tmp_path):
-    file = jsonl(tmp_path / "r.jsonl", {"problem": "p", "answer": "1"})
-    settings = CollectSettings(
-        root=str(tmp_path),
-        sources=(
-            Source(name="s", files=("r.jsonl",)),
-            Source(name="cd", kind="generated", family="countdown", size=3),
-        ),
-    )
-    plain = Run(store=Store(tmp_path / "store"))
-    before = collect.key((), settings, plain)
-    file.touch()
-    assert collect.key((), settings, plain) == before
-    jsonl(file, {"problem": "p", "answer": "2"})
-    assert collect.key((), settings, plain) != before
-
-
 # ---------------------------------------------------------------- bad input
 
 
@@ -142,10 +114,19 @@ def source(*files: str, **fields) -> Source:
     return Source.model_validate({"name": "s", "files": files, **fields})
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
-    (tmp_path / "r.jsonl").write_bytes(b"\xef\xbb\xbf" + GOOD)
-    (tmp_path / "r.json").write_bytes(b"\xef\xbb\xbf\n [" + GOOD + b"]")
-    assert prompts_and_reasons(tmp_path, source("r.jsonl", "r.json"))[:2] == (["1+1?", "1+1?"], [])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "source 's' gives no problem: 0 rows"),
+        (b'{"q": "1+1?"}\n' * 3, 'no problem: 3 rows .* row 1: field answer: missing; .*"q"'),
+        (gzip.compress(GOOD, mtime=0)[:-9], "r.jsonl.gz is damaged after row"),
+    ],
+)
+def test_a_file_that_gives_no_problem_is_an_error_that_names_it(tmp_path, content, message):
+    name = "r.jsonl.gz" if content.startswith(b"\x1f") else "r.jsonl"
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, source(name))
 
 
 def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp_path, monkeypatch):
@@ -156,62 +137,19 @@ def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp
     (tmp_path / "end.jsonl").write_bytes(GOOD + json.dumps(big).encode())
     pq.write_table(pa.Table.from_pylist([small, big, small]), tmp_path / "r.parquet")
     files = source("r.jsonl", "end.jsonl", "r.parquet", where={"more": ""})
-    kept, rejected, _ = prompts_and_reasons(tmp_path, files)
-    assert kept == ["1+1?"] * 4
-    assert rejected == [
+    kept, rejected, _ = run(tmp_path, files)
+    assert [p.prompt for p in kept] == ["1+1?"] * 4
+    assert [r.reason for r in rejected] == [
         f"{place}: {row_files.TOO_LONG}"
         for place in ("r.jsonl row 1", "end.jsonl row 2", "r.parquet row 2")
     ]
 
 
-def test_text_that_is_not_utf_8_in_a_parquet_file_is_a_reject(tmp_path):
-    texts = pa.array([b"1+1?", b"caf\xe9", b"2+2?"], pa.binary())
-    prompts = pa.Array.from_buffers(pa.string(), 3, texts.buffers())
-    table = pa.table({"problem": prompts, "answer": ["2", "2", "4"]})
-    pq.write_table(table, tmp_path / "r.parquet")
-    kept, rejected, _ = prompts_and_reasons(tmp_path, source("r.parquet"))
-    assert kept == ["1+1?", "2+2?"]
-    assert rejected[0].startswith("r.parquet row 2: cannot be read: 'utf-8' codec")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("r.jsonl", b"", "source 's' gives no problem: 0 rows"),
-        ("r.json", b"[]", "source 's' gives no problem: 0 rows"),
-        ("r.parquet", b"", r"r\.parquet is damaged after row 0"),
-        ("r.jsonl.gz", gzip.compress(GOOD, mtime=0)[:-9], r"r\.jsonl\.gz is damaged after row"),
-        ("r.json", b"[" + GOOD + b"] garbage", r"r\.json is damaged after row 0 \(Extra data"),
-        ("r.json", b'["\xff"]', r"r\.json is damaged after row 0 .*can't decode"),
-    ],
-)
-def test_an_empty_or_damaged_file_is_an_error_that_names_it(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        prompts_and_reasons(tmp_path, source(name))
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_wrong_column_is_an_error_that_lists_those_there_are(tmp_path, suffix):
-    rows = [{"question": "1+1?", "answer": "2"}] * 3
-    if suffix == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
-    else:
-        jsonl(tmp_path / "r.jsonl", *rows)
-    with pytest.raises(ValueError, match="no problem: 3 rows are rejected") as error:
-        prompts_and_reasons(tmp_path, source(f"r.{suffix}"))
-    assert f'r.{suffix} row 1: field problem: missing; the row: {{"question": "1+1?"' in str(
-        error.value
-    )
-
-
 def test_rows_that_where_leaves_out_are_counted(tmp_path):
     rows = [{"problem": f"p{d}", "answer": "1", "domain": d} for d in ("math", "code", "", None)]
     jsonl(tmp_path / "r.jsonl", *rows)
-    kept, rejected, metrics = prompts_and_reasons(
-        tmp_path, source("r.jsonl", where={"domain": ["math", ""]})
-    )
-    assert (kept, rejected) == (["pmath", "p", "pNone"], [])
+    kept, rejected, metrics = run(tmp_path, source("r.jsonl", where={"domain": ["math", ""]}))
+    assert ([p.prompt for p in kept], rejected) == (["pmath", "p", "pNone"], [])
     assert metrics["left_out"] == metrics["left_out/s"] == 1
 
 
@@ -239,6 +177,20 @@ def settings(tmp_path: Path) -> CollectSettings:
         ),
     )
     return CollectSettings(root=str(tmp_path), sources=sources)
+
+
+def test_collect_is_keyed_by_the_bytes_of_its_files_and_not_by_their_times(settings, tmp_path):
+    """Those of lookup tables among them."""
+    key = partial(collect.key, (), settings, Run(store=Store(tmp_path / "store")))
+    before = key()
+    for name in ("a.jsonl", "looked.jsonl"):
+        file = tmp_path / name
+        content = file.read_bytes()
+        file.touch()
+        assert key() == before
+        file.write_bytes(content + b"\n")
+        assert key() != before
+        file.write_bytes(content)
 
 
 def digest(out: Path) -> str:
@@ -322,7 +274,3 @@ def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, sett
         "revision": "",
         "licence": "mit",
     }
-
-
-def test_the_files_of_lookup_tables_are_part_of_the_key(settings, tmp_path):
-    assert tmp_path / "looked.jsonl" in collected_files(settings)
