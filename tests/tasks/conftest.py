@@ -1,13 +1,13 @@
 """Looking for processes, for the tests that promise to leave none."""
 
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import eventually
 
 
 class Marked:
@@ -30,15 +30,6 @@ class Marked:
     def gone(self, seconds: float = 60.0) -> bool:
         """Whether there is none, or soon will be."""
         return eventually(lambda: not self.processes(), seconds)
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.fixture
