@@ -14,7 +14,6 @@ from flows.cli.main import main
 from tasks.answers.distill import Plan, write_outputs
 from tasks.data.collect import collect
 from tasks.store.store import FileEntry, InputRef, Manifest
-from tests.tasks.pages_by_hand import page_of
 from training.engines.journal import Journal, journal_path
 
 NAMES = (
@@ -89,10 +88,3 @@ def test_a_name_that_no_result_has_is_said_and_not_opened(
     monkeypatch.chdir(tmp_path)
     assert main(["lineage", "--", name]) == 1
     assert "the store has no result" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_on_a_page_is_text(name: str) -> None:
-    page = page_of(name)
-    assert "<script>" not in page.html()
-    assert "<script>" not in page.markdown().replace("```text\n" + name, "")
