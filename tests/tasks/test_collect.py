@@ -1,11 +1,13 @@
 """Collect: every kind of source becomes Problems, every bad row a reject with its place.
 
 Whatever a file holds is a clear error or a counted reject; a kill in the middle changes no result.
-The hub is in test_hub.
+Generated sources follow their seed, with planted duplicates and benchmark problems. The hub is in
+test_hub.
 """
 
 import gzip
 import json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 
 from configs.settings.sources import CollectRuntime, CollectSettings, Source
 from eval import row_files
-from eval.records import Problem, Rejected
+from eval.records import Problem, Rejected, normalise_prompt
 from eval.tables import read_table
 from tasks.data import sources as module
 from tasks.data.collect import collect
@@ -27,9 +29,9 @@ GOOD = b'{"problem": "1+1?", "answer": "2"}\n'
 MIB = 1 << 20
 
 
-def collected(out: Path, settings: CollectSettings) -> dict[str, float]:
+def collected(out: Path, settings: CollectSettings, seed: int = 0) -> dict[str, float]:
     out.mkdir(parents=True, exist_ok=True)
-    return dict(collect.body(out, settings=settings, seed=0))
+    return dict(collect.body(out, settings=settings, seed=seed))
 
 
 def run(root: Path, *sources: Source) -> tuple[list[Problem], list[Rejected], dict[str, float]]:
@@ -274,3 +276,77 @@ def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, sett
         "revision": "",
         "licence": "mit",
     }
+
+
+# ---------------------------------------------------------------- generated
+
+
+def problems(out: Path, *sources: Source, seed: int = 0) -> list[Problem]:
+    collected(out, CollectSettings(sources=sources), seed)
+    return list(read_table(out / "kept.parquet", Problem))
+
+
+def countdown(**fields) -> Source:
+    return Source(**{"name": "cd", "kind": "generated", "family": "countdown", **fields})
+
+
+def test_generated_sources_follow_the_seed_unless_it_is_fixed(tmp_path):
+    def prompts(name: str, source: Source, seed: int) -> list[str]:
+        return [p.prompt for p in problems(tmp_path / name, source, seed=seed)]
+
+    free, fixed = countdown(size=30), countdown(size=30, fixed_seed=3)
+    assert prompts("a", free, 0) == prompts("b", free, 0) != prompts("c", free, 1)
+    assert prompts("d", fixed, 0) == prompts("e", fixed, 1)
+
+
+@pytest.mark.parametrize("family", ["countdown", "by_example"])
+def test_planted_problems_are_the_benchmarks_own_and_planted_duplicates_real(tmp_path, family):
+    domain = "math" if family == "countdown" else "code"
+    shared = {"kind": "generated", "family": family, "domain": domain}
+    bench = Source(name="bench", split_part="test", fixed_seed=7, size=100, **shared)
+    train = Source(
+        name="train",
+        size=1000,
+        duplicate_share=0.1,
+        contaminated_share=0.05,
+        contaminated_seed=7,
+        **shared,
+    )
+    kept = problems(tmp_path / "out", train, bench)
+    rows = [p for p in kept if p.source == "train"]
+    held_out = {p.id for p in kept if p.source == "bench"}
+    assert len(rows) == 1000
+    assert len({p.id for p in rows}) == 900
+    assert len({p.id for p in rows} & held_out) == 50
+
+
+def test_a_duplicate_follows_its_original_and_differs_in_typesetting_at_times(tmp_path):
+    rows = problems(tmp_path / "out", countdown(size=500, duplicate_share=0.2))
+    seen: dict[str, str] = {}
+    kinds: Counter[bool] = Counter()
+    for p in rows:
+        if p.id in seen:
+            assert normalise_prompt(p.prompt) == normalise_prompt(seen[p.id])
+            kinds[p.prompt == seen[p.id]] += 1
+        else:
+            assert p.prompt.startswith("Make ")
+            assert "  " not in p.prompt
+        seen.setdefault(p.id, p.prompt)
+    assert sum(kinds.values()) == 100
+    assert min(kinds[True], kinds[False]) > 20
+
+
+def test_flawed_tests_fail_a_right_program_and_leave_the_other_problems_alone(tmp_path):
+    shared = {"name": "ex", "kind": "generated", "family": "by_example", "domain": "code"}
+    sound = problems(tmp_path / "a", Source(**shared, size=400))
+    flawed = problems(tmp_path / "b", Source(**shared, size=400, flawed_tests_share=0.25))
+    assert [p.prompt for p in flawed] == [p.prompt for p in sound]
+    wrong = []
+    for before, after in zip(sound, flawed, strict=True):
+        assert before.tests is not None
+        assert after.tests is not None
+        pairs = list(zip(before.tests.cases, after.tests.cases, strict=True))
+        wrong.append(sum(a != b for a, b in pairs))
+        assert wrong[-1] in (0, len(pairs) // 2)
+        assert all(int(b.output) == int(a.output) + 1 for a, b in pairs if a != b)
+    assert 60 < sum(map(bool, wrong)) < 140  # 100 expected, standard deviation 8.7
