@@ -2,12 +2,11 @@
 
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from processes import eventually
+from processes import commanded, eventually, left
 
 
 class Marked:
@@ -17,12 +16,7 @@ class Marked:
         self.word = f"klear-test-{uuid.uuid4().hex}"
 
     def processes(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if self.word in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+        return left(commanded(self.word, psutil.process_iter()), seconds=0)
 
     def pids(self) -> list[int]:
         return [process.pid for process in self.processes()]

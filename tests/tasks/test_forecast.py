@@ -21,7 +21,7 @@ from tasks.models.train import rl, sft
 from tasks.planning.forecast import Forecaster, PlannedStage
 from tasks.planning.history import StoreHistory
 from tasks.stage.stage import Stage
-from tasks.store.hardware import this_machine
+from tasks.store.hardware import gpus, split, this_machine
 from tasks.store.store import Artifact, Store
 from tests.tasks.manifests_by_hand import publish
 
@@ -219,6 +219,25 @@ def test_a_resumed_stage_is_as_slow_as_all_its_attempts(tmp_path):
     lines = [json.dumps({"step": i, "time": t, "metrics": {}}) for i, t in enumerate(times)]
     (tmp_path / "sft" / "k" / "logs" / "metrics.jsonl").write_text("\n".join(lines))
     assert rate(tmp_path, "sft", "sft") == pytest.approx(10 * 1000 / 20)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    for bus in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   12\n")
+    return tmp_path
+
+
+def test_gpus_are_counted_and_named_by_the_driver(driver, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus(driver) == "2 × NVIDIA H200"
+    assert gpus(driver / "nothing") == ""
+
+
+def test_a_name_is_read_back_as_count_and_device():
+    assert split("8 × NVIDIA H100 80GB HBM3") == (8, "NVIDIA H100 80GB HBM3")
+    assert split("") == (1, "")
 
 
 def random_base(hidden: int) -> BaseModelSettings:
