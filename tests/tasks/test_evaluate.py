@@ -32,7 +32,7 @@ from tasks.models.evaluate import RESULTS, evaluate, judge_all, requests_for
 from tasks.report.results import answers_of, means_of
 from tasks.store.store import Artifact
 from tasks.tracking.log_result import curve_names
-from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result
+from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result, scored
 from training.engines.interface import Request
 from training.engines.journal import Journal, journal_path
 from training.launch.jobs import GenerateJob
@@ -93,9 +93,7 @@ class FakeJudge:
     def judge_many(self, items: Iterable[tuple[Problem, str, int]]) -> Iterator[Score]:
         for problem, text, index in items:
             FakeJudge.asked += 1
-            ok = text == "right"
-            yield Score(problem_id=problem.id, index=index, reward=float(ok), correct=ok,
-                        pass_rate=float(ok), verdict="AC" if ok else "WA", seconds=0.7)  # fmt: skip
+            yield scored(problem.id, text == "right", index, seconds=0.7)
 
 
 def artifacts(root: Path) -> tuple[Artifact, Artifact]:

@@ -35,10 +35,9 @@ from tasks.answers.judge import judge
 from tasks.answers.select import select
 from tasks.data.filter_tests import distinct_cases, filter_tests
 from tasks.store.store import Artifact
+from tests.eval.evaluations_by_hand import scored
 
 ONE_WORKER = JudgeSettings(runtime=JudgeRuntime(workers=1))
-MARKS = {True: ("AC", 1.0), False: ("WA", 0.9), None: ("IE", None)}
-"""A wrong answer passes 90 % of its tests here: what counts is whether an answer is right."""
 
 
 def given(folder: Path, **tables: list[Any]) -> Artifact:
@@ -58,9 +57,9 @@ def rejected_in(folder: Path) -> list[Rejected]:
 
 
 def score(id_: str, index: int, correct: bool | None) -> Score:
-    verdict, share = MARKS[correct]
-    fields = {"reward": share, "correct": correct, "pass_rate": share, "verdict": verdict}
-    return Score.model_validate({"problem_id": id_, "index": index, **fields})
+    """A wrong answer passes 90 % of its tests: what counts is whether an answer is right."""
+    nearly = {"reward": 0.9, "pass_rate": 0.9} if correct is False else {}
+    return scored(id_, correct, index, **nearly)
 
 
 # ---------------------------------------------------------------- how hard a problem is

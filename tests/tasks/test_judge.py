@@ -9,6 +9,7 @@ from eval.tables import read_table, write_table
 from tasks.answers import judge as judge_module
 from tasks.answers.judge import judge
 from tasks.store.store import SCRATCH, Artifact
+from tests.eval.evaluations_by_hand import scored
 
 
 class ScriptedJudge:
@@ -38,10 +39,7 @@ class ScriptedJudge:
         if text == "kill":
             raise KeyboardInterrupt
         ScriptedJudge.judged.append(text)
-        right = text == "right"
-        return Score(problem_id=problem.id, index=index, reward=float(right), correct=right,
-                     pass_rate=float(right), verdict="AC" if right else "WA",
-                     seconds=0.25)  # fmt: skip
+        return scored(problem.id, text == "right", index, seconds=0.25)
 
 
 def inputs(place: Path, texts: list[str]) -> Artifact:

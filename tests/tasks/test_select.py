@@ -16,6 +16,7 @@ from tasks.answers import select as module
 from tasks.answers.difficulty import Difficulty
 from tasks.answers.select import GRID, choose, embed, k_center_greedy, select
 from tasks.store.store import Artifact
+from tests.eval.evaluations_by_hand import scored
 
 TESTS = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="1"),))
 GOOD = "<think>so</think> 4"
@@ -49,11 +50,7 @@ class Data:
         self.samples.append(
             Sample(problem_id=id_, index=index, model="m", text=text, finish_reason=finish)
         )
-        rate = None if correct is None else float(correct)
-        self.scores.append(
-            Score(problem_id=id_, index=index, reward=rate, correct=correct, pass_rate=rate,
-                  verdict="IE" if correct is None else "AC" if correct else "WA")
-        )  # fmt: skip
+        self.scores.append(scored(id_, correct, index))
         return self
 
     def run(self, place: Path, **chosen):

@@ -12,21 +12,18 @@ from mlflow.tracing.client import TracingClient
 from configs.settings.base import Settings
 from configs.settings.evaluation import BenchmarkProtocol
 from configs.settings.judging import JudgeSettings
-from eval.benchmarks.benchmarks import Statement, score_benchmark
+from eval.benchmarks.benchmarks import score_benchmark
 from eval.records import Problem, Rejected, Sample, Score
 from eval.tables import write_table
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, Store
 from tasks.tracking.run_tracker import Tracker
+from tests.eval.evaluations_by_hand import STATEMENT, scored
 
 PROBLEMS = [
     Problem(domain="math", prompt=f"{n} + 1?", answer=str(n + 1), source="sums") for n in range(3)
 ]
-STATEMENT = Statement(
-    checkpoint="c", engine="e", temperature=0.6, top_p=0.95, max_tokens=64, yarn_factor=None,
-    template="t", grader_version=1, sandbox="none", seed=1, resamples=20,
-)  # fmt: skip
 
 
 class Knobs(Settings):
@@ -61,13 +58,7 @@ def evaluate_sft(out: Path, model: Artifact, rows: Artifact, *, settings: Knobs)
         right = i < settings.right
         text = f"<think>\n</think>\n\\boxed{{{p.answer if right else 7}}}"
         with_tables.append(Sample(problem_id=p.id, index=0, model="sft", text=text))
-        scores[p.id, 0] = Score(
-            problem_id=p.id,
-            reward=1.0 if right else -1.0,
-            correct=right,
-            pass_rate=float(right),
-            verdict="AC" if right else "WA",
-        )
+        scores[p.id, 0] = scored(p.id, right, reward=1.0 if right else -1.0)
     write_table(out / "problems.parquet", Problem, PROBLEMS)
     write_table(out / "samples.parquet", Sample, with_tables)
     write_table(out / "scores.parquet", Score, scores.values())
