@@ -8,14 +8,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 from mlflow import MlflowClient
-from processes import free_ports
+from processes import eventually, free_ports
 
 from configs.settings.pipeline import STAGES
 
@@ -269,15 +268,3 @@ def computed(output: str) -> list[str]:
 
 def cached(output: str) -> list[str]:
     return [line.split()[1] for line in output.splitlines() if line.startswith("=")]
-
-
-def eventually(
-    condition: Callable[[], object], seconds: float = PATIENCE_S, pause_s: float = 0.1
-) -> bool:
-    """Whether it holds now, or soon."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(pause_s)
-    return bool(condition())

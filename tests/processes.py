@@ -53,6 +53,18 @@ def at_least(count: int, find: Callable[[], list[psutil.Process]]) -> list[psuti
     return found
 
 
+def eventually(
+    condition: Callable[[], object], seconds: float = 900.0, pause_s: float = 0.1
+) -> bool:
+    """Whether it holds now, or soon; the machine may do other things too."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(pause_s)
+    return bool(condition())
+
+
 def free_ports(count: int) -> list[int]:
     """Below those that the kernel hands out, so that nobody gets them while a server is dead."""
     found: list[int] = []

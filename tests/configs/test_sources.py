@@ -47,16 +47,13 @@ def test_every_entry_is_complete_and_pinned(name: str) -> None:
     assert has_gold or source.gold_optional
 
 
-def test_keys_beside_use_win_and_the_rest_stays() -> None:
+def test_keys_beside_use_win_and_files_of_ones_own_replace_the_hub() -> None:
     source = Source.model_validate({"use": "apps", "name": "mine", "limit": 5, "revision": "main"})
     assert (source.name, source.limit, source.revision) == ("mine", 5, "main")
     assert (source.dataset, source.domain) == ("codeparrot/apps", "code")
-
-
-def test_files_of_ones_own_replace_the_hub_and_keep_the_meaning_of_the_fields() -> None:
-    source = Source(use="taco", files=("mirror/*.parquet",))
-    assert (source.kind, source.licence) == ("files", "apache-2.0")
-    assert source.prompt_parts == Source(use="taco").prompt_parts
+    local = Source(use="taco", files=("mirror/*.parquet",))
+    assert (local.kind, local.licence) == ("files", "apache-2.0")
+    assert local.prompt_parts == Source(use="taco").prompt_parts
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest() -> None:

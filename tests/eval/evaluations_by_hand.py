@@ -1,11 +1,13 @@
 """The files of an evaluation, written by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, Statement
+from eval.records import Score
 
 STATEMENT = Statement(
     model="m", checkpoint="c", engine="e", temperature=1.0, top_p=1.0, max_tokens=8,
@@ -42,3 +44,11 @@ def evaluation(
     }
     pq.write_table(pa.table(scores), folder / "scores.parquet")
     return folder
+
+
+def scored(problem_id: str, correct: bool | None, index: int = 0, **more: Any) -> Score:
+    """Right, wrong, or unscored."""
+    share = None if correct is None else float(correct)
+    verdict = {True: "AC", False: "WA", None: "IE"}[correct]
+    told = {"reward": share, "pass_rate": share, "correct": correct, "verdict": verdict, **more}
+    return Score.model_validate({"problem_id": problem_id, "index": index, **told})

@@ -14,7 +14,6 @@ from flows.cli.main import main
 from tasks.answers.distill import Plan, write_outputs
 from tasks.data.collect import collect
 from tasks.store.store import FileEntry, InputRef, Manifest
-from tests.tasks.pages_by_hand import page_of
 from training.engines.journal import Journal, journal_path
 
 NAMES = (
@@ -32,37 +31,27 @@ def below(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_id_is_data_and_no_path(tmp_path: Path, name: str) -> None:
-    """Samples of such a problem are kept, read again and written as those of any other."""
-    problem = Problem(id=name, domain="math", prompt="1+1?", answer="2", source=name)
-    out = tmp_path / "a" / "b" / "out"
-    out.mkdir(parents=True)
-    sample = Sample(problem_id=name, index=0, model=name, text="2")
-    with Journal(journal_path(out)) as journal:
-        journal.append(sample)
-    write_outputs(out, Plan([problem], range(1), 0), EngineSettings(kind="scripted"))
-    assert list(read_table(out / "samples.parquet", Sample)) == [sample]
-    assert below(tmp_path / "a") == {"b", "b/out", *(f"b/out/{n}" for n in below(out))}
-    written = {name for name in below(out) if not name.startswith(".resume")}
-    assert written == {"samples.parquet", "rejected.parquet"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_name_of_a_source_and_the_ids_in_its_rows_make_no_file(tmp_path, name) -> None:
-    root, out = tmp_path / "in", tmp_path / "a" / "out"
-    root.mkdir()
-    out.mkdir(parents=True)
+    """A source and a row of such a name are collected, and an answer to such a problem is kept, as
+    those of any other, and no file is called after them."""
+    root, out = tmp_path / "in", tmp_path / "a" / "b" / "out"
+    for folder in (root, out):
+        folder.mkdir(parents=True)
     (root / "r.jsonl").write_text(json.dumps({"id": name, "problem": "1+1?", "answer": "2"}))
     source = Source(name=name, files=("r.jsonl",))
     collect.body(out, settings=CollectSettings(root=str(root), sources=(source,)), seed=0)
-    (problem,) = read_table(out / "kept.parquet", Problem)
-    assert (problem.id, problem.source) == (problem_id("1+1?"), name)
-    assert below(tmp_path) == {
-        "in",
-        "in/r.jsonl",
-        "a",
-        "a/out",
-        *(f"a/out/{n}" for n in below(out)),
-    }
+    (made,) = read_table(out / "kept.parquet", Problem)
+    assert (made.id, made.source) == (problem_id("1+1?"), name)
+
+    sample = Sample(problem_id=name, index=0, model=name, text="2")
+    with Journal(journal_path(out)) as journal:
+        journal.append(sample)
+    named = made.model_copy(update={"id": name})
+    write_outputs(out, Plan([named], range(1), 0), EngineSettings(kind="scripted"))
+    assert list(read_table(out / "samples.parquet", Sample)) == [sample]
+    written = {p for p in below(out) if not p.startswith(".resume")}
+    assert written == {"kept.parquet", "rejected.parquet", "samples.parquet", "sources.json"}
+    beside = {"in", "in/r.jsonl", "a", "a/b", "a/b/out"}
+    assert below(tmp_path) == beside | {f"a/b/out/{p}" for p in below(out)}
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "con"])
@@ -89,10 +78,3 @@ def test_a_name_that_no_result_has_is_said_and_not_opened(
     monkeypatch.chdir(tmp_path)
     assert main(["lineage", "--", name]) == 1
     assert "the store has no result" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_on_a_page_is_text(name: str) -> None:
-    page = page_of(name)
-    assert "<script>" not in page.html()
-    assert "<script>" not in page.markdown().replace("```text\n" + name, "")

@@ -1,13 +1,12 @@
 """Looking for processes, for the tests that promise to leave none."""
 
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import commanded, eventually, left
 
 
 class Marked:
@@ -17,12 +16,7 @@ class Marked:
         self.word = f"klear-test-{uuid.uuid4().hex}"
 
     def processes(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if self.word in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+        return left(commanded(self.word, psutil.process_iter()), seconds=0)
 
     def pids(self) -> list[int]:
         return [process.pid for process in self.processes()]
@@ -30,15 +24,6 @@ class Marked:
     def gone(self, seconds: float = 60.0) -> bool:
         """Whether there is none, or soon will be."""
         return eventually(lambda: not self.processes(), seconds)
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.fixture

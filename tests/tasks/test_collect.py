@@ -1,11 +1,14 @@
 """Collect: every kind of source becomes Problems, every bad row a reject with its place.
 
 Whatever a file holds is a clear error or a counted reject; a kill in the middle changes no result.
-The hub is in test_hub.
+Generated sources follow their seed, with planted duplicates and benchmark problems. The hub is in
+test_hub.
 """
 
 import gzip
 import json
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,10 @@ import pytest
 
 from configs.settings.sources import CollectRuntime, CollectSettings, Source
 from eval import row_files
-from eval.records import Problem, Rejected
+from eval.records import Problem, Rejected, normalise_prompt
 from eval.tables import read_table
 from tasks.data import sources as module
 from tasks.data.collect import collect
-from tasks.data.sources import collected_files
 from tasks.stage.run import Run
 from tasks.store.store import Store, content_digest, scan
 
@@ -27,9 +29,9 @@ GOOD = b'{"problem": "1+1?", "answer": "2"}\n'
 MIB = 1 << 20
 
 
-def collected(out: Path, settings: CollectSettings) -> dict[str, float]:
+def collected(out: Path, settings: CollectSettings, seed: int = 0) -> dict[str, float]:
     out.mkdir(parents=True, exist_ok=True)
-    return dict(collect.body(out, settings=settings, seed=0))
+    return dict(collect.body(out, settings=settings, seed=seed))
 
 
 def run(root: Path, *sources: Source) -> tuple[list[Problem], list[Rejected], dict[str, float]]:
@@ -38,14 +40,6 @@ def run(root: Path, *sources: Source) -> tuple[list[Problem], list[Rejected], di
     rejected = list(read_table(root / "out" / "rejected.parquet", Rejected))
     assert (len(kept), len(rejected)) == (metrics["kept"], metrics["rejected"])
     return kept, rejected, metrics
-
-
-def prompts_and_reasons(
-    root: Path, *sources: Source
-) -> tuple[list[str], list[str], dict[str, float]]:
-    """Prompts kept, reasons of rejection, metrics."""
-    kept, rejected, metrics = run(root, *sources)
-    return [p.prompt for p in kept], [r.reason for r in rejected], metrics
 
 
 def jsonl(path: Path, *rows: dict | str) -> Path:
@@ -115,26 +109,6 @@ def test_a_missing_file_is_an_error_that_names_source_and_file(tmp_path):
         run(tmp_path, Source(name="gone", files=("nowhere.jsonl",)))
 
 
-# ---------------------------------------------------------------- files are part of the key
-
-
-def test_collect_is_keyed_by_the_bytes_of_its_files_and_not_by_their_times(tmp_path):
-    file = jsonl(tmp_path / "r.jsonl", {"problem": "p", "answer": "1"})
-    settings = CollectSettings(
-        root=str(tmp_path),
-        sources=(
-            Source(name="s", files=("r.jsonl",)),
-            Source(name="cd", kind="generated", family="countdown", size=3),
-        ),
-    )
-    plain = Run(store=Store(tmp_path / "store"))
-    before = collect.key((), settings, plain)
-    file.touch()
-    assert collect.key((), settings, plain) == before
-    jsonl(file, {"problem": "p", "answer": "2"})
-    assert collect.key((), settings, plain) != before
-
-
 # ---------------------------------------------------------------- bad input
 
 
@@ -142,10 +116,19 @@ def source(*files: str, **fields) -> Source:
     return Source.model_validate({"name": "s", "files": files, **fields})
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
-    (tmp_path / "r.jsonl").write_bytes(b"\xef\xbb\xbf" + GOOD)
-    (tmp_path / "r.json").write_bytes(b"\xef\xbb\xbf\n [" + GOOD + b"]")
-    assert prompts_and_reasons(tmp_path, source("r.jsonl", "r.json"))[:2] == (["1+1?", "1+1?"], [])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "source 's' gives no problem: 0 rows"),
+        (b'{"q": "1+1?"}\n' * 3, 'no problem: 3 rows .* row 1: field answer: missing; .*"q"'),
+        (gzip.compress(GOOD, mtime=0)[:-9], "r.jsonl.gz is damaged after row"),
+    ],
+)
+def test_a_file_that_gives_no_problem_is_an_error_that_names_it(tmp_path, content, message):
+    name = "r.jsonl.gz" if content.startswith(b"\x1f") else "r.jsonl"
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, source(name))
 
 
 def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp_path, monkeypatch):
@@ -156,62 +139,19 @@ def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp
     (tmp_path / "end.jsonl").write_bytes(GOOD + json.dumps(big).encode())
     pq.write_table(pa.Table.from_pylist([small, big, small]), tmp_path / "r.parquet")
     files = source("r.jsonl", "end.jsonl", "r.parquet", where={"more": ""})
-    kept, rejected, _ = prompts_and_reasons(tmp_path, files)
-    assert kept == ["1+1?"] * 4
-    assert rejected == [
+    kept, rejected, _ = run(tmp_path, files)
+    assert [p.prompt for p in kept] == ["1+1?"] * 4
+    assert [r.reason for r in rejected] == [
         f"{place}: {row_files.TOO_LONG}"
         for place in ("r.jsonl row 1", "end.jsonl row 2", "r.parquet row 2")
     ]
 
 
-def test_text_that_is_not_utf_8_in_a_parquet_file_is_a_reject(tmp_path):
-    texts = pa.array([b"1+1?", b"caf\xe9", b"2+2?"], pa.binary())
-    prompts = pa.Array.from_buffers(pa.string(), 3, texts.buffers())
-    table = pa.table({"problem": prompts, "answer": ["2", "2", "4"]})
-    pq.write_table(table, tmp_path / "r.parquet")
-    kept, rejected, _ = prompts_and_reasons(tmp_path, source("r.parquet"))
-    assert kept == ["1+1?", "2+2?"]
-    assert rejected[0].startswith("r.parquet row 2: cannot be read: 'utf-8' codec")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("r.jsonl", b"", "source 's' gives no problem: 0 rows"),
-        ("r.json", b"[]", "source 's' gives no problem: 0 rows"),
-        ("r.parquet", b"", r"r\.parquet is damaged after row 0"),
-        ("r.jsonl.gz", gzip.compress(GOOD, mtime=0)[:-9], r"r\.jsonl\.gz is damaged after row"),
-        ("r.json", b"[" + GOOD + b"] garbage", r"r\.json is damaged after row 0 \(Extra data"),
-        ("r.json", b'["\xff"]', r"r\.json is damaged after row 0 .*can't decode"),
-    ],
-)
-def test_an_empty_or_damaged_file_is_an_error_that_names_it(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        prompts_and_reasons(tmp_path, source(name))
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_wrong_column_is_an_error_that_lists_those_there_are(tmp_path, suffix):
-    rows = [{"question": "1+1?", "answer": "2"}] * 3
-    if suffix == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
-    else:
-        jsonl(tmp_path / "r.jsonl", *rows)
-    with pytest.raises(ValueError, match="no problem: 3 rows are rejected") as error:
-        prompts_and_reasons(tmp_path, source(f"r.{suffix}"))
-    assert f'r.{suffix} row 1: field problem: missing; the row: {{"question": "1+1?"' in str(
-        error.value
-    )
-
-
 def test_rows_that_where_leaves_out_are_counted(tmp_path):
     rows = [{"problem": f"p{d}", "answer": "1", "domain": d} for d in ("math", "code", "", None)]
     jsonl(tmp_path / "r.jsonl", *rows)
-    kept, rejected, metrics = prompts_and_reasons(
-        tmp_path, source("r.jsonl", where={"domain": ["math", ""]})
-    )
-    assert (kept, rejected) == (["pmath", "p", "pNone"], [])
+    kept, rejected, metrics = run(tmp_path, source("r.jsonl", where={"domain": ["math", ""]}))
+    assert ([p.prompt for p in kept], rejected) == (["pmath", "p", "pNone"], [])
     assert metrics["left_out"] == metrics["left_out/s"] == 1
 
 
@@ -239,6 +179,20 @@ def settings(tmp_path: Path) -> CollectSettings:
         ),
     )
     return CollectSettings(root=str(tmp_path), sources=sources)
+
+
+def test_collect_is_keyed_by_the_bytes_of_its_files_and_not_by_their_times(settings, tmp_path):
+    """Those of lookup tables among them."""
+    key = partial(collect.key, (), settings, Run(store=Store(tmp_path / "store")))
+    before = key()
+    for name in ("a.jsonl", "looked.jsonl"):
+        file = tmp_path / name
+        content = file.read_bytes()
+        file.touch()
+        assert key() == before
+        file.write_bytes(content + b"\n")
+        assert key() != before
+        file.write_bytes(content)
 
 
 def digest(out: Path) -> str:
@@ -324,5 +278,75 @@ def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, sett
     }
 
 
-def test_the_files_of_lookup_tables_are_part_of_the_key(settings, tmp_path):
-    assert tmp_path / "looked.jsonl" in collected_files(settings)
+# ---------------------------------------------------------------- generated
+
+
+def problems(out: Path, *sources: Source, seed: int = 0) -> list[Problem]:
+    collected(out, CollectSettings(sources=sources), seed)
+    return list(read_table(out / "kept.parquet", Problem))
+
+
+def countdown(**fields) -> Source:
+    return Source(**{"name": "cd", "kind": "generated", "family": "countdown", **fields})
+
+
+def test_generated_sources_follow_the_seed_unless_it_is_fixed(tmp_path):
+    def prompts(name: str, source: Source, seed: int) -> list[str]:
+        return [p.prompt for p in problems(tmp_path / name, source, seed=seed)]
+
+    free, fixed = countdown(size=30), countdown(size=30, fixed_seed=3)
+    assert prompts("a", free, 0) == prompts("b", free, 0) != prompts("c", free, 1)
+    assert prompts("d", fixed, 0) == prompts("e", fixed, 1)
+
+
+@pytest.mark.parametrize("family", ["countdown", "by_example"])
+def test_planted_problems_are_the_benchmarks_own_and_planted_duplicates_real(tmp_path, family):
+    domain = "math" if family == "countdown" else "code"
+    shared = {"kind": "generated", "family": family, "domain": domain}
+    bench = Source(name="bench", split_part="test", fixed_seed=7, size=100, **shared)
+    train = Source(
+        name="train",
+        size=1000,
+        duplicate_share=0.1,
+        contaminated_share=0.05,
+        contaminated_seed=7,
+        **shared,
+    )
+    kept = problems(tmp_path / "out", train, bench)
+    rows = [p for p in kept if p.source == "train"]
+    held_out = {p.id for p in kept if p.source == "bench"}
+    assert len(rows) == 1000
+    assert len({p.id for p in rows}) == 900
+    assert len({p.id for p in rows} & held_out) == 50
+
+
+def test_a_duplicate_follows_its_original_and_differs_in_typesetting_at_times(tmp_path):
+    rows = problems(tmp_path / "out", countdown(size=500, duplicate_share=0.2))
+    seen: dict[str, str] = {}
+    kinds: Counter[bool] = Counter()
+    for p in rows:
+        if p.id in seen:
+            assert normalise_prompt(p.prompt) == normalise_prompt(seen[p.id])
+            kinds[p.prompt == seen[p.id]] += 1
+        else:
+            assert p.prompt.startswith("Make ")
+            assert "  " not in p.prompt
+        seen.setdefault(p.id, p.prompt)
+    assert sum(kinds.values()) == 100
+    assert min(kinds[True], kinds[False]) > 20
+
+
+def test_flawed_tests_fail_a_right_program_and_leave_the_other_problems_alone(tmp_path):
+    shared = {"name": "ex", "kind": "generated", "family": "by_example", "domain": "code"}
+    sound = problems(tmp_path / "a", Source(**shared, size=400))
+    flawed = problems(tmp_path / "b", Source(**shared, size=400, flawed_tests_share=0.25))
+    assert [p.prompt for p in flawed] == [p.prompt for p in sound]
+    wrong = []
+    for before, after in zip(sound, flawed, strict=True):
+        assert before.tests is not None
+        assert after.tests is not None
+        pairs = list(zip(before.tests.cases, after.tests.cases, strict=True))
+        wrong.append(sum(a != b for a, b in pairs))
+        assert wrong[-1] in (0, len(pairs) // 2)
+        assert all(int(b.output) == int(a.output) + 1 for a, b in pairs if a != b)
+    assert 60 < sum(map(bool, wrong)) < 140  # 100 expected, standard deviation 8.7

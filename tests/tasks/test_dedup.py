@@ -55,16 +55,9 @@ def test_the_first_problem_of_a_query_stays_and_the_others_name_it(tmp_path: Pat
     ]
 
 
-def test_an_id_used_twice_for_other_queries_is_rejected_with_that_reason(tmp_path: Path):
-    rows = [problem("Find x.", id="7"), problem("Find y.", id="7")]
-    metrics, kept, rejected = run(tmp_path, rows)
-    assert kept == rows[:1]
-    assert rejected[0].reason == "id 7 already names another query"
-    assert metrics["rejected_id"] == 1.0
-    assert duplicates(tmp_path) == []
-
-
-def test_a_query_rejected_for_its_id_is_kept_where_it_comes_again_under_another(tmp_path: Path):
+def test_an_id_that_names_another_query_is_rejected_and_its_query_kept_under_the_next(
+    tmp_path: Path,
+):
     rows = [
         problem("Find x.", id="7"),
         problem("Find y.", id="7"),
@@ -72,8 +65,10 @@ def test_a_query_rejected_for_its_id_is_kept_where_it_comes_again_under_another(
         problem("Find z.", id="8"),
         problem("FIND Y.", id="9"),
     ]
-    _, kept, rejected = run(tmp_path, rows)
-    assert [p.id for p in kept] == ["7", "8"]
+    metrics, kept, rejected = run(tmp_path, rows)
+    assert kept == [rows[0], rows[2]]
+    assert metrics["rejected_id"] == 2.0
+    assert [d["row"] for d in duplicates(tmp_path)] == [4]  # another query is no duplicate
     assert [r.reason for r in rejected] == [
         "id 7 already names another query",
         "id 8 already names another query",

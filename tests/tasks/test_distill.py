@@ -7,9 +7,10 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,33 +27,44 @@ from training.engines import generate
 from training.engines.interface import EngineError, Key, Request
 from training.engines.journal import Journal, journal_path
 
-FIRST_RIGHT = {"p0": 0, "p1": 3, "p2": 5, "p3": 99}
-"""From which index on the answers to a prompt are right."""
+PROMPTS = ("p0", "p1", "p2", "p3")
 
 
 class Teacher(nullcontext["Teacher"]):
-    """Answers the last requests first; dies after `patience` answers, which all runs share."""
+    """Answers the last requests first; dies after `patience` answers, which all runs share.
 
-    def __init__(self, patience: float = float("inf"), ends: tuple[str, ...] = ("stop",)) -> None:
+    With `tokens`, the length of an answer to each problem, it answers as it is asked.
+    """
+
+    def __init__(
+        self,
+        patience: float = float("inf"),
+        ends: tuple[str, ...] = ("stop",),
+        tokens: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         super().__init__(self)
-        self.patience, self.ends = patience, ends
+        self.patience, self.ends, self.tokens = patience, ends, tokens
         self.asked: list[Key] = []
 
     def answer(
         self, requests: Iterable[Request], finished: Container[Key] = ()
     ) -> Iterator[Sample]:
-        for number, r in enumerate([r for r in requests if r.key not in finished][::-1]):
+        asked = requests if self.tokens else reversed(list(requests))
+        for number, r in enumerate(r for r in asked if r.key not in finished):
             if len(self.asked) >= self.patience:
                 raise EngineError("the endpoint went away")
             self.asked.append(r.key)
-            box = "1" if r.index >= FIRST_RIGHT[r.prompt] else "2"
             yield r.answered(
                 "m",
-                f"<think>\nhm\n</think>\n\n\\boxed{{{box}}}",
+                "<think>\nhm\n</think>\n\n\\boxed{1}",
                 finish_reason=self.ends[number % len(self.ends)],
                 prompt_tokens=10,
-                completion_tokens=100,
+                completion_tokens=self.tokens.get(r.problem_id, 100),
             )
+
+    def costs(self) -> list[float]:
+        """Of each answer so far."""
+        return [self.tokens[problem] * PRICE / 1e6 for problem, _ in self.asked]
 
 
 @pytest.fixture
@@ -71,7 +83,7 @@ def hire(monkeypatch: pytest.MonkeyPatch):
 def problems(tmp_path: Path) -> Artifact:
     """Four problems of two sources; one stands there twice."""
     rows = [Problem(domain="math", prompt=p, answer="1", source=f"s{i % 2}")
-            for i, p in enumerate([*FIRST_RIGHT, "p0"])]  # fmt: skip
+            for i, p in enumerate([*PROMPTS, "p0"])]  # fmt: skip
     (tmp_path / "problems").mkdir()
     write_table(tmp_path / "problems" / "kept.parquet", Problem, rows)
     return Artifact.of_folder(tmp_path / "problems")
@@ -213,30 +225,12 @@ PRICE = 1_000.0  # per million tokens: an answer of 1,000 tokens costs 1
 KEY = "sk-from-a-block-42"
 
 
-class Paid(nullcontext["Paid"]):
-    """Answers of known length; `asked` counts over all runs."""
-
-    asked: list[Request]
-
-    def __init__(self, *_: object) -> None:
-        super().__init__(self)
-
-    def answer(
-        self, requests: Iterable[Request], finished: Container[Key] = ()
-    ) -> Iterator[Sample]:
-        for r in requests:
-            if r.key not in finished:
-                Paid.asked.append(r)
-                yield r.answered("m", "t", completion_tokens=TOKENS[r.problem_id])
-
-
 @pytest.fixture
-def costly(tmp_path, monkeypatch) -> Artifact:
+def costly(tmp_path, monkeypatch, hire) -> tuple[Artifact, Teacher]:
+    """Forty problems, of which ten make up the pilot, and who answers them."""
     write_table(tmp_path / "kept.parquet", Problem, PROBLEMS)
-    Paid.asked = []
-    monkeypatch.setattr(generate, "make_engine", Paid)
     monkeypatch.setattr("tasks.answers.distill.PILOT_PROMPTS", 10)
-    return Artifact.of_folder(tmp_path)
+    return Artifact.of_folder(tmp_path), hire(tokens=dict(TOKENS))
 
 
 def spend(out: Path, problems: Artifact, **budget: float | None) -> dict[str, float]:
@@ -246,10 +240,11 @@ def spend(out: Path, problems: Artifact, **budget: float | None) -> dict[str, fl
 
 
 def test_above_the_set_cost_nothing_but_the_pilot_is_asked(tmp_path, costly):
+    problems, teacher = costly
     with pytest.raises(NeedsApproval) as refused:
-        spend(tmp_path / "o", costly, approve_above=100)
+        spend(tmp_path / "o", problems, approve_above=100)
     # Every fourth problem is in the pilot: half of them cost 1, half 2.
-    costs = [TOKENS[r.problem_id] * PRICE / 1e6 for r in Paid.asked]
+    costs = teacher.costs()
     assert len(costs) == 10
     mean = sum(costs) / 10
     spread = 1.96 * math.sqrt(sum((c - mean) ** 2 for c in costs) / 9 / 10)
@@ -260,35 +255,36 @@ def test_above_the_set_cost_nothing_but_the_pilot_is_asked(tmp_path, costly):
 
 
 def test_what_was_approved_is_spent_and_nothing_is_paid_twice(tmp_path, costly):
+    problems, teacher = costly
     with pytest.raises(NeedsApproval):
-        spend(tmp_path / "o", costly, approve_above=10)
-    metrics = spend(tmp_path / "o", costly, approve_above=10, approved_cost=500)
-    assert metrics["samples"] == len(Paid.asked) == 80
-    assert len({r.key for r in Paid.asked}) == 80
+        spend(tmp_path / "o", problems, approve_above=10)
+    metrics = spend(tmp_path / "o", problems, approve_above=10, approved_cost=500)
+    assert metrics["samples"] == len(teacher.asked) == len(set(teacher.asked)) == 80
     assert metrics["cost"] == metrics["cost/s"] == pytest.approx(120)
     # A kill between the last answer and the end of the stage: nothing is left to approve.
     (tmp_path / "o" / "samples.parquet").unlink()
-    assert spend(tmp_path / "o", costly, approve_above=10)["samples"] == len(Paid.asked) == 80
+    again = spend(tmp_path / "o", problems, approve_above=10)
+    assert again["samples"] == len(teacher.asked) == 80
 
 
 def test_when_answers_cost_more_than_the_pilot_said_asking_stops_at_what_is_allowed(
-    tmp_path, costly, monkeypatch
+    tmp_path, costly
 ):
+    problems, teacher = costly
     pilot = pilot_of(Plan(PROBLEMS, range(2), 0), 10)
-    for p in PROBLEMS:
-        monkeypatch.setitem(TOKENS, p.id, 500 if p in pilot.problems else 5_000)
+    teacher.tokens = {p.id: 500 if p in pilot.problems else 5_000 for p in PROBLEMS}
     with pytest.raises(NeedsApproval, match="answers have cost"):
-        spend(tmp_path / "o", costly, approve_above=100)
-    spent = sum(TOKENS[r.problem_id] * PRICE / 1e6 for r in Paid.asked)
-    assert 100 <= spent < 100 + 5  # one answer may pass the line
-    spend(tmp_path / "o", costly, approve_above=100, approved_cost=1_000)
-    assert len(Paid.asked) == 80
+        spend(tmp_path / "o", problems, approve_above=100)
+    assert 100 <= sum(teacher.costs()) < 100 + 5  # one answer may pass the line
+    spend(tmp_path / "o", problems, approve_above=100, approved_cost=1_000)
+    assert len(teacher.asked) == 80
 
 
 def test_a_gate_without_prices_is_refused_before_anything_is_asked(tmp_path, costly):
+    problems, teacher = costly
     with pytest.raises(ValueError, match=r"needs prices: set engine\.runtime\.input_price"):
-        spend(tmp_path, costly, approve_above=1.0, output_price=None)
-    assert not Paid.asked
+        spend(tmp_path, problems, approve_above=1.0, output_price=None)
+    assert not teacher.asked
 
 
 SCRIPT = f"""
@@ -320,9 +316,3 @@ def test_the_key_comes_from_the_named_block_and_settings_hold_its_name_only():
     assert KEY not in settings
     assert "teacher-key" in settings
     assert refused.startswith("refused: Unable to find block document named missing")
-
-
-@pytest.mark.parametrize("url", ["http://user:word@host/v1", "https://host/v1?key=abc", "host/v1"])
-def test_a_url_that_holds_a_secret_or_is_none_is_refused(url):
-    with pytest.raises(ValueError, match="base_url"):
-        EngineSettings(kind="openai", model="m", base_url=url)

@@ -1,43 +1,129 @@
-"""The evaluate stage, with a scripted engine in place of the child process."""
+"""The evaluate stage and accuracy over training, with a scripted engine in place of the child and,
+where nothing else is said, a judge that reads: every model is scored once, whatever is killed."""
 
+import json
 import runpy
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
+from configs.settings.base import key_of
+from configs.settings.engines import Sampling
+from configs.settings.evaluation import (
+    LEARNING_CURVE,
+    PAPER_PROTOCOLS,
+    BenchmarkProtocol,
+    EvaluateSettings,
+    LearningCurve,
+)
+from configs.settings.judging import JudgeRuntime, JudgeSettings
 from eval.benchmarks import benchmarks
-from eval.judge import judge
-from eval.records import Sample, Score
-from eval.tables import read_table
+from eval.benchmarks.benchmarks import score_benchmark
+from eval.judge.judge import Judge
+from eval.programs.lcb_runner import official
+from eval.records import Problem, Sample, Score, StdinCase, TestSuite
+from eval.tables import count_rows, read_table, write_table
+from tasks.ablation.ablate import read_learning
+from tasks.answers import distill
 from tasks.answers import judge as judging
 from tasks.models import evaluate as evaluating
 from tasks.models import train
-from tasks.models.evaluate import RESULTS, evaluate, requests_for
-from tests.tasks.evaluations_by_hand import (
-    ALPHA,
-    BETA_LATE,
-    SETTINGS,
-    A,
-    B,
-    Engine,
-    FakeJudge,
-    artifacts,
-    scripted,
-)
+from tasks.models.evaluate import RESULTS, evaluate, judge_all, requests_for
+from tasks.report.results import answers_of, means_of
+from tasks.store.store import Artifact
+from tasks.tracking.log_result import curve_names
+from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result, scored
 from training.engines.interface import Request
+from training.engines.journal import Journal, journal_path
 from training.launch.jobs import GenerateJob
+from training.layout import kept_model, kept_models
+
+A = [Problem(domain="math", prompt=f"a{i}", answer="1", source="alpha") for i in range(3)]
+B = [Problem(domain="math", prompt=f"b{i}", answer="1", source="beta", date=f"2025-0{i + 1}-01")
+     for i in range(3)]  # fmt: skip
+ALPHA = BenchmarkProtocol(name="alpha", k=4)
+BETA_LATE = BenchmarkProtocol(name="late", source="beta", k=2, date_from="2025-02-01")
+SETTINGS = EvaluateSettings(
+    protocols=(ALPHA, BETA_LATE), engine="transformers", yarn_factor=2.5,
+    sampling=Sampling(max_tokens=8),
+)  # fmt: skip
+
+
+class Engine:
+    """Stands in for the child: answers at most `patience` requests, then fails."""
+
+    def __init__(self) -> None:
+        self.patience = 10**9
+        self.jobs: list[GenerateJob] = []
+        self.answered = 0
+
+    def __call__(self, job: GenerateJob, out: Path) -> None:
+        self.jobs.append(job)
+        with Journal(journal_path(out)) as journal:
+            for line in reversed(job.requests.read_text().splitlines()):  # any order will do
+                request = Request.model_validate_json(line)
+                if (request.problem_id, request.index) in journal:
+                    continue
+                if self.answered == self.patience:
+                    raise RuntimeError("killed")
+                self.answered += 1
+                journal.append(self.sample(request, job))
+
+    def sample(self, request: Request, job: GenerateJob) -> Sample:
+        right = request.prompt.startswith("a") and request.index < 2
+        return Sample(
+            problem_id=request.problem_id, index=request.index, model=job.engine.model,
+            text="right" if right else "wrong", completion_tokens=5,
+            finish_reason="length" if request.prompt == "b1" else "stop",
+        )  # fmt: skip
+
+
+class FakeJudge:
+    """Right says the text; `lost` texts are unscored; counts what it was asked."""
+
+    asked = 0
+
+    def __init__(self, settings: object) -> None: ...
+
+    def __enter__(self) -> "FakeJudge":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def judge_many(self, items: Iterable[tuple[Problem, str, int]]) -> Iterator[Score]:
+        for problem, text, index in items:
+            FakeJudge.asked += 1
+            yield scored(problem.id, text == "right", index, seconds=0.7)
+
+
+def artifacts(root: Path) -> tuple[Artifact, Artifact]:
+    model, bench = root / "model", root / "bench"
+    (model / "checkpoint").mkdir(parents=True, exist_ok=True)
+    (model / "checkpoint" / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    bench.mkdir(exist_ok=True)
+    write_table(bench / "kept.parquet", Problem, [*A, *B])
+    return Artifact.of_folder(model, "sft"), Artifact.of_folder(bench, "benchmarks")
 
 
 @pytest.fixture
-def engine(monkeypatch) -> Engine:
-    return scripted(monkeypatch)
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The engine that answers in this test."""
+    answers = Engine()
+    FakeJudge.asked = 0
+    monkeypatch.setattr(distill, "run_child", answers)
+    monkeypatch.setattr(judging, "Judge", FakeJudge)
+    return answers
 
 
-def run(root: Path, settings: EvaluateSettings = SETTINGS) -> tuple[Path, dict[str, float]]:
+def run(
+    root: Path,
+    settings: EvaluateSettings = SETTINGS,
+    inputs: tuple[Artifact, Artifact] | None = None,
+) -> tuple[Path, dict[str, float]]:
     out = root / "out"
     out.mkdir(parents=True, exist_ok=True)
-    return out, dict(evaluate.body(out, *artifacts(root), settings=settings))
+    return out, dict(evaluate.body(out, *(inputs or artifacts(root)), settings=settings))
 
 
 def outputs(out: Path) -> dict[str, bytes]:
@@ -88,17 +174,6 @@ def test_outputs_are_equal_wherever_the_checkpoint_lies_and_however_long_judging
     assert {s.seconds for s in read_table(here / "scores.parquet", Score)} == {0.0}
 
 
-def test_a_killed_evaluation_asks_only_for_what_is_missing(engine, tmp_path):
-    engine.patience = 7
-    with pytest.raises(RuntimeError, match="killed"):
-        run(tmp_path)
-    engine.patience = 10**9
-    out, _ = run(tmp_path)
-    assert engine.answered == 16
-    again, _ = run(tmp_path / "undisturbed")
-    assert outputs(out) == outputs(again)
-
-
 def test_with_all_answers_on_file_no_engine_starts_and_only_missing_verdicts_are_judged(
     engine, tmp_path
 ):
@@ -117,7 +192,7 @@ def test_with_all_answers_on_file_no_engine_starts_and_only_missing_verdicts_are
 def test_the_real_judge_scores_what_a_model_wrote_and_a_failed_answer_is_unscored(
     engine, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(judging, "Judge", judge.Judge)
+    monkeypatch.setattr(judging, "Judge", Judge)
     texts = ["<think>so</think>\\boxed{1}", "<think>so</think>\\boxed{2}", "\\boxed{1}", ""]
     given = engine.sample
 
@@ -147,3 +222,162 @@ def test_another_judge_is_another_version_of_rl_and_evaluate_and_of_no_other(mon
     assert later[train]["rl"].version == train.rl.version + 1
     for name in ("sft", "base"):
         assert later[train][name].version == getattr(train, name).version
+
+
+# ---------------------------------------------------------------- accuracy over training
+
+LEARNING = SETTINGS.model_copy(update={"learning_curve": LearningCurve(k=3, benchmarks=("alpha",))})
+
+
+@pytest.fixture
+def learner(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Knows as many of the three problems as its folder's step says; the result knows them all."""
+    given = engine.sample
+
+    def sample(request: Request, job: GenerateJob) -> Sample:
+        step = Path(job.engine.model).name.rpartition("-")[2]
+        knows = int(step) if step.isdigit() else 3
+        text = "right" if request.prompt < f"a{knows}" else "wrong"
+        return given(request, job).model_copy(update={"text": text})
+
+    monkeypatch.setattr(engine, "sample", sample)
+    return engine
+
+
+def trained(root: Path, *steps: int) -> tuple[Artifact, Artifact]:
+    """A model after four rollout steps that kept those of `steps`, and the benchmarks."""
+    model, bench = artifacts(root)
+    for step in steps:
+        kept_model(model.folder, step).mkdir(parents=True)
+        (kept_model(model.folder, step) / "chat_template.jinja").write_text("{{ messages }}")
+    found = Artifact.of_folder(model.folder, "rl_math")
+    return found.model_copy(update={"metrics": {"rollout_steps": 4.0}}), bench
+
+
+def points(out: Path) -> list[tuple[int, dict[str, float]]]:
+    lines = map(json.loads, (out / LEARNING_CURVE).read_text().splitlines())
+    return [(line["step"], line["metrics"]) for line in lines]
+
+
+def test_the_curve_has_a_point_of_every_kept_model_and_of_the_result_which_cost_money_too(
+    learner, tmp_path
+):
+    priced = LEARNING.engine_runtime.model_copy(update={"output_price": 2.0, "input_price": 0.0})
+    settings = LEARNING.model_copy(update={"engine_runtime": priced})
+    out, metrics = run(tmp_path, settings, trained(tmp_path, 1, 2))
+    assert points(out) == [
+        (1, {"accuracy/alpha": pytest.approx(1 / 3)}),
+        (2, {"accuracy/alpha": pytest.approx(2 / 3)}),
+        (4, {"accuracy/alpha": 1.0}),
+    ]
+    whole, each = 3 * 4 + 2 * 2, 3 * 3
+    assert metrics["answers"] == whole + 2 * each
+    assert metrics["completion_tokens"] == 5 * metrics["answers"]
+    assert metrics["cost"] == pytest.approx(2e-6 * 5 * metrics["answers"])
+    assert count_rows(out / "kept/step-00001/samples.parquet") == each
+    assert curve_names(out) == {"accuracy/alpha"}
+
+
+def test_without_a_curve_the_result_alone_is_scored_and_without_kept_models_no_curve(
+    engine, tmp_path
+):
+    inputs = trained(tmp_path)
+    with pytest.raises(ValueError, match="rl_math kept no model along the way; run it with keep"):
+        run(tmp_path, LEARNING, inputs)
+    out, metrics = run(tmp_path, SETTINGS, inputs)
+    assert metrics["answers"] == 16
+    assert not (out / LEARNING_CURVE).exists()
+    assert not kept_models(out)
+
+
+@pytest.mark.parametrize("patience", [7, 16 + 9 + 4])  # or amid the second kept model
+def test_a_killed_evaluation_goes_on_at_the_answer_where_it_was(learner, tmp_path, patience):
+    inputs = trained(tmp_path, 1, 2)
+    learner.patience = patience
+    with pytest.raises(RuntimeError, match="killed"):
+        run(tmp_path, LEARNING, inputs)
+    learner.patience = 10**9
+    out, metrics = run(tmp_path, LEARNING, inputs)
+    assert learner.answered == metrics["answers"] == 16 + 9 + 9
+    whole = tmp_path / "undisturbed"
+    assert outputs(out) == outputs(run(whole, LEARNING, trained(whole, 1, 2))[0])
+
+
+def test_a_benchmark_has_its_own_answers_also_where_two_share_a_source(tmp_path):
+    """As LiveCodeBench v5 and v6 are windows of one source, and February is in both."""
+    problems = [("a", "lcb", "2024-09-01"), ("b", "lcb", "2025-02-10"), ("c", "aime", None)]
+    verdicts = {("a", 0): "AC", ("a", 1): "WA", ("b", 0): "AC", ("b", 1): "IE", ("c", 0): "WA"}
+    v5 = result("v5", 2, "lcb", date_to="2025-03-01")
+    v6 = result("v6", 1, "lcb", date_from="2025-02-01")
+    found = answers_of(evaluation(tmp_path, [v5, v6, result("aime", 1)], problems, verdicts))
+    assert found["v5"] == {"a": {0: True, 1: False}, "b": {0: True}}
+    assert found["v6"] == {"b": {0: True}}
+    assert means_of(found["v5"]) == {"a": 0.5, "b": 1.0}
+    assert means_of(found["aime"]) == {"c": 0.0}
+
+
+def test_the_last_model_counts_with_as_many_answers_as_those_kept_along_the_way(tmp_path):
+    two = {("a", 0): "AC", ("a", 1): "WA"}
+    problems = [("a", "x", None)]
+    evaluation(tmp_path / "kept/step-00002", [result("x", 2)], problems, two)
+    four = two | {("a", 2): "AC", ("a", 3): "AC"}
+    evaluation(tmp_path, [result("x", 4)], problems, four)
+    assert read_learning(tmp_path) == {}  # no learning curve was asked for
+    (tmp_path / LEARNING_CURVE).parent.mkdir()
+    lines = [{"step": step, "time": 0.0, "metrics": {"accuracy/x": 0.5}} for step in (2, 6)]
+    (tmp_path / LEARNING_CURVE).write_text("\n".join(map(json.dumps, lines)))
+    both = ((1.0, 1), (0.0, 1))  # answers with an even and with an odd index
+    assert read_learning(tmp_path) == {"x": {2: both, 6: both}}
+
+
+def test_the_setting_is_part_of_a_key_only_where_it_is_set_and_must_fit_the_protocols():
+    assert "learning_curve" not in key_of(SETTINGS)
+    assert '"learning_curve":{"benchmarks":["alpha"],"k":3}' in key_of(LEARNING)
+    for wrong, says in (
+        ({"benchmarks": ["gamma"]}, "no protocol is called 'gamma'"),
+        ({"k": 4}, r"learning_curve\.k=4 is more than protocol 'late' asks"),  # which asks two
+    ):
+        with pytest.raises(ValueError, match=says):
+            EvaluateSettings.model_validate(SETTINGS.model_dump() | {"learning_curve": wrong})
+
+
+# ---------------------------------------------------------------- LiveCodeBench's own verdict
+
+SUM = TestSuite(kind="stdin", cases=(StdinCase(input="1 2\n", output="3\n"),))
+ADD = Problem(domain="code", prompt="Print the sum of two numbers.", source="lcb", tests=SUM)
+OTHER = ADD.model_copy(update={"id": "other", "source": "elsewhere"})
+PROGRAMS = (
+    "print(sum(map(int, input().split())))",  # right by both
+    "print(sum(map(int, open(0).read().split())))",  # the official runner has no descriptor 0
+    "print(4)",  # wrong by both
+)
+
+
+def test_both_verdicts_are_in_the_result_and_only_official_benchmarks_are_judged_twice(tmp_path):
+    texts = [f"<think>x</think>\n```python\n{program}\n```" for program in PROGRAMS]
+    rows = [
+        Sample(problem_id=p.id, index=i, model="m", text=text)
+        for p in (ADD, OTHER)
+        for i, text in enumerate(texts)
+    ]
+    write_table(tmp_path / "problems.parquet", Problem, [ADD, OTHER])
+    write_table(tmp_path / "samples.parquet", Sample, rows)
+    settings = JudgeSettings(runtime=JudgeRuntime(workers=1))
+
+    ours = judge_all(tmp_path, settings)
+    published = judge_all(tmp_path, official(settings), "official_scores", {ADD.id})
+
+    assert count_rows(tmp_path / "official_scores.parquet") == len(PROGRAMS)
+    protocol = BenchmarkProtocol(name="lcb", k=3, official=True)
+    samples = {(s.problem_id, s.index): s for s in rows}
+    both = score_benchmark(protocol, [ADD], samples, ours, STATEMENT, official=published)
+    assert (both.avg, both.official) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert both.disagreements == 1
+    without = score_benchmark(protocol, [ADD], samples, ours, STATEMENT)
+    assert (without.official, without.disagreements) == (None, 0)
+
+
+def test_every_livecodebench_protocol_of_the_paper_asks_for_both():
+    assert {p.name for p in PAPER_PROTOCOLS if p.official} == {
+        p.name for p in PAPER_PROTOCOLS if p.source == "livecodebench"
+    }

@@ -1,13 +1,17 @@
-"""Forecasts: by measured rates where there are any, else by FLOPs and named assumptions."""
+"""Forecasts: by rates measured at the same kind of work on the same kind of machine where there are
+any, else by FLOPs and named assumptions."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.settings.base import Settings
-from configs.settings.data import JudgeStageSettings, SampleSettings
+from configs.settings.data import DedupSettings, JudgeStageSettings, SampleSettings
 from configs.settings.engines import EngineSettings
 from configs.settings.evaluation import EvaluateSettings
+from configs.settings.judging import JudgeSettings
 from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from tasks.answers.distill import distill
@@ -18,16 +22,24 @@ from tasks.planning.forecast import Forecaster
 from tasks.planning.history import StoreHistory
 from tasks.report.run_story import PlannedStage
 from tasks.stage.stage import Stage
+from tasks.store.hardware import gpus, split, this_machine
 from tasks.store.store import Artifact, Store
 from tests.tasks.manifests_by_hand import publish
 
 QWEN = 8_190_735_360
 CLUSTER = Topology(nodes=2, gpus_per_node=4, gpu="H100", cores_per_node=10)
 PEAK = 989e12
+H100 = "8 × NVIDIA H100 80GB HBM3"
+SFT = SFTSettings(batch_tokens=1000)
 
 
 def given(**metrics: float) -> Artifact:
     return Artifact(stage="upstream", key="k", digest="", folder=Path(), metrics=metrics)
+
+
+HELD_OUT = given(**{"kept/aime24": 30, "kept/livecodebench": 1055})
+OF_THE_PAPER = 64 * (30 + 30 + 30) + 8 * (374 + 131)
+"""Answers to all benchmarks of Table 1."""
 
 
 def forecast(
@@ -39,32 +51,37 @@ def forecast(
     return found
 
 
-def teacher(**runtime: float) -> SampleSettings:
-    engine = {"kind": "openai", "model": "r1", "base_url": "http://127.0.0.1:1/v1",
-              "runtime": runtime}  # fmt: skip
-    return SampleSettings(samples_per_prompt=4, engine=EngineSettings.model_validate(engine))
+def engine(kind: str, model: str, **runtime: float) -> SampleSettings:
+    told = {"kind": kind, "model": model, "runtime": runtime}
+    told |= {"base_url": "http://127.0.0.1:1/v1"} if kind == "openai" else {}
+    return SampleSettings(samples_per_prompt=4, engine=EngineSettings.model_validate(told))
 
 
-def test_sft_takes_six_flops_a_parameter_and_token(tmp_path):
-    settings = SFTSettings(epochs=2)
+# ---------------------------------------------------------------- by FLOPs and assumptions
+
+
+def test_sft_takes_six_flops_a_parameter_and_token_and_costs_its_gpu_hours(tmp_path):
+    priced = CLUSTER.model_copy(update={"gpu_hour_price": 2.5})
     data = given(kept=1000, answer_tokens=5000)
 
-    found = forecast(tmp_path, sft, settings, given(), data)
+    found = forecast(tmp_path, sft, SFTSettings(epochs=2), given(), data, on=priced)
 
     tokens = 2 * 1000 * (5000 + 300)
     assert found.tokens == tokens
     assert found.seconds == pytest.approx(6 * QWEN * tokens / (8 * PEAK * 0.4))
     assert found.gpu_hours == pytest.approx((found.seconds or 0) * 8 / 3600)
+    assert found.cost == pytest.approx(2.5 * (found.gpu_hours or 0))
     assert found.bytes == 2 * QWEN
     assert found.assumed
     assert found.assumptions == ("prompt_tokens", "train_mfu")
+    nothing_known = forecast(tmp_path, sft, SFTSettings(), given(), data, on=Topology())
+    assert nothing_known.seconds is None  # on a machine without GPUs
 
 
 def test_rl_generates_judges_and_trains_one_after_the_other(tmp_path):
-    settings = RLSettings(steps=10)
     answers = 10 * 128 * 8
 
-    found = forecast(tmp_path, rl.named("rl_math"), settings, given(), given())
+    found = forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=10), given(), given())
 
     assert found.tokens == answers * 10_000
     generate = 2 * QWEN * answers * 10_000 / (8 * PEAK * 0.05)
@@ -74,13 +91,9 @@ def test_rl_generates_judges_and_trains_one_after_the_other(tmp_path):
 
 
 def test_evaluation_asks_every_problem_k_times_on_its_own_gpus(tmp_path):
-    held_out = given(**{"kept/aime24": 30, "kept/livecodebench": 1055})
     settings = EvaluateSettings.model_validate({"engine_runtime": {"data_parallel": 4}})
-
-    found = forecast(tmp_path, evaluate.named("evaluate_sft"), settings, given(), held_out)
-
-    answers = 64 * (30 + 30 + 30) + 8 * (374 + 131)
-    assert found.tokens == answers * 10_000
+    found = forecast(tmp_path, evaluate.named("evaluate_sft"), settings, given(), HELD_OUT)
+    assert found.tokens == OF_THE_PAPER * 10_000
     assert found.seconds == pytest.approx(2 * QWEN * found.tokens / (4 * PEAK * 0.05))
 
 
@@ -93,18 +106,14 @@ def test_a_learning_curve_asks_every_kept_model_and_rl_writes_each(tmp_path):
     assert model.bytes == pytest.approx(10 * (plain.bytes or 0))
 
     curve = {"learning_curve": {"k": 4, "benchmarks": ["aime24"]}}
-    settings = EvaluateSettings.model_validate(curve)
-    held_out = given(**{"kept/aime24": 30, "kept/livecodebench": 1055})
-    found = forecast(
-        tmp_path, evaluate.named("evaluate_rl_math"), settings, given(**model.counts), held_out
-    )
-    answers = 64 * 3 * 30 + 8 * (374 + 131)
-    assert found.tokens == (answers + 9 * 4 * 30) * 10_000
+    settings, kept = EvaluateSettings.model_validate(curve), given(**model.counts)
+    found = forecast(tmp_path, evaluate.named("evaluate_rl_math"), settings, kept, HELD_OUT)
+    assert found.tokens == (OF_THE_PAPER + 9 * 4 * 30) * 10_000
 
 
 def test_an_endpoint_is_as_fast_as_its_streams_and_costs_its_prices(tmp_path):
     problems = given(**{"kept": 100, "kept/a": 100})
-    settings = teacher(concurrency=50, input_price=1.0, output_price=2.0)
+    settings = engine("openai", "r1", concurrency=50, input_price=1.0, output_price=2.0)
 
     found = forecast(tmp_path, distill, settings, problems)
 
@@ -116,12 +125,19 @@ def test_an_endpoint_is_as_fast_as_its_streams_and_costs_its_prices(tmp_path):
     assert {"answer_tokens", "prompt_tokens", "stream_tokens_per_second"} <= set(found.assumptions)
 
 
-def test_gpu_hours_cost_what_the_topology_says(tmp_path):
-    priced = CLUSTER.model_copy(update={"gpu_hour_price": 2.5})
-    data = given(kept=1000, answer_tokens=5000)
-    found = forecast(tmp_path, sft, SFTSettings(), given(), data, on=priced)
-    assert found.gpu_hours is not None
-    assert found.cost == pytest.approx(2.5 * found.gpu_hours)
+def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):
+    publish(tmp_path, "judge", settings=JudgeStageSettings(), metrics={"scores": 100}, seconds=10)
+    asked = forecast(tmp_path, distill, engine("openai", "r1"), given(**{"kept": 9, "kept/a": 9}))
+    answers = given(**asked.counts)
+
+    found = forecast(tmp_path, judge, JudgeStageSettings(), given(), answers)
+    sure = forecast(tmp_path, judge, JudgeStageSettings(), given(), given(samples=36))
+
+    assert answers.metrics["samples"] == 36
+    assert (found.assumed, sure.assumed) == (True, False)
+
+
+# ---------------------------------------------------------------- by what was measured
 
 
 def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):
@@ -140,30 +156,123 @@ def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):
     assert found.bytes == 77
 
 
-def test_lengths_come_from_earlier_results_where_there_are_any(tmp_path):
-    publish(tmp_path, "base", settings=BaseModelSettings())
-    publish(
-        tmp_path, "rl_math", settings=RLSettings(), metrics={"rollout_steps": 2},
-        inputs=(("base", "k"),), curve={"completions/mean_length": [600.0, 1000.0]},
-    )  # fmt: skip
-
-    found = forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=10), given(), given())
-    assert found.tokens == 10 * 128 * 8 * 800
-    assert "answer_tokens" not in found.assumptions
+def rate(root: Path, body: str, stage: str, gpus: int = 0, gpu: str = "") -> float | None:
+    """Of the stage's newest result, for this machine or for one with such GPUs."""
+    history = StoreHistory(Store(root))
+    on = Topology(gpu=gpu, gpus_per_node=8) if gpu else Topology()
+    return Forecaster(history, on).rate(body, next(history.of(stage)), gpus)
 
 
-def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):
-    publish(tmp_path, "judge", settings=JudgeStageSettings(), metrics={"scores": 100}, seconds=10)
-    asked = forecast(tmp_path, distill, teacher(), given(**{"kept": 9, "kept/a": 9}))
-    answers = given(**asked.counts)
+@pytest.mark.parametrize(
+    ("body", "stage", "settings", "metrics", "per_second"),
+    [
+        ("dedup", "dedup", DedupSettings(), {"kept": 900, "rejected": 100}, 100),
+        ("judge", "judge_rl", JudgeStageSettings(), {"scores": 50}, 5),
+        ("sft", "sft", SFT, {"steps": 20}, 2000),
+        ("rl", "rl_math", RLSettings(), {"rollout_steps": 10}, 10 * 128 * 8 * 400 / 10),
+        ("evaluate", "evaluate_sft", EvaluateSettings(), {"completion_tokens": 400}, 40),
+    ],
+)
+def test_a_rate_is_work_by_seconds(tmp_path, body, stage, settings, metrics, per_second):
+    lengths = {"completions/mean_length": [300.0, 500.0]}
+    publish(tmp_path, stage, settings=settings, metrics=metrics, seconds=10, curve=lengths)
+    assert rate(tmp_path, body, stage) == per_second
 
-    found = forecast(tmp_path, judge, JudgeStageSettings(), given(), answers)
-    sure = forecast(tmp_path, judge, JudgeStageSettings(), given(), given(samples=36))
 
-    assert answers.metrics["samples"] == 36
-    assert (found.assumed, sure.assumed) == (True, False)
+@pytest.mark.parametrize(
+    ("body", "settings", "metrics", "per_second"),
+    [
+        (  # by the engine alone: three processes of two GPUs
+            "distill",
+            engine("vllm", "Qwen/Qwen3-8B", tensor_parallel=2, data_parallel=3),
+            {"tokens": 9000.0, "samples": 3.0, "tokens_per_second": 4500.0},
+            4500 * 8 / 6,
+        ),
+        ("sft", SFT, {"steps": 20.0, "processes": 32.0}, 2000 * 8 / 32),  # over several nodes
+    ],
+)
+def test_what_was_measured_on_more_or_fewer_gpus_is_counted_by_the_gpu(
+    tmp_path, body, settings, metrics, per_second
+):
+    publish(tmp_path, body, settings=settings, metrics=metrics, seconds=10, hardware=H100)
+    assert rate(tmp_path, body, body, 8, "H100") == per_second
 
 
-def test_nothing_is_guessed_on_a_machine_without_gpus(tmp_path):
-    found = forecast(tmp_path, sft, SFTSettings(), given(), given(kept=10), on=Topology())
-    assert found.seconds is None
+@pytest.mark.parametrize(
+    ("hardware", "gpu", "usable"),
+    [
+        (H100, "H100", True),
+        (H100, "H200", False),
+        (this_machine(), "", True),
+        (H100, "", False),  # planned for this machine, which has no such card
+        ("", "", True),  # an older manifest does not say where
+    ],
+)
+def test_gpu_work_is_only_compared_on_the_same_card(tmp_path, hardware, gpu, usable):
+    publish(tmp_path, "sft", settings=SFT, metrics={"steps": 20}, hardware=hardware)
+    assert (rate(tmp_path, "sft", "sft", 8, gpu) is not None) == usable
+
+
+def test_a_resumed_stage_is_as_slow_as_all_its_attempts(tmp_path):
+    """Ten steps of two seconds, killed after five, an hour of pause; the last attempt took 12 s."""
+    publish(tmp_path, "sft", settings=SFT, metrics={"steps": 10}, seconds=12)
+    times = [2.0 * i + (3600 if i >= 5 else 0) for i in range(10)]
+    lines = [json.dumps({"step": i, "time": t, "metrics": {}}) for i, t in enumerate(times)]
+    (tmp_path / "sft" / "k" / "logs" / "metrics.jsonl").write_text("\n".join(lines))
+    assert rate(tmp_path, "sft", "sft") == pytest.approx(10 * 1000 / 20)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    for bus in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   12\n")
+    return tmp_path
+
+
+def test_gpus_are_counted_and_named_by_the_driver(driver, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus(driver) == "2 × NVIDIA H200"
+    assert gpus(driver / "nothing") == ""
+
+
+def test_a_name_is_read_back_as_count_and_device():
+    assert split("8 × NVIDIA H100 80GB HBM3") == (8, "NVIDIA H100 80GB HBM3")
+    assert split("") == (1, "")
+
+
+def random_base(hidden: int) -> BaseModelSettings:
+    return BaseModelSettings(kind="random", hidden=hidden)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of a small and a large model, and of judging with four tests and with all."""
+    root = tmp_path_factory.mktemp("measured")
+    few = JudgeStageSettings(judge=JudgeSettings(max_tests=4))
+    publish(root, "judge", "few", settings=few)
+    publish(root, "judge_rl", "all", settings=JudgeStageSettings())
+    publish(root, "rate", "small", settings=engine("vllm", "Qwen/Qwen3-1.7B"))
+    publish(root, "rate", "large", settings=engine("vllm", "Qwen/Qwen3-8B", data_parallel=2))
+    for key, hidden in (("small", 96), ("large", 128)):
+        publish(root, "base", key, settings=random_base(hidden))
+        publish(root, "sft", key, settings=SFTSettings(), inputs=(("base", key),))
+        publish(root, "rl_math", key, settings=RLSettings(), inputs=(("sft", key),))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("body", "stage", "settings", "found"),
+    [
+        ("distill", "rate", engine("vllm", "Qwen/Qwen3-8B"), ["large"]),  # the same model
+        ("sft", "sft", SFTSettings(), ["large"]),  # the model that it goes back to
+        ("rl", "rl_math", RLSettings(), ["large"]),
+        ("rl", "rl_code", RLSettings(domain="code"), ["large"]),
+        ("rl", "rl_math", RLSettings(engine="transformers"), []),
+        ("judge", "judge", JudgeStageSettings(judge=JudgeSettings(max_tests=4)), ["few"]),
+        ("judge", "judge", JudgeStageSettings(), ["all"]),  # as many tests
+    ],
+)
+def test_only_the_same_kind_of_work_is_compared(measured, body, stage, settings: Any, found):
+    forecaster = Forecaster(StoreHistory(Store(measured)), base=random_base(128))
+    assert [p.manifest.key for p in forecaster.comparable(body, stage, settings)] == found

@@ -11,6 +11,7 @@ from tasks.report import grading
 from tasks.report.grading import ANSWERS, CHECKS, grade_some
 from tasks.report.report import report_page
 from tasks.store.store import Artifact
+from tests.eval.evaluations_by_hand import scored
 
 CASES = tuple(StdinCase(input=str(n), output=str(2 * n)) for n in range(CHECKS + 3))
 TWICE = Problem(
@@ -24,11 +25,7 @@ def evaluated(folder: Path, problems: list[Problem], text: str, right: set[int])
     write_table(folder / "problems.parquet", Problem, problems)
     samples = [Sample(problem_id=p.id, index=0, model="m", text=text) for p in problems]
     write_table(folder / "samples.parquet", Sample, samples)
-    scores = [
-        Score(problem_id=p.id, reward=float(i in right), correct=i in right,
-              pass_rate=float(i in right), verdict="AC" if i in right else "WA")
-        for i, p in enumerate(problems)
-    ]  # fmt: skip
+    scores = [scored(p.id, i in right) for i, p in enumerate(problems)]
     write_table(folder / "scores.parquet", Score, scores)
     return folder / "problems.parquet"
 

@@ -4,14 +4,12 @@ from pathlib import Path
 import pytest
 
 from configs.settings.data import JudgeStageSettings
-from eval.judge.judge import Judge
 from eval.records import Problem, Sample, Score
 from eval.tables import read_table, write_table
 from tasks.answers import judge as judge_module
 from tasks.answers.judge import judge
 from tasks.store.store import SCRATCH, Artifact
-
-THOUGHT = "<think>so</think>"
+from tests.eval.evaluations_by_hand import scored
 
 
 class ScriptedJudge:
@@ -41,10 +39,7 @@ class ScriptedJudge:
         if text == "kill":
             raise KeyboardInterrupt
         ScriptedJudge.judged.append(text)
-        right = text == "right"
-        return Score(problem_id=problem.id, index=index, reward=float(right), correct=right,
-                     pass_rate=float(right), verdict="AC" if right else "WA",
-                     seconds=0.25)  # fmt: skip
+        return scored(problem.id, text == "right", index, seconds=0.25)
 
 
 def inputs(place: Path, texts: list[str]) -> Artifact:
@@ -108,17 +103,3 @@ def test_a_sample_of_an_unknown_problem_is_an_error(tmp_path: Path):
     write_table(artifact.folder / "samples.parquet", Sample, [stranger])
     with pytest.raises(ValueError, match="a sample answers z, which is no problem here"):
         run(tmp_path / "out", artifact)
-
-
-def test_the_table_has_what_the_one_judge_says(tmp_path: Path):
-    texts = [THOUGHT + r"\boxed{4}", THOUGHT + r"\boxed{5}", r"\boxed{4}", "no box"]
-    artifact = inputs(tmp_path / "in", texts)
-    _, scores = run(tmp_path / "out", artifact)
-    problems = {p.id: p for p in read_table(artifact.file("kept.parquet"), Problem)}
-    with Judge() as alone:
-        expected = [
-            alone.judge(problems["ab"[i % 2]], text, i // 2).model_copy(update={"seconds": 0.0})
-            for i, text in enumerate(texts)
-        ]
-    assert scores == expected
-    assert [s.correct for s in scores] == [True, False, True, False]

@@ -1,16 +1,22 @@
-"""The plan says what would be reused, resumed and computed, and names the difference."""
+"""The plan says what would be reused, resumed and computed, and names the difference; it stays fast
+in a large store, since what is read does not grow with what lies there."""
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
 from configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
+from configs.settings.data import DedupSettings
+from tasks.data.dedup import dedup
+from tasks.planning.history import MOST_READ, StoreHistory
 from tasks.planning.plan import Planner
 from tasks.report.run_story import PlannedStage
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, InputRef, Store
+from tests.tasks.manifests_by_hand import publish
 
 
 class How(Runtime):
@@ -41,25 +47,22 @@ def refine(out: Path, rows: Artifact, *, settings: Knobs) -> Metrics:
     return {}
 
 
-def both(first: Knobs, second: Knobs) -> None:
-    refine(gather(settings=first), settings=second)
+PLAIN = Knobs()
+OTHER = Knobs(rate=0.75)
+REUSED = ("reuse", "")
 
 
-def run(store: Path, first: Knobs = Knobs(), second: Knobs = Knobs(), seed: int = 0) -> None:  # noqa: B008
-    with active(Run(store=Store(store), seed=seed)):
-        both(first, second)
+def run(store: Path, first: Knobs = PLAIN) -> None:
+    with active(Run(store=Store(store))):
+        refine(gather(settings=first), settings=PLAIN)
 
 
 def planned(
-    store: Path,
-    first: Knobs | None = None,
-    second: Knobs | None = None,
-    seed: int = 0,
-    force: frozenset[str] = frozenset(),
+    store: Path, first: Knobs = PLAIN, second: Knobs = PLAIN, **how: Any
 ) -> list[PlannedStage]:
-    planner = Planner(Run(store=Store(store), seed=seed, force=force))
-    rows = planner.look(gather, (), first or Knobs())
-    planner.look(refine, (rows,), second or Knobs())
+    planner = Planner(Run(store=Store(store), **how))
+    rows = planner.look(gather, (), first)
+    planner.look(refine, (rows,), second)
     return planner.stages
 
 
@@ -67,89 +70,70 @@ def actions(stages: list[PlannedStage]) -> list[tuple[str, str]]:
     return [(s.action, s.why) for s in stages]
 
 
+def computed(why: str) -> tuple[str, str]:
+    return "compute", why
+
+
 def test_an_empty_store_computes_everything_and_planning_makes_nothing(tmp_path):
-    assert actions(planned(tmp_path)) == [
-        ("compute", "never computed"),
-        ("compute", "after gather"),
-    ]
+    assert actions(planned(tmp_path)) == [computed("never computed"), computed("after gather")]
     assert not list(tmp_path.rglob("rows"))
 
 
-def test_what_is_there_is_reused_with_its_measured_cost(tmp_path):
-    run(tmp_path)
-
-    stages = planned(tmp_path)
-
-    assert actions(stages) == [("reuse", ""), ("reuse", "")]
-    assert stages[0].bytes == len("0.5 0")
-    assert stages[0].seconds is not None
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that holds both stages by the plain settings."""
+    store = tmp_path_factory.mktemp("made")
+    run(store)
+    return store
 
 
-def test_the_setting_that_differs_is_named_with_both_values(tmp_path):
-    run(tmp_path)
-
-    assert actions(planned(tmp_path, second=Knobs(rate=0.75)))[1] == (
-        "compute",
-        "rate: 0.5 → 0.75",
-    )
-    changed = Knobs(parts=(Part(name="a"), Part(name="b", size=7)))
-    assert actions(planned(tmp_path, second=changed))[1][1] == "parts.b.size: 1 → 7"
-
-
-def test_runtime_settings_are_no_difference(tmp_path):
-    run(tmp_path)
-
-    assert actions(planned(tmp_path, second=Knobs(how=How(workers=9))))[1] == ("reuse", "")
-    both_differ = Knobs(rate=0.75, how=How(workers=9))
-    assert actions(planned(tmp_path, second=both_differ))[1][1] == "rate: 0.5 → 0.75"
-
-
-def test_a_setting_that_came_later_keeps_earlier_results_and_is_named_once_used(
-    tmp_path,
-):
-    run(tmp_path)
-    assert {line.action for line in planned(tmp_path)} == {"reuse"}
-    first, _ = planned(tmp_path, first=Knobs(later=2))
-    assert (first.action, first.why) == ("compute", "later: 0 → 2")
-
-    run(tmp_path / "used", first=Knobs(later=2))
-    first, _ = planned(tmp_path / "used")
-    assert first.why == "later: 2 → 0"  # switched off again
+@pytest.mark.parametrize(
+    ("asked", "first", "second"),
+    [
+        ({}, REUSED, REUSED),
+        ({"second": OTHER}, REUSED, computed("rate: 0.5 → 0.75")),
+        (
+            {"second": Knobs(parts=(Part(name="a"), Part(name="b", size=7)))},
+            REUSED,
+            computed("parts.b.size: 1 → 7"),
+        ),
+        ({"second": Knobs(how=How(workers=9))}, REUSED, REUSED),  # how, and not what
+        ({"second": Knobs(rate=0.75, how=How(workers=9))}, REUSED, computed("rate: 0.5 → 0.75")),
+        ({"first": Knobs(later=2)}, computed("later: 0 → 2"), computed("after gather")),
+        ({"seed": 4}, computed("seed: 0 → 4"), computed("after gather")),
+        ({"force": frozenset({"gather"})}, computed("forced"), computed("after gather")),
+        (
+            {"first": Knobs(rate=0.1), "second": OTHER},
+            computed("rate: 0.5 → 0.1"),
+            computed("after gather; rate: 0.5 → 0.75"),
+        ),
+    ],
+)
+def test_what_is_there_is_reused_and_what_differs_is_named(made, asked, first, second):
+    assert actions(planned(made, **asked)) == [first, second]
 
 
-def test_another_seed_is_named_where_the_stage_is_random(tmp_path):
-    run(tmp_path)
+def test_what_is_reused_has_its_measured_cost(made):
+    found = planned(made)[0]
+    assert found.bytes == len("0.5 0")
+    assert found.seconds is not None
 
-    assert actions(planned(tmp_path, seed=4)) == [
-        ("compute", "seed: 0 → 4"),
-        ("compute", "after gather"),
-    ]
+
+def test_a_setting_that_came_later_is_named_when_it_is_switched_off_again(tmp_path):
+    run(tmp_path, first=Knobs(later=2))
+    assert planned(tmp_path)[0].why == "later: 2 → 0"
 
 
 def test_other_rows_of_an_input_are_named(tmp_path):
     run(tmp_path)
     with active(Run(store=Store(tmp_path))):
-        gather(settings=Knobs(rate=0.25))
-
-    assert actions(planned(tmp_path, first=Knobs(rate=0.25))) == [
-        ("reuse", ""),
-        ("compute", "other rows from gather"),
-    ]
+        gather(settings=OTHER)
+    assert actions(planned(tmp_path, OTHER)) == [REUSED, computed("other rows from gather")]
 
 
-def test_a_forced_stage_is_computed_and_what_follows_waits_for_its_rows(tmp_path):
-    run(tmp_path)
-
-    assert actions(planned(tmp_path, force=frozenset({"gather"}))) == [
-        ("compute", "forced"),
-        ("compute", "after gather"),
-    ]
-
-
-def test_an_interrupted_stage_is_resumed(tmp_path):
-    Store(tmp_path).work("gather", planned(tmp_path)[0].key).mkdir(parents=True)
-
-    assert actions(planned(tmp_path))[0] == ("resume", "was interrupted")
+def test_a_store_of_other_things_explains_nothing_at_length(made):
+    many = Knobs(parts=tuple(Part(name=f"p{i}") for i in range(20)))
+    assert planned(made, second=many)[1].why.endswith("; and 41 more")
 
 
 def test_a_resumed_stage_says_where_and_counts_what_is_left(tmp_path):
@@ -168,18 +152,39 @@ def test_a_resumed_stage_says_where_and_counts_what_is_left(tmp_path):
     assert first.seconds == pytest.approx(whole / 4)
 
 
-def test_a_stage_below_a_new_one_also_names_its_own_change(tmp_path):
-    run(tmp_path)
-
-    assert actions(planned(tmp_path, first=Knobs(rate=0.1), second=Knobs(rate=0.75)))[1] == (
-        "compute",
-        "after gather; rate: 0.5 → 0.75",
-    )
+STAGES, RESULTS = 200, 12
 
 
-def test_a_store_of_other_things_explains_nothing_at_length(tmp_path):
-    run(tmp_path)
-    many = Knobs(parts=tuple(Part(name=f"p{i}") for i in range(20)))
+def test_200_stages_in_a_store_of_thousands_take_seconds_at_most(tmp_path, quickest):
+    metrics = {"kept": 90.0, "rejected": 10.0, **{f"kept/source_{i}": 1.0 for i in range(20)}}
+    how = {"settings": DedupSettings(), "version": dedup.version, "metrics": metrics}
+    for i in range(STAGES * RESULTS):
+        publish(tmp_path, f"dedup_{i % STAGES}", f"key{i // STAGES}", **how)
 
-    why = actions(planned(tmp_path, second=many))[1][1]
-    assert why.endswith("; and 41 more")
+    def plan_all() -> None:
+        planner = Planner(Run(store=Store(tmp_path)))
+        rows = Artifact(stage="collect", key="k", digest="rows", folder=Path())
+        for i in range(STAGES):
+            rows = planner.look(dedup.named(f"dedup_{i}"), (rows,), DedupSettings(jaccard=0.9))
+        assert len(planner.stages) == STAGES
+        assert planner.stages[0].why == "jaccard: 0.7 → 0.9"
+
+    assert quickest(plan_all, below=5.0) < 5.0  # 1 s is the aim
+
+
+def test_only_the_newest_results_of_a_stage_are_read(tmp_path):
+    for i in range(MOST_READ + 5):
+        manifest = publish(tmp_path, "dedup", f"{i:04}", created=f"2026-01-01T00:{i:02}:00+00:00")
+        os.utime(tmp_path / "dedup" / manifest.key / "manifest.json", (i, i))
+
+    keys = [p.manifest.key for p in StoreHistory(Store(tmp_path)).of("dedup")]
+    assert keys == [f"{i:04}" for i in reversed(range(5, MOST_READ + 5))]
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path):
+    publish(tmp_path, "dedup")
+    (tmp_path / "dedup" / "torn").mkdir()
+    (tmp_path / "dedup" / "torn" / "manifest.json").write_text('{"stage": "ded')
+    (tmp_path / "dedup" / "empty").mkdir()
+
+    assert [p.name for p in StoreHistory(Store(tmp_path)).of("dedup", "nothing")] == ["dedup/k"]

@@ -10,13 +10,14 @@ import pytest
 from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from eval.benchmarks.benchmarks import BenchmarkResult, Statement, score_benchmark
 from eval.judge.grades import Grade
-from eval.records import Problem, Rejected, Sample, Score
+from eval.records import Problem, Rejected, Sample
 from eval.tables import write_table
 from tasks.report.page import TEMPLATES
 from tasks.report.report import reason_kind, report, report_page
 from tasks.report.results import curves_of
 from tasks.report.run_story import PlannedStage, RunStory, StageOutcome, duration, size
 from tasks.store.store import Artifact
+from tests.eval.evaluations_by_hand import scored
 from tests.tasks.pages_by_hand import EVIL, table_rows
 from training.layout import METRICS, OFF_POLICY
 from training.rl.off_policy_counts import CELLS
@@ -33,19 +34,12 @@ def problem(name: str, source: str = "aime24") -> Problem:
     return Problem(domain="math", prompt=name, answer="1", source=source)
 
 
-def score(p: Problem, correct: bool | None) -> Score:
-    told = {True: (1.0, 1.0, "AC"), False: (-1.0, 0.0, "WA"), None: (None, None, "IE")}
-    reward, share, verdict = told[correct]
-    return Score.model_validate({"problem_id": p.id, "reward": reward, "correct": correct,
-                                 "pass_rate": share, "verdict": verdict})  # fmt: skip
-
-
 def result(right: int, protocol: BenchmarkProtocol, asked: int = 10, unscored: int = 0,
            sandbox: str = "bubblewrap") -> BenchmarkResult:  # fmt: skip
     """`right` of `asked` problems are solved, one sample each."""
     problems = [problem(f"question {i}", protocol.source or protocol.name) for i in range(asked)]
-    scores = {(p.id, 0): score(p, None if i >= asked - unscored else i < right)
-              for i, p in enumerate(problems)}  # fmt: skip
+    marks = [None if i >= asked - unscored else i < right for i in range(asked)]
+    scores = {(p.id, 0): scored(p.id, m) for p, m in zip(problems, marks, strict=True)}
     statement = STATEMENT.model_copy(update={"sandbox": sandbox})
     return score_benchmark(protocol, problems, {}, scores, statement)
 
@@ -176,7 +170,7 @@ def test_disagreements_with_published_grades_are_all_there(tmp_path):
     tables: dict[str, list[Any]] = {
         "decontaminate/kept": p,
         "distill/samples": [Sample(problem_id=x.id, index=0, model="R1", text=EVIL) for x in p],
-        "judge/scores": [score(x, i < 4) for i, x in enumerate(p)],
+        "judge/scores": [scored(x.id, i < 4) for i, x in enumerate(p)],
         "distill/grades": [
             Grade(problem_id=x.id, index=0, model="R1", correct=i < 2) for i, x in enumerate(p)
         ],

@@ -1,4 +1,5 @@
-"""Entries of the catalogue on rows in the schema of their dataset; the contents are invented.
+"""One raw row becomes one problem: entries of the catalogue on rows in the schema of their dataset
+(the contents are invented), and what holds for every source.
 
 Schemas as of August 2026 from dataset cards and published loaders. Not verified: the wording of
 Skywork's and AceReason-SFT's instructions around the problem, which of Skywork's forms of tests are
@@ -15,7 +16,7 @@ import pytest
 
 from configs.settings.sources import Source
 from eval.records import CallCase, CheckerCase, Problem, StdinCase, TestSuite
-from tasks.data.row_to_problem import BadField, to_problem
+from tasks.data.row_to_problem import BadField, field_of, prompt_of, to_problem
 
 
 def verl(question: str, ground_truth: str, **more: Any) -> dict[str, Any]:
@@ -62,14 +63,10 @@ def test_a_row_of_the_dataset_is_a_problem(name):
     assert problem == Problem(domain="math", prompt="What is 1 + 1?", source=name, **gold)
 
 
-def test_numinas_problems_without_an_answer_are_rejected_with_what_stands_there():
+def test_numinas_proofs_are_rejected_or_kept_as_prompts_for_sft():
     row = {**MATH_ROWS["numina_math"], "answer": "Proof"}
     with pytest.raises(BadField, match="field answer: 'Proof' is no answer to judge by"):
         to_problem(row, Source(use="numina_math"))
-
-
-def test_numinas_proofs_can_be_kept_as_prompts_for_sft():
-    row = {**MATH_ROWS["numina_math"], "answer": "proof"}
     problem = to_problem(row, Source(use="numina_math", gold_optional=True))
     assert (problem.judgeable, problem.answer) == (False, None)
 
@@ -197,7 +194,7 @@ def test_functions_of_taco_and_apps_are_called_and_their_header_is_in_the_prompt
         )
 
 
-def test_codeforces_prompt_limits_and_day():
+def test_codeforces_prompt_limits_and_day_and_without_published_tests_a_prompt_for_sft():
     problem = to_problem(CODEFORCES, Source(use="codeforces"))
     assert problem.prompt == (
         "Add one.\n\nInput\n\nOne number.\n\nOutput\n\nIts successor.\n\n"
@@ -206,6 +203,7 @@ def test_codeforces_prompt_limits_and_day():
     assert problem.tests
     assert (problem.tests.time_limit_s, problem.tests.memory_mb) == (2.0, 256)
     assert problem.date == "2024-01-01"
+    assert not to_problem({**CODEFORCES, "official_tests": []}, Source(use="codeforces")).judgeable
 
 
 def test_codeforces_checker_sees_its_arguments_in_its_own_order(tmp_path, capsys, monkeypatch):
@@ -221,11 +219,6 @@ def test_codeforces_checker_sees_its_arguments_in_its_own_order(tmp_path, capsys
     monkeypatch.setattr("sys.argv", ["checker.py", "input", "output", "answer"])
     exec(compile(case.checker, "checker.py", "exec", dont_inherit=True), {})
     assert capsys.readouterr().out == "input answer output\n"
-
-
-def test_a_codeforces_problem_without_published_tests_is_a_prompt_for_sft():
-    problem = to_problem({**CODEFORCES, "official_tests": []}, Source(use="codeforces"))
-    assert not problem.judgeable
 
 
 @pytest.mark.parametrize(
@@ -275,3 +268,79 @@ def test_livecodebench_functions_are_named_by_the_metadata_and_keep_their_day():
         CallCase(args=(1, [2]), output=3),
         CallCase(args=(4, [5]), output=[6]),
     )
+
+
+# ---------------------------------------------------------------- every source
+
+
+def source(**fields: Any) -> Source:
+    return Source.model_validate({"name": "s", "files": ["x"], **fields})
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "missing"),
+        (" \n", "empty"),
+        (7, "must be text, this is a int"),
+        ([], "missing"),
+        ([{"role": "assistant", "content": "a"}], "missing"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "must be text, this is a list"),
+    ],
+)
+def test_what_is_no_prompt_is_named(value, reason):
+    with pytest.raises(BadField, match=f"^field p: {reason}$"):
+        prompt_of({"p": value}, source(prompt_field="p"))
+
+
+def test_the_first_turn_of_a_user_is_the_prompt_whoever_spoke_before():
+    chat = [{"from": "system", "value": "s"}, {"from": "user", "value": " q "}, {"from": "user"}]
+    assert prompt_of({"p": chat}, source(prompt_field="p")) == "q"
+
+
+def test_a_dot_reaches_into_objects_lists_and_json_texts():
+    row = {"a": {"b": [{"c": 1}]}, "t": '{"b": {"c": 2}}', "x.y": 3, "n": None}
+    assert field_of(row, "a.b.0.c") == 1
+    assert field_of(row, "t.b.c") == 2
+    assert field_of(row, "x.y") == 3
+    for name in ("n", "n.a", "a.b.1", "a.b.c", "t.b.d", "z"):
+        assert field_of(row, name) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "answer"),
+    [
+        ({"answer": 3.5}, {}, "3.5"),
+        ({"r": '{"gt": "5"}'}, {"answer_field": "r.gt"}, "5"),
+        (
+            {"solution": "\\boxed{1} so \\boxed{\\frac{1}{2}}"},
+            {"answer_field": "solution", "answer_in_box": True},
+            "\\frac{1}{2}",
+        ),
+    ],
+)
+def test_answers_are_found_where_datasets_put_them(row, options, answer):
+    assert to_problem({"problem": "p", **row}, source(**options)).answer == answer
+
+
+@pytest.mark.parametrize("row", [{}, {"answer": None}, {"answer": " "}, {"answer": []}])
+def test_gold_is_required_unless_the_source_says_otherwise(row):
+    row = {"problem": "p", **row}
+    with pytest.raises(BadField, match=r"field answer: (missing|empty)"):
+        to_problem(row, source())
+    assert not to_problem(row, source(gold_optional=True)).judgeable
+
+
+def test_gold_that_is_there_but_cannot_be_used_is_a_reject_all_the_same():
+    optional = source(domain="code", gold_optional=True)
+    with pytest.raises(BadField, match="field tests: an object with"):
+        to_problem({"problem": "p", "tests": {"weird": 1}}, optional)
+    assert not to_problem({"problem": "p", "tests": []}, optional).judgeable
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [(2.5, 2.5), (None, 6), ("soon", 6), (0, 6)])
+def test_the_rows_own_limit_counts_where_it_has_one(limit, seconds):
+    limited = source(domain="code", time_limit_field="limit")
+    tests = to_problem({"problem": "p", "tests": PAIRS, "limit": limit}, limited).tests
+    assert tests
+    assert tests.time_limit_s == seconds

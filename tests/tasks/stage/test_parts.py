@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import eventually
 
 from tasks.stage.parts import computed_parts
 from tasks.stage.watchdog import Stalled, watched
@@ -76,13 +77,6 @@ def test_a_worker_that_dies_is_an_error_with_advice(tmp_path, work):
         list(computed_parts(tmp_path / "parts", [1, 2], work.die, workers=2))
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def names(tmp_path: Path) -> Path:
     """Where hanging workers say who they are."""
@@ -112,10 +106,10 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, names):
         """)
     )
     parent = subprocess.Popen([sys.executable, str(tmp_path / "slow.py")])
-    wait_until(lambda: len(list(names.iterdir())) == 2)
+    assert eventually(lambda: len(list(names.iterdir())) == 2, 120)
     parent.kill()
     parent.wait()
-    wait_until(lambda: not left(names))
+    assert eventually(lambda: not left(names), 120)
 
 
 def test_workers_that_hang_are_ended_with_the_stage(tmp_path, work, names):

@@ -19,6 +19,7 @@ from tasks.stage.progress import Plain, report
 from tasks.stage.run import Run, active, story_of_this_run
 from tasks.stage.stage import Metrics, stage
 from tasks.stage.watchdog import Stalled
+from tasks.store.hardware import this_machine
 from tasks.store.store import Artifact, Store
 from tasks.tracking.run_tracker import StageLog
 
@@ -69,6 +70,7 @@ def test_a_stage_is_computed_again_where_its_meaning_changed_and_nowhere_else(ru
     assert manifest.settings == {"text": "!", "how": {"workers": 1}}
     assert [i.stage for i in manifest.inputs] == ["write_text"]
     assert set(manifest.files) == {"text.txt", "logs/time.txt"}
+    assert manifest.hardware == this_machine()
 
 
 def test_a_forced_stage_that_another_run_has_redone_meanwhile_is_not_redone(tmp_path: Path) -> None:

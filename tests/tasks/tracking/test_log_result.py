@@ -12,22 +12,18 @@ from mlflow.tracing.client import TracingClient
 from configs.settings.base import Settings
 from configs.settings.evaluation import BenchmarkProtocol
 from configs.settings.judging import JudgeSettings
-from eval.benchmarks.benchmarks import Statement, score_benchmark
+from eval.benchmarks.benchmarks import score_benchmark
 from eval.records import Problem, Rejected, Sample, Score
 from eval.tables import write_table
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, Store
 from tasks.tracking.run_tracker import Tracker
+from tests.eval.evaluations_by_hand import STATEMENT, scored
 
-CANARY = "sk-canary-5f0c1d7e9b"
 PROBLEMS = [
     Problem(domain="math", prompt=f"{n} + 1?", answer=str(n + 1), source="sums") for n in range(3)
 ]
-STATEMENT = Statement(
-    checkpoint="c", engine="e", temperature=0.6, top_p=0.95, max_tokens=64, yarn_factor=None,
-    template="t", grader_version=1, sandbox="none", seed=1, resamples=20,
-)  # fmt: skip
 
 
 class Knobs(Settings):
@@ -62,13 +58,7 @@ def evaluate_sft(out: Path, model: Artifact, rows: Artifact, *, settings: Knobs)
         right = i < settings.right
         text = f"<think>\n</think>\n\\boxed{{{p.answer if right else 7}}}"
         with_tables.append(Sample(problem_id=p.id, index=0, model="sft", text=text))
-        scores[p.id, 0] = Score(
-            problem_id=p.id,
-            reward=1.0 if right else -1.0,
-            correct=right,
-            pass_rate=float(right),
-            verdict="AC" if right else "WA",
-        )
+        scores[p.id, 0] = scored(p.id, right, reward=1.0 if right else -1.0)
     write_table(out / "problems.parquet", Problem, PROBLEMS)
     write_table(out / "samples.parquet", Sample, with_tables)
     write_table(out / "scores.parquet", Score, scores.values())
@@ -114,9 +104,8 @@ class Place:
 def told(
     mlflow_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Place, list[Artifact]]]:
-    """One run that was told whole, with a secret in the environment."""
+    """One run that was told whole."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_API_KEY", CANARY)
         patch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
         place = Place(mlflow_database, tmp_path_factory.mktemp("told"), "klear-told")
         _, results = place.chain()
@@ -203,11 +192,3 @@ def test_pictures_and_system_metrics_are_where_the_ui_looks_for_them(told):
     names = {a.path for page in pages for a in page}
     assert "figures/scores.svg" in names
     assert place.run_of(results[1]).data.metrics["system/system_memory_usage_megabytes"] > 1
-
-
-def test_a_secret_of_the_environment_is_in_no_manifest_page_or_record(told):
-    place, _ = told
-    database = Path(place.uri.removeprefix("sqlite:///"))
-    files = [database, *(f for f in place.root.rglob("*") if f.is_file())]
-    assert any(f.name == "manifest.json" for f in files)
-    assert not [str(f) for f in files if CANARY.encode() in f.read_bytes()]

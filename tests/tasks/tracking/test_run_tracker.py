@@ -85,34 +85,32 @@ def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog):
     assert "refused the note: no such column" in caplog.text
 
 
-class Sick(http.server.BaseHTTPRequestHandler):
-    """Answers every request with the status that its server has, in words and not in JSON."""
-
-    def do_GET(self) -> None:
-        self.send_response(self.server.status)  # type: ignore[attr-defined]
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture
-def sick(monkeypatch: pytest.MonkeyPatch) -> Iterator[http.server.HTTPServer]:
+def sick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server that answers every request with this status and a page of HTML."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+    class Sick(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(request.param)
+
+        def log_message(self, *_: object) -> None: ...
+
     server = http.server.HTTPServer(("127.0.0.1", 0), Sick)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
+    yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
 
 
-@pytest.mark.parametrize(("status", "unreachable"), [(500, False), (502, True), (503, True)])
+@pytest.mark.parametrize(
+    ("sick", "unreachable"), [(500, False), (502, True), (503, True)], indirect=["sick"]
+)
 def test_a_server_that_failed_is_unreachable_or_refuses_and_its_runs_are_not_taken_for_missing(
-    sick: http.server.HTTPServer, status: int, unreachable: bool
+    sick: str, unreachable: bool
 ):
-    sick.status = status  # type: ignore[attr-defined]
     with pytest.raises(MlflowException) as caught:
-        Mlflow(f"http://127.0.0.1:{sick.server_port}").active_run("a" * 32)
+        Mlflow(sick).active_run("a" * 32)
     assert is_unreachable(caught.value) == unreachable
     error = MlflowException("API request failed")
     error.__context__ = requests.exceptions.ChunkedEncodingError("2 more")

@@ -1,0 +1,274 @@
+"""What RL is trained on and how hard a problem is; and a prompt without gold goes through every
+stage: kept for SFT, never scored, never rewarded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from configs.settings.data import (
+    DifficultySettings,
+    FilterRLSettings,
+    FilterTestsSettings,
+    JudgeStageSettings,
+    SelectSettings,
+)
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.judge.judge import NO_GOLD, Judge
+from eval.records import (
+    AssertCase,
+    CallCase,
+    CheckerCase,
+    Example,
+    Problem,
+    Rejected,
+    Sample,
+    Score,
+    StdinCase,
+    TestSuite,
+)
+from eval.tables import read_table, write_table
+from tasks.answers.difficulty import Difficulty, difficulty
+from tasks.answers.filter_rl import filter_rl
+from tasks.answers.judge import judge
+from tasks.answers.select import select
+from tasks.data.filter_tests import distinct_cases, filter_tests
+from tasks.store.store import Artifact
+from tests.eval.evaluations_by_hand import scored
+
+ONE_WORKER = JudgeSettings(runtime=JudgeRuntime(workers=1))
+
+
+def given(folder: Path, **tables: list[Any]) -> Artifact:
+    """A folder with these tables."""
+    for name, rows in tables.items():
+        write_table(folder / f"{name}.parquet", type(rows[0]), rows)
+    (folder / "out").mkdir(exist_ok=True)
+    return Artifact.of_folder(folder)
+
+
+def kept_in(folder: Path, kind: type[Any] = Problem) -> list[Any]:
+    return list(read_table(folder / "out" / "kept.parquet", kind))
+
+
+def rejected_in(folder: Path) -> list[Rejected]:
+    return list(read_table(folder / "out" / "rejected.parquet", Rejected))
+
+
+def score(id_: str, index: int, correct: bool | None) -> Score:
+    """A wrong answer passes 90 % of its tests: what counts is whether an answer is right."""
+    nearly = {"reward": 0.9, "pass_rate": 0.9} if correct is False else {}
+    return scored(id_, correct, index, **nearly)
+
+
+# ---------------------------------------------------------------- how hard a problem is
+
+
+def rated(folder: Path, marks: dict[str, list[bool | None]], samples: int | None = None, **chosen):
+    problems = [
+        Problem(id=i, domain="math", prompt=f"problem {i}", answer="1", source=f"source_{i}")
+        for i in marks
+    ]
+    scores = [score(i, k, mark) for i, row in marks.items() for k, mark in enumerate(row)]
+    answers = [Sample(problem_id=s.problem_id, index=s.index, model="m", text="") for s in scores]
+    data = given(folder, kept=problems, scores=scores, samples=answers[:samples])
+    settings = DifficultySettings(**chosen)
+    metrics = difficulty.body(folder / "out", data, data, data, settings=settings)
+    rows = read_table(folder / "out" / "difficulty.parquet", Difficulty)
+    return metrics, [(r.label, r.pass_rate) for r in rows]
+
+
+def test_easy_is_strictly_above_the_threshold_and_no_rating_is_no_label(tmp_path: Path):
+    marks = {"a": [True, False], "b": [True, True, False], "c": [True, None], "d": [None], "e": []}
+    metrics, labels = rated(tmp_path, marks)
+    assert labels == [
+        ("hard", 0.5), ("easy", 2 / 3), ("easy", 1.0), ("unrated", None), ("unrated", None),
+    ]  # fmt: skip
+    assert (metrics["hard"], metrics["easy"], metrics["unrated"]) == (1.0, 2.0, 2.0)
+
+
+def test_a_source_that_is_known_to_be_easy_or_hard_decides_whatever_the_pass_rate(tmp_path: Path):
+    marks = {"a": [True, False], "b": [True, True], "c": [None], "d": [True]}
+    known = {"easy_sources": ("source_a", "source_c"), "hard_sources": ("source_b",)}
+    metrics, labels = rated(tmp_path, marks, rater="source", **known)
+    assert labels == [("easy", 0.5), ("hard", 1.0), ("easy", None), ("unrated", 1.0)]
+    assert (metrics["easy"], metrics["hard"], metrics["unrated"]) == (2.0, 1.0, 1.0)
+
+
+def test_sources_are_named_where_they_decide_and_nowhere_else():
+    for told in ({"rater": "source"}, {"rater": "teacher", "hard_sources": ("a",)}):
+        with pytest.raises(ValidationError, match="rater source goes together with easy_sources"):
+            DifficultySettings(**told)
+    with pytest.raises(ValidationError, match="'a' is named both easy and hard"):
+        DifficultySettings(rater="source", easy_sources=("a",), hard_sources=("b", "a"))
+
+
+def test_scores_of_other_samples_are_an_error(tmp_path: Path):
+    with pytest.raises(ValueError, match="1 samples but 2 scores"):
+        rated(tmp_path, {"a": [True, False]}, samples=1)
+
+
+# ---------------------------------------------------------------- enough tests
+
+
+def stdin(*pairs: tuple[str, str]) -> TestSuite:
+    return TestSuite(kind="stdin", cases=tuple(StdinCase(input=i, output=o) for i, o in pairs))
+
+
+def coded(name: str, tests: int, repeats: int = 0, source: str = "s") -> Problem:
+    pairs = [(str(i), str(i)) for i in range(tests)] + [("0", "0")] * repeats
+    return Problem(domain="code", prompt=name, tests=stdin(*pairs), source=source)
+
+
+def with_tests(folder: Path, rows: list[Problem], **chosen):
+    data, settings = given(folder, kept=rows), FilterTestsSettings(**chosen)
+    return filter_tests.body(folder / "out", data, settings=settings)
+
+
+def test_repeated_tests_do_not_count_and_leave_the_kept_problem(tmp_path: Path):
+    rows = [coded("enough", 16, repeats=3), coded("few", 15, repeats=3)]
+    metrics = with_tests(tmp_path, rows)
+    (kept,), (rejected,) = kept_in(tmp_path), rejected_in(tmp_path)
+    assert (kept.prompt, kept.tests) == ("enough", coded("enough", 16).tests)
+    assert rejected.reason == "15 distinct tests, fewer than 16"
+    assert Problem.model_validate_json(rejected.row) == rows[1]
+    assert metrics["repeated_tests"] == 6.0
+
+
+def test_rows_of_other_sources_are_counted_and_go_nowhere(tmp_path: Path):
+    math = Problem(domain="math", prompt="1+1", answer="2", source="mine")
+    rows = [coded("a", 16, source="mine"), coded("b", 1, source="theirs"), math]
+    metrics = with_tests(tmp_path, rows, sources=("mine",))
+    assert (len(kept_in(tmp_path)), rejected_in(tmp_path)) == (2, [])
+    assert metrics["other_sources"] == 1.0
+
+
+def test_every_kind_of_test_can_repeat():
+    suites = [
+        TestSuite(kind="call", fn_name="f", cases=(CallCase(args=([1],), output=[True]),) * 2),
+        TestSuite(kind="assert", cases=(AssertCase(code="assert f(1)\n"),) * 2),
+        TestSuite(kind="checker", cases=(CheckerCase(input="1", output="", checker="ok"),) * 2),
+    ]
+    assert [len(distinct_cases(s).cases) for s in suites] == [1, 1, 1]
+
+
+def test_white_space_around_a_test_makes_no_other_one_but_outputs_and_types_do():
+    tests = stdin(("1 2\n", "3\n"), ("1 2", "3"), ("1  2", "3"), ("1 2", "4"))
+    assert distinct_cases(tests) == stdin(("1 2\n", "3\n"), ("1  2", "3"), ("1 2", "4"))
+    cases = (CallCase(args=(1,), output=1), CallCase(args=(True,), output=1))
+    tests = TestSuite(kind="call", fn_name="f", cases=cases)
+    assert distinct_cases(tests) == tests
+
+
+# ---------------------------------------------------------------- neither too hard nor too easy
+
+
+def sampled(folder: Path, rows: dict[str, tuple[int, int, int]], **chosen):
+    """By (right, wrong, unscored) answers: metrics, ids kept, and reasons by id."""
+    problems = [
+        Problem(id=i, domain="code", prompt=i, tests=stdin(("1", "1")))
+        if i.startswith("code")
+        else Problem(id=i, domain="math", prompt=i, answer="1")
+        for i in rows
+    ]
+    marks = {i: [True] * n[0] + [False] * n[1] + [None] * n[2] for i, n in rows.items()}
+    scores = [score(i, k, mark) for i, row in marks.items() for k, mark in enumerate(row)]
+    data = given(folder, kept=problems, scores=scores)
+    metrics = filter_rl.body(folder / "out", data, data, settings=FilterRLSettings(**chosen))
+    reasons = {r.id: r.reason for r in rejected_in(folder)}
+    return metrics, [p.id for p in kept_in(folder)], reasons
+
+
+def test_nine_of_sixteen_answers_that_pass_is_a_majority_and_eight_is_not(tmp_path: Path):
+    names = ("math8", "math9", "code8", "code9")
+    rows = {name: (int(name[-1]), 16 - int(name[-1]), 0) for name in names}
+    metrics, kept, rejected = sampled(tmp_path, rows)
+    assert kept == ["math9", "code9"]
+    reason = "8 of 16 samples pass; needs more than 0.5"
+    assert rejected == {"math8": reason, "code8": reason}
+    assert metrics["rejected_too_few_passed"] == 2.0
+
+
+def test_the_inclusive_reading_of_figure_4_changes_code_only(tmp_path: Path):
+    rows = {"code": (8, 8, 0), "math": (8, 8, 0)}
+    assert sampled(tmp_path, rows, code_inclusive=True)[1] == ["code"]
+
+
+def test_unscored_answers_leave_the_share_and_too_few_scored_ones_prove_nothing(tmp_path: Path):
+    rows = {"math5": (5, 4, 7), "math7": (7, 0, 9), "code": (0, 0, 0)}  # as wrong ones: 5 of 16
+    metrics, kept, rejected = sampled(tmp_path, rows)
+    assert kept == ["math5"]
+    assert rejected == {"math7": "only 7 of 16 samples were scored", "code": "no samples"}
+    assert metrics["rejected_too_few_scored"] == metrics["rejected_unsampled"] == 1.0
+
+
+# ---------------------------------------------------------------- a prompt without gold
+
+WITHOUT_GOLD = [
+    Problem(domain="math", prompt="why?", judgeable=False, source="none"),
+    Problem(domain="code", prompt="sort", judgeable=False, source="none"),
+]
+MIXED = [Problem(domain="math", prompt="1+1?", answer="2", source="gold"), *WITHOUT_GOLD]
+TEXT = "<think>hm</think>\n\\boxed{2}"
+
+
+def test_a_problem_is_either_without_gold_or_with_it():
+    with pytest.raises(ValidationError, match="judgeable is false, yet"):
+        Problem(domain="math", prompt="p", judgeable=False, answer="2")
+    for domain in ("math", "code"):
+        with pytest.raises(ValidationError, match="needs"):
+            Problem(domain=domain, prompt="p")
+
+
+@pytest.mark.parametrize("problem", WITHOUT_GOLD, ids=lambda p: p.domain)
+def test_every_answer_to_it_is_unscored_with_the_reason_and_never_zero(problem, tmp_path):
+    with Judge(ONE_WORKER) as one:
+        scores = [one.judge(problem, text) for text in (TEXT, "no answer at all", "")]
+    for unscored in scores:
+        assert (unscored.verdict, unscored.reason) == ("IE", NO_GOLD)
+        assert (unscored.reward, unscored.correct, unscored.pass_rate) == (None, None, None)
+    write_table(tmp_path / "s.parquet", Score, scores)
+    assert list(read_table(tmp_path / "s.parquet", Score)) == scores
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Artifact:
+    """Problems with one answer each, its score and difficulty, by the stages themselves."""
+    samples = [Sample(problem_id=p.id, index=0, model="m", text=TEXT) for p in MIXED]
+    data = given(tmp_path, kept=MIXED, samples=samples)
+    found = judge.body(tmp_path, data, data, settings=JudgeStageSettings(judge=ONE_WORKER))
+    assert (found["unscored"], found["not_judgeable"], found["correct_share"]) == (2, 2, 1)
+    data = Artifact.of_folder(tmp_path)
+    labels = difficulty.body(tmp_path, data, data, data, settings=DifficultySettings())
+    assert (labels["easy"], labels["unrated"]) == (1, 2)
+    return Artifact.of_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        (SelectSettings(), ["gold", "none", "none"]),
+        (SelectSettings(correctness="only_true"), ["gold"]),
+        (SelectSettings(difficulty="easy"), ["gold"]),
+    ],
+)
+def test_the_mixed_set_keeps_it_and_what_asks_for_gold_says_why_not(judged, settings, kept):
+    folder, lost = judged.folder, 3 - len(kept)
+    out = folder / "out"
+    metrics = select.body(out, judged, judged, judged, judged, settings=settings, seed=0)
+    examples = kept_in(folder, Example)
+    assert [e.source for e in examples] == kept
+    assert [e.correct for e in examples if e.source == "none"] == [None] * kept.count("none")
+    assert [r.reason for r in rejected_in(folder)] == ["not judgeable"] * lost
+    assert metrics.get("rejected/not judgeable", 0) == lost
+
+
+def test_rl_rejects_it_before_and_after_it_is_sampled_and_counts_it(judged):
+    folder, out = judged.folder, judged.folder / "out"
+    metrics = filter_tests.body(out, judged, settings=FilterTestsSettings(min_tests=1))
+    assert (metrics["kept"], metrics["not_judgeable"]) == (1, 2)
+    assert [r.reason for r in rejected_in(folder)] == [NO_GOLD, NO_GOLD]
+    metrics = filter_rl.body(out, judged, judged, settings=FilterRLSettings())
+    assert (metrics["kept"], metrics["rejected_not_judgeable"]) == (1, 2)
+    assert [r.reason for r in rejected_in(folder)] == [NO_GOLD, NO_GOLD]
