@@ -28,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _CODE = (
     *(f"{folder}/**/*.py" for folder in ("configs", "eval", "tasks", "training")),
     *("configs/catalogue/*.toml", "configs/accelerate/*.yaml", "eval/benchmarks/*.jsonl"),
-    "eval/sandbox/*.txt",
+    *("eval/sandbox/*.txt", "eval/math_answers/*.toml"),
     "requirements-*.lock",
 )
 """The code and what it reads beside itself. Profiles are read by the machine that asks alone."""

@@ -5,8 +5,10 @@ is counted (apples, ways) is no part of the value.
 """
 
 import re
+import tomllib
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
+from pathlib import Path
 
 _FONTS = r"text|textrm|textbf|textit|textnormal|mathrm|mathbf|mathsf|mbox|hbox|operatorname"
 GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
@@ -107,33 +109,10 @@ def _alters(
     return not announced and not shared and bool(_NUMBER_APART.search(new))
 
 
-_BY_KIND = {
-    "length": "m=1 m meter metre; cm=1/100 cm centimeter centimetre; mm=1/1000 mm millimeter "
-    "millimetre; km=1000 km kilometer kilometre; in=254/10000 inch inches; "
-    "ft=3048/10000 ft foot feet; yd=9144/10000 yd yard; mi=1609344/1000 mile",
-    "mass": "g=1 g gram; kg=1000 kg kilogram; mg=1/1000 mg milligram; "
-    "lb=45359237/100000 lb lbs pound; oz=28349523125/1000000000 oz ounce",
-    "time": "s=1 s sec second; ms=1/1000 ms millisecond; min=60 min minute; h=3600 h hr hour hrs; "
-    "d=86400 day; week=604800 week",
-    "calendar": "month=1 month; year=12 year yr yrs",
-    "volume": "L=1 l liter litre; mL=1/1000 ml milliliter; gal=3785411784/1000000000 gallon; "
-    "qt=946352946/1000000000 quart; pt=473176473/1000000000 pint",
-    "force": "N=1 newton",
-    "energy": "J=1 joule",
-    "angle": "rad=1 rad radian",
-    "money": "$=1 dollar usd; c=1/100 cent",
-    "other money": "eur=1 eur euro",
-    "half of the day": "am=1 am a.m",
-    "other half of the day": "pm=1 pm p.m",
-    "count": "dozen=12 dozen; hundred=100 hundred; thousand=1000 thousand; "
-    "million=1000000 million; billion=1000000000 billion; trillion=1000000000000 trillion",
-}
-"""Kind → its units: `unit=size name…`; a name of three letters or more has a plural with s."""
 _UNITS: dict[str, tuple[str, Fraction]] = {}
 _NAMES = {"mph": "mi/h", "kph": "km/h"}
-for _kind, _units in _BY_KIND.items():
-    for _first, *_names in map(str.split, _units.split(";")):
-        _unit, _, _size = _first.partition("=")
+for _kind, _units in tomllib.loads(Path(__file__).with_name("units.toml").read_text()).items():
+    for _unit, (_size, *_names) in _units.items():
         _UNITS[_unit] = _kind, Fraction(_size)
         _NAMES |= dict.fromkeys(_names, _unit)
         _NAMES |= {name + "s": _unit for name in _names if len(name) > 2}
