@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from configs.settings.base import read_catalogue
 from configs.settings.engines import EngineRuntime
 from configs.settings.pipeline import STAGES, Pipeline
 from configs.settings.topology import Topology
@@ -69,23 +70,10 @@ class ModelFacts:
         return 2 * self.layers * heads * self.head_dim * BF16
 
 
-KNOWN = {  # config.json of Qwen/Qwen3-*, the same for the -Base models
-    f"Qwen/Qwen3-{name}": ModelFacts(layers, hidden, mlp, heads, 8, 128, 151_936, tied)
-    for name, layers, hidden, mlp, heads, tied in (
-        ("0.6B", 28, 1024, 3072, 16, True),
-        ("1.7B", 28, 2048, 6144, 16, True),
-        ("4B", 36, 2560, 9728, 32, True),
-        ("8B", 36, 4096, 12288, 32, False),
-        ("14B", 40, 5120, 17408, 40, False),
-        ("32B", 64, 5120, 25600, 64, False),
-    )
-}
-
-
 def facts_of_model(model: str) -> ModelFacts | None:
     """Of a hub id or a local folder; None where neither the name nor a config.json tells."""
-    if known := KNOWN.get(model.removesuffix("-Base")):
-        return known
+    if known := read_catalogue("models").get(model.removesuffix("-Base")):
+        return ModelFacts(**known)
     try:
         config = json.loads((Path(model).expanduser() / "config.json").read_text())
         heads, hidden = config["num_attention_heads"], config["hidden_size"]

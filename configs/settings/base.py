@@ -1,12 +1,16 @@
 """What every settings class shares: frozen, no unknown keys, and a key of what has a meaning."""
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import ComputedFieldInfo, FieldInfo
 
+CATALOGUE = Path(__file__).parents[1] / "catalogue"
 MOST_SHOWN = 3
 LONGEST_VALUE = 40
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -18,6 +22,13 @@ def label(name: str, field: FieldInfo | ComputedFieldInfo | None = None) -> str:
     spelled = {word.lower(): word for word in ACRONYMS}
     first, *others = name.split("_")
     return " ".join([spelled.get(first, first.capitalize()), *(spelled.get(w, w) for w in others)])
+
+
+@cache
+def read_catalogue(name: str) -> dict[str, dict[str, Any]]:
+    """What `configs/catalogue/<name>.toml` says by name: `catalogue`, of the keys of a `Source`;
+    `gpus`; `models`, of their sizes."""
+    return tomllib.loads((CATALOGUE / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 class Settings(BaseModel):

@@ -6,28 +6,25 @@ sources:
   - {name: mine, files: [mine/*.jsonl], answer_field: solution, answer_in_box: true}
 """
 
-import tomllib
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from configs.settings.base import NOT_IN_KEY, Runtime, Settings, Share, layered
+from configs.settings.base import (
+    NOT_IN_KEY,
+    Runtime,
+    Settings,
+    Share,
+    layered,
+    read_catalogue,
+)
 from configs.settings.explain import nearest
 
-FILE = Path(__file__).parents[1] / "catalogue" / "catalogue.toml"
 Scalar = bool | int | str
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Target = Annotated[int, Field(ge=1, le=99)]
 DATA_FORMATS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "arrow"}
 """Suffix of a dataset's file → the builder of `datasets` that reads it."""
-
-
-@cache
-def catalogue() -> dict[str, dict[str, Any]]:
-    """name → the keys of a `Source`."""
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
 class Table(Settings):
@@ -159,7 +156,7 @@ class Source(Table):
         """`use` fills in what the entry says; files of one's own replace the hub."""
         if not isinstance(data, dict) or not data.get("use"):
             return data
-        entries, use = catalogue(), str(data["use"])
+        entries, use = read_catalogue("catalogue"), str(data["use"])
         if use not in entries:
             raise ValueError(
                 f"the catalogue has no source {use!r}{nearest(use, entries)} "

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from configs.settings.base import Runtime, Settings
+from configs.settings.base import Runtime, Settings, read_catalogue
 from configs.settings.explain import nearest
 
 
@@ -28,14 +28,7 @@ class Gpu(NamedTuple):
     tflops: float
 
 
-GPUS = {  # memory as the driver reports it, rounded down; throughput from the vendor's data sheets
-    "A100-40GB": Gpu(39.0, 312.0),
-    "A100-80GB": Gpu(79.0, 312.0),
-    "L40S": Gpu(44.0, 362.0),
-    "H100": Gpu(79.0, 989.0),
-    "H200": Gpu(139.0, 989.0),
-    "B200": Gpu(178.0, 2250.0),
-}
+GPUS = {name: Gpu(**facts) for name, facts in read_catalogue("gpus").items()}
 Sharding = Literal["full", "none"]
 Launcher = Literal["auto", "local", "ray", "slurm"]
 Share = Annotated[float, Field(gt=0, le=1)]

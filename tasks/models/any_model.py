@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from configs.settings.base import read_catalogue
 from configs.settings.evaluation import Evaluation
-from configs.settings.sources import CollectSettings, Source, catalogue
+from configs.settings.sources import CollectSettings, Source
 from eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
 from eval.benchmarks.metrics import upper_bound_of_zero
 from eval.records import Problem
@@ -105,7 +106,7 @@ def source_of_file(name: str, file: Path) -> Source:
             f"{file}: no field holds {what} ({', '.join(names)}); the rows have: {', '.join(row)}"
         )
 
-    entry = {k: v for k, v in catalogue().get(name, {}).items() if _fits(k, v, row)}
+    entry = {k: v for k, v in read_catalogue("catalogue").get(name, {}).items() if _fits(k, v, row)}
     fields: dict[str, Any] = {k: v for k, v in entry.items() if k not in OF_THE_HUB}
     fields |= {"name": name, "kind": "files", "files": [str(file.absolute())]}
     if "prompt_parts" not in entry:

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from configs.loading import ConfigError, load_profile
-from configs.settings.sources import Source, catalogue
+from configs.settings.base import read_catalogue
+from configs.settings.sources import Source
 
 DESIGN = {
     "open-thoughts/OpenThoughts3-1.2M",
@@ -33,10 +34,10 @@ NO_LICENCE_STATED = {"skywork_math", "skywork_code", "aime24", "aime25", "math50
 
 
 def test_every_dataset_of_the_design_has_an_entry() -> None:
-    assert {Source(use=name).dataset for name in catalogue()} == DESIGN
+    assert {Source(use=name).dataset for name in read_catalogue("catalogue")} == DESIGN
 
 
-@pytest.mark.parametrize("name", catalogue())
+@pytest.mark.parametrize("name", read_catalogue("catalogue"))
 def test_every_entry_is_complete_and_pinned(name: str) -> None:
     source = Source(use=name)
     tables = [source, *(source.lookup.tables.values() if source.lookup else ())]

@@ -13,9 +13,10 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from configs.loading import load_profile
 from configs.settings.training import BaseModelSettings
 from training import sizing
-from training.sizing import KNOWN, DoesNotFit, Fit, ModelFacts, check, refuse
+from training.sizing import DoesNotFit, Fit, ModelFacts, check, facts_of_model, refuse
 
-QWEN3_8B = KNOWN["Qwen/Qwen3-8B"]
+QWEN3_8B = facts_of_model("Qwen/Qwen3-8B")
+assert QWEN3_8B
 SMALL = ModelFacts(2, 128, 384, 4, 2, 32, 64, tied=True)
 WIDE = ModelFacts(3, 256, 512, 8, 4, 32, 64, tied=True)
 TOKENS = 64
@@ -122,7 +123,7 @@ def test_qwen3_8b_is_counted_by_hand():
     ("name", "billions"), [("0.6B", 0.6), ("1.7B", 1.7), ("4B", 4.0), ("14B", 14.8), ("32B", 32.8)]
 )
 def test_the_family_has_the_sizes_of_its_model_cards(name, billions):
-    assert round(KNOWN[f"Qwen/Qwen3-{name}"].parameters / 1e9, 1) == billions
+    assert round(facts_of_model(f"Qwen/Qwen3-{name}").parameters / 1e9, 1) == billions
 
 
 @pytest.mark.parametrize("tied", [True, False])
