@@ -5,8 +5,10 @@ counts only where both sides have it.
 """
 
 import re
+import tomllib
 import unicodedata
 from dataclasses import dataclass
+from pathlib import Path
 
 from eval.math_answers.forms import is_name
 from eval.math_answers.words import (
@@ -21,14 +23,9 @@ from eval.math_answers.words import (
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
 _NUMBERS = {word: str(number) for number, word in enumerate(NUMBER_WORDS)}
-_SYMBOLS = r"""
-− -  – -  — -  × \times  · \cdot  ⋅ \cdot  ÷ \div  π \pi  α \alpha  β \beta  θ \theta  ∞ \infty
-√ \sqrt  ° ^\circ  ≤ \le  ≥ \ge  ⩽ \le  ⩾ \ge  ≠ \ne  ≈ \approx  ± \pm  ∪ \cup  ∩ \cap  ∈ \in
-∅ \emptyset  ℝ \mathbb{R}  … \ldots  ⁄ /  ′ '  ∶ :  。 .
-"""  # noqa: RUF001
+_LATEX = tomllib.loads(Path(__file__).with_name("latex.toml").read_text(encoding="utf-8"))
 _UNICODE = str.maketrans(dict.fromkeys("€£¥", "")) | {
-    ord(symbol): latex + " " * latex[-1].isalpha()
-    for symbol, latex in re.findall(r"(\S)\s+(\S+)", _SYMBOLS)
+    ord(symbol): latex + " " * latex[-1].isalpha() for symbol, latex in _LATEX["symbols"].items()
 }
 _TYPOGRAPHIC = re.compile(
     "(?P<up>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)|(?P<down>[₀-₉ₙ]+)|[\xa0¼-¾⅐-⅞]|[\uff01-\uff5e\U0001d400-\U0001d7ff]"
@@ -39,20 +36,7 @@ _NAMED = rf"[a-zA-Z]|{_GREEK}"
 _FUNCTIONS = (
     "log|ln|lg|exp|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|max|min|gcd|lcm"
 )
-_LAYOUT = """
-displaystyle textstyle limits nolimits left right big bigl bigr Big Bigl Bigr bf it rm sf tiny small
-normalsize large Large LARGE huge Huge boldsymbol mathbf mathit mathtt mathsf texttt textsf emph
-underline pmb bm
-"""
-_COMMANDS = dict.fromkeys(_LAYOUT.split(), "") | {
-    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), r"\frac"),
-    **dict.fromkeys(("le", "leq", "leqslant"), r"\le "),
-    **dict.fromkeys(("ge", "geq", "geqslant"), r"\ge "),
-    **dict.fromkeys(("dots", "cdots", "dotsc", "dotsb"), r"\ldots "),
-    **{"lbrace": r"\{", "rbrace": r"\}", "langle": "(", "rangle": ")", "colon": ":"},
-    **{"neq": r"\ne ", "varnothing": r"\emptyset ", "ast": r"\times ", "Bbb": r"\mathbb"},
-}
-"""What a command is written as; the layout of a formula is no part of its value."""
+_COMMANDS = dict.fromkeys(_LATEX["layout"], "") | _LATEX["commands"]
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 _REWRITES = [  # in this order: later ones read what earlier ones have written
     (re.compile(pattern), replacement)

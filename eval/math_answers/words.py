@@ -111,7 +111,9 @@ def _alters(
 
 _UNITS: dict[str, tuple[str, Fraction]] = {}
 _NAMES = {"mph": "mi/h", "kph": "km/h"}
-for _kind, _units in tomllib.loads(Path(__file__).with_name("units.toml").read_text()).items():
+for _kind, _units in tomllib.loads(
+    Path(__file__).with_name("units.toml").read_text("utf-8")
+).items():
     for _unit, (_size, *_names) in _units.items():
         _UNITS[_unit] = _kind, Fraction(_size)
         _NAMES |= dict.fromkeys(_names, _unit)
