@@ -32,14 +32,6 @@ DATABASE_WAIT_S = 60.0
 REGISTRATION_S = 300.0
 CONNECT_TIMEOUT_S = 5
 TAIL_LINES = 8
-# The cache: or every request pays for a slow hash.
-_MLFLOW_AUTH = """[mlflow]
-default_permission = READ
-database_uri = {database}
-admin_username = {user}
-authorization_function = mlflow.server.auth:authenticate_request_basic_auth
-auth_cache_ttl_seconds = 60
-"""
 
 
 def server_command(machine: Machine, name: str) -> list[str]:
@@ -94,8 +86,9 @@ def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> Non
         # MLflow's users: in its own database, or in a file beside it. Others may only read.
         beside = f"sqlite:///{machine.mlflow_auth.with_suffix('.db')}"
         database = machine.mlflow_database if machine.postgres else beside
-        said = _MLFLOW_AUTH.format(database=database.replace("%", "%%"), user=machine.user)
-        replace_text(machine.mlflow_auth, said)
+        template = Path(__file__).with_name("mlflow_auth.ini").read_text()
+        told = template.format(database=database.replace("%", "%%"), user=machine.user)
+        replace_text(machine.mlflow_auth, told)
 
 
 def database_trouble(machine: Machine, server: str) -> str:
