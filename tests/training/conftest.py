@@ -1,6 +1,5 @@
 """A base model of a few thousand parameters and trainers on it, shared by the training tests."""
 
-import importlib.util
 import random
 from pathlib import Path
 from typing import Any
@@ -70,17 +69,6 @@ def vllm_checkpoint(tmp_path_factory, files) -> Path:
     settings = SMALL.model_copy(update=sizes)
     create_base(BaseJob(out=folder, examples=files["examples"], settings=settings))
     return folder / "checkpoint"
-
-
-@pytest.fixture(scope="session")
-def child():
-    """The module `killed_child`."""
-    path = Path(__file__).with_name("killed_child.py")
-    spec = importlib.util.spec_from_file_location("killed_child", path)
-    assert spec and spec.loader  # noqa: PT018
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """The example and the benchmark of training/README.md, as they stand there, at toy size."""
 
-import importlib.util
+import importlib
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,8 @@ COMMANDS = re.findall(r"^python (tests/bench/bench_rl_step\.py)(.*)$", README, r
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    path = ROOT / "tests/bench/bench_rl_step.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(ROOT / "tests/bench")
+    return importlib.import_module("bench_rl_step")
 
 
 def test_the_rl_step_measures_both_trainers_and_finds_one_gradient(bench, monkeypatch, capsys):

@@ -108,6 +108,10 @@ def test_a_non_finite_gradient_skips_its_update_and_is_counted(
             {"per_device_train_batch_size": 8, "num_generations": 8, "oversampling": 2},
             r"8 of a mini-batch / oversampling = 2",
         ),
+        (
+            {"steps_per_generation": 4, "save_strategy": "steps", "save_steps": 6},
+            r"save_steps=6 must be a multiple .* = 4: a checkpoint",
+        ),
     ],
 )
 def test_settings_that_contradict_gppo_are_refused(tmp_path, wrong, message):
