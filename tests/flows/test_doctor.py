@@ -12,14 +12,13 @@ from types import SimpleNamespace
 
 import fsspec
 import pytest
-from moto.server import ThreadedMotoServer
 from processes import free_ports
-from pydantic import SecretStr
 
 from configs.machine import Machine
 from flows.servers import doctor
 from flows.servers.doctor import Trouble, ask, disk, gpu, server, versions
 from tasks.store.shared import ObjectStore
+from tests.tasks.shared_by_hand import s3_server, signed_on
 
 
 def test_every_version_that_differs_is_named_with_the_fix(
@@ -105,29 +104,16 @@ def test_one_bad_check_fails_the_whole(
     assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["✓", "✓", "✓", "✗"]
 
 
-def test_a_database_that_is_away_is_bad_and_its_password_stays_out(tmp_path: Path) -> None:
-    mine, theirs = free_ports(2)
-    address = SecretStr(f"postgresql://me:word-of-the-database@127.0.0.1:{theirs}")
-    with pytest.raises(Trouble, match="refused") as caught:
-        server(Machine(home=tmp_path, prefect_port=mine, database=address), "prefect")
-    assert "word-of-the-database" not in str(caught.value)
-
-
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An S3 with the bucket `there`."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in (
-        ("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "word-of-the-store"),
-        ("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}"), ("NO_PROXY", "127.0.0.1"),
-    ):  # fmt: skip
-        monkeypatch.setenv(name, value)
-    with suppress(FileExistsError):  # a later server of one process knows the buckets of the first
-        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("there")
-    yield
-    server.stop()
+    with s3_server() as address:
+        signed_on(monkeypatch, address)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "word-of-the-store")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        with suppress(FileExistsError):  # a later server of one process knows those of the first
+            fsspec.filesystem("s3", skip_instance_cache=True).mkdir("there")
+        yield
 
 
 def test_a_store_that_takes_results_is_good_and_left_as_it_was(bucket: None) -> None:
