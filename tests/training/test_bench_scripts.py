@@ -20,13 +20,10 @@ def bench(monkeypatch):
     return importlib.import_module("bench_rl_step")
 
 
-def test_the_rl_step_measures_both_trainers_and_finds_one_gradient(bench, monkeypatch, capsys):
-    def here(job, kind, options):
-        return getattr(bench, job)(kind, options)
-
-    monkeypatch.setattr(bench, "in_a_process", here)
-    bench.main(["--context", "24", "--steps", "1", "--budget", "512"])
-    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+def test_the_rl_step_measures_both_trainers_and_finds_one_gradient(bench, monkeypatch):
+    monkeypatch.setattr(bench, "in_a_process", lambda work, *arguments: work(*arguments))
+    line = bench.compare(bench.parsed(["--context", "24", "--steps", "1", "--budget", "512"]))
+    assert json.loads(json.dumps(line)) == line
     assert line["ours"] > 0
     assert line["ratio"] == pytest.approx(line["ours"] / line["peer"][bench.PEER], rel=0.05)
     assert "answers to 24 tokens, 8 of 20 groups dead, model tiny on cpu" in line["setup"]
