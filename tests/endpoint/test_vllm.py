@@ -134,7 +134,8 @@ def test_klear_eval_scores_the_served_model_and_names_what_is_served(
     file = tmp_path / "bench.jsonl"
     file.write_text("".join(p.model_dump_json() + "\n" for p in
                             countdown.generate(random.Random(1), 3, "test")))  # fmt: skip
-    more = ["--bench", str(file), "--max-tokens", "16", "--out", str(tmp_path / "o")]
+    short = ["--set", "evaluate.sampling.max_tokens=16"]
+    more = ["--bench", str(file), *short, "--out", str(tmp_path / "o")]
     assert main(["eval", server, "--k", "2", *more]) == 0
     assert "tiny-teacher (at 127.0.0.1" in capsys.readouterr().out
     assert main(["eval", server, "--model", "r1", *more[:-1], str(tmp_path / "p")]) == 1
