@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import fsspec
 import pytest
 from processes import free_ports
+from pydantic import SecretStr
 
 from configs.machine import Machine
 from flows.servers import doctor
@@ -102,6 +103,14 @@ def test_one_bad_check_fails_the_whole(
         monkeypatch.setattr(doctor, "checks", lambda _, found=found: dict(found))
         assert doctor.doctor() == code
     assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["✓", "✓", "✓", "✗"]
+
+
+def test_a_database_that_is_away_is_bad_and_its_password_stays_out(tmp_path: Path) -> None:
+    mine, theirs = free_ports(2)
+    address = SecretStr(f"postgresql://me:word-of-the-database@127.0.0.1:{theirs}")
+    with pytest.raises(Trouble, match="refused") as caught:
+        server(Machine(home=tmp_path, prefect_port=mine, database=address), "prefect")
+    assert "word-of-the-database" not in str(caught.value)
 
 
 @pytest.fixture
