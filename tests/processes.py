@@ -2,9 +2,10 @@
 
 import random
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -63,6 +64,28 @@ def eventually(
             return True
         time.sleep(pause_s)
     return bool(condition())
+
+
+@contextmanager
+def killing(
+    find: Callable[[], Iterable[psutil.Process]], pause_s: Callable[[], float] = lambda: 0.1
+) -> Iterator[None]:
+    """SIGKILL to all that `find` finds, again and again until the block ends."""
+    over = threading.Event()
+
+    def keep_killing() -> None:
+        while not over.wait(pause_s()):
+            for victim in find():
+                with suppress(psutil.NoSuchProcess):
+                    victim.kill()
+
+    killer = threading.Thread(target=keep_killing)
+    killer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        killer.join()
 
 
 def free_ports(count: int) -> list[int]:

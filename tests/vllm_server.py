@@ -13,29 +13,47 @@ from pathlib import Path
 from typing import Self
 
 import psutil
-from processes import below, left
+from processes import below, free_ports, left
+
+from configs.settings.training import BaseModelSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1",
                "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
 START_S = 1_200.0
+POSITIONS = 256
+TINY = BaseModelSettings(
+    kind="random", hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=280,
+    max_positions=POSITIONS,
+)  # fmt: skip
 SERVE = "from vllm.entrypoints.launchers.api_server.entry import main; main()"
 """Not `vllm serve`, which asks for the version of a package that the build for CPUs lacks."""
+
+
+def tiny_teacher(folder: Path) -> Path:
+    """A checkpoint of random weights, with heads for which vLLM on CPU has a kernel."""
+    from training.base import small_model, small_tokenizer
+    from training.checkpoints import save_model
+
+    tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
+    save_model(small_model(TINY, tokenizer, 0), tokenizer, folder / "checkpoint")
+    return folder / "checkpoint"
 
 
 class VLLMServer:
     """One server at one address. As a context manager it starts, and ends with the block."""
 
-    def __init__(self, checkpoint: Path, log: Path, port: int, *options: str, **more: str) -> None:
+    def __init__(self, checkpoint: Path, log: Path) -> None:
+        (port,) = free_ports(1)
         self.log, self.address = log, f"http://127.0.0.1:{port}"
         self.url = f"{self.address}/v1"
-        self.starts = 0
         self._command = [
             sys.executable, "-c", SERVE, "--model", str(checkpoint),
             "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
-            *options,
+            "--served-model-name", "tiny-teacher", "--generation-config", "vllm",
+            "--no-enable-chunked-prefill",
         ]  # fmt: skip
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT, **more}
+        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -55,7 +73,6 @@ class VLLMServer:
                 self._command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL,
                 stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-        self.starts += 1
 
     def wait(self) -> None:
         """Until it answers; AssertionError with the end of its log when it ended instead."""
@@ -84,19 +101,13 @@ class VLLMServer:
         self._kill({"server": tree[:1], "engine": engines, "all": tree}[victim])
         return tree
 
-    def mark_crashed(self, tree: Sequence[psutil.Process], seconds: float = 60.0) -> list[str]:
-        """Wait for a killed server to be gone, then end the rest, as a service manager would.
-
-        Returns who lived on: an engine outlives its server, and keeps its memory.
-        """
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(seconds)
-        alive = [_name(p) for p in left(tree, 1.0)]
+    def mark_crashed(self, tree: Sequence[psutil.Process]) -> None:
+        """Wait for a killed server to be gone, then end the rest, as a service manager would: an
+        engine outlives its server, and keeps its memory."""
+        left(tree[:1])
         self._kill(tree)
         still = left(tree)
         assert not still, f"cannot be ended: {still}"
-        return alive
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -13,7 +13,6 @@ which the peer cannot find, are counted apart. Each ratio is of CPU seconds of o
 import argparse
 import gzip
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,18 +21,13 @@ from typing import Any, NamedTuple
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
+from open_r1_peer import Benchmarks, N, as_shipped, core_loop
+from real_documents import DATA, cpu_seconds
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+from tasks.data.ngrams import Item, NgramIndex
+from tasks.data.overlaps import BATCH_ROWS, COLUMNS
+from tasks.data.words import Normalisation
 
-from open_r1_peer import Benchmarks, N, as_shipped, core_loop  # noqa: E402
-from real_documents import cpu_seconds  # noqa: E402
-
-from tasks.data.ngrams import Item, NgramIndex  # noqa: E402
-from tasks.data.overlaps import BATCH_ROWS, COLUMNS  # noqa: E402
-from tasks.data.words import Normalisation  # noqa: E402
-
-DATA = ROOT.parent / "shared" / "data"
 UNION = ("deepscaler", "math_train", "aime_1983_2023")
 MATH = ("aime24", "aime25", "hmmt_feb_2025", "math500")
 V5 = ("2024-08", "2025-02")

@@ -11,24 +11,21 @@ CPU seconds; ours without the compilation, which happens once a machine and is p
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-import numpy as np  # noqa: E402
-import pyarrow as pa  # noqa: E402
-import pyarrow.parquet as pq  # noqa: E402
-from datasketch import MinHash, MinHashLSH  # noqa: E402
-from real_documents import cpu_seconds, documents, write_problems  # noqa: E402
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasketch import MinHash, MinHashLSH
+from real_documents import cpu_seconds, documents, write_problems
 
-from configs.settings.data import DedupSettings  # noqa: E402
-from eval.records import normalise_prompt  # noqa: E402
-from tasks.data.dedup import KEPT, Verdicts, find_duplicates  # noqa: E402
+from configs.settings.data import DedupSettings
+from eval.records import normalise_prompt
+from tasks.data.dedup import KEPT, Verdicts, find_duplicates
 
 SETTINGS = DedupSettings(near=True)
 

@@ -10,21 +10,18 @@ import argparse
 import json
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from own_process import in_a_process
 
-from configs.settings.engines import EngineRuntime, EngineSettings, Sampling  # noqa: E402
-from configs.settings.training import BaseModelSettings  # noqa: E402
-from eval.families import by_example, countdown  # noqa: E402
-from training.engines.interface import Request, request_seed  # noqa: E402
+from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from configs.settings.training import BaseModelSettings
+from eval.families import by_example, countdown
+from training.engines.interface import Request, request_seed
 
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=128)
 BATCH = 128
@@ -86,37 +83,26 @@ def with_engine(kind: str, checkpoint: str, asked: list[Request]) -> tuple[int, 
         return tokens, time.monotonic() - began
 
 
-def measure(name: str, checkpoint: str, count: int) -> None:
-    """Body of one child process: its rate and the seconds before as JSON on the last line."""
+def measure(name: str, checkpoint: str, count: int) -> tuple[float, float]:
+    """Tokens a second, and the seconds before the first."""
     asked, began = requests(count), time.monotonic()
     run = with_generate if name == PEER else partial(with_engine, name)
     tokens, seconds = run(checkpoint, asked)
-    print(json.dumps({"rate": tokens / seconds, "start": time.monotonic() - began - seconds}))
+    return tokens / seconds, time.monotonic() - began - seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=512)
-    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure:
-        name, checkpoint = options.measure
-        measure(name, checkpoint, options.requests)
-        return
-    found = {}
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as scratch:
-        make_checkpoint(Path(scratch) / "checkpoint")
-        for name in ENGINES:
-            command = [sys.executable, __file__, "--requests", str(options.requests)]
-            command += ["--measure", name, str(Path(scratch) / "checkpoint")]
-            threads = {"OMP_NUM_THREADS": "1", **os.environ}
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, text=True, env=threads, check=True
-            )
-            found[name] = json.loads(done.stdout.strip().splitlines()[-1])
-    rates = {name: round(f["rate"], 1) for name, f in found.items()}
+        checkpoint = Path(scratch) / "checkpoint"
+        make_checkpoint(checkpoint)
+        found = {n: in_a_process(measure, n, str(checkpoint), options.requests) for n in ENGINES}
+    rates = {name: round(rate, 1) for name, (rate, _) in found.items()}
     ours = rates.pop("vllm")
-    starts = ", ".join(f"{n} {f['start']:.1f} s" for n, f in found.items())
+    starts = ", ".join(f"{name} {start:.1f} s" for name, (_, start) in found.items())
     line = {
         "bench": "generate",
         "ours": ours,

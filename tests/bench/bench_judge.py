@@ -33,16 +33,13 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from configs.settings.judging import JudgeRuntime, JudgeSettings  # noqa: E402
-from eval.judge.judge import Judge  # noqa: E402
-from eval.programs.compare import same_text  # noqa: E402
-from eval.programs.tested_sandbox import assert_isolated  # noqa: E402
-from eval.programs.verify import judge_program  # noqa: E402
-from eval.records import Problem, TestSuite  # noqa: E402
-from eval.sandbox.sandbox import Sandbox  # noqa: E402
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from eval.judge.judge import Judge
+from eval.programs.compare import same_text
+from eval.programs.tested_sandbox import assert_isolated
+from eval.programs.verify import judge_program
+from eval.records import Problem, TestSuite
+from eval.sandbox.sandbox import Sandbox
 
 Entry = dict[str, Any]
 STEP_TESTS = 128 * 8 * 16
@@ -169,7 +166,7 @@ def peers(corpus: list[Entry], few: list[Entry]) -> Iterator[tuple[str, float]]:
 
 
 def main() -> None:
-    shared = ROOT.parent / "shared/cases/code_corpus.json"
+    shared = Path(__file__).parents[3] / "shared/cases/code_corpus.json"
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", type=Path, default=shared)
     parser.add_argument("--rounds", type=int, default=4)

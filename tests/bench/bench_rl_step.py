@@ -18,7 +18,6 @@ import math
 import os
 import random
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from own_process import in_a_process
 
 PEER = "trl GRPOTrainer (dapo)"
 PROMPTS, ROLLOUTS, UPDATES = 20, 8, 4
@@ -215,7 +214,7 @@ def disturb(kind: str, trainer: Any) -> None:
         trainer._generate_and_score_completions = of_batch
 
 
-def gradient(kind: str, options: argparse.Namespace) -> dict[str, float]:
+def gradient(kind: str, options: argparse.Namespace) -> None:
     """Write the gradient of one off-policy update, in float32."""
     from safetensors.torch import save_file
     from transformers import TrainerCallback
@@ -232,7 +231,6 @@ def gradient(kind: str, options: argparse.Namespace) -> dict[str, float]:
     trainer.add_callback(Keep())
     trainer.train()
     save_file(kept, options.checkpoint.parent / f"{kind}.safetensors")
-    return {}
 
 
 def difference(folder: Path, live_share: float) -> float:
@@ -242,17 +240,6 @@ def difference(folder: Path, live_share: float) -> float:
     ours, peer = (load_file(folder / f"{kind}.safetensors") for kind in ("ours", "peer"))
     gap = sum(float((ours[n] * live_share - g).double().square().sum()) for n, g in peer.items())
     return math.sqrt(gap / sum(float(g.double().square().sum()) for g in peer.values()))
-
-
-def in_a_process(job: str, kind: str, options: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, __file__, "--job", job, "--kind", kind]
-    for name, value in vars(options).items():
-        if name not in ("job", "kind") and value is not None:
-            command += [f"--{name.replace('_', '-')}", str(value)]
-    quiet = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    environment = {**os.environ, **quiet, "OMP_NUM_THREADS": str(options.threads)}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
@@ -267,9 +254,6 @@ def parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--peer-sequences", type=int, help="of a pass; default 8, on a GPU 2")
     parser.add_argument("--budget", type=int, help="tokens of a pass of ours; default 2048, on a "
                         "GPU as many as the peer's longest pass")  # fmt: skip
-    parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--job", choices=("measure", "gradient"))
-    parser.add_argument("--kind", choices=("ours", "peer"))
     options = parser.parse_args(words)
     cuda = options.device == "cuda"
     options.peer_sequences = options.peer_sequences or (2 if cuda else 8)
@@ -280,11 +264,13 @@ def parsed(words: list[str]) -> argparse.Namespace:
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Run both trainers for speed and memory, then for the gradient."""
+    quiet = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    os.environ |= {**quiet, "OMP_NUM_THREADS": str(options.threads)}
     with tempfile.TemporaryDirectory() as scratch:
         options.checkpoint = make_checkpoint(Path(scratch), options)
-        ours, peer = (in_a_process("measure", kind, options) for kind in ("ours", "peer"))
+        ours, peer = (in_a_process(measure, kind, options) for kind in ("ours", "peer"))
         for kind in ("ours", "peer"):
-            in_a_process("gradient", kind, options)
+            in_a_process(gradient, kind, options)
         live, tokens = token_counts(options, 0)
         gap = difference(Path(scratch), live / tokens)
     live = sum(token_counts(options, s)[0] for s in range(1, options.steps + 1)) / options.steps
@@ -307,11 +293,5 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main(words: list[str]) -> None:
-    options = parsed(words)
-    job = {"measure": measure, "gradient": gradient}.get(options.job)
-    print(json.dumps(job(options.kind, options) if job else compare(options)))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print(json.dumps(compare(parsed(sys.argv[1:]))))

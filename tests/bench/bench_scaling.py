@@ -25,22 +25,20 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from bench_judge import built_in_corpus, suite_of  # noqa: E402
-from bench_judge import seconds as below_and_own  # noqa: E402
-from real_documents import documents, write_problems  # noqa: E402
+from bench_judge import built_in_corpus, suite_of
+from bench_judge import seconds as below_and_own
+from real_documents import documents, write_problems
 
-from configs.settings.data import DecontaminateSettings, DedupSettings, PartsRuntime  # noqa: E402
-from configs.settings.judging import JudgeRuntime, JudgeSettings  # noqa: E402
-from configs.settings.sources import CollectRuntime, CollectSettings, Source  # noqa: E402
-from eval.judge.judge import Judge  # noqa: E402
-from eval.records import Problem  # noqa: E402
-from tasks.data.collect import collect  # noqa: E402
-from tasks.data.decontaminate import decontaminate  # noqa: E402
-from tasks.data.dedup import dedup  # noqa: E402
-from tasks.store.store import Artifact, content_digest, scan  # noqa: E402
+from configs.settings.data import DecontaminateSettings, DedupSettings, PartsRuntime
+from configs.settings.judging import JudgeRuntime, JudgeSettings
+from configs.settings.sources import CollectRuntime, CollectSettings, Source
+from eval.judge.judge import Judge
+from eval.records import Problem
+from tasks.data.collect import collect
+from tasks.data.decontaminate import decontaminate
+from tasks.data.dedup import dedup
+from tasks.store.store import Artifact, content_digest, scan
 
 ASKED = 1.7
 FILES = 8

@@ -6,35 +6,31 @@ Each part at a quarter of its size and at its size; what is measured says `load_
 """
 
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sized
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+import pyarrow as pa
+import pyarrow.parquet as pq
+from load_measured import run as run_load
 
-import pyarrow as pa  # noqa: E402
-import pyarrow.parquet as pq  # noqa: E402
-from load_measured import run as run_load  # noqa: E402
-
-from configs.loading import load_profile  # noqa: E402
-from configs.settings.base import Settings  # noqa: E402
-from configs.settings.data import DedupSettings  # noqa: E402
-from configs.settings.engines import EngineSettings  # noqa: E402
-from configs.settings.pipeline import STAGES  # noqa: E402
-from eval.records import Problem, Sample  # noqa: E402
-from eval.tables import arrow_schema  # noqa: E402
-from flows.cli.plan import plan  # noqa: E402
-from flows.cli.store import store_lines  # noqa: E402
-from tasks.answers.distill import Plan, write_outputs  # noqa: E402
-from tasks.data.dedup import dedup  # noqa: E402
-from tasks.stage.run import Run, active  # noqa: E402
-from tasks.stage.stage import Metrics, stage  # noqa: E402
-from tasks.store import care  # noqa: E402
-from tasks.store.store import Artifact, Store  # noqa: E402
-from training.engines.journal import Journal, journal_path  # noqa: E402
+from configs.loading import load_profile
+from configs.settings.base import Settings
+from configs.settings.data import DedupSettings
+from configs.settings.engines import EngineSettings
+from configs.settings.pipeline import STAGES
+from eval.records import Problem, Sample
+from eval.tables import arrow_schema
+from flows.cli.plan import plan
+from flows.cli.store import store_lines
+from tasks.answers.distill import Plan, write_outputs
+from tasks.data.dedup import dedup
+from tasks.stage.run import Run, active
+from tasks.stage.stage import Metrics, stage
+from tasks.store import care
+from tasks.store.store import Artifact, Store
+from training.engines.journal import Journal, journal_path
 
 SAMPLES, WORDS, HITS = 16, 120, 200
 

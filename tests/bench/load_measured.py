@@ -11,10 +11,11 @@ import json
 import math
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+
+from own_process import in_a_process
 
 Part = Callable[[int], Mapping[str, float]]
 
@@ -25,23 +26,15 @@ def cpu_seconds() -> float:
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
 
 
-def _inside(part: Part, size: int) -> None:
+def _inside(part: Part, size: int) -> dict[str, float]:
     began, cpu = time.monotonic(), cpu_seconds()
-    figures = dict(part(size))
-    print(json.dumps({
+    figures = part(size)
+    return {
         "cpu_s": round(cpu_seconds() - cpu, 2),
         "seconds": round(time.monotonic() - began, 2),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         **{name: round(value, 4) for name, value in figures.items()},
-    }))  # fmt: skip
-
-
-def _measured(name: str, size: int) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, sys.argv[0], "--inside", name, str(size)],
-        stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])
+    }
 
 
 def slope(small: float, large: float, times: float) -> float:
@@ -51,15 +44,14 @@ def slope(small: float, large: float, times: float) -> float:
 
 def run(what: str, parts: Mapping[str, tuple[Part, int]], times: int = 4) -> None:
     """Measure the chosen parts at a `times`-th of their size and at their size; one JSON line."""
-    if sys.argv[1:2] == ["--inside"]:
-        _inside(parts[sys.argv[2]][0], int(sys.argv[3]))
-        return
     parser = argparse.ArgumentParser()
     parser.add_argument("--part", choices=parts, action="append", help="only this one (repeatable)")
+    os.environ["OMP_NUM_THREADS"] = "1"
     found = {}
     for name in parser.parse_args().part or parts:
-        size = parts[name][1]
-        none, small, large = (_measured(name, n) for n in (0, size // times, size))
+        part, size = parts[name]
+        sizes = (0, size // times, size)
+        none, small, large = (in_a_process(_inside, part, n) for n in sizes)
         cpu = [max(m["cpu_s"] - none["cpu_s"], 0.01) for m in (small, large)]
         memory = [max(m["peak_mb"] - none["peak_mb"], 1) for m in (small, large)]
         found[name] = {

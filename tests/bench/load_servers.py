@@ -17,16 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+import psutil
+from load_measured import run as run_load
 
-import psutil  # noqa: E402
-from load_measured import run as run_load  # noqa: E402
-
-from eval.judge.judge import Judge  # noqa: E402
-from eval.records import Problem  # noqa: E402
-from flows.servers.prefect_api import answers  # noqa: E402
-from flows.servers.processes import ServerProcess, launch, stop  # noqa: E402
+from eval.judge.judge import Judge
+from eval.records import Problem
+from flows.servers.prefect_api import answers
+from flows.servers.processes import ServerProcess, launch, stop
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
 CODE = {"kind": "stdin", "cases": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in range(4)]}

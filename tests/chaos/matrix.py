@@ -1,6 +1,6 @@
 """`make chaos`: SIGKILL of everything, in every stage, at moments drawn from a seed.
 
-    python tests/chaos/matrix.py [--kills 100] [--seed N] [--until STAGE] [--keep FOLDER]
+    python tests/chaos/matrix.py [--kills 100] [--seed N]
 
 An undisturbed run of the miniature profile first, then the same run in a fresh store under a
 schedule of SIGKILLs: whoever ends a run is followed by the same command. At the end every result
@@ -205,17 +205,14 @@ def main() -> int:
     seed = os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32)
     parser.add_argument("--seed", type=int, default=int(seed), help="default: CHAOS_SEED, or new")
     parser.add_argument("--kills", type=int, default=100, help="at least so many")
-    parser.add_argument("--until", default="report", choices=EVERY_STAGE)
-    parser.add_argument("--keep", type=Path, help="work in this folder and leave it there")
     wanted = parser.parse_args()
     print(f"seed {wanted.seed}", flush=True)
-    folder = wanted.keep or Path(tempfile.mkdtemp(prefix="klear-chaos-"))
-    (folder / "served").mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="klear-chaos-"))
+    (folder / "served").mkdir()
     began = time.monotonic()
-    stages = EVERY_STAGE[: EVERY_STAGE.index(wanted.until) + 1]
     with place_in(folder) as place:
-        strikes = draw(random.Random(wanted.seed), stages, wanted.kills)
-        report = chaos(place, wanted.until, strikes)
+        strikes = draw(random.Random(wanted.seed), EVERY_STAGE, wanted.kills)
+        report = chaos(place, EVERY_STAGE[-1], strikes)
     vllm = served.run(folder / "served", served.draw(random.Random(wanted.seed), served.KILLS))
     broken = report.broken + vllm.broken
     for wrong in broken:
@@ -225,7 +222,7 @@ def main() -> int:
         print(f"never met (seed {wanted.seed}): {one}")
     if broken:
         print(f"the stores and logs are in {folder}")
-    elif wanted.keep is None:
+    else:
         shutil.rmtree(folder, ignore_errors=True)
     said = {
         "bench": "chaos", "seed": wanted.seed, "attempts": report.attempts,

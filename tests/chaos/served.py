@@ -19,12 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from processes import free_ports
-from vllm_server import VLLMServer
+from vllm_server import VLLMServer, tiny_teacher
 
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from configs.settings.training import BaseModelSettings
 from eval.families import countdown
 from eval.records import Problem, Sample
 from eval.tables import read_table, write_table
@@ -40,12 +38,6 @@ REQUESTS = PROBLEMS * SAMPLES
 PATIENT, IMPATIENT = 240, 2  # attempts after the first: about half an hour, and seconds
 PATIENCE_S = 1_800.0
 VICTIMS = ("server", "engine", "all")
-OPTIONS = ("--served-model-name", "tiny-teacher", "--generation-config", "vllm",
-           "--no-enable-chunked-prefill")  # fmt: skip
-TINY = BaseModelSettings(
-    kind="random", hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=280,
-    max_positions=256,
-)  # fmt: skip
 
 
 class Blow(NamedTuple):
@@ -158,17 +150,11 @@ def strike(blow: Blow, server: VLLMServer, asking: Asking, found: Found) -> None
 
 def run(folder: Path, blows: list[Blow]) -> Found:
     """Kill a server of its own by a schedule, all in an empty folder."""
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
-
     (folder / "problems").mkdir()
     rows = countdown.generate(random.Random(0), PROBLEMS, "train")
     write_table(folder / "problems" / "kept.parquet", Problem, rows)
-    checkpoint = folder / "checkpoint"
-    tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
-    save_model(small_model(TINY, tokenizer, 0), tokenizer, checkpoint)
     found = Found()
-    with VLLMServer(checkpoint, folder / "vllm.log", free_ports(1)[0], *OPTIONS) as server:
+    with VLLMServer(tiny_teacher(folder), folder / "vllm.log") as server:
         whole, asking = (Asking(folder, name, server.url) for name in ("whole", "struck"))
         try:
             whole.start(PATIENT)

@@ -1,7 +1,8 @@
-"""Training whose rollouts depend on no generator: so one process and two can be compared.
+"""A judge that pays for an even length, and rollouts that depend on no generator: so one process
+and two can be compared.
 
-`python -m fixed_answers JOB.json` is `training.launch.child`, with answers that follow from the
-prompt and the place in its group, and a judge that pays for an even length.
+`python -m fixed_answers JOB.json` is `training.launch.child` with both: answers follow from the
+prompt and the place in its group.
 """
 
 import sys
@@ -17,9 +18,10 @@ GROUP = 4
 
 
 class LengthJudge(nullcontext):
-    """In the place of the judge, which would start a sandbox on every node."""
+    """In the place of the judge, which would start a sandbox on every node; an untrained model has
+    something to learn from it."""
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: Any = None) -> None:
         super().__init__(self)
 
     def judge_many(
@@ -38,14 +40,14 @@ def roll_out(prompts: list[Any], trainer: Any) -> dict[str, Any]:
 
     texts = [turns[-1]["content"] for turns in prompts]
     answers = [
-        [65 + _number(text, i % GROUP, j) % 60 for j in range(2 + _number(text, i % GROUP) % 9)]
+        [65 + number(text, i % GROUP, j) % 60 for j in range(2 + number(text, i % GROUP) % 9)]
         for i, text in enumerate(texts)
     ]
     ids = render.prompt_ids(trainer._tokenizer, texts)
     return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
 
 
-def _number(*parts: object) -> int:
+def number(*parts: object) -> int:
     return zlib.crc32(repr(parts).encode())
 
 

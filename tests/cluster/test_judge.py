@@ -1,10 +1,7 @@
 """The judge on a cluster: what its workers share, and what their deaths may not change."""
 
-import threading
-from contextlib import suppress
-
-import psutil
 import pytest
+from processes import killing
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
 from eval.judge import workers
@@ -42,21 +39,10 @@ def test_programs_and_a_large_suite_and_math_are_judged_at_once(cluster):
 
 
 def test_work_whose_worker_dies_every_time_is_unscored_and_the_next_is_judged(cluster):
-    done = threading.Event()
-
-    def keep_killing() -> None:
-        while not done.wait(0.1):
-            for process in cluster.processes("ray::judged"):
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-
     with Judge(SETTINGS) as judge:
         judge.check_sandbox()
-        killer = threading.Thread(target=keep_killing)
-        killer.start()
-        score = judge.judge(*answer(adding(), SLOW))
-        done.set()
-        killer.join()
+        with killing(lambda: cluster.processes("ray::judged")):
+            score = judge.judge(*answer(adding(), SLOW))
         assert (score.verdict, score.reward, score.correct) == ("IE", None, None)
         assert "lost with its worker 3 times" in score.reason
         assert judge.judge(*answer(adding(), RIGHT)).verdict == "AC"

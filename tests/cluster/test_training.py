@@ -1,7 +1,6 @@
 """SFT and RL over both nodes of a cluster: the loss of one process, whatever happens to a node."""
 
 import json
-import random
 import threading
 from pathlib import Path
 
@@ -9,24 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs.settings.engines import EngineSettings
 from configs.settings.topology import Launch
-from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
-from eval.families import countdown
-from eval.records import Example, Problem
-from eval.tables import write_table
+from configs.settings.training import RLSettings, SFTSettings, TrainRuntime
 from tasks.models import launch
 from tasks.stage.child import ChildFailed
-from training.base import create_base
-from training.launch.jobs import BaseJob, RLJob, SFTJob
+from tests.training.conftest import small_examples, small_files, small_problems
+from training.launch.jobs import RLJob, SFTJob
 from training.layout import CHECKPOINTS, latest
 
 pytestmark = pytest.mark.system
 
 HERE = Path(__file__).parent
-SMALL = BaseModelSettings(
-    kind="random", hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=64, vocabulary=320
-)
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
 SFT = SFTSettings(
     epochs=40, batch_tokens=800, max_length=256, learning_rate=2e-4, min_learning_rate=1e-4,
@@ -43,24 +35,14 @@ MODULE = ("-P", "-m", "the name of a module")
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that both nodes see, with examples and a base model of a few thousand weights."""
-    folder = tmp_path_factory.mktemp("shared")
-    teacher, rng = EngineSettings(kind="scripted", max_lines=3), random.Random(2)
-    problems = list(countdown.generate(random.Random(1), 16, "train", largest=8))
-    rows = [
-        Example(problem_id=p.id, index=0, domain=p.domain, source=p.source, prompt=p.prompt,
-                response=countdown.teach(rng, p.prompt, teacher))
-        for p in problems
-    ]  # fmt: skip
-    write_table(folder / "problems.parquet", Problem, problems)
-    write_table(folder / "examples.parquet", Example, rows)
-    create_base(BaseJob(out=folder, examples=folder / "examples.parquet", settings=SMALL))
-    return folder
+def start(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What training begins with, in a folder that both nodes see."""
+    problems = small_problems(16)
+    return small_files(tmp_path_factory.mktemp("shared"), problems, small_examples(problems, 1))
 
 
 @pytest.fixture
-def train(start: Path, monkeypatch: pytest.MonkeyPatch):
+def train(start: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
     """`train(kind, out, launch)`: how often it was started again."""
     original, scripts = launch.command_of, dict[str, list[str]]()
 
@@ -77,13 +59,12 @@ def train(start: Path, monkeypatch: pytest.MonkeyPatch):
 
     def run(kind: str, out: Path, how: Launch) -> int:
         out.mkdir(parents=True)
-        model, examples = start / "checkpoint", start / "examples.parquet"
         scripts.update(ray=["loopback.py", "launch"])
-        job = SFTJob(out=out, base=model, examples=examples, settings=SFT)
+        model = start["checkpoint"]
+        job = SFTJob(out=out, base=model, examples=start["examples"], settings=SFT)
         if kind == "rl":
             scripts.update(ray=["loopback.py", "fixed"], alone=["fixed_answers.py"])
-            problems = start / "problems.parquet"
-            job = RLJob(out=out, checkpoint=model, problems=problems, settings=RL)
+            job = RLJob(out=out, checkpoint=model, problems=start["problems"], settings=RL)
         return launch.run_launched(job, out, how)
 
     return run

@@ -13,7 +13,7 @@ from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from eval.records import Sample
 from tests.endpoint.conftest import FAULTS, one_percent_of_each
 from training.engines import endpoint as module
-from training.engines.endpoint import EndpointEngine, served_models
+from training.engines.endpoint import EndpointEngine
 from training.engines.interface import EngineError, Request
 
 KEY, CONCURRENCY, HANG_S = "sk-very-secret-0123456789", 32, 3.0
@@ -228,12 +228,3 @@ def test_how_an_answer_ended_is_marked_and_reasoning_and_prefills_get_their_tags
     with endpoint_of(lambda *_: reply) as endpoint:
         (sample,) = asked(engine(endpoint.url, think_prefill=prefill), 1)
     assert (sample.text, sample.finish_reason) == (text, finish)
-
-
-def test_what_an_endpoint_serves_or_why_it_does_not_say(endpoint_of):
-    with endpoint_of() as endpoint:
-        assert served_models(endpoint.url, KEY) == ["teacher-r1"]
-    with pytest.raises(EngineError, match="does not say which models it serves") as caught:
-        served_models(endpoint.url, KEY)
-    assert KEY not in str(caught.value)
-    assert "\n" not in str(caught.value)

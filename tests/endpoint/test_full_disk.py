@@ -48,7 +48,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(endpoint
     said = (seen / "first.err").read_text()
     assert (seen / "first.code").read_text().strip() == "1", said + done.stderr
     line = said.strip().splitlines()[-1]
-    assert "No space left on device" in line
+    assert "No space left on device, so no answer can be kept: make room and run again" in line
     assert "Traceback" not in said
     kept = {json.loads(x)["problem_id"] for x in (seen / "kept.jsonl").read_text().splitlines()}
     assert PROBLEMS // 5 < len(kept) < PROBLEMS

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import free_ports
-from vllm_server import VLLMServer
+from vllm_server import ENVIRONMENT, POSITIONS, VLLMServer, tiny_teacher
 
 from configs.settings.data import SampleSettings
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from configs.settings.training import BaseModelSettings
 from eval.families import countdown
 from eval.records import Problem, Sample
 from eval.tables import read_table, write_table
@@ -31,13 +29,6 @@ from training.engines.interface import Request, request_seed
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
-POSITIONS = 256
-TINY = BaseModelSettings(
-    kind="random", hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=280,
-    max_positions=POSITIONS,
-)  # fmt: skip
-ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1",
-               "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
 OFFLINE = """
 import json, sys
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
@@ -68,13 +59,7 @@ def requests(count: int = 8) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
-
-    folder = tmp_path_factory.mktemp("model") / "checkpoint"
-    tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
-    save_model(small_model(TINY, tokenizer, 0), tokenizer, folder)
-    return folder
+    return tiny_teacher(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +78,7 @@ def offline(checkpoint) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def server(checkpoint, tmp_path_factory) -> Iterator[str]:
     """The URL of a server that knows the model as `tiny-teacher`."""
-    (port,) = free_ports(1)
-    log = tmp_path_factory.mktemp("serve") / "log"
-    more = ("--served-model-name", "tiny-teacher", "--generation-config", "vllm")
-    with VLLMServer(checkpoint, log, port, *more, "--no-enable-chunked-prefill") as running:
+    with VLLMServer(checkpoint, tmp_path_factory.mktemp("serve") / "log") as running:
         yield running.url
 
 
@@ -152,7 +134,8 @@ def test_klear_eval_scores_the_served_model_and_names_what_is_served(
     file = tmp_path / "bench.jsonl"
     file.write_text("".join(p.model_dump_json() + "\n" for p in
                             countdown.generate(random.Random(1), 3, "test")))  # fmt: skip
-    more = ["--bench", str(file), "--max-tokens", "16", "--out", str(tmp_path / "o")]
+    short = ["--set", "evaluate.sampling.max_tokens=16"]
+    more = ["--bench", str(file), *short, "--out", str(tmp_path / "o")]
     assert main(["eval", server, "--k", "2", *more]) == 0
     assert "tiny-teacher (at 127.0.0.1" in capsys.readouterr().out
     assert main(["eval", server, "--model", "r1", *more[:-1], str(tmp_path / "p")]) == 1

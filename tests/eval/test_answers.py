@@ -24,20 +24,33 @@ def test_the_last_box_is_the_answer(text, answer):
     assert extract_boxed(text).answer == answer
 
 
+BOXLESS = [
+    ("So 7.", "no boxed answer"),
+    (r"\boxed{}. So 7.", "empty"),
+    (r"\boxed{ }", "empty"),
+    (r"\boxed{7} and then \boxed{8", "not closed"),
+    (r"<think>\boxed{7}", "truncated"),
+    (r"<think>a</think>\boxed{7}<think>again", "truncated"),
+    (r"<think>\boxed{7}</think> I am done.", "no boxed answer"),
+]
+FENCELESS = [
+    ("print(1)", "no fenced program"),
+    ("```text\nprint(1)\n```", "no fenced program"),
+    ("```python\n\n```", "empty"),
+    ("```python\nprint(1)", "not closed"),
+    ("<think>```python\nprint(1)\n```", "truncated"),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("extract", "text", "reason"),
     [
-        ("So 7.", "no boxed answer"),
-        (r"\boxed{}. So 7.", "empty"),
-        (r"\boxed{ }", "empty"),
-        (r"\boxed{7} and then \boxed{8", "not closed"),
-        (r"<think>\boxed{7}", "truncated"),
-        (r"<think>a</think>\boxed{7}<think>again", "truncated"),
-        (r"<think>\boxed{7}</think> I am done.", "no boxed answer"),
+        *((extract_boxed, *case) for case in BOXLESS),
+        *((extract_program, *case) for case in FENCELESS),
     ],
 )
-def test_without_a_box_there_is_no_answer_and_a_reason(text, reason):
-    extracted = extract_boxed(text)
+def test_without_a_box_or_a_fence_there_is_no_answer_and_a_reason(extract, text, reason):
+    extracted = extract(text)
     assert extracted.answer is None
     assert reason in extracted.reason
 
@@ -82,19 +95,3 @@ def test_one_block_at_the_start_is_a_closed_think(text, closed):
 )
 def test_the_last_python_fence_is_the_program(text, program):
     assert extract_program(text).answer == program
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("print(1)", "no fenced program"),
-        ("```text\nprint(1)\n```", "no fenced program"),
-        ("```python\n\n```", "empty"),
-        ("```python\nprint(1)", "not closed"),
-        ("<think>```python\nprint(1)\n```", "truncated"),
-    ],
-)
-def test_without_a_fence_there_is_no_program_and_a_reason(text, reason):
-    extracted = extract_program(text)
-    assert extracted.answer is None
-    assert reason in extracted.reason

@@ -84,11 +84,6 @@ def test_the_command_says_what_it_found_and_exits_with_it(judged, tmp_path, caps
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_files_or_a_stream_and_not_both():
-    for argv in ([], ["--problems=p.jsonl"], ["--stream", "--out=o.jsonl"]):
-        assert main(["judge", *argv]) == 2
-
-
 MATH = {"domain": "math", "prompt": "6*7?", "answer": "42"}
 ONE = {"kind": "stdin", "cases": [{"input": "1 2", "output": "3"}]}
 CODE = {"domain": "code", "prompt": "add", "tests": ONE}

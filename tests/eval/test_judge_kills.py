@@ -5,14 +5,13 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from unittest import mock
 
 import psutil
 import pytest
-from processes import at_least, below, called, commanded, left
+from processes import at_least, below, called, commanded, killing, left
 
 from configs.settings.judging import JudgeRuntime, JudgeSettings
 from eval.judge.judge import Judge
@@ -90,24 +89,11 @@ def test_work_that_a_kill_interrupts_is_done_again(part):
 
 def test_work_that_is_killed_every_time_is_unscored():
     before = set(below())
-    done = threading.Event()
     with Judge(SETTINGS) as judge:
         judge.check_sandbox()
-
-        def keep_killing() -> None:
-            while not done.wait(0.1):
-                for worker in workers():
-                    if worker not in before:
-                        kill(worker)
-
         wait = judge.begin(*answer(SLOW))
-        killer = threading.Thread(target=keep_killing)
-        killer.start()
-        try:
+        with killing(lambda: [w for w in workers() if w not in before]):
             score = wait()
-        finally:
-            done.set()
-            killer.join()
         assert (score.verdict, score.reward, score.correct) == ("IE", None, None)
         assert judge.judge(*answer(RIGHT)).verdict == "AC"
 
@@ -116,24 +102,16 @@ def test_kills_at_random_moments_lose_nothing():
     chance = random.Random(0)
     before = set(below())
     seen: set[psutil.Process] = set()
-    done = threading.Event()
+
+    def any_one() -> list[psutil.Process]:
+        started = set(below(fork_server().pid)) - before
+        seen.update(started)
+        return chance.sample(sorted(started, key=lambda p: p.pid), min(1, len(started)))
+
     with Judge(JudgeSettings(runtime=JudgeRuntime(workers=2))) as judge:
         judge.check_sandbox()
-
-        def kill_now_and_then() -> None:
-            while not done.wait(chance.uniform(0.5, 1.5)):
-                started = set(below(fork_server().pid)) - before
-                seen.update(started)
-                if started:
-                    kill(chance.choice(sorted(started, key=lambda p: p.pid)))
-
-        killer = threading.Thread(target=kill_now_and_then)
-        killer.start()
-        try:
+        with killing(any_one, lambda: chance.uniform(0.5, 1.5)):
             scores = list(judge.judge_many(answer(RIGHT if i % 3 else SLOW, i) for i in range(24)))
-        finally:
-            done.set()
-            killer.join()
         seen.update(set(below(fork_server().pid)) - before)
     assert [score.index for score in scores] == list(range(24))
     # MLE: the victim was the program itself, which looks like the kernel's out-of-memory kill.

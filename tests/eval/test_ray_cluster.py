@@ -38,11 +38,3 @@ def test_code_its_data_and_packages_are_compared_and_what_only_this_machine_read
     assert other != before
     monkeypatch.setattr(ray_cluster, "version", lambda name: "0.0.1+cu130")  # another build of it
     assert digest() == other
-
-
-def test_a_cluster_that_does_not_say_what_is_free_costs_no_answer() -> None:
-    said: list[str] = []
-    token = ray_cluster.on_cluster_wait.set(said.append)
-    ray_cluster.tell_of_waiting(None)  # has no `available_resources`
-    ray_cluster.on_cluster_wait.reset(token)
-    assert said == []

@@ -3,8 +3,6 @@
 import gzip
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from configs.settings.explain import ConfigError
@@ -32,14 +30,6 @@ def test_every_json_format_gives_the_same_rows(tmp_path, name, content):
     assert [r.number for r in rows] == [1, 2, 3]
 
 
-def test_parquet_rows_are_streamed_as_objects(tmp_path):
-    rows = [{"n": i, "s": {"x": [i]}} for i in range(1000)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet", row_group_size=300)
-    read = list(read_rows(tmp_path / "r.parquet"))
-    assert [r.value for r in read] == rows
-    assert read[-1].number == 1000
-
-
 def test_bad_lines_are_rows_with_an_error_and_do_not_end_the_file(tmp_path):
     bad = b'{"a": 1\n[1, 2]\n"text"\n\xff\xfe\n{"a": "\xff"}\n' + b"[" * 100_000 + b"\n"
     (tmp_path / "r.jsonl").write_bytes(bad + b"\n   \n" + LINES)
@@ -63,7 +53,9 @@ def test_nan_and_integers_beyond_64_bits_are_read(tmp_path):
     [
         ("r.jsonl.gz", gzip.compress(LINES * 500, mtime=0)[:-20]),
         ("r.jsonl.gz", b"no gzip at all"),
-        ("r.json", b'[{"a": 1}, {"a"'),
+        ("r.json", b'\xef\xbb\xbf [{"a": 1}, {"a"'),
+        ("r.json", b"[1] 2"),
+        ("r.json", b'["\xff"]'),
         ("r.json", b"[" * 1_000_000),
         ("r.parquet", b"PAR1 no parquet PAR1"),
     ],
@@ -93,13 +85,8 @@ def test_a_missing_file_and_an_unknown_format_are_named_with_the_setting(tmp_pat
         find_files(["table.csv"], tmp_path, "files")
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [(b"[1, 2", r"r\.json is damaged after row 0"), (b"[1] 2", "damaged"), (b'["\xff"]', "damaged"),
-     (b"[" + b"7," * 2000 + b"7]", "an array may have 0 MiB; write one row a line")],
-)  # fmt: skip
-def test_what_is_no_array_or_too_large_a_one_is_refused(tmp_path, monkeypatch, data, reason):
+def test_an_array_that_is_too_large_is_refused_with_the_cure(tmp_path, monkeypatch):
     monkeypatch.setattr(row_files, "LARGEST_ARRAY", 2000)
-    (tmp_path / "r.json").write_bytes(b"\xef\xbb\xbf \n" + data)
-    with pytest.raises((ValueError, ConfigError), match=reason):
+    (tmp_path / "r.json").write_text(json.dumps([7] * 2000))
+    with pytest.raises(ConfigError, match="an array may have 0 MiB; write one row a line"):
         list(read_rows(tmp_path / "r.json"))

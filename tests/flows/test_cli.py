@@ -52,12 +52,6 @@ def test_help_is_instant_and_imports_nothing_heavy() -> None:
     assert all(command in done.stdout for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--help"]) == 0
-    assert f"Usage: klear {command}" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -66,6 +60,8 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         (["run"], "klear run: "),
         (["run", "tiny", "--fast"], "klear run: Unknown option: --fast"),
         (["judge"], "klear judge needs --problems, --samples and --out, or --stream"),
+        (["judge", "--problems=p.jsonl"], "klear judge needs --problems, --samples and --out"),
+        (["judge", "--stream", "--out=o.jsonl"], "klear judge needs --problems"),
         (["judge", "--stream", "--set", "sandbox=bublewrap"], "should be 'bubblewrap' or 'none'"),
         (["run", "enormous"], "no profile is called 'enormous'"),
         (["plan", "tiny", "--approve-cost", "nan"], "--approve-cost. Must be >= 0"),

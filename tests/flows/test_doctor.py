@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import fsspec
 import pytest
-from moto.server import ThreadedMotoServer
 from processes import free_ports
 from pydantic import SecretStr
+from tests.tasks.shared_by_hand import s3_server, signed_on
 
 from configs.machine import Machine
 from flows.servers import doctor
@@ -116,18 +116,13 @@ def test_a_database_that_is_away_is_bad_and_its_password_stays_out(tmp_path: Pat
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An S3 with the bucket `there`."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in (
-        ("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "word-of-the-store"),
-        ("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}"), ("NO_PROXY", "127.0.0.1"),
-    ):  # fmt: skip
-        monkeypatch.setenv(name, value)
-    with suppress(FileExistsError):  # a later server of one process knows the buckets of the first
-        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("there")
-    yield
-    server.stop()
+    with s3_server() as address:
+        signed_on(monkeypatch, address)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "word-of-the-store")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        with suppress(FileExistsError):  # a later server of one process knows those of the first
+            fsspec.filesystem("s3", skip_instance_cache=True).mkdir("there")
+        yield
 
 
 def test_a_store_that_takes_results_is_good_and_left_as_it_was(bucket: None) -> None:

@@ -16,7 +16,7 @@ import fsspec
 import pytest
 from home import EVERY_STAGE, SMALL
 from moto.s3.models import S3Backend
-from moto.server import ThreadedMotoServer
+from tests.tasks.shared_by_hand import s3_server, signed_on
 
 from tasks.store.shared import SharedStore
 from tasks.store.store import MANIFEST
@@ -47,23 +47,14 @@ print(json.dumps([Told.what, page.digest, len(page.file("report.html").read_text
 """
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[dict[str, str]]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    environment = {
-        "AWS_ACCESS_KEY_ID": "k",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
-        "KLEAR_STORE": "s3://klear/results",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The store's address."""
+    with s3_server() as address:
+        signed_on(monkeypatch, address)
         fsspec.filesystem("s3", skip_instance_cache=True).mkdir("klear")
-        yield environment
-    server.stop()
+        monkeypatch.setenv("KLEAR_STORE", "s3://klear/results")
+        yield "s3://klear/results"
 
 
 class Stuck:
@@ -125,7 +116,7 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_i
 
     killed_while_uploading("sft", tmp_path / "first", profile)
 
-    shared = SharedStore(tmp_path / "second" / "store", bucket["KLEAR_STORE"])
+    shared = SharedStore(tmp_path / "second" / "store", bucket)
     assert not [name for name in shared.objects.names("sft") if name.endswith(MANIFEST)]
     whole = {name.split("/")[0]: wrong for name, wrong in shared.shared_damage()}
     assert whole == dict.fromkeys(everything[: everything.index("sft")], "")

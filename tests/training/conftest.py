@@ -1,6 +1,5 @@
 """A base model of a few thousand parameters and trainers on it, shared by the training tests."""
 
-import importlib.util
 import random
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 from datasets import Dataset
 
 from configs.settings.engines import EngineSettings
-from configs.settings.training import BaseModelSettings, RLSettings, TrainRuntime
+from configs.settings.training import BaseModelSettings, RLSettings
 from eval.families import countdown
 from eval.records import Example, Problem
 from eval.tables import write_table
@@ -18,7 +17,6 @@ from eval.tables import write_table
 SMALL = BaseModelSettings(
     kind="random", hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=64, vocabulary=320
 )
-CPU = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=2_048)
 
 
 @pytest.fixture(autouse=True)
@@ -29,34 +27,46 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session")
-def problems() -> list[Problem]:
-    return list(countdown.generate(random.Random(1), 24, "train", largest=8))
+def small_problems(count: int) -> list[Problem]:
+    return list(countdown.generate(random.Random(1), count, "train", largest=8))
 
 
-@pytest.fixture(scope="session")
-def examples(problems: list[Problem]) -> list[Example]:
+def small_examples(problems: list[Problem], each: int) -> list[Example]:
+    """So many answers of the scripted teacher to every problem."""
     teacher, rng = EngineSettings(kind="scripted", max_lines=3), random.Random(2)
     return [
         Example(problem_id=p.id, index=i, domain=p.domain, source=p.source, prompt=p.prompt,
                 response=countdown.teach(rng, p.prompt, teacher))
         for p in problems
-        for i in range(2)
+        for i in range(each)
     ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
+def small_files(folder: Path, problems: list[Problem], examples: list[Example]) -> dict[str, Path]:
     """examples.parquet, problems.parquet and the checkpoint of a small base model."""
     from training.base import create_base
     from training.launch.jobs import BaseJob
 
-    folder = tmp_path_factory.mktemp("training")
     paths = {"examples": folder / "examples.parquet", "problems": folder / "problems.parquet"}
     write_table(paths["examples"], Example, examples)
     write_table(paths["problems"], Problem, problems)
     create_base(BaseJob(out=folder, examples=paths["examples"], settings=SMALL, seed=0))
     return {**paths, "checkpoint": folder / "checkpoint"}
+
+
+@pytest.fixture(scope="session")
+def problems() -> list[Problem]:
+    return small_problems(24)
+
+
+@pytest.fixture(scope="session")
+def examples(problems: list[Problem]) -> list[Example]:
+    return small_examples(problems, 2)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
+    return small_files(tmp_path_factory.mktemp("training"), problems, examples)
 
 
 @pytest.fixture(scope="session")
@@ -70,17 +80,6 @@ def vllm_checkpoint(tmp_path_factory, files) -> Path:
     settings = SMALL.model_copy(update=sizes)
     create_base(BaseJob(out=folder, examples=files["examples"], settings=settings))
     return folder / "checkpoint"
-
-
-@pytest.fixture(scope="session")
-def child():
-    """The module `killed_child`."""
-    path = Path(__file__).with_name("killed_child.py")
-    spec = importlib.util.spec_from_file_location("killed_child", path)
-    assert spec and spec.loader  # noqa: PT018
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

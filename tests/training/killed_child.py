@@ -7,15 +7,14 @@ runs to its end.
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from unittest import mock
 
 from transformers import TrainerCallback
 
 from configs.settings.training import RLSettings, SFTSettings, TrainRuntime
-from eval.records import Problem, Score
+from tests.cluster.fixed_answers import LengthJudge
 from training import sft
 from training.launch.jobs import RLJob, SFTJob
 from training.rl import train as rl
@@ -38,29 +37,6 @@ def rl_settings(kind: str) -> RLSettings:
         return RL
     more = {"engine": kind, "steps": 2, "learning_rate": 1e-2}
     return RL.model_copy(update={**more, "warmup_steps": 0})
-
-
-class LengthJudge:
-    """Pays for an even length, so that an untrained model has something to learn."""
-
-    def __init__(self, settings: Any = None) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def judge_many(
-        self, items: Iterable[tuple[Problem, str, int]], draw: int = 0
-    ) -> Iterator[Score]:
-        for problem, text, index in items:
-            good = len(text) % 2 == 0
-            yield Score(
-                problem_id=problem.id, index=index, reward=float(good), correct=good,
-                pass_rate=float(good), verdict="AC" if good else "WA",
-            )  # fmt: skip
 
 
 def killer(hook: str, call: int) -> TrainerCallback:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.settings.training import BaseModelSettings
+from tests.training.conftest import SMALL
 from training.base import create_base, prepare_for_chat, small_tokenizer
 from training.checkpoints import load_model, load_tokenizer, read_lineage
 from training.launch.jobs import BaseJob
@@ -20,8 +21,6 @@ from training.render import response_ids, response_texts
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-SMALL = BaseModelSettings(kind="random", hidden=32, layers=1, heads=2, kv_heads=1, head_dim=16,
-                          mlp=32, vocabulary=320)  # fmt: skip
 
 
 def make(out, files, seed):
@@ -45,7 +44,7 @@ def test_the_model_is_qwen3_of_the_asked_size_and_stops_at_the_end_of_a_turn(fil
     result = make(tmp_path, files, 0)
     model, tokenizer = load_model(tmp_path / "checkpoint"), load_tokenizer(tmp_path / "checkpoint")
     assert model.config.model_type == "qwen3"
-    assert (model.config.hidden_size, model.config.num_hidden_layers) == (32, 1)
+    assert (model.config.hidden_size, model.config.num_hidden_layers) == (32, 2)
     assert result["vocabulary"] == len(tokenizer) <= 320
     assert model.config.vocab_size >= len(tokenizer)
     assert tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id) == "<|im_end|>"

@@ -1,10 +1,9 @@
 """The example and the benchmark of training/README.md, as they stand there, at toy size."""
 
-import importlib.util
+import importlib
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,23 +16,14 @@ COMMANDS = re.findall(r"^python (tests/bench/bench_rl_step\.py)(.*)$", README, r
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    path = ROOT / "tests/bench/bench_rl_step.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(ROOT / "tests/bench")
+    return importlib.import_module("bench_rl_step")
 
 
-def test_the_rl_step_measures_both_trainers_and_finds_one_gradient(bench, monkeypatch, capsys):
-    def here(job, kind, options):
-        return getattr(bench, job)(kind, options)
-
-    monkeypatch.setattr(bench, "in_a_process", here)
-    bench.main(["--context", "24", "--steps", "1", "--budget", "512"])
-    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+def test_the_rl_step_measures_both_trainers_and_finds_one_gradient(bench, monkeypatch):
+    monkeypatch.setattr(bench, "in_a_process", lambda work, *arguments: work(*arguments))
+    line = bench.compare(bench.parsed(["--context", "24", "--steps", "1", "--budget", "512"]))
+    assert json.loads(json.dumps(line)) == line
     assert line["ours"] > 0
     assert line["ratio"] == pytest.approx(line["ours"] / line["peer"][bench.PEER], rel=0.05)
     assert "answers to 24 tokens, 8 of 20 groups dead, model tiny on cpu" in line["setup"]

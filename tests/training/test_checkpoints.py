@@ -5,17 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
 from training.callbacks import StableCheckpoints
 from training.checkpoints import (
     check_layout,
-    load_model,
-    load_tokenizer,
     read_lineage,
-    save_model,
     step_of,
     write_lineage,
 )
@@ -43,18 +39,6 @@ def test_a_saved_checkpoint_is_marked_and_of_the_marked_ones_the_last_two_are_ke
     StableCheckpoints(tmp_path).on_save(None, state(3), None)  # type: ignore[arg-type]
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"checkpoint-{n}" for n in (2, 3, 9)]
     assert latest(tmp_path) == tmp_path / "checkpoint-3"
-
-
-def test_a_saved_model_comes_back_whole_and_replaces_the_old_one(files, tmp_path):
-    model, tokenizer = load_model(files["checkpoint"]), load_tokenizer(files["checkpoint"])
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / "old").touch()
-    save_model(model, tokenizer, tmp_path / "checkpoint")
-    assert not (tmp_path / "checkpoint" / "old").exists()
-    assert not (tmp_path / "checkpoint.partial").exists()
-    again = load_model(tmp_path / "checkpoint")
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, again.state_dict()[name])
 
 
 @pytest.mark.parametrize("written", ["pytorch_model_fsdp_0", "model.safetensors"])
@@ -104,9 +88,3 @@ def test_lineage_survives_its_file_and_holds_all_settings_but_runtime(tmp_path):
     assert not any("runtime" in name for name in flat)
     other = RLSettings(loss="cispo", runtime=TrainRuntime(threads=3))
     assert step_of("rl math", "the step before", 2, other) == STEPS[2]
-
-
-def test_a_checkpoint_of_another_origin_is_named_without_its_folder(tmp_path):
-    for start, name in ((tmp_path, tmp_path.name), ("org/model", "org/model")):
-        (step,) = read_lineage(start)
-        assert step.start == name

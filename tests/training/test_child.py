@@ -74,37 +74,24 @@ def test_a_resumed_run_drops_the_lines_after_its_checkpoint_and_one_cut_by_a_kil
     assert json.loads(last)["metrics"] == {"loss": 2.0}
 
 
-def validated(sharding: str):
-    given = [
-        "--config_file",
-        str(launch.ROOT / "configs/accelerate" / launch.FILES[sharding]),
-        *PLACE,
-    ]
-    parsed = launch_command_parser().parse_args(
-        [*given, "--module", "training.launch.child", "job.json"]
-    )
-    return _validate_launch_command(parsed)[0]
-
-
 @pytest.mark.parametrize("sharding", ["full", "none"])
-def test_torchrun_is_told_the_machines_and_processes(sharding):
-    arguments = validated(sharding)
-    assert arguments.use_fsdp == (sharding == "full")
+def test_accelerate_is_told_the_machines_the_processes_and_the_sharding(sharding):
+    config = str(launch.ROOT / "configs/accelerate" / launch.FILES[sharding])
+    child_of = ["--module", "training.launch.child", "job.json"]
+    given = launch_command_parser().parse_args(["--config_file", config, *PLACE, *child_of])
+    arguments = _validate_launch_command(given)[0]
     assert arguments.multi_gpu == (sharding == "none")
-    prepare_multi_gpu_env(arguments)
-    names = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint")
-    assert [str(getattr(arguments, name)) for name in names] == ["2", "8", "1", "10.0.0.1:29511"]
-    assert arguments.rdzv_backend == "static"
-
-
-def test_full_sharding_is_fsdp2_with_checkpoints_in_shards():
-    environment = prepare_multi_gpu_env(validated("full"))
-    with patch_environment(**environment):
-        plugin = FullyShardedDataParallelPlugin()
-    assert plugin.fsdp_version == 2
-    assert plugin.reshard_after_forward is True
-    assert "SHARDED" in str(plugin.state_dict_type)
+    environment = prepare_multi_gpu_env(arguments)
+    names = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_backend")
+    told = [str(getattr(arguments, name)) for name in names]
+    assert told == ["2", "8", "1", "10.0.0.1:29511", "static"]
     assert environment["ACCELERATE_MIXED_PRECISION"] == "no"  # the stage's runtime.bf16 decides
+    assert arguments.use_fsdp == (sharding == "full")
+    if arguments.use_fsdp:
+        with patch_environment(**environment):
+            plugin = FullyShardedDataParallelPlugin()
+        assert (plugin.fsdp_version, plugin.reshard_after_forward) == (2, True)
+        assert "SHARDED" in str(plugin.state_dict_type)
 
 
 def test_the_others_begin_when_the_first_has_ended(tmp_path, monkeypatch):

@@ -1,16 +1,12 @@
 """The journal of finished samples survives kills at any byte, and knows what they have cost."""
 
 import os
-import resource
-import signal
-from pathlib import Path
 
 import pytest
 
 from configs.settings.engines import EngineRuntime
 from eval.records import Sample
 from training.engines import journal as module
-from training.engines.interface import EngineError
 from training.engines.journal import Journal
 
 
@@ -62,29 +58,6 @@ def test_tokens_and_cost_are_known_in_all_and_by_part_after_a_kill_too(tmp_path)
     with Journal(path) as journal:
         assert journal.figures(prices) == found
         assert "cost" not in journal.figures(EngineRuntime())
-
-
-def test_a_disk_that_takes_no_more_is_one_line_and_what_was_written_is_kept(tmp_path: Path):
-    """The kernel refuses to let the file grow beyond 1,000 bytes, in the middle of a line."""
-    path, limits = tmp_path / "j.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
-    try:
-        with Journal(path, sync_each=True) as journal, pytest.raises(EngineError) as full:
-            any(journal.append(sample(i)) for i in range(100))
-        kept = len(journal)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert 3 < kept < 20
-    line = str(full.value)
-    assert f"{path}: File too large, so no answer can be kept: make room and run again" in line
-    assert f"the {kept} answers on file are kept" in line
-    assert "\n" not in line
-    with Journal(path) as journal:
-        assert len(journal) == kept
-        journal.append(sample(kept))
-    assert path.read_bytes().endswith(b"\n")
 
 
 def test_each_sample_is_forced_to_disk_before_the_call_returns_where_it_is_paid_for(

@@ -3,6 +3,7 @@
 import json
 import math
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from training.rl.rollout import MicroBatch
 from training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
 
 CLIP = Clip()
+ALONE: Any = SimpleNamespace(rank=0, size=1, total=list, each=lambda value: [value])
 
 
 @pytest.mark.parametrize("loss", sorted(POLICY_LOSSES))
@@ -53,19 +55,6 @@ def counted(loss, ratios, advantages, entropies, logp=-1.0):
     statistics.add(0, micro(advantage), new, old, entropy, weight, None, CLIP)
     (table,) = statistics.off_policy_tables(1, ALONE)
     return table
-
-
-class Alone:
-    """One process."""
-
-    def total(self, values):
-        return values
-
-    def each(self, value):
-        return [value]
-
-
-ALONE: Any = Alone()
 
 
 def micro(advantage, answers=1):

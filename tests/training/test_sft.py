@@ -88,28 +88,17 @@ def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(
     assert [True, False] in waits
 
 
-@pytest.fixture
-def data(files, tmp_path):
+def test_rows_are_cut_to_the_longest_length_and_tokenised_once(files, tmp_path):
     """Three examples, the middle one too long for 64 tokens."""
-    path = tmp_path / "examples.parquet"
-    answers = {"a": "1", "b": "1 " * 300, "c": "2"}
+    path, tokenizer = tmp_path / "examples.parquet", load_tokenizer(files["checkpoint"])
     rows = [Example(problem_id=n, index=3, domain="math", response=text, prompt="p", source="s")
-            for n, text in answers.items()]  # fmt: skip
+            for n, text in {"a": "1", "b": "1 " * 300, "c": "2"}.items()]  # fmt: skip
     write_table(path, Example, rows)
-    tokenizer = load_tokenizer(files["checkpoint"])
-    return path, tokenizer, tokenized(path, tokenizer, 64, tmp_path / "cache")
-
-
-def test_tokenising_reports_before_it_begins_and_is_done_once(data, tmp_path):
-    path, tokenizer, rows = data
-    assert len(rows[1]["input_ids"]) == 64 < rows[1]["tokens"]
-    told: list[tuple[int, int]] = []
-    again = [
-        tokenized(path, tokenizer, 64, tmp_path / "fresh", lambda *now: told.append(now)),
-        tokenized(path, tokenizer, 64, tmp_path / "fresh", lambda *_: pytest.fail("made twice")),
-    ]
-    assert told == [(0, 3)]
-    assert [list(r) for r in again] == [list(rows)] * 2
+    made = tokenized(path, tokenizer, 64, tmp_path)
+    assert [len(row["input_ids"]) < row["tokens"] for row in made] == [False, True, False]
+    assert len(made[1]["input_ids"]) == 64
+    again = tokenized(path, tokenizer, 64, tmp_path, lambda *_: pytest.fail("made twice"))
+    assert list(again) == list(made)
 
 
 class Small(nn.Module):

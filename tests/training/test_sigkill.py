@@ -1,4 +1,8 @@
-"""SIGKILL at any moment of training, then the same job again: the same curves and the same bits."""
+"""SIGKILL at any moment of training, then the same job again: the same curves and the same bits.
+
+With vLLM in the stage's own process too; there the log-probability that vLLM gives every token is
+the policy's own after updates that changed it by far more: it samples from the updated policy.
+"""
 
 import json
 import os
@@ -7,23 +11,32 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.training import killed_child
 
 ROOT = Path(__file__).parents[2]
 HOOKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end", "on_log",
          "on_save")  # fmt: skip
-CHILD = Path(__file__).with_name("killed_child.py")
+RARE = ("on_log", "on_save")  # once a step of the stage, not at every update
 CLOCKS = ("seconds/", "tokens_per_second")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+               "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
+               "NO_PROXY": "127.0.0.1"}  # fmt: skip
 
 
-def killed(kind: str, checkpoint: Path, data: Path, out: Path, hook: str, call: int) -> None:
-    command = [sys.executable, CHILD, kind, checkpoint, data, out, hook, call]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+def stage(kind: str, *words: Any, hook: str = "", call: int = 0) -> None:
+    """Run it to its end, or until it is killed in a hook."""
+    if not hook and kind != "vllm_colocate":
+        killed_child.train(kind, *words)
+        return
+    command = [sys.executable, killed_child.__file__, kind, *words, hook, call]
     done = subprocess.run(
-        [str(c) for c in command], cwd=ROOT, env=environment, capture_output=True, text=True
+        [str(c) for c in command], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    assert done.returncode == (-signal.SIGKILL if hook else 0), done.stderr[-3000:]
 
 
 def curves(out: Path) -> list[tuple[int, dict[str, float]]]:
@@ -34,28 +47,39 @@ def curves(out: Path) -> list[tuple[int, dict[str, float]]]:
     ]
 
 
-@pytest.mark.parametrize(("kind", "updates"), [("rl", 16), ("sft", 20)])
+@pytest.mark.parametrize(
+    ("kind", "steps", "updates"),
+    [
+        ("rl", 4, 16),
+        ("sft", 4, 20),
+        pytest.param("vllm_colocate", 2, 8, marks=pytest.mark.system),
+    ],
+)
 def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
-    files, tmp_path, child, kind, updates
+    files, vllm_checkpoint, tmp_path, kind, steps, updates
 ):
     seed = random.SystemRandom().randrange(10**6)
     rng = random.Random(seed)
     hook = rng.choice(HOOKS)
-    rare = {"on_log": 4, "on_save": 4}
-    call = rng.randint(1, rare.get(hook, updates))
+    call = rng.randint(1, steps if hook in RARE else updates)
     print(f"seed {seed}: SIGKILL in call {call} of {hook}")
-    inputs = files["checkpoint"], files["problems" if kind == "rl" else "examples"]
-    child.train(kind, *inputs, tmp_path / "whole")
+    data = files["examples" if kind == "sft" else "problems"]
+    inputs = vllm_checkpoint if kind == "vllm_colocate" else files["checkpoint"], data
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    stage(kind, *inputs, whole)
 
-    killed(kind, *inputs, tmp_path / "cut", hook, call)
-    assert not (tmp_path / "cut/checkpoint").exists()
-    child.train(kind, *inputs, tmp_path / "cut")
+    stage(kind, *inputs, cut, hook=hook, call=call)
+    assert not (cut / "checkpoint").exists()
+    stage(kind, *inputs, cut)
 
-    steps = [step for step, _ in curves(tmp_path / "cut")]
-    assert steps == sorted(set(steps)), "a step was logged twice"
-    assert curves(tmp_path / "cut") == curves(tmp_path / "whole")
-    for name in ["checkpoint/model.safetensors", *(["rollouts.parquet"] if kind == "rl" else [])]:
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    if kind == "rl":
-        whole, cut = (tmp_path / each / "logs/off_policy.jsonl" for each in ("whole", "cut"))
-        assert cut.read_bytes() == whole.read_bytes()
+    logged = [step for step, _ in curves(cut)]
+    assert logged == sorted(set(logged)), "a step was logged twice"
+    assert curves(cut) == curves(whole)
+    assert any(metrics["loss"] for _, metrics in curves(whole))
+    of_rl = () if kind == "sft" else ("rollouts.parquet", "logs/off_policy.jsonl")
+    for name in ("checkpoint/model.safetensors", *of_rl):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
+    if kind == "vllm_colocate":
+        (_, first), (_, second) = curves(whole)
+        assert first["ratio/log_max"] - first["ratio/log_min"] > 1.0  # the first rollout moved it
+        assert all(0 < line["mismatch/logp_difference"] < 1e-4 for line in (first, second))

@@ -1,6 +1,7 @@
 """From a rollout to micro-batches: padded or packed, and how many groups each process keeps."""
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,16 +14,7 @@ from training.rl.rollout import plan_updates as plan_of
 LENGTHS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=12)
 
 
-class Alone:
-    """One process."""
-
-    rank, size = 0, 1
-
-    def total(self, values):
-        return values
-
-    def each(self, value):
-        return [value]
+ALONE: Any = SimpleNamespace(rank=0, size=1, total=list, each=lambda value: [value])
 
 
 def rollout(lengths):
@@ -43,8 +35,7 @@ def rollout(lengths):
 
 def plan_updates(rollout, **changes):
     cut = {"group_size": 1, "mini_batch_groups": 100, "most_updates": 1, "budget": 20, "pad_id": 0}
-    alone: Any = Alone()
-    return plan_of(rollout, random.Random(0), alone, **(cut | changes))
+    return plan_of(rollout, random.Random(0), ALONE, **(cut | changes))
 
 
 @given(LENGTHS, st.booleans())

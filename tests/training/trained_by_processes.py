@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from configs.settings.training import SFTSettings, TrainRuntime
+from tests.cluster.fixed_answers import GROUP, number, roll_out
 from training import render, sft
 from training.checkpoints import (
     load_model,
@@ -27,7 +27,7 @@ from training.launch.node import join_run, rank, world_size
 from training.rl.config import GPPOConfig
 from training.rl.trainer import GPPOTrainer
 
-PROMPTS, ROLLOUTS = 8, 4
+PROMPTS = 8
 
 
 def shard_on_cpu() -> None:
@@ -43,24 +43,9 @@ def shard_on_cpu() -> None:
     state.AcceleratorState.__init__ = init  # type: ignore[method-assign]
 
 
-def crc(*parts: object) -> int:
-    return zlib.crc32(repr(parts).encode())
-
-
-def fixed(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-    """Answers of different lengths that depend on the prompt and the place in the group alone."""
-    texts = [p[-1]["content"] for p in prompts]
-    answers = [
-        [65 + crc(t, i % 4, j) % 60 for j in range(2 + crc(t, i % 4) % 9)]
-        for i, t in enumerate(texts)
-    ]
-    ids = render.prompt_ids(trainer._tokenizer, texts)
-    return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
-
-
 def pay(prompts: list[Any], **_: Any) -> list[float]:
     texts = [p[-1]["content"] for p in prompts]
-    return [float(crc(t) % 3 > 0 and (i % 4) < 1 + crc(t) % 2) for i, t in enumerate(texts)]
+    return [float(number(t) % 3 > 0 and (i % 4) < 1 + number(t) % 2) for i, t in enumerate(texts)]
 
 
 def rl(name: str, checkpoint: str, out: Path, **more: Any) -> None:
@@ -68,11 +53,11 @@ def rl(name: str, checkpoint: str, out: Path, **more: Any) -> None:
     tokenizer = load_tokenizer(checkpoint)
     rows = [{"prompt": render.conversation(f"Make {i} from 1.")} for i in range(PROMPTS)]
     trainer = GPPOTrainer(
-        model=load_model(checkpoint, dtype="float32"), reward_funcs=pay, rollout_func=fixed,
+        model=load_model(checkpoint, dtype="float32"), reward_funcs=pay, rollout_func=roll_out,
         processing_class=tokenizer, train_dataset=Dataset.from_list(rows),
         args=GPPOConfig(
-            output_dir=str(out), per_device_train_batch_size=PROMPTS * ROLLOUTS // world_size(),
-            steps_per_generation=1, num_generations=ROLLOUTS, max_steps=2, learning_rate=1e-3,
+            output_dir=str(out), per_device_train_batch_size=PROMPTS * GROUP // world_size(),
+            steps_per_generation=1, num_generations=GROUP, max_steps=2, learning_rate=1e-3,
             max_completion_length=12, micro_batch_tokens=128, bf16=False, use_cpu=True,
             gradient_checkpointing=False, report_to=[], disable_tqdm=True, save_strategy="steps",
             save_steps=1, shuffle_dataset=False, lm_weight=0.5, logging_steps=1, **more,
