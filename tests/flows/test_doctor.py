@@ -14,12 +14,12 @@ import fsspec
 import pytest
 from processes import free_ports
 from pydantic import SecretStr
-from tests.tasks.shared_by_hand import s3_server, signed_on
 
 from configs.machine import Machine
 from flows.servers import doctor
 from flows.servers.doctor import Trouble, ask, disk, gpu, server, versions
 from tasks.store.shared import ObjectStore
+from tests.s3_server import s3_server, signed_on
 
 
 def test_every_version_that_differs_is_named_with_the_fix(

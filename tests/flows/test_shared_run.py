@@ -16,10 +16,10 @@ import fsspec
 import pytest
 from home import EVERY_STAGE, SMALL
 from moto.s3.models import S3Backend
-from tests.tasks.shared_by_hand import s3_server, signed_on
 
 from tasks.store.shared import SharedStore
 from tasks.store.store import MANIFEST
+from tests.s3_server import s3_server, signed_on
 
 pytestmark = pytest.mark.system
 

@@ -18,7 +18,6 @@ import moto.s3.models
 import pytest
 import s3fs.core
 from gcp_storage_emulator.server import create_server
-from moto.server import ThreadedMotoServer
 
 from configs.settings.base import Settings
 from configs.settings.explain import ConfigError
@@ -29,6 +28,7 @@ from tasks.stage.stage import Metrics, stage
 from tasks.store.care import damaged, results
 from tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
 from tasks.store.store import MANIFEST, Artifact
+from tests.s3_server import s3_server, signed_on
 
 ROOT = Path(__file__).parents[2]
 KEY = "0123456789abcdef"
@@ -41,25 +41,20 @@ ROWS = "0123456789abcde\n" * (PART * PARTS // 16)
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, str]]:
     """The addresses of an S3 server in this process, and of one that speaks as Google's does."""
-    s3 = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    s3.start()
-    host, port = s3.get_host_and_port()
     with (
+        s3_server() as s3,
         pytest.MonkeyPatch.context() as patch,
         create_server("127.0.0.1", 0, in_memory=True, default_bucket="klear") as gs,
     ):
         patch.setattr(moto.s3.models, "S3_UPLOAD_PART_MIN_SIZE", 256)
         assert gs._api._httpd
         google = f"http://127.0.0.1:{gs._api._httpd.server_port}"
-        yield {"s3": f"http://{host}:{port}", "gs": google}
-    s3.stop()
+        yield {"s3": s3, "gs": google}
 
 
 def address(kind: str, servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """Of a folder in a new bucket, in Google's, or on a disk that all machines mount."""
-    keys = {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "ENDPOINT_URL_S3": servers["s3"]}
-    for name, value in keys.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
+    signed_on(monkeypatch, servers["s3"])
     there = {"token": "anon", "endpoint_url": servers["gs"]}
     monkeypatch.setitem(fsspec.config.conf, "gs", there)
     bucket = f"klear-{abs(hash(str(tmp_path)))}"
