@@ -228,7 +228,7 @@ def score_benchmark(
     outcomes = {p: [s.correct if s else None for s in row] for p, row in rows.items()}
     answers = {p: [s.answer if s else None for s in row] for p, row in rows.items()}
     answered = [samples[key] for row in keys.values() for key in row if key in samples]
-    summary = summarise(outcomes, protocol.k, statement.resamples, statement.seed)
+    summary = summarise(outcomes, statement.resamples, statement.seed)
     # A vote needs answers that agree when they are right: not programs, not free expressions.
     votes = summary["problems"] and all(p.domain == "math" and p.numbers is None for p in problems)
     mine = [score for row in rows.values() for score in row if score]
