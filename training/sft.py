@@ -24,7 +24,7 @@ from training import checkpoints, layout, render
 from training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
 from training.launch.jobs import SFTJob
 from training.launch.node import rank0_first, world_size
-from training.packing import check_packing, cut_steps, optimizer_steps
+from training.packing import cut_steps, optimizer_steps
 
 IGNORED = -100  # label of a token without loss
 LOG_STEPS = 10
@@ -137,8 +137,6 @@ def build_trainer(
     rows, lengths = trainable(dataset)
     steps = optimizer_steps(lengths, s.batch_tokens, s.max_length, s.epochs, job.seed)
     plan, accumulation = cut_steps(steps, lengths, s.runtime.micro_batch_tokens, world)
-    if s.packing:
-        check_packing(model)
     optimizer = None
     if s.optimizer == "muon":
         optimizer = MuonAndAdamW(model, s.muon_learning_rate, s.learning_rate, s.weight_decay)

@@ -29,7 +29,7 @@ from training.losses import (
     token_weight,
     weighted_nll,
 )
-from training.packing import check_packing, prompt_order
+from training.packing import prompt_order
 from training.rl.config import GPPOConfig
 from training.rl.off_policy_counts import OffPolicy, headline
 from training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
@@ -53,8 +53,6 @@ class GPPOTrainer(GRPOTrainer):
         args = args.with_max_steps(len(train_dataset))
         super().__init__(model, reward_funcs, args, train_dataset, **kwargs)
         self.vllm_importance_sampling_correction = False  # ours is applied in the loss
-        if self._packed:
-            check_packing(self.model)
         self.on_rollout: Callable[[RolloutRecord], None] | None = None
         """Called with every rollout once its advantages are known."""
         self.on_off_policy: Callable[[int, list[OffPolicy]], None] | None = None
