@@ -21,7 +21,7 @@ from configs.settings.training import SFTSettings
 from training import checkpoints, layout, render
 from training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
 from training.launch.jobs import SFTJob
-from training.launch.node import rank0_first, world_size
+from training.launch.ranks import rank0_first, world_size
 from training.packing import cut_steps, optimizer_steps
 
 IGNORED = -100  # label of a token without loss

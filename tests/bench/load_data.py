@@ -34,7 +34,7 @@ from tasks.stage.run import Run, active  # noqa: E402
 from tasks.stage.stage import Metrics, stage  # noqa: E402
 from tasks.store import care  # noqa: E402
 from tasks.store.store import Artifact, Store  # noqa: E402
-from training.engines.journal import Journal, journal_path  # noqa: E402
+from training.engines.generate import Journal, journal_path  # noqa: E402
 
 SAMPLES, WORDS, HITS = 16, 120, 200
 

@@ -10,8 +10,8 @@ from eval.tables import write_table
 from tasks.answers import distill
 from tasks.models import evaluate as evaluating
 from tasks.store.store import Artifact
+from training.engines.generate import Journal, journal_path
 from training.engines.interface import Request
-from training.engines.journal import Journal, journal_path
 from training.launch.jobs import GenerateJob
 
 A = [Problem(domain="math", prompt=f"a{i}", answer="1", source="alpha") for i in range(3)]

@@ -23,8 +23,8 @@ from tasks.answers import distill as module
 from tasks.answers.distill import NeedsApproval, Plan, distill, pilot_of
 from tasks.store.store import Artifact
 from training.engines import generate
+from training.engines.generate import Journal, journal_path
 from training.engines.interface import EngineError, Key, Request
-from training.engines.journal import Journal, journal_path
 
 FIRST_RIGHT = {"p0": 0, "p1": 3, "p2": 5, "p3": 99}
 """From which index on the answers to a prompt are right."""

@@ -9,9 +9,9 @@ import pytest
 
 from configs.settings.engines import EngineRuntime
 from eval.records import Sample
-from training.engines import journal as module
+from training.engines import generate as module
+from training.engines.generate import Journal
 from training.engines.interface import EngineError
-from training.engines.journal import Journal
 
 
 def sample(i: int, text: str = "text") -> Sample:

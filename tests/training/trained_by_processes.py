@@ -23,7 +23,7 @@ from training.checkpoints import (
     save_trained,
 )
 from training.launch.jobs import SFTJob
-from training.launch.node import join_run, rank, world_size
+from training.launch.ranks import join_run, rank, world_size
 from training.rl.config import GPPOConfig
 from training.rl.trainer import GPPOTrainer
 

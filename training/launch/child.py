@@ -11,7 +11,7 @@ from pathlib import Path
 
 from configs.files import replace_text
 from training.launch.jobs import BaseJob, GenerateJob, Job, SFTJob, read_job
-from training.launch.node import join_run, processes_here, rank, world_size
+from training.launch.ranks import join_run, processes_here, rank, world_size
 from training.layout import RESULT
 
 QUIET = {

@@ -24,7 +24,7 @@ from training.callbacks import StableCheckpoints, WriteMetrics, flush
 from training.engines.local_model import positions_of
 from training.engines.transformers_engine import sample
 from training.launch.jobs import RLJob
-from training.launch.node import processes_here, world_size
+from training.launch.ranks import processes_here, world_size
 from training.packing import rl_schedule
 from training.rl.config import gppo_config
 from training.rl.off_policy_counts import OffPolicy, write_off_policy
