@@ -152,20 +152,6 @@ def save_trained(
     trainer.accelerator.wait_for_everyone()
 
 
-def check_layout(trainer: Any, checkpoint: Path | None) -> None:
-    """Raise ValueError where `trainer` cannot go on from `checkpoint`: weights in shards are for
-    processes that share them, whole ones for those that do not."""
-    if checkpoint is None:
-        return
-    shards = any(checkpoint.glob("pytorch_model_fsdp*"))
-    if shards != trainer.is_fsdp_enabled:
-        raise ValueError(
-            f"{checkpoint} holds {'shards' if shards else 'whole weights'}, and these processes "
-            "would read the other: set topology.sharding and the number of processes back to what "
-            f"they were, or remove {checkpoint.parent} to begin this stage again"
-        )
-
-
 def policy_on_rank0(trainer: Any) -> PreTrainedModel | None:
     """A model of the weights that are trained, in CPU memory, on rank 0; None on other ranks, which
     must call it too."""

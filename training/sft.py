@@ -43,7 +43,6 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     )
     trainer = build_trainer(job, model, tokenizer, dataset, folder)
     start = layout.latest(folder)
-    checkpoints.check_layout(trainer, start)
     if trainer.is_world_process_zero():
         done = layout.step_of_checkpoint(start) if start else 0
         metrics = layout.MetricsFile(job.out, after_step=done)

@@ -2,16 +2,13 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
-import pytest
 import torch
 import yaml
 
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
 from training.callbacks import StableCheckpoints
 from training.checkpoints import (
-    check_layout,
     load_model,
     load_tokenizer,
     read_lineage,
@@ -55,20 +52,6 @@ def test_a_saved_model_comes_back_whole_and_replaces_the_old_one(files, tmp_path
     again = load_model(tmp_path / "checkpoint")
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name])
-
-
-@pytest.mark.parametrize("written", ["pytorch_model_fsdp_0", "model.safetensors"])
-def test_a_checkpoint_of_another_layout_is_refused_with_the_fix(tmp_path, written):
-    folder = tmp_path / "checkpoint-4"
-    (folder / written).mkdir(parents=True)
-    apart, spread = (SimpleNamespace(is_fsdp_enabled=fsdp) for fsdp in (False, True))
-    whole = written == "model.safetensors"
-    same: Any = apart if whole else spread
-    other: Any = spread if whole else apart
-    check_layout(same, folder)
-    check_layout(other, None)
-    with pytest.raises(ValueError, match=r"set topology\.sharding .* remove .* begin this stage"):
-        check_layout(other, folder)
 
 
 STEPS = [

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from configs.files import replace_text
-from training.launch.jobs import BaseJob, GenerateJob, Job, SFTJob, read_job
+from training.launch.jobs import JOB, BaseJob, GenerateJob, Job, SFTJob
 from training.launch.ranks import join_run, processes_here, rank, world_size
 from training.layout import RESULT
 
@@ -25,7 +25,7 @@ QUIET = {
 
 def main(arguments: list[str]) -> int:
     """Run the job of one file."""
-    job, work = read_job(Path(arguments[0])), run
+    job, work = JOB.validate_json(Path(arguments[0]).read_bytes()), run
     os.environ.update(QUIET | os.environ)
     join_run(job.out)
     job.out.mkdir(parents=True, exist_ok=True)

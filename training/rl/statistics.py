@@ -91,7 +91,7 @@ class TokenStatistics:
         """
         kept = micro.mask
         logp, entropy = logp.detach(), entropy.detach()
-        ratio = importance_ratio(logp, old_logp, clip.max_log_ratio)
+        ratio = importance_ratio(logp, old_logp)
         advantage = micro.advantage.expand_as(ratio)
         values = {
             "tokens": torch.ones_like(ratio),

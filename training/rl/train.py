@@ -43,7 +43,6 @@ def run_rl(job: RLJob) -> dict[str, float]:
     with Judge(share_of_judge(s.judge)) as judge:
         reward = JudgeReward(judge, problems)
         trainer = build_trainer(job, model, tokenizer, problems, reward, folder)
-        checkpoints.check_layout(trainer, start)
         updates = trainer.args.updates
         done = layout.step_of_checkpoint(start) // updates if start else 0
         if trainer.is_world_process_zero():
@@ -53,27 +52,20 @@ def run_rl(job: RLJob) -> dict[str, float]:
             metrics = layout.MetricsFile(job.out, after_step=done)
             trainer.add_callback(WriteMetrics(metrics, progress, updates_per_step=updates))
         if s.keep_every:
-            trainer.add_callback(KeepModels(job, trainer))
+            trainer.add_callback(KeepModels(job, trainer, model))
         trainer.train(resume_from_checkpoint=str(start) if start else None)
     if journal is not None:
         journal.write(job.out / layout.ROLLOUTS)
     lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
     checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
+    steps = [line for line in trainer.state.log_history if "updates" in line]
     return {
         "rollout_steps": float(s.steps),
         "models_kept": float(len(layout.kept_models(job.out))),
         "prompts": float(len(problems)),
         "prompts_too_long": float(len(given) - len(problems)),
-        **without_update(job.out / layout.METRICS),
-    }
-
-
-def without_update(metrics: Path) -> dict[str, float]:
-    """Updates that were skipped, and rollouts that had nothing to teach, in the whole stage."""
-    steps = [json.loads(line)["metrics"] for line in metrics.read_text().splitlines()]
-    return {
-        "non_finite_updates": sum(step["skipped_updates"] for step in steps),
-        "rollouts_without_update": float(sum(step["updates"] == 0 for step in steps)),
+        "non_finite_updates": sum(line["skipped_updates"] for line in steps),
+        "rollouts_without_update": float(sum(line["updates"] == 0 for line in steps)),
     }
 
 
@@ -90,8 +82,8 @@ class KeepModels(TrainerCallback):
     """Writes the policy after every `keep_every`th rollout step but the last, whose model is the
     result, to score accuracy over training (Figures 2 and 5)."""
 
-    def __init__(self, job: RLJob, trainer: GPPOTrainer) -> None:
-        self.job, self.trainer = job, trainer
+    def __init__(self, job: RLJob, trainer: GPPOTrainer, start: PreTrainedModel) -> None:
+        self.job, self.trainer, self.start = job, trainer, start
 
     def on_step_end(self, args, state, control, **_) -> None:
         """On all processes: weights may be spread over them."""
@@ -99,13 +91,12 @@ class KeepModels(TrainerCallback):
         step, rest = divmod(state.global_step, updates)
         if rest or step % s.keep_every or step == s.steps:
             return
-        policy = checkpoints.policy_on_rank0(self.trainer)
-        if policy is not None:
-            policy = policy.bfloat16() if s.runtime.bf16 else policy
-            folder = layout.kept_model(self.job.out, step)
-            folder.parent.mkdir(exist_ok=True)
-            lineage = lineage_of(self.job, policy, step)
-            checkpoints.save_model(policy, self.trainer._tokenizer, folder, lineage)
+        folder, lineage = (
+            layout.kept_model(self.job.out, step),
+            lineage_of(self.job, self.start, step),
+        )
+        checkpoints.save_trained(self.trainer, folder, bf16=s.runtime.bf16, lineage=lineage)
+        if state.is_world_process_zero:
             flush(folder)  # before the checkpoint that a stage would go on from
 
 
