@@ -76,7 +76,6 @@ class StepLines:
         replace_text(path, "".join(kept))
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append one line."""
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 

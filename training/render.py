@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from eval.answers import THINK_CLOSE, THINK_OPEN
+
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"

@@ -261,5 +261,4 @@ def template_hash(checkpoint: Path) -> str:
         template = json.loads(config.read_text()).get("chat_template") if config.exists() else None
     if not template:
         return NO_TEMPLATE
-    text = template if isinstance(template, str) else json.dumps(template)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(str(template).encode()).hexdigest()[:16]

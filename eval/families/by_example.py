@@ -51,9 +51,8 @@ def forms(constant: int) -> tuple[Form, ...]:
 
 @lru_cache(maxsize=1024)
 def candidates(constant: int, operators: tuple[str, str]) -> tuple[Form, ...]:
-    """The functions that use exactly the named operators; all of them when none does."""
-    named = tuple(f for f in forms(constant) if sorted((f.op1, f.op2)) == sorted(operators))
-    return named or forms(constant)
+    """The functions that use exactly the named operators."""
+    return tuple(f for f in forms(constant) if sorted((f.op1, f.op2)) == sorted(operators))
 
 
 Points = tuple[tuple[int, int], ...]
@@ -146,7 +145,7 @@ def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
         raise ValueError(f"no by_example prompt: {prompt[:80]!r}")
     a, b, f = task.examples[0]
     named = candidates(task.constant, task.operators)
-    defined = [form for form in named if form.at(a, b).in_range] or named
+    defined = [form for form in named if form.at(a, b).in_range]
     order = closest_first(rng, defined, lambda form: form.at(a, b).value - f, settings)
     brief = settings.brief_rate if settings.code_brief_rate is None else settings.code_brief_rate
     if rng.random() < brief:
