@@ -167,11 +167,5 @@ def weighted_nll(logp: Tensor, weight: Tensor) -> Tensor:
     return -(weight * torch.where(weight != 0, logp, 0.0)).sum()
 
 
-def surrogate(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
-    """The value of the clipped objective per token, min(δÃ, clip(δ)Ã) (Eq. 7, 11); for logging."""
-    clipped = ratio.clamp(1 - clip.eps_low, 1 + clip.eps_high)
-    return torch.minimum(ratio * advantage, clipped * advantage)
-
-
 def _at_least_one(tokens: Tensor | float) -> Tensor | float:
     return tokens.clamp(min=1) if isinstance(tokens, Tensor) else max(tokens, 1.0)

@@ -102,7 +102,7 @@ def prompt_order(
     once for every optimizer update). The whole run is one pass, hence resuming is skipping.
     """
     if prompts < 1:
-        raise ValueError("there is no prompt to train on")
+        raise ValueError("there is no prompt to train on, within max_prompt_tokens")
     stream: list[int] = []
     for epoch in range(-(-steps * prompts_per_step // prompts)):
         order = list(range(prompts))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.losses import Advantages, Clip, importance_ratio, surrogate
+from training.losses import Advantages, Clip, importance_ratio
 from training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, OffPolicy
 from training.rl.rollout import MicroBatch, Processes, Rollout
 
@@ -98,7 +98,6 @@ class TokenStatistics:
             "clip/high": clip.above(ratio, advantage),
             "clip/low": clip.below(ratio, advantage),
             "policy_weight": weight,
-            "surrogate": surrogate(ratio, advantage, clip),
             "ratio": ratio,
             "entropy": entropy,
         }

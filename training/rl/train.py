@@ -114,16 +114,11 @@ def fitting(
 ) -> list[Problem]:
     """The problems whose rendered prompt has at most `max_prompt_tokens`.
 
-    Raises ValueError where there is none, and where the longest leaves less than `max_tokens` of
-    the model's `positions`: an answer that ends early would be paid as one that is too long.
+    Raises ValueError where the longest leaves less than `max_tokens` of the model's `positions`:
+    an answer that ends early would be paid as one that is too long.
     """
     lengths = list(map(len, render.prompt_ids(tokenizer, [p.prompt for p in problems])))
     longest = max((n for n in lengths if n <= s.max_prompt_tokens), default=0)
-    if not longest:
-        raise ValueError(
-            f"none of {len(problems)} prompts has {s.max_prompt_tokens} tokens or fewer; raise "
-            "max_prompt_tokens or check the problems file"
-        )
     if positions is not None and longest + s.max_tokens > positions:
         raise ValueError(
             f"the longest prompt and its answer need {longest:,} + {s.max_tokens:,} positions and "
@@ -295,7 +290,6 @@ def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[s
             ids,
             max_tokens=args.max_completion_length or 1,
             stop_ids=trainer.eos_token_ids,
-            pad_id=trainer._pad_id,
             temperature=args.temperature,
             batch_size=s.engine_runtime.batch_size,
         )

@@ -122,7 +122,6 @@ class GPPOTrainer(GRPOTrainer):
             mini_batch_groups=args.mini_batch_groups,
             most_updates=args.updates,
             budget=args.micro_batch_tokens,
-            pad_id=self._pad_id,
             packed=self._packed,
         )
         self._remember_old_logps(updates)
@@ -157,10 +156,10 @@ class GPPOTrainer(GRPOTrainer):
 
     def _truncated(self, batch: dict[str, Any]) -> Tensor:
         """[B] bool over all processes: answers without an end token."""
-        ends = torch.tensor([*self.eos_token_ids, self._pad_id], device=self._rewards.device)
+        ends = [*self.eos_token_ids, self._tokenizer.pad_token_id]
         ids, mask = batch["completion_ids"], batch["completion_mask"].bool()
         last = ids.gather(1, (mask.sum(1, keepdim=True) - 1).clamp(min=0))[:, 0]
-        return self.processes.gathered(~torch.isin(last, ends.to(last.device)))
+        return self.processes.gathered(~torch.isin(last, torch.tensor(ends, device=last.device)))
 
     def _give_up_without_scores(self, rewards: Tensor) -> None:
         lost = not bool(rewards.isfinite().any())
@@ -176,12 +175,6 @@ class GPPOTrainer(GRPOTrainer):
         for update in updates[1:]:  # the first update is made by the policy that sampled
             for micro in update.micro_batches:
                 micro.old_logp, _ = self._logp(self.model, micro)
-
-    @property
-    def _pad_id(self) -> int:
-        pad_id = self._tokenizer.pad_token_id
-        assert isinstance(pad_id, int)  # TRL gives a tokenizer without one its EOS token
-        return pad_id
 
     @property
     def _packed(self) -> bool:
