@@ -106,14 +106,12 @@ def summarise(outcomes: Outcomes, resamples: int, seed: int) -> dict[str, Any]:
         avg@k = mean over problems of the mean over their scored samples (§4, Table 1)
         pass@k = share of problems with a right sample among all k
 
-    Every problem weighs the same, however many of its samples were scored. None where none was.
+    Every problem weighs the same, however many of its samples were scored. No share where none was.
     """
     means = problem_means(outcomes)
     samples = sum(len(row) for row in outcomes.values())
     unscored = sum(o is None for row in outcomes.values() for o in row)
-    shares: dict[str, float | None] = dict.fromkeys(
-        ("avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k")
-    )
+    shares: dict[str, float] = {}
     if means.size:
         shares = {"avg": float(means.mean()), "pass_at_k": float((means > 0).mean())}
         shares["ci_low"], shares["ci_high"] = bootstrap_interval(means, resamples, seed)

@@ -60,8 +60,7 @@ def test_the_interval_over_samples_matches_every_redraw_of_the_samples():
 def test_nothing_scored_is_none_not_zero():
     summary = summarise({"a": [None]}, resamples=10, seed=0)
     assert summary["problems_unscored"] == summary["samples_unscored"] == 1
-    names = ("avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k")
-    assert {summary[name] for name in names} == {None}
+    assert not {"avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k"} & set(summary)
 
 
 def test_zero_of_thirty_does_not_rule_out_one_in_eleven():

@@ -43,18 +43,14 @@ class GPPOConfig(GRPOConfig):
     beta2: float = 1.0  # Eq. 17, high side
     dual_clip: float | None = None  # c of the authors' code
     lm_weight: float = 0.1  # α of Eq. 14
-    positive_reward: float = 1.0
-    """An answer with at least this reward is correct (Eq. 13)."""
+    positive_reward: float = 1.0  # an answer with at least this reward is correct (Eq. 13)
     advantage_std: str = "population"  # or unbiased
-    drop_zero_advantage: bool = True
-    """Groups of equal rewards leave before the forward pass."""
+    drop_zero_advantage: bool = True  # groups of equal rewards leave before the forward pass
     oversampling: int = 1
     """Generate this many times the prompts that are trained on; survivors beyond the batch are
     left out (the authors' code: 2)."""
-    overlong_filter: bool = False
-    """Answers cut at the length limit leave their group unrewarded."""
-    micro_batch_tokens: int = 36_864
-    """Tokens, padding included, in one forward pass."""
+    overlong_filter: bool = False  # answers cut at the length limit leave their group unrewarded
+    micro_batch_tokens: int = 36_864  # padding included, in one forward pass
     packed: bool | None = None
     """Sequences of a micro-batch in one row without padding; default: with flash attention, whose
     kernel has variable lengths."""
