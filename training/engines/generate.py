@@ -9,6 +9,7 @@ one where each answer is paid for (a power cut loses none).
 """
 
 import os
+import pkgutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,11 +23,17 @@ import orjson
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from eval.records import Sample
 from training.engines.interface import Engine, EngineError, Key, Request
-from training.engines.without_model import RecordedEngine, ScriptedEngine
 from training.launch.jobs import GenerateJob
 from training.layout import SCRATCH, MetricsFile, ProgressFile
 
 SECONDS_PER_POINT = 2.0
+ENGINES = {
+    "scripted": "without_model:ScriptedEngine",
+    "recorded": "without_model:RecordedEngine",
+    "openai": "endpoint:EndpointEngine",
+    "vllm": "vllm_engine:VLLMEngine",
+    "transformers": "transformers_engine:TransformersEngine",
+}
 
 
 def journal_path(out: Path) -> Path:
@@ -150,23 +157,8 @@ def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = 
 
     `key` is that of an endpoint; None: from the environment variable that the settings name.
     """
-    match settings.kind:
-        case "scripted":
-            return ScriptedEngine(settings, sampling)
-        case "recorded":
-            return RecordedEngine(settings, sampling)
-        case "openai":
-            from training.engines.endpoint import EndpointEngine
-
-            return EndpointEngine(settings, sampling, key)
-        case "vllm":
-            from training.engines.vllm_engine import VLLMEngine
-
-            return VLLMEngine(settings, sampling)
-        case "transformers":
-            from training.engines.transformers_engine import TransformersEngine
-
-            return TransformersEngine(settings, sampling)
+    engine = pkgutil.resolve_name(f"training.engines.{ENGINES[settings.kind]}")
+    return engine(settings, sampling, *((key,) if settings.kind == "openai" else ()))
 
 
 def generate(
