@@ -144,21 +144,14 @@ def save_model(
 def save_trained(
     trainer: Any, folder: Path, *, bf16: bool, lineage: Sequence[TrainingStep] = ()
 ) -> None:
-    """`save_model` of what `trainer` trained, from all its processes; in bf16 if asked."""
-    whole = policy_on_rank0(trainer)
-    if whole is not None:
-        model = whole.bfloat16() if bf16 else whole
-        save_model(model, trainer.processing_class, folder, lineage)
-    trainer.accelerator.wait_for_everyone()
-
-
-def policy_on_rank0(trainer: Any) -> PreTrainedModel | None:
-    """A model of the weights that are trained, in CPU memory, on rank 0; None on other ranks, which
-    must call it too."""
+    """`save_model` of what `trainer` trains; in bf16 if asked. All its processes must call it."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     first = trainer.is_world_process_zero()
     weights = {n: w.cpu() for n, w in gathered(model) if first}
-    return plain(model, weights) if first else None
+    if first:
+        whole = plain(model, weights)
+        save_model(whole.bfloat16() if bf16 else whole, trainer.processing_class, folder, lineage)
+    trainer.accelerator.wait_for_everyone()
 
 
 def policy_on_each(trainer: Any) -> PreTrainedModel:

@@ -44,7 +44,7 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     trainer = build_trainer(job, model, tokenizer, dataset, folder)
     start = layout.latest(folder)
     if trainer.is_world_process_zero():
-        done = layout.step_of_checkpoint(start) if start else 0
+        done = layout.number_of(start) if start else 0
         metrics = layout.MetricsFile(job.out, after_step=done)
         trainer.add_callback(WriteMetrics(metrics, progress))
     trainer.train(resume_from_checkpoint=str(start) if start else None)

@@ -75,8 +75,7 @@ def sample_interval(outcomes: Outcomes, resamples: int, seed: int) -> tuple[floa
 
 
 def _percentiles(draws: np.ndarray) -> tuple[float, float]:
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return float(low), float(high)
+    return float(np.percentile(draws, 2.5)), float(np.percentile(draws, 97.5))
 
 
 def upper_bound_of_zero(problems: int) -> float:

@@ -185,8 +185,10 @@ class EndpointEngine(Engine):
 
     def _fatal(self, status: int) -> EngineError:
         s = self.settings
-        where = f"the environment variable {s.api_key_env}"
-        hint = f"the key is in {s.api_key_block or where}"
+        where = f"the environment variable {s.api_key_env or '(none is named)'}"
+        if s.api_key_block:
+            where = f"the Prefect Secret block {s.api_key_block}"
+        hint = f"the key is in {where}"
         if status == 404:
             hint = "base_url usually ends in /v1"
             with suppress(EngineError):

@@ -13,10 +13,10 @@ import pkgutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import orjson
 
@@ -40,7 +40,7 @@ def journal_path(out: Path) -> Path:
     return out / SCRATCH / "samples.jsonl"
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """Append-only samples keyed by (problem_id, index). Use as a context manager.
 
     `sync_each` forces every sample to disk before `append` returns.
@@ -122,9 +122,6 @@ class Journal:
             if cost is not None:
                 found["cost" + end] = cost
         return found
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         os.fsync(self._file.fileno())

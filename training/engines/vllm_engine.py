@@ -27,11 +27,7 @@ class VLLMEngine(LocalModel):
         super().__init__(settings, sampling)
         self._names = count()
         self._runner = asyncio.Runner()
-        try:
-            self.engine = self._runner.run(_start(engine_arguments(settings, self.config)))
-        except BaseException:
-            self._runner.close()
-            raise
+        self.engine = self._runner.run(_start(engine_arguments(settings, self.config)))
         if settings.runtime.max_model_len is None:
             self.positions = self.engine.model_config.max_model_len
 

@@ -5,6 +5,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from training.launch.jobs import RLJob
 from training.launch.ranks import processes_here, world_size
 from training.packing import rl_schedule
 from training.rl.config import gppo_config
-from training.rl.off_policy_counts import OffPolicy, write_off_policy
+from training.rl.off_policy_counts import write_off_policy
 from training.rl.statistics import RolloutRecord
 from training.rl.trainer import GPPOTrainer
 
@@ -44,11 +45,12 @@ def run_rl(job: RLJob) -> dict[str, float]:
         reward = JudgeReward(judge, problems)
         trainer = build_trainer(job, model, tokenizer, problems, reward, folder)
         updates = trainer.args.updates
-        done = layout.step_of_checkpoint(start) // updates if start else 0
+        done = layout.number_of(start) // updates if start else 0
         if trainer.is_world_process_zero():
             kept = {"keep": s.audit_rollouts, "after_step": done}
             journal = RolloutJournal(job.out, tokenizer, lambda: reward.scores, **kept)
-            trainer.on_rollout, trainer.on_off_policy = journal.add, journal.count
+            trainer.on_rollout = journal.add
+            trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
             metrics = layout.MetricsFile(job.out, after_step=done)
             trainer.add_callback(WriteMetrics(metrics, progress, updates_per_step=updates))
         if s.keep_every:
@@ -240,10 +242,6 @@ class RolloutJournal:
         names = [n for n in RolloutRow.model_fields if n != "step"]
         table = {"columns": names, "data": [[row[n] for n in names] for row in rows]}
         replace_text(self.shown / f"step_{step:05d}.json", json.dumps(table))
-
-    def count(self, step: int, tables: Sequence[OffPolicy]) -> None:
-        """The off-policy counts of the updates of one rollout step."""
-        write_off_policy(self.off_policy, step, tables)
 
     def write(self, path: Path) -> int:
         """All kept rows as parquet, in the order of the steps."""

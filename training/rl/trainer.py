@@ -35,7 +35,6 @@ from training.rl.off_policy_counts import OffPolicy, headline
 from training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
 from training.rl.statistics import RolloutRecord, TokenStatistics
 
-NOT_TRAINED = {"tool_mask": "tools or env_mask", "num_images": "images"}
 MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
 
 
@@ -94,9 +93,8 @@ class GPPOTrainer(GRPOTrainer):
         """Generate, score, drop what has nothing to teach, and plan the updates."""
         started = time.perf_counter()
         batch = self._generate_and_score_completions(inputs)
-        for key, what in NOT_TRAINED.items():
-            if key in batch:
-                raise ValueError(f"GPPOTrainer trains on plain text answers, without {what}")
+        if wrong := {"tool_mask", "num_images"} & set(batch):
+            raise ValueError(f"GPPOTrainer trains on text alone, without tools and images: {wrong}")
         seconds = time.perf_counter() - started
         args, local = self.args, self.processes.local
         rewards = self._rewards.view(-1, self.num_generations)
