@@ -92,7 +92,7 @@ class MetricsFile(StepLines):
 
 
 class ProgressFile:
-    """`{"done": int, "total": int, "note": str}` in `out`, at most twice a second and at the end."""
+    """`{"done", "total", "note"}` in `out`, replaced at most twice a second, and at the end."""
 
     def __init__(self, out: Path) -> None:
         self.path = out / PROGRESS
