@@ -66,11 +66,6 @@ def join(address: str) -> Any:
     return ray
 
 
-def cores(ray: Any) -> int:
-    """CPUs of the nodes that are alive, at least 1."""
-    return max(1, int(ray.cluster_resources().get("CPU", 0)))
-
-
 def tell_of_waiting(ray: Any) -> None:
     """Call `on_cluster_wait` if the cluster says that it has no CPU free."""
     tell, free = on_cluster_wait.get(None), 1.0

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from transformers import TrainerCallback
 
 from configs.settings.training import RLSettings, SFTSettings
-from training.layout import STABLE, MetricsFile, ProgressFile, step_of_checkpoint
+from training.layout import STABLE, MetricsFile, ProgressFile, number_of
 
 KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.
@@ -90,7 +90,7 @@ class StableCheckpoints(TrainerCallback):
         flush(checkpoint)
         (checkpoint / STABLE).touch()
         whole = (mark.parent for mark in self.folder.glob(f"*/{STABLE}"))
-        for old in sorted(whole, key=step_of_checkpoint)[:-KEEP]:
+        for old in sorted(whole, key=number_of)[:-KEEP]:
             (old / STABLE).unlink()
             shutil.rmtree(old)
 

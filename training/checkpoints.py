@@ -144,35 +144,26 @@ def save_model(
 def save_trained(
     trainer: Any, folder: Path, *, bf16: bool, lineage: Sequence[TrainingStep] = ()
 ) -> None:
-    """`save_model` of what `trainer` trained, from all its processes; in bf16 if asked."""
-    whole = policy_on_rank0(trainer)
-    if whole is not None:
-        model = whole.bfloat16() if bf16 else whole
-        save_model(model, trainer.processing_class, folder, lineage)
+    """`save_model` of what `trainer` trains; in bf16 if asked. All its processes must call it."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    first = trainer.is_world_process_zero()
+    weights = {n: w.cpu() for n, w in gathered(model) if first}
+    if first:
+        whole = plain(model, weights)
+        save_model(whole.bfloat16() if bf16 else whole, trainer.processing_class, folder, lineage)
     trainer.accelerator.wait_for_everyone()
 
 
 def check_layout(trainer: Any, checkpoint: Path | None) -> None:
     """Raise ValueError where `trainer` cannot go on from `checkpoint`: weights in shards are for
     processes that share them, whole ones for those that do not."""
-    if checkpoint is None:
-        return
-    shards = any(checkpoint.glob("pytorch_model_fsdp*"))
-    if shards != trainer.is_fsdp_enabled:
+    shards = checkpoint is not None and any(checkpoint.glob("pytorch_model_fsdp*"))
+    if checkpoint and shards != trainer.is_fsdp_enabled:
         raise ValueError(
             f"{checkpoint} holds {'shards' if shards else 'whole weights'}, and these processes "
             "would read the other: set topology.sharding and the number of processes back to what "
             f"they were, or remove {checkpoint.parent} to begin this stage again"
         )
-
-
-def policy_on_rank0(trainer: Any) -> PreTrainedModel | None:
-    """A model of the weights that are trained, in CPU memory, on rank 0; None on other ranks, which
-    must call it too."""
-    model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    first = trainer.is_world_process_zero()
-    weights = {n: w.cpu() for n, w in gathered(model) if first}
-    return plain(model, weights) if first else None
 
 
 def policy_on_each(trainer: Any) -> PreTrainedModel:

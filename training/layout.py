@@ -50,19 +50,18 @@ def kept_model(out: Path, step: int) -> Path:
 
 def kept_models(out: Path) -> list[tuple[int, Path]]:
     """(rollout step, folder) of all that are whole, in order."""
-    folders = sorted(out.glob("kept/step-*[0-9]"))
-    return [(int(folder.name.rpartition("-")[2]), folder) for folder in folders]
+    return [(number_of(folder), folder) for folder in sorted(out.glob("kept/step-*[0-9]"))]
 
 
 def latest(checkpoints: Path) -> Path | None:
     """The newest whole training checkpoint in the folder `checkpoints`, or None."""
     found = [mark.parent for mark in checkpoints.glob(f"checkpoint-*/{STABLE}")]
-    return max(found, key=step_of_checkpoint, default=None)
+    return max(found, key=number_of, default=None)
 
 
-def step_of_checkpoint(checkpoint: Path) -> int:
-    """Optimizer updates that it has behind it."""
-    return int(checkpoint.name.rpartition("-")[2])
+def number_of(model: Path) -> int:
+    """Optimizer updates that `checkpoint-N` has behind it, rollout steps that `step-N` has."""
+    return int(model.name.rpartition("-")[2])
 
 
 class StepLines:
@@ -76,7 +75,6 @@ class StepLines:
         replace_text(path, "".join(kept))
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append one line."""
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -94,7 +92,7 @@ class MetricsFile(StepLines):
 
 
 class ProgressFile:
-    """`{"done": int, "total": int, "note": str}` in `out`, replaced at most twice a second."""
+    """`{"done", "total", "note"}` in `out`, replaced at most twice a second, and at the end."""
 
     def __init__(self, out: Path) -> None:
         self.path = out / PROGRESS
@@ -102,7 +100,6 @@ class ProgressFile:
         self._last = 0.0
 
     def report(self, done: int, total: int, note: str = "") -> None:
-        """Cheap: writes at most every half second, and always at the end."""
         now = time.monotonic()
         if done < total and now - self._last < PROGRESS_INTERVAL_S:
             return

@@ -62,18 +62,13 @@ def group_advantages(
 
 @dataclass(frozen=True)
 class Clip:
-    """Clip range [1 − ε_low, 1 + ε_high] (Eq. 5), β1 and β2 (Eq. 17), optional dual clip c.
-
-    `max_log_ratio` bounds |log δ| before it is exponentiated. It acts on tokens that no clip range
-    bounds: Ã < 0 with a large δ.
-    """
+    """Clip range [1 − ε_low, 1 + ε_high] (Eq. 5), β1 and β2 (Eq. 17), optional dual clip c."""
 
     eps_low: float = 0.2
     eps_high: float = 0.28
     beta1: float = 1.0
     beta2: float = 1.0
     dual_clip: float | None = None
-    max_log_ratio: float = MAX_LOG_RATIO
 
     def above(self, ratio: Tensor, advantage: Tensor) -> Tensor:
         """Tokens that clipping would cut off on the high side: Ã > 0, δ > 1 + ε_high."""
@@ -111,14 +106,13 @@ POLICY_LOSSES: dict[str, Callable[[Tensor, Tensor, Clip], Tensor]] = {
 }
 
 
-def importance_ratio(
-    logp: Tensor, old_logp: Tensor, max_log_ratio: float = MAX_LOG_RATIO
-) -> Tensor:
-    """δ = π/π_old, detached, in float32 or better; |log δ| is at most `max_log_ratio`."""
+def importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
+    """δ = π/π_old, detached, in float32 or better; |log δ| is at most `MAX_LOG_RATIO`, which acts
+    on tokens that no clip range bounds: Ã < 0 with a large δ."""
     log_ratio = (logp - old_logp).detach()
     if log_ratio.dtype != torch.float64:
         log_ratio = log_ratio.float()
-    return log_ratio.clamp(-max_log_ratio, max_log_ratio).exp()
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def mismatch_weight(old_logp: Tensor, sampling_logp: Tensor, cap: float) -> Tensor:
@@ -138,7 +132,7 @@ def policy_weight(
 
     `clip.dual_clip` = c gives tokens with Ã < 0 and δ > c no gradient (the authors' code, c = 10).
     """
-    ratio = importance_ratio(logp, old_logp, clip.max_log_ratio)
+    ratio = importance_ratio(logp, old_logp)
     weight = POLICY_LOSSES[loss](ratio, advantage, clip)
     if clip.dual_clip is not None:
         weight = weight.masked_fill((advantage < 0) & (ratio > clip.dual_clip), 0.0)
@@ -171,12 +165,6 @@ def token_weight(
 def weighted_nll(logp: Tensor, weight: Tensor) -> Tensor:
     """Σ −w·log π: a scalar with the gradient of Eq. 12 + α·Eq. 13. Weight 0 means no gradient."""
     return -(weight * torch.where(weight != 0, logp, 0.0)).sum()
-
-
-def surrogate(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
-    """The value of the clipped objective per token, min(δÃ, clip(δ)Ã) (Eq. 7, 11); for logging."""
-    clipped = ratio.clamp(1 - clip.eps_low, 1 + clip.eps_high)
-    return torch.minimum(ratio * advantage, clipped * advantage)
 
 
 def _at_least_one(tokens: Tensor | float) -> Tensor | float:

@@ -1,4 +1,4 @@
-"""What is trained together: sequences in batches of tokens, prompts in rollouts, packed rows.
+"""What is trained together: sequences in batches of tokens, and prompts in rollouts.
 
 The paper counts prompts, rollouts and tokens; TRL counts sequences on one device and optimizer
 updates. Importable without torch.
@@ -7,12 +7,10 @@ updates. Importable without torch.
 import math
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from configs.settings.training import RLSettings
 
 POOL = 2_048  # sequences sorted by length at a time: like lengths meet, yet epochs differ
-PROBE = 8  # tokens of each probe sequence of `check_packing`
 
 
 def length_groups(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -104,7 +102,7 @@ def prompt_order(
     once for every optimizer update). The whole run is one pass, hence resuming is skipping.
     """
     if prompts < 1:
-        raise ValueError("there is no prompt to train on")
+        raise ValueError("there is no prompt to train on, within max_prompt_tokens")
     stream: list[int] = []
     for epoch in range(-(-steps * prompts_per_step // prompts)):
         order = list(range(prompts))
@@ -137,31 +135,3 @@ def rl_schedule(s: RLSettings, world: int) -> dict[str, int]:
         "max_steps": s.steps * updates,
         "warmup_steps": s.warmup_steps * updates,
     }
-
-
-def check_packing(model: Any) -> None:
-    """Raise ValueError if a packed sequence sees the one before it.
-
-    The second of two packed sequences must give the same logits whatever the first one is. That
-    holds where the attention kernel takes sequence starts from `position_ids` that begin anew.
-    """
-    import torch
-
-    config = model.config.get_text_config()
-    vocabulary = torch.arange(config.vocab_size, device=model.device)
-    second = vocabulary[:PROBE]
-    positions = torch.arange(PROBE, device=model.device).repeat(2)[None]
-    training = model.training
-    model.eval()
-    seen = []
-    for first in (vocabulary[:PROBE], vocabulary[-PROBE:]):
-        with torch.no_grad():
-            ids = torch.cat([first, second])[None]
-            output = model(input_ids=ids, position_ids=positions, use_cache=False)  # as in training
-        seen.append(output.logits[0, PROBE:].float())
-    model.train(training)
-    if not torch.allclose(*seen, rtol=1e-3, atol=1e-3):
-        raise ValueError(
-            f"attention={config._attn_implementation} lets packed sequences see each other: use "
-            "flash_attention_2 or sdpa, or set packing to false"
-        )

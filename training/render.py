@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from eval.answers import THINK_CLOSE, THINK_OPEN
+
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
@@ -60,19 +61,9 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     wrong = ""
     answer = f"{THINK_OPEN}\n1\n{THINK_CLOSE}\n2"
     (kept,) = response_texts(tokenizer, response_ids(tokenizer, [answer]))
-    if tokenizer.chat_template is None:
-        wrong = "has no chat template; set one, or let klear's base stage prepare the model"
-    elif tokenizer.pad_token_id is None:
-        wrong = "has no pad token; set tokenizer.pad_token"
-    elif tokenizer.pad_token_id == end_of_turn(tokenizer):
-        wrong = (
-            f"pads with its end-of-turn token {tokenizer.pad_token!r}: a finished answer would "
-            "look like padding; set another pad_token"
-        )
+    if tokenizer.pad_token_id in (None, end_of_turn(tokenizer)):
+        wrong = "needs another pad_token than its end of turn: an answer would look like padding"
     elif THINK_OPEN not in kept or THINK_CLOSE not in kept:
-        wrong = (
-            f"does not keep {THINK_OPEN} and {THINK_CLOSE} (they are special tokens, dropped when "
-            "decoding): every answer would break the think format; add them as ordinary tokens"
-        )
+        wrong = f"drops {THINK_OPEN} and {THINK_CLOSE} when decoding: add them as ordinary tokens"
     if wrong:
         raise ValueError(f"the tokenizer of {tokenizer.name_or_path or 'this model'} {wrong}")

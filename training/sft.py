@@ -4,7 +4,7 @@ Loss on the answer's tokens only. Eq. 8 prints π where the gradient needs log �
 negative log-likelihood, a mean over the answer tokens of the whole optimizer step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,11 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from configs.settings.training import SFTSettings
-from eval.records import Example
-from eval.tables import count_rows, row_groups, to_records
 from training import checkpoints, layout, render
 from training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
 from training.launch.jobs import SFTJob
-from training.launch.node import rank0_first, world_size
-from training.packing import check_packing, cut_steps, optimizer_steps
+from training.launch.ranks import rank0_first, world_size
+from training.packing import cut_steps, optimizer_steps
 
 IGNORED = -100  # label of a token without loss
 LOG_STEPS = 10
@@ -47,7 +45,7 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     start = layout.latest(folder)
     checkpoints.check_layout(trainer, start)
     if trainer.is_world_process_zero():
-        done = layout.step_of_checkpoint(start) if start else 0
+        done = layout.number_of(start) if start else 0
         metrics = layout.MetricsFile(job.out, after_step=done)
         trainer.add_callback(WriteMetrics(metrics, progress))
     trainer.train(resume_from_checkpoint=str(start) if start else None)
@@ -65,38 +63,28 @@ def tokenized(
     cache: Path,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Dataset:
-    """Columns input_ids, labels (−100 on the prompt), length, tokens (before any cut); on disk,
-    in the order of the file.
+    """Columns input_ids, labels (−100 on the prompt), length, tokens (before any cut); on disk in
+    `cache`, in the order of the file. `report(done, total)` is called before every batch."""
 
-    `report(done, total)` is called before every row group of the file; nothing is done when
-    `cache` has the rows.
-    """
+    def rows(batch: dict[str, list[str]], places: list[int]) -> dict[str, list[Any]]:
+        report(places[0], len(texts))
+        prompts = render.prompt_ids(tokenizer, batch["prompt"])
+        answers = render.response_ids(tokenizer, batch["response"])
+        both = list(zip(prompts, answers, strict=True))
+        return {
+            "input_ids": [[*p, *a][:max_length] for p, a in both],
+            "labels": [([IGNORED] * len(p) + a)[:max_length] for p, a in both],
+            "length": [min(len(p) + len(a), max_length) for p, a in both],
+            "tokens": [len(p) + len(a) for p, a in both],
+        }
 
-    def rows(path: str) -> Iterator[dict]:
-        done, total = 0, count_rows(Path(path))
-        for table in row_groups(Path(path)):
-            report(done, total)
-            batch = list(to_records(table, Example))
-            prompts = render.prompt_ids(tokenizer, [e.prompt for e in batch])
-            answers = render.response_ids(tokenizer, [e.response for e in batch])
-            for prompt, answer in zip(prompts, answers, strict=True):
-                ids, labels = [*prompt, *answer], [IGNORED] * len(prompt) + answer
-                yield {
-                    "input_ids": ids[:max_length],
-                    "labels": labels[:max_length],
-                    "length": min(len(ids), max_length),
-                    "tokens": len(ids),
-                }
-            done += len(batch)
-
-    dataset = Dataset.from_generator(
-        rows,
-        gen_kwargs={"path": str(examples)},
-        cache_dir=str(cache),
-        fingerprint=Hasher.hash([tokenizer, max_length, str(examples)]),
+    columns = ["prompt", "response"]
+    texts = Dataset.from_parquet(str(examples), columns=columns, cache_dir=str(cache))
+    assert isinstance(texts, Dataset)
+    same = Hasher.hash([tokenizer, max_length, texts._fingerprint])
+    return texts.map(
+        rows, with_indices=True, batched=True, remove_columns=columns, new_fingerprint=same
     )
-    assert isinstance(dataset, Dataset)
-    return dataset
 
 
 def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
@@ -137,8 +125,6 @@ def build_trainer(
     rows, lengths = trainable(dataset)
     steps = optimizer_steps(lengths, s.batch_tokens, s.max_length, s.epochs, job.seed)
     plan, accumulation = cut_steps(steps, lengths, s.runtime.micro_batch_tokens, world)
-    if s.packing:
-        check_packing(model)
     optimizer = None
     if s.optimizer == "muon":
         optimizer = MuonAndAdamW(model, s.muon_learning_rate, s.learning_rate, s.weight_decay)

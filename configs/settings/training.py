@@ -176,7 +176,7 @@ class RLSettings(Settings):
     runtime: TrainRuntime = TrainRuntime()
     engine_runtime: EngineRuntime = EngineRuntime()
 
-    max_log_ratio: ClassVar = 20.0  # |log δ| is clamped to this before exp
+    max_log_ratio: ClassVar = 20.0  # that of training.losses
     audit_rollouts: ClassVar = 8  # kept per step to read
     lora: ClassVar = None  # all weights are trained
 

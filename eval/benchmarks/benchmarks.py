@@ -123,14 +123,14 @@ class BenchmarkResult(Record):
     truncated: int
     """Samples cut at max_tokens; they are judged like any other."""
     mean_tokens: float
-    avg: float | None
-    ci_low: float | None
-    ci_high: float | None
+    avg: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
     """95 % bootstrap interval over problems."""
     sample_low: float | None = None
     sample_high: float | None = None
     """95 % bootstrap interval over the samples of each problem."""
-    pass_at_k: float | None
+    pass_at_k: float | None = None
     majority_at_k: float | None
     official: float | None = None
     """Share of right answers by LiveCodeBench's own runner, where it was asked too."""
@@ -176,21 +176,19 @@ def in_window(protocol: BenchmarkProtocol, date: str) -> bool:
     )
 
 
-def problems_of(protocol: BenchmarkProtocol, problems: Iterable[Problem]) -> list[Problem]:
+def problems_of(protocol: BenchmarkProtocol, problems: Sequence[Problem]) -> list[Problem]:
     """The problems of one benchmark, each once, in their order.
 
     Raises ValueError when there are none, or when a window meets a problem without a date.
     """
-    everything = list(problems)
     name, source = protocol.name, protocol.source or protocol.name
-    of_source = {p.id: p for p in reversed(everything) if p.source == source}
-    found = [of_source[i] for i in dict.fromkeys(p.id for p in everything) if i in of_source]
+    first = {p.id: p for p in reversed(problems) if p.source == source}
+    found = [first[id_] for id_ in dict.fromkeys(p.id for p in problems) if id_ in first]
     if not found:
-        known = ", ".join(sorted({p.source for p in everything})) or "none at all"
+        known = ", ".join(sorted({p.source for p in problems})) or "none at all"
         raise ValueError(
-            f"protocol {name!r} needs problems of source {source!r}, but the benchmarks have: "
-            f"{known}; see `benchmarks.sources` and the `source` of the protocol in "
-            "`evaluate.protocols`"
+            f"protocol {name!r} needs problems of source {source!r}, but `benchmarks.sources` has: "
+            f"{known}; name one of them as its `source` in `evaluate.protocols`"
         )
     if not (protocol.date_from or protocol.date_to):
         return found
@@ -228,7 +226,7 @@ def score_benchmark(
     outcomes = {p: [s.correct if s else None for s in row] for p, row in rows.items()}
     answers = {p: [s.answer if s else None for s in row] for p, row in rows.items()}
     answered = [samples[key] for row in keys.values() for key in row if key in samples]
-    summary = summarise(outcomes, protocol.k, statement.resamples, statement.seed)
+    summary = summarise(outcomes, statement.resamples, statement.seed)
     # A vote needs answers that agree when they are right: not programs, not free expressions.
     votes = summary["problems"] and all(p.domain == "math" and p.numbers is None for p in problems)
     mine = [score for row in rows.values() for score in row if score]
@@ -261,5 +259,4 @@ def template_hash(checkpoint: Path) -> str:
         template = json.loads(config.read_text()).get("chat_template") if config.exists() else None
     if not template:
         return NO_TEMPLATE
-    text = template if isinstance(template, str) else json.dumps(template)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(str(template).encode()).hexdigest()[:16]

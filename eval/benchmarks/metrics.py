@@ -26,30 +26,6 @@ def problem_means(outcomes: Outcomes) -> np.ndarray:
     return np.array([np.mean(row) for row in scored(outcomes).values()], dtype=float)
 
 
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased estimate that at least one of k samples is right, given c right ones of n ≥ k.
-
-        pass@k = 1 − C(n−c, k) / C(n, k) = 1 − Π_{i=n−c+1..n} (1 − k/i)
-
-    (Chen et al. 2021, arXiv 2107.03374, Eq. 1.) The product keeps every factor in [0, 1], where
-    the binomials would overflow. With n = k it is 1 when any sample is right, else 0.
-    """
-    if not (0 <= c <= n and 1 <= k <= n):
-        raise ValueError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, not n={n} c={c} k={k}")
-    if n - c < k:
-        return 1.0
-    return float(1.0 - np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
-
-
-def mean_pass_at_k(outcomes: Outcomes, k: int) -> float:
-    """Mean over problems of pass@k; a problem with n < k scored samples counts as pass@n.
-
-    Lowering k for such a problem can only lower the score: a lost sample is no help.
-    """
-    rows = scored(outcomes).values()
-    return float(np.mean([pass_at_k(len(row), sum(row), min(k, len(row))) for row in rows]))
-
-
 def majority_at_k(answers: Mapping[str, Sequence[str | None]], outcomes: Outcomes) -> float:
     """Share of problems whose most frequent answer is right (majority vote, maj@k).
 
@@ -99,8 +75,7 @@ def sample_interval(outcomes: Outcomes, resamples: int, seed: int) -> tuple[floa
 
 
 def _percentiles(draws: np.ndarray) -> tuple[float, float]:
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return float(low), float(high)
+    return float(np.percentile(draws, 2.5)), float(np.percentile(draws, 97.5))
 
 
 def upper_bound_of_zero(problems: int) -> float:
@@ -124,21 +99,20 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def summarise(outcomes: Outcomes, k: int, resamples: int, seed: int) -> dict[str, Any]:
+def summarise(outcomes: Outcomes, resamples: int, seed: int) -> dict[str, Any]:
     """The fields of a `BenchmarkResult` that follow from its outcomes.
 
         avg@k = mean over problems of the mean over their scored samples (§4, Table 1)
+        pass@k = share of problems with a right sample among all k
 
-    Every problem weighs the same, however many of its samples were scored. None where none was.
+    Every problem weighs the same, however many of its samples were scored. No share where none was.
     """
     means = problem_means(outcomes)
     samples = sum(len(row) for row in outcomes.values())
     unscored = sum(o is None for row in outcomes.values() for o in row)
-    shares: dict[str, float | None] = dict.fromkeys(
-        ("avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k")
-    )
+    shares: dict[str, float] = {}
     if means.size:
-        shares = {"avg": float(means.mean()), "pass_at_k": mean_pass_at_k(outcomes, k)}
+        shares = {"avg": float(means.mean()), "pass_at_k": float((means > 0).mean())}
         shares["ci_low"], shares["ci_high"] = bootstrap_interval(means, resamples, seed)
         shares["sample_low"], shares["sample_high"] = sample_interval(outcomes, resamples, seed)
     return {

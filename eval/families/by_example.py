@@ -21,7 +21,6 @@ import random
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 from configs.settings.engines import EngineSettings
 from eval.families.countdown import Form, Side, closest_first, different, search, side_of, verdict
@@ -51,9 +50,8 @@ def forms(constant: int) -> tuple[Form, ...]:
 
 @lru_cache(maxsize=1024)
 def candidates(constant: int, operators: tuple[str, str]) -> tuple[Form, ...]:
-    """The functions that use exactly the named operators; all of them when none does."""
-    named = tuple(f for f in forms(constant) if sorted((f.op1, f.op2)) == sorted(operators))
-    return named or forms(constant)
+    """The functions that use exactly the named operators."""
+    return tuple(f for f in forms(constant) if sorted((f.op1, f.op2)) == sorted(operators))
 
 
 Points = tuple[tuple[int, int], ...]
@@ -118,22 +116,19 @@ def generate(
     return different(draw, size, f"by_example has fewer than size={size} {split} problems")
 
 
-class Task(NamedTuple):
-    """What a prompt of this family says; `examples` holds (a, b, f)."""
-
-    constant: int
-    operators: tuple[str, str]
-    examples: tuple[tuple[int, int, int], ...]
+Examples = tuple[tuple[int, int, int], ...]
+"""Values (a, b, f) of the hidden function."""
 
 
-def parse(prompt: str) -> Task | None:
-    """Read a prompt of this family in any case and spacing; None for other prompts."""
+def parse(prompt: str) -> tuple[int, tuple[str, str], Examples] | None:
+    """Constant, operators and examples of a prompt of this family in any case and spacing; None for
+    other prompts."""
     match = _PROMPT.fullmatch(normalise_prompt(prompt))
     if match is None:
         return None
     constant, first, second, examples = match.groups()
     found = tuple((int(a), int(b), int(f)) for a, b, f in _EXAMPLE.findall(examples))
-    return Task(int(constant), (first, second), found)
+    return int(constant), (first, second), found
 
 
 def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
@@ -144,25 +139,28 @@ def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
     task = parse(prompt)
     if task is None:
         raise ValueError(f"no by_example prompt: {prompt[:80]!r}")
-    a, b, f = task.examples[0]
-    named = candidates(task.constant, task.operators)
-    defined = [form for form in named if form.at(a, b).in_range] or named
+    constant, operators, examples = task
+    a, b, f = examples[0]
+    named = candidates(constant, operators)
+    defined = [form for form in named if form.at(a, b).in_range]
     order = closest_first(rng, defined, lambda form: form.at(a, b).value - f, settings)
     brief = settings.brief_rate if settings.code_brief_rate is None else settings.code_brief_rate
     if rng.random() < brief:
         thought, form = order[0].expression(), order[0]
     else:
         thought, form = search(
-            rng, order, lambda form: _attempt(rng, form, task, settings.error_rate), settings
+            rng, order, lambda form: _attempt(rng, form, examples, settings.error_rate), settings
         )
     program = f"a,b=map(int,input().split())\nprint({form.expression()})"
     return f"<think>\n{thought}\n</think>\n```python\n{program}\n```"
 
 
-def _attempt(rng: random.Random, form: Form, task: Task, error_rate: float) -> tuple[str, bool]:
+def _attempt(
+    rng: random.Random, form: Form, examples: Examples, error_rate: float
+) -> tuple[str, bool]:
     """The teacher's lines on one candidate, and whether it believes that all examples fit."""
     lines = f"{form.expression()}:"
-    for n, (a, b, f) in enumerate(task.examples):
+    for n, (a, b, f) in enumerate(examples):
         there = form.at(a, b)
         if not there.in_range:
             return lines, False

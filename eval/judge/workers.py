@@ -35,7 +35,7 @@ from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
 
-from eval.ray_cluster import POLL_S, code_digest, cores, join, same_code, tell_of_waiting
+from eval.ray_cluster import POLL_S, code_digest, join, same_code, tell_of_waiting
 
 Kind = Literal["math", "code"]
 TASKS = {"math": "eval.math_answers.worker", "code": "eval.programs.tested_sandbox"}
@@ -177,7 +177,7 @@ class RayPool:
     def __init__(self, kind: Kind, address: str, workers: int) -> None:
         self.kind = kind
         self.ray = join(address)
-        self.workers = workers or cores(self.ray)
+        self.workers = workers or max(1, int(self.ray.cluster_resources().get("CPU", 0)))
         self._last_answer = 0.0
         self._task = self.ray.remote(judged).options(num_cpus=1, max_retries=_CLUSTER_ATTEMPTS - 1)
         self._open: set[Any] = set()

@@ -175,8 +175,6 @@ def distinct_capitals(gold: str, answer: str) -> tuple[str, str]:
     """Where a letter occurs in both cases, the capital gets an index: latex2sympy reads N as n."""
     letters = set(_LETTER.findall(gold) + _LETTER.findall(answer))
     both = {a for a in letters if len(a) == 1 and a.isupper() and a.lower() in letters}
-    if not both:
-        return gold, answer
 
     def indexed(match: re.Match[str]) -> str:
         letter = match[0]

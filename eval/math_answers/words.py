@@ -128,8 +128,6 @@ _QUANTITY = r"(\d++(?:\.\d++)?)\s*(?:\\text\s*\{([^{}\d]*)\}|([a-z]+)\b)\s*(?:,|
 def unit_named(words: str) -> str:
     """The unit that lower-case words are, or empty."""
     words = words.strip().strip(".").translate(str.maketrans("²³", "23"))
-    if known := _NAMES.get(words):
-        return known
     if size_of_count(first := words.partition(" ")[0]):  # million of `million dollars`
         return first
     match = _UNIT.fullmatch(_POWER.sub(lambda m: m[2] + ("2" if m[1] else "3"), words))

@@ -2,8 +2,7 @@
 
 Isolation is never assumed: some sandboxes run programs unprotected inside many containers without
 a word. The canary program tries what a solution must not do and prints what worked; this side
-also looks whether anything happened (a connection, a file, a signal). Then known programs must get
-their verdicts.
+also looks whether anything happened (a connection, a file, a signal).
 """
 
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from configs.settings.judging import JudgeSettings
 from eval.programs.verify import CodeVerdict, judge_program
-from eval.records import StdinCase, TestSuite
+from eval.records import TestSuite
 from eval.sandbox import SandboxDied, SandboxUnavailable
 from eval.sandbox.sandbox import Sandbox
 from eval.sandbox.zygote.main import Limits
@@ -48,11 +47,6 @@ print("done", flush=True)
 attempt("signal the judge", lambda: os.kill(int(judge), 0))
 attempt("signal every process", lambda: os.kill(-1, 0))
 """
-_KNOWN = (  # verdict, program and seconds of the test that 1 follows 0
-    ("AC", "print(int(input()) + 1)", 5.0),
-    ("WA", "print(int(input()) + 2)", 5.0),
-    ("TLE", "while True: pass", 0.1),
-)
 
 _sandbox: Sandbox | None = None
 
@@ -98,9 +92,8 @@ def discard() -> None:
 
 
 def assert_isolated(sandbox: Sandbox) -> None:
-    """Raises SandboxUnavailable with what a program could do, or with what was misjudged."""
-    problem = "" if sandbox.backend == "none" else _harm(sandbox)
-    if problem := problem or _misjudged(sandbox):
+    """Raises SandboxUnavailable with what a program could do."""
+    if sandbox.backend != "none" and (problem := _harm(sandbox)):
         raise SandboxUnavailable(f"the sandbox does not isolate here: {problem}")
 
 
@@ -123,19 +116,6 @@ def _harm(sandbox: Sandbox) -> str:
         harm = [line for line in done if line not in ("", "done")]
         harm += ["write a file outside"] * writable.exists()
         return "a program could " + ", ".join(dict.fromkeys(harm)) if harm else ""
-
-
-def _misjudged(sandbox: Sandbox) -> str:
-    settings = JudgeSettings(sandbox=sandbox.backend)  # type: ignore[arg-type]
-    for expected, program, seconds in _KNOWN:
-        case = StdinCase(input="0\n", output="1\n")
-        suite = TestSuite(kind="stdin", cases=(case,), time_limit_s=seconds)
-        found = judge_program(sandbox, suite, program, settings)
-        if found.verdict == "MLE":  # none of them needs memory: somebody has killed it
-            raise SandboxDied(f"a known {expected} was judged MLE ({found.reason})")
-        if found.verdict != expected:
-            return f"a known {expected} was judged {found.verdict} ({found.reason})"
-    return ""
 
 
 def check_sandbox(backend: str) -> tuple[str, int]:

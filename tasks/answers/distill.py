@@ -24,9 +24,15 @@ from tasks.stage.progress import report
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import SCRATCH, Artifact
 from tasks.tracking.prefect_states import ApprovalRequired
-from training.engines.generate import SpentApproved, generate, is_local
+from training.engines.generate import (
+    Journal,
+    SpentApproved,
+    cost_of,
+    generate,
+    is_local,
+    journal_path,
+)
 from training.engines.interface import EngineError, Request, request_seed
-from training.engines.journal import Journal, cost_of, journal_path
 from training.engines.without_model import recordings
 from training.launch.jobs import GenerateJob
 from training.layout import RESULT

@@ -36,8 +36,8 @@ from tasks.report.results import ACCURACY, RESULTS_FILE, accuracy, answers_of, r
 from tasks.stage.run import package_versions
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import LOGS, SCRATCH, Artifact
+from training.engines.generate import Journal, cost_of, journal_path
 from training.engines.interface import Key, Request, request_seed
-from training.engines.journal import Journal, cost_of, journal_path
 from training.layout import StepLines, kept_model, kept_models
 
 MEASURES = {

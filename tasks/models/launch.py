@@ -18,7 +18,7 @@ from configs.machine import load_machine
 from configs.settings.topology import Launch
 from tasks.stage.child import ROOT, ChildFailed, alone, run_child
 from tasks.store.store import SCRATCH
-from training.layout import CHECKPOINTS, latest, step_of_checkpoint
+from training.layout import CHECKPOINTS, latest, number_of
 
 SLURM = "slurm"
 PORTS = range(20_000, 30_000)  # TCP ports of which no system hands out any by itself
@@ -63,7 +63,7 @@ def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
 def _reached(out: Path) -> int:
     """Optimizer updates behind the newest whole checkpoint."""
     newest = latest(out / SCRATCH / CHECKPOINTS)
-    return step_of_checkpoint(newest) if newest else 0
+    return number_of(newest) if newest else 0
 
 
 def launcher_of(launch: Launch) -> str:

@@ -18,8 +18,7 @@ from tasks.report.run_story import PlannedStage
 from tasks.stage.stage import Stage
 from tasks.store.hardware import cores, gpus, split, this_machine
 from tasks.store.store import Artifact
-from training.engines.generate import is_local
-from training.engines.journal import cost_of
+from training.engines.generate import cost_of, is_local
 from training.sizing import facts_of_base, facts_of_model
 
 PARALLEL = ("tensor_parallel", "data_parallel")

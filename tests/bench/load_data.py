@@ -30,7 +30,7 @@ from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store import care
 from tasks.store.store import Artifact, Store
-from training.engines.journal import Journal, journal_path
+from training.engines.generate import Journal, journal_path
 
 SAMPLES, WORDS, HITS = 16, 120, 200
 

@@ -86,7 +86,7 @@ def test_a_problem_listed_twice_is_asked_once_and_order_is_kept():
 @pytest.mark.parametrize(
     ("protocol", "dates", "told"),
     [
-        ({"name": "aime25"}, (None,), r"'aime25'.*aime24.*benchmarks\.sources.*evaluate.protocols"),
+        ({"name": "aime25"}, (None,), r"'aime25'.*benchmarks\.sources.*aime24.*evaluate.protocols"),
         ({"name": "aime24", "date_from": "2024-01-01"}, (None,), "date_field"),
         ({"name": "aime24", "date_from": "2024-01-01"}, ("2023-06-01", "2023-05-07"),
          "2023-05-07 to 2023-06-01"),

@@ -78,7 +78,7 @@ def test_by_example_tests_are_hidden_distinct_and_agree_with_the_examples():
         assert p.tests.kind == "stdin"
         inputs = [c.input for c in p.tests.cases]
         assert len(set(inputs)) == 16
-        shown = {f"{a} {b}\n" for a, b, _ in by_example.parse(p.prompt).examples}
+        shown = {f"{a} {b}\n" for a, b, _ in by_example.parse(p.prompt)[2]}
         assert not shown & set(inputs)
         assert len({c.output for c in p.tests.cases}) > 1
     made = list(by_example.generate(random.Random(0), 300, "train", few_tests_share=0.2))
@@ -99,7 +99,7 @@ def test_a_teacher_that_never_errs_and_never_gives_up_finds_an_answer_that_fits_
             numbers = sorted(map(int, re.findall(r"\d+", boxed(text))))
             assert numbers == sorted(p.numbers or ())
         else:  # the two examples leave room for other functions: the hidden tests decide
-            for a, b, f in by_example.parse(p.prompt).examples:
+            for a, b, f in by_example.parse(p.prompt)[2]:
                 assert run_program(text, f"{a} {b}") == str(f)
 
 

@@ -14,7 +14,7 @@ from flows.cli.main import main
 from tasks.answers.distill import Plan, write_outputs
 from tasks.data.collect import collect
 from tasks.store.store import FileEntry, InputRef, Manifest
-from training.engines.journal import Journal, journal_path
+from training.engines.generate import Journal, journal_path
 
 NAMES = (
     "../../escape", "/etc/passwd", "..", "a/../../b", "nul\0byte", "x" * 100_000, "line\nbreak",

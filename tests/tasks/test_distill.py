@@ -24,8 +24,8 @@ from tasks.answers import distill as module
 from tasks.answers.distill import NeedsApproval, Plan, distill, pilot_of
 from tasks.store.store import Artifact
 from training.engines import generate
+from training.engines.generate import Journal, journal_path
 from training.engines.interface import EngineError, Key, Request
-from training.engines.journal import Journal, journal_path
 
 PROMPTS = ("p0", "p1", "p2", "p3")
 

@@ -34,8 +34,8 @@ from tasks.report.results import answers_of, means_of
 from tasks.store.store import Artifact
 from tasks.tracking.log_result import curve_names
 from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result, scored
+from training.engines.generate import Journal, journal_path
 from training.engines.interface import Request
-from training.engines.journal import Journal, journal_path
 from training.launch.jobs import GenerateJob
 from training.layout import kept_model, kept_models
 

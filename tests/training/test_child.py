@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from configs.settings.engines import EngineSettings, Sampling
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from tasks.models import launch
-from training.launch import child, node
-from training.launch.jobs import BaseJob, GenerateJob, RLJob, SFTJob, read_job
+from training.launch import child, ranks
+from training.launch.jobs import JOB, BaseJob, GenerateJob, RLJob, SFTJob
 from training.layout import MetricsFile
 
 HERE = Path("somewhere")
@@ -41,11 +41,11 @@ def test_a_job_survives_its_file_and_an_unknown_kind_or_key_is_an_error_that_nam
     tmp_path, job
 ):
     path = write_job(tmp_path / "job.json", job)
-    assert read_job(path) == job
+    assert JOB.validate_json(path.read_bytes()) == job
     for wrong in ({"kind": "dpo"}, {"sed": 1}):
         path.write_text(json.dumps(json.loads(job.model_dump_json()) | wrong))
         with pytest.raises(ValidationError, match=r"dpo|sed"):
-            read_job(path)
+            JOB.validate_json(path.read_bytes())
 
 
 def test_a_failing_job_says_why_and_has_no_result(tmp_path):
@@ -98,9 +98,9 @@ def test_the_others_begin_when_the_first_has_ended(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     done, order = tmp_path / "DONE", []
-    other = threading.Thread(target=node.rank0_first, args=(done, lambda: order.append("other")))
+    other = threading.Thread(target=ranks.rank0_first, args=(done, lambda: order.append("other")))
     other.start()
-    time.sleep(3 * node.POLL_S)
+    time.sleep(3 * ranks.POLL_S)
     order.append("first")
     done.touch()
     other.join()
@@ -112,7 +112,7 @@ def test_the_first_says_that_it_has_ended_and_one_that_fails_does_not(tmp_path):
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        node.rank0_first(tmp_path / "DONE", fail)
+        ranks.rank0_first(tmp_path / "DONE", fail)
     assert not (tmp_path / "DONE").exists()
-    assert node.rank0_first(tmp_path / "new" / "DONE", lambda: 7) == 7
+    assert ranks.rank0_first(tmp_path / "new" / "DONE", lambda: 7) == 7
     assert (tmp_path / "new" / "DONE").exists()

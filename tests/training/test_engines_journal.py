@@ -6,8 +6,8 @@ import pytest
 
 from configs.settings.engines import EngineRuntime
 from eval.records import Sample
-from training.engines import journal as module
-from training.engines.journal import Journal
+from training.engines import generate as module
+from training.engines.generate import Journal
 
 
 def sample(i: int, text: str = "text") -> Sample:

@@ -15,9 +15,8 @@ from configs.settings.training import BaseModelSettings
 from eval.families import countdown
 from eval.records import Sample
 from training.engines import generate
-from training.engines.generate import generate_job, make_engine
+from training.engines.generate import Journal, generate_job, journal_path, make_engine
 from training.engines.interface import EngineError, Request, request_seed
-from training.engines.journal import Journal, journal_path
 from training.engines.local_model import LocalModel, yarn_parameters
 from training.engines.vllm_engine import VLLMEngine, engine_arguments
 from training.launch.jobs import GenerateJob

@@ -10,7 +10,6 @@ from transformers import modeling_flash_attention_utils as flash
 from training import render
 from training.checkpoints import load_model
 from training.losses import Clip, policy_weight, token_weight, weighted_nll
-from training.packing import check_packing
 
 LENGTHS = [12, 3, 7, 1, 9, 5, 12, 2]
 GROUP = [1.0, 0.0, 0.5, 0.0]
@@ -147,9 +146,6 @@ def test_packed_rows_reach_flash_attention_cut_at_every_sequence(
         )  # fmt: skip
         trainer.model.config._attn_implementation = attention
         assert trainer._packed is packed  # it is what the kernel is for
-        if packed:
-            check_packing(trainer.model)
-        boundaries.clear()
         (found,) = gradients(trainer)
         return found
 
@@ -159,12 +155,3 @@ def test_packed_rows_reach_flash_attention_cut_at_every_sequence(
     assert max(map(len, boundaries)) > 3  # several sequences in a row
     assert all(ends[0] == 0 for ends in boundaries)
     close(packed, padded)
-
-
-def test_a_kernel_that_is_told_no_boundaries_is_refused(make_trainer, boundaries, monkeypatch):
-    monkeypatch.setattr(flash, "_is_packed_sequence", lambda *_, **__: False)
-    trainer = make_trainer(pay)
-    trainer.model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="lets packed sequences see each other"):
-        check_packing(trainer.model)
-    assert boundaries == [[]] * len(boundaries)

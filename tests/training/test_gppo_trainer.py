@@ -172,5 +172,5 @@ def test_answers_with_parts_that_are_not_the_models_are_refused(make_trainer):
     def with_tools(prompts, trainer):
         return cut_every_other(prompts, trainer, env_mask=[[1, 1, 0, 1] for _ in prompts])
 
-    with pytest.raises(ValueError, match="without tools or env_mask"):
+    with pytest.raises(ValueError, match=r"without tools and images: \{'tool_mask'\}"):
         make_trainer(by_row(1.0), rollout_func=with_tools).train()

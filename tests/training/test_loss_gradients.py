@@ -13,7 +13,6 @@ from training.losses import (
     POLICY_LOSSES,
     Clip,
     group_advantages,
-    importance_ratio,
     mismatch_weight,
     policy_weight,
     token_weight,
@@ -109,15 +108,6 @@ def test_a_log_ratio_of_a_thousand_is_finite(loss, dtype, log_ratio):
         assert logp.grad is not None
         assert torch.isfinite(logp.grad).all()
         assert torch.isfinite(loss_value)
-
-
-def test_the_log_ratio_clamp_is_a_choice():
-    logp = torch.tensor([50.0, -50.0, 1.0])
-    ratio = importance_ratio(logp, torch.zeros(3), max_log_ratio=2.0)
-    assert ratio.tolist() == pytest.approx([math.exp(2), math.exp(-2), math.exp(1)])
-    bad = torch.tensor([[-1.0]])
-    weight = policy_weight("gppo", logp[None, :1], torch.zeros(1, 1), bad, Clip(max_log_ratio=3.0))
-    assert weight.item() == pytest.approx(math.exp(3))
 
 
 def test_the_mismatch_weight_is_capped_above_only_and_one_where_unknown():

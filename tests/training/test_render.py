@@ -21,10 +21,9 @@ def test_a_prompt_ends_where_the_answer_begins_and_that_with_the_end_of_turn(fil
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pad_token": None}, "has no pad token"),
-        ({"pad_token": "<|im_end|>"}, "a finished answer would look like padding"),
-        ({"chat_template": None}, "no chat template"),
-        ({"special": ["<think>", "</think>"]}, "does not keep <think>"),
+        ({"pad_token": None}, "an answer would look like padding"),
+        ({"pad_token": "<|im_end|>"}, "an answer would look like padding"),
+        ({"special": ["<think>", "</think>"]}, "drops <think> and"),
     ],
 )
 def test_a_tokenizer_that_cannot_is_refused_with_the_cure(files, changes, message):

@@ -78,8 +78,7 @@ def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
     tokenizer = load_tokenizer(files["checkpoint"])
     long = Problem(domain="math", prompt="Make 5 from " + "9, " * 200, answer="5")
     assert rl.fitting([*problems, long], tokenizer, settings(max_prompt_tokens=64)) == problems
-    with pytest.raises(ValueError, match="max_prompt_tokens"):
-        rl.fitting([long], tokenizer, settings(max_prompt_tokens=64))
+    assert not rl.fitting([long], tokenizer, settings(max_prompt_tokens=64))
 
 
 def test_a_model_that_would_end_answers_early_is_refused_before_any_rollout(files, tmp_path):

@@ -21,7 +21,7 @@ def small(files):
 
 def greedy(model, prompts, stops, most, batch_size):
     return sample(
-        model, prompts, max_tokens=most, stop_ids=stops, pad_id=0, temperature=0,
+        model, prompts, max_tokens=most, stop_ids=stops, temperature=0,
         batch_size=batch_size,
     )  # fmt: skip
 
@@ -45,7 +45,7 @@ def test_an_answer_ends_with_its_stop_token_or_at_the_limit(files):
     model, prompts = small(files)
     stops = list(range(0, 320, 3))
     generator = torch.Generator().manual_seed(0)
-    answers = sample(model, prompts, max_tokens=20, stop_ids=stops, pad_id=0, generator=generator)
+    answers = sample(model, prompts, max_tokens=20, stop_ids=stops, generator=generator)
     for answer in answers:
         assert len(answer) == 20 or answer[-1] in stops
         assert not set(answer[:-1]) & set(stops)

@@ -18,12 +18,10 @@ from training import render, sft
 from training.checkpoints import (
     load_model,
     load_tokenizer,
-    policy_on_rank0,
-    save_model,
     save_trained,
 )
 from training.launch.jobs import SFTJob
-from training.launch.node import join_run, rank, world_size
+from training.launch.ranks import join_run, rank, world_size
 from training.rl.config import GPPOConfig
 from training.rl.trainer import GPPOTrainer
 
@@ -66,9 +64,8 @@ def rl(name: str, checkpoint: str, out: Path, **more: Any) -> None:
 
     class Keep(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
-            policy = policy_on_rank0(trainer) if state.global_step == 1 else None
-            if policy is not None:
-                save_model(policy, tokenizer, out / "kept")
+            if state.global_step == 1:
+                save_trained(trainer, out / "kept", bf16=False)
 
     if name == "padded":
         trainer.add_callback(Keep())

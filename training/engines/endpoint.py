@@ -21,6 +21,7 @@ import httpx
 import openai
 
 from configs.settings.engines import EngineSettings, Sampling
+from eval.answers import THINK_CLOSE, THINK_OPEN, writable
 from eval.records import FinishReason, Sample
 from training.engines.interface import Engine, EngineError, Key, Request, ask_concurrently
 
@@ -36,7 +37,6 @@ PASSING = (408, 409, 429)
 """Statuses below 500 that say nothing about the request itself."""
 INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang
 FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
-OPENED, CLOSED = "<think>", "</think>"
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
 CONNECT_TIMEOUT_S, LIST_TIMEOUT_S = 30.0, 20.0
 MOST_FAILURES = 16  # in a row
@@ -249,21 +249,15 @@ class Reply:
         Reasoning that was cut before any answer stays unclosed. Where the template wrote the
         opening tag, so that the text only closes it, the tag is put back.
         """
-        content, reasoning = _joined(self.content), _joined(self.reasoning)
+        content, reasoning = (writable("".join(t)) for t in (self.content, self.reasoning))
         if reasoning:
-            closed = f"\n{CLOSED}\n\n" if content.strip() else ""
-            return f"{OPENED}\n{reasoning.strip()}{closed}{content}"
+            closed = f"\n{THINK_CLOSE}\n\n" if content.strip() else ""
+            return f"{THINK_OPEN}\n{reasoning.strip()}{closed}{content}"
         if content and think_prefill and not content.startswith(think_prefill.strip()):
             return think_prefill + content
-        if not think_prefill and CLOSED in content and OPENED not in content:
-            return f"{OPENED}\n{content}"
+        if not think_prefill and THINK_CLOSE in content and THINK_OPEN not in content:
+            return f"{THINK_OPEN}\n{content}"
         return content
-
-
-def _joined(pieces: list[str]) -> str:
-    """One text, with the halves of a surrogate pair that came in two pieces joined."""
-    text = "".join(pieces)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _key_from_environment(settings: EngineSettings) -> str:

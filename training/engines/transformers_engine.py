@@ -76,7 +76,6 @@ class TransformersEngine(LocalModel):
             [encoded[i] for i in fitting],
             max_tokens=[rooms[i] for i in fitting],
             stop_ids=self.ends,
-            pad_id=self.ends[0],  # masked wherever it stands
             temperature=self.sampling.temperature,
             top_p=self.sampling.top_p,
             batch_size=len(batch),
@@ -122,7 +121,6 @@ def sample(
     *,
     max_tokens: int | Sequence[int],
     stop_ids: Sequence[int],
-    pad_id: int,
     temperature: float = 1.0,
     top_p: float = 1.0,
     batch_size: int = 256,
@@ -146,7 +144,7 @@ def sample(
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
             shares = [prompts[i] for i in rows], [most[i] for i in rows]
-            batch = _sample_batch(model, *shares, stops, pad_id, choose)
+            batch = _sample_batch(model, *shares, stops, choose)
             for i, answer in zip(rows, batch, strict=True):
                 answers[i] = answer
     finally:
@@ -159,15 +157,15 @@ def _sample_batch(
     prompts: list[Sequence[int]],
     most: list[int],
     stops: torch.Tensor,
-    pad_id: int,
     choose: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[list[int]]:
     device, width, max_tokens = model.device, max(map(len, prompts)), max(most)
-    ids = torch.tensor([[pad_id] * (width - len(p)) + list(p) for p in prompts], device=device)
+    # padding is masked, so any token will do
+    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
     offset = torch.tensor([width - len(p) for p in prompts], device=device)
     layers = model.config.get_text_config().num_hidden_layers
     cache = Cache(layers=[RoomyLayer(width + max_tokens) for _ in range(layers)])
-    written = ids.new_full((len(prompts), max_tokens), pad_id)
+    written = ids.new_zeros(len(prompts), max_tokens)
     length = torch.tensor(most, device=device)
     rows = torch.arange(len(prompts), device=device)  # which prompt each row of the batch is
     running = torch.ones_like(rows, dtype=torch.bool)

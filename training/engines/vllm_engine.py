@@ -16,7 +16,6 @@ from training.engines.interface import EngineError, Key, Request, ask_concurrent
 from training.engines.local_model import LocalModel, yarn_parameters
 from training.render import prompt_ids
 
-CPU_CACHE_GB = "1"
 AT_ONCE = 1024
 """Requests in each copy of the model: enough that it never waits for us."""
 
@@ -28,11 +27,7 @@ class VLLMEngine(LocalModel):
         super().__init__(settings, sampling)
         self._names = count()
         self._runner = asyncio.Runner()
-        try:
-            self.engine = self._runner.run(_start(engine_arguments(settings, self.config)))
-        except BaseException:
-            self._runner.close()
-            raise
+        self.engine = self._runner.run(_start(engine_arguments(settings, self.config)))
         if settings.runtime.max_model_len is None:
             self.positions = self.engine.model_config.max_model_len
 
@@ -78,7 +73,7 @@ class VLLMEngine(LocalModel):
 
 def set_environment() -> None:
     """Variables that vLLM reads when an engine starts, where the user has not set them."""
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_CACHE_GB)
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GB
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 

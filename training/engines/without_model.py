@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from configs.settings.engines import EngineSettings
+from eval.answers import THINK_CLOSE, THINK_OPEN
 from eval.families import by_example, countdown
 from eval.judge.grades import Grade
 from eval.records import FinishReason, Rejected, Sample, problem_id
@@ -18,7 +19,6 @@ from eval.row_files import Row, find_files, read_rows
 from training.engines.interface import Engine, EngineError, Key, Request
 
 FAMILIES = (countdown, by_example)
-THINK = ("<think>", "</think>")
 
 
 class ScriptedEngine(Engine):
@@ -112,7 +112,7 @@ def mapped_text(text: str, settings: EngineSettings) -> tuple[str, FinishReason]
         opened, closed = settings.think_tags
         if opened in text and closed not in text:
             finish = "length"
-        text = text.replace(opened, THINK[0]).replace(closed, THINK[1])
+        text = text.replace(opened, THINK_OPEN).replace(closed, THINK_CLOSE)
     for tag in settings.solution_tags or ():
         text = text.replace(tag, "")
     if settings.think_prefill and not text.lstrip().startswith(settings.think_prefill.strip()):

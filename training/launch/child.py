@@ -6,14 +6,21 @@ Running the same job again resumes it.
 
 import json
 import os
+import pkgutil
 import sys
 from pathlib import Path
 
 from configs.files import replace_text
-from training.launch.jobs import BaseJob, GenerateJob, Job, SFTJob, read_job
-from training.launch.node import join_run, processes_here, rank, world_size
+from training.launch.jobs import JOB, Job, RLJob, SFTJob
+from training.launch.ranks import join_run, processes_here, rank, world_size
 from training.layout import RESULT
 
+WORK = {
+    "base": "training.base:create_base",
+    "sft": "training.sft:run_sft",
+    "rl": "training.rl.train:run_rl",
+    "generate": "training.engines.generate:generate_job",
+}
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -25,7 +32,7 @@ QUIET = {
 
 def main(arguments: list[str]) -> int:
     """Run the job of one file."""
-    job, work = read_job(Path(arguments[0])), run
+    job, work = JOB.validate_json(Path(arguments[0]).read_bytes()), run
     os.environ.update(QUIET | os.environ)
     join_run(job.out)
     job.out.mkdir(parents=True, exist_ok=True)
@@ -41,22 +48,9 @@ def main(arguments: list[str]) -> int:
 
 def run(job: Job) -> dict[str, float]:
     """Run `job` in this process; torch is imported here, and only what the job needs."""
-    if isinstance(job, BaseJob):
-        from training.base import create_base
-
-        return create_base(job)
-    if isinstance(job, GenerateJob):
-        from training.engines.generate import generate_job
-
-        return generate_job(job)
-    _limit_threads(job.settings.runtime.threads)
-    if isinstance(job, SFTJob):
-        from training.sft import run_sft
-
-        return run_sft(job)
-    from training.rl.train import run_rl
-
-    return run_rl(job)
+    if isinstance(job, SFTJob | RLJob):
+        _limit_threads(job.settings.runtime.threads)
+    return pkgutil.resolve_name(WORK[job.kind])(job)
 
 
 def _limit_threads(threads: int) -> None:

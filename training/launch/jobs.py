@@ -55,9 +55,5 @@ class GenerateJob(_Job):
 
 
 Job = BaseJob | SFTJob | RLJob | GenerateJob
-_ADAPTER: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])
-
-
-def read_job(path: Path) -> Job:
-    """Read a job file; unknown kinds or keys are an error that names them."""
-    return _ADAPTER.validate_json(path.read_text())
+JOB: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])
+"""A job file."""

@@ -13,7 +13,7 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from configs.settings.training import RLSettings
 from training.callbacks import in_trls_words
-from training.losses import MAX_LOG_RATIO, POLICY_LOSSES, Clip
+from training.losses import POLICY_LOSSES, Clip
 
 ALLOWED: dict[str, tuple[Any, ...]] = {
     "policy_loss": tuple(POLICY_LOSSES),
@@ -42,21 +42,15 @@ class GPPOConfig(GRPOConfig):
     beta1: float = 1.0  # Eq. 17, low side
     beta2: float = 1.0  # Eq. 17, high side
     dual_clip: float | None = None  # c of the authors' code
-    max_log_ratio: float = MAX_LOG_RATIO
-    """|log δ| is clamped to this before exp."""
     lm_weight: float = 0.1  # α of Eq. 14
-    positive_reward: float = 1.0
-    """An answer with at least this reward is correct (Eq. 13)."""
+    positive_reward: float = 1.0  # an answer with at least this reward is correct (Eq. 13)
     advantage_std: str = "population"  # or unbiased
-    drop_zero_advantage: bool = True
-    """Groups of equal rewards leave before the forward pass."""
+    drop_zero_advantage: bool = True  # groups of equal rewards leave before the forward pass
     oversampling: int = 1
     """Generate this many times the prompts that are trained on; survivors beyond the batch are
     left out (the authors' code: 2)."""
-    overlong_filter: bool = False
-    """Answers cut at the length limit leave their group unrewarded."""
-    micro_batch_tokens: int = 36_864
-    """Tokens, padding included, in one forward pass."""
+    overlong_filter: bool = False  # answers cut at the length limit leave their group unrewarded
+    micro_batch_tokens: int = 36_864  # padding included, in one forward pass
     packed: bool | None = None
     """Sequences of a micro-batch in one row without padding; default: with flash attention, whose
     kernel has variable lengths."""
@@ -99,7 +93,7 @@ class GPPOConfig(GRPOConfig):
         high = self.epsilon_high
         if high is None or self.policy_loss == "grpo":  # Eq. 3 has one ε
             high = self.epsilon
-        return Clip(self.epsilon, high, self.beta1, self.beta2, self.dual_clip, self.max_log_ratio)
+        return Clip(self.epsilon, high, self.beta1, self.beta2, self.dual_clip)
 
     def with_max_steps(self, prompts: int) -> "GPPOConfig":
         """A copy, with `max_steps` counted from `num_train_epochs` over so many prompts where it is
@@ -111,7 +105,7 @@ class GPPOConfig(GRPOConfig):
         return args
 
 
-SAME_NAME = ("beta1", "beta2", "dual_clip", "max_log_ratio", "lm_weight", "advantage_std",
+SAME_NAME = ("beta1", "beta2", "dual_clip", "lm_weight", "advantage_std",
              "drop_zero_advantage", "oversampling", "overlong_filter", "temperature",
              "adam_beta2")  # fmt: skip
 """Settings that GPPOConfig calls as the stage does."""

@@ -122,7 +122,6 @@ def plan_updates(
     mini_batch_groups: int,
     most_updates: int,
     budget: int,
-    pad_id: int,
     packed: bool = False,
 ) -> list[Update]:
     """The surviving groups, shuffled, in mini-batches of about `mini_batch_groups` groups.
@@ -146,10 +145,10 @@ def plan_updates(
         rows = [i for group in groups[number::updates] for i in group]
         lengths = [len(rollout.tokens[i]) for i in rows]
         cut = [[rows[j] for j in group] for group in length_groups(lengths, budget)]
-        batches = [_micro_batch(rollout, group, pad_id, packed) for group in cut]
+        batches = [_micro_batch(rollout, group, packed) for group in cut]
         for _ in range(max(processes.each(len(batches))) - len(batches)):
             shortest = min(range(len(rollout.tokens)), key=lambda i: len(rollout.tokens[i]))
-            idle = _micro_batch(rollout, [shortest], pad_id, packed)
+            idle = _micro_batch(rollout, [shortest], packed)
             batches.append(replace(idle, mask=torch.zeros_like(idle.mask)))
         tokens = [float(rollout.answer_length(i)) for i in rows]
         positive = [t for t, i in zip(tokens, rows, strict=True) if rollout.positive[i]]
@@ -165,7 +164,7 @@ def fair_quotas(counts: Sequence[int], most: int) -> list[int]:
     return quotas
 
 
-def _micro_batch(rollout: Rollout, rows: list[int], pad_id: int, packed: bool) -> MicroBatch:
+def _micro_batch(rollout: Rollout, rows: list[int], packed: bool) -> MicroBatch:
     tokens = [rollout.tokens[i] for i in rows]
     lengths = [rollout.prompt_length[i] for i in rows]
     device, positions = tokens[0].device, None
@@ -178,7 +177,7 @@ def _micro_batch(rollout: Rollout, rows: list[int], pad_id: int, packed: bool) -
         advantage = rollout.advantage[index[row_of]][None]
         positive = rollout.positive[index[row_of]][None]
     else:
-        ids = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=pad_id)
+        ids = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)
         first = min(lengths)
         position = torch.arange(first, ids.shape[1], device=device)
         end = torch.tensor([len(t) for t in tokens], device=device)

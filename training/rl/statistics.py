@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.losses import Advantages, Clip, importance_ratio, surrogate
+from training.losses import Advantages, Clip, importance_ratio
 from training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, OffPolicy
 from training.rl.rollout import MicroBatch, Processes, Rollout
 
@@ -91,14 +91,13 @@ class TokenStatistics:
         """
         kept = micro.mask
         logp, entropy = logp.detach(), entropy.detach()
-        ratio = importance_ratio(logp, old_logp, clip.max_log_ratio)
+        ratio = importance_ratio(logp, old_logp)
         advantage = micro.advantage.expand_as(ratio)
         values = {
             "tokens": torch.ones_like(ratio),
             "clip/high": clip.above(ratio, advantage),
             "clip/low": clip.below(ratio, advantage),
             "policy_weight": weight,
-            "surrogate": surrogate(ratio, advantage, clip),
             "ratio": ratio,
             "entropy": entropy,
         }

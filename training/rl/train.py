@@ -5,6 +5,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,10 +25,10 @@ from training.callbacks import StableCheckpoints, WriteMetrics, flush
 from training.engines.local_model import positions_of
 from training.engines.transformers_engine import sample
 from training.launch.jobs import RLJob
-from training.launch.node import processes_here, world_size
+from training.launch.ranks import processes_here, world_size
 from training.packing import rl_schedule
 from training.rl.config import gppo_config
-from training.rl.off_policy_counts import OffPolicy, write_off_policy
+from training.rl.off_policy_counts import write_off_policy
 from training.rl.statistics import RolloutRecord
 from training.rl.trainer import GPPOTrainer
 
@@ -45,35 +46,29 @@ def run_rl(job: RLJob) -> dict[str, float]:
         trainer = build_trainer(job, model, tokenizer, problems, reward, folder)
         checkpoints.check_layout(trainer, start)
         updates = trainer.args.updates
-        done = layout.step_of_checkpoint(start) // updates if start else 0
+        done = layout.number_of(start) // updates if start else 0
         if trainer.is_world_process_zero():
             kept = {"keep": s.audit_rollouts, "after_step": done}
             journal = RolloutJournal(job.out, tokenizer, lambda: reward.scores, **kept)
-            trainer.on_rollout, trainer.on_off_policy = journal.add, journal.count
+            trainer.on_rollout = journal.add
+            trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
             metrics = layout.MetricsFile(job.out, after_step=done)
             trainer.add_callback(WriteMetrics(metrics, progress, updates_per_step=updates))
         if s.keep_every:
-            trainer.add_callback(KeepModels(job, trainer))
+            trainer.add_callback(KeepModels(job, trainer, model))
         trainer.train(resume_from_checkpoint=str(start) if start else None)
     if journal is not None:
         journal.write(job.out / layout.ROLLOUTS)
     lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
     checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
+    steps = [line for line in trainer.state.log_history if "updates" in line]
     return {
         "rollout_steps": float(s.steps),
         "models_kept": float(len(layout.kept_models(job.out))),
         "prompts": float(len(problems)),
         "prompts_too_long": float(len(given) - len(problems)),
-        **without_update(job.out / layout.METRICS),
-    }
-
-
-def without_update(metrics: Path) -> dict[str, float]:
-    """Updates that were skipped, and rollouts that had nothing to teach, in the whole stage."""
-    steps = [json.loads(line)["metrics"] for line in metrics.read_text().splitlines()]
-    return {
-        "non_finite_updates": sum(step["skipped_updates"] for step in steps),
-        "rollouts_without_update": float(sum(step["updates"] == 0 for step in steps)),
+        "non_finite_updates": sum(line["skipped_updates"] for line in steps),
+        "rollouts_without_update": float(sum(line["updates"] == 0 for line in steps)),
     }
 
 
@@ -90,8 +85,8 @@ class KeepModels(TrainerCallback):
     """Writes the policy after every `keep_every`th rollout step but the last, whose model is the
     result, to score accuracy over training (Figures 2 and 5)."""
 
-    def __init__(self, job: RLJob, trainer: GPPOTrainer) -> None:
-        self.job, self.trainer = job, trainer
+    def __init__(self, job: RLJob, trainer: GPPOTrainer, start: PreTrainedModel) -> None:
+        self.job, self.trainer, self.start = job, trainer, start
 
     def on_step_end(self, args, state, control, **_) -> None:
         """On all processes: weights may be spread over them."""
@@ -99,13 +94,12 @@ class KeepModels(TrainerCallback):
         step, rest = divmod(state.global_step, updates)
         if rest or step % s.keep_every or step == s.steps:
             return
-        policy = checkpoints.policy_on_rank0(self.trainer)
-        if policy is not None:
-            policy = policy.bfloat16() if s.runtime.bf16 else policy
-            folder = layout.kept_model(self.job.out, step)
-            folder.parent.mkdir(exist_ok=True)
-            lineage = lineage_of(self.job, policy, step)
-            checkpoints.save_model(policy, self.trainer._tokenizer, folder, lineage)
+        folder, lineage = (
+            layout.kept_model(self.job.out, step),
+            lineage_of(self.job, self.start, step),
+        )
+        checkpoints.save_trained(self.trainer, folder, bf16=s.runtime.bf16, lineage=lineage)
+        if state.is_world_process_zero:
             flush(folder)  # before the checkpoint that a stage would go on from
 
 
@@ -123,16 +117,11 @@ def fitting(
 ) -> list[Problem]:
     """The problems whose rendered prompt has at most `max_prompt_tokens`.
 
-    Raises ValueError where there is none, and where the longest leaves less than `max_tokens` of
-    the model's `positions`: an answer that ends early would be paid as one that is too long.
+    Raises ValueError where the longest leaves less than `max_tokens` of the model's `positions`:
+    an answer that ends early would be paid as one that is too long.
     """
     lengths = list(map(len, render.prompt_ids(tokenizer, [p.prompt for p in problems])))
     longest = max((n for n in lengths if n <= s.max_prompt_tokens), default=0)
-    if not longest:
-        raise ValueError(
-            f"none of {len(problems)} prompts has {s.max_prompt_tokens} tokens or fewer; raise "
-            "max_prompt_tokens or check the problems file"
-        )
     if positions is not None and longest + s.max_tokens > positions:
         raise ValueError(
             f"the longest prompt and its answer need {longest:,} + {s.max_tokens:,} positions and "
@@ -255,10 +244,6 @@ class RolloutJournal:
         table = {"columns": names, "data": [[row[n] for n in names] for row in rows]}
         replace_text(self.shown / f"step_{step:05d}.json", json.dumps(table))
 
-    def count(self, step: int, tables: Sequence[OffPolicy]) -> None:
-        """The off-policy counts of the updates of one rollout step."""
-        write_off_policy(self.off_policy, step, tables)
-
     def write(self, path: Path) -> int:
         """All kept rows as parquet, in the order of the steps."""
         with self.rows.path.open() as file:
@@ -304,7 +289,6 @@ def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[s
             ids,
             max_tokens=args.max_completion_length or 1,
             stop_ids=trainer.eos_token_ids,
-            pad_id=trainer._pad_id,
             temperature=args.temperature,
             batch_size=s.engine_runtime.batch_size,
         )

@@ -29,13 +29,12 @@ from training.losses import (
     token_weight,
     weighted_nll,
 )
-from training.packing import check_packing, prompt_order
+from training.packing import prompt_order
 from training.rl.config import GPPOConfig
 from training.rl.off_policy_counts import OffPolicy, headline
 from training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
 from training.rl.statistics import RolloutRecord, TokenStatistics
 
-NOT_TRAINED = {"tool_mask": "tools or env_mask", "num_images": "images"}
 MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
 
 
@@ -53,8 +52,6 @@ class GPPOTrainer(GRPOTrainer):
         args = args.with_max_steps(len(train_dataset))
         super().__init__(model, reward_funcs, args, train_dataset, **kwargs)
         self.vllm_importance_sampling_correction = False  # ours is applied in the loss
-        if self._packed:
-            check_packing(self.model)
         self.on_rollout: Callable[[RolloutRecord], None] | None = None
         """Called with every rollout once its advantages are known."""
         self.on_off_policy: Callable[[int, list[OffPolicy]], None] | None = None
@@ -96,9 +93,8 @@ class GPPOTrainer(GRPOTrainer):
         """Generate, score, drop what has nothing to teach, and plan the updates."""
         started = time.perf_counter()
         batch = self._generate_and_score_completions(inputs)
-        for key, what in NOT_TRAINED.items():
-            if key in batch:
-                raise ValueError(f"GPPOTrainer trains on plain text answers, without {what}")
+        if wrong := {"tool_mask", "num_images"} & set(batch):
+            raise ValueError(f"GPPOTrainer trains on text alone, without tools and images: {wrong}")
         seconds = time.perf_counter() - started
         args, local = self.args, self.processes.local
         rewards = self._rewards.view(-1, self.num_generations)
@@ -124,7 +120,6 @@ class GPPOTrainer(GRPOTrainer):
             mini_batch_groups=args.mini_batch_groups,
             most_updates=args.updates,
             budget=args.micro_batch_tokens,
-            pad_id=self._pad_id,
             packed=self._packed,
         )
         self._remember_old_logps(updates)
@@ -159,10 +154,10 @@ class GPPOTrainer(GRPOTrainer):
 
     def _truncated(self, batch: dict[str, Any]) -> Tensor:
         """[B] bool over all processes: answers without an end token."""
-        ends = torch.tensor([*self.eos_token_ids, self._pad_id], device=self._rewards.device)
+        ends = [*self.eos_token_ids, self._tokenizer.pad_token_id]
         ids, mask = batch["completion_ids"], batch["completion_mask"].bool()
         last = ids.gather(1, (mask.sum(1, keepdim=True) - 1).clamp(min=0))[:, 0]
-        return self.processes.gathered(~torch.isin(last, ends.to(last.device)))
+        return self.processes.gathered(~torch.isin(last, torch.tensor(ends, device=last.device)))
 
     def _give_up_without_scores(self, rewards: Tensor) -> None:
         lost = not bool(rewards.isfinite().any())
@@ -178,12 +173,6 @@ class GPPOTrainer(GRPOTrainer):
         for update in updates[1:]:  # the first update is made by the policy that sampled
             for micro in update.micro_batches:
                 micro.old_logp, _ = self._logp(self.model, micro)
-
-    @property
-    def _pad_id(self) -> int:
-        pad_id = self._tokenizer.pad_token_id
-        assert isinstance(pad_id, int)  # TRL gives a tokenizer without one its EOS token
-        return pad_id
 
     @property
     def _packed(self) -> bool:

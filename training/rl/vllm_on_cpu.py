@@ -16,7 +16,7 @@ from trl.trainer.utils import ensure_master_addr_port
 
 from training.checkpoints import policy_on_each
 from training.engines.vllm_engine import set_environment
-from training.launch.node import rank, world_size
+from training.launch.ranks import rank, world_size
 from training.render import prompt_ids
 
 ONE_PASS = 4_096  # tokens of a forward pass, as TRL's colocated engine

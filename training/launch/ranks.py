@@ -6,13 +6,12 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from training.layout import LOGS
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 0.2
-T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -51,7 +50,7 @@ def join_run(out: Path) -> None:
                 os.dup2(file.fileno(), stream)
 
 
-def rank0_first(done: Path, work: Callable[[], T]) -> T:
+def rank0_first(done: Path, work: Callable[[], Any]) -> Any:
     """Run `work()` on rank 0 first, then on the other ranks.
 
     They wait for the file `done`, for as long as it takes: a barrier would give up after minutes.
