@@ -135,12 +135,12 @@ class Keep(TrainerCallback):
 def train(files, job):
     """`train(micro_batch_tokens, **settings)`: the callback that kept gradients and rates."""
 
-    def run(budget, name="run", **changes):
+    def run(budget, name="run", attention="sdpa", **changes):
         runtime = RUNTIME.model_copy(update={"micro_batch_tokens": budget})
         paper = {"epochs": 1, "batch_tokens": 2_000, "max_grad_norm": 1e9, "learning_rate": 8e-5,
                  "min_learning_rate": 4e-5, "runtime": runtime}  # fmt: skip
         asked, tokenizer = job(name, **(paper | changes)), load_tokenizer(files["checkpoint"])
-        model = load_model(files["checkpoint"], dtype="float32")
+        model = load_model(files["checkpoint"], attention=attention, dtype="float32")
         rows = tokenized(files["examples"], tokenizer, 256, asked.out / "tokens")
         trainer = sft.build_trainer(asked, model, tokenizer, rows, asked.out / "checkpoints")
         kept = Keep(trainer)
@@ -163,9 +163,10 @@ def test_a_step_has_one_gradient_for_every_micro_batch_and_layout(train):
         assert cut.trainer.args.gradient_accumulation_steps > 1
         assert len(cut.gradients) == len(whole.gradients) > 1
         close(cut.gradients[0], whole.gradients[0])
-    packed = train(500, "packed", packing=True)
-    assert packed.trainer.padding_free
-    close(packed.gradients[0], whole.gradients[0])
+    for attention in ("sdpa", "eager"):  # flash attention: test_gppo_equivalence.py
+        packed = train(500, f"packed_{attention}", attention, packing=True)
+        assert packed.trainer.padding_free
+        close(packed.gradients[0], whole.gradients[0])
 
 
 def test_the_gradient_is_the_mean_nll_of_the_answers_in_float64(train, files):
