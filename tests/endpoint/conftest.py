@@ -15,15 +15,15 @@ from aiohttp import web
 
 MODEL = "teacher-r1"
 FAULTS = (
-    "429", "429 with Retry-After", "500", "hang", "cut stream", "truncated JSON",
-    "another model answers", "404", "slow first token",
+    "429", "429 with Retry-After", "500", "hang", "cut stream", "torn connection",
+    "truncated JSON", "another model answers", "404", "slow first token",
 )  # fmt: skip
 Choose = Callable[[str, int], str | tuple[int, str]]
 """(prompt, attempt from 0) → a fault, or status and body, or '' for the right answer."""
 
 
 def one_percent_of_each(prompt: str, attempt: int) -> str:
-    """Nine of every hundred questions meet one fault each, once (a 404 at first would be fatal)."""
+    """Ten of every hundred questions meet one fault each, once (a 404 at first would be fatal)."""
     number = int(prompt.split()[1]) % 100 - 50
     return FAULTS[number] if attempt == 0 and 0 <= number < len(FAULTS) else ""
 
@@ -86,10 +86,10 @@ class Endpoint:
             await asyncio.sleep(3600)  # until the client gives up
         await asyncio.sleep(2 * self.latency_s if fault == "slow first token" else 0)
         model = "another" if fault == "another model answers" else MODEL
-        text, cut = self.right_answer(prompt), fault == "cut stream"
+        text, cut = self.right_answer(prompt), fault in ("cut stream", "torn connection")
         usage = {"prompt_tokens": 5, "completion_tokens": len(text) // 4}
         if stream and fault != "truncated JSON":
-            return await self._stream(request, text, model, usage, cut)
+            return await self._stream(request, text, model, usage, fault)
         await asyncio.sleep(self.latency_s)
         choice = {"index": 0, "finish_reason": "stop", "message": {"content": text}}
         whole = json.dumps({"model": model, "choices": [choice], "usage": usage})
@@ -104,7 +104,7 @@ class Endpoint:
         return response
 
     async def _stream(
-        self, request: web.Request, text: str, model: str, usage: dict[str, int], cut: bool
+        self, request: web.Request, text: str, model: str, usage: dict[str, int], fault: str
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -117,8 +117,10 @@ class Endpoint:
             await asyncio.sleep(self.latency_s / 4)
             delta = {"content": text[start : start + step]}
             await event(choices=[{"index": 0, "delta": delta, "finish_reason": None}])
-            if cut and start:
-                return response  # a clean end of the body, but not of the answer
+            if start and fault in ("cut stream", "torn connection"):
+                if fault == "torn connection" and request.transport:
+                    request.transport.close()
+                return response  # else a clean end of the body, but not of the answer
         await event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
         await event(choices=[], usage=usage)
         await response.write(b"data: [DONE]\n\n")

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 
 from configs.settings.engines import EngineSettings, Sampling
@@ -125,7 +125,7 @@ class EndpointEngine(Engine):
                     raise EngineError(
                         f"{s.base_url}: {reason}: is the server up, and is base_url right?"
                     ) from error
-            except (BrokenReply, TimeoutError, httpx.HTTPError) as error:
+            except (BrokenReply, TimeoutError, httpx2.HTTPError) as error:
                 reason, again = str(error) or type(error).__name__, True
             broken += 1
             if not again or broken > s.runtime.max_retries:
