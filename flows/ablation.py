@@ -66,8 +66,8 @@ def ablation(
     spec = load_ablation(name)
     matrix = list(cells(spec, profile, seeds))
     meaning = json.dumps([spec.name, profile, seeds, *(key_of(s) for _, s in matrix)])
-    whole = run_spec(matrix[0][1], "ablation", meaning)
-    with run_context(replace(whole, resolved=spec.model_dump(mode="json"))) as run:
+    resolved = spec.model_dump(mode="json")
+    with run_context(run_spec(matrix[0][1], "ablation", meaning, resolved=resolved)) as run:
         publish_plan(plan_ablation(spec, profile, seeds, run.store), run)
         if concurrent > 1:
             made = compute_in_processes(spec, matrix, run, concurrent)
@@ -94,9 +94,9 @@ def label(arm: str, seed: int) -> str:
 
 def compute_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> Made:
     """The evaluation and the model of a cell, in an MLflow run of its own below `parent`."""
-    wanted = run_spec(settings, "cell", json.dumps([spec.name, arm, key_of(settings)]))
-    target = f"evaluate_{spec.scored}"
-    with run_context(replace(wanted, name=label(arm, settings.seed), parent=parent)) as cell:
+    meaning, target = json.dumps([spec.name, arm, key_of(settings)]), f"evaluate_{spec.scored}"
+    place = {"name": label(arm, settings.seed), "parent": parent}
+    with run_context(run_spec(settings, "cell", meaning, **place)) as cell:
         refuse(settings, target)
         made = compute(_calls(spec, settings))
         created = datetime.fromisoformat(cell.store.manifest(made[target]).created)

@@ -4,7 +4,6 @@ run shows on its pages in Prefect and MLflow: its plan, its report, a link betwe
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import httpx
@@ -52,8 +51,8 @@ def pipeline(
         verify: Reuse a result only if every byte is what was published.
         settings: What is computed; prefilled with the whole profile.
     """
-    wanted = run_spec(settings, "pipeline", key_of(settings))
-    with run_context(replace(wanted, force=frozenset(force), verify=verify)) as run:
+    asked = {"force": frozenset(force), "verify": verify}
+    with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
         publish_plan(plan(settings, run.store, force, until), run)
         made = run_stages(settings, until)
         if "report" not in made:
@@ -112,14 +111,11 @@ def _show(create: Callable[..., Any], **about: Any) -> None:
 
 
 def run_spec(
-    settings: Pipeline, kind: Literal["pipeline", "stage", "ablation", "cell"], meaning: str
+    settings: Pipeline,
+    kind: Literal["pipeline", "stage", "ablation", "cell"],
+    meaning: str,
+    **more: Any,
 ) -> RunSpec:
-    """A run of the whole or of a part of what `settings` say."""
-    return RunSpec(
-        kind=kind,
-        profile=settings.profile,
-        seed=settings.seed,
-        meaning=meaning,
-        resolved=settings.model_dump(mode="json"),
-        stall_minutes=settings.stall_minutes,
-    )
+    """A run of the whole or of a part of what `settings` say; `more` fields may replace them."""
+    said = {"resolved": settings.model_dump(mode="json"), "stall_minutes": settings.stall_minutes}
+    return RunSpec(kind, settings.profile, settings.seed, meaning, **{**said, **more})

@@ -64,15 +64,19 @@ def number_of(model: Path) -> int:
     return int(model.name.rpartition("-")[2])
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Lines of JSON, without one that a kill has cut; none where there is no file."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line]
+
+
 class StepLines:
     """JSON lines with a step each; a resumed run first drops what came after its start."""
 
     def __init__(self, path: Path, *, after_step: int) -> None:
         self.path = path
-        text = path.read_text() if path.exists() else ""
-        lines = text[: text.rfind("\n") + 1].splitlines()  # a line cut by a kill is no line
-        kept = [line + "\n" for line in lines if line and json.loads(line)["step"] <= after_step]
-        replace_text(path, "".join(kept))
+        kept = [line for line in read_lines(path) if line["step"] <= after_step]
+        replace_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def write(self, line: Mapping[str, Any]) -> None:
         with self.path.open("a") as file:

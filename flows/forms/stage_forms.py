@@ -122,13 +122,11 @@ def run_stage(
     taken = chosen_inputs(inputs.model_dump() if inputs else {}, open_store(machine))
     digests = [artifact.digest for artifact in taken.values()]
     keys = {stage: f"{stage}/{artifact.key}" for stage, artifact in taken.items()}
-    resolved = {"stage": name, "seed": seed, "inputs": keys}
-    wanted = replace(
-        run_spec(whole, "stage", json.dumps([name, key_of(settings), seed, digests])),
-        resolved={**resolved, "settings": settings.model_dump(mode="json")},
-        force=frozenset({name} if force else ()),
-    )
-    with run_context(wanted) as run:
+    said = {"settings": settings.model_dump(mode="json")}
+    resolved = {"stage": name, "seed": seed, "inputs": keys, **said}
+    meaning = json.dumps([name, key_of(settings), seed, digests])
+    asked = {"resolved": resolved, "force": frozenset({name} if force else ())}
+    with run_context(run_spec(whole, "stage", meaning, **asked)) as run:
         for artifact in taken.values():
             run.store.fetch(artifact)
         call = replace(call, settings=settings)

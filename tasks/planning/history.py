@@ -1,6 +1,5 @@
 """Earlier results of a store, each manifest read once: what a plan compares and measures by."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from tasks.store.store import (
     UnusableManifest,
     read_manifest,
 )
+from training.layout import METRICS, read_lines
 
 MOST_READ = 40
 """Manifests of a stage that are read, the newest: a plan stays fast in a store of thousands."""
@@ -59,11 +59,7 @@ class PastResult:
 
     @cached_property
     def _log(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        with suppress(OSError, ValueError):  # the last line may be cut
-            for line in (self.folder / "logs" / "metrics.jsonl").read_text().splitlines():
-                found.append(json.loads(line))
-        return [line for line in found if "metrics" in line]
+        return [line for line in read_lines(self.folder / METRICS) if "metrics" in line]
 
 
 class StoreHistory:

@@ -1,6 +1,5 @@
 """What the stages of one run left on disk. Any of them may be missing: a run stopped early."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from configs.settings.evaluation import BenchmarkProtocol
 from configs.settings.pipeline import STAGES
 from eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, in_window
 from tasks.store.store import Artifact
+from training.layout import read_lines
 
 CHECKPOINTS = {"base": "base", "sft": "SFT", "rl_math": "math RL", "rl_code": "code RL"}
 TITLES = {
@@ -77,8 +77,7 @@ def curves_of(path: Path) -> dict[str, dict[int, float]]:
     A later line of a step replaces an earlier one: a resumed stage logs some steps again.
     """
     curves: dict[str, dict[int, float]] = {}
-    for text in path.read_text().splitlines() if path.exists() else ():
-        row = json.loads(text)
+    for row in read_lines(path):
         for name, value in row["metrics"].items():
             curves.setdefault(name, {})[int(row["step"])] = float(value)
     return {name: dict(sorted(points.items())) for name, points in sorted(curves.items())}

@@ -26,7 +26,7 @@ from tasks.tracking.mlflow_client import (
     metric,
 )
 from tasks.tracking.run_tracker import StageLog, Tracker
-from training.layout import CHECKPOINT, METRICS
+from training.layout import CHECKPOINT, METRICS, read_lines
 
 ALIASES = {"rl_math": "math_rl", "rl_code": "code_rl"}
 """Of a model's version, where it is not the name of its stage."""
@@ -163,9 +163,8 @@ class _Result:
 
 def curve_names(folder: Path) -> set[str]:
     """The metrics that a finished stage drew as curves."""
-    paths = [folder / name for name in (METRICS, LEARNING_CURVE)]
-    lines = [line for path in paths if path.exists() for line in path.read_text().splitlines()]
-    return set().union(*(json.loads(line)["metrics"] for line in lines))
+    lines = [*read_lines(folder / METRICS), *read_lines(folder / LEARNING_CURVE)]
+    return set().union(*(line["metrics"] for line in lines))
 
 
 def protocol_of(results: Sequence[Mapping[str, Any]]) -> str:

@@ -41,15 +41,12 @@ class Mlflow(MlflowClient):
 
     def experiment(self, name: str) -> str:
         """The id of an experiment, created if it is new."""
-        found = self.get_experiment_by_name(name)
-        if found is None:
-            try:
-                return self.create_experiment(name)
-            except MlflowException:  # another run created it in the meantime
-                found = self.get_experiment_by_name(name)
-                if found is None:
-                    raise
-        return found.experiment_id
+        try:
+            return self.create_experiment(name)
+        except MlflowException:  # it is there, perhaps since this moment
+            if found := self.get_experiment_by_name(name):
+                return found.experiment_id
+            raise
 
     def find_run(self, experiment: str, tags: Mapping[str, str]) -> str:
         """The id of a run that has all of `tags`; '' if there is none."""

@@ -43,5 +43,5 @@ def publish(
     (folder / MANIFEST).write_text(manifest.model_dump_json())
     for name, values in (curve or {}).items():
         lines = [json.dumps({"step": i, "metrics": {name: v}}) for i, v in enumerate(values)]
-        (folder / "logs" / "metrics.jsonl").write_text("\n".join(lines))
+        (folder / "logs" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return manifest

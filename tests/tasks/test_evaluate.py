@@ -325,7 +325,7 @@ def test_the_last_model_counts_with_as_many_answers_as_those_kept_along_the_way(
     assert read_learning(tmp_path) == {}  # no learning curve was asked for
     (tmp_path / LEARNING_CURVE).parent.mkdir()
     lines = [{"step": step, "time": 0.0, "metrics": {"accuracy/x": 0.5}} for step in (2, 6)]
-    (tmp_path / LEARNING_CURVE).write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / LEARNING_CURVE).write_text("".join(json.dumps(line) + "\n" for line in lines))
     both = ((1.0, 1), (0.0, 1))  # answers with an even and with an odd index
     assert read_learning(tmp_path) == {"x": {2: both, 6: both}}
 

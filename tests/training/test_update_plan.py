@@ -34,7 +34,7 @@ def rollout(lengths):
 
 
 def plan_updates(rollout, **changes):
-    cut = {"group_size": 1, "mini_batch_groups": 100, "most_updates": 1, "budget": 20, "pad_id": 0}
+    cut = {"group_size": 1, "mini_batch_groups": 100, "most_updates": 1, "budget": 20}
     return plan_of(rollout, random.Random(0), ALONE, **(cut | changes))
 
 

@@ -6,7 +6,6 @@ side of the clip range × entropy, and the size of the policy gradient that they
 tokens with one, where the metrics `clip/high` and `clip/low` are shares of all answer tokens.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from training.layout import OFF_POLICY, StepLines
+from training.layout import OFF_POLICY, StepLines, read_lines
 
 ENTROPY_EDGES = (0.01, 0.1, 0.5, 1.0, 2.0)
 """Between the bins, in nats: most tokens of a trained model have next to none."""
@@ -101,8 +100,7 @@ def write_off_policy(lines: StepLines, step: int, tables: Sequence[OffPolicy]) -
 
 def read_off_policy(folder: Path) -> list[OffPolicy]:
     """Every update of an RL stage, in order; nothing for a stage that counted none."""
-    path = folder / OFF_POLICY
-    rows = map(json.loads, path.read_text().splitlines() if path.exists() else ())
+    rows = read_lines(folder / OFF_POLICY)
     names = ("tokens", "gradient")
     return [OffPolicy(*(np.reshape(row[n], SHAPE).astype(float) for n in names)) for row in rows]
 
