@@ -217,8 +217,8 @@ def test_a_resumed_stage_is_as_slow_as_all_its_attempts(tmp_path):
     """Ten steps of two seconds, killed after five, an hour of pause; the last attempt took 12 s."""
     publish(tmp_path, "sft", settings=SFT, metrics={"steps": 10}, seconds=12)
     times = [2.0 * i + (3600 if i >= 5 else 0) for i in range(10)]
-    lines = [json.dumps({"step": i, "time": t, "metrics": {}}) for i, t in enumerate(times)]
-    (tmp_path / "sft" / "k" / "logs" / "metrics.jsonl").write_text("\n".join(lines))
+    lines = [json.dumps({"step": i, "time": t, "metrics": {}}) + "\n" for i, t in enumerate(times)]
+    (tmp_path / "sft" / "k" / "logs" / "metrics.jsonl").write_text("".join(lines))
     assert rate(tmp_path, "sft", "sft") == pytest.approx(10 * 1000 / 20)
 
 
