@@ -1,4 +1,4 @@
-"""`klear run` and `klear plan`: a profile, carried out or only looked at; a run in the terminal."""
+"""`klear run`, `plan` and `ablate`: carried out or only looked at; a run in the terminal."""
 
 import logging
 import os
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from configs.loading import load_profile, run_name
 from configs.machine import load_machine
+from configs.settings.ablation import ablations, load_ablation
 from configs.settings.explain import ConfigError
 from configs.settings.pipeline import Pipeline, StageName
 from flows.servers.prefect_api import ServersError
@@ -58,6 +59,8 @@ class Options:
 
 
 NO_OPTIONS = Options()
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
+RESULTS = Path("configs/ablations/RESULTS.md")
 
 
 def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
@@ -209,3 +212,53 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     console.print(f"  report  {page}" if page.exists() else f"  {where}")
     console.print(f"  Prefect {machine.prefect_url}\n  MLflow  {machine.mlflow_url}")
     return 0
+
+
+def ablate(
+    name: str = "",
+    /,
+    *,
+    profile: str = "tiny",
+    seeds: Count | None = None,
+    concurrent: Count = 1,
+    plan: bool = False,
+    results: bool = False,
+) -> int:
+    """Repeat a table or figure of the paper, with intervals.
+
+    Args:
+        name: An experiment, or a file of one's own; none: list all.
+        profile: The scale to run it at.
+        seeds: Runs an arm; default: as the file says.
+        concurrent: Runs at once; what they share is computed once.
+        plan: Only print what it would compute.
+        results: Write one page of what all experiments found so far, configs/ablations/RESULTS.md.
+    """
+    if results:
+        store = prepare_plan()
+        from tasks.ablation.results import write_results
+
+        specs = [spec for one in ablations() if profile in (spec := load_ablation(one)).scales]
+        done = write_results(store, RESULTS, profile, specs)
+        print(f"wrote {RESULTS} and the lines beside it: {done} of {len(specs)} experiments")
+        return 0
+    if not name:
+        for known in ablations():
+            spec = load_ablation(known)
+            print(f"{known:22} {spec.shows:9} {spec.title} ({', '.join(spec.scales)})")
+        return 0
+    spec = load_ablation(name)
+    spec.scale(profile)
+    seeds = seeds or spec.seeds
+    if plan:
+        store = prepare_plan()
+        from flows.ablation import plan_ablation
+        from flows.cli.plan import print_plan
+
+        print_plan(plan_ablation(spec, profile, seeds, store))
+        return 0
+    prepare_run()
+    from flows.ablation import ablation
+
+    title = f"klear ablate {name} ({profile}, {seeds} seeds)"
+    return run_shown(title, lambda: ablation(name, profile, seeds, concurrent))
