@@ -8,11 +8,7 @@ from typing import Any, Literal
 
 import httpx
 from prefect import flow, get_run_logger
-from prefect.artifacts import (
-    create_link_artifact,
-    create_markdown_artifact,
-    create_table_artifact,
-)
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
 from configs.loading import run_name

@@ -10,14 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from configs.settings.base import (
-    NOT_IN_KEY,
-    Runtime,
-    Settings,
-    Share,
-    layered,
-    read_catalogue,
-)
+from configs.settings.base import NOT_IN_KEY, Runtime, Settings, Share, layered, read_catalogue
 from configs.settings.explain import nearest
 
 Scalar = bool | int | str

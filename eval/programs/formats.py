@@ -41,11 +41,7 @@ _NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 
 
 def parse_suite(
-    value: Any,
-    *,
-    fn_name: str = "",
-    time_limit_s: float = 6.0,
-    memory_mb: int = 1024,
+    value: Any, *, fn_name: str = "", time_limit_s: float = 6.0, memory_mb: int = 1024
 ) -> TestSuite:
     """The suite in `value`; limits and function name count where the value names none.
 

@@ -25,14 +25,7 @@ from tasks.ablation.effects import (
 )
 from tasks.report.page import Figure, Page, render
 from tasks.report.plots import Series, curve_plot
-from tasks.report.results import (
-    ACCURACY,
-    TITLES,
-    answers_of,
-    curves_of,
-    means_of,
-    read_results,
-)
+from tasks.report.results import ACCURACY, TITLES, answers_of, curves_of, means_of, read_results
 from tasks.stage.stage import Metrics, stage
 from tasks.store.care import ABLATE_VERSION
 from tasks.store.store import Artifact

@@ -101,10 +101,7 @@ def judged_samples(
 
 
 def choose(
-    candidates: Candidates,
-    prompt_of: Callable[[str], str],
-    settings: SelectSettings,
-    seed: int,
+    candidates: Candidates, prompt_of: Callable[[str], str], settings: SelectSettings, seed: int
 ) -> set[int]:
     """The rows to keep: all, or `size`, or equal shares of the pools (the smallest decides).
 

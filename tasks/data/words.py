@@ -41,7 +41,4 @@ def alnum_words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", spaced).lower())
 
 
-RULES: dict[Normalisation, Rule] = {
-    "alnum": alnum_words,
-    "whitespace": whitespace_words,
-}
+RULES: dict[Normalisation, Rule] = {"alnum": alnum_words, "whitespace": whitespace_words}

@@ -103,11 +103,7 @@ def evaluate(
         _draw_curve(out, int(checkpoint.metrics["rollout_steps"]), along.protocols)
     scored = [out, *(kept_model(out, step) for step, _ in kept)]
     answers = sum(count_rows(folder / "samples.parquet") for folder in scored)
-    return {
-        **metrics_of(results),
-        **spent(runtime, scored, speed),
-        "answers": float(answers),
-    }
+    return {**metrics_of(results), **spent(runtime, scored, speed), "answers": float(answers)}
 
 
 def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:

@@ -10,13 +10,7 @@ from statistics import median
 from typing import Any
 
 from configs.settings.base import flat
-from tasks.store.store import (
-    MANIFEST,
-    Manifest,
-    Store,
-    UnusableManifest,
-    read_manifest,
-)
+from tasks.store.store import MANIFEST, Manifest, Store, UnusableManifest, read_manifest
 from training.layout import METRICS, read_lines
 
 MOST_READ = 40

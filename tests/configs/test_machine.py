@@ -60,14 +60,8 @@ def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path
         ({"stoer": "/elsewhere"}, "KLEAR_STOER: there is no such variable; did you mean KLEAR_STO"),
         ({"password": "short"}, "KLEAR_PASSWORD: Value should have at least 12 items"),
         ({"secrets": "/nowhere"}, "KLEAR_SECRETS: /nowhere is no folder"),
-        (
-            {"mlflow_url": f"http://me:{WORD}@s:4271"},
-            "KLEAR_MLFLOW_URL: must hold no user, pass",
-        ),
-        (
-            {"mlflow_url": "services:4271"},
-            "KLEAR_MLFLOW_URL: services:4271 must start with http",
-        ),
+        ({"mlflow_url": f"http://me:{WORD}@s:4271"}, "KLEAR_MLFLOW_URL: must hold no user, pass"),
+        ({"mlflow_url": "services:4271"}, "KLEAR_MLFLOW_URL: services:4271 must start with http"),
         ({"database": f"mysql://a:{WORD}@db"}, "KLEAR_DATABASE: must be postgresql://USER@HOST"),
     ],
 )

@@ -71,8 +71,7 @@ def said(capsys: pytest.CaptureFixture[str], name: str) -> tuple[list[str], str]
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["sft/aime24", "sft/aime24/avg", "evaluate_sft/aime24/pass_at_k", "aime24"],
+    "name", ["sft/aime24", "sft/aime24/avg", "evaluate_sft/aime24/pass_at_k", "aime24"]
 )
 def test_a_score_as_people_write_it_leads_to_the_rows_and_says_its_protocol(newest, capsys, name):
     chain, rest = said(capsys, name)

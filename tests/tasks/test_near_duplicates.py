@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from eval.records import normalise_prompt
 from tasks.data import near_duplicates
-from tasks.data.near_duplicates import (
-    WEIGHTS,
-    band_keys,
-    buckets,
-    near_groups,
-)
+from tasks.data.near_duplicates import WEIGHTS, band_keys, buckets, near_groups
 from tasks.data.text_columns import fold
 from tasks.data.words import query_words
 

@@ -9,12 +9,7 @@ import yaml
 
 from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
 from training.callbacks import StableCheckpoints
-from training.checkpoints import (
-    check_layout,
-    read_lineage,
-    step_of,
-    write_lineage,
-)
+from training.checkpoints import check_layout, read_lineage, step_of, write_lineage
 from training.layout import STABLE, latest
 
 

@@ -175,8 +175,7 @@ def test_what_the_template_writes_of_the_answer_is_judged_with_it(
 def test_yarn_stretches_the_context_by_its_factor(checkpoint):
     """§4.3: 32K x 2.5 = 80K positions, interpolated from the trained 32K."""
     trained = SimpleNamespace(
-        max_position_embeddings=32_768,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        max_position_embeddings=32_768, rope_parameters={"rope_type": "default", "rope_theta": 1e6}
     )
     assert yarn_parameters(trained, 2.5) == {
         "max_position_embeddings": 81_920,

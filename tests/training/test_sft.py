@@ -15,12 +15,7 @@ from eval.tables import count_rows, write_table
 from training import layout, sft
 from training.checkpoints import load_model, load_tokenizer
 from training.launch.jobs import SFTJob
-from training.sft import (
-    IGNORED,
-    MuonAndAdamW,
-    split_parameters,
-    tokenized,
-)
+from training.sft import IGNORED, MuonAndAdamW, split_parameters, tokenized
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
 

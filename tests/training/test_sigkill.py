@@ -49,11 +49,7 @@ def curves(out: Path) -> list[tuple[int, dict[str, float]]]:
 
 @pytest.mark.parametrize(
     ("kind", "steps", "updates"),
-    [
-        ("rl", 4, 16),
-        ("sft", 4, 20),
-        pytest.param("vllm_colocate", 2, 8, marks=pytest.mark.system),
-    ],
+    [("rl", 4, 16), ("sft", 4, 20), pytest.param("vllm_colocate", 2, 8, marks=pytest.mark.system)],
 )
 def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
     files, vllm_checkpoint, tmp_path, kind, steps, updates

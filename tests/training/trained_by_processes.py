@@ -15,11 +15,7 @@ from transformers import TrainerCallback
 from configs.settings.training import SFTSettings, TrainRuntime
 from tests.cluster.fixed_answers import GROUP, number, roll_out
 from training import render, sft
-from training.checkpoints import (
-    load_model,
-    load_tokenizer,
-    save_trained,
-)
+from training.checkpoints import load_model, load_tokenizer, save_trained
 from training.launch.jobs import SFTJob
 from training.launch.ranks import join_run, rank, world_size
 from training.rl.config import GPPOConfig

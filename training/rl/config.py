@@ -112,11 +112,7 @@ SAME_NAME = ("beta1", "beta2", "dual_clip", "lm_weight", "advantage_std",
 
 
 def gppo_config(
-    s: RLSettings,
-    seed: int,
-    units: dict[str, int],
-    checkpoints: Path,
-    positions: int | None = None,
+    s: RLSettings, seed: int, units: dict[str, int], checkpoints: Path, positions: int | None = None
 ) -> GPPOConfig:
     """Settings and `rl_schedule` in TRL's words; `positions` are those of the model."""
     updates = units["steps_per_generation"]

@@ -12,13 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from tasks.stage import child, supervise
-from tasks.stage.child import (
-    WAITING,
-    ChildFailed,
-    gpu_slot,
-    run_child,
-    run_command,
-)
+from tasks.stage.child import WAITING, ChildFailed, gpu_slot, run_child, run_command
 from tasks.stage.progress import listening
 
 SLEEP = "import time; time.sleep(300)"
