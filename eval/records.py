@@ -171,7 +171,8 @@ class Score(Record):
 
 
 class Rejected(Record):
-    """A row that a stage dropped, and why. `row` is the original as JSON."""
+    """A row that a stage dropped, and why. `row` is the original as JSON, or its text where that was
+    no JSON; `collect` keeps the first megabyte."""
 
     id: str
     source: str = ""

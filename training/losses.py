@@ -80,7 +80,8 @@ class Clip:
 
 
 def gppo(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
-    """Eq. 12 and, for β ≠ 1, Eq. 18: a clipped token keeps its gradient at the clip bound."""
+    """Eq. 12 and, for β ≠ 1, Eq. 18: a clipped token keeps a gradient, weighed at the clip bound:
+    β2 (1 + ε_high) above it, β1 (1 − ε_low) below."""
     weight = torch.where(clip.above(ratio, advantage), clip.beta2 * (1 + clip.eps_high), ratio)
     return torch.where(clip.below(ratio, advantage), clip.beta1 * (1 - clip.eps_low), weight)
 

@@ -127,7 +127,7 @@ class FilterRLSettings(Settings):
     code_threshold: Share = 0.5
     """Share of the 16 completions that must pass; §3.2.1: 0.5"""
     code_inclusive: bool = False
-    """§3.2.1 says above 0.5; the caption of Fig. 4 says at least"""
+    """Keep code at the threshold too, as the caption of Fig. 4; §3.2.1: only above it"""
 
     math_threshold: ClassVar = 0.5  # share that must agree with the gold; §3.2.1: a majority
     min_scored: ClassVar = 0.5  # a prompt with fewer scored samples is rejected

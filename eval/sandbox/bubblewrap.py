@@ -1,9 +1,9 @@
 """What keeps a solution in: bubblewrap's command line, and the system calls it may make.
 
 The calls are an allow-list, which libseccomp compiles to a BPF program. What is not listed fails
-with ENOSYS: new processes, programs, sockets, signals to others, mounts, namespaces, tracing,
-shared memory, io_uring, keys, and whatever a later kernel adds. libseccomp knows the numbers of
-every architecture and closes the x32 back door.
+with ENOSYS: new processes, programs, sockets, mounts, namespaces, tracing, shared memory, io_uring,
+keys, and whatever a later kernel adds; `kill` ends the caller. libseccomp knows the numbers of every
+architecture and closes the x32 back door.
 """
 
 import errno
@@ -37,7 +37,8 @@ _TERMINAL_AND_DESCRIPTOR_IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x545
 # (F_SETOWN, F_SETSIG, F_NOTIFY): with them the kernel sends signals that `kill` may not.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 36, 37, 38, 1030, 1031, 1032, 1033, 1034)
 _ALLOWED = Path(__file__).with_name("system_calls.txt")
-"""No call in it changes modes, owners or times: a file outside may belong to the same user."""
+"""Allowed whatever their arguments; `seccomp_program` allows some more with certain ones. No call
+changes modes, owners or times: a file outside may belong to the same user."""
 
 
 def package_folders() -> list[Path]:
