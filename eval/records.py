@@ -171,8 +171,8 @@ class Score(Record):
 
 
 class Rejected(Record):
-    """A row that a stage dropped, and why. `row` is the original as JSON, or its text where that was
-    no JSON; `collect` keeps the first megabyte."""
+    """A row that a stage dropped, and why. `row` is the original as JSON, or its text if
+    that was no JSON; `collect` keeps the first megabyte."""
 
     id: str
     source: str = ""

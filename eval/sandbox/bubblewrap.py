@@ -2,8 +2,8 @@
 
 The calls are an allow-list, which libseccomp compiles to a BPF program. What is not listed fails
 with ENOSYS: new processes, programs, sockets, mounts, namespaces, tracing, shared memory, io_uring,
-keys, and whatever a later kernel adds; `kill` ends the caller. libseccomp knows the numbers of every
-architecture and closes the x32 back door.
+keys, and whatever a later kernel adds; `kill` ends the caller. libseccomp knows the numbers of
+every architecture and closes the x32 back door.
 """
 
 import errno
