@@ -252,9 +252,9 @@ class Machine(BaseSettings):
             "MLFLOW_TRACKING_USERNAME": self.user,
             "MLFLOW_TRACKING_PASSWORD": secret,
         }
-        told = self.model_dump(mode="json", exclude=set(SECRETS)).items()
+        plain = self.model_dump(mode="json", exclude=set(SECRETS)).items()
         return {
-            **{f"{PREFIX}{name.upper()}": str(value) for name, value in told},
+            **{f"{PREFIX}{name.upper()}": str(value) for name, value in plain},
             "KLEAR_PREFECT_URL": "" if self.is_here("prefect") else self.prefect_url,
             "KLEAR_MLFLOW_URL": "" if self.is_here("mlflow") else self.mlflow_url,
             **{name: value or "" for name, value in dotenv_values(CLIENTS).items()},

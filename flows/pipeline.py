@@ -17,7 +17,7 @@ from configs.settings.pipeline import Pipeline, StageName
 from flows.cli.plan import Plan, plan, rows, summary
 from flows.stages import run_stages
 from tasks.report.page import with_inline_plots
-from tasks.report.run_story import summary as told_of
+from tasks.report.run_story import summary as story_summary
 from tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
 from tasks.store.store import Artifact
 
@@ -60,8 +60,9 @@ def pipeline(
             for name, value in result.metrics.items()
             if name.endswith(HEADLINES)
         }
-        told = f"**This run.** {told_of(run.story())}\n\n"  # its report may be an earlier one's
-        publish_report(made["report"], scores, run, told)
+        # The report may be an earlier run's.
+        head = f"**This run.** {story_summary(run.story())}\n\n"
+        publish_report(made["report"], scores, run, head)
         return str(made["report"].folder)
 
 

@@ -110,8 +110,8 @@ class Ablation(Settings):
         scale = self.scale(profile)
         own = next(a.set for a in self.arms if a.name == arm)
         layers = (scale.set, own, scale.arms.get(arm, {}), {"seed": seed})
-        told = (item for layer in layers for item in layer.items())  # of two the later one wins
-        overrides = [f"{n}={json.dumps(v, ensure_ascii=False)}" for n, v in told]
+        entries = (item for layer in layers for item in layer.items())  # of two the later one wins
+        overrides = [f"{n}={json.dumps(v, ensure_ascii=False)}" for n, v in entries]
         found = load_profile(profile, overrides)
         curve = found.evaluate.along_the_way()
         drawn = [p.name for p in curve.protocols] if curve else []

@@ -105,10 +105,10 @@ def generate(
             StdinCase(input=f"{a} {b}\n", output=f"{form.at(a, b).value}\n") for a, b in hidden
         )
         first, second = sorted((form.op1, form.op2))
-        told = "".join(f" a={a} b={b} f={f}" for a, b, f in examples)
+        rows = "".join(f" a={a} b={b} f={f}" for a, b, f in examples)
         return Problem(
             domain="code",
-            prompt=f"Use a, b, {constant}, {first}, {second}.{told}",
+            prompt=f"Use a, b, {constant}, {first}, {second}.{rows}",
             tests=TestSuite(kind="stdin", cases=cases, time_limit_s=2.0, memory_mb=256),
             source="by_example",
         )

@@ -74,8 +74,8 @@ class Form(NamedTuple):
 
     def at(self, a: int, b: int) -> "Form":
         """The same form with the numbers in place of `a` and `b`."""
-        told = {"a": str(a), "b": str(b)}
-        x, y, z = (told.get(term, term) for term in (self.x, self.y, self.z))
+        values = {"a": str(a), "b": str(b)}
+        x, y, z = (values.get(term, term) for term in (self.x, self.y, self.z))
         return Form(x, self.op1, y, self.op2, z, self.flipped)
 
     def values(self) -> tuple[int, int]:

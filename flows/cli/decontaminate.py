@@ -154,8 +154,10 @@ def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counter[st
             ]
             numbers = [row.number for row in batch]
             ids = [_id(value.get("id"), n) for value, n in zip(values, numbers, strict=True)]
-            told = (pa.array(numbers, pa.int64()), pa.array(ids), pa.array([path.name] * len(ids)))
-            table = pa.record_batch([*told, pa.array(texts, pa.large_string())], names=list(ROW))
+            row_id, source = pa.array(ids), pa.array([path.name] * len(ids))
+            text = pa.array(texts, pa.large_string())
+            columns = [pa.array(numbers, pa.int64()), row_id, source, text]
+            table = pa.record_batch(columns, names=list(ROW))
             reasons = decide(table)
             reasons |= {i: f"row {numbers[i]}: {error}" for i, error in enumerate(errors) if error}
             write(values, reasons)

@@ -87,8 +87,8 @@ def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> Non
         beside = f"sqlite:///{machine.mlflow_auth.with_suffix('.db')}"
         database = machine.mlflow_database if machine.postgres else beside
         template = Path(__file__).with_name("mlflow_auth.ini").read_text()
-        told = template.format(database=database.replace("%", "%%"), user=machine.user)
-        replace_text(machine.mlflow_auth, told)
+        text = template.format(database=database.replace("%", "%%"), user=machine.user)
+        replace_text(machine.mlflow_auth, text)
 
 
 def database_trouble(machine: Machine, server: str) -> str:

@@ -45,12 +45,12 @@ def question(spec: Ablation, profile: str) -> dict[str, Any]:
     Not the paper's sentences, nor which contrasts the claim rests on, for no figure changes with
     them. An outcome depends on more: on the profile and the code, which `Finished.commit` names.
     """
-    told = spec.model_dump(mode="json", include={"name", "arms", "scored"})
+    asked = spec.model_dump(mode="json", include={"name", "arms", "scored"})
     contrasts = [
         c.model_dump(mode="json", include={"better", "than", "measure"}) for c in spec.contrasts
     ]
     scale = spec.scale(profile).model_dump(mode="json", exclude={"evidence"})
-    return {"profile": profile, **told, "contrasts": contrasts, "scale": scale}
+    return {"profile": profile, **asked, "contrasts": contrasts, "scale": scale}
 
 
 def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
@@ -72,9 +72,9 @@ def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
             outcome = Outcome.model_validate_json(whole.file(RESULTS).read_bytes())
             if question(before, str(made.settings["profile"])) == asked:
                 judges = (m.version for m in ancestors(store, made) if m.stage == JUDGE)
-                told = {"created": made.created, "commit": made.git_commit}
+                origin = {"created": made.created, "commit": made.git_commit}
                 grader = max(judges, default=0)
-                found.append(Finished(asked=asked, outcome=outcome, grader=grader, **told))
+                found.append(Finished(asked=asked, outcome=outcome, grader=grader, **origin))
     return found
 
 

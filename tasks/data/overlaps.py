@@ -143,8 +143,8 @@ def decide_part(
         for group in range(part.first, part.last):
             for batch in file.iter_batches(BATCH_ROWS, [group], COLUMNS, use_threads=False):
                 numbers = pa.array(range(before + 1, before + len(batch) + 1), pa.int64())
-                told = [numbers, *(batch.column(name) for name in COLUMNS)]
-                gone = overlaps.decide(pa.record_batch(told, names=list(ROW)))
+                columns = [numbers, *(batch.column(name) for name in COLUMNS)]
+                gone = overlaps.decide(pa.record_batch(columns, names=list(ROW)))
                 reasons += [(before + row, reason) for row, reason in gone.items()]
                 before += len(batch)
     (folder / REASONS).write_bytes(orjson.dumps(reasons))

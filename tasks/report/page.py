@@ -55,9 +55,9 @@ class Page:
         for figure in self.figures:
             link = f'src="{PLOTS}/{figure.name}.svg"'
             content = content.replace(link, f'src="{_data_uri(figure.svg)}"')
-        told = {name: escape(getattr(self, name)) for name in ("title", "subtitle", "label")}
+        facts = {name: escape(getattr(self, name)) for name in ("title", "subtitle", "label")}
         style = Markup((TEMPLATES / "page.css").read_text())
-        return render("page.html", **told, style=style, content=Markup(content))
+        return render("page.html", **facts, style=style, content=Markup(content))
 
     def write(self, out: Path) -> None:
         """report.md, report.html and plots/."""

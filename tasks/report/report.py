@@ -169,5 +169,5 @@ def _agreements(outputs: Outputs) -> Iterator[tuple[str, Agreement]]:
         problems = outputs.file(asked, "kept.parquet")
         if grades and samples and scores:
             known = read_table(problems, Problem) if problems else ()
-            told = read_table(samples, Sample), read_table(scores, Score), read_table(grades, Grade)
-            yield answers, compare(known, *told)
+            answered, judged = read_table(samples, Sample), read_table(scores, Score)
+            yield answers, compare(known, answered, judged, read_table(grades, Grade))

@@ -194,7 +194,7 @@ def generate(
                 journal.append(sample, part_of[sample.problem_id])
 
         with make_engine(settings, sampling, key) as engine:
-            began = told = time.monotonic()
+            began = reported = time.monotonic()
             for sample in engine.answer(takewhile(lambda _: not spent(), requests), journal):
                 if (sample.problem_id, sample.index) in journal:
                     continue  # of a batch that was redone
@@ -207,8 +207,8 @@ def generate(
                 money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
                 with suppress(OSError):  # a full disk ends the run at the next answer
                     report(done, total, f"{rate:.0f} tok/s, {found['tokens']:,.0f} tokens{money}")
-                    if now - told > SECONDS_PER_POINT or done == total:
-                        told, found["tokens_per_second"] = now, rate
+                    if now - reported > SECONDS_PER_POINT or done == total:
+                        reported, found["tokens_per_second"] = now, rate
                         curves.append(len(journal), {f"generated/{n}": x for n, x in found.items()})
         if waiting and not len(journal) and is_local(settings):
             shortest = min(s.prompt_tokens for s in waiting)
