@@ -94,10 +94,8 @@ class KeepModels(TrainerCallback):
         step, rest = divmod(state.global_step, updates)
         if rest or step % s.keep_every or step == s.steps:
             return
-        folder, lineage = (
-            layout.kept_model(self.job.out, step),
-            lineage_of(self.job, self.start, step),
-        )
+        folder = layout.kept_model(self.job.out, step)
+        lineage = lineage_of(self.job, self.start, step)
         checkpoints.save_trained(self.trainer, folder, bf16=s.runtime.bf16, lineage=lineage)
         if state.is_world_process_zero:
             flush(folder)  # before the checkpoint that a stage would go on from
