@@ -84,7 +84,7 @@ def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     os.kill(engine, signal.SIGKILL)
     assert cockpit.ended(run)["state_name"] == "Crashed"
     assert eventually(lambda: not cockpit.children(), 120), "the child outlives its run"
-    _told_of(cockpit.flow_run(run)["name"], "Crashed", webhook[1])
+    _told_of(run, cockpit.flow_run(run)["name"], "Crashed", webhook[1])
 
     cockpit.set_state(run, "SCHEDULED", "AwaitingRetry")
     cockpit.hold_at_checkpoint("sft")
@@ -114,15 +114,14 @@ def _one_training(cockpit: Home, seed: int) -> None:
     assert steps == list(range(steps[0], steps[-1] + 1, steps[1] - steps[0])), "a step is missing"
 
 
-def _told_of(name: str, state: str, posts: list[str]) -> None:
+def _told_of(run: str, name: str, state: str, posts: list[str]) -> None:
     def texts() -> list[str]:
-        return [json.loads(post)["text"] for post in posts]
+        found = (json.loads(post)["text"] for post in posts)
+        return [text for text in found if text.endswith(f"/runs/flow-run/{run}")]
 
-    begins = f"klear {name}: "  # another run's name may begin with this one
-    assert eventually(lambda: any(t.startswith(begins) for t in texts()), 120), posts
-    (text,) = [t for t in texts() if t.startswith(begins)]
-    assert state in text
-    assert "/runs/flow-run/" in text
+    assert eventually(texts, 120), posts
+    (text,) = texts()
+    assert text.startswith(f"klear {name}: {state}")
 
 
 @pytest.mark.system
