@@ -13,8 +13,6 @@ from configs.settings.base import Settings, first_few, flat, layered, meaning, s
 from configs.settings.explain import ConfigError, dotted, explain, nearest
 from configs.settings.pipeline import Pipeline
 
-__all__ = ["ConfigError", "load_group", "load_profile", "profiles"]
-
 FOLDER = Path(__file__).parent / "profiles"
 Group = TypeVar("Group", bound=Settings)
 

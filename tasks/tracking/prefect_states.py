@@ -74,9 +74,15 @@ def is_cancelling(flow_run: str) -> bool:
 
 
 def set_cancelled(flow_run: str) -> None:
-    """Mark the run as Cancelled, ten seconds before its worker would. Best effort."""
+    """Mark the run as Cancelled, ten seconds before its worker would, and before it stages whose
+    end the server has not heard of yet. Best effort."""
     state = Cancelled(message=CANCELLED)
-    _best_effort(lambda client: client.set_flow_run_state(UUID(flow_run), state, force=True))
+
+    def mark(client: SyncPrefectClient) -> None:
+        _end_task_runs(client, flow_run, state)
+        client.set_flow_run_state(UUID(flow_run), state, force=True)
+
+    _best_effort(mark)
 
 
 def mark_crashed(flow_run: str) -> None:
@@ -95,9 +101,14 @@ def mark_crashed(flow_run: str) -> None:
 def crash_task_runs(flow_run: str) -> None:
     """Mark task runs that a killed attempt of this flow run left under way or waiting."""
     with get_client(sync_client=True) as client:
-        for found in _task_runs(client, flow_run):
-            if found.state is not None and not found.state.is_final():
-                client.set_task_run_state(found.id, Crashed(message=CRASHED), force=True)
+        _end_task_runs(client, flow_run, Crashed(message=CRASHED))
+
+
+def _end_task_runs(client: SyncPrefectClient, flow_run: str, state: State[Any]) -> None:
+    """Set the state of those that have none that is final."""
+    for found in _task_runs(client, flow_run):
+        if found.state is not None and not found.state.is_final():
+            client.set_task_run_state(found.id, state, force=True)
 
 
 def _task_runs(client: SyncPrefectClient, flow_run: str) -> list[TaskRun]:
