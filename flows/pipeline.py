@@ -60,7 +60,6 @@ def pipeline(
             for name, value in result.metrics.items()
             if name.endswith(HEADLINES)
         }
-        # The report may be an earlier run's.
         head = f"**This run.** {story_summary(run.story())}\n\n"
         publish_report(made["report"], scores, run, head)
         return str(made["report"].folder)

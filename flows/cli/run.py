@@ -1,5 +1,6 @@
 """`klear run`, `plan` and `ablate`: carried out or only looked at; a run in the terminal."""
 
+import gc
 import logging
 import os
 import time
@@ -7,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Any, Self
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -23,9 +24,6 @@ from configs.settings.pipeline import Pipeline, StageName
 from flows.servers.prefect_api import ServersError
 from flows.servers.servers import why_down
 from tasks.stage.progress import SECONDS_BETWEEN_LINES, Outcome, Plain, chosen_display
-
-if TYPE_CHECKING:
-    from tasks.store.store import Store
 
 _MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
 _FIGURES = 4  # how many metrics of a stage fit on its line
@@ -100,7 +98,7 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     )
 
 
-def prepare_plan() -> "Store":
+def prepare_plan() -> Any:
     """This machine's store, and the environment that Prefect reads when it is imported."""
     machine = load_machine()
     machine.home.mkdir(parents=True, exist_ok=True)  # Prefect makes its own folder in it
@@ -124,6 +122,11 @@ def prepare_run() -> None:
     for logs in ("LOGGING_HANDLERS_CONSOLE_LEVEL", "INTERNAL_LOGGING_LEVEL"):
         os.environ.setdefault(f"PREFECT_{logs}", "CRITICAL")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    gc.disable()  # what is imported stays: looking for garbage in it takes a tenth of the start
+    import flows.pipeline  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
 
 
 class Terminal(Plain):

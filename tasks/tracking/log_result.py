@@ -21,8 +21,8 @@ from tasks.tracking.mlflow_client import (
     ARTIFACT_TAG,
     DIGEST_TAG,
     MODEL_TAG,
-    Dataset,
     Mlflow,
+    entities,
     metric,
 )
 from tasks.tracking.run_tracker import StageLog, Tracker
@@ -177,7 +177,7 @@ def protocol_of(results: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def dataset_of(artifact: Artifact) -> Dataset | None:
+def dataset_of(artifact: Artifact) -> entities.Dataset | None:
     """An artifact's rows, counted by the parquet footers; None: a checkpoint, or only pages."""
     folder = artifact.folder
     rows = {p.stem: pq.read_metadata(p).num_rows for p in sorted(folder.glob("*.parquet"))}
@@ -187,4 +187,4 @@ def dataset_of(artifact: Artifact) -> Dataset | None:
     source = {"uri": str(folder), "artifact": f"{artifact.stage}/{artifact.key}"}
     counts = {"num_rows": rows[main], **{f"rows {name}": count for name, count in rows.items()}}
     about = json.dumps(source), None, json.dumps(counts)
-    return Dataset(artifact.stage, artifact.digest[:16], "local", *about)
+    return entities.Dataset(artifact.stage, artifact.digest[:16], "local", *about)

@@ -24,9 +24,6 @@ DIGEST_TAG = "klear.digest"
 PREVIEW = 1_000  # characters of a trace in lists
 
 
-Dataset = entities.Dataset
-
-
 def metric(name: str, value: float, time: float, step: int = 0) -> entities.Metric:
     """One value; `time` in Unix seconds. Names keep letters, digits, _ - . space : and /."""
     legal = "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)
@@ -98,7 +95,7 @@ class Mlflow(MlflowClient):
         return max((m.step for m in self.get_metric_history(run_id, name)), default=-1)
 
     def inputs(
-        self, run_id: str, data: Iterable[tuple[Dataset, str]], models: Iterable[str]
+        self, run_id: str, data: Iterable[tuple[entities.Dataset, str]], models: Iterable[str]
     ) -> None:
         """Datasets with their context (training, eval, output, …), and models that a run read."""
         there = self.get_run(run_id).inputs

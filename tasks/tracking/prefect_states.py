@@ -26,6 +26,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Paused
 
 SECONDS_BETWEEN_LOOKS = 2.0
 PATIENCE_AT_THE_END_S = 240.0
+SECONDS_FOR_EVENTS = 3.0  # that are on their way
 WAITING = "WaitingForApproval"
 CANCELLED = "every process of this run has ended; the same command, or Retry, continues it"
 CRASHED = "its process ended without a word; the same command continues its work"
@@ -123,22 +124,24 @@ EndedTasks = dict[str, tuple[Task[..., Any], State[Any]]]
 def settle_task_runs(flow_run: str, ended: EndedTasks) -> None:
     """Tell the server last states that it does not know: task runs reach it as events, which are
     lost with a server that dies. Waits for one that is unreachable. Best effort."""
-    deadline = time.monotonic() + PATIENCE_AT_THE_END_S
+    began, pause = time.monotonic(), SECONDS_FOR_EVENTS / 20
     while ended:
         try:
             with get_client(sync_client=True) as client:
-                known = {str(found.id): found for found in _task_runs(client, flow_run)}
-                for id_, (task, state) in ended.items():
-                    if id_ not in known:
-                        about = {"id": UUID(id_), "name": task.name, "state": state}
-                        client.create_task_run(task, UUID(flow_run), id_, **about)
-                    if id_ not in known or known[id_].state_type != state.type:
+                known = {str(found.id): found.state_type for found in _task_runs(client, flow_run)}
+                lost = [id_ for id_, (_, state) in ended.items() if known.get(id_) != state.type]
+                if not lost or time.monotonic() - began > SECONDS_FOR_EVENTS:
+                    for id_, (task, state) in ((id_, ended[id_]) for id_ in lost):
+                        if id_ not in known:
+                            about = {"id": UUID(id_), "name": task.name, "state": state}
+                            client.create_task_run(task, UUID(flow_run), id_, **about)
                         client.set_task_run_state(UUID(id_), state, force=True)
-            return
+                    return
         except Exception as error:
-            if not isinstance(error, httpx.TransportError) or time.monotonic() > deadline:
+            waited, pause = time.monotonic() - began, SECONDS_BETWEEN_LOOKS
+            if not isinstance(error, httpx.TransportError) or waited > PATIENCE_AT_THE_END_S:
                 return _LOG.warning("Prefect's page lacks states of stages: %s", error)
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+        time.sleep(pause)
 
 
 class ApprovalRequired(RuntimeError):
