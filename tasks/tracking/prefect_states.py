@@ -75,8 +75,7 @@ def is_cancelling(flow_run: str) -> bool:
 
 
 def set_cancelled(flow_run: str) -> None:
-    """Mark the run as Cancelled, ten seconds before its worker would, and before it stages whose
-    end the server has not heard of yet. Best effort."""
+    """Mark the run, and stages whose end is not known yet, before its worker would. Best effort."""
     state = Cancelled(message=CANCELLED)
 
     def mark(client: SyncPrefectClient) -> None:
