@@ -37,7 +37,7 @@ load: env ## load, at two sizes each: memory, latency and how both grow
 	$(BIN)/python tests/bench/load_servers.py
 
 chaos: env ## a hundred SIGKILLs in every stage; CHAOS_SEED=N repeats one, KILLS=N asks for more
-	PYTHONPATH=$(CURDIR)/tests $(BIN)/python tests/chaos/matrix.py --kills $(or $(KILLS),100)
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/chaos/matrix.py --kills $(or $(KILLS),100)
 
 audit: env ## known vulnerabilities of what the lock installs
 	test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit; }
