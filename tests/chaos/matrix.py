@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import psutil
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS.parent), str(TESTS)]  # in this order: tests/tasks is not ours
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))  # first: tests/tasks is not ours
 
 import invariants
 import served
