@@ -34,7 +34,7 @@ class TrainRuntime(Runtime):
     """Compute in bfloat16, weights and optimizer in float32 (GPU)"""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """flash_attention_2 needs the flash-attn package"""
-    vllm_server_url: Annotated[str, no_secret("nowhere: let nobody else reach the server")] = ""
+    vllm_server_url: Annotated[str, no_secret("let nobody else reach the server")] = ""
     """Of the server that RL with engine vllm_server asks"""
 
 
