@@ -2,10 +2,13 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
+
+POLL_S = 0.1
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -25,9 +28,13 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[TextIO | None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield None
-            return
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not wait:
+                    yield None
+                    return
+            time.sleep(POLL_S)  # and not inside of flock, where a thread cannot be interrupted
         yield file

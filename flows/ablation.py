@@ -31,7 +31,7 @@ from tasks.stage.parts import end, worker_pool
 from tasks.stage.run import Run, run_context
 from tasks.store.care import ABLATE
 from tasks.store.store import Artifact, Store
-from tasks.tracking.prefect_states import CancelledInUI, cancellable
+from tasks.tracking.prefect_states import CancelledInUI, ends_cancelled, heeding_the_ui
 from training.sizing import Fit, refuse
 
 _SCALES = dict.fromkeys(scale for name in ablations() for scale in load_ablation(name).scales)
@@ -52,6 +52,7 @@ class CellFailed(RuntimeError):
 
 
 @flow(name="klear-ablation", flow_run_name="{name} · {profile}, {seeds} seeds")
+@ends_cancelled
 def ablation(
     name: AblationName, profile: ProfileName = "tiny", seeds: Seeds = 5, concurrent: Concurrent = 1
 ) -> str:
@@ -149,7 +150,7 @@ def in_process(spec: Ablation, arm: str, settings: Pipeline, parent: str, thread
 @flow(name="klear-cell", flow_run_name="{spec.name} · {arm}-seed{settings.seed}")
 def run_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> Made:
     """One arm of an experiment with one seed, as a run of its own in Prefect."""
-    with cancellable(str(flow_run.id)):
+    with heeding_the_ui(str(flow_run.id)):
         return compute_cell(spec, arm, settings, parent)
 
 

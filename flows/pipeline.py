@@ -20,6 +20,7 @@ from tasks.report.page import with_inline_plots
 from tasks.report.run_story import summary as story_summary
 from tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
 from tasks.store.store import Artifact
+from tasks.tracking.prefect_states import ends_cancelled
 
 HEADLINES = ("/avg", "/ci_low", "/ci_high")  # the runs of the stages have the other figures
 NOTE_CHARACTERS = 5_000  # of the report on top of the run's page in MLflow
@@ -32,6 +33,7 @@ def name_of_this_run() -> str:
 
 
 @flow(name="klear", flow_run_name=name_of_this_run)
+@ends_cancelled
 def pipeline(
     until: StageName = "report",
     force: list[StageName] = [],  # noqa: B006

@@ -31,9 +31,10 @@ from tasks.models.train import base, rl, sft
 from tasks.planning.plan import Planner
 from tasks.report.report import report
 from tasks.report.run_story import PlannedStage
+from tasks.stage.beside import Node, run_graph
 from tasks.stage.stage import Stage
 from tasks.store.store import Artifact
-from tasks.tracking.prefect_states import is_deployment_run, settle_approval
+from tasks.tracking.prefect_states import is_worker_run, settle_approval
 from training.sizing import refuse
 
 WEEK_S = 7 * 24 * 3600
@@ -62,7 +63,7 @@ class Call:
         try:
             return self.stage(*inputs, settings=self.settings)
         except NeedsApproval as error:
-            if not is_deployment_run():
+            if not is_worker_run():
                 raise
             form = Approval.with_initial_data(
                 f"**{self.stage.name}**: {error}", cost_that_may_be_spent=float(error.wanted)
@@ -147,13 +148,14 @@ def plan_stages(
 
 
 def compute(asked: Iterable[Call], until: str = "") -> dict[str, Artifact]:
-    """The result of each of the stages, up to `until`, by name."""
-    made: dict[str, Artifact] = {}
+    """The result of each of the stages, up to `until`, by name; those that do not need each other
+    are computed beside each other."""
+    graph: dict[str, Node[Artifact]] = {}
     for call in asked:
-        made[call.stage.name] = call.compute(*(made[name] for name in call.inputs))
+        graph[call.stage.name] = Node(call.inputs, call.compute)
         if call.stage.name == until:
             break
-    return made
+    return run_graph(graph)
 
 
 def run_stages(s: Pipeline, until: str = "") -> dict[str, Artifact]:

@@ -26,6 +26,8 @@ from flows.servers.servers import why_down
 from tasks.stage.progress import SECONDS_BETWEEN_LINES, Outcome, Plain, chosen_display
 
 _MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
+SUSPENDED = "suspended in the Prefect UI; after Resume a worker goes on"
+INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
 _FIGURES = 4  # how many metrics of a stage fit on its line
 
 
@@ -188,7 +190,7 @@ class Terminal(Plain):
 def run_shown(title: str, flow: Callable[[], str]) -> int:
     """Run a flow that returns a folder; print what was computed, what was reused and where to look.
 
-    0 done, 1 failed.
+    0 done, 1 failed or cancelled, 130 Ctrl-C.
     """
     for client in ("httpx", "httpx2"):  # openai speaks through the second one
         logging.getLogger(client).setLevel(logging.WARNING)
@@ -198,15 +200,16 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     with Terminal(console) as display:
         try:
             where = flow()
-        except (KeyboardInterrupt, Exception) as error:
-            from tasks.tracking.prefect_states import CancelledInUI, set_cancelled
+        except BaseException as error:
+            from prefect.exceptions import CancelledRun, Pause
 
-            if isinstance(error, CancelledInUI):  # Prefect says Crashed of every interrupt
-                set_cancelled(error.flow_run)
-            mark = "" if isinstance(error, KeyboardInterrupt) else "[red]failed:[/] "
-            console.print(mark + escape(str(error).strip() or type(error).__name__))
+            from tasks.tracking.prefect_states import CTRL_C, CancelledInUI
+
+            said = SUSPENDED if isinstance(error, Pause) else str(error) or type(error).__name__
+            ended = isinstance(error, (CancelledRun, CancelledInUI, Pause))
+            console.print(("" if ended else "[red]failed:[/] ") + escape(said))
             console.print("The same command continues from here.")
-            return 1
+            return INTERRUPTED if said == CTRL_C else 1
     computed, cached = display.counts["computed"], display.counts["cached"]
     counts = f"{computed} stages computed, {cached} cached"
     what = counts if computed else f"every stage cached ({cached})"

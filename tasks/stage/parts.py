@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
@@ -28,6 +28,7 @@ PRELOADED = (
     *("orjson", "pydantic_settings"),
 )
 """What the fork server imports: installed packages alone, for it is not told our `sys.path`."""
+POLL_S = 0.5
 P = TypeVar("P")
 Compute = Callable[[P, Path], None]
 """(part, empty folder to fill). With more than one worker it travels to them by pickle."""
@@ -56,7 +57,8 @@ def computed_parts(
         return
     pool = worker_pool(workers)
     try:
-        yield from _reported(pool.map(run, range(len(parts)), parts), len(parts))
+        begun = [pool.submit(run, number, part) for number, part in enumerate(parts)]
+        yield from _reported(map(_result, begun), len(parts))
     except BrokenProcessPool as error:
         raise RuntimeError(
             "a worker died, perhaps out of memory: fewer workers or smaller parts need less; "
@@ -75,6 +77,13 @@ def _computed(scratch: Path, compute: Compute[P], number: int, part: P) -> Path:
         compute(part, work)
         os.rename(work, folder)
     return folder
+
+
+def _result(future: "Future[Path]") -> Path:
+    """Waits in steps: between them the thread of a stage can be interrupted."""
+    while not future.done():
+        wait([future], timeout=POLL_S)
+    return future.result()
 
 
 def _reported(folders: Iterator[Path], total: int) -> Iterator[Path]:

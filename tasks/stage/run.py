@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 import yaml
 from prefect import get_run_logger
-from prefect.runtime import deployment
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause
 from prefect.runtime import flow_run as this_flow_run
 
 from configs.files import replace_text
@@ -29,8 +30,8 @@ from tasks.store.store import Artifact, Store
 from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow
 from tasks.tracking.prefect_states import (
     EndedTasks,
-    cancellable,
     crash_task_runs,
+    heeding_the_ui,
     is_cancelling,
     mark_crashed,
     set_cancelled,
@@ -66,6 +67,8 @@ class Run:
     """When it, or this attempt of it, began: a forced stage that is newer has been redone."""
     ended_tasks: EndedTasks = field(default_factory=dict)
     """The last state of each task run, which Prefect may not have received."""
+    states: dict[str, State[Any]] = field(default_factory=dict)
+    """That of each stage by name: what makes the edges of Prefect's graph."""
     planned: list[PlannedStage] = field(default_factory=list)
     """What it expected of its stages, for the report; in no stage's key."""
     happened: dict[str, StageOutcome] = field(default_factory=dict)
@@ -176,14 +179,14 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             stall_minutes=spec.stall_minutes,
             orchestrated=True,
         )
-        is_watched = deployment.id or spec.parent  # by a worker, or the outer run
-        try:
-            with active(run), nullcontext() if is_watched else cancellable(flow_run):
+        try:  # a cell is watched with the outer run
+            with active(run), nullcontext() if spec.parent else heeding_the_ui(flow_run):
                 yield run
         except BaseException as error:
-            failed = isinstance(error, Exception)
-            tracker.finish(run.run_id, "FAILED" if failed else "KILLED")
-            if failed:
+            failed, suspended = isinstance(error, Exception), isinstance(error, Pause)
+            status = "FAILED" if failed else "SCHEDULED" if suspended else "KILLED"
+            tracker.finish(run.run_id, status)
+            if failed or suspended:
                 settle_task_runs(flow_run, run.ended_tasks)
             elif is_cancelling(flow_run):  # and not ended by another signal
                 set_cancelled(flow_run)

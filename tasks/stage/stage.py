@@ -24,7 +24,7 @@ from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.runtime import task_run
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from configs.files import replace_text
 from configs.settings.base import Settings, flat, key_of
@@ -33,15 +33,16 @@ from eval.judge.grades import GRADED
 from tasks.report.card import write_card
 from tasks.stage.progress import Listener, listening
 from tasks.stage.run import Run, current_run, git_commit, package_versions
-from tasks.stage.watchdog import watched
+from tasks.stage.watchdog import Interrupted, watched
 from tasks.store.hardware import this_machine
 from tasks.store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
 from tasks.tracking.log_result import log_result
-from tasks.tracking.prefect_states import ApprovalRequired, is_deployment_run, waiting_state
+from tasks.tracking.prefect_states import ApprovalRequired, is_worker_run, waiting_state
 from tasks.tracking.run_tracker import StageLog
 
 JUDGED = {"rollouts.parquet", "results.json"}
 """Files that make graded examples worth their seconds."""
+INTERRUPTED = "ended with its run; its work is kept, and the next run goes on with it"
 Metrics = Mapping[str, float]
 Body = Callable[..., Metrics]
 Reads = Callable[[Any], Iterable[Path]]
@@ -106,7 +107,7 @@ class Stage:
     def _as_prefect_task(
         self, inputs: tuple[Artifact, ...], settings: Settings, run: Run
     ) -> Artifact:
-        outcome: Artifact | ApprovalRequired | None = None
+        outcome: Artifact | ApprovalRequired | Interrupted | None = None
 
         def body() -> State[Any]:
             nonlocal outcome
@@ -119,16 +120,19 @@ class Stage:
                     message=f"{outcome.stage}/{outcome.key}  {figures}",
                 )
             except ApprovalRequired as error:
-                if not is_deployment_run():
+                if not is_worker_run():
                     raise
                 outcome = error
                 return waiting_state(error)  # settled with the answer, not at the end of the run
+            except Interrupted as error:  # to Prefect any other interrupt is a crash
+                outcome, state = error, Cancelled(message=INTERRUPTED)
             finally:
                 if not isinstance(outcome, ApprovalRequired):
                     run.ended_tasks[str(task_run.id)] = (task, state)
+                    run.states[self.name] = state
             return state
 
-        # Called directly, never submitted: only the main thread can be cancelled at once.
+        # Called in a thread of ours, never submitted: Prefect's pool waits for a stage that hangs.
         task = Task(
             fn=body,
             name=self.name,
@@ -137,8 +141,8 @@ class Stage:
             cache_policy=NO_CACHE,  # the store is the cache
             persist_result=False,
         )
-        task()
-        if isinstance(outcome, ApprovalRequired):
+        task(wait_for=[run.states[i.stage] for i in inputs if i.stage in run.states])
+        if isinstance(outcome, (ApprovalRequired, Interrupted)):
             raise outcome
         assert outcome is not None
         return outcome
@@ -211,7 +215,7 @@ class _Computation:
                 listen(0, 0, "publishing")
                 artifact = self._publish(work, metrics, seconds, log.wait_id())
         except BaseException as error:
-            if isinstance(error, ApprovalRequired) and is_deployment_run():
+            if isinstance(error, ApprovalRequired) and is_worker_run():
                 log.finish("SCHEDULED")
                 run.display.progress(stage.name, 0, 0, "waiting for approval")
             else:

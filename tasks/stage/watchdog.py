@@ -1,11 +1,14 @@
 """The watchdog of a stage: no progress for some minutes fails it, with what it was doing.
 
 The main thread is interrupted by a signal, for only that ends a blocking call; and again after the
-same time, should whatever clears up hang as well.
+same time, should whatever clears up hang as well. Any other thread is watched by who started it
+(`tasks/stage/beside.py`), which asks for the overdue ones.
 """
 
 import signal
+import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,42 +24,82 @@ class Stalled(RuntimeError):
     """A stage made no progress for too long; the message ends with its log or where it waited."""
 
 
+class _Watch:
+    """One stage under watch in the current thread."""
+
+    def __init__(self, stage: str, minutes: float, log: Path | None) -> None:
+        self.stage, self.minutes, self.log = stage, minutes, log
+        self.in_main = threading.current_thread() is threading.main_thread()
+        self.why = ""  # the block was interrupted, unless it went on
+        self.beat("")
+
+    def beat(self, note: str) -> None:
+        self.note, self.why = note, ""
+        self.due = time.monotonic() + self.minutes * 60
+        if self.in_main:
+            signal.setitimer(signal.ITIMER_REAL, self.minutes * 60, self.minutes * 60)
+
+    def expire(self, frame: FrameType | None) -> None:
+        self.due = time.monotonic() + self.minutes * 60
+        self.why = self.why or (
+            f"{self.stage} made no progress for {self.minutes:g} minutes "
+            f"(last: {self.note or 'nothing'}), so it was ended. "
+            f"A slow stage needs a larger stall_minutes{_evidence(self.log, frame)}"
+        )
+
+    def interrupt(self, _: int, frame: FrameType | None) -> None:
+        self.expire(frame)
+        # No `except Exception` takes it for a failure of its own, and Ray passes on no other kind.
+        raise KeyboardInterrupt(self.why)
+
+
+_in_threads: dict[int, _Watch] = {}
+
+
 @contextmanager
 def watched(stage: str, minutes: float | None, log: Path | None = None) -> Iterator[Beat]:
     """Fail the block with Stalled unless the yielded function is called every so many minutes.
 
-    None, or a thread other than the main one: no watch. The end of `log` goes into the error.
+    None: no watch. The end of `log` goes into the error.
     """
-    if minutes is None or threading.current_thread() is not threading.main_thread():
+    if minutes is None:
         yield lambda _: None
         return
-    last = why = ""  # `why`: the block was interrupted, unless it went on
-
-    def beat(note: str) -> None:
-        nonlocal last, why
-        last, why = note, ""
-        signal.setitimer(signal.ITIMER_REAL, minutes * 60, minutes * 60)
-
-    def interrupt(_: int, frame: FrameType | None) -> None:
-        nonlocal why
-        why = why or (
-            f"{stage} made no progress for {minutes:g} minutes (last: {last or 'nothing'}), "
-            f"so it was ended. A slow stage needs a larger stall_minutes{_evidence(log, frame)}"
-        )
-        # No `except Exception` takes it for a failure of its own, and Ray passes on no other kind.
-        raise KeyboardInterrupt(why)
-
-    signal.signal(signal.SIGALRM, interrupt)
+    watch, thread = _Watch(stage, minutes, log), threading.get_ident()
+    if watch.in_main:
+        signal.signal(signal.SIGALRM, watch.interrupt)
+    else:
+        _in_threads[thread] = watch
     try:
-        beat("")
-        yield beat
+        yield watch.beat
     except (Exception, KeyboardInterrupt) as error:  # also what cleaning up raised
-        if why and (isinstance(error, Exception) or type(error) is KeyboardInterrupt):
-            raise Stalled(why) from error  # and a Cancel, which is of another class, is none
+        if watch.why and not is_of_a_person(error):
+            raise Stalled(watch.why) from error
         raise
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, lambda *_: None)  # a late one ends nothing
+        _in_threads.pop(thread, None)
+        if watch.in_main:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, lambda *_: None)  # a late one ends nothing
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised in the thread of a stage: it stalled, or the run ends."""
+
+
+def is_of_a_person(error: BaseException) -> bool:
+    """Whether the error is a Cancel: of a class of its own, so never taken for a stall."""
+    plain = (KeyboardInterrupt, Interrupted)
+    return not isinstance(error, Exception) and type(error) not in plain
+
+
+def stalled(thread: int) -> Stalled | None:
+    """The error of the stage in this thread, once, where it has made no progress for too long."""
+    watch = _in_threads.get(thread)
+    if watch is None or time.monotonic() < watch.due:
+        return None
+    watch.expire(sys._current_frames().get(thread))
+    return Stalled(watch.why)
 
 
 def _evidence(log: Path | None, frame: FrameType | None) -> str:

@@ -1,18 +1,20 @@
 """What Prefect shows of runs and stages that it cannot know by itself, by its public client.
 
-Cancel of a run from the command line, crashed runs, stages that wait for approval, and states that
-were lost with a server. `get_client` fails at once where nobody answers, and retries on a busy
+Cancel of a run from the command line, Suspend of any, crashed runs, stages that wait for approval,
+and states that were lost with a server. `get_client` fails at once where nobody answers, and retries on a busy
 server (`PREFECT_CLIENT_MAX_RETRIES`); whatever is only shown is best effort.
 """
 
 import logging
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import httpx
@@ -20,58 +22,87 @@ from prefect import Task
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.exceptions import ObjectNotFound
-from prefect.runtime import deployment, task_run
+from prefect.exceptions import ObjectNotFound, Pause
+from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused
 
 SECONDS_BETWEEN_LOOKS = 2.0
 PATIENCE_AT_THE_END_S = 240.0
 SECONDS_FOR_EVENTS = 3.0  # that are on their way
-WAITING = "WaitingForApproval"
+WAITING, SUSPENDED = "WaitingForApproval", "Suspended"
 CANCELLED = "every process of this run has ended; the same command, or Retry, continues it"
 CRASHED = "its process ended without a word; the same command continues its work"
+CTRL_C = "interrupted"
 _LOG = logging.getLogger("klear")
 
 
 class CancelledInUI(KeyboardInterrupt):
     """Somebody pressed Cancel on the page of this run."""
 
-    def __init__(self, flow_run: str) -> None:
+    def __init__(self) -> None:
         super().__init__("cancelled in the Prefect UI")
-        self.flow_run = flow_run
 
 
 @contextmanager
-def cancellable(flow_run: str) -> Iterator[None]:
-    """Raise CancelledInUI in the main thread when the run is cancelled; for runs of no worker."""
+def heeding_the_ui(flow_run: str) -> Iterator[None]:
+    """Raise in the main thread what somebody asked for on the page of the run: CancelledInUI (a run
+    of a worker is ended by that) or, of any run, Pause, which Prefect takes for Suspended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     over, main = threading.Event(), threading.main_thread().ident or 0
+    asked: list[BaseException] = []
 
     def watch() -> None:
         while not over.wait(SECONDS_BETWEEN_LOOKS):
-            if is_cancelling(flow_run):
+            state = _state_of(flow_run)
+            if state and state.is_cancelling() and not is_worker_run():
+                asked.append(CancelledInUI())
+            elif state and state.is_paused() and state.name == SUSPENDED:
+                asked.append(Pause(state=state))
+            if asked:
                 # Once: whatever clears up afterwards is not interrupted. And not SIGINT: a shell
                 # that starts a command in the background makes it ignore that one.
                 return signal.pthread_kill(main, signal.SIGUSR1)
 
     def interrupt(_: int, __: FrameType | None) -> None:
-        if not over.is_set():
-            raise CancelledInUI(flow_run)
+        if asked and not over.is_set():
+            raise asked[0]
 
     signal.signal(signal.SIGUSR1, interrupt)  # for good: one may be on its way at the end
-    threading.Thread(target=watch, name="watch-cancel", daemon=True).start()
+    threading.Thread(target=watch, name="watch-ui", daemon=True).start()
     try:
         yield
     finally:
         over.set()
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def ends_cancelled(body: Callable[P, R]) -> Callable[P, R]:
+    """Below `@flow`: Ctrl-C and Cancel end the run as Cancelled. To Prefect they are crashes."""
+
+    @wraps(body)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return body(*args, **kwargs)
+        except KeyboardInterrupt as error:
+            state: Any = Cancelled(message=str(error) or CTRL_C)
+            return state
+
+    return run
+
+
 def is_cancelling(flow_run: str) -> bool:
     """Whether somebody asked the run to end and it has not said yet that it did. Best effort."""
-    state = _best_effort(lambda client: client.read_flow_run(UUID(flow_run)).state)
+    state = _state_of(flow_run)
     return state is not None and state.is_cancelling()
+
+
+def _state_of(flow_run: str) -> State[Any] | None:
+    return _best_effort(lambda client: client.read_flow_run(UUID(flow_run)).state)
 
 
 def set_cancelled(flow_run: str) -> None:
@@ -149,9 +180,9 @@ class ApprovalRequired(RuntimeError):
     task_run: str = ""
 
 
-def is_deployment_run() -> bool:
-    """Whether this run came from a form, so that its page is where people look."""
-    return deployment.id is not None
+def is_worker_run() -> bool:
+    """Whether a worker started this run, so that its page is where people look."""
+    return "PREFECT__FLOW_RUN_ID" in os.environ
 
 
 def waiting_state(error: ApprovalRequired) -> State[None]:

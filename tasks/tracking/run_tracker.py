@@ -25,7 +25,7 @@ from configs.settings.evaluation import LEARNING_CURVE
 from tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
 from training.layout import METRICS, SHOWN
 
-PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "KILLED": 2.0}
+PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""
 STEP_METRIC = "step"
 CURVES = {METRICS: STEP_METRIC, LEARNING_CURVE: "rollout_step"}
@@ -123,8 +123,8 @@ class Tracker:
         return f"{page}?workflowType=machine_learning" if run_id and self.uri[:4] == "http" else ""
 
     def finish(self, run_id: str, status: str) -> None:
-        """The end of a pipeline's run: FINISHED, FAILED or KILLED. Raises NotLogged when it is
-        FINISHED and the server has not heard all of it."""
+        """The end of a pipeline's run: FINISHED, FAILED, KILLED, or SCHEDULED while it is suspended.
+        Raises NotLogged when it is FINISHED and the server has not heard all of it."""
         self.put("the end", lambda server: server.set_status(run_id, status))
         if not self.flush(PATIENCE_AT_THE_END_S[status]) and status == "FINISHED":
             raise NotLogged(

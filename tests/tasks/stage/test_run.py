@@ -58,7 +58,7 @@ def here(mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ml
         "load_machine": lambda: machine,
         "open_store": lambda _: Store(tmp_path / "store"),
         "get_run_logger": lambda: logging.getLogger("klear"),
-        "cancellable": lambda _: nullcontext(),
+        "heeding_the_ui": lambda _: nullcontext(),
         "is_cancelling": lambda _: False,
         **dict.fromkeys(("mark_crashed", "crash_task_runs", "settle_task_runs"), lambda *_: None),
     }

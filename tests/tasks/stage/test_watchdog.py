@@ -53,7 +53,7 @@ def test_the_end_of_the_log_says_more_than_the_code(tmp_path: Path):
     [
         (OSError("the socket is gone"), Stalled),
         (KeyboardInterrupt(), Stalled),  # what Ray makes of the interrupt
-        (CancelledInUI("id"), CancelledInUI),
+        (CancelledInUI(), CancelledInUI),
     ],
 )
 def test_a_clean_up_that_hangs_is_interrupted_again_and_hides_no_stall(ends_in, expected):
@@ -75,7 +75,7 @@ def test_a_clean_up_that_hangs_is_interrupted_again_and_hides_no_stall(ends_in, 
     assert reached == ["behind the first"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), CancelledInUI("id"), OSError("disk full")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), CancelledInUI(), OSError("disk full")])
 def test_what_the_watchdog_did_not_cause_passes_as_it_is(error: BaseException):
     with pytest.raises(type(error)) as raised, watched("dedup", LONG):
         raise error
