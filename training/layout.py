@@ -39,6 +39,8 @@ RESULT = f"{SCRATCH}/result.json"
 ROLLOUT_JOURNAL = f"{SCRATCH}/rollouts.jsonl"
 STABLE = "STABLE"
 """The file that marks a training checkpoint as whole."""
+STATE = "trainer_state.json"  # the Trainer's own, in a checkpoint
+TRAINED = ("sft", "rl")  # kinds of jobs that have checkpoints
 
 PROGRESS_INTERVAL_S = 0.5
 
@@ -62,6 +64,22 @@ def latest(checkpoints: Path) -> Path | None:
 def number_of(model: Path) -> int:
     """Optimizer updates that `checkpoint-N` has behind it, rollout steps that `step-N` has."""
     return int(model.name.rpartition("-")[2])
+
+
+def resuming(work: Path) -> str:
+    """How a stage whose `work` an earlier attempt left goes on, in words."""
+    job, progress = work / SCRATCH / "job.json", work / PROGRESS
+    if not job.exists() or json.loads(job.read_text())["kind"] not in TRAINED:
+        return "resuming"
+    newest = latest(work / SCRATCH / CHECKPOINTS)
+    if newest is None or not progress.exists():
+        return "starting over: no checkpoint yet"
+    state, total = (
+        json.loads((newest / STATE).read_text()),
+        json.loads(progress.read_text())["total"],
+    )
+    step = round(total * state["global_step"] / state["max_steps"])  # of RL: rollout steps
+    return f"resuming at step {step} of {total:g}"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -74,6 +74,10 @@ class Run:
     happened: dict[str, StageOutcome] = field(default_factory=dict)
     """What became of each stage so far, for the report."""
 
+    def why(self, stage: str) -> str:
+        """Why it computes a stage that has no result yet: what the plan says."""
+        return next((p.why for p in self.planned if p.stage == stage and p.why), "new")
+
     def note(self, artifact: Artifact, action: str, why: str) -> None:
         """What became of a stage."""
         metrics = artifact.metrics
@@ -89,7 +93,9 @@ class Run:
         )
 
     def story(self) -> RunStory:
-        """What it planned and did up to here."""
+        """What it planned and did up to here, in the order of the plan."""
+        order = {planned.stage: i for i, planned in enumerate(self.planned)}
+        ended = sorted(self.happened.values(), key=lambda h: order.get(h.stage, len(order)))
         return RunStory(
             name=str(this_flow_run.name or "") or self.tracker.name,
             started=self.began.strftime("%Y-%m-%d %H:%M UTC"),
@@ -98,7 +104,7 @@ class Run:
                 "MLflow": self.tracker.run_url(self.run_id),
             },
             planned=tuple(self.planned),
-            happened=tuple(self.happened.values()),
+            happened=tuple(ended),
         )
 
 

@@ -39,6 +39,7 @@ from tasks.store.store import Artifact, InputRef, Manifest, file_sha256, stage_k
 from tasks.tracking.log_result import log_result
 from tasks.tracking.prefect_states import ApprovalRequired, is_worker_run, waiting_state
 from tasks.tracking.run_tracker import StageLog
+from training.layout import resuming
 
 JUDGED = {"rollouts.parquet", "results.json"}
 """Files that make graded examples worth their seconds."""
@@ -165,10 +166,11 @@ class _Computation:
         if found and not self._must_redo(found):
             return self._reused(found), True
         work = run.store.work(name, self.key)
-        why = damage or ("forced" if found else "resuming" if work.exists() else "new")
+        goes_on = not damage and not found and work.exists()
+        why = damage or ("forced" if found else resuming(work) if goes_on else run.why(name))
         run.display.started(name, why)
         artifact = self._computed(work)
-        run.note(artifact, "resumed" if why == "resuming" else "computed", why)
+        run.note(artifact, "resumed" if goes_on else "computed", why)
         return artifact, False
 
     def _must_redo(self, found: Artifact) -> bool:

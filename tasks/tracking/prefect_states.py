@@ -1,8 +1,8 @@
 """What Prefect shows of runs and stages that it cannot know by itself, by its public client.
 
 Cancel of a run from the command line, Suspend of any, crashed runs, stages that wait for approval,
-and states that were lost with a server. `get_client` fails at once where nobody answers, and retries on a busy
-server (`PREFECT_CLIENT_MAX_RETRIES`); whatever is only shown is best effort.
+and states that were lost with a server. `get_client` fails at once where nobody answers, and
+retries on a busy server (`PREFECT_CLIENT_MAX_RETRIES`); whatever is only shown is best effort.
 """
 
 import logging

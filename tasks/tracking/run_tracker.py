@@ -123,7 +123,7 @@ class Tracker:
         return f"{page}?workflowType=machine_learning" if run_id and self.uri[:4] == "http" else ""
 
     def finish(self, run_id: str, status: str) -> None:
-        """The end of a pipeline's run: FINISHED, FAILED, KILLED, or SCHEDULED while it is suspended.
+        """The end of a pipeline's run: FINISHED, FAILED, KILLED, SCHEDULED while it is suspended.
         Raises NotLogged when it is FINISHED and the server has not heard all of it."""
         self.put("the end", lambda server: server.set_status(run_id, status))
         if not self.flush(PATIENCE_AT_THE_END_S[status]) and status == "FINISHED":

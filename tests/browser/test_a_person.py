@@ -125,7 +125,7 @@ def zoomed_out(page: Page) -> None:
 def test_the_next_run_continues_the_cancelled_sft_and_finishes(
     place: Cockpit, finished: Ended
 ) -> None:
-    assert "sft: computing (resuming)" in place.log(finished.flow_run)
+    assert "sft: computing (resuming at step" in place.log(finished.flow_run)
     (sft,) = place.tagged("klear.stage", "sft")
     steps = [m.step for m in place.mlflow.get_metric_history(sft, "step")]
     assert len(steps) == len(set(steps)), "a step was logged twice"
@@ -179,7 +179,7 @@ def retried(place: Cockpit, page: Page, finished: Ended, shot) -> Ended:
 
 
 def test_retry_continues_a_killed_run_where_it_was(place: Cockpit, retried: Ended) -> None:
-    assert "rl_code: computing (resuming)" in place.log(retried.flow_run)
+    assert "rl_code: computing (resuming at step" in place.log(retried.flow_run)
     tasks = place.tasks_of(retried.flow_run)
     assert not [t["name"] for t in tasks if t["state_type"] == "RUNNING"]
 

@@ -1,0 +1,109 @@
+"""Stages that do not need each other run beside each other; errors and interrupts lose no work."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tasks.stage import beside
+from tasks.stage.beside import Node, run_graph
+from tasks.stage.watchdog import Stalled, watched
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "at_once", lambda: 2)
+
+
+def hang() -> str:
+    while True:
+        time.sleep(0.01)
+
+
+def test_results_go_to_those_that_need_them_in_the_order_of_the_graph() -> None:
+    graph = {
+        "a": Node((), lambda: "a"),
+        "b": Node((), lambda: "b"),
+        "c": Node(("b", "a"), lambda *given: "".join(given) + "c"),
+    }
+    assert run_graph(graph) == {"a": "a", "b": "b", "c": "bac"}
+
+
+def test_two_that_do_not_need_each_other_meet() -> None:
+    meeting = threading.Barrier(2, timeout=PATIENCE_S)
+    graph = {name: Node((), meeting.wait) for name in "ab"}
+    assert sorted(run_graph(graph).values()) == [0, 1]
+
+
+def test_no_more_run_than_there_are_cores() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.05)
+        running.pop()
+
+    run_graph({str(n): Node((), work) for n in range(6)})
+    assert max(most) <= 2
+
+
+def test_after_an_error_what_is_under_way_ends_and_nothing_begins() -> None:
+    failed, done = threading.Event(), list[str]()
+
+    def fail() -> None:
+        failed.set()
+        raise OSError("disk full")
+
+    def finish() -> None:
+        assert failed.wait(PATIENCE_S)
+        time.sleep(0.2)
+        done.append("b")
+
+    later = Node((), lambda: done.append("c"))
+    with pytest.raises(OSError, match="disk full"):
+        run_graph({"a": Node((), fail), "b": Node((), finish), "c": later})
+    assert done == ["b"]
+
+
+def test_an_interrupt_of_the_main_thread_ends_every_stage_with_its_clean_up() -> None:
+    begun, cleaned = threading.Barrier(3, timeout=PATIENCE_S), list[str]()
+
+    def stage(name: str) -> Callable[[], str]:
+        def work() -> str:
+            try:
+                begun.wait()
+                return hang()
+            finally:
+                cleaned.append(name)
+
+        return work
+
+    def press() -> None:
+        begun.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_graph({name: Node((), stage(name)) for name in "ab"})
+    assert sorted(cleaned) == ["a", "b"]
+
+
+@pytest.mark.parametrize("wait", [hang, threading.Event().wait], ids=["python", "one call"])
+def test_a_stage_that_stalls_fails_also_where_nothing_interrupts_it(
+    wait: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "GRACE_S", 0.5)
+
+    def work() -> None:
+        with watched("collect", 0.2 / 60) as beat:
+            beat("7 of 40")
+            wait()
+
+    with pytest.raises(Stalled, match=r"collect made no progress .*last: 7 of 40"):
+        run_graph({"collect": Node((), work)})
