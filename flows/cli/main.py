@@ -1,4 +1,4 @@
-"""The command `klear`. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+"""The command `klear`. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 Ctrl-C.
 
 A command's module is imported when the command runs, so that `klear --help` is instant.
 """
@@ -6,10 +6,11 @@ A command's module is imported when the command runs, so that `klear --help` is 
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from cyclopts import App, CycloptsError, Parameter
 
-OK, FAILED, WRONG_USAGE = 0, 1, 2
+OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS = {
     "up": ("servers.servers:up", "start Prefect, MLflow and a worker on this machine"),
     "down": ("servers.servers:down", "end what `klear up` started"),
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     app = App(
         name="klear",
         help="From a base model to a reasoning model, every stage restartable.",
-        version_flags=(),
+        version=lambda: f"klear {version('klear')}",
+        version_flags=("--version",),
         default_parameter=Parameter(negative=()),
         suppress_keyboard_interrupt=False,
         result_action="return_value",
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return WRONG_USAGE
     except KeyboardInterrupt:
         print("interrupted; the same command continues from here", file=sys.stderr)
-        return FAILED
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED

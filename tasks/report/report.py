@@ -14,8 +14,9 @@ from eval.records import Problem, Sample, Score
 from eval.tables import column, count_rows, read_table
 from tasks.report.page import Figure, Page, render
 from tasks.report.plots import Series, curve_plot
-from tasks.report.results import TITLES, Evaluation, Outputs, curves_of
+from tasks.report.results import Evaluation, Outputs, curves_of
 from tasks.report.run_story import RunStory, summary
+from tasks.stage.figures import title_of
 from tasks.stage.run import story_of_this_run
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
@@ -86,7 +87,7 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         rollouts=_graded(outputs, {name: name for name in TRAINED}),
         answered=_graded(outputs, {e.stage: e.checkpoint for e in outputs.evaluations()[-1:]}),
         evaluations=found,
-        title_of=lambda benchmark: TITLES.get(benchmark, benchmark),
+        title_of=title_of,
         bound=upper_bound_of_zero,
         statement_fields=[*Statement.model_fields],
         result_fields=[*BenchmarkResult.model_fields],

@@ -17,14 +17,6 @@ from tasks.store.store import Artifact
 from training.layout import read_lines
 
 CHECKPOINTS = {"base": "base", "sft": "SFT", "rl_math": "math RL", "rl_code": "code RL"}
-TITLES = {
-    "aime24": "AIME 2024",
-    "aime25": "AIME 2025",
-    "hmmt25": "HMMT Feb 2025",
-    "lcb_v5": "LCB v5",
-    "lcb_v6": "LCB v6",
-}
-"""Columns of the paper's Table 1."""
 RESULTS_FILE = "results.json"
 ACCURACY = "accuracy/"
 Answers = Mapping[str, Mapping[int, bool]]
