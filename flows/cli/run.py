@@ -231,7 +231,7 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
         console.print("The same command continues from here.")
         return INTERRUPTED if is_interrupt else 1
     computed, cached = display.counts["computed"], display.counts["cached"]
-    counts = f"{computed} computed, {cached} cached"
+    counts = f"{computed} stage{'s' * (computed > 1)} computed, {cached} cached"
     what = counts if computed else f"every stage cached ({cached})"
     console.print(f"done in {duration(time.monotonic() - began)}: {what}")
     if display.summary:
