@@ -169,7 +169,7 @@ def _curves(outputs: Outputs, stages: Sequence[str]) -> list[Figure]:
         }
         values = [y for lines in drawn.values() for line in lines for y in line.y if isfinite(y)]
         for name, lines in drawn.items():
-            title = f"{TRAINED[name]}: {panel['title'].lower()}"
+            title = f"{TRAINED[name]}: {panel['title']}"
             slug = re.sub(r"[^a-z]+", "_", f"{name} {panel['title']}".lower()).strip("_")
             unit = _metric(next(n for n in panel["metrics"] if n in curves[name])).get("unit", "")
             plot = curve_plot(title, lines, unit, (min(values), max(values)) if values else None)
