@@ -2,6 +2,7 @@
 run shows on its pages in Prefect and MLflow: its plan, its report, a link between them.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -11,13 +12,13 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
-from configs.loading import run_name
+from configs.loading import differences, load_profile, profiles, run_name
 from configs.settings.base import key_of
 from configs.settings.pipeline import Pipeline, StageName
 from flows.cli.plan import Plan, plan, rows, summary
 from flows.stages import run_stages
 from tasks.report.page import with_inline_plots
-from tasks.report.run_story import summary as story_summary
+from tasks.report.report import SCORES, summary_text
 from tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
 from tasks.store.store import Artifact
 from tasks.tracking.prefect_states import ends_cancelled
@@ -51,6 +52,7 @@ def pipeline(
     """
     asked = {"force": frozenset(force), "verify": verify}
     with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
+        run.changes[:] = changes_of(settings)
         publish_plan(plan(settings, run.store, force, until), run)
         made = run_stages(settings, until)
         if "report" not in made:
@@ -62,37 +64,59 @@ def pipeline(
             for name, value in result.metrics.items()
             if name.endswith(HEADLINES)
         }
-        head = f"**This run.** {story_summary(run.story())}\n\n"
-        publish_report(made["report"], scores, run, head)
+        publish_report(made["report"], scores, run)
         return str(made["report"].folder)
 
 
+def changes_of(settings: Pipeline) -> list[str]:
+    """`sft.epochs 8 → 2`, against the shipped profile; none for a profile of somebody's own."""
+    if settings.profile not in profiles():
+        return []
+    profile = load_profile(settings.profile)
+    before = dict(differences(profile, settings))
+    return [f"{n} {before.get(n, '–')} → {v}" for n, v in differences(settings, profile)]
+
+
 def publish_plan(stages: Plan, run: Run) -> None:
-    """The first artifact of a run: what it will reuse, resume and compute."""
+    """The first artifacts of a run: where it is in MLflow, and what it will reuse, resume and
+    compute."""
     run.planned[:] = stages
+    run.display.links = links = run.story().links
+    if address := links["MLflow"]:
+        run.display.logger.info("this run in MLflow: %s", address)
+        about = "This run in MLflow: curves, data, checkpoints, scores"
+        link = {"link": address, "link_text": "This run in MLflow"}
+        _show(create_link_artifact, key="klear-mlflow", description=about, **link)
     about = summary(stages)
     _show(create_table_artifact, key="klear-plan", table=rows(stages), description=about)
 
 
-def publish_report(page: Artifact, figures: Mapping[str, float], run: Run, head: str = "") -> None:
-    """Show a report on the flow run in Prefect and on the parent run in MLflow.
+def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> None:
+    """Show a report on the flow run in Prefect, on the parent run in MLflow and where the run was
+    started.
 
-    `figures` become metrics of the run in MLflow; `head` goes before the report's own text.
+    `figures` become metrics of the run in MLflow. What a report says of scores stands in a summary
+    of this run, which may not be the one that wrote the report.
     """
     run.store.fetch(page)
     run.tracker.log(run.run_id, figures)
-    text = head + page.file("report.md").read_text()
-    run.tracker.note(run.run_id, (link_to_prefect() + text)[:NOTE_CHARACTERS])
+    text = page.file("report.md").read_text()
+    if (scores := page.folder / SCORES).exists():
+        story, table = run.story(), scores.read_text()
+        run.display.summary = summary_text(story, table)
+        head = summary_text(story, table, story.links)
+        text = re.sub(r"^## Summary\n.*?(?=^## |\Z)", "", text, count=1, flags=re.M | re.S)
+        text = f"{head}\n\n{text}"
+    else:  # whole lines: half a link is none
+        head = (link_to_prefect() + text)[:NOTE_CHARACTERS].rpartition("\n")[0]
+    run.tracker.note(run.run_id, head)
     run.tracker.log_files(run.run_id, page.file("report.html"), page.file("report.md"))
-    publish_markdown("klear-report", with_inline_plots(text, page.folder), run)
+    publish_markdown("klear-report", with_inline_plots(text, page.folder))
 
 
-def publish_markdown(key: str, text: str, run: Run) -> None:
-    """Text on the page of a run in Prefect, and a link from there to its page in MLflow."""
-    about = "This run in MLflow: curves, data, checkpoints, scores"
-    link = {"link": run.tracker.run_url(run.run_id), "link_text": "This run in MLflow"}
+def publish_markdown(key: str, text: str) -> None:
+    """Text on the page of a run in Prefect."""
     _show(create_markdown_artifact, key=key, markdown=text)
-    _show(create_link_artifact, key="klear-mlflow", description=about, **link)
 
 
 def _show(create: Callable[..., Any], **about: Any) -> None:

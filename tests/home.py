@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -267,4 +268,4 @@ def computed(output: str) -> list[str]:
 
 
 def cached(output: str) -> list[str]:
-    return [line.split()[1] for line in output.splitlines() if line.startswith("=")]
+    return re.findall(r"\w+", " ".join(re.findall(r"= \d+ stages? cached: (.*)", output)))

@@ -6,6 +6,7 @@ A command's module is imported when the command runs, so that `klear --help` is 
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     app = App(
         name="klear",
         help="From a base model to a reasoning model, every stage restartable.",
-        version_flags=(),
+        version=lambda: f"klear {version('klear')}",
+        version_flags=("--version",),
         default_parameter=Parameter(negative=()),
         suppress_keyboard_interrupt=False,
         result_action="return_value",

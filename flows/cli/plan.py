@@ -70,14 +70,16 @@ def fits_of(settings: Pipeline, stages: Iterable[PlannedStage]) -> list[Fit]:
 
 
 def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
-    """The plan as a table of texts; columns in which nothing is known are left out."""
+    """The plan as a table of texts; columns in which nothing is known are left out. What a reused
+    result took stands in brackets: it is spent, and no part of what the run will take."""
     known = {n: f for n, f in _FIGURES.items() if any(getattr(s, f[0]) is not None for s in stages)}
     table = []
     for s in stages:
         row = {"stage": s.stage, "action": s.action, "why": s.why}
         for column, (figure, written, _) in known.items():
             value, mark = getattr(s, figure), ASSUMED if s.assumed else ""
-            row[column] = NOT_MEASURED if value is None else mark + written(value)
+            text = NOT_MEASURED if value is None else mark + written(value)
+            row[column] = f"({text})" if s.action == "reuse" and value is not None else text
         table.append(row)
     return table
 
@@ -86,19 +88,28 @@ def headline(stages: Sequence[PlannedStage]) -> str:
     """How much is reused, and what the rest takes, one stage after the other."""
     counts = Counter(s.action for s in stages)
     todo = [s for s in stages if s.action != "reuse"]
-    text = ", ".join(f"{counts[a]} to {a}" for a in _ACTIONS if counts[a])
+    spent = ", ".join(_sums(s for s in stages if s.action == "reuse"))
+    said = {a: f"{counts[a]} to {a}" for a in _ACTIONS if counts[a]}
+    if spent:
+        said["reuse"] += f" ({spent} spent before)"
+    text = ", ".join(said.values())
     if not todo:
         return f"{text}: a run takes seconds"
-    sums = [
-        said.format(written(total))
-        for figure, written, said in _FIGURES.values()
-        if (total := sum(getattr(s, figure) or 0.0 for s in todo))
-    ]
-    if sums:
+    if sums := _sums(todo):
         text += f"; {ASSUMED if any(s.assumed for s in todo) else 'about '}{', '.join(sums)}"
     if unmeasured := [s.stage for s in todo if s.seconds is None]:
         text += f"; never measured here and not counted: {', '.join(unmeasured)}"
     return text
+
+
+def _sums(stages: Iterable[PlannedStage]) -> list[str]:
+    """What the stages take in all, of each figure that is known."""
+    every = list(stages)
+    return [
+        said.format(written(total))
+        for figure, written, said in _FIGURES.values()
+        if (total := sum(getattr(s, figure) or 0.0 for s in every))
+    ]
 
 
 def assumptions(stages: Plan) -> list[tuple[str, str]]:

@@ -14,7 +14,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.table import Column
 
 from configs.loading import load_profile, run_name
 from configs.machine import load_machine
@@ -23,12 +24,18 @@ from configs.settings.explain import ConfigError
 from configs.settings.pipeline import Pipeline, StageName
 from flows.servers.prefect_api import ServersError
 from flows.servers.servers import why_down
+from tasks.report.run_story import duration
+from tasks.stage.figures import figure_of
 from tasks.stage.progress import SECONDS_BETWEEN_LINES, Outcome, Plain, chosen_display
 
-_MARK = {"computed": "[green]✓[/]", "cached": "[cyan]=[/]", "failed": "[red]✗[/]"}
+_MARK = {
+    "computed": "[green]✓[/]",
+    "cached": "[cyan]=[/]",
+    "failed": "[red]✗[/]",
+    "interrupted": "[yellow]…[/]",
+}
 SUSPENDED = "suspended in the Prefect UI; after Resume a worker goes on"
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
-_FIGURES = 4  # how many metrics of a stage fit on its line
 
 
 @Parameter(name="*")
@@ -132,22 +139,24 @@ def prepare_run() -> None:
 
 
 class Terminal(Plain):
-    """Prints a line when a stage ends, a live bar for each that computes; counts outcomes."""
+    """Prints a line when a stage ends, one for all that were reused, a live bar for each that
+    computes; counts outcomes."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console, self.counts = console, Counter[str]()
+        room = max(16, console.width - 33)  # beside the other columns, which keep their width
         self.bars = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description:18}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
+            TextColumn("{task.description:16}"),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[note]}", table_column=Column(width=room, no_wrap=True)),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
         self._running, self._next_line = dict[str, TaskID](), dict[str, float]()
+        self._reused: list[str] = []
 
     def __enter__(self) -> Self:
         self.bars.start()
@@ -157,23 +166,27 @@ class Terminal(Plain):
     def __exit__(self, *_: object) -> None:
         chosen_display.reset(self._token)
         self.bars.stop()
+        self._tell_reused()
 
     def started(self, stage: str, why: str) -> None:
         super().started(stage, why)
+        self._tell_reused()
         self._next_line[stage] = time.monotonic() + SECONDS_BETWEEN_LINES
         if not self.console.is_terminal or why not in ("new", "forced"):
-            self.console.print(f"  {stage:18} [dim]{escape(why)}[/]")
-        self._running[stage] = self.bars.add_task(stage, total=None, note=why)
+            self.console.print(f"  {stage:16} [dim]{escape(why)}[/]")
+        if stage in self._running:  # it waited for another run, and now computes
+            self.bars.remove_task(self._running[stage])
+        self._running[stage] = self.bars.add_task(stage, total=None, note=escape(why))
 
-    def progress(self, stage: str, done: float, total: float, note: str) -> None:
-        super().progress(stage, done, total, note)
-        count = f"{done:g}/{total:g} {note}" if total else note
+    def progress(self, stage: str, done: float, total: float, note: str) -> str:
+        said = escape(super().progress(stage, done, total, note))
         if stage in self._running:
-            self.bars.update(self._running[stage], completed=done, total=total or None, note=count)
+            self.bars.update(self._running[stage], completed=done, total=total or None, note=said)
         now = time.monotonic()
         if not self.console.is_terminal and now >= self._next_line.get(stage, 0.0):
             self._next_line[stage] = now + SECONDS_BETWEEN_LINES
-            self.console.print(f"  {stage:18} [dim]{escape(count)}[/]")
+            self.console.print(f"  {stage:16} [dim]{said}[/]")
+        return said
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
@@ -182,13 +195,24 @@ class Terminal(Plain):
         if stage in self._running:
             self.bars.remove_task(self._running.pop(stage))
         self.counts[outcome] += 1
-        took = "cached" if outcome == "cached" else f"{seconds:6.1f} s"
-        figures = "  ".join(f"{n}={v:.4g}" for n, v in list(metrics.items())[:_FIGURES])
-        self.console.print(f"{_MARK[outcome]} {stage:18} [dim]{took:>8}[/]  {figures}")
+        if outcome == "cached":
+            self._reused.append(stage)
+            return
+        figure = escape(figure_of(stage, metrics))
+        self.console.print(f"{_MARK[outcome]} {stage:16} [dim]{duration(seconds):>11}[/]  {figure}")
+
+    def _tell_reused(self) -> None:
+        """A log also names them."""
+        if self._reused:
+            names = "" if self.console.is_terminal else f": {', '.join(self._reused)}"
+            count = f"{len(self._reused)} stage{'s' * (len(self._reused) > 1)}"
+            self.console.print(f"{_MARK['cached']} {count} cached{names}")
+            self._reused.clear()
 
 
 def run_shown(title: str, flow: Callable[[], str]) -> int:
-    """Run a flow that returns a folder; print what was computed, what was reused and where to look.
+    """Run a flow that returns a folder; print what was computed, what was reused, what it came to
+    and where to look.
 
     0 done, 1 failed or cancelled, 130 Ctrl-C.
     """
@@ -197,27 +221,39 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     # Not wrapped: a path in two lines cannot be copied.
     console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
     console.print(title, style="bold")
-    with Terminal(console) as display:
-        try:
+    display = Terminal(console)
+    try:
+        with display:
             where = flow()
-        except BaseException as error:
-            from prefect.exceptions import CancelledRun, Pause
+    except BaseException as error:
+        from prefect.exceptions import CancelledRun, Pause
 
-            from tasks.tracking.prefect_states import CTRL_C, CancelledInUI
+        from tasks.tracking.prefect_states import CTRL_C, CancelledInUI
 
-            said = SUSPENDED if isinstance(error, Pause) else str(error) or type(error).__name__
-            ended = isinstance(error, (CancelledRun, CancelledInUI, Pause))
-            console.print(("" if ended else "[red]failed:[/] ") + escape(said))
-            console.print("The same command continues from here.")
-            return INTERRUPTED if said == CTRL_C else 1
+        said = SUSPENDED if isinstance(error, Pause) else str(error) or type(error).__name__
+        ended = isinstance(error, (CancelledRun, CancelledInUI, Pause))
+        console.print(("" if ended else "[red]failed:[/] ") + escape(said))
+        _print_links(console, display.links)
+        console.print("The same command continues from here.")
+        return INTERRUPTED if said == CTRL_C else 1
     computed, cached = display.counts["computed"], display.counts["cached"]
-    counts = f"{computed} stages computed, {cached} cached"
+    counts = f"{computed} stage{'s' * (computed > 1)} computed, {cached} cached"
     what = counts if computed else f"every stage cached ({cached})"
-    console.print(f"done in {time.monotonic() - began:.0f} s: {what}")
-    machine, page = load_machine(), Path(where, "report.html")
-    console.print(f"  report  {page}" if page.exists() else f"  {where}")
-    console.print(f"  Prefect {machine.prefect_url}\n  MLflow  {machine.mlflow_url}")
+    console.print(f"done in {duration(time.monotonic() - began)}: {what}")
+    if display.summary:
+        from rich.markdown import Markdown
+
+        Console(highlight=False).print(Markdown(display.summary))
+    page = Path(where, "report.html")
+    report = {"report": str(page)} if page.exists() else {"result": where}
+    _print_links(console, {**report, **display.links})
     return 0
+
+
+def _print_links(console: Console, links: Mapping[str, str]) -> None:
+    for name, address in links.items():
+        if address:
+            console.print(f"  {name:8} {address}")
 
 
 def ablate(

@@ -14,8 +14,9 @@ from configs.settings.pipeline import STAGES
 from flows.servers.prefect_api import ServersError, answers, post
 from flows.servers.servers import alive, health_urls
 from tasks.report.run_story import duration, size
+from tasks.stage.figures import number
 from tasks.store.care import damaged, remove, results, waste
-from tasks.store.lineage import AVERAGE, ancestors, descendants, find_named, scores_of
+from tasks.store.lineage import AVERAGE, EVALUATION, ancestors, descendants, find_named, scores_of
 from tasks.store.shared import SharedStore, open_store
 from tasks.store.store import Manifest, Store
 
@@ -141,7 +142,8 @@ def lineage(name: str, /) -> int:
     meant = find_named(everything, name)
     if meant is None:
         forms = "rl_code/aime24, a stage, or stage/key"
-        print(f"the store has no result {name} ({forms}); `klear store ls` lists results")
+        close = nearest(name, dict.fromkeys(n for r in everything for n in _names(r)))
+        print(f"the store has no result {name}{close} ({forms}); `klear store ls` lists results")
         return 1
     named, metric = meant
     for m in (*ancestors(here, named), named):
@@ -171,7 +173,17 @@ def _scores(here: Store, manifest: Manifest, metric: str) -> Iterator[str]:
             score = f"{name} avg@{result['k']} {average:.1f} % [{low:.1f}, {high:.1f}]"
             yield f"score        {score}, {asked}"
     if figure not in ("", AVERAGE):
-        yield f"{figure:12} {manifest.metrics[metric]:g}"
+        yield f"{figure:12} {number(figure, manifest.metrics[metric])}"
+
+
+def _names(manifest: Manifest) -> Iterator[str]:
+    """What `lineage` finds it by: its stage, and its scores with and without the checkpoint."""
+    yield manifest.stage
+    for metric in manifest.metrics:
+        benchmark, _, figure = metric.rpartition("/")
+        if figure == AVERAGE and manifest.stage.startswith(EVALUATION):
+            yield f"{manifest.stage.removeprefix(EVALUATION)}/{benchmark}"
+            yield benchmark
 
 
 def _name(manifest: Manifest) -> str:

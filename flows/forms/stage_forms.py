@@ -134,7 +134,7 @@ def run_stage(
         publish_plan(Plan(plan_stages([call], planner, made=taken), whole.topology), run)
         result = call.compute(*taken.values())
         run.store.fetch(result)
-        publish_markdown("klear-result", _summary(result), run)
+        publish_markdown("klear-result", _summary(result))
         return str(result.folder)
 
 

@@ -25,7 +25,8 @@ from tasks.ablation.effects import (
 )
 from tasks.report.page import Figure, Page, render
 from tasks.report.plots import Series, curve_plot
-from tasks.report.results import ACCURACY, TITLES, answers_of, curves_of, means_of, read_results
+from tasks.report.results import ACCURACY, answers_of, curves_of, means_of, read_results
+from tasks.stage.figures import title_of
 from tasks.stage.stage import Metrics, stage
 from tasks.store.care import ABLATE_VERSION
 from tasks.store.store import Artifact
@@ -223,7 +224,7 @@ class Compared(NamedTuple):
         """`AIME 2024 +1.2, AIME 2025 +2.4`, where the paper prints figures."""
         better, other = self.contrast.better, self.other
         known = [
-            f"{TITLES.get(benchmark, benchmark)} {row[better] - row[other]:+.1f}"
+            f"{title_of(benchmark)} {row[better] - row[other]:+.1f}"
             for benchmark, row in self.spec.paper.items()
             if better in row and other in row and self.contrast.measure == "score"
         ]

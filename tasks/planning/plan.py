@@ -15,6 +15,7 @@ from configs.settings.topology import Topology
 from configs.settings.training import BaseModelSettings
 from tasks.planning.forecast import NO_MACHINES, Forecaster
 from tasks.planning.history import PastResult, StoreHistory
+from tasks.planning.work import tokens_of
 from tasks.report.run_story import PlannedStage
 from tasks.stage.run import Run
 from tasks.stage.stage import Stage
@@ -46,8 +47,9 @@ class Planner:
         key = "" if unknown else stage.key(inputs, settings, self._run)
         found, why = store.find(name, key) if key else (None, "")
         if found and name not in self._run.force:
-            tokens = found.metrics.get("tokens") or found.metrics.get("completion_tokens")
-            figures = found.seconds, store.manifest(found).bytes, tokens, found.metrics.get("cost")
+            past = PastResult(store.manifest(found), found.folder)
+            tokens = tokens_of(stage.body.__name__, past)
+            figures = found.seconds, past.manifest.bytes, tokens, found.metrics.get("cost")
             self.stages.append(PlannedStage(name, "reuse", "", *figures, key=key))
             return found
         line = self._forecaster.of(stage, inputs, settings)

@@ -261,6 +261,15 @@ KINDS = {
     ),
 }
 """By the name of the stage's body."""
+
+
+def tokens_of(body: str, past: PastResult) -> float | None:
+    """Tokens that a result generated or was trained on; None where it has to do with none."""
+    if body in ("sft", "rl"):
+        return KINDS[body].done(past)
+    return past.sum("tokens") or past.sum("completion_tokens") or None
+
+
 ONCE = Kind(once, lambda past: 1.0)
 """Any other body."""
 OF_A_MODEL = ("sft", "rl", "evaluate")

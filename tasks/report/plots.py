@@ -4,8 +4,13 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 STYLE = Path(__file__).with_name("templates") / "plots.mplstyle"
+FEWEST_SMOOTHED = 10
+"""Points of a curve."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +24,13 @@ class Series:
     high: Sequence[float] = ()
 
 
-def curve_plot(title: str, series: Sequence[Series]) -> str:
-    """A few training curves over steps, in one panel."""
+def curve_plot(
+    title: str, series: Sequence[Series], unit: str = "", y_range: tuple[float, float] | None = None
+) -> str:
+    """A few training curves over steps, in one panel; long ones smoothed, over the raw ones.
+
+    `y_range` is that of the data: panels with equal ones can be compared.
+    """
     import matplotlib  # slow to import
     from matplotlib.figure import Figure  # not pyplot: no global state
 
@@ -30,17 +40,32 @@ def curve_plot(title: str, series: Sequence[Series]) -> str:
         axes = figure.add_subplot()
         for line in series:
             dots = "o" if len(line.x) < 3 else ""  # a line of one point is invisible
-            (drawn,) = axes.plot(line.x, line.y, label=line.label, marker=dots)
+            drawn = axes.plot(line.x, smoothed(line.y), label=line.label, marker=dots)
+            colour = drawn[0].get_color()
+            if len(line.y) >= FEWEST_SMOOTHED:
+                axes.plot(line.x, line.y, color=colour, alpha=0.25, lw=0.8, zorder=1)
             if line.low:
-                colour = drawn.get_color()
                 axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, lw=0)
         axes.set_title(title)
         axes.set_xlabel("step")
+        axes.set_ylabel(unit)
         axes.locator_params(axis="x", nbins=6, integer=True)
         axes.locator_params(axis="y", nbins=5)
-        if len(series) > 1:
-            low, high = axes.get_ylim()
-            axes.set_ylim(low, high + 0.14 * len(series) * (high - low))  # room for the legend
+        low, high = axes.get_ylim()
+        if y_range:
+            margin = 0.05 * (y_range[1] - y_range[0]) or 0.05
+            low, high = y_range[0] - margin, y_range[1] + margin
+        legend = len(series) > 1
+        axes.set_ylim(low, high + legend * 0.14 * len(series) * (high - low))  # room for the legend
+        if legend:
             axes.legend(loc="upper left")
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     return svg.getvalue()
+
+
+def smoothed(y: Sequence[float]) -> Any:
+    """The mean of a window around each point, a fifteenth of the curve; a short curve as it is."""
+    if len(y) < FEWEST_SMOOTHED:
+        return y
+    window = np.ones(2 * max(1, len(y) // 30) + 1)
+    return np.convolve(y, window, "same") / np.convolve(np.ones(len(y)), window, "same")

@@ -1,21 +1,29 @@
 """Report: one page about a run, as Markdown with plots beside it and as one HTML file."""
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
+from configs.loading import FOLDER
 from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from eval.benchmarks.benchmarks import BenchmarkResult, Statement
 from eval.benchmarks.metrics import upper_bound_of_zero
 from eval.judge.grades import GRADED, Agreement, Grade, Graded, compare, read_graded
 from eval.records import Problem, Sample, Score
 from eval.tables import column, count_rows, read_table
-from tasks.report.page import Figure, Page, render
+from tasks.report.page import TEMPLATES, Figure, Page, render
 from tasks.report.plots import Series, curve_plot
-from tasks.report.results import TITLES, Evaluation, Outputs, curves_of
+from tasks.report.results import Evaluation, Outputs, change_of, curves_of
 from tasks.report.run_story import RunStory, summary
+from tasks.stage.figures import title_of
 from tasks.stage.run import story_of_this_run
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact
@@ -26,17 +34,15 @@ SUBTITLE = (
     "From a base model to a reasoning model, after Klear-Reasoner (arXiv 2508.07629): long "
     "chain-of-thought SFT, then GPPO on math and on code."
 )
-TRAINED = {"sft": "SFT", "rl_math": "RL, math", "rl_code": "RL, code"}
-PANELS = {  # of the curves, title and the metrics' names; MLflow has all others
-    "Loss": r"(eval_)?loss",
-    "Reward": r"reward/(mean|pass_rate|correct)",
-    "Answer length, tokens": r"completions/mean_(terminated_)?length",
-    "Entropy": r"entropy",
-    "Gradient norm": r"grad_norm",
-    "Share of tokens clipped": r"clip/(high|low)",
-    "Outside the clip range": r"off_policy/outside_\w+",
-    "Clipped, at high entropy and of the gradient": r"off_policy/clipped_\w+",
+TRAINED = {"rl_math": "RL, math", "rl_code": "RL, code", "sft": "SFT"}
+COMPARED = {  # heading → stages whose curves share their scales
+    "Reinforcement learning: math, then code": ("rl_math", "rl_code"),
+    "Supervised fine-tuning": ("sft",),
 }
+PANELS = TEMPLATES / "panels.toml"
+SCORES = "scores.md"
+NAMES = FOLDER.parent / "catalogue" / "metrics.toml"
+ROLLOUTS_OPEN = 3
 # Stages whose answers one judge stage scored: (answers, verdicts, where the problems are).
 JUDGED = (
     ("distill", "judge", "decontaminate"),
@@ -46,12 +52,14 @@ JUDGED = (
 _DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|\b(?=\w*\d)[0-9a-f]{8,}\b|\b\d+(?:\.\d+)?\b(?![\w-])")
 
 
-@stage(version=1)
+@stage(version=2)
 def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
-    """Write report.md, report.html and plots/ from whatever stages are given, found by name."""
+    """Write report.md, report.html and plots/ from whatever stages are given, found by name, and
+    the table of scores alone: scores.md."""
     page = report_page(inputs, settings.profile, story_of_this_run())
     page.write(out)
     evaluations = Outputs(inputs).evaluations()
+    (out / SCORES).write_text(scores_table(evaluations))
     scores = evaluations[-1].results if evaluations else ()
     return {
         "stages": float(len(inputs)),
@@ -67,7 +75,7 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
     """
     outputs = Outputs(inputs)
     found = [e for e in outputs.evaluations() if e.results]
-    curves = {title: _curves(outputs, name) for name, title in TRAINED.items()}
+    curves = {title: _curves(outputs, names) for title, names in COMPARED.items()}
     counts = {
         TRAINED[a.stage]: read_off_policy(a.folder) for a in outputs.all if a.stage in TRAINED
     }
@@ -78,21 +86,54 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         outputs=outputs.all,
         ranked=[(f"{e.checkpoint} ({label})", *row) for e in found if (row := _as_in_table_1(e))],
         story=story,
-        summary=summary(story) if story and story.happened else "",
+        summary=summary_text(story, scores_table(found), story.links if story else {}),
         curves=curves,
         off_policy={title: summed(found) for title, found in counts.items() if found},
         filters=[f for a in outputs.all if (f := _filtered(a.stage, a.folder))],
         agreements=list(_agreements(outputs)),
-        rollouts=_graded(outputs, {name: name for name in TRAINED}),
+        rollouts=(rollouts := _graded(outputs, TRAINED)),
+        differing=differing(rollouts),
         answered=_graded(outputs, {e.stage: e.checkpoint for e in outputs.evaluations()[-1:]}),
         evaluations=found,
-        title_of=lambda benchmark: TITLES.get(benchmark, benchmark),
-        bound=upper_bound_of_zero,
+        title_of=title_of,
         statement_fields=[*Statement.model_fields],
         result_fields=[*BenchmarkResult.model_fields],
     )
     figures = [f for drawn in curves.values() for f in drawn]
     return Page("Klear", SUBTITLE, label, body, figures)
+
+
+def scores_table(evaluations: Sequence[Evaluation]) -> str:
+    """A row a checkpoint with intervals and paired changes, and what one must know of them."""
+    facts = {"title_of": title_of, "change_of": change_of, "bound": upper_bound_of_zero}
+    return render("scores.md", evaluations=[e for e in evaluations if e.results], **facts)
+
+
+def summary_text(story: RunStory | None, scores: str, links: Mapping[str, str] = {}) -> str:
+    """What a run came to, in some 15 lines of Markdown: what changed, `scores` as `scores_table`
+    wrote them, time and cost, links. Head of every page about the run."""
+    happened = summary(story) if story and story.happened else ""
+    facts = {"story": story, "happened": happened, "links": links}
+    return render("summary.md", scores=Markup(scores.rstrip()), **facts)
+
+
+def differing(rollouts: Sequence[tuple[str, Graded]]) -> list[int]:
+    """Places of the few to read first: the one of the highest reward, then whatever is most unlike
+    each before it in stage, verdict, step and problem."""
+
+    def traits(place: int) -> tuple[Any, ...]:
+        stage, graded = rollouts[place]
+        return stage, graded.verdict, graded.step, graded.problem_id
+
+    def news(place: int) -> tuple[int, float]:
+        pairs = (zip(traits(place), traits(other), strict=True) for other in chosen)
+        unlike = min((sum(a != b for a, b in pair) for pair in pairs), default=0)
+        return unlike, rollouts[place][1].reward or 0.0
+
+    chosen: list[int] = []
+    while len(chosen) < min(ROLLOUTS_OPEN, len(rollouts)):
+        chosen.append(max((i for i in range(len(rollouts)) if i not in chosen), key=news))
+    return chosen
 
 
 def _as_in_table_1(evaluation: Evaluation) -> tuple[list, Statement] | None:
@@ -115,18 +156,41 @@ def _graded(outputs: Outputs, stages: Mapping[str, str]) -> list[tuple[str, Grad
     return [(called, graded) for called, path in paths if path for graded in read_graded(path)]
 
 
-def _curves(outputs: Outputs, name: str) -> list[Figure]:
-    """One figure for each panel that has a metric."""
-    path = outputs.file(name, METRICS)
-    curves, figures = curves_of(path) if path else {}, []
-    for title, pattern in PANELS.items():
-        names = [n for n in curves if re.fullmatch(pattern, n)]
-        if names:
-            slug = re.sub(r"[^a-z]+", "_", f"{name} {title}".lower()).strip("_")
-            lines = [Series(n, [*curves[n]], [*curves[n].values()]) for n in names]
-            alt = f"{TRAINED[name]}: {', '.join(names)} by step"
-            figures.append(Figure(slug, curve_plot(title, lines), alt))
+def _curves(outputs: Outputs, stages: Sequence[str]) -> list[Figure]:
+    """The panels that have a metric, of each stage in turn, on one scale."""
+    paths = {name: path for name in stages if (path := outputs.file(name, METRICS))}
+    curves = {name: curves_of(path) for name, path in paths.items()}
+    figures = []
+    for panel in _toml(PANELS)["panel"]:
+        drawn = {
+            name: [Series(title_of_metric(n), [*c[n]], [*c[n].values()]) for n in names]
+            for name, c in curves.items()
+            if (names := [n for n in panel["metrics"] if n in c])
+        }
+        values = [y for lines in drawn.values() for line in lines for y in line.y if isfinite(y)]
+        for name, lines in drawn.items():
+            title = f"{TRAINED[name]}: {panel['title']}"
+            slug = re.sub(r"[^a-z]+", "_", f"{name} {panel['title']}".lower()).strip("_")
+            unit = _metric(next(n for n in panel["metrics"] if n in curves[name])).get("unit", "")
+            plot = curve_plot(title, lines, unit, (min(values), max(values)) if values else None)
+            alt = f"{TRAINED[name]}: {', '.join(line.label for line in lines)} by step"
+            figures.append(Figure(slug, plot, alt))
     return figures
+
+
+def title_of_metric(name: str) -> str:
+    """A metric for people; its own name where the catalogue has none."""
+    return _metric(name).get("title", name)
+
+
+def _metric(name: str) -> Mapping[str, str]:
+    known = _toml(NAMES)["metric"]
+    return next((m for m in known if fnmatchcase(name, m["pattern"])), {})
+
+
+@cache
+def _toml(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text())
 
 
 def reason_kind(reason: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -13,18 +14,12 @@ import pyarrow.parquet as pq
 from configs.settings.evaluation import BenchmarkProtocol
 from configs.settings.pipeline import STAGES
 from eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, in_window
+from eval.benchmarks.metrics import bootstrap_interval
 from tasks.store.store import Artifact
 from training.layout import read_lines
 
 CHECKPOINTS = {"base": "base", "sft": "SFT", "rl_math": "math RL", "rl_code": "code RL"}
-TITLES = {
-    "aime24": "AIME 2024",
-    "aime25": "AIME 2025",
-    "hmmt25": "HMMT Feb 2025",
-    "lcb_v5": "LCB v5",
-    "lcb_v6": "LCB v6",
-}
-"""Columns of the paper's Table 1."""
+RESAMPLES = 2_000
 RESULTS_FILE = "results.json"
 ACCURACY = "accuracy/"
 Answers = Mapping[str, Mapping[int, bool]]
@@ -45,7 +40,7 @@ class Outputs:
 
     def evaluations(self) -> list["Evaluation"]:
         return [
-            Evaluation(a.stage, read_results(a.folder))
+            Evaluation(a.stage, read_results(a.folder), a.folder)
             for a in self.all
             if (a.folder / RESULTS_FILE).exists()
         ]
@@ -53,10 +48,11 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All scores of one checkpoint."""
+    """All scores of one checkpoint, and where its answers are."""
 
     stage: str
     results: tuple[BenchmarkResult, ...]
+    folder: Path
 
     @property
     def checkpoint(self) -> str:
@@ -65,6 +61,39 @@ class Evaluation:
 
     def result(self, benchmark: str) -> BenchmarkResult | None:
         return next((r for r in self.results if r.name == benchmark), None)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Of avg@k in points; its 95 % interval is over problems, each paired with itself. `low` and
+    `high` are None where nobody kept the answers."""
+
+    points: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        """`+19.0`, or `within noise`."""
+        if self.low is not None and self.high is not None and self.low <= 0 <= self.high:
+            return "within noise"
+        return f"{self.points:+.1f}".replace("-", "−") if round(self.points, 1) else "±0"
+
+
+def change_of(before: Evaluation, after: Evaluation, benchmark: str) -> Change | None:
+    """From one checkpoint to the next; None where both did not answer the same questions.
+
+    What makes a problem hard is in both scores and cancels, so the interval is narrower than the
+    two intervals of the scores say: that of the mean difference, resampling problems.
+    """
+    old, new = before.result(benchmark), after.result(benchmark)
+    if not old or not new or old.avg is None or new.avg is None or old.questions != new.questions:
+        return None
+    if not all((e.folder / "scores.parquet").exists() for e in (before, after)):
+        return Change(100 * (new.avg - old.avg))
+    first, second = (means_of(answers_of(e.folder)[benchmark]) for e in (before, after))
+    both = [100 * (second[p] - first[p]) for p in sorted(first.keys() & second.keys())]
+    low, high = bootstrap_interval(np.array(both), RESAMPLES, seed=0) if both else (None, None)
+    return Change(fmean(both) if both else 0.0, low, high)
 
 
 def read_results(evaluation: Path) -> tuple[BenchmarkResult, ...]:

@@ -50,6 +50,8 @@ class RunStory:
 
     name: str = ""
     started: str = ""
+    changes: tuple[str, ...] = ()
+    """Against the profile: `sft.epochs 8 → 2`."""
     links: Mapping[str, str] = field(default_factory=dict)
     planned: tuple[PlannedStage, ...] = ()
     happened: tuple[StageOutcome, ...] = ()

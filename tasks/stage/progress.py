@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from typing import Literal
 
 from eval.ray_cluster import on_cluster_wait
+from tasks.report.run_story import duration
+from tasks.stage.figures import Pace, figure_of
 
 SECONDS_BETWEEN_LINES = 30.0
 Listener = Callable[[float, float, str], None]
@@ -36,7 +38,7 @@ def listening(listener: Listener) -> Iterator[None]:
         on_cluster_wait.reset(waiting)
 
 
-Outcome = Literal["computed", "cached", "failed"]
+Outcome = Literal["computed", "cached", "failed", "interrupted"]
 
 
 class Plain:
@@ -45,25 +47,34 @@ class Plain:
 
     def __init__(self) -> None:
         self.logger: logging.Logger | logging.LoggerAdapter = logging.getLogger("klear")
+        self.links: Mapping[str, str] = {}
+        """Where the run is shown: name → address."""
+        self.summary = ""
+        """What the run came to, as Markdown."""
         self._due: dict[str, float] = {}
+        self._paces: dict[str, Pace] = {}
 
     def started(self, stage: str, why: str) -> None:
         """The stage computes, because `why`."""
         self.logger.info("%s: computing (%s)", stage, why)
         self._due[stage] = time.monotonic() + SECONDS_BETWEEN_LINES
+        self._paces[stage] = Pace()
 
-    def progress(self, stage: str, done: float, total: float, note: str) -> None:
+    def progress(self, stage: str, done: float, total: float, note: str) -> str:
+        """Returns how far the stage is, in words."""
+        said = self._paces.setdefault(stage, Pace()).said(done, total, note)
         now = time.monotonic()
         if now >= self._due.get(stage, float("inf")):
             self._due[stage] = now + SECONDS_BETWEEN_LINES
-            self.logger.info("%s: %s", stage, f"{done:g} of {total:g} {note}" if total else note)
+            self.logger.info("%s: %s", stage, said)
+        return said
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
     ) -> None:
-        figures = ", ".join(f"{n}={v:g}" for n, v in list(metrics.items())[:6])
-        took = f"(computed in {seconds:.1f} s)" if outcome == "cached" else f"in {seconds:.1f} s"
-        self.logger.info("%s: %s %s  %s", stage, outcome, took, figures)
+        took = f"(in {duration(seconds)})" if outcome == "cached" else f"in {duration(seconds)}"
+        figures = ", ".join(filter(None, [took, figure_of(stage, metrics)]))
+        self.logger.info("%s: %s %s", stage, outcome, figures)
 
 
 chosen_display: ContextVar[Plain | None] = ContextVar("klear_display", default=None)

@@ -71,6 +71,8 @@ class Run:
     """That of each stage by name: what makes the edges of Prefect's graph."""
     planned: list[PlannedStage] = field(default_factory=list)
     """What it expected of its stages, for the report; in no stage's key."""
+    changes: list[str] = field(default_factory=list)
+    """How its settings differ from the profile's."""
     happened: dict[str, StageOutcome] = field(default_factory=dict)
     """What became of each stage so far, for the report."""
 
@@ -103,6 +105,7 @@ class Run:
                 "Prefect": str(this_flow_run.ui_url or ""),
                 "MLflow": self.tracker.run_url(self.run_id),
             },
+            changes=tuple(self.changes),
             planned=tuple(self.planned),
             happened=tuple(ended),
         )

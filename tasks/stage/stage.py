@@ -221,8 +221,10 @@ class _Computation:
                 log.finish("SCHEDULED")
                 run.display.progress(stage.name, 0, 0, "waiting for approval")
             else:
-                log.finish("FAILED" if isinstance(error, Exception) else "KILLED")
-                run.display.finished(stage.name, "failed", time.monotonic() - began, {})
+                failed = isinstance(error, Exception)
+                log.finish("FAILED" if failed else "KILLED")
+                outcome = "failed" if failed else "interrupted"
+                run.display.finished(stage.name, outcome, time.monotonic() - began, {})
             raise
         log_result(log, artifact, run.store.manifest(artifact), self.inputs)
         run.display.finished(stage.name, "computed", seconds, artifact.metrics)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import invariants
 import pytest
-from home import eventually
+from home import cached, eventually
 from place import Attempt, Place, kill
 
 UNTIL = "judge"
@@ -76,7 +76,8 @@ def outcomes(*texts: str) -> dict[str, Counter[str]]:
     """Stage → how often it was computed (✓) and reused (=)."""
     found: dict[str, Counter[str]] = {}
     for text in texts:
-        for mark, stage in re.findall(r"^([✓=✗]) (\w+) ", text, re.MULTILINE):
+        ended = re.findall(r"^([✓✗]) (\w+) ", text, re.MULTILINE)
+        for mark, stage in [*ended, *(("=", stage) for stage in cached(text))]:
             found.setdefault(stage, Counter())[mark] += 1
     return found
 

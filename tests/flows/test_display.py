@@ -1,11 +1,17 @@
 """The progress display says what was computed, what was reused, and how far a stage is."""
 
 import io
+import re
+import tomllib
+from pathlib import Path
 
 from rich.console import Console
 
+from configs.settings.pipeline import STAGES
 from flows.cli import run
 from flows.cli.run import Terminal
+from tasks.stage import figures
+from tasks.stage.figures import figure_of
 
 
 def shown(terminal: bool = False) -> tuple[Terminal, io.StringIO]:
@@ -14,29 +20,59 @@ def shown(terminal: bool = False) -> tuple[Terminal, io.StringIO]:
     return Terminal(console), out
 
 
-def test_each_stage_ends_in_one_line_with_its_outcome_and_figures() -> None:
-    screen, out = shown()
-    with screen.bars:
-        screen.started("dedup", "new")
-        figures = {"kept": 12.0, "rejected": 3.0, "c": 1 / 3, "d": 0.0, "e": 5.0}
-        screen.finished("dedup", "computed", 1.25, figures)
-        screen.finished("sft", "cached", 99.0, {})
+def test_each_stage_that_computes_ends_in_one_line_and_all_that_were_reused_share_one() -> None:
+    screen, out = shown(terminal=True)
+    with screen:
+        for stage in ("collect", "dedup"):
+            screen.finished(stage, "cached", 99.0, {})
+        screen.started("judge", "new")
+        screen.finished("judge", "computed", 1.25, {"scores": 10605.0, "correct_share": 0.52})
         screen.started("rl_math", "resuming")
         screen.finished("rl_math", "failed", 2.0, {})
-    lines = [line.split() for line in out.getvalue().splitlines()]
-    assert lines[1] == ["✓", "dedup", "1.2", "s", "kept=12", "rejected=3", "c=0.3333", "d=0"]
-    assert lines[2] == ["=", "sft", "cached"]
-    assert lines[3] == ["rl_math", "resuming"]
-    assert screen.counts == {"computed": 1, "cached": 1, "failed": 1}
+        screen.finished("sft", "cached", 99.0, {})
+    lines = re.findall(r"[=✓✗] [^\r\n\x1b]+", out.getvalue())  # among them the bars' own codes
+    assert [" ".join(line.split()) for line in lines] == [
+        "= 2 stages cached",
+        "✓ judge 1.2 s 52.0 % right of 10,605 answers",
+        "✗ rl_math 2.0 s",
+        "= 1 stage cached",
+    ]
+    assert screen.counts == {"computed": 1, "cached": 3, "failed": 1}
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then(monkeypatch) -> None:
+def test_a_log_names_the_stages_that_were_reused() -> None:
+    screen, out = shown()
+    with screen:
+        screen.finished("collect", "cached", 99.0, {})
+        screen.finished("dedup", "cached", 99.0, {})
+    assert out.getvalue() == "= 2 stages cached: collect, dedup\n"
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then_with_rate_and_time_left(
+    monkeypatch,
+) -> None:
     now = [0.0]
     monkeypatch.setattr(run.time, "monotonic", lambda: now[0])
     screen, out = shown()
-    screen.started("sft", "new")
+    screen.started("sft", "resuming")
     for second in range(0, 65):
         now[0] = float(second)
-        screen.progress("sft", second, 100, "loss 1.0")
-    progress = [line for line in out.getvalue().splitlines() if "/100" in line]
-    assert [line.split()[1] for line in progress] == ["30/100", "60/100"]
+        screen.progress("sft", 1000 + 10 * second, 2000, "loss 1.0")
+    progress = [line.strip() for line in out.getvalue().splitlines() if " of " in line]
+    assert progress == [
+        "sft              1,300 of 2,000 (65 %), 10/s, 1 min 10 s left, loss 1.0",
+        "sft              1,600 of 2,000 (80 %), 10/s, 40 s left, loss 1.0",
+    ]
+
+
+def test_every_stage_has_a_sentence_and_no_figure_is_written_with_an_exponent() -> None:
+    scores = {"countdown_test/avg": 0.4125, "countdown_test/ci_low": 0.35, "aime24/avg": 0.1}
+    assert figure_of("evaluate_sft", scores) == "41.2 % math · 10.0 % AIME 2024"
+    assert figure_of("dedup", {"kept": 12345.0, "rejected": 5.0}) == (
+        "12,345 of 12,350 problems kept"
+    )
+    assert figure_of("own", {"tokens": 12345678.0, "x": 1 / 3, "y": 1.0}) == (
+        "tokens 12,345,678, x 0.333"
+    )
+    sentences = tomllib.loads(Path(figures.__file__).with_suffix(".toml").read_text())["stages"]
+    assert {s for s in STAGES if not s.startswith("evaluate_")} == set(sentences)

@@ -175,15 +175,17 @@ def test_the_sum_adds_up_what_is_left_marks_assumptions_and_names_what_was_never
                            bytes=3e9, cost=20.0, assumed=True)  # fmt: skip
 
     assert summary(of(reused, forced, unknown)) == (
-        "1 to reuse, 2 to compute; about 1 min 40 s; never measured here and not counted: c"
+        "1 to reuse (50 s spent before), 2 to compute; about 1 min 40 s; "
+        "never measured here and not counted: c"
     )
-    assert summary(of(reused)) == "1 to reuse: a run takes seconds"
+    assert summary(of(reused)) == "1 to reuse (50 s spent before): a run takes seconds"
     assert summary(of(assumed)) == (
         "1 to compute; ≈1 h 00 min, 2.0 G tokens, 8 GPU-hours, 3.0 GB of disk, cost 20"
     )
     (row,) = rows([assumed])
     assert (row["time"], row["GPU-hours"]) == ("≈1 h 00 min", "≈8")
     assert list(rows([reused])[0]) == ["stage", "action", "why", "time"]  # what is known
+    assert [row["time"] for row in rows([reused, forced])] == ["(50 s)", "1 min 40 s"]
 
 
 def test_quantities_read_well():

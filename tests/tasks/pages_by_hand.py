@@ -36,8 +36,10 @@ def page_of(text: str) -> Page:
 
 
 def table_rows(text: str, heading: str) -> dict[str, list[str]]:
-    """First column → the others, of the tables below `heading`, without escapes and emphasis."""
-    section = re.split(rf"^#+ {heading}\n", text, flags=re.M)[1].split("\n#")[0]
+    """First column → the others, of the tables below `heading` or folded under it, without escapes
+    and emphasis."""
+    begin = rf"^(?:#+ {heading}\n|<details[^>]*><summary>{heading})"
+    section = re.split(begin, text, flags=re.M)[1].split("\n#")[0].split("\n</details>")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
     plain = [[re.sub(r"\\(.)", r"\1", cell.strip()) for cell in row] for row in rows]

@@ -9,12 +9,12 @@ import pytest
 
 from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from eval.benchmarks.benchmarks import BenchmarkResult, Statement, score_benchmark
-from eval.judge.grades import Grade
-from eval.records import Problem, Rejected, Sample
+from eval.judge.grades import Grade, Graded
+from eval.records import Problem, Rejected, Sample, Score
 from eval.tables import write_table
 from tasks.report.page import TEMPLATES
-from tasks.report.report import reason_kind, report, report_page
-from tasks.report.results import curves_of
+from tasks.report.report import differing, reason_kind, report, report_page
+from tasks.report.results import Evaluation, Outputs, change_of, curves_of
 from tasks.report.run_story import PlannedStage, RunStory, StageOutcome, duration, size
 from tasks.store.store import Artifact
 from tests.eval.evaluations_by_hand import scored
@@ -90,13 +90,13 @@ def test_figures_of_any_profile_but_the_papers_say_that_they_are_not_comparable(
 def test_checkpoints_come_in_training_order_with_the_change_from_the_one_before(tmp_path):
     rights = (("rl_math", 7), ("base", 0), ("sft", 5), ("rl_code", 6))
     text = body(*(solved(tmp_path, c, n) for c, n in rights))
-    rows = table_rows(text, "Scores")
-    assert list(rows) == ["Checkpoint", "base", "SFT", "math RL", "code RL"]
-    assert rows["Checkpoint"] == ["AIME 2024 avg@1"]
+    rows = table_rows(text, "Summary")
+    assert list(rows) == ["% right", "base", "SFT", "math RL", "code RL"]
+    assert rows["% right"] == ["AIME 2024, avg@1"]
     low_high = r"\[\d+\.\d, \d+\.\d\]"
-    for name, value, change in (("base", "0.0", ""), ("SFT", "50.0", r" \(\+50.0\)"),
-                                ("math RL", "70.0", r" \(\+20.0\)"),
-                                ("code RL", "60.0", r" \(−10.0\)")):  # fmt: skip
+    for name, value, change in (("base", "0.0", ""), ("SFT", "50.0", r" \+50.0"),
+                                ("math RL", "70.0", r" \+20.0"),
+                                ("code RL", "60.0", r" −10.0")):  # fmt: skip
         assert re.fullmatch(rf"{value} {low_high}{change}", rows[name][0])
     assert "- AIME 2024, after code RL: **60.0 %** +60.0 since base" in text
     (tmp_path / "zero").mkdir()
@@ -104,11 +104,56 @@ def test_checkpoints_come_in_training_order_with_the_change_from_the_one_before(
     assert "None of AIME 2024 is solved: up to 26 % of problems" in text  # 1 - 0.05 ** (1 / 10)
 
 
+def answered(root: Path, checkpoint: str, marks: list[bool], other: str = "") -> Evaluation:
+    """An evaluation with its answers: one to each of so many problems."""
+    protocol = BenchmarkProtocol(name="aime24", k=1)
+    problems = [problem(f"{other}question {i}") for i in range(len(marks))]
+    rows = [scored(p.id, mark) for p, mark in zip(problems, marks, strict=True)]
+    judged = {(p.id, 0): row for p, row in zip(problems, rows, strict=True)}
+    made = evaluation(root, checkpoint, score_benchmark(protocol, problems, {}, judged, STATEMENT))
+    write_table(made.folder / "scores.parquet", Score, rows)
+    write_table(made.folder / "problems.parquet", Problem, problems)
+    return Outputs([made]).evaluations()[0]
+
+
+def test_a_change_is_paired_by_problem_and_is_noise_where_its_interval_holds_zero(tmp_path):
+    half = [i % 2 == 0 for i in range(60)]
+    before = answered(tmp_path, "base", half)
+    # Six more are right and none is lost: the intervals of the two scores overlap by far.
+    better = change_of(before, answered(tmp_path, "sft", [m or i < 12 for i, m in enumerate(half)]),
+                       "aime24")  # fmt: skip
+    assert better is not None
+    assert better.low is not None
+    assert better.low > 0
+    assert str(better) == "+10.0"
+    # As many more, but eight were lost and fourteen won.
+    moved = [i < 16 if not m else i >= 16 for i, m in enumerate(half[:40])] + [True] * 12
+    moved += half[52:]
+    other = change_of(before, answered(tmp_path, "rl_math", moved), "aime24")
+    assert other is not None
+    assert other.points == pytest.approx(10.0)
+    assert str(other) == "within noise"
+    assert change_of(before, answered(tmp_path, "rl_code", half, "another "), "aime24") is None
+
+
+def test_the_rollouts_to_read_first_differ():
+    nothing = {"index": 0, "prompt": "", "text": "", "answer": None, "correct": None}
+
+    def one(stage: str, verdict: Any, step: int, name: str, reward: float) -> tuple[str, Graded]:
+        traits = {"verdict": verdict, "step": step, "problem_id": name, "reward": reward}
+        return stage, Graded(**traits, **nothing, pass_rate=None)
+
+    rollouts = [one("math", "AC", 1, "a", 1.0), one("math", "AC", 1, "b", 0.9),
+                one("code", "WA", 12, "c", -1.0), one("math", "WA", 12, "a", 0.0)]  # fmt: skip
+    assert differing(rollouts) == [0, 2, 3]
+    assert differing(rollouts[:1]) == [0]
+
+
 def test_unscored_answers_are_counted_and_are_no_zeros_and_a_missing_sandbox_is_said(tmp_path):
     base = solved(tmp_path, "base", 0, unscored=10, sandbox="none")
     text = body(base, solved(tmp_path, "sft", 3, unscored=2))
     assert "12 of 20 answers could not be scored" in text
-    assert table_rows(text, "Scores")["base"] == ["unscored"]
+    assert table_rows(text, "Summary")["base"] == ["unscored"]
     assert "Judged without isolation" in text
     assert "without isolation" not in body(solved(tmp_path, "rl_math", 3))
 
@@ -131,7 +176,7 @@ def test_our_row_of_the_leaderboard_has_its_label_its_protocol_and_blanks(tmp_pa
     assert blank == ["", "", ""]  # a score on another window is in no column
     assert (tokens, yarn, t, top_p, top_k, penalty) == ("64K", "2.5", "0.6", "0.95", "20", "off")
     assert "SFT (unlabelled profile)" in table_rows(body(*inputs, profile=""), "Leaderboard")
-    assert "scored none of these benchmarks" in body()
+    assert "Leaderboard" not in body(solved(tmp_path, "rl_math", 3, name="sums"))
 
 
 def test_every_number_of_table_1_is_the_papers():
@@ -228,9 +273,10 @@ def test_rl_has_curves_and_a_table_of_the_tokens_outside_the_clip_range(tmp_path
     counts = {"step": 1, "update": 0, "tokens": [1.0] * CELLS, "gradient": [1.0] * CELLS}
     (tmp_path / OFF_POLICY).write_text(2 * (json.dumps(counts) + "\n"))
     page = report_page([Artifact.of_folder(tmp_path, "rl_math")], "tiny")
-    panels = ("reward", "entropy", "share_of_tokens_clipped")
+    panels = ("reward", "entropy", "tokens_beyond_the_clip_range")
     assert [f.name for f in page.figures] == [f"rl_math_{name}" for name in panels]
-    assert "<summary>Tokens outside the clip range</summary>" in page.body
+    assert "### What GPPO keeps: tokens outside the clip range" in page.body
+    assert "Ratio above the range" in page.figures[2].svg
     assert "| all | 100.00 | 66.67 | 66.67 | 33.33 | 100.00 | 33.33 |" in page.body
 
 
@@ -248,7 +294,7 @@ def test_the_report_is_two_pages_and_the_plots_that_the_markdown_shows_in_any_or
     # the later line of a resumed step counts
     assert curves_of(inputs[1].folder / METRICS) == {"loss": {1: 3.0, 2: 2.0}}
     plots = {"plots/sft_loss.svg"}
-    assert set(files(tmp_path / "a")) == {"report.md", "report.html"} | plots
+    assert set(files(tmp_path / "a")) == {"report.md", "report.html", "scores.md"} | plots
     text = (tmp_path / "a" / "report.md").read_text()
     assert set(re.findall(r"\]\((plots/\S+?)\)", text)) == plots
 
