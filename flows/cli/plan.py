@@ -85,7 +85,7 @@ def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
 
 
 def headline(stages: Sequence[PlannedStage]) -> str:
-    """How much is reused, and what the rest takes, one stage after the other."""
+    """How much is reused, what the rest takes, and how long that is on the way that decides it."""
     counts = Counter(s.action for s in stages)
     todo = [s for s in stages if s.action != "reuse"]
     spent = ", ".join(_sums(s for s in stages if s.action == "reuse"))
@@ -97,9 +97,28 @@ def headline(stages: Sequence[PlannedStage]) -> str:
         return f"{text}: a run takes seconds"
     if sums := _sums(todo):
         text += f"; {ASSUMED if any(s.assumed for s in todo) else 'about '}{', '.join(sums)}"
+    seconds, way = critical_path(stages)
+    several = len({s.stage for s in stages}) < len(stages)  # runs: of an ablation
+    if seconds and len(way) < len(todo) and not several:
+        mark = ASSUMED if any(s.assumed for s in todo) else "about "
+        text += f"; {mark}{duration(seconds)} on the critical path: {' → '.join(way)}"
     if unmeasured := [s.stage for s in todo if s.seconds is None]:
         text += f"; never measured here and not counted: {', '.join(unmeasured)}"
     return text
+
+
+def critical_path(stages: Sequence[PlannedStage]) -> tuple[float, list[str]]:
+    """(seconds until the last stage ends, the stages to compute that decide it), where those that
+    do not need each other run beside each other, and on GPUs one after the other."""
+    ends: dict[str, tuple[float, list[str]]] = {}
+    on_gpus: tuple[float, list[str]] = (0.0, [])
+    for s in stages:
+        before = [ends[name] for name in s.inputs if name in ends]
+        end = begin = max([*before, on_gpus] if s.gpu_hours else before, default=(0.0, []))
+        if s.action != "reuse":
+            end = begin[0] + (s.seconds or 0.0), [*begin[1], s.stage]
+        ends[s.stage], on_gpus = end, end if s.gpu_hours else on_gpus
+    return max(ends.values(), default=(0.0, []))
 
 
 def _sums(stages: Iterable[PlannedStage]) -> list[str]:

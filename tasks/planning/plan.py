@@ -43,6 +43,7 @@ class Planner:
         """The published result, or an artifact without a digest where one must be made; its
         metrics are then the counts that the forecast expects."""
         name, store = stage.name, self._run.store
+        names = tuple(i.stage for i in inputs)
         unknown = [i.stage for i in inputs if i.digest == UNKNOWN]
         key = "" if unknown else stage.key(inputs, settings, self._run)
         found, why = store.find(name, key) if key else (None, "")
@@ -50,7 +51,7 @@ class Planner:
             past = PastResult(store.manifest(found), found.folder)
             tokens = tokens_of(stage.body.__name__, past)
             figures = found.seconds, past.manifest.bytes, tokens, found.metrics.get("cost")
-            self.stages.append(PlannedStage(name, "reuse", "", *figures, key=key))
+            self.stages.append(PlannedStage(name, "reuse", "", *figures, key=key, inputs=names))
             return found
         line = self._forecaster.of(stage, inputs, settings)
         work = store.work(name, key)
@@ -67,7 +68,7 @@ class Planner:
             elif not why and different is not None:
                 why = "; ".join(first_few(different)) or "a file that it reads, or klear, changed"
             line = replace(line, why=why or "never computed")
-        self.stages.append(replace(line, key=key))
+        self.stages.append(replace(line, key=key, inputs=names))
         counts = dict(line.counts)
         return Artifact(stage=name, key=key, digest=UNKNOWN, folder=Path(), metrics=counts)
 

@@ -26,6 +26,8 @@ class PlannedStage(StageFigures):
     forecast."""
 
     key: str = ""
+    inputs: tuple[str, ...] = ()
+    """The stages whose results it takes."""
     gpu_hours: float | None = None
     assumptions: tuple[str, ...] = ()
     """Names in `configs.settings.topology.Assumptions`."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from configs.loading import load_profile
 from configs.settings.pipeline import STAGES
 from configs.settings.topology import Topology
-from flows.cli.plan import Plan, amount, assumptions, plan, print_plan, rows, summary
+from flows.cli.plan import Plan, amount, assumptions, critical_path, plan, print_plan, rows, summary
 from flows.stages import run_stages
 from tasks.models.train import local_model
 from tasks.report.run_story import PlannedStage
@@ -208,3 +208,14 @@ def test_the_page_keeps_to_the_terminal_and_loses_nothing(tmp_path, width):
     joined = " ".join(page.split())
     for name, _ in assumptions(stages):
         assert name in joined
+
+
+def test_the_critical_path_is_the_slowest_way_and_gpus_are_taken_in_turns():
+    def line(stage, seconds, *inputs, action="compute", gpu_hours=None):
+        about = {"action": action, "gpu_hours": gpu_hours, "inputs": inputs}
+        return PlannedStage(stage, seconds=seconds, **about)
+
+    data = [line("collect", 100.0, action="reuse"), line("a", 5.0, "collect"), line("b", 7.0)]
+    assert critical_path([*data, line("report", 1.0, "a", "b")]) == (8.0, ["b", "report"])
+    on_gpus = [line("sft", 10.0, "a", gpu_hours=1.0), line("evaluate_base", 4.0, gpu_hours=1.0)]
+    assert critical_path([*data, *on_gpus]) == (19.0, ["a", "sft", "evaluate_base"])
