@@ -162,8 +162,8 @@ class Machine(BaseSettings):
         default_factory=lambda: int(Path("/dev/nvidia0").exists())
     )
     """Stages that use the GPUs at once; 0: no limit"""
-    form_profile: str = "tiny"
-    """Whose values the stage forms begin with"""
+    form_profile: str = ""
+    """A further profile with forms, beside the shipped ones: the path of a YAML file"""
     webhook: SecretStr = NOTHING
     """URL that is told of every failed run; empty: none"""
     zombie_minutes: Annotated[float, Field(ge=1)] = 30.0

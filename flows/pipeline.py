@@ -4,7 +4,7 @@ run shows on its pages in Prefect and MLflow: its plan, its report, a link betwe
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import httpx
@@ -20,6 +20,7 @@ from flows.stages import run_stages
 from tasks.report.page import with_inline_plots
 from tasks.report.report import SCORES, summary_text
 from tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
+from tasks.store.lineage import CompleteRun, note_complete
 from tasks.store.store import Artifact
 from tasks.tracking.prefect_states import ends_cancelled
 
@@ -28,9 +29,18 @@ NOTE_CHARACTERS = 5_000  # of the report on top of the run's page in MLflow
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 
 
+_MADE_UP = re.compile(r"[a-z]+-[a-z]+")  # by Prefect: an adjective and an animal
+
+
+def typed_name() -> str:
+    """What somebody called this run in its form; '' where Prefect made up a name."""
+    name = str(flow_run.name or "")
+    return "" if _MADE_UP.fullmatch(name) else name
+
+
 def name_of_this_run() -> str:
     """Profile, seed and what differs: `tiny-seed0 · sft.learning_rate=1e-4`."""
-    return run_name(Pipeline.model_validate(flow_run.parameters["settings"]))
+    return typed_name() or run_name(Pipeline.model_validate(flow_run.parameters["settings"]))
 
 
 @flow(name="klear", flow_run_name=name_of_this_run)
@@ -50,6 +60,11 @@ def pipeline(
         verify: Reuse a result only if every byte is what was published.
         settings: What is computed; prefilled with the whole profile.
     """
+    return run_pipeline(settings, until, force, verify)
+
+
+def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: bool) -> str:
+    """What every form of a profile runs."""
     asked = {"force": frozenset(force), "verify": verify}
     with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
         run.changes[:] = changes_of(settings)
@@ -65,6 +80,9 @@ def pipeline(
             if name.endswith(HEADLINES)
         }
         publish_report(made["report"], scores, run)
+        ids = {"flow_run": str(flow_run.id), "mlflow_run": run.run_id, "name": str(flow_run.name)}
+        ids |= {"profile": settings.profile, "report": made["report"].key}
+        note_complete(run.store, CompleteRun(seed=settings.seed, **ids))
         return str(made["report"].folder)
 
 
@@ -77,9 +95,9 @@ def changes_of(settings: Pipeline) -> list[str]:
     return [f"{n} {before.get(n, '–')} → {v}" for n, v in differences(settings, profile)]
 
 
-def publish_plan(stages: Plan, run: Run) -> None:
+def publish_plan(stages: Plan, run: Run, head: str = "") -> None:
     """The first artifacts of a run: where it is in MLflow, and what it will reuse, resume and
-    compute."""
+    compute, below a `head`."""
     run.planned[:] = stages
     run.display.links = links = run.story().links
     if address := links["MLflow"]:
@@ -87,7 +105,7 @@ def publish_plan(stages: Plan, run: Run) -> None:
         about = "This run in MLflow: curves, data, checkpoints, scores"
         link = {"link": address, "link_text": "This run in MLflow"}
         _show(create_link_artifact, key="klear-mlflow", description=about, **link)
-    about = summary(stages)
+    about = f"{head}\n\n{summary(stages)}".lstrip()
     _show(create_table_artifact, key="klear-plan", table=rows(stages), description=about)
 
 

@@ -99,7 +99,7 @@ def headline(stages: Sequence[PlannedStage]) -> str:
         text += f"; {ASSUMED if any(s.assumed for s in todo) else 'about '}{', '.join(sums)}"
     seconds, way = critical_path(stages)
     several = len({s.stage for s in stages}) < len(stages)  # runs: of an ablation
-    if seconds and len(way) < len(todo) and not several:
+    if seconds < sum(s.seconds or 0.0 for s in todo) and not several:
         mark = ASSUMED if any(s.assumed for s in todo) else "about "
         text += f"; {mark}{duration(seconds)} on the critical path: {' → '.join(way)}"
     if unmeasured := [s.stage for s in todo if s.seconds is None]:

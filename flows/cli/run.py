@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 
+from configs.headlines import parameters_of
 from configs.loading import load_profile, run_name
 from configs.machine import load_machine
 from configs.settings.ablation import ablations, load_ablation
@@ -94,17 +95,41 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     """
     settings = options.settings_of(profile)
     prepare_run()
+    from flows.forms.profile_form import offered
     from flows.pipeline import pipeline
     from flows.stages import approve_all
 
+    asked = {"until": options.until, "force": list(options.force), "verify": verify}
+    title = f"klear run {settings.profile} (seed {settings.seed})"
+    form = next((name for name, path in offered().items() if path == profile), "")
+    if form and options.approve_cost is None:
+        told = parameters_of(profile, options.overrides, seed=settings.seed, **asked)
+        name = run_name(settings, load_profile(profile))
+        return run_shown(title, lambda: run_of_form(form, name, told))
     if options.approve_cost is not None:
         settings = approve_all(settings, options.approve_cost)
     name = run_name(settings, load_profile(profile))
     named = pipeline.with_options(flow_run_name=lambda: name)
-    return run_shown(
-        f"klear run {settings.profile} (seed {settings.seed})",
-        lambda: named(options.until, list(options.force), verify, settings=settings),
-    )
+    return run_shown(title, lambda: named(**asked, settings=settings))
+
+
+def run_of_form(form: str, name: str, parameters: dict[str, Any]) -> str:
+    """Run here what the short form of a profile would start, so that its page has Retry and "Copy
+    to new run" as any other."""
+    from prefect.client.orchestration import get_client
+    from prefect.flow_engine import run_flow
+    from prefect.states import Pending
+
+    from flows.forms import profile_form
+
+    with get_client(sync_client=True) as client:
+        deployment = client.read_deployment_by_name(f"klear/{form}").id
+        # Pending: a worker takes those that are scheduled
+        state: Any = Pending()
+        made = client.create_flow_run_from_deployment(
+            deployment, parameters=parameters, name=name, state=state
+        )
+    return str(run_flow(profile_form.form(form), flow_run=made))
 
 
 def prepare_plan() -> Any:

@@ -2,10 +2,9 @@
 
 `klear up` runs `python -m flows.forms.registration`; running it again updates all of it.
 
-One form per profile, prefilled with the whole profile, because a form submits every field, defaults
-included: one that offered the profile as a choice would send the numbers of the one it was
-prefilled with. One form per stage, which runs that stage alone, prefilled from the profile that
-`KLEAR_FORM_PROFILE` names. An automation marks silent runs as crashed; another one, where
+Two forms per profile, prefilled with its values, because a form submits every field, defaults
+included: a short one, and one of the whole tree (`tiny-advanced`). One form that runs any stage
+alone, one for the ablations. An automation marks silent runs as crashed; another one, where
 `KLEAR_WEBHOOK` names an address, notifies it about failures.
 """
 
@@ -28,7 +27,8 @@ from configs.loading import FOLDER, load_profile, profiles
 from configs.machine import Machine, load_machine
 from configs.settings.ablation import ablations, load_ablation
 from flows.ablation import ablation
-from flows.forms.stage_forms import form, form_calls, values
+from flows.forms.profile_form import defaults, form, offered
+from flows.forms.stage_form import stage
 from flows.pipeline import pipeline
 from flows.servers.prefect_api import POOL
 from flows.servers.processes import ROOT
@@ -57,12 +57,11 @@ def register_forms(machine: Machine) -> None:
 
 
 def forms(machine: Machine) -> Iterator[RunnerDeployment]:
-    """One form per profile, one per stage of the form profile, one for the ablations: each one run
-    at a time, others wait."""
+    """Each one run at a time, others wait."""
     links = f"[MLflow]({machine.mlflow_url}) · [reports and plots]({machine.prefect_url}/artifacts)"
     # The worker must make the very form that was registered.
     environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
-    for flow, name, kind, about, begins in _offered(Path(machine.form_profile).stem):
+    for flow, name, kind, about, begins in _offered():
         yield RunnerDeployment.from_flow(
             flow,
             name=name,
@@ -78,17 +77,17 @@ def forms(machine: Machine) -> Iterator[RunnerDeployment]:
         )
 
 
-def _offered(form_profile: str) -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]:
+def _offered() -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]:
     """Flow, name, kind, what it says of itself, and what it begins with."""
-    for profile in profiles():
-        lines = (FOLDER / f"{profile}.yaml").read_text(encoding="utf-8").splitlines()
-        comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
-        about = "\n".join(line.strip("# ") for line in comment)
-        settings = load_profile(profile).model_dump(mode="json")
-        yield pipeline, profile, "profile", about, {"settings": settings}
-    for stage, call in form_calls().items():
-        about = inspect.getdoc(call.stage.body) or ""
-        yield form(stage), f"{form_profile}-{stage}", "stage", about, values(stage)
+    for profile, path in offered().items():
+        file = FOLDER / f"{profile}.yaml" if path in profiles() else Path(path)
+        comment = itertools.takewhile(lambda line: line.startswith("#"), file.open())
+        about = "\n".join(line.strip("# \n") for line in comment)
+        settings = load_profile(path).model_dump(mode="json")
+        yield form(profile), profile, "profile", about, defaults(profile)
+        whole = f"Every setting of `{profile}`.\n\n{about}"
+        yield pipeline, f"{profile}-advanced", "advanced", whole, {"settings": settings}
+    yield stage, "stage", "stage", inspect.getdoc(stage.fn) or "", {}
     lines = [f"- `{n}`: {load_ablation(n).shows}, {load_ablation(n).title}" for n in ablations()]
     about = "\n".join(["Arms × seeds with intervals:", "", *lines])
     begins = {"name": ablations()[0], "profile": "tiny", "seeds": 5}

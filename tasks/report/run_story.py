@@ -57,6 +57,8 @@ class RunStory:
     links: Mapping[str, str] = field(default_factory=dict)
     planned: tuple[PlannedStage, ...] = ()
     happened: tuple[StageOutcome, ...] = ()
+    mixed: tuple[str, ...] = ()
+    """Results of different runs among its inputs."""
 
     def expected(self, stage: str) -> PlannedStage | None:
         return next((e for e in self.planned if e.stage == stage), None)

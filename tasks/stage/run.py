@@ -73,6 +73,8 @@ class Run:
     """What it expected of its stages, for the report; in no stage's key."""
     changes: list[str] = field(default_factory=list)
     """How its settings differ from the profile's."""
+    mixed: list[str] = field(default_factory=list)
+    """What does not belong together among its inputs, which somebody asked for."""
     happened: dict[str, StageOutcome] = field(default_factory=dict)
     """What became of each stage so far, for the report."""
 
@@ -108,6 +110,7 @@ class Run:
             changes=tuple(self.changes),
             planned=tuple(self.planned),
             happened=tuple(ended),
+            mixed=tuple(self.mixed),
         )
 
 

@@ -1,0 +1,133 @@
+"""The form that runs one stage alone, on the results of a run that is complete.
+
+Its inputs are of one ancestry, so that a score and the curve beside it are of the same model. Other
+inputs may be named one by one; what does not belong together is refused unless it is asked for.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
+from prefect import flow
+from prefect.runtime import flow_run
+from pydantic import Field
+
+from configs.loading import load_profile
+from configs.machine import load_machine
+from configs.settings.base import key_of
+from configs.settings.explain import ConfigError
+from configs.settings.pipeline import Pipeline, StageName
+from flows.cli.plan import Plan
+from flows.forms.profile_form import Changes, offered
+from flows.pipeline import publish_markdown, publish_plan, run_spec, typed_name
+from flows.stages import calls, plan_stages
+from tasks.planning.plan import Planner
+from tasks.report.page import literal, with_inline_plots
+from tasks.stage.beside import Node, run_graph
+from tasks.stage.run import run_context
+from tasks.store.lineage import LATEST, as_of, family, mixtures
+from tasks.store.shared import open_store
+from tasks.store.store import Artifact, Manifest, Store
+from tasks.tracking.prefect_states import ends_cancelled
+
+ProfileName = Annotated[str, Field(json_schema_extra={"enum": [*offered()]})]
+
+
+def _name() -> str:
+    """The name that was typed in the form, else `tiny-seed0 · sft · sft.epochs=2, as of …`."""
+    asked = flow_run.parameters
+    changed = ", ".join(asked["changes"].split())
+    of = "" if asked["as_of"] == LATEST else f"as of {asked['as_of']}"
+    parts = f"{asked['profile']}-seed{asked['seed']}", asked["stage"], changed, of
+    return typed_name() or " · ".join(filter(None, parts))
+
+
+@flow(name="klear", flow_run_name=_name)
+@ends_cancelled
+def stage(
+    profile: ProfileName = "tiny",
+    stage: StageName = "report",
+    changes: Changes = "",
+    as_of: Annotated[str, Field(title="Inputs as of run")] = LATEST,
+    inputs: Annotated[str, Field(title="Other inputs")] = "",
+    mixed: bool = False,
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0,
+    force: bool = False,
+) -> str:
+    """One stage of a profile on the results of a complete run. Returns its result's folder.
+
+    Args:
+        profile: Whose settings, unless changed.
+        stage: The one to run.
+        changes: Settings that differ from the profile's, one a line as `sft.epochs=2`.
+        as_of: Whose results it takes: `latest`, the last complete run of profile and seed; the
+            name or id of a run; or a result, `report/0a1b2c`, with what it was made from.
+        inputs: Results that it takes instead, one a line as `evaluate_sft=0a1b2c`.
+        mixed: Allow inputs that do not belong together; the page says which.
+        seed: Of every random stage.
+        force: Compute even if the store has this result.
+    """
+    whole = load_profile(offered()[profile], [*changes.splitlines(), f"seed={seed}"])
+    graph = calls(whole)
+    if stage not in graph:
+        raise ConfigError([f"stage: the profile {whole.profile} has no {stage}"])
+    call, store = graph[stage], open_store(load_machine())
+    taken = chosen(call.inputs, as_of, whole, inputs, store)
+    strangers = mixtures(store, [*taken.values()])
+    if strangers and not mixed:
+        said = "; ".join(strangers)
+        raise ConfigError([f"inputs: of different runs: {said}. Tick mixed if that is meant"])
+    keys = {name: f"{m.stage}/{m.key}" for name, m in taken.items()}
+    said = {"stage": stage, "inputs": keys, "settings": call.settings.model_dump(mode="json")}
+    meaning = json.dumps([stage, key_of(call.settings), seed, [m.digest for m in taken.values()]])
+    asked = {"resolved": {**said, "seed": seed}, "force": frozenset({stage} if force else ())}
+    with run_context(run_spec(whole, "stage", meaning, **asked)) as run:
+        run.mixed[:] = strangers
+        made = {n: a for n, m in taken.items() if (a := run.store.find(m.stage, m.key)[0])}
+        for artifact in made.values():
+            run.store.fetch(artifact)
+        planner = Planner(run, whole.topology, whole.base)
+        lines = [*(f"> **Mixed**: {line}\n" for line in strangers), f"`{stage}` of"]
+        head = "\n".join([*lines, *(f"- `{key}`" for key in keys.values())]) if keys else ""
+        publish_plan(Plan(plan_stages([call], planner, made=made), whole.topology), run, head)
+        work = Node((), lambda: call.compute(*made.values()))
+        result = run_graph({stage: work})[stage]
+        run.store.fetch(result)
+        publish_markdown("klear-result", _summary(result, head))
+        return str(result.folder)
+
+
+def _summary(result: Artifact, head: str) -> str:
+    """The page that the stage wrote, or its figures, below what it was made from."""
+    page = result.folder / "report.md"
+    if page.exists():
+        return f"{head}\n\n{with_inline_plots(page.read_text(), result.folder)}"
+    lines = [f"| {literal(n)} | {v:g} |" for n, v in result.metrics.items()]
+    return "\n".join([head, "", f"`{result.stage}/{result.key}`", "", "| | |", "|---|---|", *lines])
+
+
+def chosen(
+    needed: Sequence[str], which: str, settings: Pipeline, others: str, store: Store
+) -> dict[str, Manifest]:
+    """The results that a stage takes, by stage: those of the run that `which` means, but for the
+    lines `stage=key` of `others`. Raises ConfigError with what there is."""
+    found = dict(_named(line, store) for line in others.split())
+    if unknown := [*(found.keys() - {*needed})]:
+        raise ConfigError([f"inputs: {unknown[0]} is not taken; the stage takes {needed}"])
+    if missing := [name for name in needed if name not in found]:
+        run = family(store, as_of(store, which, settings.profile, settings.seed))
+        if lost := [name for name in missing if name not in run]:
+            raise ConfigError([f"as_of: {which} has no {', '.join(lost)}, only {', '.join(run)}"])
+        found |= {name: run[name] for name in missing}
+    return {name: found[name] for name in needed}
+
+
+def _named(line: str, store: Store) -> tuple[str, Manifest]:
+    stage, _, key = line.partition("=")
+    keys = [path.name for path in store.root.glob(f"{stage}/{key}*") if stage and key]
+    artifact = store.find(stage, keys[0])[0] if len(keys) == 1 else None
+    if artifact is None:
+        several = f"{key} begins several: {', '.join(keys)}"
+        none = "there is none; `klear store ls` says what there is"
+        raise ConfigError([f"inputs: {line}: {several if keys else none}"])
+    return stage, store.manifest(artifact)
