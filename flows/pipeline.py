@@ -20,7 +20,7 @@ from flows.stages import run_stages
 from tasks.report.page import with_inline_plots
 from tasks.report.report import SCORES, summary_text
 from tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
-from tasks.store.lineage import CompleteRun, note_complete
+from tasks.store.complete import CompleteRun, note_complete
 from tasks.store.store import Artifact
 from tasks.tracking.prefect_states import ends_cancelled
 

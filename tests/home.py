@@ -137,12 +137,12 @@ class Home:
         (found,) = self.call("deployments/filter", wanted)
         return found
 
-    def submit(self, form: str, **changed: Any) -> str:
+    def submit(self, form: str, *, run_name: str = "quick-fox", **changed: Any) -> str:
         """The Submit button: every field of the form goes along. Returns the flow run's id."""
         deployment = self.deployment(form)
         parameters = {**deployment["parameters"], **changed}
-        path = f"deployments/{deployment['id']}/create_flow_run"
-        return self.call(path, {"parameters": parameters, "state": {"type": "SCHEDULED"}})["id"]
+        path, state = f"deployments/{deployment['id']}/create_flow_run", {"type": "SCHEDULED"}
+        return self.call(path, {"parameters": parameters, "state": state, "name": run_name})["id"]
 
     def set_state(self, run: str, kind: str, name: str) -> None:
         """The buttons Retry (SCHEDULED, AwaitingRetry) and Cancel (CANCELLING, Cancelling)."""

@@ -110,7 +110,9 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
         settings = approve_all(settings, options.approve_cost)
     name = run_name(settings, load_profile(profile))
     named = pipeline.with_options(flow_run_name=lambda: name)
-    return run_shown(title, lambda: named(**asked, settings=settings))
+    return run_shown(
+        title, lambda: named(options.until, list(options.force), verify, settings=settings)
+    )
 
 
 def run_of_form(form: str, name: str, parameters: dict[str, Any]) -> str:
@@ -129,7 +131,8 @@ def run_of_form(form: str, name: str, parameters: dict[str, Any]) -> str:
         made = client.create_flow_run_from_deployment(
             deployment, parameters=parameters, name=name, state=state
         )
-    return str(run_flow(profile_form.form(form), flow_run=made))
+    run: Any = run_flow  # its types know of no flow that is no coroutine
+    return run(profile_form.form(form), flow_run=made)
 
 
 def prepare_plan() -> Any:

@@ -71,7 +71,7 @@ def form(profile: str) -> Flow[..., str]:
         try:
             settings = settings_of(path, fields, changes, seed)
         except ConfigError:  # the run says what is wrong
-            return profile
+            return typed_name() or profile
         return typed_name() or run_name(settings, load_profile(path))
 
     run.__name__ = run.__qualname__ = f"{PREFIX}{profile}"

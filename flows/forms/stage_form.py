@@ -25,7 +25,7 @@ from tasks.planning.plan import Planner
 from tasks.report.page import literal, with_inline_plots
 from tasks.stage.beside import Node, run_graph
 from tasks.stage.run import run_context
-from tasks.store.lineage import LATEST, as_of, family, mixtures
+from tasks.store.complete import LATEST, as_of, begins, family, mixtures
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Manifest, Store
 from tasks.tracking.prefect_states import ends_cancelled
@@ -83,9 +83,7 @@ def stage(
     asked = {"resolved": {**said, "seed": seed}, "force": frozenset({stage} if force else ())}
     with run_context(run_spec(whole, "stage", meaning, **asked)) as run:
         run.mixed[:] = strangers
-        made = {n: a for n, m in taken.items() if (a := run.store.find(m.stage, m.key)[0])}
-        for artifact in made.values():
-            run.store.fetch(artifact)
+        made = {name: usable(run.store, m) for name, m in taken.items()}
         planner = Planner(run, whole.topology, whole.base)
         lines = [*(f"> **Mixed**: {line}\n" for line in strangers), f"`{stage}` of"]
         head = "\n".join([*lines, *(f"- `{key}`" for key in keys.values())]) if keys else ""
@@ -106,12 +104,22 @@ def _summary(result: Artifact, head: str) -> str:
     return "\n".join([head, "", f"`{result.stage}/{result.key}`", "", "| | |", "|---|---|", *lines])
 
 
+def usable(store: Store, result: Manifest) -> Artifact:
+    """The result with its files here; raises ConfigError where they are gone or damaged."""
+    artifact, wrong = store.find(result.stage, result.key)
+    if artifact is None:
+        raise ConfigError([f"inputs: {result.stage}/{result.key}: {wrong or 'it is gone'}"])
+    store.fetch(artifact)
+    return artifact
+
+
 def chosen(
     needed: Sequence[str], which: str, settings: Pipeline, others: str, store: Store
 ) -> dict[str, Manifest]:
     """The results that a stage takes, by stage: those of the run that `which` means, but for the
     lines `stage=key` of `others`. Raises ConfigError with what there is."""
-    found = dict(_named(line, store) for line in others.split())
+    pairs = (line.partition("=") for line in others.split())
+    found = {stage: begins(store, stage, digits) for stage, _, digits in pairs}
     if unknown := [*(found.keys() - {*needed})]:
         raise ConfigError([f"inputs: {unknown[0]} is not taken; the stage takes {needed}"])
     if missing := [name for name in needed if name not in found]:
@@ -120,14 +128,3 @@ def chosen(
             raise ConfigError([f"as_of: {which} has no {', '.join(lost)}, only {', '.join(run)}"])
         found |= {name: run[name] for name in missing}
     return {name: found[name] for name in needed}
-
-
-def _named(line: str, store: Store) -> tuple[str, Manifest]:
-    stage, _, key = line.partition("=")
-    keys = [path.name for path in store.root.glob(f"{stage}/{key}*") if stage and key]
-    artifact = store.find(stage, keys[0])[0] if len(keys) == 1 else None
-    if artifact is None:
-        several = f"{key} begins several: {', '.join(keys)}"
-        none = "there is none; `klear store ls` says what there is"
-        raise ConfigError([f"inputs: {line}: {several if keys else none}"])
-    return stage, store.manifest(artifact)

@@ -4,14 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel
-
-from configs.settings.base import MOST_SHOWN
-from configs.settings.explain import ConfigError
 from tasks.store.store import InputRef, Manifest, Store
 
-COMPLETE = ".runs/complete.jsonl"  # in a store
-LATEST = "latest"
 AVERAGE = "avg"
 EVALUATION = "evaluate_"
 
@@ -81,66 +75,3 @@ def scores_of(store: Store, manifest: Manifest) -> dict[str, dict[str, Any]]:
     store.fetch(manifest)
     path = store.folder(manifest.stage, manifest.key) / "results.json"
     return {r["name"]: r for r in json.loads(path.read_text())} if path.exists() else {}
-
-
-class CompleteRun(BaseModel, frozen=True):
-    """A run that reached its report, which names all of its results."""
-
-    profile: str
-    seed: int
-    name: str
-    flow_run: str
-    mlflow_run: str
-    report: str
-    """The key."""
-
-
-def note_complete(store: Store, run: CompleteRun) -> None:
-    """Remember a run, for stages that are run again on its results."""
-    path = store.root / COMPLETE
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(run.model_dump_json() + "\n")
-
-
-def as_of(store: Store, which: str, profile: str, seed: int) -> Manifest:
-    """The result whose ancestry `which` means: of `latest`, the report of the last complete run of
-    this profile and seed; of the name or id of a run, its report; or stage/key, the key may be cut.
-
-    Raises ConfigError with what there is.
-    """
-    path = store.root / COMPLETE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    runs = [CompleteRun.model_validate_json(line) for line in reversed(lines)]
-    mine = [r for r in runs if (r.profile, r.seed) == (profile, seed)]
-    named = [r for r in runs if which in (r.name, r.flow_run, r.mlflow_run)]
-    stage, slash, key = which.partition("/")
-    names = [f"report/{r.report}" for r in (mine if which == LATEST else named)[:1]]
-    names += [f"{stage}/{p.name}" for p in store.root.glob(f"{stage}/{key}*") if slash and key]
-    found = [m for n in names if (m := store.find(*n.split("/"))[0])]
-    if len(found) != 1:
-        several = f"{which} means {', '.join(names)}"
-        known = ", ".join(dict.fromkeys(r.name for r in (mine or runs)[:MOST_SHOWN])) or "none"
-        none = f"no whole run of {profile} with seed {seed}" if which == LATEST else f"no {which}"
-        raise ConfigError([f"as_of: {several if found else none}; complete runs: {known}"])
-    return store.manifest(found[0])
-
-
-def family(store: Store, result: Manifest) -> dict[str, Manifest]:
-    """A result and all that it was made from, by stage."""
-    return {m.stage: m for m in (*ancestors(store, result), result)}
-
-
-def mixtures(store: Store, results: Sequence[Manifest]) -> list[str]:
-    """What does not belong together among results: a line for each stage that two of them, or what
-    they were made from, have with different bytes."""
-    met: dict[str, Manifest] = {}
-    found: dict[str, str] = {}
-    for result in results:
-        for stage, m in family(store, result).items():
-            other = met.setdefault(stage, m)
-            if other.digest != m.digest:
-                of = f"{result.stage}/{result.key[:8]}"
-                behind = "" if stage == result.stage else f" behind {of}"
-                found[stage] = f"{stage}/{other.key[:8]} and {stage}/{m.key[:8]}{behind}"
-    return list(found.values())

@@ -1,5 +1,6 @@
 """The budget gate as people meet it: a form, a worker, a paused run and its Resume form."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +29,17 @@ def endpoint() -> Iterator[Endpoint]:
 def paused(cockpit: Home, endpoint: Endpoint, request: pytest.FixtureRequest) -> str:
     """A distillation that has come to its pause, with as many samples a prompt as no other."""
     cockpit.run("--until", "decontaminate")
-    settings = cockpit.deployment("small-distill")["parameters"]["settings"]
+    rows = next(cockpit.store.glob("decontaminate/*")).name
     runtime = {"output_price": 1000.0, "approve_above": 0.5}
     engine = {"kind": "openai", "model": MODEL, "base_url": endpoint.url, "runtime": runtime}
-    changed = {"samples_per_prompt": request.param, "engine": {**engine, "api_key_env": ""}}
-    run = cockpit.submit("small-distill", settings={**settings, **changed})
+    changes = [
+        f"distill.samples_per_prompt={request.param}",
+        f"distill.engine={json.dumps(engine)}",
+    ]
+    asked = {"profile": "small", "stage": "distill", "as_of": f"decontaminate/{rows}"}
+    run = cockpit.submit(
+        "stage", changes="\n".join([*changes, "distill.engine.api_key_env=''"]), **asked
+    )
     waits(cockpit, run)
     return run
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, computed, eventually
+from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
 
 from flows.forms.registration import CRASH_SILENT, NOTIFY
 
@@ -37,48 +37,83 @@ def dead(cockpit: Home, first: str) -> str:
     return run["id"]
 
 
-def test_a_stage_from_its_form_finds_what_the_command_line_made(cockpit: Home, first: str) -> None:
-    """On the inputs of that run: the latest ones may be another test's."""
-    assert "select" in computed(first)
-    settings = cockpit.deployment("small-select")["parameters"]["settings"]
+def test_a_stage_from_its_form_is_of_the_run_that_it_names(cockpit: Home, first: str) -> None:
     before = set(cockpit.store.glob("select/*/manifest.json"))
-    made = next(
-        m for m in (json.loads(path.read_text()) for path in before)
-        if (m["seed"], m["settings"]) == (0, settings)
-    )  # fmt: skip
-    inputs = {i["stage"]: i["key"] for i in made["inputs"]}
-    run = cockpit.ended(cockpit.submit("small-select", inputs=inputs))
-    assert run["state_name"] == "Completed"
-    chosen = ", ".join(f"{stage}={key[:8]}" for stage, key in inputs.items())
-    assert run["name"] == f"small-seed0 · select · {chosen}"
+    asked = {"profile": "small", "stage": "select", "as_of": "small-seed0"}
+    run = cockpit.ended(cockpit.submit("stage", **asked))
+    assert (run["state_name"], run["name"]) == (
+        "Completed",
+        "small-seed0 · select · as of small-seed0",
+    )
     assert cockpit.states(run["id"]) == {"select": ["Cached"]}
     assert set(cockpit.store.glob("select/*/manifest.json")) == before
+    (artifact,) = cockpit.call("artifacts/filter", {"artifacts": {
+        "flow_run_id": {"any_": [run["id"]]}, "key": {"any_": ["klear-plan"]}}})  # fmt: skip
+    keys = {path.name for name in ("decontaminate", "distill", "judge", "difficulty")
+            for path in cockpit.store.glob(f"{name}/*")}  # fmt: skip
+    assert keys & set(re.findall("[0-9a-f]{16}", artifact["description"]))
 
 
-def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home) -> None:
-    settings = cockpit.deployment("small-sft")["parameters"]["settings"]
+def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first: str) -> None:
     before = cockpit.count()
     with pytest.raises(urllib.error.HTTPError) as refused:
-        cockpit.submit("small-sft", settings={**settings, "learning_rate": -1.0})
-    assert "settings.learning_rate" in refused.value.read().decode()
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        cockpit.submit("small-sft", inputs={"base": "newest", "select": "latest"})
-    assert "inputs.base" in refused.value.read().decode()
+        cockpit.submit("small", sft_learning_rate=-1.0)
+    assert "sft_learning_rate" in refused.value.read().decode()
     assert cockpit.count() == before
+    of_none = {"profile": "small", "stage": "sft"}
+    for asked, said in (
+        ({"changes": "sft.epochz=2"}, "sft.epochz: unknown key; did you mean sft.epochs?"),
+        ({"as_of": "base/abcdef"}, "there is no base/abcdef"),
+        ({"seed": 4711}, "no whole run of small with seed 4711; complete runs: "),
+    ):
+        run = cockpit.submit("stage", **{**of_none, **asked})
+        assert said in cockpit.ended(run)["state"]["message"]
+        assert cockpit.states(run) == {}
 
 
-def test_an_input_that_is_not_there_fails_before_anything_starts(cockpit: Home, first: str) -> None:
-    run = cockpit.submit("small-sft", inputs={"base": "abcdef", "select": "latest"})
-    message = cockpit.ended(run)["state"]["message"]
-    assert "inputs.base: there is no base/abcdef" in message
-    assert cockpit.states(run) == {}
+def test_a_name_typed_in_the_form_is_kept(cockpit: Home, first: str) -> None:
+    run = cockpit.submit("small", run_name="my own, 2nd try", until="collect")
+    assert cockpit.ended(run)["name"] == "my own, 2nd try"
+
+
+def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: str) -> None:
+    (run,) = cockpit.named("small-seed0")
+    tasks = {task["id"]: task for task in cockpit.tasks_of(run["id"])}
+
+    def inputs(name: str) -> set[str]:
+        (task,) = (t for t in tasks.values() if t["name"] == name)
+        return {tasks[i["id"]]["name"] for i in task["task_inputs"].get("wait_for", ())}
+
+    assert inputs("collect") == set()
+    assert inputs("rl_code") == {"rl_math", "filter_rl"}
+    assert inputs("evaluate_sft") == {"sft", "benchmarks"}
+    assert run["deployment_id"] == cockpit.deployment("small")["id"], "no run of its form"
+
+
+@pytest.mark.system
+def test_suspended_in_training_it_stops_and_resumes_to_one_training(
+    cockpit: Home, first: str
+) -> None:
+    run = cockpit.submit("stage", profile="small", stage="sft", as_of="small-seed0", seed=31)
+    cockpit.hold_at_checkpoint("sft")
+    cockpit.signal_jobs(signal.SIGCONT)
+    until = {"pause_timeout": "2100-01-01T00:00:00Z", "pause_reschedule": True}
+    state = {"type": "PAUSED", "name": "Suspended", "state_details": until}
+    assert cockpit.call(f"flow_runs/{run}/set_state", {"state": state})["status"] == "ACCEPT"
+    assert eventually(lambda: not cockpit.children() and not cockpit.engines(), 120)
+    assert cockpit.flow_run(run)["state_name"] == "Suspended"
+    cockpit.call(f"flow_runs/{run}/resume", {})
+    assert cockpit.ended(run)["state_name"] == "Completed"
+    assert "sft: computing (resuming at step" in cockpit.log(run)
+    _one_training(cockpit, seed=31)
 
 
 @pytest.mark.system
 def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
-    cockpit: Home, dead: str, webhook: tuple[str, list[str]]
+    cockpit: Home, first: str, dead: str, webhook: tuple[str, list[str]]
 ) -> None:
-    run = cockpit.submit("small-sft", seed=30)
+    asked = {"profile": "small", "stage": "sft", "as_of": "small-seed0", "seed": 30}
+    run = cockpit.submit("stage", **asked)
     cockpit.hold_at_checkpoint("sft")
     (engine,) = cockpit.engines()
     os.kill(engine, signal.SIGKILL)
@@ -96,7 +131,7 @@ def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     assert cockpit.ended(run)["state_name"] == "Cancelled"
     assert "Running" not in {s for states in cockpit.states(run).values() for s in states}
 
-    again = cockpit.submit("small-sft", seed=30)
+    again = cockpit.submit("stage", **asked)
     assert cockpit.ended(again)["state_name"] == "Completed"
     _one_training(cockpit, seed=30)
 
@@ -129,7 +164,7 @@ def test_a_stage_waits_for_the_gpu_until_its_holder_is_gone(cockpit: Home, first
     lock = cockpit.home / "gpu" / "gpu-0.lock"
     with lock.open("a") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        run = cockpit.submit("small-base", seed=71)
+        run = cockpit.submit("stage", profile="small", stage="base", as_of="small-seed0", seed=71)
         assert eventually(lambda: cockpit.states(run).get("base") == ["Running"])
         assert not cockpit.children()
     assert cockpit.ended(run)["state_name"] == "Completed"
@@ -163,9 +198,15 @@ def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missin
     cockpit: Home, first: str
 ) -> None:
     """One run from a form, which trains meanwhile, and one from the command line behind it."""
-    settings = cockpit.deployment("small-sft")["parameters"]["settings"]
     seed = next(n for n in range(20, 90) if not cockpit.named(f"small-seed{n}"))  # of no other try
-    from_form = cockpit.submit("small-sft", settings={**settings, "epochs": 36}, seed=seed)
+    from_form = cockpit.submit(
+        "stage",
+        profile="small",
+        stage="sft",
+        as_of="small-seed0",
+        changes="sft.epochs=36",
+        seed=seed,
+    )
     before = _steps(cockpit.store)
     assert eventually(lambda: _steps(cockpit.store) > before)
     command = cockpit.start("--seed", str(seed), "--until", "base")

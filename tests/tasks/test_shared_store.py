@@ -22,10 +22,10 @@ from gcp_storage_emulator.server import create_server
 from configs.settings.base import Settings
 from configs.settings.explain import ConfigError
 from flows.cli.main import main
-from flows.forms.stage_forms import chosen_inputs
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.care import damaged, results
+from tasks.store.complete import begins
 from tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
 from tasks.store.store import MANIFEST, Artifact
 from tests.s3_server import s3_server, signed_on
@@ -197,16 +197,13 @@ def test_an_address_that_nothing_here_can_read_is_refused(wrong, tmp_path):
         SharedStore(tmp_path, wrong)
 
 
-def test_what_others_published_is_listed_and_may_be_the_latest_input(
-    disk, tmp_path, monkeypatch, capsys
-):
+def test_what_others_published_is_listed_and_may_be_an_input(disk, tmp_path, monkeypatch, capsys):
     one, two = SharedStore(tmp_path / "a", disk), SharedStore(tmp_path / "b", disk)
     made(two, key="b" * 16, created="2026-01-01T00:00:00+00:00")
     newest = made(one, key="a" * 16, created="2026-01-02T00:00:00+00:00")
     assert [m.key[0] for m in results(two, "collect")] == ["b", "a"]
     assert results(two, "dedup") == []
-    for which in ("latest", "aaaaaa"):
-        assert chosen_inputs({"collect": which}, two)["collect"].digest == newest.digest
+    assert begins(two, "collect", "aaaaaa").digest == newest.digest
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("KLEAR_STORE", disk)
     assert main(["store", "ls"]) == 0

@@ -1,0 +1,103 @@
+"""The forms: what a field does that is left alone, changed or wrong; whose results a stage takes."""
+
+from pathlib import Path
+
+import pytest
+
+from configs.headlines import overrides_of, parameters_of, settings_of, values_of
+from configs.loading import load_profile, profiles
+from configs.settings.explain import ConfigError
+from flows.forms import profile_form
+from flows.forms.profile_form import defaults, form
+from flows.forms.stage_form import chosen
+from flows.stages import calls
+from tasks.store.complete import LATEST, CompleteRun, as_of, mixtures, note_complete
+from tasks.store.store import Manifest, Store
+from tests.tasks.manifests_by_hand import publish
+
+TINY = load_profile("tiny")
+MOST_FIELDS = 20  # of a form that opens at once and is seen whole
+
+
+@pytest.mark.parametrize("profile", profiles())
+def test_a_form_that_is_left_alone_is_the_profile(profile: str) -> None:
+    given = defaults(profile)
+    assert len(given) < MOST_FIELDS
+    form(profile).validate_parameters(given)
+    fields = {name: given[name] for name in values_of(load_profile(profile))}
+    assert settings_of(profile, fields) == load_profile(profile)
+
+
+def test_a_worker_finds_a_form_by_its_name() -> None:
+    assert profile_form.profile_tiny is form("tiny")
+    with pytest.raises(AttributeError):
+        _ = profile_form.profile_nonsense
+
+
+def test_a_field_that_is_changed_sets_all_that_it_is_for_and_a_line_comes_after_it() -> None:
+    changed = {**values_of(TINY), "loss": "cispo", "k": 2, "sources": ["countdown", "countdown_rl",
+               "by_example", "by_example_rl"]}  # fmt: skip
+    settings = settings_of("tiny", changed, "rl_code.loss=grpo\n\n# a remark\nsft.epochs=3", 7)
+    assert (settings.rl_math.loss, settings.rl_code.loss) == ("cispo", "grpo")
+    assert {protocol.k for protocol in settings.evaluate.protocols} == {2}
+    assert (settings.sft.epochs, settings.seed) == (3, 7)
+    assert settings.collect == TINY.collect  # all are chosen, in whatever order
+    assert settings.rl_math.learning_rate != settings.rl_code.learning_rate
+
+
+def test_what_is_wrong_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"sft\.epochz.*did you mean sft\.epochs"):
+        settings_of("tiny", {}, "sft.epochz=2")
+
+
+def test_a_command_is_the_form_with_its_changes() -> None:
+    asked = parameters_of("tiny", ["sft.epochs=2", "rl_math.loss=grpo"], seed=1)
+    fields = {name: asked[name] for name in values_of(TINY)}
+    assert overrides_of(TINY, fields, asked["changes"]) == ["sft.epochs=2", "rl_math.loss=grpo"]
+
+
+def test_the_wiring_is_that_of_the_profile() -> None:
+    assert calls(TINY)["rl_math"].inputs == ("sft", "filter_rl")
+    started = ["base.kind=pretrained", "base.model=m", "base.stands_for=sft"]
+    assert calls(load_profile("tiny", started))["rl_math"].inputs == ("base", "filter_rl")
+
+
+def a_run(root: Path, name: str, seed: int = 0) -> Manifest:
+    """What a complete run left: a model, its score, its report. Keys begin with the name."""
+    publish(root, "sft", f"{name}-sft")
+    publish(root, "evaluate_sft", f"{name}-eval", inputs=(("sft", f"{name}-sft"),))
+    made = (("sft", f"{name}-sft"), ("evaluate_sft", f"{name}-eval"))
+    report = publish(root, "report", f"{name}-report", inputs=made)
+    ids = {"name": f"tiny-{name}", "flow_run": f"flow-{name}", "mlflow_run": f"mlflow-{name}"}
+    run = CompleteRun(profile="tiny", seed=seed, report=report.key, **ids)
+    note_complete(Store(root), run)
+    for path in root.glob(f"*/{name}-*"):
+        (path / "rows").write_bytes(bytes(1000))
+    return report
+
+
+def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_named(
+    tmp_path: Path,
+) -> None:
+    first, last = a_run(tmp_path, "one"), a_run(tmp_path, "two")
+    a_run(tmp_path, "other", seed=1)
+    store = Store(tmp_path)
+    assert as_of(store, LATEST, "tiny", 0) == last
+    for which in ("tiny-one", "flow-one", "mlflow-one", "report/one"):
+        assert as_of(store, which, "tiny", 0) == first
+    taken = chosen(("sft", "evaluate_sft"), "tiny-one", TINY, "", store)
+    assert [m.key for m in taken.values()] == ["one-sft", "one-eval"]
+    with pytest.raises(ConfigError, match=r"no whole run of tiny with seed 5; .*tiny-two"):
+        as_of(store, LATEST, "tiny", 5)
+    with pytest.raises(ConfigError, match="as_of: tiny-one has no base, only"):
+        chosen(("base",), "tiny-one", TINY, "", store)
+
+
+def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
+    a_run(tmp_path, "one")
+    a_run(tmp_path, "two")
+    store = Store(tmp_path)
+    taken = chosen(("sft", "evaluate_sft"), "tiny-one", TINY, "evaluate_sft=two", store)
+    (line,) = mixtures(store, [*taken.values()])
+    assert line == "sft/one-sft and sft/two-sft behind evaluate_sft/two-eval"
+    assert not mixtures(store, [*chosen(("sft", "evaluate_sft"), LATEST, TINY, "", store).values()])
