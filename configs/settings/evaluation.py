@@ -6,9 +6,10 @@ DeepSeek-R1 does, which the paper follows; our own checkpoints learn from bare p
 asked so.
 """
 
+from datetime import date
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
 from configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
 from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
@@ -16,7 +17,16 @@ from configs.settings.judging import JudgeSettings
 
 LEARNING_CURVE = "logs/learning_curve.jsonl"
 """Where an evaluation draws accuracy over rollout steps."""
-Date = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}-\d{2})?$")]
+
+
+def _is_a_day(text: str) -> str:
+    """Windows are compared as text, so 2025-02-30 would quietly hold other days than meant."""
+    if text:
+        date.fromisoformat(text)
+    return text
+
+
+Date = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}-\d{2})?$"), AfterValidator(_is_a_day)]
 
 
 class BenchmarkProtocol(Settings):

@@ -106,6 +106,8 @@ class Pipeline(Settings):
         named = {f"{stage}.sources": s.sources for stage, s in stages.items() if s}
         named["difficulty.easy_sources"] = self.difficulty.easy_sources
         named["difficulty.hard_sources"] = self.difficulty.hard_sources
+        named["select.math_sources"] = self.select.math_sources
+        named["select.code_sources"] = self.select.code_sources
         for place, name in ((place, n) for place, names in named.items() for n in names):
             if name not in known:
                 raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")

@@ -168,6 +168,8 @@ class Source(Table):
             wrong = f"of kind {self.kind} needs {needed}"
         elif self.kind == "hub" and self.files:
             wrong = "is read from the hub or from files, not from both"
+        elif self.kind != "generated" and self.size != type(self).model_fields["size"].default:
+            wrong = f"is not generated, so size={self.size} would cut nothing: use limit"
         elif self.smallest_target > self.largest_target:
             wrong = "has a smallest_target above largest_target"
         elif self.duplicate_share + self.contaminated_share >= 1:

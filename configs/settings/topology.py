@@ -93,6 +93,8 @@ class Topology(Settings):
 
     @model_validator(mode="after")
     def the_card_is_known(self) -> Self:
+        if self.rl_gpus and not self.gpus_per_node:
+            raise ValueError(f"rl_gpus={self.rl_gpus} are of no machine: set gpus_per_node too")
         if self.gpus_per_node and self.rl_gpus > self.gpus:
             raise ValueError(
                 f"rl_gpus={self.rl_gpus} is more than nodes × gpus_per_node = {self.nodes} × "

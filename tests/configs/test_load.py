@@ -39,13 +39,13 @@ def test_every_shipped_profile_loads_under_its_name():
 def test_overrides_are_yaml_and_apply_in_order_to_what_they_name_alone(profile: str):
     loaded = load_profile(
         profile,
-        ["seed=1", "seed=2", "rl_math.learning_rate=3e-6", "select.math_sources=[a, b]",
+        ["seed=1", "seed=2", "rl_math.learning_rate=3e-6", "select.math_sources=[deepscaler]",
          "select.size=null", "dedup.near=true", "rl_code.steps=3", "rate.engine.kind=scripted",
          "collect.sources.0.size=10", "collect.sources.deepscaler.limit=5"],
     )  # fmt: skip
     assert (loaded.profile, loaded.seed, loaded.dedup.near) == ("small", 2, True)
     assert loaded.rl_math.learning_rate == 3e-6
-    assert (loaded.select.math_sources, loaded.select.size) == (("a", "b"), None)
+    assert (loaded.select.math_sources, loaded.select.size) == (("deepscaler",), None)
     assert loaded.rate is not None
     assert [(s.size, s.limit) for s in loaded.collect.sources] == [(10, None), (100, 5)]
     assert loaded.sft.learning_rate == 8e-5  # §4.1: unset keys keep the paper's values

@@ -87,3 +87,21 @@ def test_a_card_brings_its_memory_and_speed():
     assert Topology(gpus_per_node=8, gpu="H100").card == GPUS["H100"]
     assert str(Topology()) == "this machine (no GPUs named)"
     assert str(Topology(nodes=4, gpus_per_node=8, gpu="H100")).startswith("4 × 8 = 32 H100 (79 GiB")
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("evaluate.protocols.countdown_test.date_from=2025-02-30", "out of range"),
+        ("select.math_sources=[countdwn]", "select.math_sources: 'countdwn' is not collected"),
+        ("topology.rl_gpus=2", "set gpus_per_node too"),
+        ("collect.sources.0={name: mine, files: [a.jsonl], size: 10}", "use limit"),
+        (
+            "sample={engine: {kind: vllm, model: m}, sampling: {temperature: 0}}",
+            "one answer repeated",
+        ),
+    ],
+)
+def test_what_would_quietly_mean_something_else_is_refused(override: str, says: str):
+    with pytest.raises(ConfigError, match=says):
+        load_profile("tiny", [override])
