@@ -228,6 +228,6 @@ def test_a_long_stage_says_how_far_it_is_in_the_log(
         for now[0] in range(80):
             shown.progress("rl_math", now[0], 99, "reward 0.5")
     assert caplog.messages[1:] == [
-        f"rl_math: {n} of 99 ({share} %), 1.0/s, {left} left, reward 0.5"
+        f"rl_math: {n} of 99 ({share} %), 1/s, {left} left, reward 0.5"
         for n, share, left in ((30, 30, "1 min 09 s"), (60, 61, "39 s"))
     ]
