@@ -242,9 +242,8 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
 
         Console(highlight=False).print(Markdown(display.summary))
     page = Path(where, "report.html")
-    console.print(
-        links_text({"report": str(page) if page.exists() else where, **display.links}), end=""
-    )
+    result = {"report": str(page)} if page.exists() else {"result": where}
+    console.print(links_text({**result, **display.links}), end="")
     return 0
 
 
