@@ -13,6 +13,7 @@ from configs.settings.pipeline import STAGES, Pipeline
 from configs.settings.topology import Assumptions, Topology
 from flows.stages import calls, plan_stages
 from tasks.planning.plan import Planner
+from tasks.report.page import render
 from tasks.report.run_story import PlannedStage, duration, size
 from tasks.stage.run import Run
 from tasks.store.store import Store
@@ -84,29 +85,6 @@ def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
     return table
 
 
-def headline(stages: Sequence[PlannedStage]) -> str:
-    """How much is reused, what the rest takes, and how long that is on the way that decides it."""
-    counts = Counter(s.action for s in stages)
-    todo = [s for s in stages if s.action != "reuse"]
-    spent = ", ".join(_sums(s for s in stages if s.action == "reuse"))
-    said = {a: f"{counts[a]} to {a}" for a in _ACTIONS if counts[a]}
-    if spent:
-        said["reuse"] += f" ({spent} spent before)"
-    text = ", ".join(said.values())
-    if not todo:
-        return f"{text}: a run takes seconds"
-    if sums := _sums(todo):
-        text += f"; {ASSUMED if any(s.assumed for s in todo) else 'about '}{', '.join(sums)}"
-    seconds, way = critical_path(stages)
-    several = len({s.stage for s in stages}) < len(stages)  # runs: of an ablation
-    if seconds < sum(s.seconds or 0.0 for s in todo) and not several:
-        mark = ASSUMED if any(s.assumed for s in todo) else "about "
-        text += f"; {mark}{duration(seconds)} on the critical path: {' → '.join(way)}"
-    if unmeasured := [s.stage for s in todo if s.seconds is None]:
-        text += f"; never measured here and not counted: {', '.join(unmeasured)}"
-    return text
-
-
 def critical_path(stages: Sequence[PlannedStage]) -> tuple[float, list[str]]:
     """(seconds until the last stage ends, the stages to compute that decide it), where those that
     do not need each other run beside each other, and on GPUs one after the other."""
@@ -121,16 +99,6 @@ def critical_path(stages: Sequence[PlannedStage]) -> tuple[float, list[str]]:
     return max(ends.values(), default=(0.0, []))
 
 
-def _sums(stages: Iterable[PlannedStage]) -> list[str]:
-    """What the stages take in all, of each figure that is known."""
-    every = list(stages)
-    return [
-        said.format(written(total))
-        for figure, written, said in _FIGURES.values()
-        if (total := sum(getattr(s, figure) or 0.0 for s in every))
-    ]
-
-
 def assumptions(stages: Plan) -> list[tuple[str, str]]:
     """(`name = value`, what it means and which stages rest on it) of every assumption."""
     values, found = stages.topology.assume, []
@@ -142,24 +110,33 @@ def assumptions(stages: Plan) -> list[tuple[str, str]]:
 
 
 def summary(stages: Plan) -> str:
-    """The headline and what the figures rest on, as Markdown."""
-    parts = {
-        f"{stages.topology}; memory in GiB a GPU": [
-            (fit.stage, line) for fit in stages.fits for line in fit.lines
-        ],
-        f"Assumptions ({ASSUMED}); change one with --set topology.assume.NAME=VALUE": assumptions(
-            stages
-        ),
-        "These machines cannot run it": [
-            (fit.stage, problem) for fit in stages.fits for problem in fit.problems
-        ],
-    }
-    texts = [
-        "\n".join([f"**{title}**", "", *(f"- {name}: {text}" for name, text in lines)])
-        for title, lines in parts.items()
-        if lines
+    """What was spent on what is reused, what the rest takes, one stage after the other, and what
+    the figures rest on, as Markdown."""
+    todo = [s for s in stages if s.action != "reuse"]
+    counts = Counter(s.action for s in stages)
+    seconds, way = critical_path(stages)
+    several = len({s.stage for s in stages}) < len(stages)  # runs: of an ablation
+    shorter = seconds < sum(s.seconds or 0.0 for s in todo) and not several
+    return render(
+        "plan.md",
+        path=(duration(seconds), way) if shorter else None,
+        counts={action: counts[action] for action in _ACTIONS if counts[action]},
+        todo=todo,
+        spent=_sums(s for s in stages if s.action == "reuse"),
+        sums=_sums(todo),
+        plan=stages,
+        assumptions=assumptions(stages),
+    ).rstrip()
+
+
+def _sums(stages: Iterable[PlannedStage]) -> list[str]:
+    """What the stages take in all, of each figure that is known."""
+    every = list(stages)
+    return [
+        said.format(written(total))
+        for figure, written, said in _FIGURES.values()
+        if (total := sum(getattr(s, figure) or 0.0 for s in every))
     ]
-    return "\n\n".join([headline(stages), *texts])
 
 
 def print_plan(stages: Plan, console: Console | None = None) -> None:

@@ -27,7 +27,7 @@ from flows.servers.prefect_api import ServersError
 from flows.servers.servers import why_down
 from tasks.report.run_story import duration
 from tasks.stage.figures import figure_of
-from tasks.stage.progress import SECONDS_BETWEEN_LINES, Outcome, Plain, chosen_display
+from tasks.stage.progress import Outcome, Plain, chosen_display
 
 _MARK = {
     "computed": "[green]✓[/]",
@@ -183,8 +183,7 @@ class Terminal(Plain):
             transient=True,
             disable=not console.is_terminal,
         )
-        self._running, self._next_line = dict[str, TaskID](), dict[str, float]()
-        self._reused: list[str] = []
+        self._running, self._reused = dict[str, TaskID](), list[str]()
 
     def __enter__(self) -> Self:
         self.bars.start()
@@ -199,7 +198,6 @@ class Terminal(Plain):
     def started(self, stage: str, why: str) -> None:
         super().started(stage, why)
         self._tell_reused()
-        self._next_line[stage] = time.monotonic() + SECONDS_BETWEEN_LINES
         if not self.console.is_terminal or why not in ("new", "forced"):
             self.console.print(f"  {stage:16} [dim]{escape(why)}[/]")
         if stage in self._running:  # it waited for another run, and now computes
@@ -207,14 +205,16 @@ class Terminal(Plain):
         self._running[stage] = self.bars.add_task(stage, total=None, note=escape(why))
 
     def progress(self, stage: str, done: float, total: float, note: str) -> str:
-        said = escape(super().progress(stage, done, total, note))
+        said = super().progress(stage, done, total, note)
         if stage in self._running:
-            self.bars.update(self._running[stage], completed=done, total=total or None, note=said)
-        now = time.monotonic()
-        if not self.console.is_terminal and now >= self._next_line.get(stage, 0.0):
-            self._next_line[stage] = now + SECONDS_BETWEEN_LINES
-            self.console.print(f"  {stage:16} [dim]{said}[/]")
+            about = {"completed": done, "total": total or None, "note": escape(said)}
+            self.bars.update(self._running[stage], **about)
         return said
+
+    def tell(self, stage: str, said: str) -> None:
+        super().tell(stage, said)
+        if not self.console.is_terminal:
+            self.console.print(f"  {stage:16} [dim]{escape(said)}[/]")
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
@@ -238,6 +238,10 @@ class Terminal(Plain):
             self._reused.clear()
 
 
+def links_text(links: Mapping[str, str]) -> str:
+    return "".join(f"  {name:8} {address}\n" for name, address in links.items() if address)
+
+
 def run_shown(title: str, flow: Callable[[], str]) -> int:
     """Run a flow that returns a folder; print what was computed, what was reused, what it came to
     and where to look.
@@ -256,13 +260,16 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     except BaseException as error:
         from prefect.exceptions import CancelledRun, Pause
 
-        from tasks.tracking.prefect_states import CTRL_C, CancelledInUI
+        from tasks.tracking.prefect_states import CTRL_C
 
-        said = SUSPENDED if isinstance(error, Pause) else str(error) or type(error).__name__
-        ended = isinstance(error, (CancelledRun, CancelledInUI, Pause))
+        said = str(error) or type(error).__name__
+        if isinstance(error, Pause):
+            said = SUSPENDED
+        elif type(error) is KeyboardInterrupt:  # before or after the flow, which ends as Cancelled
+            said = CTRL_C
+        ended = isinstance(error, (CancelledRun, KeyboardInterrupt, Pause))
         console.print(("" if ended else "[red]failed:[/] ") + escape(said))
-        _print_links(console, display.links)
-        console.print("The same command continues from here.")
+        console.print(links_text(display.links) + "The same command continues from here.")
         return INTERRUPTED if said == CTRL_C else 1
     computed, cached = display.counts["computed"], display.counts["cached"]
     counts = f"{computed} stage{'s' * (computed > 1)} computed, {cached} cached"
@@ -273,15 +280,9 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
 
         Console(highlight=False).print(Markdown(display.summary))
     page = Path(where, "report.html")
-    report = {"report": str(page)} if page.exists() else {"result": where}
-    _print_links(console, {**report, **display.links})
+    result = {"report": str(page)} if page.exists() else {"result": where}
+    console.print(links_text({**result, **display.links}), end="")
     return 0
-
-
-def _print_links(console: Console, links: Mapping[str, str]) -> None:
-    for name, address in links.items():
-        if address:
-            console.print(f"  {name:8} {address}")
 
 
 def ablate(

@@ -142,7 +142,10 @@ def lineage(name: str, /) -> int:
     meant = find_named(everything, name)
     if meant is None:
         forms = "rl_code/aime24, a stage, or stage/key"
-        close = nearest(name, dict.fromkeys(n for r in everything for n in _names(r)))
+        scored = (r for r in everything if r.stage.startswith(EVALUATION))
+        scores = {f"{r.stage}/{n}"[len(EVALUATION) :] for r in scored for n in r.metrics}
+        known = {s.removesuffix(f"/{AVERAGE}") for s in scores} | {r.stage for r in everything}
+        close = nearest(name, sorted(known))
         print(f"the store has no result {name}{close} ({forms}); `klear store ls` lists results")
         return 1
     named, metric = meant
@@ -174,16 +177,6 @@ def _scores(here: Store, manifest: Manifest, metric: str) -> Iterator[str]:
             yield f"score        {score}, {asked}"
     if figure not in ("", AVERAGE):
         yield f"{figure:12} {number(figure, manifest.metrics[metric])}"
-
-
-def _names(manifest: Manifest) -> Iterator[str]:
-    """What `lineage` finds it by: its stage, and its scores with and without the checkpoint."""
-    yield manifest.stage
-    for metric in manifest.metrics:
-        benchmark, _, figure = metric.rpartition("/")
-        if figure == AVERAGE and manifest.stage.startswith(EVALUATION):
-            yield f"{manifest.stage.removeprefix(EVALUATION)}/{benchmark}"
-            yield benchmark
 
 
 def _name(manifest: Manifest) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from math import isfinite
+from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from eval.tables import column, count_rows, read_table
 from tasks.report.page import TEMPLATES, Figure, Page, render
 from tasks.report.plots import Series, curve_plot
 from tasks.report.results import Evaluation, Outputs, change_of, curves_of
-from tasks.report.run_story import RunStory, summary
+from tasks.report.run_story import RunStory
 from tasks.stage.figures import title_of
 from tasks.stage.run import story_of_this_run
 from tasks.stage.stage import Metrics, stage
@@ -34,12 +35,8 @@ SUBTITLE = (
     "From a base model to a reasoning model, after Klear-Reasoner (arXiv 2508.07629): long "
     "chain-of-thought SFT, then GPPO on math and on code."
 )
-TRAINED = {"rl_math": "RL, math", "rl_code": "RL, code", "sft": "SFT"}
-COMPARED = {  # heading → stages whose curves share their scales
-    "Reinforcement learning: math, then code": ("rl_math", "rl_code"),
-    "Supervised fine-tuning": ("sft",),
-}
-PANELS = TEMPLATES / "panels.toml"
+PANELS = tomllib.loads((TEMPLATES / "panels.toml").read_text())["group"]
+TRAINED: Mapping[str, str] = {k: v for group in PANELS for k, v in group["stages"].items()}
 SCORES = "scores.md"
 NAMES = FOLDER.parent / "catalogue" / "metrics.toml"
 ROLLOUTS_OPEN = 3
@@ -75,7 +72,7 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
     """
     outputs = Outputs(inputs)
     found = [e for e in outputs.evaluations() if e.results]
-    curves = {title: _curves(outputs, names) for title, names in COMPARED.items()}
+    curves = {group["title"]: _curves(outputs, **group) for group in PANELS}
     counts = {
         TRAINED[a.stage]: read_off_policy(a.folder) for a in outputs.all if a.stage in TRAINED
     }
@@ -112,27 +109,21 @@ def scores_table(evaluations: Sequence[Evaluation]) -> str:
 def summary_text(story: RunStory | None, scores: str, links: Mapping[str, str] = {}) -> str:
     """What a run came to, in some 15 lines of Markdown: what changed, `scores` as `scores_table`
     wrote them, time and cost, links. Head of every page about the run."""
-    happened = summary(story) if story and story.happened else ""
-    facts = {"story": story, "happened": happened, "links": links}
-    return render("summary.md", scores=Markup(scores.rstrip()), **facts)
+    return render("summary.md", story=story, scores=Markup(scores.rstrip()), links=links)
 
 
 def differing(rollouts: Sequence[tuple[str, Graded]]) -> list[int]:
     """Places of the few to read first: the one of the highest reward, then whatever is most unlike
     each before it in stage, verdict, step and problem."""
-
-    def traits(place: int) -> tuple[Any, ...]:
-        stage, graded = rollouts[place]
-        return stage, graded.verdict, graded.step, graded.problem_id
-
-    def news(place: int) -> tuple[int, float]:
-        pairs = (zip(traits(place), traits(other), strict=True) for other in chosen)
-        unlike = min((sum(a != b for a, b in pair) for pair in pairs), default=0)
-        return unlike, rollouts[place][1].reward or 0.0
-
+    traits = [(stage, g.verdict, g.step, g.problem_id) for stage, g in rollouts]
     chosen: list[int] = []
+
+    def news(i: int) -> tuple[int, float]:
+        unlike = (sum(map(ne, traits[i], traits[other])) for other in chosen)
+        return min(unlike, default=0), rollouts[i][1].reward or 0.0
+
     while len(chosen) < min(ROLLOUTS_OPEN, len(rollouts)):
-        chosen.append(max((i for i in range(len(rollouts)) if i not in chosen), key=news))
+        chosen.append(max({*range(len(rollouts))} - {*chosen}, key=news))
     return chosen
 
 
@@ -156,41 +147,34 @@ def _graded(outputs: Outputs, stages: Mapping[str, str]) -> list[tuple[str, Grad
     return [(called, graded) for called, path in paths if path for graded in read_graded(path)]
 
 
-def _curves(outputs: Outputs, stages: Sequence[str]) -> list[Figure]:
+def _curves(
+    outputs: Outputs, stages: Mapping[str, str], panel: Sequence[Mapping[str, Any]], **_: str
+) -> list[Figure]:
     """The panels that have a metric, of each stage in turn, on one scale."""
     paths = {name: path for name in stages if (path := outputs.file(name, METRICS))}
     curves = {name: curves_of(path) for name, path in paths.items()}
     figures = []
-    for panel in _toml(PANELS)["panel"]:
+    for wanted in panel:
         drawn = {
-            name: [Series(title_of_metric(n), [*c[n]], [*c[n].values()]) for n in names]
+            name: [Series(about_metric(n)["title"], [*c[n]], [*c[n].values()]) for n in names]
             for name, c in curves.items()
-            if (names := [n for n in panel["metrics"] if n in c])
+            if (names := [n for n in wanted["metrics"] if n in c])
         }
         values = [y for lines in drawn.values() for line in lines for y in line.y if isfinite(y)]
+        scale = (min(values), max(values)) if values else None
         for name, lines in drawn.items():
-            title = f"{TRAINED[name]}: {panel['title']}"
-            slug = re.sub(r"[^a-z]+", "_", f"{name} {panel['title']}".lower()).strip("_")
-            unit = _metric(next(n for n in panel["metrics"] if n in curves[name])).get("unit", "")
-            plot = curve_plot(title, lines, unit, (min(values), max(values)) if values else None)
-            alt = f"{TRAINED[name]}: {', '.join(line.label for line in lines)} by step"
-            figures.append(Figure(slug, plot, alt))
+            title, unit = f"{stages[name]}: {wanted['title']}", wanted.get("unit", "")
+            slug = re.sub(r"[^a-z]+", "_", f"{name} {wanted['title']}".lower()).strip("_")
+            alt = f"{stages[name]}: {', '.join(line.label for line in lines)} by step"
+            figures.append(Figure(slug, curve_plot(title, lines, unit, scale), alt))
     return figures
 
 
-def title_of_metric(name: str) -> str:
-    """A metric for people; its own name where the catalogue has none."""
-    return _metric(name).get("title", name)
-
-
-def _metric(name: str) -> Mapping[str, str]:
-    known = _toml(NAMES)["metric"]
-    return next((m for m in known if fnmatchcase(name, m["pattern"])), {})
-
-
 @cache
-def _toml(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text())
+def about_metric(name: str) -> Mapping[str, str]:
+    """Title, unit and meaning of a metric; its own name where the catalogue has none."""
+    known = tomllib.loads(NAMES.read_text())["metric"]
+    return next((m for m in known if fnmatchcase(name, m["pattern"])), {"title": name})
 
 
 def reason_kind(reason: str) -> str:

@@ -1,10 +1,12 @@
 """What the stages of one run left on disk. Any of them may be missing: a run stopped early."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -63,20 +65,18 @@ class Evaluation:
         return next((r for r in self.results if r.name == benchmark), None)
 
 
-@dataclass(frozen=True)
-class Change:
-    """Of avg@k in points; its 95 % interval is over problems, each paired with itself. `low` and
-    `high` are None where nobody kept the answers."""
+class Change(NamedTuple):
+    """Of avg@k in points, with its 95 % interval over problems; none where no answers were kept."""
 
     points: float
-    low: float | None = None
-    high: float | None = None
+    low: float = math.nan
+    high: float = math.nan
 
     def __str__(self) -> str:
         """`+19.0`, or `within noise`."""
-        if self.low is not None and self.high is not None and self.low <= 0 <= self.high:
+        if self.low <= 0 <= self.high:
             return "within noise"
-        return f"{self.points:+.1f}".replace("-", "−") if round(self.points, 1) else "±0"
+        return f"{self.points:+.1f}".replace("-", "−")
 
 
 def change_of(before: Evaluation, after: Evaluation, benchmark: str) -> Change | None:
@@ -91,9 +91,10 @@ def change_of(before: Evaluation, after: Evaluation, benchmark: str) -> Change |
     if not all((e.folder / "scores.parquet").exists() for e in (before, after)):
         return Change(100 * (new.avg - old.avg))
     first, second = (means_of(answers_of(e.folder)[benchmark]) for e in (before, after))
-    both = [100 * (second[p] - first[p]) for p in sorted(first.keys() & second.keys())]
-    low, high = bootstrap_interval(np.array(both), RESAMPLES, seed=0) if both else (None, None)
-    return Change(fmean(both) if both else 0.0, low, high)
+    both = np.array([100 * (second[p] - first[p]) for p in sorted(first.keys() & second.keys())])
+    if not both.size:
+        return None
+    return Change(float(both.mean()), *bootstrap_interval(both, RESAMPLES, seed=0))
 
 
 def read_results(evaluation: Path) -> tuple[BenchmarkResult, ...]:

@@ -1,6 +1,5 @@
 """What a run meant to do and what it did, as its report tells it; time and size in words."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -62,18 +61,6 @@ class RunStory:
 
     def expected(self, stage: str) -> PlannedStage | None:
         return next((e for e in self.planned if e.stage == stage), None)
-
-
-def summary(story: RunStory) -> str:
-    """`21 stages: 3 computed, 18 reused. Computing took 4 min 02 s (expected 4 min 10 s).`"""
-    counts = Counter(h.action for h in story.happened)
-    parts = ", ".join(f"{counts[a]} {a}" for a in ("computed", "resumed", "reused") if counts[a])
-    made = [h for h in story.happened if h.action != "reused"]
-    expected = [e.seconds for h in made if (e := story.expected(h.stage)) and e.seconds is not None]
-    took = f" Computing took {duration(sum(h.seconds or 0.0 for h in made))}" if made else ""
-    if made and len(expected) == len(made):
-        took += f" (expected {duration(sum(expected))})"
-    return f"{len(story.happened)} stages: {parts}.{took}{took and '.'}"
 
 
 def duration(seconds: float) -> str:

@@ -32,16 +32,9 @@ class Pace:
         words = [f"{done:,.0f} of {total:,.0f} ({100 * done / total:.0f} %)"]
         took, made = now - self._began, done - self._first
         if took >= FEWEST_SECONDS and made > 0:
-            words.append(f"{rate(made / took)}, {duration((total - done) * took / made)} left")
+            speed = f"{made / took:,.0f}/s" if made >= took else f"{60 * made / took:.1f}/min"
+            words.append(f"{speed}, {duration((total - done) * took / made)} left")
         return ", ".join(filter(None, [*words, note]))
-
-
-def rate(per_second: float) -> str:
-    """`26/s`, `3.2/min`, `5.0/h`."""
-    units = {"s": 1.0, "min": 60.0, "h": 3600.0}
-    unit = next((u for u, seconds in units.items() if per_second * seconds >= 1), "h")
-    amount = per_second * units[unit]
-    return f"{amount:,.0f}/{unit}" if amount >= 10 else f"{amount:.1f}/{unit}"
 
 
 def figure_of(stage: str, metrics: Mapping[str, float]) -> str:

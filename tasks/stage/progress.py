@@ -66,8 +66,12 @@ class Plain:
         now = time.monotonic()
         if now >= self._due.get(stage, float("inf")):
             self._due[stage] = now + SECONDS_BETWEEN_LINES
-            self.logger.info("%s: %s", stage, said)
+            self.tell(stage, said)
         return said
+
+    def tell(self, stage: str, said: str) -> None:
+        """How far a stage is, now and then."""
+        self.logger.info("%s: %s", stage, said)
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]

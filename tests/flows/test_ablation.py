@@ -14,7 +14,7 @@ from configs.settings.base import key_of
 from flows import ablation
 from flows.ablation import CellFailed, cells, in_process, plan_ablation
 from flows.cli.main import main
-from flows.cli.plan import assumptions, headline
+from flows.cli.plan import assumptions, summary
 from flows.stages import calls, needed
 from tasks.stage.child import ChildFailed
 from tasks.stage.run import Run
@@ -75,7 +75,7 @@ def test_every_scale_of_every_experiment_plans(name, profile, tmp_path):
     assert all(s.action == "compute" for s in stages)
     on_gpus = profile != "tiny"
     assert all(bool(s.gpu_hours) == on_gpus for s in scored)
-    assert (" GPU-hours" in headline(stages)) == on_gpus
+    assert (" GPU-hours" in summary(stages)) == on_gpus
     assert not stages.problems
 
 

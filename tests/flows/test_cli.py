@@ -3,12 +3,16 @@
 import resource
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from configs.machine import Machine
+from flows.cli import store
 from flows.cli.main import COMMANDS, main
+from tasks.store.shared import StoreUnreachable
 
 MINIMAL = """
 collect: {sources: [{name: sums, kind: generated, family: countdown}]}
@@ -108,18 +112,25 @@ def test_a_wrong_variable_exits_with_2_and_one_line(
     assert line.startswith(said)
 
 
-def test_a_shared_store_out_of_reach_is_one_line_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from flows.cli import store
-    from tasks.store import shared
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (StoreUnreachable("listing results: no connection"), 1, "listing results: no connection\n"),
+        (KeyboardInterrupt(), 130, "interrupted; the same command continues from here\n"),
+    ],
+)
+def test_an_expected_end_is_one_line_with_its_exit_code_and_no_traceback(
+    error: BaseException, code: int, said: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(store, "open_store", Mock(side_effect=error))
+    assert main(["store", "ls"]) == code
+    assert capsys.readouterr().err == said
 
-    def out_of_reach(*_: object) -> None:
-        raise shared.StoreUnreachable("listing results: no connection")
 
-    monkeypatch.setattr(store, "open_store", out_of_reach)
-    assert main(["store", "ls"]) == 1
-    assert capsys.readouterr().err == "listing results: no connection\n"
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"klear {version('klear')}\n"
 
 
 def test_a_run_without_servers_says_what_to_do(

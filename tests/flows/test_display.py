@@ -4,6 +4,7 @@ import io
 import re
 import tomllib
 from pathlib import Path
+from unittest.mock import Mock
 
 from rich.console import Console
 
@@ -38,14 +39,16 @@ def test_each_stage_that_computes_ends_in_one_line_and_all_that_were_reused_shar
         "= 1 stage cached",
     ]
     assert screen.counts == {"computed": 1, "cached": 3, "failed": 1}
+    log, out = shown()
+    with log:
+        for stage in ("collect", "dedup"):
+            log.finished(stage, "cached", 99.0, {})
+    assert out.getvalue() == "= 2 stages cached: collect, dedup\n"  # a file can be searched
 
 
-def test_a_log_names_the_stages_that_were_reused() -> None:
-    screen, out = shown()
-    with screen:
-        screen.finished("collect", "cached", 99.0, {})
-        screen.finished("dedup", "cached", 99.0, {})
-    assert out.getvalue() == "= 2 stages cached: collect, dedup\n"
+def test_a_run_that_ctrl_c_ends_exits_with_130(capsys) -> None:
+    assert run.run_shown("title", Mock(side_effect=KeyboardInterrupt)) == 130
+    assert "interrupted\nThe same command continues from here." in capsys.readouterr().out
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then_with_rate_and_time_left(

@@ -1,4 +1,4 @@
-"""The forms: what a field does that is left alone, changed or wrong; whose results a stage takes."""
+"""What a field of a form does that is left alone, changed or wrong; whose results a stage takes."""
 
 from pathlib import Path
 

@@ -95,7 +95,11 @@ def test_an_artifact_leads_to_everything_made_of_it(newest, capsys):
     assert line.index("sft/") < line.index("evaluate_sft/")
 
 
-@pytest.mark.parametrize("name", ["rl_code/aime24", "sft/zzz", "12.3", "aime24/no"])
-def test_what_is_not_there_fails_and_says_what_a_name_may_be(newest, capsys, name):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("rl_code/aime24", ""), ("sft/zzz", ""), ("12.3", " ("), ("aime24/no", ""),
+     ("sft/amie24", "; did you mean sft/aime24?"), ("selct", "; did you mean select?")],
+)  # fmt: skip
+def test_what_is_not_there_fails_and_says_what_a_name_may_be(newest, capsys, name, meant):
     assert main(["lineage", name]) == 1
-    assert f"no result {name}" in capsys.readouterr().out
+    assert f"no result {name}{meant}" in capsys.readouterr().out

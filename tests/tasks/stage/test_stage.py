@@ -13,7 +13,8 @@ import pytest
 from configs.settings.base import Runtime, Settings
 from configs.settings.evaluation import ReportSettings
 from tasks.report.report import report as report_stage
-from tasks.report.run_story import PlannedStage, summary
+from tasks.report.report import summary_text
+from tasks.report.run_story import PlannedStage
 from tasks.stage import progress
 from tasks.stage.progress import Plain, report
 from tasks.stage.run import Run, active, story_of_this_run
@@ -211,7 +212,7 @@ def test_a_run_tells_its_report_what_it_planned_and_did(run: Run) -> None:
             story = story_of_this_run()
         assert story is not None
         assert story.happened[0].action == ("reused" if each is other else "computed")
-    assert summary(story).startswith("2 stages: 2 reused")
+    assert "\n2 stages: 2 reused." in summary_text(story, "")
     assert "never computed" in pages[0].file("report.html").read_text()
     assert pages[0].key == pages[1].key
     assert story_of_this_run() is None
@@ -228,6 +229,6 @@ def test_a_long_stage_says_how_far_it_is_in_the_log(
         for now[0] in range(80):
             shown.progress("rl_math", now[0], 99, "reward 0.5")
     assert caplog.messages[1:] == [
-        f"rl_math: {n} of 99 ({share} %), 1.0/s, {left} left, reward 0.5"
+        f"rl_math: {n} of 99 ({share} %), 1/s, {left} left, reward 0.5"
         for n, share, left in ((30, 30, "1 min 09 s"), (60, 61, "39 s"))
     ]
