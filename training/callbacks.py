@@ -12,14 +12,15 @@ import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 
+from configs.metrics import place
 from configs.settings.training import RLSettings, SFTSettings
 from training.layout import STABLE, MetricsFile, ProgressFile, number_of
 
 KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.
 _NOISE = {"epoch", "total_flos", "num_input_tokens_seen", "num_tokens", "step_time", "reward",
-          "reward_std", "rewards/judge/mean", "rewards/judge/std",
-          "frac_reward_zero_std"}  # fmt: skip
+          "reward_std", "rewards/judge/mean", "rewards/judge/std", "frac_reward_zero_std",
+          "completions/min_terminated_length", "completions/max_terminated_length"}  # fmt: skip
 
 
 def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class WriteMetrics(TrainerCallback):
             return
         numbers = {
             name: float(value)
-            for name, value in logs.items()
+            for name, value in sorted(logs.items(), key=lambda item: place(item[0]))
             if isinstance(value, (int, float)) and name not in _NOISE
         }
         self.metrics.append(state.global_step // self.updates_per_step, numbers)

@@ -39,6 +39,8 @@ RESULT = f"{SCRATCH}/result.json"
 ROLLOUT_JOURNAL = f"{SCRATCH}/rollouts.jsonl"
 STABLE = "STABLE"
 """The file that marks a training checkpoint as whole."""
+STOPPED = 75
+"""Exit code of a training process that saved a checkpoint because it got SIGTERM."""
 
 PROGRESS_INTERVAL_S = 0.5
 
@@ -62,6 +64,17 @@ def latest(checkpoints: Path) -> Path | None:
 def number_of(model: Path) -> int:
     """Optimizer updates that `checkpoint-N` has behind it, rollout steps that `step-N` has."""
     return int(model.name.rpartition("-")[2])
+
+
+def resume_point(work: Path) -> tuple[int, int] | None:
+    """(step, steps in all) that the stage with the work folder `work` would go on from: optimizer
+    steps of SFT, rollout steps of RL. None: there is no whole checkpoint, it starts over."""
+    newest, job = latest(work / SCRATCH / CHECKPOINTS), work / SCRATCH / "job.json"
+    if newest is None or not job.exists():
+        return None
+    total = json.loads((newest / "trainer_state.json").read_text())["max_steps"]
+    steps = json.loads(job.read_text())["settings"].get("steps", total)
+    return number_of(newest) * steps // total, steps
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
