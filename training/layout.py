@@ -39,6 +39,8 @@ RESULT = f"{SCRATCH}/result.json"
 ROLLOUT_JOURNAL = f"{SCRATCH}/rollouts.jsonl"
 STABLE = "STABLE"
 """The file that marks a training checkpoint as whole."""
+ALARM = "alarm/divergence"
+"""The metric of a log line that looks like divergence: its step."""
 STOPPED = 75
 """Exit code of a training process that saved a checkpoint because it got SIGTERM."""
 
@@ -75,6 +77,12 @@ def resume_point(work: Path) -> tuple[int, int] | None:
     total = json.loads((newest / "trainer_state.json").read_text())["max_steps"]
     steps = json.loads(job.read_text())["settings"].get("steps", total)
     return number_of(newest) * steps // total, steps
+
+
+def alarms(out: Path) -> dict[str, float]:
+    """How many log lines of `out` rang the divergence alarm; empty where none did."""
+    count = sum(ALARM in line["metrics"] for line in read_lines(out / METRICS))
+    return {ALARM: float(count)} if count else {}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -48,13 +48,18 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     if trainer.is_world_process_zero():
         done = layout.number_of(start) if start else 0
         metrics = layout.MetricsFile(job.out, after_step=done)
-        trainer.add_callback(WriteMetrics(metrics, progress))
+        stop = s.runtime.stop_on_divergence
+        trainer.add_callback(WriteMetrics(metrics, progress, stop_on_divergence=stop))
     StopOnTerm(trainer, folder).train(start)
     lineage = checkpoints.lineage_after(job.base, model, "sft", job.seed, s)
     target = job.out / layout.CHECKPOINT
     checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
     cut = sum(tokens > s.max_length for tokens in dataset["tokens"])
-    return {"steps": float(trainer.state.global_step), "truncated_examples": float(cut)}
+    return {
+        "steps": float(trainer.state.global_step),
+        "truncated_examples": float(cut),
+        **layout.alarms(job.out),
+    }
 
 
 def tokenized(
@@ -123,7 +128,7 @@ class PlannedSFTTrainer(SFTTrainer):
         if "learning_rate" in logs and isinstance(optimizer, MuonAndAdamW):
             del logs["learning_rate"]
             names = ("learning_rate/muon", "learning_rate/adamw")
-            logs.update(zip(names, self._rates, strict=True))
+            logs.update(zip(names, map(float, self._rates), strict=True))
         super().log(logs, start_time)
 
 

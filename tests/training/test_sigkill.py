@@ -37,7 +37,8 @@ def stage(kind: str, *words: Any, hook: str = "", call: int = 0, sign: int = KIL
     done = subprocess.run(
         [str(c) for c in command], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
     )
-    expected = {KILL: -KILL, TERM: layout.STOPPED}[sign] if hook else 0
+    ended = layout.STOPPED if sign == TERM else -sign
+    expected = ended if hook else 0
     assert done.returncode == expected, done.stderr[-3000:]
 
 

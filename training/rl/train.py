@@ -54,7 +54,10 @@ def run_rl(job: RLJob) -> dict[str, float]:
             trainer.on_rollout = journal.add
             trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
             metrics = layout.MetricsFile(job.out, after_step=done)
-            trainer.add_callback(WriteMetrics(metrics, progress, updates_per_step=updates))
+            options = {"stop_on_divergence": s.runtime.stop_on_divergence}
+            trainer.add_callback(
+                WriteMetrics(metrics, progress, updates_per_step=updates, **options)
+            )
         if s.keep_every:
             trainer.add_callback(KeepModels(job, trainer, model))
         StopOnTerm(trainer, folder, updates).train(start)
@@ -70,6 +73,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
         "prompts_too_long": float(len(given) - len(problems)),
         "non_finite_updates": sum(line["skipped_updates"] for line in steps),
         "rollouts_without_update": float(sum(line["updates"] == 0 for line in steps)),
+        **layout.alarms(job.out),
     }
 
 
