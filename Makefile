@@ -8,7 +8,7 @@ LOCK := $(or $(patsubst $(VENV)/.done-%,%,$(wildcard $(VENV)/.done-*)),requireme
 DEPS := $(if $(filter requirements-cpu.lock,$(LOCK)),--no-deps)
 SYSTEM_PACKAGES := bubblewrap chromium firejail firejail-profiles fonts-liberation libseccomp2 postgresql
 
-.PHONY: demo test test-system check bench load chaos audit clean env gpu-env system
+.PHONY: demo test test-system check bench load chaos audit docs clean env gpu-env system
 
 demo: env ## servers, the whole tiny run, the report and where to look
 	$(BIN)/klear up
@@ -28,6 +28,9 @@ check: env ## style, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+docs: env ## the pages that are made of tables
+	$(BIN)/python -m configs.metrics > docs/metrics.md
 
 bench: env ## one JSON line a benchmark
 	for file in tests/bench/bench_*.py; do $(BIN)/python $$file || exit 1; done

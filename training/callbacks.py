@@ -5,6 +5,8 @@ At its steps a trainer writes metrics and progress, and marks its checkpoints as
 
 import os
 import shutil
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,15 @@ import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 
+from configs.metrics import place
 from configs.settings.training import RLSettings, SFTSettings
-from training.layout import STABLE, MetricsFile, ProgressFile, number_of
+from training.layout import ALARM, STABLE, MetricsFile, ProgressFile, number_of, read_lines
 
 KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.
 _NOISE = {"epoch", "total_flos", "num_input_tokens_seen", "num_tokens", "step_time", "reward",
-          "reward_std", "rewards/judge/mean", "rewards/judge/std",
-          "frac_reward_zero_std"}  # fmt: skip
+          "reward_std", "rewards/judge/mean", "rewards/judge/std", "frac_reward_zero_std",
+          "completions/min_terminated_length", "completions/max_terminated_length"}  # fmt: skip
 
 
 def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[str, Any]:
@@ -43,6 +46,27 @@ def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[
     }
 
 
+WINDOW = 50
+TOO_HIGH = {"loss": 3.0, "grad_norm": 10.0}
+
+
+def diverges(lines: Sequence[Mapping[str, float]], now: Mapping[str, float]) -> str:
+    """Why the log line `now` looks like divergence after the `lines` before it, or nothing.
+
+    The loss may be 3 times, the gradient norm 10 times its own median over the last 50 lines, or
+    the first line where that was lower: what diverges early is a median soon. The first line says
+    nothing, nor does the loss of RL, which is about 0 and of either sign.
+    """
+    for name, factor in TOO_HIGH.items():
+        values = [line[name] for line in lines if line.get(name, 0.0) > 0]
+        if values and name in now and not (name == "loss" and "updates" in now):
+            usual = min(statistics.median(values[-WINDOW:]), values[0])
+            if now[name] > factor * usual:
+                high = f"{name} {now[name]:.3g} is over {factor:g} times"
+                return f"{high} its running median {usual:.3g}"
+    return ""
+
+
 class WriteMetrics(TrainerCallback):
     """One line of metrics.jsonl for each line the trainer logs.
 
@@ -50,9 +74,16 @@ class WriteMetrics(TrainerCallback):
     """
 
     def __init__(
-        self, metrics: MetricsFile, progress: ProgressFile, *, updates_per_step: int = 1
+        self,
+        metrics: MetricsFile,
+        progress: ProgressFile,
+        *,
+        updates_per_step: int = 1,
+        stop_on_divergence: bool = False,
     ) -> None:
         self.metrics, self.progress = metrics, progress
+        self.stop_on_divergence = stop_on_divergence
+        self.lines = [line["metrics"] for line in read_lines(metrics.path)]
         self.updates_per_step = updates_per_step
         self._note = ""
 
@@ -68,12 +99,23 @@ class WriteMetrics(TrainerCallback):
             return
         numbers = {
             name: float(value)
-            for name, value in logs.items()
+            for name, value in sorted(logs.items(), key=lambda item: place(item[0]))
             if isinstance(value, (int, float)) and name not in _NOISE
         }
-        self.metrics.append(state.global_step // self.updates_per_step, numbers)
+        step = state.global_step // self.updates_per_step
+        why = diverges(self.lines, numbers)
+        self.lines.append(numbers)
+        self.metrics.append(step, {**({ALARM: step} if why else {}), **numbers})
         shown = ("loss", "reward/mean")
         self._note = ", ".join(f"{n} {numbers[n]:.3g}" for n in shown if n in numbers)
+        if why:
+            print(f"divergence alarm at step {step}: {why}", flush=True)
+            self._note += ", DIVERGENCE ALARM"
+            if self.stop_on_divergence:
+                raise RuntimeError(
+                    f"stopped at step {step}, for {why}: lower the learning rate, or set "
+                    "runtime.stop_on_divergence=false to go on from the last checkpoint"
+                )
 
 
 class StableCheckpoints(TrainerCallback):

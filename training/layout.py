@@ -39,8 +39,11 @@ RESULT = f"{SCRATCH}/result.json"
 ROLLOUT_JOURNAL = f"{SCRATCH}/rollouts.jsonl"
 STABLE = "STABLE"
 """The file that marks a training checkpoint as whole."""
-STATE = "trainer_state.json"  # the Trainer's own, in a checkpoint
 TRAINED = ("sft", "rl")  # kinds of jobs that have checkpoints
+ALARM = "alarm/divergence"
+"""The metric of a log line that looks like divergence: its step."""
+STOPPED = 75
+"""Exit code of a training process that saved a checkpoint because it got SIGTERM."""
 
 PROGRESS_INTERVAL_S = 0.5
 
@@ -68,18 +71,28 @@ def number_of(model: Path) -> int:
 
 def resuming(work: Path) -> str:
     """How a stage whose `work` an earlier attempt left goes on, in words."""
-    job, progress = work / SCRATCH / "job.json", work / PROGRESS
+    job = work / SCRATCH / "job.json"
     if not job.exists() or json.loads(job.read_text())["kind"] not in TRAINED:
         return "resuming"
-    newest = latest(work / SCRATCH / CHECKPOINTS)
-    if newest is None or not progress.exists():
-        return "starting over: no checkpoint yet"
-    state, total = (
-        json.loads((newest / STATE).read_text()),
-        json.loads(progress.read_text())["total"],
-    )
-    step = round(total * state["global_step"] / state["max_steps"])  # of RL: rollout steps
-    return f"resuming at step {step} of {total:g}"
+    point = resume_point(work)
+    return "resuming at step {} of {}".format(*point) if point else "starting over: no checkpoint"
+
+
+def resume_point(work: Path) -> tuple[int, int] | None:
+    """(step, steps in all) that the stage with the work folder `work` would go on from: optimizer
+    steps of SFT, rollout steps of RL. None: there is no whole checkpoint, it starts over."""
+    newest, job = latest(work / SCRATCH / CHECKPOINTS), work / SCRATCH / "job.json"
+    if newest is None or not job.exists():
+        return None
+    total = json.loads((newest / "trainer_state.json").read_text())["max_steps"]
+    steps = json.loads(job.read_text())["settings"].get("steps", total)
+    return number_of(newest) * steps // total, steps
+
+
+def alarms(out: Path) -> dict[str, float]:
+    """How many log lines of `out` rang the divergence alarm; empty where none did."""
+    count = sum(ALARM in line["metrics"] for line in read_lines(out / METRICS))
+    return {ALARM: float(count)} if count else {}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

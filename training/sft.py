@@ -23,6 +23,7 @@ from training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
 from training.launch.jobs import SFTJob
 from training.launch.ranks import rank0_first, world_size
 from training.packing import cut_steps, optimizer_steps
+from training.stopping import StopOnTerm
 
 IGNORED = -100  # label of a token without loss
 LOG_STEPS = 10
@@ -47,13 +48,18 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     if trainer.is_world_process_zero():
         done = layout.number_of(start) if start else 0
         metrics = layout.MetricsFile(job.out, after_step=done)
-        trainer.add_callback(WriteMetrics(metrics, progress))
-    trainer.train(resume_from_checkpoint=str(start) if start else None)
+        stop = s.runtime.stop_on_divergence
+        trainer.add_callback(WriteMetrics(metrics, progress, stop_on_divergence=stop))
+    StopOnTerm(trainer, folder).train(start)
     lineage = checkpoints.lineage_after(job.base, model, "sft", job.seed, s)
     target = job.out / layout.CHECKPOINT
     checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
     cut = sum(tokens > s.max_length for tokens in dataset["tokens"])
-    return {"steps": float(trainer.state.global_step), "truncated_examples": float(cut)}
+    return {
+        "steps": float(trainer.state.global_step),
+        "truncated_examples": float(cut),
+        **layout.alarms(job.out),
+    }
 
 
 def tokenized(
@@ -111,6 +117,19 @@ class PlannedSFTTrainer(SFTTrainer):
             collate_fn=self.data_collator,
         )
         return self.accelerator.prepare(loader)
+
+    def _get_learning_rate(self) -> float:
+        self._rates = self.lr_scheduler.get_last_lr()  # type: ignore[union-attr]
+        return super()._get_learning_rate()
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Two optimizers have a learning rate each."""
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate wraps it
+        if "learning_rate" in logs and isinstance(optimizer, MuonAndAdamW):
+            del logs["learning_rate"]
+            names = ("learning_rate/muon", "learning_rate/adamw")
+            logs.update(zip(names, map(float, self._rates), strict=True))
+        super().log(logs, start_time)
 
 
 def build_trainer(

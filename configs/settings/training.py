@@ -34,6 +34,8 @@ class TrainRuntime(Runtime):
     """Compute in bfloat16, weights and optimizer in float32 (GPU)"""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """flash_attention_2 needs the flash-attn package"""
+    stop_on_divergence: bool = False
+    """End the stage where loss or gradient norm is far above its running median"""
     vllm_server_url: Annotated[str, no_secret("let nobody else reach the server")] = ""
     """Of the server that RL with engine vllm_server asks"""
 
@@ -77,6 +79,15 @@ class BaseModelSettings(Settings):
             raise ValueError(f"stands_for={self.stands_for} needs kind=pretrained and its model")
         return self
 
+    @model_validator(mode="after")
+    def heads_share_key_value_heads(self) -> Self:
+        if self.kind == "random" and self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}: each key-value "
+                "head serves as many attention heads as every other"
+            )
+        return self
+
 
 class SFTSettings(Settings):
     """Long chain-of-thought SFT (§3.1, §4.1)."""
@@ -109,6 +120,15 @@ class SFTSettings(Settings):
 
     too_long: ClassVar = "cut"  # rows over max_length; they are counted
     lora: ClassVar = None  # all weights are trained
+
+    @model_validator(mode="after")
+    def the_schedule_falls(self) -> Self:
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"min_learning_rate={self.min_learning_rate:g} is above its peak, learning_rate="
+                f"{self.learning_rate:g}: the cosine ends there; choose at most the peak"
+            )
+        return self
 
 
 class RLSettings(Settings):
@@ -186,6 +206,20 @@ class RLSettings(Settings):
             raise ValueError(
                 "engine=vllm_server asks a vLLM that runs already: start one as training/README.md "
                 "says and name it in runtime.vllm_server_url, or take engine=vllm_colocate"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def groups_and_ranges_fit(self) -> Self:
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
+            raise ValueError(
+                f"dual_clip={self.dual_clip:g} must be above 1 + eps_high = {1 + self.eps_high:g}, "
+                "the ratio at which clipping begins"
+            )
+        if self.rollouts_per_prompt == 1:
+            raise ValueError(
+                "rollouts_per_prompt=1 makes groups of one answer, whose advantage is always 0 "
+                "(Eq. 4): choose at least 2"
             )
         return self
 

@@ -4,8 +4,6 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
-from functools import cache
 from math import isfinite
 from operator import ne
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from configs.loading import FOLDER
+from configs.metrics import about
 from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from eval.benchmarks.benchmarks import BenchmarkResult, Statement
 from eval.benchmarks.metrics import upper_bound_of_zero
@@ -38,7 +36,6 @@ SUBTITLE = (
 PANELS = tomllib.loads((TEMPLATES / "panels.toml").read_text())["group"]
 TRAINED: Mapping[str, str] = {k: v for group in PANELS for k, v in group["stages"].items()}
 SCORES = "scores.md"
-NAMES = FOLDER.parent / "catalogue" / "metrics.toml"
 ROLLOUTS_OPEN = 3
 # Stages whose answers one judge stage scored: (answers, verdicts, where the problems are).
 JUDGED = (
@@ -156,7 +153,7 @@ def _curves(
     figures = []
     for wanted in panel:
         drawn = {
-            name: [Series(about_metric(n)["title"], [*c[n]], [*c[n].values()]) for n in names]
+            name: [Series(about(n).title, [*c[n]], [*c[n].values()]) for n in names]
             for name, c in curves.items()
             if (names := [n for n in wanted["metrics"] if n in c])
         }
@@ -168,13 +165,6 @@ def _curves(
             alt = f"{stages[name]}: {', '.join(line.label for line in lines)} by step"
             figures.append(Figure(slug, curve_plot(title, lines, unit, scale), alt))
     return figures
-
-
-@cache
-def about_metric(name: str) -> Mapping[str, str]:
-    """Title, unit and meaning of a metric; its own name where the catalogue has none."""
-    known = tomllib.loads(NAMES.read_text())["metric"]
-    return next((m for m in known if fnmatchcase(name, m["pattern"])), {"title": name})
 
 
 def reason_kind(reason: str) -> str:

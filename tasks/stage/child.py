@@ -29,7 +29,7 @@ from training.layout import LOGS, PROGRESS, SCRATCH
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.2
-GRACE_S = 4.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
+GRACE_S = 5.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
 WAITING_POLL_S = 1.0
 WAITING = "waiting for the GPU"
 

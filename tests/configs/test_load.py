@@ -101,6 +101,12 @@ def test_a_profile_changes_only_what_it_says_of_the_one_it_extends(profile: str,
         ("collect.sources.deepscalr.limit=5",
          "collect.sources.deepscalr: no such entry; did you mean deepscaler? "
          "(there: sums, deepscaler)"),
+        ("sft.min_learning_rate=5",
+         "sft: min_learning_rate=5 is above its peak, learning_rate=8e-05: the cosine ends there; "
+         "choose at most the peak"),
+        ("rl_math.dual_clip=1.1",
+         "rl_math: dual_clip=1.1 must be above 1 + eps_high = 1.28, "
+         "the ratio at which clipping begins"),
         ("rl_math.keep_every=500",
          "rl_math.keep_every=500 keeps no model before the last of rl_math.steps=100: "
          "choose a smaller one, or 0"),
@@ -153,7 +159,7 @@ def test_an_unknown_profile_lists_the_known_ones():
     [
         ([], "tiny-seed0"),
         (["seed=3"], "tiny-seed3"),
-        (["sft.learning_rate=2.5e-05"], "tiny-seed0 · sft.learning_rate=2.5e-5"),
+        (["rl_math.learning_rate=2.5e-05"], "tiny-seed0 · rl_math.learning_rate=2.5e-5"),
         (["rl_math.loss=cispo"], "tiny-seed0 · rl_math.loss=cispo"),
         (["dedup.near=true"], "tiny-seed0 · dedup.near=true"),
         (["rl_math.dual_clip=10"], "tiny-seed0 · rl_math.dual_clip=10"),

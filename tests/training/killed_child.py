@@ -1,4 +1,4 @@
-"""One training stage that may kill its own process: `python killed_child.py KIND … HOOK CALL`.
+"""A training stage that may signal itself: `python killed_child.py KIND … HOOK CALL SIGNAL`.
 
 KIND is sft, rl, or vllm_colocate: rl with that sampler. Without a HOOK (an empty word) the stage
 runs to its end.
@@ -22,7 +22,7 @@ from training.rl import train as rl
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
 RL = RLSettings(
     steps=4, prompts_per_step=4, rollouts_per_prompt=4, mini_batch_prompts=1, learning_rate=1e-3,
-    warmup_steps=1, max_tokens=16, engine="transformers", checkpoint_steps=1,
+    warmup_steps=1, max_tokens=16, engine="transformers", checkpoint_steps=2,
     runtime=RUNTIME,
 )  # fmt: skip
 SFT = SFTSettings(
@@ -39,35 +39,46 @@ def rl_settings(kind: str) -> RLSettings:
     return RL.model_copy(update={**more, "warmup_steps": 0})
 
 
-def killer(hook: str, call: int) -> TrainerCallback:
-    """A callback that ends this process by SIGKILL in the `call`-th call of `hook`."""
+def killer(hook: str, call: int, sign: int) -> TrainerCallback:
+    """A callback that sends this process the signal in the `call`-th call of `hook`."""
     calls: list[int] = []
 
     def die(self: Any, args: Any, state: Any, control: Any, **_: Any) -> None:
         calls.append(1)
         if len(calls) == call:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), sign)
 
     return type("Killer", (TrainerCallback,), {hook: die})()
 
 
 def train(
-    kind: str, checkpoint: Path, data: Path, out: Path, hook: str = "", call: int = 0
+    kind: str,
+    checkpoint: Path,
+    data: Path,
+    out: Path,
+    hook: str = "",
+    call: int = 0,
+    sign: int = signal.SIGKILL,
 ) -> None:
-    """Run the stage in this process; with a `hook`, until the process is killed in it."""
+    """Run the stage in this process; with a `hook`, until the process gets the signal in it."""
     module = sft if kind == "sft" else rl
     original = module.build_trainer
 
     def build(*args: Any) -> Any:
         trainer = original(*args)
-        if hook:  # first in line: before what marks a checkpoint whole
-            trainer.callback_handler.callbacks.insert(0, killer(hook, call))
+        if hasattr(TrainerCallback, hook):  # first in line: before what marks a checkpoint whole
+            trainer.callback_handler.callbacks.insert(0, killer(hook, call, sign))
         return trainer
 
-    with (
-        mock.patch.object(module, "build_trainer", build),
-        mock.patch.object(rl, "Judge", LengthJudge),
-    ):
+    class Judge(LengthJudge):
+        """With the hook judge_many: signals after update `call`, when the next rollout is made."""
+
+        def judge_many(self, items: Any, draw: int = 0) -> Any:
+            if hook == "judge_many" and draw == call:
+                os.kill(os.getpid(), sign)
+            return super().judge_many(items, draw=draw)
+
+    with mock.patch.object(module, "build_trainer", build), mock.patch.object(rl, "Judge", Judge):
         if kind == "sft":
             sft.run_sft(SFTJob(out=out, base=checkpoint, examples=data, seed=3, settings=SFT))
         else:
@@ -79,5 +90,5 @@ if __name__ == "__main__":
     import torch
 
     torch.set_num_threads(1)
-    kind, base, data, out, hook, call = sys.argv[1:]
-    train(kind, Path(base), Path(data), Path(out), hook, int(call))
+    kind, base, data, out, hook, call, sign = sys.argv[1:]
+    train(kind, Path(base), Path(data), Path(out), hook, int(call), int(sign))

@@ -144,18 +144,18 @@ NAN = math.nan
     [
         (  # live, all right, wholly unscored, and half of it unscored but live
             [[1, -1, -1, -1], [1, 1, 1, 1], [NAN] * 4, [1, -1, NAN, NAN]],
-            {"unscored": 6, "positive_share": 6 / 10, "zero_advantage_share": 1 / 3,
+            {"unscored": 6, "zero_advantage_share": 1 / 3,
              "tokens_per_second": 16 * 5 / 2},
         ),
         # not the mean of what groups or processes have: within each group rewards are equal
         ([[1, 1, NAN, 1], [-1, -1, -1, NAN]], {"reward/std": 1.0}),
-        ([[NAN, NAN]], {"positive_share": 0, "zero_advantage_share": 0, "unscored": 2}),
+        ([[NAN, NAN]], {"zero_advantage_share": 0, "unscored": 2}),
     ],
 )  # fmt: skip
 def test_shares_of_a_rollout_are_of_what_was_scored(groups, expected):
     rewards, nothing = torch.tensor(groups, dtype=torch.float32), torch.zeros(len(groups), 1)
     rollout: Any = None
     found = RolloutRecord(0, [], rollout, rewards, nothing, torch.full(rewards.shape, 5),
-                          group_advantages(rewards), seconds=2.0).metrics(1.0)  # fmt: skip
+                          group_advantages(rewards), seconds=2.0).metrics()  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert ("reward/std" in found) == bool(rewards.isfinite().any())

@@ -60,7 +60,7 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
     table = json.loads((tmp_path / "logs/shown/rollouts/step_00001.json").read_text())
     assert 0 < len(table["data"]) == len(rows) / 2
     assert all(len(row) == len(table["columns"]) for row in table["data"])
-    expected = {"reward/mean", "reward/correct", "reward/unscored", "clip/high", "clip/low",
+    expected = {"reward/mean", "reward/correct", "unscored", "clip/high", "clip/low",
                 "policy_weight", "entropy", "ratio/log_min", "ratio/log_max", "grad_norm",
                 "completions/mean_length", "completions/clipped_ratio", "zero_advantage_share",
                 "skipped_updates", "loss", "learning_rate"}  # fmt: skip
@@ -118,7 +118,7 @@ def test_an_unscored_answer_is_none_and_not_zero(problems):
     reward = JudgeReward(Broken(), problems)
     asked = {"completions": [turn("x")], "problem_id": [problems[0].id]}
     assert reward(**asked, trainer_state=TrainerState()) == [None]
-    assert components(reward.scores) == {"reward/unscored": 1.0}
+    assert components(reward.scores) == {}
 
 
 def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path, monkeypatch):

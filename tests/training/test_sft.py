@@ -51,7 +51,12 @@ def test_the_loss_is_on_the_answer_only(files, tmp_path):
 def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, job, optimizer):
     result = sft.run_sft(job(epochs=4, optimizer=optimizer))
     lines = map(json.loads, (tmp_path / layout.METRICS).read_text().splitlines())
-    losses = [line["metrics"]["loss"] for line in lines]
+    logged = [line["metrics"] for line in lines]
+    losses = [metrics["loss"] for metrics in logged]
+    if optimizer == "muon":  # one curve an optimizer: Muon's rate is not the one in the parameters
+        peaks = {n: max(m[f"learning_rate/{n}"] for m in logged) for n in ("muon", "adamw")}
+        assert peaks["adamw"] < 3e-3 < peaks["muon"] < 0.02
+    assert any("learning_rate" in m for m in logged) == (optimizer == "adamw")
     assert losses[-1] < 0.8 * losses[0]
     assert result["truncated_examples"] == 0
     folders = files["checkpoint"], tmp_path / "checkpoint"
@@ -59,6 +64,17 @@ def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, j
     assert not torch.equal(*(w["model.embed_tokens.weight"] for w in (before, after)))  # type: ignore[arg-type]
     assert load_tokenizer(tmp_path / "checkpoint").chat_template
     assert progress(tmp_path)["done"] == progress(tmp_path)["total"] == result["steps"]
+
+
+def test_a_learning_rate_a_thousand_times_too_high_rings_the_alarm_and_ends_the_stage_if_asked(
+    tmp_path, job
+):
+    wild = {"learning_rate": 3.0, "min_learning_rate": 3.0, "checkpoint_steps": 1, "epochs": 1}
+    assert sft.run_sft(job("marked", **wild))[layout.ALARM] > 0
+    assert layout.ALARM not in sft.run_sft(job("calm", checkpoint_steps=1))
+    runtime = RUNTIME.model_copy(update={"stop_on_divergence": True})
+    with pytest.raises(RuntimeError, match=r"running median .* lower the learning rate"):
+        sft.run_sft(job("ended", **wild, runtime=runtime))
 
 
 def test_the_parent_sees_progress_before_the_first_step(files, tmp_path, job, monkeypatch):

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment of training, then the same job again: the same curves and the same bits.
+"""SIGKILL or SIGTERM at any moment of training, then the same job again: the same curves and bits.
 
 With vLLM in the stage's own process too; there the log-probability that vLLM gives every token is
 the policy's own after updates that changed it by far more: it samples from the updated policy.
@@ -16,27 +16,30 @@ from typing import Any
 import pytest
 
 from tests.training import killed_child
+from training import layout
 
 ROOT = Path(__file__).parents[2]
 HOOKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end", "on_log",
          "on_save")  # fmt: skip
-RARE = ("on_log", "on_save")  # once a step of the stage, not at every update
+KILL, TERM = signal.SIGKILL, signal.SIGTERM
 CLOCKS = ("seconds/", "tokens_per_second")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
                "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
                "NO_PROXY": "127.0.0.1"}  # fmt: skip
 
 
-def stage(kind: str, *words: Any, hook: str = "", call: int = 0) -> None:
-    """Run it to its end, or until it is killed in a hook."""
+def stage(kind: str, *words: Any, hook: str = "", call: int = 0, sign: int = KILL) -> None:
+    """Run it to its end, or until it gets a signal in a hook."""
     if not hook and kind != "vllm_colocate":
         killed_child.train(kind, *words)
         return
-    command = [sys.executable, killed_child.__file__, kind, *words, hook, call]
+    command = [sys.executable, killed_child.__file__, kind, *words, hook, call, int(sign)]
     done = subprocess.run(
         [str(c) for c in command], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
     )
-    assert done.returncode == (-signal.SIGKILL if hook else 0), done.stderr[-3000:]
+    ended = layout.STOPPED if sign == TERM else -sign
+    expected = ended if hook else 0
+    assert done.returncode == expected, done.stderr[-3000:]
 
 
 def curves(out: Path) -> list[tuple[int, dict[str, float]]]:
@@ -57,7 +60,7 @@ def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
     seed = random.SystemRandom().randrange(10**6)
     rng = random.Random(seed)
     hook = rng.choice(HOOKS)
-    call = rng.randint(1, steps if hook in RARE else updates)
+    call = rng.randint(1, {"on_log": steps, "on_save": steps // 2}.get(hook, updates))
     print(f"seed {seed}: SIGKILL in call {call} of {hook}")
     data = files["examples" if kind == "sft" else "problems"]
     inputs = vllm_checkpoint if kind == "vllm_colocate" else files["checkpoint"], data
@@ -79,3 +82,30 @@ def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
         (_, first), (_, second) = curves(whole)
         assert first["ratio/log_max"] - first["ratio/log_min"] > 1.0  # the first rollout moved it
         assert all(0 < line["mismatch/logp_difference"] < 1e-4 for line in (first, second))
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook", "call", "step"),
+    [
+        ("sft", "on_step_begin", 5, 4),  # in the middle of a log line
+        ("sft", "on_pre_optimizer_step", 5, 5),
+        ("sft", "on_log", 1, 3),
+        ("rl", "judge_many", 4, 1),  # the second rollout is sampled and forgotten
+        ("rl", "on_optimizer_step", 6, 2),  # after it, with an update made
+    ],
+)
+def test_a_stopped_run_saves_its_step_and_goes_on_to_the_same_bits(
+    files, tmp_path, kind, hook, call, step
+):
+    data = files["examples" if kind == "sft" else "problems"]
+    inputs, whole, cut = (files["checkpoint"], data), tmp_path / "whole", tmp_path / "cut"
+    stage(kind, *inputs, whole)
+    stage(kind, *inputs, cut, hook=hook, call=call, sign=TERM)
+    assert not (cut / "checkpoint").exists()
+    newest = layout.latest(cut / ".resume/checkpoints")
+    assert newest
+    assert layout.number_of(newest) == step * (4 if kind == "rl" else 1)
+    stage(kind, *inputs, cut)
+    assert curves(cut) == curves(whole)
+    model = "checkpoint/model.safetensors"
+    assert (cut / model).read_bytes() == (whole / model).read_bytes()

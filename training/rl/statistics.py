@@ -41,7 +41,7 @@ class RolloutRecord:
     found: Advantages
     seconds: float
 
-    def metrics(self, positive_reward: float) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Shares of what was scored (answers, groups), 0 where nothing was, and speeds.
 
         `reward/std` is the population's, over the scored answers of all processes, which no mean
@@ -55,7 +55,6 @@ class RolloutRecord:
             "zero_advantage_share": (groups - mixed) / max(groups, 1),
             "unscored": float(self.rewards.numel() - len(scored)),
             "overlong": float(self.overlong.sum()),
-            "positive_share": (scored >= positive_reward).sum().item() / max(len(scored), 1),
             "seconds/generate_and_score": self.seconds,
             "tokens_per_second": float(self.lengths.sum()) / max(self.seconds, 1e-9),
         }

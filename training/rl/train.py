@@ -31,6 +31,7 @@ from training.rl.config import gppo_config
 from training.rl.off_policy_counts import write_off_policy
 from training.rl.statistics import RolloutRecord
 from training.rl.trainer import GPPOTrainer
+from training.stopping import StopOnTerm
 
 
 def run_rl(job: RLJob) -> dict[str, float]:
@@ -53,10 +54,13 @@ def run_rl(job: RLJob) -> dict[str, float]:
             trainer.on_rollout = journal.add
             trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
             metrics = layout.MetricsFile(job.out, after_step=done)
-            trainer.add_callback(WriteMetrics(metrics, progress, updates_per_step=updates))
+            options = {"stop_on_divergence": s.runtime.stop_on_divergence}
+            trainer.add_callback(
+                WriteMetrics(metrics, progress, updates_per_step=updates, **options)
+            )
         if s.keep_every:
             trainer.add_callback(KeepModels(job, trainer, model))
-        trainer.train(resume_from_checkpoint=str(start) if start else None)
+        StopOnTerm(trainer, folder, updates).train(start)
     if journal is not None:
         journal.write(job.out / layout.ROLLOUTS)
     lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
@@ -69,6 +73,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
         "prompts_too_long": float(len(given) - len(problems)),
         "non_finite_updates": sum(line["skipped_updates"] for line in steps),
         "rollouts_without_update": float(sum(line["updates"] == 0 for line in steps)),
+        **layout.alarms(job.out),
     }
 
 
@@ -166,13 +171,13 @@ class JudgeReward:
 
 
 def components(scores: Sequence[Score]) -> dict[str, float]:
-    """Shares of the rollout behind its mean reward; unscored answers count in `unscored` only.
+    """Shares of the scored answers behind the mean reward of a rollout; none where none was scored.
 
     Of this process: the trainer logs their mean over processes. That is no way to join standard
     deviations, so `reward/std` comes from `training.rl.statistics`, which sees all rewards.
     """
     scored = [s for s in scores if not s.unscored]
-    shares = {"reward/unscored": 1 - len(scored) / max(1, len(scores))}
+    shares: dict[str, float] = {}
     if scored:
         shares["reward/mean"] = sum(s.reward or 0.0 for s in scored) / len(scored)
         shares["reward/correct"] = sum(bool(s.correct) for s in scored) / len(scored)

@@ -123,7 +123,7 @@ class GPPOTrainer(GRPOTrainer):
             packed=self._packed,
         )
         self._remember_old_logps(updates)
-        for name, value in record.metrics(args.positive_reward).items():
+        for name, value in record.metrics().items():
             self._metrics["train"][name].append(value)
         self._metrics["train"]["seconds/rollout"].append(time.perf_counter() - started)
         return updates

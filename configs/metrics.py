@@ -1,0 +1,63 @@
+"""What the metrics of a run mean: the table `configs/catalogue/metrics.toml`, in its order.
+
+`python -m configs.metrics` prints it as docs/metrics.md.
+"""
+
+import tomllib
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import NamedTuple
+
+from configs.settings.base import CATALOGUE
+
+PAGE = """# Metrics
+
+Every number that a stage logs as a curve or returns, in the order in which one looks at them.
+`*` stands for a source, a benchmark, a verdict or a reason. This page is made of
+`configs/catalogue/metrics.toml` by `make docs`.
+
+| metric | title | unit | meaning |
+|---|---|---|---|
+"""
+
+
+class Metric(NamedTuple):
+    """One row of the table."""
+
+    pattern: str
+    """A name, in which * stands for anything."""
+    title: str
+    unit: str
+    """Empty: a pure number."""
+    about: str
+
+
+@cache
+def metrics() -> tuple[Metric, ...]:
+    """All, in a person's order."""
+    text = (CATALOGUE / "metrics.toml").read_text(encoding="utf-8")
+    return tuple(Metric(**row) for row in tomllib.loads(text)["metric"])
+
+
+@cache
+def about(name: str) -> Metric:
+    """The first row that fits a name; a row of its own where none does."""
+    fits = (metric for metric in metrics() if fnmatchcase(name, metric.pattern))
+    return next(fits, Metric(name, name, "", ""))
+
+
+@cache
+def place(name: str) -> int:
+    """Where the row of a name stands; behind the last one where it has none."""
+    found = about(name)
+    return metrics().index(found) if found in metrics() else len(metrics())
+
+
+def page() -> str:
+    """docs/metrics.md."""
+    rows = (f"| `{m.pattern}` | {m.title} | {m.unit or '-'} | {m.about} |\n" for m in metrics())
+    return PAGE + "".join(rows)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,110 @@
+"""SIGTERM: a training process saves where it is and ends; the next start goes on to the same bits.
+
+Until the first update of a step (RL: of a rollout) nothing has changed since the step began: the
+process saves that state at once, in the middle of a forward pass or while it samples. Afterwards
+it first ends the step. Several processes always do, for all of them must agree.
+"""
+
+import json
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+
+from training.layout import STOPPED, latest, number_of
+
+WINDOW = "window.json"
+
+
+class Stopped(SystemExit):
+    """Training was asked to stop, and its checkpoint is written: no result, exit code STOPPED."""
+
+
+class StopOnTerm(TrainerCallback):
+    """See the module's text; one step is `updates_per_step` optimizer updates. First in line, so
+    that what it writes is there before a checkpoint is marked whole."""
+
+    def __init__(self, trainer: Any, folder: Path, updates_per_step: int = 1) -> None:
+        self.trainer, self.folder, self.each = trainer, folder, updates_per_step
+        self.asked = self.unchanged = False
+        trainer.callback_handler.callbacks.insert(0, self)
+
+    def train(self, start: Path | None) -> None:
+        """Train from the checkpoint `start`. Raises Stopped once a stop is on disk."""
+        t, before = self.trainer, signal.signal(signal.SIGTERM, self._on_term)
+        try:
+            t.train(resume_from_checkpoint=str(start) if start else None)
+        except Stopped:  # what was begun after the last step is forgotten
+            newest = latest(self.folder)
+            if newest is None or number_of(newest) != t.state.global_step:
+                self._restore()
+                t._save_checkpoint(t.model, None)
+                t.callback_handler.on_save(t.args, t.state, t.control)
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if self.asked:
+            raise Stopped(STOPPED)
+
+    def _on_term(self, *_: Any) -> None:
+        self.asked = True
+        if self.unchanged:
+            self.unchanged = False  # a second signal changes nothing
+            raise Stopped(STOPPED)
+
+    def on_train_begin(self, args, state, control, **_) -> None:
+        """Go on with the sums of a log line that the stop has cut."""
+        file = self.folder / f"checkpoint-{state.global_step}" / WINDOW
+        if file.exists():
+            window, t = json.loads(file.read_text()), self.trainer
+            t._globalstep_last_logged = window["logged"]
+            t._tr_loss += window["loss"]
+            t._metrics["train"].update(window["metrics"])
+
+    def on_step_begin(self, args, state, control, **_) -> None:
+        if state.global_step % self.each == 0:
+            self._remember()
+            self.unchanged = self.trainer.accelerator.num_processes == 1
+            if self.unchanged and self.asked:
+                self._on_term()
+
+    def on_pre_optimizer_step(self, args, state, control, **_) -> None:
+        self.unchanged = False
+
+    def on_step_end(self, args, state, control, **_) -> None:
+        if state.global_step % self.each:
+            return
+        accelerator = self.trainer.accelerator
+        if accelerator.num_processes > 1:
+            asked = torch.tensor(float(self.asked), device=accelerator.device)
+            self.asked = accelerator.reduce(asked, reduction="sum").item() > 0
+        if self.asked:
+            control.should_save = control.should_training_stop = True
+
+    def on_save(self, args, state, control, **_) -> None:
+        if state.is_world_process_zero:
+            t = self.trainer
+            loss, metrics = t._tr_loss.item(), t._metrics["train"]
+            window = {"logged": t._globalstep_last_logged, "loss": loss, "metrics": metrics}
+            file = self.folder / f"checkpoint-{state.global_step}" / WINDOW
+            file.write_text(json.dumps(window))
+
+    def _remember(self) -> None:
+        t = self.trainer
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        self.random = random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
+        self.metrics = {name: list(values) for name, values in t._metrics["train"].items()}
+        self.loss = t._tr_loss.clone()
+
+    def _restore(self) -> None:
+        python, numpy, cpu, cuda = self.random
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+        self.trainer._metrics["train"], self.trainer._tr_loss = self.metrics, self.loss
