@@ -11,7 +11,7 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
-from configs.loading import run_name
+from configs.loading import differences, load_profile, profiles, run_name
 from configs.settings.base import key_of
 from configs.settings.pipeline import Pipeline, StageName
 from flows.cli.plan import Plan, plan, rows, summary
@@ -20,8 +20,9 @@ from tasks.report.page import with_inline_plots
 from tasks.report.run_story import summary as story_summary
 from tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
 from tasks.store.store import Artifact
+from tasks.tracking.log_result import promote
 
-HEADLINES = ("/avg", "/ci_low", "/ci_high")  # the runs of the stages have the other figures
+MODELS = ("base", "sft", "rl_math", "rl_code")
 NOTE_CHARACTERS = 5_000  # of the report on top of the run's page in MLflow
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 
@@ -53,16 +54,24 @@ def pipeline(
         made = run_stages(settings, until)
         if "report" not in made:
             return f"stopped after {until}"
-        scores = {  # what runs are compared by: `rl_math/aime24/avg` and its interval
-            f"{stage.removeprefix('evaluate_')}/{name}": value
-            for stage, result in made.items()
-            if stage.startswith("evaluate_")
-            for name, value in result.metrics.items()
-            if name.endswith(HEADLINES)
-        }
+        run.tracker.log_steps(
+            run.run_id, accuracy_by_stage(made), run.store.manifest(made["report"]).made
+        )
+        promote(run.tracker, made)
         head = f"**This run.** {story_summary(run.story())}\n\n"
-        publish_report(made["report"], scores, run, head)
+        publish_report(made["report"], {}, run, head)
         return str(made["report"].folder)
+
+
+def accuracy_by_stage(made: Mapping[str, Artifact]) -> dict[str, dict[int, float]]:
+    """`aime24/avg` at 0 to 3: base, SFT, math RL, code RL; what runs are compared by."""
+    curves: dict[str, dict[int, float]] = {}
+    for step, model in enumerate(MODELS):
+        scores = made.get(f"evaluate_{model}")
+        for name, value in scores.metrics.items() if scores else ():
+            if name.endswith("/avg"):
+                curves.setdefault(name, {})[step] = value
+    return curves
 
 
 def publish_plan(stages: Plan, run: Run) -> None:
@@ -114,4 +123,6 @@ def run_spec(
 ) -> RunSpec:
     """A run of the whole or of a part of what `settings` say; `more` fields may replace them."""
     said = {"resolved": settings.model_dump(mode="json"), "stall_minutes": settings.stall_minutes}
+    if settings.profile in profiles():
+        said["changed"] = tuple(differences(settings, load_profile(settings.profile)))
     return RunSpec(kind, settings.profile, settings.seed, meaning, **{**said, **more})

@@ -1,5 +1,6 @@
 """A run: what its stages see of it, how it begins and ends, and how one that died is continued."""
 
+import getpass
 import hashlib
 import json
 import subprocess
@@ -21,7 +22,7 @@ from prefect.runtime import flow_run as this_flow_run
 
 from configs.files import replace_text
 from configs.machine import load_machine
-from configs.settings.base import flat
+from configs.settings.base import first_few, flat
 from tasks.report.run_story import PlannedStage, RunStory, StageOutcome
 from tasks.stage.progress import Plain, chosen_display
 from tasks.store.shared import open_store
@@ -66,6 +67,8 @@ class Run:
     """When it, or this attempt of it, began: a forced stage that is newer has been redone."""
     ended_tasks: EndedTasks = field(default_factory=dict)
     """The last state of each task run, which Prefect may not have received."""
+    changed: tuple[tuple[str, str], ...] = ()
+    """What differs from the profile."""
     planned: list[PlannedStage] = field(default_factory=list)
     """What it expected of its stages, for the report; in no stage's key."""
     happened: dict[str, StageOutcome] = field(default_factory=dict)
@@ -84,6 +87,13 @@ class Run:
             cost=metrics.get("cost"),
             url=self.tracker.run_url(artifact.mlflow_run),
         )
+
+    def label(self, stage: str) -> str:
+        """A stage and what differs in its settings: `sft · epochs=0.2`."""
+        groups = (stage, stage.partition("_")[0])  # the settings of evaluate_sft are `evaluate`
+        split = ((*name.partition(".")[::2], value) for name, value in self.changed)
+        words = first_few([f"{name}={value}" for group, name, value in split if group in groups])
+        return f"{stage} · {', '.join(words)}" if words else stage
 
     def story(self) -> RunStory:
         """What it planned and did up to here."""
@@ -138,6 +148,8 @@ class RunSpec:
     resolved: Mapping[str, Any]
     """Every setting, for people to read beside the run."""
     stall_minutes: float
+    changed: tuple[tuple[str, str], ...] = ()
+    """What differs from the profile: dotted name and new value."""
     force: frozenset[str] = frozenset()
     verify: bool = False
     name: str = ""
@@ -175,6 +187,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             verify=spec.verify,
             stall_minutes=spec.stall_minutes,
             orchestrated=True,
+            changed=spec.changed,
         )
         is_watched = deployment.id or spec.parent  # by a worker, or the outer run
         try:
@@ -210,6 +223,11 @@ def _begin_in_mlflow(
         "klear.seed": str(spec.seed),
         CONFIG_TAG: spec.config,
         "klear.git_commit": git_commit(),
+        "mlflow.user": getpass.getuser(),
+        "mlflow.source.name": "klear",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": git_commit().rstrip("+"),
+        "klear.changed": ", ".join(f"{n}={v}" for n, v in spec.changed) or "nothing",
         "prefect.flow_run_id": flow_run,
         "prefect.url": str(this_flow_run.ui_url or ""),
     }
@@ -219,7 +237,7 @@ def _begin_in_mlflow(
     run_id = tracker.start_pipeline(name, tags, resume, same)
     # What MLflow compares runs by: every setting that may change a result.
     stages = {n: v for n, v in spec.resolved.items() if n not in _NOT_COMPARED}
-    params = {n: str(v) for n, v in flat(stages).items() if "runtime." not in n}
+    params = {n: v for n, v in as_params(stages).items() if "runtime." not in n}
     text = yaml.safe_dump(dict(spec.resolved), sort_keys=False, allow_unicode=True)
     tracker.put("parameters", lambda server: server.params(run_id, params))
     tracker.put("settings", lambda s: s.log_text(run_id, text, "config/resolved.yaml"))
@@ -227,6 +245,14 @@ def _begin_in_mlflow(
     if state:
         state.write(mlflow_run=run_id, flow_run=flow_run, force=forced)
     return run_id
+
+
+def as_params(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as MLflow's parameters: one a leaf, lists of plain values with commas."""
+    return {
+        name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        for name, value in flat(settings, lists=True).items()
+    }
 
 
 def link_to_prefect() -> str:

@@ -4,12 +4,10 @@ Checkpoints are recorded by a pointer, registered per profile, and the best one 
 are never copied.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -33,8 +31,6 @@ ALIASES = {"rl_math": "math_rl", "rl_code": "code_rl"}
 BEST = "best"
 CONTEXTS = {"evaluate": "eval", "sft": "training", "rl": "training"}
 """What rows are read for, by how the name of a stage begins; else they are its input."""
-NOT_PROTOCOL = ("model", "checkpoint", "engine")
-"""Fields of a result's statement that name who answered, not how it was asked."""
 MAIN = ("kept", "samples", "scores", "difficulty")
 """The table that a stage is read for, where it has several."""
 
@@ -54,6 +50,33 @@ def log_result(
     ):
         log.put(send.__name__, send)
     log.finish("FINISHED")
+
+
+def promote(tracker: Tracker, made: Mapping[str, Artifact]) -> None:
+    """Move the aliases to the checkpoints of a complete run: so they descend from one another.
+
+    `best` goes to the one whose benchmarks have the highest mean, at equal means the earlier.
+    """
+    stages = [n.removeprefix("evaluate_") for n in made if n.startswith("evaluate_")]
+    means = {n: _mean_accuracy(made[f"evaluate_{n}"]) for n in stages if n in made}
+    aliases = {ALIASES.get(stage, stage): made[stage] for stage in means}
+    if means:
+        aliases[BEST] = made[max(means, key=lambda n: means[n])]
+
+    def send(server: Mlflow) -> None:
+        versions = server.version_tags(tracker.name).items()
+        known = {(t.get(ARTIFACT_TAG), t.get(DIGEST_TAG)): v for v, t in versions}
+        for alias, model in aliases.items():
+            # A checkpoint of another machine's store may never have been registered here.
+            if version := known.get((f"{model.stage}/{model.key}", model.digest)):
+                server.set_registered_model_alias(tracker.name, alias, version)
+
+    tracker.put("the aliases", send)
+
+
+def _mean_accuracy(scores: Artifact) -> float:
+    found = [v for name, v in scores.metrics.items() if name.endswith("/avg")]
+    return sum(found) / len(found) if found else 0.0
 
 
 @dataclass
@@ -88,8 +111,7 @@ class _Result:
             return
         name = f"{artifact.stage}/{artifact.key}"
         tags = {ARTIFACT_TAG: name, "klear.path": str(folder), **self.made_tags}
-        alias = ALIASES.get(artifact.stage, artifact.stage)
-        self.model = server.register(tracker.experiment, tracker.name, run_id, alias, tags)
+        self.model = server.register(tracker.experiment, tracker.name, run_id, tags)
 
     def datasets(self, server: Mlflow, run_id: str) -> None:
         """Rows read and rows made, by name and digest; models read."""
@@ -105,10 +127,7 @@ class _Result:
         server.log_batch(run_id, [metric(n, v, made) for n, v in values.items() if n not in drawn])
 
     def scores(self, server: Mlflow, _: str) -> None:
-        """The mean score on the model's version; `best` goes to the highest mean of one protocol.
-
-        Versions that were asked other questions, or in another way, are not compared.
-        """
+        """The mean score on the model's version."""
         results, name = self.artifact.folder / "results.json", self.tracker.name
         if not self.model or not results.exists():
             return
@@ -119,13 +138,7 @@ class _Result:
         if mine is None or not known:
             return
         mean = sum(known) / len(known)
-        tags = {"score": f"{mean:.6f}", "protocol": protocol_of(rows)}
-        for tag, value in tags.items():
-            server.set_model_version_tag(name, mine, tag, value)
-        versions[mine] = {**versions[mine], **tags}
-        rivals = [v for v, t in versions.items() if t.get("protocol") == tags["protocol"]]
-        best = max(rivals, key=lambda v: (float(versions[v]["score"]), -int(v)))
-        server.set_registered_model_alias(name, BEST, best)
+        server.set_model_version_tag(name, mine, "score", f"{mean:.6f}")
 
     def traces(self, server: Mlflow, run_id: str) -> None:
         """The graded answers: asked, written, graded, with every check of the judge."""
@@ -165,16 +178,6 @@ def curve_names(folder: Path) -> set[str]:
     """The metrics that a finished stage drew as curves."""
     lines = [*read_lines(folder / METRICS), *read_lines(folder / LEARNING_CURVE)]
     return set().union(*(line["metrics"] for line in lines))
-
-
-def protocol_of(results: Sequence[Mapping[str, Any]]) -> str:
-    """16 hex digits over what was asked and how; equal for every checkpoint of one run."""
-    fields = ("name", "k", "questions", "date_from", "date_to")
-    asked = []
-    for r in results:
-        statement = {n: v for n, v in r["statement"].items() if n not in NOT_PROTOCOL}
-        asked.append([*(r[field] for field in fields), statement])
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def dataset_of(artifact: Artifact) -> entities.Dataset | None:

@@ -18,6 +18,7 @@ from mlflow.tracing.client import TracingClient
 
 PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"
+EXPERIMENT_KIND = {"mlflow.experimentKind": "custom_model_development"}
 MODEL_TAG = "klear.model"
 ARTIFACT_TAG = "klear.artifact"
 DIGEST_TAG = "klear.digest"
@@ -36,12 +37,15 @@ class Mlflow(MlflowClient):
     def __init__(self, uri: str) -> None:
         super().__init__(tracking_uri=uri, registry_uri=uri)
 
-    def experiment(self, name: str) -> str:
-        """The id of an experiment, created if it is new."""
+    def experiment(self, name: str, about: str) -> str:
+        """The id of an experiment, created if it is new, with this description."""
+        tags = {NOTE_TAG: about, **EXPERIMENT_KIND}
         try:
-            return self.create_experiment(name)
+            return self.create_experiment(name, tags=tags)
         except MlflowException:  # it is there, perhaps since this moment
             if found := self.get_experiment_by_name(name):
+                for tag in tags.keys() - found.tags.keys():  # a person's own text stays
+                    self.set_experiment_tag(found.experiment_id, tag, tags[tag])
                 return found.experiment_id
             raise
 
@@ -108,10 +112,10 @@ class Mlflow(MlflowClient):
         self.log_inputs(run_id, tagged, new)
 
     def register(
-        self, experiment: str, registered: str, run_id: str, alias: str, tags: Mapping[str, str]
+        self, experiment: str, registered: str, run_id: str, tags: Mapping[str, str]
     ) -> str:
-        """The id of the model with these tags, made by the run, and a version of `registered` with
-        this alias; each is made if it is new.
+        """The id of the model with these tags, made by the run, and a version of `registered`;
+        each is made if it is new.
 
         Nothing is uploaded: weights stay where they are.
         """
@@ -127,16 +131,14 @@ class Mlflow(MlflowClient):
             self.log_outputs(run_id, [entities.LoggedModelOutput(model, 0)])
         self.tag(run_id, {MODEL_TAG: model})
         versions = self.version_tags(registered)
-        version = next((v for v, known in versions.items() if known.get(MODEL_TAG) == model), None)
-        if version is None:
+        if all(known.get(MODEL_TAG) != model for known in versions.values()):
             with suppress(MlflowException):  # it is there
                 self.create_registered_model(registered)
             about = {**tags, MODEL_TAG: model}
             source = made.artifact_location
-            version = self.create_model_version(
+            self.create_model_version(
                 registered, source, run_id, about, await_creation_for=0, model_id=model
-            ).version
-        self.set_registered_model_alias(registered, alias, str(version))
+            )
         return model
 
     def version_tags(self, name: str) -> dict[str, dict[str, str]]:
