@@ -8,18 +8,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
 from configs.files import replace_text
 from configs.settings.evaluation import LEARNING_CURVE
-from eval.judge.grades import GRADED, read_graded
+from eval.judge.grades import GOLD, GRADED, Graded, read_graded
 from tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
 from tasks.tracking.mlflow_client import (
     ARTIFACT_TAG,
     DIGEST_TAG,
     MODEL_TAG,
     Mlflow,
+    assessments,
     entities,
     metric,
 )
@@ -151,14 +153,17 @@ class _Result:
                 "klear.problem": graded.problem_id,
                 "klear.verdict": graded.verdict,
             }
+            made = self.manifest.made + i / 1000
+            gold = next((c.expected for c in graded.checks if c.name == GOLD), "")
             server.trace(
                 self.tracker.experiment,
                 f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
-                self.manifest.made + i / 1000,
-                {"prompt": graded.prompt},
-                graded.model_dump(mode="json", exclude={"step", "problem_id", "index", "prompt"}),
+                made,
+                {"prompt": as_read(graded.prompt)},
+                as_shown(graded),
                 {"mlflow.sourceRun": run_id, **model},
                 tags,
+                assessments(graded.correct, graded.reason, gold, run_id, made),
             )
 
     def _models_read(self, server: Mlflow) -> list[str]:
@@ -172,6 +177,22 @@ class _Result:
                 run = server.active_run(run_id) if run_id else None
                 found += [run.data.tags[MODEL_TAG]] if run and MODEL_TAG in run.data.tags else []
         return found
+
+
+def as_shown(graded: Graded) -> dict[str, Any]:
+    """An answer and its grade for MLflow's page of a trace, and which tests are not there."""
+    shown = graded.model_dump(mode="json", exclude={"step", "problem_id", "index", "prompt"})
+    shown |= {"text": as_read(graded.text), "answer": as_read(graded.answer or "")}
+    if 0 < len(graded.checks) < graded.checks_in_all:
+        shown["note"] = f"the first {len(graded.checks)} of {graded.checks_in_all} tests"
+    elif not graded.checks and graded.checks_in_all:
+        shown["note"] = f"none of the {graded.checks_in_all} tests was run again for this page"
+    return shown
+
+
+def as_read(text: str) -> str:
+    """Several lines as a block of code: MLflow shows text as Markdown, which joins them."""
+    return f"~~~~~\n{text}\n~~~~~" if "\n" in text else text
 
 
 def curve_names(folder: Path) -> set[str]:

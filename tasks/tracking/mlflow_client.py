@@ -155,12 +155,18 @@ class Mlflow(MlflowClient):
         answered: Mapping[str, Any],
         about: Mapping[str, str],
         tags: Mapping[str, str],
+        graded: Iterable[entities.Assessment] = (),
     ) -> None:
-        """A trace of one span whose id is made of its key: MLflow's own tracing gives every trace
-        a new id, so that a message sent twice would be two. `about`: its metadata."""
+        """A trace of one span, with what was found of it. Its id and theirs are made of its key:
+        MLflow gives new ones, so that a message sent twice would be two. `about`: its metadata."""
         seed = hashlib.sha256(key.encode()).digest()
         trace_id, start_ns = f"tr-{seed[:16].hex()}", int(time * 1e9)
         request, response = json.dumps(asked), json.dumps(answered)
+        found = list(graded)
+        for assessment in found:
+            name = f"{key}/{assessment.name}".encode()
+            assessment.assessment_id = f"a-{hashlib.sha256(name).hexdigest()[:32]}"
+            assessment.trace_id = trace_id
         info = entities.TraceInfo(
             trace_id,
             entities.TraceLocation.from_experiment_id(experiment),
@@ -170,6 +176,7 @@ class Mlflow(MlflowClient):
             response_preview=response[:PREVIEW],
             trace_metadata=dict(about),
             tags=dict(tags),
+            assessments=found,
         )
         span = {
             "trace_id": base64.b64encode(seed[:16]).decode(),
@@ -190,6 +197,25 @@ class Mlflow(MlflowClient):
         client = TracingClient(self.tracking_uri)
         client.start_trace(info)
         client.log_spans(experiment, [MlflowSpan.from_dict(span)])
+
+
+def assessments(
+    correct: bool | None, reason: str, expected: str, run_id: str, time: float
+) -> list[entities.Assessment]:
+    """The judge's verdict on an answer (none: unscored), and the answer it should have been."""
+    judge = entities.AssessmentSource(entities.AssessmentSourceType.CODE, "klear judge")
+    more: Any = {
+        "source": judge,
+        "metadata": {"mlflow.assessment.sourceRunId": run_id},
+        "create_time_ms": int(time * 1000),
+        "last_update_time_ms": int(time * 1000),
+    }
+    found: list[entities.Assessment] = []
+    if correct is not None:
+        found.append(entities.Feedback("correct", correct, rationale=reason or None, **more))
+    if expected:
+        found.append(entities.Expectation("expected_response", expected, **more))
+    return found
 
 
 def _with_tags(tags: Mapping[str, str]) -> str:

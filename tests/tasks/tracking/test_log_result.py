@@ -99,11 +99,12 @@ class Place:
     def run_of(self, artifact: Artifact):
         return self.client.get_run(self.store.manifest(artifact).mlflow_run)
 
-    def traces(self) -> int:
+    def traces(self) -> tuple[int, int]:
+        """How many there are, and how many assessments of them."""
         experiment = self.client.get_experiment_by_name(self.name)
         assert experiment is not None
         found = TracingClient(self.uri).search_traces(locations=[experiment.experiment_id])
-        return len(found)
+        return len(found), sum(len(t.info.assessments) for t in found)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,11 @@ def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told
     wrong = next(t for t in found if t.info.tags["klear.verdict"] == "WA")
     (span,) = wrong.data.spans
     assert span.inputs == {"prompt": "2 + 1?"}
-    assert span.outputs["text"].endswith("\\boxed{7}")
+    assert span.outputs["text"].endswith("\\boxed{7}\n~~~~~")
+    expected, grade = sorted(wrong.info.assessments, key=lambda a: a.name, reverse=True)
+    assert grade.feedback and grade.feedback.value is False
+    assert expected.expectation
+    assert (expected.expectation.value, grade.run_id) == ("3", scores.mlflow_run)
     assert span.outputs["reward"] == -1.0
     (check,) = span.outputs["checks"]
     assert (check["expected"], check["verdict"]) == ("3", "WA")
@@ -208,7 +213,7 @@ def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(
         assert [m.step for m in history] == [1, 2, 3]
         assert len(place.run_of(model).outputs.model_outputs) == 1
         assert place.run_of(scores).info.status == "FINISHED"
-        assert place.traces() == 3
+        assert place.traces() == (3, 6)
 
 
 def test_pictures_and_system_metrics_are_where_the_ui_looks_for_them(told):
