@@ -20,10 +20,9 @@ from tasks.report.page import with_inline_plots
 from tasks.report.run_story import summary as story_summary
 from tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
 from tasks.store.store import Artifact
-from tasks.tracking.log_result import promote
+from tasks.tracking.log_result import log_complete
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
-NOTE_CHARACTERS = 5_000  # of the report on top of the run's page in MLflow
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 
 
@@ -57,7 +56,7 @@ def pipeline(
         run.tracker.log_steps(
             run.run_id, accuracy_by_stage(made), run.store.manifest(made["report"]).made
         )
-        promote(run.tracker, made)
+        log_complete(run.tracker, run.run_id, made)
         head = f"**This run.** {story_summary(run.story())}\n\n"
         publish_report(made["report"], {}, run, head)
         return str(made["report"].folder)
@@ -89,7 +88,7 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: Run, head:
     run.store.fetch(page)
     run.tracker.log(run.run_id, figures)
     text = head + page.file("report.md").read_text()
-    run.tracker.note(run.run_id, (link_to_prefect() + text)[:NOTE_CHARACTERS])
+    run.tracker.note(run.run_id, link_to_prefect() + text)
     run.tracker.log_files(run.run_id, page.file("report.html"), page.file("report.md"))
     publish_markdown("klear-report", with_inline_plots(text, page.folder), run)
 

@@ -33,6 +33,8 @@ ALIASES = {"rl_math": "math_rl", "rl_code": "code_rl"}
 BEST = "best"
 CONTEXTS = {"evaluate": "eval", "sft": "training", "rl": "training"}
 """What rows are read for, by how the name of a stage begins; else they are its input."""
+READ = {"select": "training", "filter_rl": "training", "benchmarks": "eval"}
+"""The rows that a pipeline is known by, with their context in MLflow."""
 MAIN = ("kept", "samples", "scores", "difficulty")
 """The table that a stage is read for, where it has several."""
 
@@ -54,8 +56,9 @@ def log_result(
     log.finish("FINISHED")
 
 
-def promote(tracker: Tracker, made: Mapping[str, Artifact]) -> None:
-    """Move the aliases to the checkpoints of a complete run: so they descend from one another.
+def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) -> None:
+    """The rows and models of a complete run on its page, and the aliases to its checkpoints: so
+    they descend from one another.
 
     `best` goes to the one whose benchmarks have the highest mean, at equal means the earlier.
     """
@@ -65,15 +68,20 @@ def promote(tracker: Tracker, made: Mapping[str, Artifact]) -> None:
     if means:
         aliases[BEST] = made[max(means, key=lambda n: means[n])]
 
+    rows = [(d, READ[n]) for n, a in made.items() if n in READ and (d := dataset_of(a))]
+
     def send(server: Mlflow) -> None:
+        models: dict[str, str] = {}
         versions = server.version_tags(tracker.name).items()
         known = {(t.get(ARTIFACT_TAG), t.get(DIGEST_TAG)): v for v, t in versions}
         for alias, model in aliases.items():
             # A checkpoint of another machine's store may never have been registered here.
             if version := known.get((f"{model.stage}/{model.key}", model.digest)):
                 server.set_registered_model_alias(tracker.name, alias, version)
+                models[alias] = dict(versions)[version][MODEL_TAG]
+        server.inputs(run_id, rows, models.values())
 
-    tracker.put("the aliases", send)
+    tracker.put("the rows, models and aliases", send)
 
 
 def _mean_accuracy(scores: Artifact) -> float:

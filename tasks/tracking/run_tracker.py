@@ -31,10 +31,12 @@ ABOUT = (
 )
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""
-STEP_METRIC = "step"
-CURVES = {METRICS: STEP_METRIC, LEARNING_CURVE: "rollout_step"}
+STEP_METRIC = "system/step"
+CURVES = {METRICS: STEP_METRIC, LEARNING_CURVE: "system/rollout_step"}
 """Files of lines {"step", "time", "metrics"} in a stage's folder, each with the metric that is
-logged with every line: its history says which steps the server has."""
+logged with every line: its history says which steps the server has. `system/` keeps it out of the
+charts of the model."""
+LONGEST_NOTE = 7_900  # a tag of MLflow holds 8,000 characters
 TABLES_TAG = "mlflow.loggedArtifacts"  # which JSON artifacts the UI displays as tables
 TABLES_LISTED = 40  # the latest ones; a tag holds few thousand characters
 SECONDS_BETWEEN_POLLS = 2.0
@@ -124,7 +126,9 @@ class Tracker:
             self.put(path.name, lambda server, path=path: server.log_artifact(run_id, str(path)))
 
     def note(self, run_id: str, markdown: str) -> None:
-        """The text on top of the run's page."""
+        """The text on top of the run's page; one that is too long loses whole lines."""
+        if len(markdown) > LONGEST_NOTE:
+            markdown = markdown[:LONGEST_NOTE].rpartition("\n")[0]
         self.put("the note", lambda server: server.tag(run_id, {NOTE_TAG: markdown}))
 
     def run_url(self, run_id: str) -> str:

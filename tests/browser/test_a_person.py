@@ -127,7 +127,7 @@ def test_the_next_run_continues_the_cancelled_sft_and_finishes(
 ) -> None:
     assert "sft: computing (resuming)" in place.log(finished.flow_run)
     (sft,) = place.tagged("klear.stage", "sft")
-    steps = [m.step for m in place.mlflow.get_metric_history(sft, "step")]
+    steps = [m.step for m in place.mlflow.get_metric_history(sft, "system/step")]
     assert len(steps) == len(set(steps)), "a step was logged twice"
 
 

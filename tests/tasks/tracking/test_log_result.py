@@ -19,7 +19,7 @@ from eval.tables import write_table
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, Store
-from tasks.tracking.log_result import promote
+from tasks.tracking.log_result import log_complete
 from tasks.tracking.run_tracker import Tracker
 from tests.eval.evaluations_by_hand import STATEMENT, scored
 
@@ -91,7 +91,7 @@ class Place:
             model = sft(rows, settings=Knobs(value=settings.value))
             scores = evaluate_sft(model, rows, settings=settings)
         if complete:
-            promote(tracker, {r.stage: r for r in (rows, model, scores)})
+            log_complete(tracker, run_id, {r.stage: r for r in (rows, model, scores)})
         tracker.finish(run_id, "FINISHED")
         assert tracker.refused == 0
         return run_id, [rows, model, scores]
@@ -167,14 +167,17 @@ def test_best_is_the_highest_mean_among_the_checkpoints_of_that_run():
 
     tracker, server = Mock(), Mock()
     means = {"sft": 0.25, "rl_math": 0.5, "rl_code": 0.5}
-    tags = {n: {"klear.artifact": f"{n}/k", "klear.digest": n} for n in means}
+    tags = {
+        n: {"klear.artifact": f"{n}/k", "klear.digest": n, "klear.model": f"m-{n}"} for n in means
+    }
     server.version_tags.return_value = tags
     scores = {
         f"evaluate_{n}": result("e", **{"a/avg": v, "a/ci_high": 1}) for n, v in means.items()
     }
-    promote(tracker, {n: result(n) for n in means} | scores)
+    log_complete(tracker, "run", {n: result(n) for n in means} | scores)
     tracker.put.call_args.args[1](server)
     moved = {c.args[1]: c.args[2] for c in server.set_registered_model_alias.call_args_list}
+    assert set(server.inputs.call_args.args[2]) == {"m-sft", "m-rl_math", "m-rl_code"}
     assert moved == {"sft": "sft", "math_rl": "rl_math", "code_rl": "rl_code", "best": "rl_math"}
 
 
@@ -191,7 +194,8 @@ def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told
     assert span.inputs == {"prompt": "2 + 1?"}
     assert span.outputs["text"].endswith("\\boxed{7}\n~~~~~")
     expected, grade = sorted(wrong.info.assessments, key=lambda a: a.name, reverse=True)
-    assert grade.feedback and grade.feedback.value is False
+    assert grade.feedback
+    assert grade.feedback.value is False
     assert expected.expectation
     assert (expected.expectation.value, grade.run_id) == ("3", scores.mlflow_run)
     assert span.outputs["reward"] == -1.0
