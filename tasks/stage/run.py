@@ -1,6 +1,5 @@
 """A run: what its stages see of it, how it begins and ends, and how one that died is continued."""
 
-import getpass
 import hashlib
 import json
 import subprocess
@@ -27,7 +26,7 @@ from tasks.report.run_story import PlannedStage, RunStory, StageOutcome
 from tasks.stage.progress import Plain, chosen_display
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
-from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow
+from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
 from tasks.tracking.prefect_states import (
     EndedTasks,
     cancellable,
@@ -223,10 +222,7 @@ def _begin_in_mlflow(
         "klear.seed": str(spec.seed),
         CONFIG_TAG: spec.config,
         "klear.git_commit": git_commit(),
-        "mlflow.user": getpass.getuser(),
-        "mlflow.source.name": "klear",
-        "mlflow.source.type": "LOCAL",
-        "mlflow.source.git.commit": git_commit().rstrip("+"),
+        **made_by(git_commit()),
         "klear.changed": ", ".join(f"{n}={v}" for n, v in spec.changed) or "nothing",
         "prefect.flow_run_id": flow_run,
         "prefect.url": str(this_flow_run.ui_url or ""),
@@ -249,10 +245,11 @@ def _begin_in_mlflow(
 
 def as_params(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as MLflow's parameters: one a leaf, lists of plain values with commas."""
-    return {
-        name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        for name, value in flat(settings, lists=True).items()
-    }
+    params = {}
+    for name, value in flat(settings, lists=True).items():
+        values = value if isinstance(value, list) else [value]
+        params[name] = ", ".join(v if isinstance(v, str) else json.dumps(v) for v in values)
+    return params
 
 
 def link_to_prefect() -> str:

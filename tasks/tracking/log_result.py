@@ -23,6 +23,7 @@ from tasks.tracking.mlflow_client import (
     Mlflow,
     assessments,
     entities,
+    made_by,
     metric,
 )
 from tasks.tracking.run_tracker import StageLog, Tracker
@@ -50,7 +51,7 @@ def log_result(
     result = _Result(log.tracker, artifact, manifest, inputs)
     for send in (
         *(result.sign, result.checkpoint, result.datasets),
-        *(result.metrics, result.scores, result.traces),
+        *(result.metrics, result.traces),
     ):
         log.put(send.__name__, send)
     log.finish("FINISHED")
@@ -64,6 +65,7 @@ def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) ->
     """
     stages = [n.removeprefix("evaluate_") for n in made if n.startswith("evaluate_")]
     means = {n: _mean_accuracy(made[f"evaluate_{n}"]) for n in stages if n in made}
+    score = {made[n].digest: f"{mean:.6f}" for n, mean in means.items()}
     aliases = {ALIASES.get(stage, stage): made[stage] for stage in means}
     if means:
         aliases[BEST] = made[max(means, key=lambda n: means[n])]
@@ -78,6 +80,7 @@ def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) ->
             # A checkpoint of another machine's store may never have been registered here.
             if version := known.get((f"{model.stage}/{model.key}", model.digest)):
                 server.set_registered_model_alias(tracker.name, alias, version)
+                server.set_model_version_tag(tracker.name, version, "score", score[model.digest])
                 models[alias] = dict(versions)[version][MODEL_TAG]
         server.inputs(run_id, rows, models.values())
 
@@ -110,7 +113,7 @@ class _Result:
         text = json.loads(path.read_text())
         if text["mlflow_run"] == "":
             replace_text(path, json.dumps({**text, "mlflow_run": run_id}, indent=1))
-        server.tag(run_id, self.made_tags)
+        server.tag(run_id, {**self.made_tags, **made_by(self.manifest.git_commit)})
 
     def checkpoint(self, server: Mlflow, run_id: str) -> None:
         """A stage with weights makes a model and a version of it; others may read one."""
@@ -136,20 +139,6 @@ class _Result:
         # Of a curve the last value is there already.
         server.log_batch(run_id, [metric(n, v, made) for n, v in values.items() if n not in drawn])
 
-    def scores(self, server: Mlflow, _: str) -> None:
-        """The mean score on the model's version."""
-        results, name = self.artifact.folder / "results.json", self.tracker.name
-        if not self.model or not results.exists():
-            return
-        rows = json.loads(results.read_text())
-        known = [r["avg"] for r in rows if r["avg"] is not None]
-        versions = server.version_tags(name)
-        mine = next((v for v, t in versions.items() if t.get(MODEL_TAG) == self.model), None)
-        if mine is None or not known:
-            return
-        mean = sum(known) / len(known)
-        server.set_model_version_tag(name, mine, "score", f"{mean:.6f}")
-
     def traces(self, server: Mlflow, run_id: str) -> None:
         """The graded answers: asked, written, graded, with every check of the judge."""
         artifact = self.artifact
@@ -161,17 +150,16 @@ class _Result:
                 "klear.problem": graded.problem_id,
                 "klear.verdict": graded.verdict,
             }
-            made = self.manifest.made + i / 1000
             gold = next((c.expected for c in graded.checks if c.name == GOLD), "")
             server.trace(
                 self.tracker.experiment,
                 f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
-                made,
+                self.manifest.made + i / 1000,
                 {"prompt": as_read(graded.prompt)},
                 as_shown(graded),
                 {"mlflow.sourceRun": run_id, **model},
                 tags,
-                assessments(graded.correct, graded.reason, gold, run_id, made),
+                assessments(graded.correct, graded.reason, gold, run_id),
             )
 
     def _models_read(self, server: Mlflow) -> list[str]:

@@ -4,6 +4,7 @@ Whatever may be sent again after a kill (datasets, models, traces, points) is th
 """
 
 import base64
+import getpass
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,16 @@ MODEL_TAG = "klear.model"
 ARTIFACT_TAG = "klear.artifact"
 DIGEST_TAG = "klear.digest"
 PREVIEW = 1_000  # characters of a trace in lists
+
+
+def made_by(commit: str) -> dict[str, str]:
+    """Who runs which code, as MLflow's pages show it; a `+` at the commit: with changes."""
+    return {
+        "mlflow.user": getpass.getuser(),
+        "mlflow.source.name": "klear",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": commit.rstrip("+"),
+    }
 
 
 def metric(name: str, value: float, time: float, step: int = 0) -> entities.Metric:
@@ -200,16 +211,11 @@ class Mlflow(MlflowClient):
 
 
 def assessments(
-    correct: bool | None, reason: str, expected: str, run_id: str, time: float
+    correct: bool | None, reason: str, expected: str, run_id: str
 ) -> list[entities.Assessment]:
     """The judge's verdict on an answer (none: unscored), and the answer it should have been."""
     judge = entities.AssessmentSource(entities.AssessmentSourceType.CODE, "klear judge")
-    more: Any = {
-        "source": judge,
-        "metadata": {"mlflow.assessment.sourceRunId": run_id},
-        "create_time_ms": int(time * 1000),
-        "last_update_time_ms": int(time * 1000),
-    }
+    more: Any = {"source": judge, "metadata": {"mlflow.assessment.sourceRunId": run_id}}
     found: list[entities.Assessment] = []
     if correct is not None:
         found.append(entities.Feedback("correct", correct, rationale=reason or None, **more))

@@ -137,7 +137,9 @@ def test_from_a_score_to_the_checkpoint_the_rows_the_config_and_the_commit(told)
     assert json.loads(trained_on.dataset.profile)["num_rows"] == 3
     assert json.loads(trained_on.dataset.source)["uri"] == str(rows.folder)
     assert trained.data.params["value"] == "1"
-    assert scored.data.tags["klear.git_commit"] == place.store.manifest(scores).git_commit
+    commit = place.store.manifest(scores).git_commit
+    assert scored.data.tags["klear.git_commit"] == commit
+    assert scored.data.tags["mlflow.source.git.commit"] == commit.rstrip("+")
     (made,) = place.run_of(rows).inputs.dataset_inputs  # and back to who read them
     assert (made.tags[0].value, trained_on.dataset.digest) == ("output", made.dataset.digest)
 
@@ -177,6 +179,8 @@ def test_best_is_the_highest_mean_among_the_checkpoints_of_that_run():
     log_complete(tracker, "run", {n: result(n) for n in means} | scores)
     tracker.put.call_args.args[1](server)
     moved = {c.args[1]: c.args[2] for c in server.set_registered_model_alias.call_args_list}
+    graded = {c.args[1]: c.args[3] for c in server.set_model_version_tag.call_args_list}
+    assert graded == {n: f"{v:.6f}" for n, v in means.items()}
     assert set(server.inputs.call_args.args[2]) == {"m-sft", "m-rl_math", "m-rl_code"}
     assert moved == {"sft": "sft", "math_rl": "rl_math", "code_rl": "rl_code", "best": "rl_math"}
 
