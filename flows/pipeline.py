@@ -22,10 +22,10 @@ from tasks.report.report import SCORES, summary_text
 from tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
 from tasks.store.complete import CompleteRun, note_complete
 from tasks.store.store import Artifact
+from tasks.tracking.log_result import log_complete
 from tasks.tracking.prefect_states import ends_cancelled
 
-HEADLINES = ("/avg", "/ci_low", "/ci_high")  # the runs of the stages have the other figures
-NOTE_CHARACTERS = 5_000  # of the report on top of the run's page in MLflow
+MODELS = ("base", "sft", "rl_math", "rl_code")
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 
 
@@ -67,32 +67,30 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
     """What every form of a profile runs."""
     asked = {"force": frozenset(force), "verify": verify}
     with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
-        run.changes[:] = changes_of(settings)
         publish_plan(plan(settings, run.store, force, until), run)
         made = run_stages(settings, until)
         if "report" not in made:
             return f"stopped after {until}"
-        scores = {  # what runs are compared by: `rl_math/aime24/avg` and its interval
-            f"{stage.removeprefix('evaluate_')}/{name}": value
-            for stage, result in made.items()
-            if stage.startswith("evaluate_")
-            for name, value in result.metrics.items()
-            if name.endswith(HEADLINES)
-        }
-        publish_report(made["report"], scores, run)
+        report = made["report"]
+        at = run.store.manifest(report).made
+        run.tracker.log_steps(run.run_id, accuracy_by_stage(made), at)
+        log_complete(run.tracker, run.run_id, made)
+        publish_report(report, {}, run)
         ids = {"flow_run": str(flow_run.id), "mlflow_run": run.run_id, "name": str(flow_run.name)}
-        ids |= {"profile": settings.profile, "report": made["report"].key}
+        ids |= {"profile": settings.profile, "report": report.key}
         note_complete(run.store, CompleteRun(seed=settings.seed, **ids))
-        return str(made["report"].folder)
+        return str(report.folder)
 
 
-def changes_of(settings: Pipeline) -> list[str]:
-    """`sft.epochs 8 → 2`, against the shipped profile; none for a profile of somebody's own."""
-    if settings.profile not in profiles():
-        return []
-    profile = load_profile(settings.profile)
-    before = dict(differences(profile, settings))
-    return [f"{n} {before.get(n, '–')} → {v}" for n, v in differences(settings, profile)]
+def accuracy_by_stage(made: Mapping[str, Artifact]) -> dict[str, dict[int, float]]:
+    """`aime24/avg` at 0 to 3: base, SFT, math RL, code RL; what runs are compared by."""
+    curves: dict[str, dict[int, float]] = {}
+    for step, model in enumerate(MODELS):
+        scores = made.get(f"evaluate_{model}")
+        for name, value in scores.metrics.items() if scores else ():
+            if name.endswith("/avg"):
+                curves.setdefault(name, {})[step] = value
+    return curves
 
 
 def publish_plan(stages: Plan, run: Run, head: str = "") -> None:
@@ -125,8 +123,8 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> No
         head = summary_text(story, table, story.links)
         text = re.sub(r"^## Summary\n.*?(?=^## |\Z)", "", text, count=1, flags=re.M | re.S)
         text = f"{head}\n\n{text}"
-    else:  # whole lines: half a link is none
-        head = (link_to_prefect() + text)[:NOTE_CHARACTERS].rpartition("\n")[0]
+    else:
+        head = link_to_prefect() + text
     run.tracker.note(run.run_id, head)
     run.tracker.log_files(run.run_id, page.file("report.html"), page.file("report.md"))
     publish_markdown("klear-report", with_inline_plots(text, page.folder))
@@ -158,4 +156,6 @@ def run_spec(
 ) -> RunSpec:
     """A run of the whole or of a part of what `settings` say; `more` fields may replace them."""
     said = {"resolved": settings.model_dump(mode="json"), "stall_minutes": settings.stall_minutes}
+    if settings.profile in profiles():
+        said["changed"] = tuple(differences(settings, load_profile(settings.profile)))
     return RunSpec(kind, settings.profile, settings.seed, meaning, **{**said, **more})

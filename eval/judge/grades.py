@@ -12,6 +12,8 @@ from eval.benchmarks.metrics import wilson_interval
 from eval.records import Count, Problem, Record, Sample, Score, Verdict
 
 GRADED = "logs/graded.jsonl"
+GOLD = "gold answer"
+"""The name of the check that compares an answer with the one of its problem."""
 TAIL_CHARS = 300
 
 

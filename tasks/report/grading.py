@@ -10,7 +10,7 @@ from typing import Any
 
 from configs.settings.judging import JudgeSettings
 from eval.answers import extract_boxed, extract_program
-from eval.judge.grades import Check, Graded
+from eval.judge.grades import GOLD, Check, Graded
 from eval.judge.judge import Judge
 from eval.records import Problem, Record, Score, TestSuite
 from eval.tables import Lookup, column, read_table
@@ -77,7 +77,7 @@ def _graded(row: dict, problem: Problem | None, judge: Judge | None) -> Graded:
         checks = _checks(problem, tests, text, judge) if answer is not None and judge else []
     elif problem:
         gold = {"input": answer or "", "expected": problem.answer or ""}
-        checks = [Check(name="gold answer", verdict=row["verdict"], reason=reason, **gold)]
+        checks = [Check(name=GOLD, verdict=row["verdict"], reason=reason, **gold)]
     fields: dict[str, Any] = {name: row.get(name) for name in FROM_THE_ROW}
     return Graded(
         **fields,

@@ -22,12 +22,12 @@ from prefect.runtime import flow_run as this_flow_run
 
 from configs.files import replace_text
 from configs.machine import load_machine
-from configs.settings.base import flat
+from configs.settings.base import first_few, flat
 from tasks.report.run_story import PlannedStage, RunStory, StageOutcome
 from tasks.stage.progress import Plain, chosen_display
 from tasks.store.shared import open_store
 from tasks.store.store import Artifact, Store
-from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow
+from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
 from tasks.tracking.prefect_states import (
     EndedTasks,
     crash_task_runs,
@@ -69,10 +69,10 @@ class Run:
     """The last state of each task run, which Prefect may not have received."""
     states: dict[str, State[Any]] = field(default_factory=dict)
     """That of each stage by name: what makes the edges of Prefect's graph."""
+    changed: tuple[tuple[str, str], ...] = ()
+    """What differs from the profile."""
     planned: list[PlannedStage] = field(default_factory=list)
     """What it expected of its stages, for the report; in no stage's key."""
-    changes: list[str] = field(default_factory=list)
-    """How its settings differ from the profile's."""
     mixed: list[str] = field(default_factory=list)
     """What does not belong together among its inputs, which somebody asked for."""
     happened: dict[str, StageOutcome] = field(default_factory=dict)
@@ -96,6 +96,13 @@ class Run:
             url=self.tracker.run_url(artifact.mlflow_run),
         )
 
+    def label(self, stage: str) -> str:
+        """A stage and what differs in its settings: `sft · epochs=0.2`."""
+        groups = (stage, stage.partition("_")[0])  # the settings of evaluate_sft are `evaluate`
+        split = ((*name.partition(".")[::2], value) for name, value in self.changed)
+        words = first_few([f"{name}={value}" for group, name, value in split if group in groups])
+        return f"{stage} · {', '.join(words)}" if words else stage
+
     def story(self) -> RunStory:
         """What it planned and did up to here, in the order of the plan."""
         order = {planned.stage: i for i, planned in enumerate(self.planned)}
@@ -107,7 +114,7 @@ class Run:
                 "Prefect": str(this_flow_run.ui_url or ""),
                 "MLflow": self.tracker.run_url(self.run_id),
             },
-            changes=tuple(self.changes),
+            changes=tuple(f"{name}={value}" for name, value in self.changed),
             planned=tuple(self.planned),
             happened=tuple(ended),
             mixed=tuple(self.mixed),
@@ -153,6 +160,8 @@ class RunSpec:
     resolved: Mapping[str, Any]
     """Every setting, for people to read beside the run."""
     stall_minutes: float
+    changed: tuple[tuple[str, str], ...] = ()
+    """What differs from the profile: dotted name and new value."""
     force: frozenset[str] = frozenset()
     verify: bool = False
     name: str = ""
@@ -190,6 +199,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             verify=spec.verify,
             stall_minutes=spec.stall_minutes,
             orchestrated=True,
+            changed=spec.changed,
         )
         try:  # a cell is watched with the outer run
             with active(run), nullcontext() if spec.parent else heeding_the_ui(flow_run):
@@ -225,6 +235,8 @@ def _begin_in_mlflow(
         "klear.seed": str(spec.seed),
         CONFIG_TAG: spec.config,
         "klear.git_commit": git_commit(),
+        **made_by(git_commit()),
+        "klear.changed": ", ".join(f"{n}={v}" for n, v in spec.changed) or "nothing",
         "prefect.flow_run_id": flow_run,
         "prefect.url": str(this_flow_run.ui_url or ""),
     }
@@ -234,7 +246,7 @@ def _begin_in_mlflow(
     run_id = tracker.start_pipeline(name, tags, resume, same)
     # What MLflow compares runs by: every setting that may change a result.
     stages = {n: v for n, v in spec.resolved.items() if n not in _NOT_COMPARED}
-    params = {n: str(v) for n, v in flat(stages).items() if "runtime." not in n}
+    params = {n: v for n, v in as_params(stages).items() if "runtime." not in n}
     text = yaml.safe_dump(dict(spec.resolved), sort_keys=False, allow_unicode=True)
     tracker.put("parameters", lambda server: server.params(run_id, params))
     tracker.put("settings", lambda s: s.log_text(run_id, text, "config/resolved.yaml"))
@@ -242,6 +254,15 @@ def _begin_in_mlflow(
     if state:
         state.write(mlflow_run=run_id, flow_run=flow_run, force=forced)
     return run_id
+
+
+def as_params(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as MLflow's parameters: one a leaf, lists of plain values with commas."""
+    params = {}
+    for name, value in flat(settings, lists=True).items():
+        values = value if isinstance(value, list) else [value]
+        params[name] = ", ".join(v if isinstance(v, str) else json.dumps(v) for v in values)
+    return params
 
 
 def link_to_prefect() -> str:

@@ -27,12 +27,12 @@ from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed, Failed
 
 from configs.files import replace_text
-from configs.settings.base import Settings, flat, key_of
+from configs.settings.base import Settings, key_of
 from configs.settings.judging import JudgeSettings
 from eval.judge.grades import GRADED
 from tasks.report.card import write_card
 from tasks.stage.progress import Listener, listening
-from tasks.stage.run import Run, current_run, git_commit, package_versions
+from tasks.stage.run import Run, as_params, current_run, git_commit, package_versions
 from tasks.stage.watchdog import Interrupted, watched
 from tasks.store.hardware import this_machine
 from tasks.store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
@@ -271,9 +271,10 @@ class _Computation:
         return [*names, GRADED]
 
     def _log(self, folder: Path, *, only_unfinished: bool = False) -> StageLog:
-        params = {name: str(value) for name, value in flat(self.settings.model_dump()).items()}
+        params = as_params(self.settings.model_dump(mode="json"))
         made = (self.run.tracker, self.run.run_id, self.stage.name, self.key, params, folder)
-        return StageLog(*made, only_unfinished=only_unfinished)
+        name = self.run.label(self.stage.name)
+        return StageLog(*made, name=name, only_unfinished=only_unfinished)
 
     @contextmanager
     def _watched(self, file: Path | None = None, log: StageLog | None = None) -> Iterator[Listener]:

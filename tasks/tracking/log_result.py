@@ -4,7 +4,6 @@ Checkpoints are recorded by a pointer, registered per profile, and the best one 
 are never copied.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +14,16 @@ import pyarrow.parquet as pq
 
 from configs.files import replace_text
 from configs.settings.evaluation import LEARNING_CURVE
-from eval.judge.grades import GRADED, read_graded
+from eval.judge.grades import GOLD, GRADED, Graded, read_graded
 from tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
 from tasks.tracking.mlflow_client import (
     ARTIFACT_TAG,
     DIGEST_TAG,
     MODEL_TAG,
     Mlflow,
+    assessments,
     entities,
+    made_by,
     metric,
 )
 from tasks.tracking.run_tracker import StageLog, Tracker
@@ -33,8 +34,8 @@ ALIASES = {"rl_math": "math_rl", "rl_code": "code_rl"}
 BEST = "best"
 CONTEXTS = {"evaluate": "eval", "sft": "training", "rl": "training"}
 """What rows are read for, by how the name of a stage begins; else they are its input."""
-NOT_PROTOCOL = ("model", "checkpoint", "engine")
-"""Fields of a result's statement that name who answered, not how it was asked."""
+READ = {"select": "training", "filter_rl": "training", "benchmarks": "eval"}
+"""The rows that a pipeline is known by, with their context in MLflow."""
 MAIN = ("kept", "samples", "scores", "difficulty")
 """The table that a stage is read for, where it has several."""
 
@@ -50,10 +51,45 @@ def log_result(
     result = _Result(log.tracker, artifact, manifest, inputs)
     for send in (
         *(result.sign, result.checkpoint, result.datasets),
-        *(result.metrics, result.scores, result.traces),
+        *(result.metrics, result.traces),
     ):
         log.put(send.__name__, send)
     log.finish("FINISHED")
+
+
+def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) -> None:
+    """The rows and models of a complete run on its page, and the aliases to its checkpoints: so
+    they descend from one another.
+
+    `best` goes to the one whose benchmarks have the highest mean, at equal means the earlier.
+    """
+    stages = [n.removeprefix("evaluate_") for n in made if n.startswith("evaluate_")]
+    means = {n: _mean_accuracy(made[f"evaluate_{n}"]) for n in stages if n in made}
+    score = {made[n].digest: f"{mean:.6f}" for n, mean in means.items()}
+    aliases = {ALIASES.get(stage, stage): made[stage] for stage in means}
+    if means:
+        aliases[BEST] = made[max(means, key=lambda n: means[n])]
+
+    rows = [(d, READ[n]) for n, a in made.items() if n in READ and (d := dataset_of(a))]
+
+    def send(server: Mlflow) -> None:
+        models: dict[str, str] = {}
+        versions = server.version_tags(tracker.name).items()
+        known = {(t.get(ARTIFACT_TAG), t.get(DIGEST_TAG)): v for v, t in versions}
+        for alias, model in aliases.items():
+            # A checkpoint of another machine's store may never have been registered here.
+            if version := known.get((f"{model.stage}/{model.key}", model.digest)):
+                server.set_registered_model_alias(tracker.name, alias, version)
+                server.set_model_version_tag(tracker.name, version, "score", score[model.digest])
+                models[alias] = dict(versions)[version][MODEL_TAG]
+        server.inputs(run_id, rows, models.values())
+
+    tracker.put("the rows, models and aliases", send)
+
+
+def _mean_accuracy(scores: Artifact) -> float:
+    found = [v for name, v in scores.metrics.items() if name.endswith("/avg")]
+    return sum(found) / len(found) if found else 0.0
 
 
 @dataclass
@@ -77,7 +113,7 @@ class _Result:
         text = json.loads(path.read_text())
         if text["mlflow_run"] == "":
             replace_text(path, json.dumps({**text, "mlflow_run": run_id}, indent=1))
-        server.tag(run_id, self.made_tags)
+        server.tag(run_id, {**self.made_tags, **made_by(self.manifest.git_commit)})
 
     def checkpoint(self, server: Mlflow, run_id: str) -> None:
         """A stage with weights makes a model and a version of it; others may read one."""
@@ -88,8 +124,7 @@ class _Result:
             return
         name = f"{artifact.stage}/{artifact.key}"
         tags = {ARTIFACT_TAG: name, "klear.path": str(folder), **self.made_tags}
-        alias = ALIASES.get(artifact.stage, artifact.stage)
-        self.model = server.register(tracker.experiment, tracker.name, run_id, alias, tags)
+        self.model = server.register(tracker.experiment, tracker.name, run_id, tags)
 
     def datasets(self, server: Mlflow, run_id: str) -> None:
         """Rows read and rows made, by name and digest; models read."""
@@ -104,29 +139,6 @@ class _Result:
         # Of a curve the last value is there already.
         server.log_batch(run_id, [metric(n, v, made) for n, v in values.items() if n not in drawn])
 
-    def scores(self, server: Mlflow, _: str) -> None:
-        """The mean score on the model's version; `best` goes to the highest mean of one protocol.
-
-        Versions that were asked other questions, or in another way, are not compared.
-        """
-        results, name = self.artifact.folder / "results.json", self.tracker.name
-        if not self.model or not results.exists():
-            return
-        rows = json.loads(results.read_text())
-        known = [r["avg"] for r in rows if r["avg"] is not None]
-        versions = server.version_tags(name)
-        mine = next((v for v, t in versions.items() if t.get(MODEL_TAG) == self.model), None)
-        if mine is None or not known:
-            return
-        mean = sum(known) / len(known)
-        tags = {"score": f"{mean:.6f}", "protocol": protocol_of(rows)}
-        for tag, value in tags.items():
-            server.set_model_version_tag(name, mine, tag, value)
-        versions[mine] = {**versions[mine], **tags}
-        rivals = [v for v, t in versions.items() if t.get("protocol") == tags["protocol"]]
-        best = max(rivals, key=lambda v: (float(versions[v]["score"]), -int(v)))
-        server.set_registered_model_alias(name, BEST, best)
-
     def traces(self, server: Mlflow, run_id: str) -> None:
         """The graded answers: asked, written, graded, with every check of the judge."""
         artifact = self.artifact
@@ -138,14 +150,16 @@ class _Result:
                 "klear.problem": graded.problem_id,
                 "klear.verdict": graded.verdict,
             }
+            gold = next((c.expected for c in graded.checks if c.name == GOLD), "")
             server.trace(
                 self.tracker.experiment,
                 f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
                 self.manifest.made + i / 1000,
-                {"prompt": graded.prompt},
-                graded.model_dump(mode="json", exclude={"step", "problem_id", "index", "prompt"}),
+                {"prompt": as_read(graded.prompt)},
+                as_shown(graded),
                 {"mlflow.sourceRun": run_id, **model},
                 tags,
+                assessments(graded.correct, graded.reason, gold, run_id),
             )
 
     def _models_read(self, server: Mlflow) -> list[str]:
@@ -161,20 +175,26 @@ class _Result:
         return found
 
 
+def as_shown(graded: Graded) -> dict[str, Any]:
+    """An answer and its grade for MLflow's page of a trace, and which tests are not there."""
+    shown = graded.model_dump(mode="json", exclude={"step", "problem_id", "index", "prompt"})
+    shown |= {"text": as_read(graded.text), "answer": as_read(graded.answer or "")}
+    if 0 < len(graded.checks) < graded.checks_in_all:
+        shown["note"] = f"the first {len(graded.checks)} of {graded.checks_in_all} tests"
+    elif not graded.checks and graded.checks_in_all:
+        shown["note"] = f"none of the {graded.checks_in_all} tests was run again for this page"
+    return shown
+
+
+def as_read(text: str) -> str:
+    """Several lines as a block of code: MLflow shows text as Markdown, which joins them."""
+    return f"~~~~~\n{text}\n~~~~~" if "\n" in text else text
+
+
 def curve_names(folder: Path) -> set[str]:
     """The metrics that a finished stage drew as curves."""
     lines = [*read_lines(folder / METRICS), *read_lines(folder / LEARNING_CURVE)]
     return set().union(*(line["metrics"] for line in lines))
-
-
-def protocol_of(results: Sequence[Mapping[str, Any]]) -> str:
-    """16 hex digits over what was asked and how; equal for every checkpoint of one run."""
-    fields = ("name", "k", "questions", "date_from", "date_to")
-    asked = []
-    for r in results:
-        statement = {n: v for n, v in r["statement"].items() if n not in NOT_PROTOCOL}
-        asked.append([*(r[field] for field in fields), statement])
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def dataset_of(artifact: Artifact) -> entities.Dataset | None:

@@ -4,6 +4,7 @@ Whatever may be sent again after a kill (datasets, models, traces, points) is th
 """
 
 import base64
+import getpass
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -18,10 +19,21 @@ from mlflow.tracing.client import TracingClient
 
 PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"
+EXPERIMENT_KIND = {"mlflow.experimentKind": "custom_model_development"}
 MODEL_TAG = "klear.model"
 ARTIFACT_TAG = "klear.artifact"
 DIGEST_TAG = "klear.digest"
 PREVIEW = 1_000  # characters of a trace in lists
+
+
+def made_by(commit: str) -> dict[str, str]:
+    """Who runs which code, as MLflow's pages show it; a `+` at the commit: with changes."""
+    return {
+        "mlflow.user": getpass.getuser(),
+        "mlflow.source.name": "klear",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": commit.rstrip("+"),
+    }
 
 
 def metric(name: str, value: float, time: float, step: int = 0) -> entities.Metric:
@@ -36,12 +48,15 @@ class Mlflow(MlflowClient):
     def __init__(self, uri: str) -> None:
         super().__init__(tracking_uri=uri, registry_uri=uri)
 
-    def experiment(self, name: str) -> str:
-        """The id of an experiment, created if it is new."""
+    def experiment(self, name: str, about: str) -> str:
+        """The id of an experiment, created if it is new, with this description."""
+        tags = {NOTE_TAG: about, **EXPERIMENT_KIND}
         try:
-            return self.create_experiment(name)
+            return self.create_experiment(name, tags=tags)
         except MlflowException:  # it is there, perhaps since this moment
             if found := self.get_experiment_by_name(name):
+                for tag in tags.keys() - found.tags.keys():  # a person's own text stays
+                    self.set_experiment_tag(found.experiment_id, tag, tags[tag])
                 return found.experiment_id
             raise
 
@@ -108,10 +123,10 @@ class Mlflow(MlflowClient):
         self.log_inputs(run_id, tagged, new)
 
     def register(
-        self, experiment: str, registered: str, run_id: str, alias: str, tags: Mapping[str, str]
+        self, experiment: str, registered: str, run_id: str, tags: Mapping[str, str]
     ) -> str:
-        """The id of the model with these tags, made by the run, and a version of `registered` with
-        this alias; each is made if it is new.
+        """The id of the model with these tags, made by the run, and a version of `registered`;
+        each is made if it is new.
 
         Nothing is uploaded: weights stay where they are.
         """
@@ -127,16 +142,14 @@ class Mlflow(MlflowClient):
             self.log_outputs(run_id, [entities.LoggedModelOutput(model, 0)])
         self.tag(run_id, {MODEL_TAG: model})
         versions = self.version_tags(registered)
-        version = next((v for v, known in versions.items() if known.get(MODEL_TAG) == model), None)
-        if version is None:
+        if all(known.get(MODEL_TAG) != model for known in versions.values()):
             with suppress(MlflowException):  # it is there
                 self.create_registered_model(registered)
             about = {**tags, MODEL_TAG: model}
             source = made.artifact_location
-            version = self.create_model_version(
+            self.create_model_version(
                 registered, source, run_id, about, await_creation_for=0, model_id=model
-            ).version
-        self.set_registered_model_alias(registered, alias, str(version))
+            )
         return model
 
     def version_tags(self, name: str) -> dict[str, dict[str, str]]:
@@ -153,12 +166,18 @@ class Mlflow(MlflowClient):
         answered: Mapping[str, Any],
         about: Mapping[str, str],
         tags: Mapping[str, str],
+        graded: Iterable[entities.Assessment] = (),
     ) -> None:
-        """A trace of one span whose id is made of its key: MLflow's own tracing gives every trace
-        a new id, so that a message sent twice would be two. `about`: its metadata."""
+        """A trace of one span, with what was found of it. Its id and theirs are made of its key:
+        MLflow gives new ones, so that a message sent twice would be two. `about`: its metadata."""
         seed = hashlib.sha256(key.encode()).digest()
         trace_id, start_ns = f"tr-{seed[:16].hex()}", int(time * 1e9)
         request, response = json.dumps(asked), json.dumps(answered)
+        found = list(graded)
+        for assessment in found:
+            name = f"{key}/{assessment.name}".encode()
+            assessment.assessment_id = f"a-{hashlib.sha256(name).hexdigest()[:32]}"
+            assessment.trace_id = trace_id
         info = entities.TraceInfo(
             trace_id,
             entities.TraceLocation.from_experiment_id(experiment),
@@ -168,6 +187,7 @@ class Mlflow(MlflowClient):
             response_preview=response[:PREVIEW],
             trace_metadata=dict(about),
             tags=dict(tags),
+            assessments=found,
         )
         span = {
             "trace_id": base64.b64encode(seed[:16]).decode(),
@@ -188,6 +208,20 @@ class Mlflow(MlflowClient):
         client = TracingClient(self.tracking_uri)
         client.start_trace(info)
         client.log_spans(experiment, [MlflowSpan.from_dict(span)])
+
+
+def assessments(
+    correct: bool | None, reason: str, expected: str, run_id: str
+) -> list[entities.Assessment]:
+    """The judge's verdict on an answer (none: unscored), and the answer it should have been."""
+    judge = entities.AssessmentSource(entities.AssessmentSourceType.CODE, "klear judge")
+    more: Any = {"source": judge, "metadata": {"mlflow.assessment.sourceRunId": run_id}}
+    found: list[entities.Assessment] = []
+    if correct is not None:
+        found.append(entities.Feedback("correct", correct, rationale=reason or None, **more))
+    if expected:
+        found.append(entities.Expectation("expected_response", expected, **more))
+    return found
 
 
 def _with_tags(tags: Mapping[str, str]) -> str:

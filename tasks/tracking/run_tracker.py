@@ -25,12 +25,18 @@ from configs.settings.evaluation import LEARNING_CURVE
 from tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
 from training.layout import METRICS, SHOWN
 
+ABOUT = (
+    "A run is a pipeline; open it for its stages. Charts of it: accuracy after base (0), SFT (1), "
+    "math RL (2) and code RL (3). The models of the last complete run have the aliases."
+)
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""
-STEP_METRIC = "step"
-CURVES = {METRICS: STEP_METRIC, LEARNING_CURVE: "rollout_step"}
+STEP_METRIC = "system/step"
+CURVES = {METRICS: STEP_METRIC, LEARNING_CURVE: "system/rollout_step"}
 """Files of lines {"step", "time", "metrics"} in a stage's folder, each with the metric that is
-logged with every line: its history says which steps the server has."""
+logged with every line: its history says which steps the server has. `system/` keeps it out of the
+charts of the model."""
+LONGEST_NOTE = 7_900  # a tag of MLflow holds 8,000 characters
 TABLES_TAG = "mlflow.loggedArtifacts"  # which JSON artifacts the UI displays as tables
 TABLES_LISTED = 40  # the latest ones; a tag holds few thousand characters
 SECONDS_BETWEEN_POLLS = 2.0
@@ -62,7 +68,7 @@ class Tracker:
         self._messages: deque[tuple[str, Send]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self.experiment = self.server.experiment(experiment) if uri else ""
+        self.experiment = self.server.experiment(experiment, ABOUT) if uri else ""
 
     @cached_property
     def server(self) -> Mlflow:
@@ -108,12 +114,21 @@ class Tracker:
         points = [metric(name, value, at) for name, value in metrics.items()]
         self.put("metrics", lambda server: server.log_batch(run_id, points))
 
+    def log_steps(
+        self, run_id: str, curves: Mapping[str, Mapping[int, float]], made: float
+    ) -> None:
+        """Short curves, each a value by step; `made` as in `log`, so that they are there once."""
+        points = [metric(n, v, made, step) for n, c in curves.items() for step, v in c.items()]
+        self.put("metrics by stage", lambda server: server.log_batch(run_id, points))
+
     def log_files(self, run_id: str, *paths: Path) -> None:
         for path in paths:
             self.put(path.name, lambda server, path=path: server.log_artifact(run_id, str(path)))
 
     def note(self, run_id: str, markdown: str) -> None:
-        """The text on top of the run's page."""
+        """The text on top of the run's page; one that is too long loses whole lines."""
+        if len(markdown) > LONGEST_NOTE:
+            markdown = markdown[:LONGEST_NOTE].rpartition("\n")[0]
         self.put("the note", lambda server: server.tag(run_id, {NOTE_TAG: markdown}))
 
     def run_url(self, run_id: str) -> str:
@@ -187,10 +202,11 @@ class StageLog:
         params: Mapping[str, str],
         folder: Path,
         *,
+        name: str = "",
         only_unfinished: bool = False,
     ) -> None:
         self.tracker, self.run_id = tracker, ""
-        self._stage, self._params, self._folder = stage, params, folder
+        self._name, self._params, self._folder = name or stage, params, folder
         self._tags = {PARENT_TAG: parent, "klear.stage": stage, "klear.key": key}
         self._only_unfinished = only_unfinished
         self._opened = threading.Event()
@@ -284,7 +300,7 @@ class StageLog:
         if run_id:
             server.set_status(run_id, "RUNNING")
         else:
-            made = server.create_run(experiment, run_name=self._stage, tags=self._tags)
+            made = server.create_run(experiment, run_name=self._name, tags=self._tags)
             run_id = made.info.run_id
             self._last = dict.fromkeys(CURVES.values(), -1)
         server.params(run_id, self._params)

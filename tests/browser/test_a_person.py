@@ -16,7 +16,7 @@ from processes import commanded
 
 from tests.endpoint.conftest import MODEL, Endpoint, serving
 
-RATE = "settings.sft.learning_rate"
+RATE = "sft_learning_rate"
 TO_THE_MIDDLE = "box => box.scrollIntoView({block: 'center'})"
 # whole runs, on a machine that may do other things too
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1_800)]
@@ -127,7 +127,7 @@ def test_the_next_run_continues_the_cancelled_sft_and_finishes(
 ) -> None:
     assert "sft: computing (resuming at step" in place.log(finished.flow_run)
     (sft,) = place.tagged("klear.stage", "sft")
-    steps = [m.step for m in place.mlflow.get_metric_history(sft, "step")]
+    steps = [m.step for m in place.mlflow.get_metric_history(sft, "system/step")]
     assert len(steps) == len(set(steps)), "a step was logged twice"
 
 
@@ -160,7 +160,7 @@ def test_the_report_opens_from_the_run_and_leads_to_mlflow(
 def retried(place: Cockpit, page: Page, finished: Ended, shot) -> Ended:
     """A run with another learning rate, killed in code RL and retried in the UI."""
     form = visit(page, place, finished.flow_run).copy(form_schema(place))
-    form.number("settings.rl_code.learning_rate").fill("0.001")
+    form.number("rl_code_learning_rate").fill("0.001")
     flow_run = form.start().flow_run
     away_until(page, place, flow_run, "rl_code")
     (engine,) = commanded("prefect", place.processes_of_runs())
@@ -225,10 +225,9 @@ def test_a_secret_is_in_no_page_no_log_and_no_manifest(
 
 def ask(place: Cockpit, teacher: Endpoint, samples: int, **key: str) -> str:
     """A run of the profile up to its distillation, by this teacher."""
-    settings = place.deployment("tiny")["parameters"]["settings"]
     engine = {"kind": "openai", "model": MODEL, "base_url": teacher.url, **key}
-    distill = {**settings["distill"], "samples_per_prompt": samples, "engine": engine}
-    return place.submit("tiny", settings={**settings, "distill": distill}, until="distill")
+    changes = f"distill.samples_per_prompt={samples}\ndistill.engine={json.dumps(engine)}"
+    return place.submit("tiny", changes=changes, until="distill")
 
 
 def all_of(page: Page, place: Cockpit, flow_run: str) -> str:

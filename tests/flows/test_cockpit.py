@@ -17,6 +17,7 @@ import pytest
 from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
 
 from flows.forms.registration import CRASH_SILENT, NOTIFY
+from tasks.tracking.run_tracker import STEP_METRIC
 
 MINUTE = 60
 
@@ -143,7 +144,7 @@ def _one_training(cockpit: Home, seed: int) -> None:
     (child,) = cockpit.tracked(f"tags.`klear.stage` = 'sft' and tags.`klear.key` = '{key}'")
     parent = cockpit.mlflow.get_run(child.data.tags["mlflow.parentRunId"])
     assert parent.data.tags["klear.kind"] == "stage"
-    history = cockpit.mlflow.get_metric_history(child.info.run_id, "step")
+    history = cockpit.mlflow.get_metric_history(child.info.run_id, STEP_METRIC)
     steps = sorted(m.step for m in history)
     assert len(steps) == len(set(steps)), "a step was logged twice"
     assert steps == list(range(steps[0], steps[-1] + 1, steps[1] - steps[0])), "a step is missing"

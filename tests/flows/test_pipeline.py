@@ -29,7 +29,7 @@ def test_every_stage_runs_and_mlflow_holds_one_child_each_and_the_scores(
     run = cockpit.mlflow.get_run(parent)
     assert run.info.status == "FINISHED"
     assert len(stages_of(cockpit, parent)) == len(EVERY_STAGE)
-    assert 0.0 <= run.data.metrics["rl_code/countdown_test/avg"] <= 1.0
+    assert 0.0 <= run.data.metrics["countdown_test/avg"] <= 1.0
     (rl,) = stages_of(cockpit, parent, "rl_math")
     steps = [m.step for m in cockpit.mlflow.get_metric_history(rl, "reward/mean")]
     assert sorted(steps) == [1, 2, 3]
@@ -71,7 +71,7 @@ def test_a_killed_run_continues_from_its_checkpoint_in_the_same_mlflow_run(
     assert pipelines(cockpit, seed) == before
     assert len(before) == 1
     (child,) = stages_of(cockpit, before[0], stage)
-    steps = [m.step for m in cockpit.mlflow.get_metric_history(child, "step")]
+    steps = [m.step for m in cockpit.mlflow.get_metric_history(child, "system/step")]
     assert len(steps) == len(set(steps)), "a step was logged twice"
     first_step, second, *_ = sorted(steps)
     assert sorted(steps) == list(range(first_step, max(steps) + 1, second - first_step))

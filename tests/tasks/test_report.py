@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from configs.metrics import about
 from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from eval.benchmarks.benchmarks import BenchmarkResult, Statement, score_benchmark
 from eval.judge.grades import Grade, Graded
@@ -275,7 +276,7 @@ def test_rl_has_curves_and_a_table_of_the_tokens_outside_the_clip_range(tmp_path
     panels = ("reward", "entropy", "tokens_beyond_the_clip_range")
     assert [f.name for f in page.figures] == [f"rl_math_{name}" for name in panels]
     assert "### What GPPO keeps: tokens outside the clip range" in page.body
-    assert "Ratio above the range" in page.figures[2].svg
+    assert about("clip/high").title in page.figures[2].svg
     assert "| all | 100.00 | 66.67 | 66.67 | 33.33 | 100.00 | 33.33 |" in page.body
 
 

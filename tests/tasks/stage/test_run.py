@@ -19,7 +19,7 @@ from prefect.states import (
 )
 
 from tasks.stage import run as module
-from tasks.stage.run import RunSpec, RunState, run_context
+from tasks.stage.run import Run, RunSpec, RunState, as_params, run_context
 from tasks.store.store import Store
 from tasks.tracking import prefect_states, run_tracker
 from tasks.tracking.prefect_states import mark_crashed
@@ -97,3 +97,16 @@ def test_the_same_command_continues_an_orphan_and_another_kills_it(
         assert {here.get_run(r).info.status for r in (dead, stage)} == {"KILLED"}
         entries = RunState(store, "0" * 16).read()
         assert (entries["mlflow_run"], entries["flow_run"]) == (dead, "")  # it can be continued
+
+
+def test_a_stage_is_named_after_what_differs_in_its_settings(tmp_path):
+    changed = (("sft.epochs", "0.2"), ("evaluate.k", "4"))
+    run = Run(store=Store(tmp_path), changed=changed)
+    names = [run.label(stage) for stage in ("sft", "evaluate_sft", "rl_math")]
+    assert names == ["sft · epochs=0.2", "evaluate_sft · k=4", "rl_math"]
+
+
+def test_parameters_are_one_a_leaf_and_no_python():
+    settings = {"a": {"b": [1, 2], "c": None}, "sources": [{"name": "x", "k": 1.5}, {"name": "y"}]}
+    flat = {"a.b": "1, 2", "a.c": "null", "sources.x.name": "x", "sources.x.k": "1.5"}
+    assert as_params(settings) == {**flat, "sources.y.name": "y"}

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from mlflow import MlflowClient
@@ -18,6 +19,7 @@ from eval.tables import write_table
 from tasks.stage.run import Run, active
 from tasks.stage.stage import Metrics, stage
 from tasks.store.store import Artifact, Store
+from tasks.tracking.log_result import log_complete
 from tasks.tracking.run_tracker import Tracker
 from tests.eval.evaluations_by_hand import STATEMENT, scored
 
@@ -77,7 +79,9 @@ class Place:
         self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         self.client.create_experiment(name, str(root / "artifacts"))
 
-    def chain(self, parent: str = "", **knobs: int) -> tuple[str, list[Artifact]]:
+    def chain(
+        self, parent: str = "", complete: bool = True, **knobs: int
+    ) -> tuple[str, list[Artifact]]:
         """One run of all three stages; its id and results."""
         tracker = Tracker(self.uri, self.name)
         run_id = tracker.start_pipeline("tiny", {}, parent)
@@ -86,6 +90,8 @@ class Place:
             rows = select(settings=Knobs())
             model = sft(rows, settings=Knobs(value=settings.value))
             scores = evaluate_sft(model, rows, settings=settings)
+        if complete:
+            log_complete(tracker, run_id, {r.stage: r for r in (rows, model, scores)})
         tracker.finish(run_id, "FINISHED")
         assert tracker.refused == 0
         return run_id, [rows, model, scores]
@@ -93,11 +99,12 @@ class Place:
     def run_of(self, artifact: Artifact):
         return self.client.get_run(self.store.manifest(artifact).mlflow_run)
 
-    def traces(self) -> int:
+    def traces(self) -> tuple[int, int]:
+        """How many there are, and how many assessments of them."""
         experiment = self.client.get_experiment_by_name(self.name)
         assert experiment is not None
         found = TracingClient(self.uri).search_traces(locations=[experiment.experiment_id])
-        return len(found)
+        return len(found), sum(len(t.info.assessments) for t in found)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +137,9 @@ def test_from_a_score_to_the_checkpoint_the_rows_the_config_and_the_commit(told)
     assert json.loads(trained_on.dataset.profile)["num_rows"] == 3
     assert json.loads(trained_on.dataset.source)["uri"] == str(rows.folder)
     assert trained.data.params["value"] == "1"
-    assert scored.data.tags["klear.git_commit"] == place.store.manifest(scores).git_commit
+    commit = place.store.manifest(scores).git_commit
+    assert scored.data.tags["klear.git_commit"] == commit
+    assert scored.data.tags["mlflow.source.git.commit"] == commit.rstrip("+")
     (made,) = place.run_of(rows).inputs.dataset_inputs  # and back to who read them
     assert (made.tags[0].value, trained_on.dataset.digest) == ("output", made.dataset.digest)
 
@@ -144,12 +153,36 @@ def test_a_checkpoint_is_a_version_with_its_stages_alias_and_no_copy_of_its_weig
     assert not list(artifacts.rglob("*"))
 
 
-def test_the_best_version_is_the_one_with_the_highest_mean(place):
+def test_aliases_move_with_complete_runs_alone_and_all_of_them_together(place):
     place.chain(value=1, right=2)
-    place.chain(value=2, right=1)
-    versions = {a: place.client.get_model_version_by_alias(place.name, a) for a in ("best", "sft")}
-    assert versions["best"].tags["score"] == f"{2 / 3:.6f}"
-    assert versions["sft"].tags["score"] == f"{1 / 3:.6f}"
+    for complete, score in ((False, 2 / 3), (True, 1 / 3)):
+        place.chain(value=2, right=1, complete=complete)
+        for alias in ("best", "sft"):
+            version = place.client.get_model_version_by_alias(place.name, alias)
+            assert version.tags["score"] == f"{score:.6f}"
+
+
+def test_best_is_the_highest_mean_among_the_checkpoints_of_that_run():
+    def result(stage: str, **metrics: float) -> Artifact:
+        made = {"stage": stage, "key": "k", "digest": stage, "folder": Path(), "metrics": metrics}
+        return Artifact.model_validate(made)
+
+    tracker, server = Mock(), Mock()
+    means = {"sft": 0.25, "rl_math": 0.5, "rl_code": 0.5}
+    tags = {
+        n: {"klear.artifact": f"{n}/k", "klear.digest": n, "klear.model": f"m-{n}"} for n in means
+    }
+    server.version_tags.return_value = tags
+    scores = {
+        f"evaluate_{n}": result("e", **{"a/avg": v, "a/ci_high": 1}) for n, v in means.items()
+    }
+    log_complete(tracker, "run", {n: result(n) for n in means} | scores)
+    tracker.put.call_args.args[1](server)
+    moved = {c.args[1]: c.args[2] for c in server.set_registered_model_alias.call_args_list}
+    graded = {c.args[1]: c.args[3] for c in server.set_model_version_tag.call_args_list}
+    assert graded == {n: f"{v:.6f}" for n, v in means.items()}
+    assert set(server.inputs.call_args.args[2]) == {"m-sft", "m-rl_math", "m-rl_code"}
+    assert moved == {"sft": "sft", "math_rl": "rl_math", "code_rl": "rl_code", "best": "rl_math"}
 
 
 def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told):
@@ -163,7 +196,12 @@ def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told
     wrong = next(t for t in found if t.info.tags["klear.verdict"] == "WA")
     (span,) = wrong.data.spans
     assert span.inputs == {"prompt": "2 + 1?"}
-    assert span.outputs["text"].endswith("\\boxed{7}")
+    assert span.outputs["text"].endswith("\\boxed{7}\n~~~~~")
+    expected, grade = sorted(wrong.info.assessments, key=lambda a: a.name, reverse=True)
+    assert grade.feedback
+    assert grade.feedback.value is False
+    assert expected.expectation
+    assert (expected.expectation.value, grade.run_id) == ("3", scores.mlflow_run)
     assert span.outputs["reward"] == -1.0
     (check,) = span.outputs["checks"]
     assert (check["expected"], check["verdict"]) == ("3", "WA")
@@ -183,7 +221,7 @@ def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(
         assert [m.step for m in history] == [1, 2, 3]
         assert len(place.run_of(model).outputs.model_outputs) == 1
         assert place.run_of(scores).info.status == "FINISHED"
-        assert place.traces() == 3
+        assert place.traces() == (3, 6)
 
 
 def test_pictures_and_system_metrics_are_where_the_ui_looks_for_them(told):

@@ -263,4 +263,4 @@ def test_a_server_that_goes_away_and_comes_back_misses_nothing(
         assert run.info.status == "FINISHED"
     (output,) = trained.outputs.model_outputs
     assert [m.model_id for m in scored.inputs.model_inputs] == [output.model_id]
-    assert client.get_registered_model("klear-test").aliases["sft"]
+    assert client.search_model_versions("name='klear-test'")
