@@ -18,7 +18,6 @@ from flows.servers import processes, servers
 from flows.servers.prefect_api import ServersError, answers, post
 from flows.servers.processes import ServerProcess, launch, stop
 from flows.servers.servers import alive, down, up
-from flows.stages import calls
 
 
 def machine_in(folder: Path) -> Machine:
@@ -142,12 +141,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Klear]:
 
 
 class TestRealServers:
-    def test_every_profile_has_a_form_with_all_its_settings(self, running: Klear) -> None:
-        others = {f"tiny-{stage}" for stage in calls(load_profile("tiny"))} | {"ablation"}
-        assert set(running.forms()) == set(profiles()) | others
-        for name in profiles():
-            form = running.forms()[name]
+    def test_every_profile_has_a_short_form_and_one_with_all_its_settings(
+        self, running: Klear
+    ) -> None:
+        whole = {f"{name}-advanced": name for name in profiles()}
+        assert set(running.forms()) == {*profiles(), *whole, "stage", "ablation"}
+        for form_name, name in whole.items():
+            form = running.forms()[form_name]
             assert form["parameters"]["settings"] == load_profile(name).model_dump(mode="json")
+            short = running.forms()[name]["parameters"]
+            assert len(short) < 20
+            assert short["sft_epochs"] == load_profile(name).sft.epochs
             assert form["enforce_parameter_schema"]
             assert form["concurrency_options"]["collision_strategy"] == "ENQUEUE"
             assert form["global_concurrency_limit"]["limit"] == 1

@@ -86,11 +86,13 @@ def test_an_interrupt_of_the_main_thread_ends_every_stage_with_its_clean_up() ->
 
     def press() -> None:
         begun.wait()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
 
+    before = signal.signal(signal.SIGUSR2, signal.default_int_handler)  # a shell may ignore SIGINT
     threading.Thread(target=press, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         run_graph({name: Node((), stage(name)) for name in "ab"})
+    signal.signal(signal.SIGUSR2, before)
     assert sorted(cleaned) == ["a", "b"]
 
 
