@@ -41,7 +41,7 @@ class Attempt(NamedTuple):
         return re.search(begun, self.text(), re.MULTILINE) is not None
 
     def is_over(self, stage: str) -> bool:
-        return re.search(rf"^[✓=✗] {stage} ", self.text(), re.MULTILINE) is not None
+        return re.search(rf"^([✓✗…] |= .*\b){stage}\b", self.text(), re.MULTILINE) is not None
 
     def has_ended(self) -> bool:
         return self.process.poll() is not None
