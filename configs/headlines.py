@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from configs.loading import load_profile
 from configs.settings.base import flat, read_catalogue
@@ -71,16 +71,14 @@ def parameters_of(profile: str, overrides: Sequence[str], **more: Any) -> dict[s
 
 def type_of(name: str, profile: Pipeline) -> Any:
     """The type of a field, with the bounds of the first setting that it sets."""
-    headline = read_catalogue("headlines")[name]
-    about = Field(title=headline["title"], description=headline["about"])
     if name == SOURCES:
         names = tuple(source.name for source in profile.collect.sources)
-        return Annotated[list[Literal[names]], about]  # type: ignore[valid-type]
-    *groups, last = headline["sets"][0].split(".")
+        return list[Literal[names]]  # type: ignore[valid-type]
+    *groups, last = read_catalogue("headlines")[name]["sets"][0].split(".")
     model: type[BaseModel] = Pipeline
     for group in groups:
         if group != "*":
             kind: Any = model.model_fields[group].annotation
             model = get_args(kind)[0] if get_origin(kind) is tuple else kind
     field = model.model_fields[last]
-    return Annotated[(field.annotation, about, *field.metadata)]
+    return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation

@@ -29,7 +29,7 @@ MODELS = ("base", "sft", "rl_math", "rl_code")
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 
 
-_MADE_UP = re.compile(r"[a-z]+-[a-z]+")  # by Prefect: an adjective and an animal
+_MADE_UP = re.compile(r"[a-z]+\d*-[a-z]+\d*")  # by Prefect: puzzling-orca, in a form iota71-mariah
 
 
 def typed_name() -> str:

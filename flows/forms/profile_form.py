@@ -17,28 +17,21 @@ from pydantic import Field
 from configs.headlines import settings_of, type_of, values_of
 from configs.loading import load_profile, profiles, run_name
 from configs.machine import load_machine
+from configs.settings.base import read_catalogue
 from configs.settings.explain import ConfigError
 from configs.settings.pipeline import StageName
 from flows.pipeline import run_pipeline, typed_name
 from tasks.tracking.prefect_states import ends_cancelled
 
 PREFIX = "profile_"
-Changes = Annotated[
-    str,
-    Field(
-        title="Changes",
-        description="Any other setting, one a line as `sft.epochs=2`; `tiny-advanced` and docs "
-        "list them all",
-    ),
-]
 ABOUT = """Data, SFT, math RL, code RL, evaluation, report.
 
 Args:
+    changes: Any other setting, one a line as `sft.epochs=2`; the form `-advanced` has them all.
     until: Stop after this stage.
     force: Compute these stages even if the store has their results.
     seed: Of every random stage.
-    verify: Reuse a result only if every byte is what was published.
-"""
+    verify: Reuse a result only if every byte is what was published."""
 
 
 def offered() -> dict[str, str]:
@@ -75,7 +68,8 @@ def form(profile: str) -> Flow[..., str]:
         return typed_name() or run_name(settings, load_profile(path))
 
     run.__name__ = run.__qualname__ = f"{PREFIX}{profile}"
-    run.__module__, run.__doc__ = __name__, ABOUT
+    abouts = [f"    {n}: {h['about']}." for n, h in read_catalogue("headlines").items()]
+    run.__module__, run.__doc__ = __name__, "\n".join([ABOUT, *abouts])
     run.__signature__ = inspect.Signature([*_fields(path)])  # type: ignore[attr-defined]
     return Flow(ends_cancelled(run), name="klear", flow_run_name=called)
 
@@ -95,7 +89,7 @@ def _fields(path: str) -> Iterator[inspect.Parameter]:
 
     for name, value in values_of(profile).items():
         yield field(name, type_of(name, profile), value)
-    yield field("changes", Changes, "")
+    yield field("changes", str, "")
     yield field("until", StageName, "report")
     yield field("force", list[StageName], [])
     yield field("seed", Annotated[int, Field(ge=0, lt=2**32)], profile.seed)

@@ -18,7 +18,7 @@ from configs.settings.base import key_of
 from configs.settings.explain import ConfigError
 from configs.settings.pipeline import Pipeline, StageName
 from flows.cli.plan import Plan
-from flows.forms.profile_form import Changes, offered
+from flows.forms.profile_form import offered
 from flows.pipeline import publish_markdown, publish_plan, run_spec, typed_name
 from flows.stages import calls, plan_stages
 from tasks.planning.plan import Planner
@@ -37,7 +37,7 @@ def _name() -> str:
     """The name that was typed in the form, else `tiny-seed0 · sft · sft.epochs=2, as of …`."""
     asked = flow_run.parameters
     changed = ", ".join(asked["changes"].split())
-    of = "" if asked["as_of"] == LATEST else f"as of {asked['as_of']}"
+    of = "" if asked["inputs_as_of"] == LATEST else f"as of {asked['inputs_as_of']}"
     parts = f"{asked['profile']}-seed{asked['seed']}", asked["stage"], changed, of
     return typed_name() or " · ".join(filter(None, parts))
 
@@ -47,9 +47,9 @@ def _name() -> str:
 def stage(
     profile: ProfileName = "tiny",
     stage: StageName = "report",
-    changes: Changes = "",
-    as_of: Annotated[str, Field(title="Inputs as of run")] = LATEST,
-    inputs: Annotated[str, Field(title="Other inputs")] = "",
+    changes: str = "",
+    inputs_as_of: str = LATEST,
+    other_inputs: str = "",
     mixed: bool = False,
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0,
     force: bool = False,
@@ -60,9 +60,9 @@ def stage(
         profile: Whose settings, unless changed.
         stage: The one to run.
         changes: Settings that differ from the profile's, one a line as `sft.epochs=2`.
-        as_of: Whose results it takes: `latest`, the last complete run of profile and seed; the
-            name or id of a run; or a result, `report/0a1b2c`, with what it was made from.
-        inputs: Results that it takes instead, one a line as `evaluate_sft=0a1b2c`.
+        inputs_as_of: Whose results it takes: `latest`, the last complete run of profile and seed;
+            the name or id of a run; or a result, `report/0a1b2c`, and what it was made from.
+        other_inputs: Results that it takes instead, one a line as `evaluate_sft=0a1b2c`.
         mixed: Allow inputs that do not belong together; the page says which.
         seed: Of every random stage.
         force: Compute even if the store has this result.
@@ -72,7 +72,7 @@ def stage(
     if stage not in graph:
         raise ConfigError([f"stage: the profile {whole.profile} has no {stage}"])
     call, store = graph[stage], open_store(load_machine())
-    taken = chosen(call.inputs, as_of, whole, inputs, store)
+    taken = chosen(call.inputs, inputs_as_of, whole, other_inputs, store)
     strangers = mixtures(store, [*taken.values()])
     if strangers and not mixed:
         said = "; ".join(strangers)

@@ -36,7 +36,7 @@ def paused(cockpit: Home, endpoint: Endpoint, request: pytest.FixtureRequest) ->
         f"distill.samples_per_prompt={request.param}",
         f"distill.engine={json.dumps(engine)}",
     ]
-    asked = {"profile": "small", "stage": "distill", "as_of": f"decontaminate/{rows}"}
+    asked = {"profile": "small", "stage": "distill", "inputs_as_of": f"decontaminate/{rows}"}
     run = cockpit.submit(
         "stage", changes="\n".join([*changes, "distill.engine.api_key_env=''"]), **asked
     )

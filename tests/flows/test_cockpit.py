@@ -40,7 +40,7 @@ def dead(cockpit: Home, first: str) -> str:
 
 def test_a_stage_from_its_form_is_of_the_run_that_it_names(cockpit: Home, first: str) -> None:
     before = set(cockpit.store.glob("select/*/manifest.json"))
-    asked = {"profile": "small", "stage": "select", "as_of": "small-seed0"}
+    asked = {"profile": "small", "stage": "select", "inputs_as_of": "small-seed0"}
     run = cockpit.ended(cockpit.submit("stage", **asked))
     assert (run["state_name"], run["name"]) == (
         "Completed",
@@ -64,7 +64,7 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first:
     of_none = {"profile": "small", "stage": "sft"}
     for asked, said in (
         ({"changes": "sft.epochz=2"}, "sft.epochz: unknown key; did you mean sft.epochs?"),
-        ({"as_of": "base/abcdef"}, "there is no base/abcdef"),
+        ({"inputs_as_of": "base/abcdef"}, "there is no base/abcdef"),
         ({"seed": 4711}, "no whole run of small with seed 4711; complete runs: "),
     ):
         run = cockpit.submit("stage", **{**of_none, **asked})
@@ -95,7 +95,7 @@ def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: 
 def test_suspended_in_training_it_stops_and_resumes_to_one_training(
     cockpit: Home, first: str
 ) -> None:
-    run = cockpit.submit("stage", profile="small", stage="sft", as_of="small-seed0", seed=31)
+    run = cockpit.submit("stage", profile="small", stage="sft", inputs_as_of="small-seed0", seed=31)
     cockpit.hold_at_checkpoint("sft")
     cockpit.signal_jobs(signal.SIGCONT)
     until = {"pause_timeout": "2100-01-01T00:00:00Z", "pause_reschedule": True}
@@ -113,7 +113,7 @@ def test_suspended_in_training_it_stops_and_resumes_to_one_training(
 def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit: Home, first: str, dead: str, webhook: tuple[str, list[str]]
 ) -> None:
-    asked = {"profile": "small", "stage": "sft", "as_of": "small-seed0", "seed": 30}
+    asked = {"profile": "small", "stage": "sft", "inputs_as_of": "small-seed0", "seed": 30}
     run = cockpit.submit("stage", **asked)
     cockpit.hold_at_checkpoint("sft")
     (engine,) = cockpit.engines()
@@ -165,7 +165,9 @@ def test_a_stage_waits_for_the_gpu_until_its_holder_is_gone(cockpit: Home, first
     lock = cockpit.home / "gpu" / "gpu-0.lock"
     with lock.open("a") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        run = cockpit.submit("stage", profile="small", stage="base", as_of="small-seed0", seed=71)
+        run = cockpit.submit(
+            "stage", profile="small", stage="base", inputs_as_of="small-seed0", seed=71
+        )
         assert eventually(lambda: cockpit.states(run).get("base") == ["Running"])
         assert not cockpit.children()
     assert cockpit.ended(run)["state_name"] == "Completed"
@@ -204,7 +206,7 @@ def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missin
         "stage",
         profile="small",
         stage="sft",
-        as_of="small-seed0",
+        inputs_as_of="small-seed0",
         changes="sft.epochs=36",
         seed=seed,
     )
