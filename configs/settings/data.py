@@ -57,16 +57,6 @@ class SampleSettings(Settings):
 
     early_stop: ClassVar = None  # all samples are asked
 
-    @model_validator(mode="after")
-    def several_answers_differ(self) -> Self:
-        asked = self.engine.kind not in ("recorded", "scripted")
-        if asked and self.samples_per_prompt > 1 and self.sampling.temperature == 0:
-            raise ValueError(
-                f"samples_per_prompt={self.samples_per_prompt} at sampling.temperature=0 are one "
-                "answer repeated: raise the temperature, or ask for 1"
-            )
-        return self
-
 
 class DifficultySettings(Settings):
     """Pass rate of a rater model per prompt (§3.1: Qwen3-8B) → easy or hard."""

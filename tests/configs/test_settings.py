@@ -96,10 +96,6 @@ def test_a_card_brings_its_memory_and_speed():
         ("select.math_sources=[countdwn]", "select.math_sources: 'countdwn' is not collected"),
         ("topology.rl_gpus=2", "set gpus_per_node too"),
         ("collect.sources.0={name: mine, files: [a.jsonl], size: 10}", "use limit"),
-        (
-            "sample={engine: {kind: vllm, model: m}, sampling: {temperature: 0}}",
-            "one answer repeated",
-        ),
     ],
 )
 def test_what_would_quietly_mean_something_else_is_refused(override: str, says: str):

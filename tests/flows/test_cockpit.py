@@ -73,12 +73,12 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first:
 
 
 def test_a_name_typed_in_the_form_is_kept(cockpit: Home, first: str) -> None:
-    run = cockpit.submit("small", run_name="my own, 2nd try", until="collect")
+    run = cockpit.submit("small", run_name="my own, 2nd try", until="collect", seed=40)
     assert cockpit.ended(run)["name"] == "my own, 2nd try"
 
 
 def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: str) -> None:
-    (run,) = cockpit.named("small-seed0")
+    run = min(cockpit.named("small-seed0"), key=lambda run: run["created"])
     tasks = {task["id"]: task for task in cockpit.tasks_of(run["id"])}
 
     def inputs(name: str) -> set[str]:
