@@ -185,7 +185,7 @@ def test_a_whole_run_survives_a_database_that_crashes_while_it_trains(services: 
         steps = logged_steps(services, stage, metric)
         assert steps
         assert [int(step) for step in rows(f"{query} ORDER BY step")] == steps
-    scores = "SELECT count(*) FROM metrics WHERE key = 'rl_code/countdown_test/avg'"
+    scores = "SELECT count(*) FROM metrics WHERE key = 'countdown_test/avg'"
     assert int(rows(scores)[0]) > 0
     assert rows("SELECT DISTINCT status FROM runs") == ["FINISHED"]
     assert services.cluster.rows("klear_prefect", "SELECT state_type FROM flow_run") == [
