@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -100,22 +101,31 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     from flows.stages import approve_all
 
     asked = {"until": options.until, "force": list(options.force), "verify": verify}
-    title = f"klear run {settings.profile} (seed {settings.seed})"
-    form = next((name for name, path in offered().items() if path == profile), "")
-    if form and options.approve_cost is None:
-        told = parameters_of(profile, options.overrides, seed=settings.seed, **asked)
-        name = run_name(settings, load_profile(profile))
-        return run_shown(title, lambda: run_of_form(form, name, told))
-    if options.approve_cost is not None:
-        settings = approve_all(settings, options.approve_cost)
     name = run_name(settings, load_profile(profile))
-    named = pipeline.with_options(flow_run_name=lambda: name)
-    return run_shown(
-        title, lambda: named(options.until, list(options.force), verify, settings=settings)
-    )
+    form = next((name for name, path in offered().items() if path == profile), "")
+
+    def start() -> str:
+        if options.approve_cost is None and (deployment := deployment_of(form)):
+            told = parameters_of(profile, options.overrides, seed=settings.seed, **asked)
+            return run_of_form(form, deployment, name, told)
+        paid = options.approve_cost
+        whole = settings if paid is None else approve_all(settings, paid)
+        named = pipeline.with_options(flow_run_name=lambda: name)
+        return named(options.until, list(options.force), verify, settings=whole)
+
+    return run_shown(f"klear run {settings.profile} (seed {settings.seed})", start)
 
 
-def run_of_form(form: str, name: str, parameters: dict[str, Any]) -> str:
+def deployment_of(form: str) -> Any:
+    """The id of a form; None where no worker has registered it with this Prefect."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client, suppress(ObjectNotFound):
+        return client.read_deployment_by_name(f"klear/{form}").id if form else None
+
+
+def run_of_form(form: str, deployment: Any, name: str, parameters: dict[str, Any]) -> str:
     """Run here what the short form of a profile would start, so that its page has Retry and "Copy
     to new run" as any other."""
     from prefect.client.orchestration import get_client
@@ -125,7 +135,6 @@ def run_of_form(form: str, name: str, parameters: dict[str, Any]) -> str:
     from flows.forms import profile_form
 
     with get_client(sync_client=True) as client:
-        deployment = client.read_deployment_by_name(f"klear/{form}").id
         # Pending: a worker takes those that are scheduled
         state: Any = Pending()
         made = client.create_flow_run_from_deployment(

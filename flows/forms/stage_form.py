@@ -12,7 +12,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from configs.loading import load_profile
+from configs.headlines import settings_of
 from configs.machine import load_machine
 from configs.settings.base import key_of
 from configs.settings.explain import ConfigError
@@ -24,6 +24,7 @@ from flows.stages import calls, plan_stages
 from tasks.planning.plan import Planner
 from tasks.report.page import literal, with_inline_plots
 from tasks.stage.beside import Node, run_graph
+from tasks.stage.figures import number
 from tasks.stage.run import run_context
 from tasks.store.complete import LATEST, as_of, begins, family, mixtures
 from tasks.store.shared import open_store
@@ -67,7 +68,7 @@ def stage(
         seed: Of every random stage.
         force: Compute even if the store has this result.
     """
-    whole = load_profile(offered()[profile], [*changes.splitlines(), f"seed={seed}"])
+    whole = settings_of(offered()[profile], {}, changes, seed)
     graph = calls(whole)
     if stage not in graph:
         raise ConfigError([f"stage: the profile {whole.profile} has no {stage}"])
@@ -100,7 +101,7 @@ def _summary(result: Artifact, head: str) -> str:
     page = result.folder / "report.md"
     if page.exists():
         return f"{head}\n\n{with_inline_plots(page.read_text(), result.folder)}"
-    lines = [f"| {literal(n)} | {v:g} |" for n, v in result.metrics.items()]
+    lines = [f"| {literal(n)} | {number(n, v)} |" for n, v in result.metrics.items()]
     return "\n".join([head, "", f"`{result.stage}/{result.key}`", "", "| | |", "|---|---|", *lines])
 
 

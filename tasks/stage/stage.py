@@ -31,6 +31,7 @@ from configs.settings.base import Settings, key_of
 from configs.settings.judging import JudgeSettings
 from eval.judge.grades import GRADED
 from tasks.report.card import write_card
+from tasks.stage.figures import figure_of
 from tasks.stage.progress import Listener, listening
 from tasks.stage.run import Run, as_params, current_run, git_commit, package_versions
 from tasks.stage.watchdog import Interrupted, watched
@@ -115,10 +116,10 @@ class Stage:
             state: State[Any] = Failed()
             try:
                 outcome, reused = self.compute(inputs, settings, run)
-                figures = ", ".join(f"{n}={v:g}" for n, v in list(outcome.metrics.items())[:4])
+                figure = figure_of(self.name, outcome.metrics)
                 state = Completed(
                     name="Cached" if reused else "Completed",
-                    message=f"{outcome.stage}/{outcome.key}  {figures}",
+                    message=f"{outcome.stage}/{outcome.key}  {figure}",
                 )
             except ApprovalRequired as error:
                 if not is_worker_run():
