@@ -14,7 +14,7 @@ from pydantic import Field
 
 from configs.headlines import settings_of
 from configs.machine import load_machine
-from configs.settings.base import key_of
+from configs.settings.base import first_few, key_of, short
 from configs.settings.explain import ConfigError
 from configs.settings.pipeline import Pipeline, StageName
 from flows.cli.plan import Plan
@@ -37,7 +37,8 @@ ProfileName = Annotated[str, Field(json_schema_extra={"enum": [*offered()]})]
 def _name() -> str:
     """The name that was typed in the form, else `tiny-seed0 · sft · sft.epochs=2, as of …`."""
     asked = flow_run.parameters
-    changed = ", ".join(asked["changes"].split())
+    lines = [line.strip() for line in asked["changes"].splitlines()]
+    changed = ", ".join(first_few([short(s) for s in lines if s and not s.startswith("#")]))
     of = "" if asked["inputs_as_of"] == LATEST else f"as of {asked['inputs_as_of']}"
     parts = f"{asked['profile']}-seed{asked['seed']}", asked["stage"], changed, of
     return typed_name() or " · ".join(filter(None, parts))

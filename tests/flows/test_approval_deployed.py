@@ -26,17 +26,15 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def paused(cockpit: Home, endpoint: Endpoint, request: pytest.FixtureRequest) -> str:
+def paused(cockpit: Home, first: str, endpoint: Endpoint, request: pytest.FixtureRequest) -> str:
     """A distillation that has come to its pause, with as many samples a prompt as no other."""
-    cockpit.run("--until", "decontaminate")
-    rows = next(cockpit.store.glob("decontaminate/*")).name
     runtime = {"output_price": 1000.0, "approve_above": 0.5}
     engine = {"kind": "openai", "model": MODEL, "base_url": endpoint.url, "runtime": runtime}
     changes = [
         f"distill.samples_per_prompt={request.param}",
         f"distill.engine={json.dumps(engine)}",
     ]
-    asked = {"profile": "small", "stage": "distill", "inputs_as_of": f"decontaminate/{rows}"}
+    asked = {"profile": "small", "stage": "distill"}
     run = cockpit.submit(
         "stage", changes="\n".join([*changes, "distill.engine.api_key_env=''"]), **asked
     )
