@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from processes import eventually, free_ports
 
 from configs.settings.pipeline import STAGES
+from training.layout import STABLE
 
 KLEAR = [sys.executable, "-m", "flows.cli.main"]
 ROOT = Path(__file__).resolve().parents[1]
@@ -237,11 +238,11 @@ class Home:
         return self.pids("-m training.launch.child", str(self.store), but="supervise.py")
 
     def hold_at_checkpoint(self, stage: str) -> None:
-        """Stop the job of a stage as soon as it has a checkpoint.
+        """Stop the job of a stage as soon as it has a whole checkpoint.
 
         It runs in slices of a tenth of a second, so that it cannot be over before the look.
         """
-        checkpoints = f".work/{stage}/*/.resume/checkpoints/checkpoint-*"
+        checkpoints = f".work/{stage}/*/.resume/checkpoints/checkpoint-*/{STABLE}"
         assert eventually(lambda: self._stop_jobs_of(stage)), f"{stage} does not start"
         while not any(self.store.glob(checkpoints)):
             assert self.jobs(), f"{stage} ended without a checkpoint"
