@@ -30,7 +30,7 @@ check: env ## style, types, import contracts
 	$(BIN)/lint-imports
 
 docs: env ## the pages that are made of tables
-	$(BIN)/python -m configs.metrics > docs/metrics.md
+	$(BIN)/python -m klear.configs.metrics > docs/metrics.md
 
 bench: env ## one JSON line a benchmark
 	for file in tests/bench/bench_*.py; do $(BIN)/python $$file || exit 1; done
@@ -40,7 +40,7 @@ load: env ## load, at two sizes each: memory, latency and how both grow
 	$(BIN)/python tests/bench/load_servers.py
 
 chaos: env ## a hundred SIGKILLs in every stage; CHAOS_SEED=N repeats one, KILLS=N asks for more
-	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/chaos/matrix.py --kills $(or $(KILLS),100)
+	PYTHONPATH=$(CURDIR)/tests $(BIN)/python tests/chaos/matrix.py --kills $(or $(KILLS),100)
 
 audit: env ## known vulnerabilities of what the lock installs
 	test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit; }

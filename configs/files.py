@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all, and files that lock."""
+"""Small files that are there whole or not at all, files that lock, and where our own lie."""
 
 import fcntl
 import os
@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TextIO
 
 POLL_S = 0.1
+PACKAGE = Path(__file__).parents[1]
+"""The folder of `klear`, installed or (by the link in .package) of the checkout; a process imports
+it with the folder above on its path."""
 
 
 def replace_text(path: Path, text: str) -> None:

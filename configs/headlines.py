@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from configs.loading import load_profile
-from configs.settings.base import flat, read_catalogue
-from configs.settings.pipeline import Pipeline
+from klear.configs.loading import load_profile
+from klear.configs.settings.base import flat, read_catalogue
+from klear.configs.settings.pipeline import Pipeline
 
 SOURCES = "sources"
 EACH = ".*."  # of all entries of a list

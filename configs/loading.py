@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML, YAMLError
 
-from configs.settings.base import Settings, first_few, flat, layered, meaning, short
-from configs.settings.explain import ConfigError, dotted, explain, nearest
-from configs.settings.pipeline import Pipeline
+from klear.configs.settings.base import Settings, first_few, flat, layered, meaning, short
+from klear.configs.settings.explain import ConfigError, dotted, explain, nearest
+from klear.configs.settings.pipeline import Pipeline
 
 FOLDER = Path(__file__).parent / "profiles"
 Group = TypeVar("Group", bound=Settings)

@@ -26,8 +26,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from configs.settings.engines import no_secret
-from configs.settings.explain import ConfigError
+from klear.configs.settings.engines import no_secret
+from klear.configs.settings.explain import ConfigError
 
 PREFIX = "KLEAR_"
 SHORTEST_PASSWORD = 12  # MLflow's rule
@@ -216,7 +216,7 @@ class Machine(BaseSettings):
 
     @property
     def mlflow_auth(self) -> Path:
-        """How MLflow checks passwords (see flows.servers.processes)."""
+        """How MLflow checks passwords (see klear.flows.servers.processes)."""
         return self.home / "mlflow" / "auth.ini"
 
     @property
@@ -233,7 +233,7 @@ class Machine(BaseSettings):
 
     @property
     def state_file(self) -> Path:
-        """What `klear up` started (see flows.servers.servers)."""
+        """What `klear up` started (see klear.flows.servers.servers)."""
         return self.home / "servers.json"
 
     def environment(self) -> dict[str, str]:

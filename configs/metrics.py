@@ -1,6 +1,6 @@
 """What the metrics of a run mean: the table `configs/catalogue/metrics.toml`, in its order.
 
-`python -m configs.metrics` prints it as docs/metrics.md.
+`python -m klear.configs.metrics` prints it as docs/metrics.md.
 """
 
 import tomllib
@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import NamedTuple
 
-from configs.settings.base import CATALOGUE
+from klear.configs.settings.base import CATALOGUE
 
 PAGE = """# Metrics
 

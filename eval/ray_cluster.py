@@ -22,9 +22,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from eval.sandbox import MachineUnfit
+from klear.configs.files import PACKAGE
+from klear.eval.sandbox import MachineUnfit
 
-_ROOT = Path(__file__).resolve().parents[1]
 _CODE = (
     *(f"{folder}/**/*.py" for folder in ("configs", "eval", "tasks", "training")),
     *("configs/catalogue/*.toml", "configs/accelerate/*.yaml", "eval/benchmarks/*.jsonl"),
@@ -79,10 +79,10 @@ def tell_of_waiting(ray: Any) -> None:
 def code_digest() -> str:
     """Of all that decides the bytes of a result: our sources and their data, Python, packages."""
     digest = hashlib.sha256(platform.python_version().encode())
-    files = sorted(file for pattern in _CODE for file in _ROOT.glob(pattern))
+    files = sorted(file for pattern in _CODE for file in PACKAGE.glob(pattern))
     for file in files:
         content = file.read_bytes()
-        digest.update(f"{file.relative_to(_ROOT)} {len(content)}\n".encode() + content)
+        digest.update(f"{file.relative_to(PACKAGE)} {len(content)}\n".encode() + content)
     locks = [set(_PINNED.findall(file.read_text())) for file in files if file.suffix == ".lock"]
     for package in sorted(set.intersection(*locks)):
         with suppress(PackageNotFoundError):  # without "+cpu": a node with GPUs has another build

@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.settings.explain import ConfigError
+from klear.configs.settings.explain import ConfigError
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 LARGEST_ROW = 128 << 20

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from eval.records import Record
+from klear.eval.records import Record
 
 ROWS_PER_GROUP = 4096
 BYTES_PER_GROUP = 64 << 20

@@ -18,21 +18,21 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from configs.settings.ablation import Ablation, ablations, load_ablation
-from configs.settings.base import key_of
-from configs.settings.pipeline import Pipeline
-from flows.cli.plan import Plan, fits_of
-from flows.pipeline import publish_plan, publish_report, run_spec
-from flows.stages import Call, calls, compute, needed, plan_stages
-from tasks.ablation.ablate import AblateSettings, ablate
-from tasks.planning.plan import Planner
-from tasks.report.run_story import PlannedStage
-from tasks.stage.parts import end, worker_pool
-from tasks.stage.run import Run, run_context
-from tasks.store.care import ABLATE
-from tasks.store.store import Artifact, Store
-from tasks.tracking.prefect_states import CancelledInUI, ends_cancelled, heeding_the_ui
-from training.sizing import Fit, refuse
+from klear.configs.settings.ablation import Ablation, ablations, load_ablation
+from klear.configs.settings.base import key_of
+from klear.configs.settings.pipeline import Pipeline
+from klear.flows.cli.plan import Plan, fits_of
+from klear.flows.pipeline import publish_plan, publish_report, run_spec
+from klear.flows.stages import Call, calls, compute, needed, plan_stages
+from klear.tasks.ablation.ablate import AblateSettings, ablate
+from klear.tasks.planning.plan import Planner
+from klear.tasks.report.run_story import PlannedStage
+from klear.tasks.stage.parts import end, worker_pool
+from klear.tasks.stage.run import Run, run_context
+from klear.tasks.store.care import ABLATE
+from klear.tasks.store.store import Artifact, Store
+from klear.tasks.tracking.prefect_states import CancelledInUI, ends_cancelled, heeding_the_ui
+from klear.training.sizing import Fit, refuse
 
 _SCALES = dict.fromkeys(scale for name in ablations() for scale in load_ablation(name).scales)
 AblationName = Annotated[str, Field(json_schema_extra={"enum": [*ablations()]})]

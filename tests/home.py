@@ -17,10 +17,10 @@ import psutil
 from mlflow import MlflowClient
 from processes import eventually, free_ports
 
-from configs.settings.pipeline import STAGES
-from training.layout import STABLE
+from klear.configs.settings.pipeline import STAGES
+from klear.training.layout import STABLE
 
-KLEAR = [sys.executable, "-m", "flows.cli.main"]
+KLEAR = [sys.executable, "-m", "klear.flows.cli.main"]
 ROOT = Path(__file__).resolve().parents[1]
 ZOMBIE_MINUTES = 4  # longer than a test keeps the server away
 PATIENCE_S = 900.0  # for anything: the machine may do other things too
@@ -231,11 +231,11 @@ class Home:
 
     def children(self) -> list[int]:
         """Supervisors and what they supervise: processes that train or generate for this home."""
-        return self.pids("training.launch.child", str(self.store))
+        return self.pids("klear.training.launch.child", str(self.store))
 
     def jobs(self) -> list[int]:
         """Those of them that do the work."""
-        return self.pids("-m training.launch.child", str(self.store), but="supervise.py")
+        return self.pids("-m klear.training.launch.child", str(self.store), but="supervise.py")
 
     def hold_at_checkpoint(self, stage: str) -> None:
         """Stop the job of a stage as soon as it has a whole checkpoint.
@@ -251,7 +251,7 @@ class Home:
             self.signal_jobs(signal.SIGSTOP)
 
     def _stop_jobs_of(self, stage: str) -> bool:
-        job = ("-m training.launch.child", f"{self.store}/.work/{stage}/")
+        job = ("-m klear.training.launch.child", f"{self.store}/.work/{stage}/")
         if not self.pids(*job, but="supervise.py"):
             return False
         self.signal_jobs(signal.SIGSTOP)

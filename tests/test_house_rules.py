@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.pipeline import STAGES
+from klear.configs.settings.pipeline import STAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("configs", "eval", "training", "tasks", "flows")
@@ -68,8 +68,8 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 def test_the_flow_knows_exactly_the_named_stages() -> None:
     """Those of the profile that checks its judge, and of the one that a model rates."""
-    from configs.loading import load_profile
-    from flows.stages import calls
+    from klear.configs.loading import load_profile
+    from klear.flows.stages import calls
 
     every = {name for profile in ("paper", "replay") for name in calls(load_profile(profile))}
     assert every == set(STAGES)

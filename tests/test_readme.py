@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.loading import load_profile
-from configs.settings.judging import JudgeSettings
-from eval.judge.files import judge_files
+from klear.configs.loading import load_profile
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.judge.files import judge_files
 
 ROOT = Path(__file__).parents[1]
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")

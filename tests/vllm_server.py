@@ -15,7 +15,7 @@ from typing import Self
 import psutil
 from processes import below, free_ports, left
 
-from configs.settings.training import BaseModelSettings
+from klear.configs.settings.training import BaseModelSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1",
@@ -32,8 +32,8 @@ SERVE = "from vllm.entrypoints.launchers.api_server.entry import main; main()"
 
 def tiny_teacher(folder: Path) -> Path:
     """A checkpoint of random weights, with heads for which vLLM on CPU has a kernel."""
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from klear.training.base import small_model, small_tokenizer
+    from klear.training.checkpoints import save_model
 
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
     save_model(small_model(TINY, tokenizer, 0), tokenizer, folder / "checkpoint")
@@ -53,7 +53,7 @@ class VLLMServer:
             "--served-model-name", "tiny-teacher", "--generation-config", "vllm",
             "--no-enable-chunked-prefill",
         ]  # fmt: skip
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT}
+        self._environment = {**os.environ, "PYTHONPATH": str(ROOT / ".package"), **ENVIRONMENT}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

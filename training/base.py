@@ -18,14 +18,21 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from configs.settings.training import BaseModelSettings
-from eval.records import Example
-from eval.tables import read_table
-from training import render
-from training.checkpoints import NO_CODE, WEIGHTS, public_name, read_lineage, save_model, step_of
-from training.launch.jobs import BaseJob
-from training.layout import CHECKPOINT
-from training.render import TURN_END, TURN_START, end_of_turn
+from klear.configs.settings.training import BaseModelSettings
+from klear.eval.records import Example
+from klear.eval.tables import read_table
+from klear.training import render
+from klear.training.checkpoints import (
+    NO_CODE,
+    WEIGHTS,
+    public_name,
+    read_lineage,
+    save_model,
+    step_of,
+)
+from klear.training.launch.jobs import BaseJob
+from klear.training.layout import CHECKPOINT
+from klear.training.render import TURN_END, TURN_START, end_of_turn
 
 PAD, END_OF_TEXT = "<|pad|>", "<|endoftext|>"
 THINK_TAGS = [render.THINK_OPEN, render.THINK_CLOSE]

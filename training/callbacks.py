@@ -14,9 +14,9 @@ import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 
-from configs.metrics import place
-from configs.settings.training import RLSettings, SFTSettings
-from training.layout import ALARM, STABLE, MetricsFile, ProgressFile, number_of, read_lines
+from klear.configs.metrics import place
+from klear.configs.settings.training import RLSettings, SFTSettings
+from klear.training.layout import ALARM, STABLE, MetricsFile, ProgressFile, number_of, read_lines
 
 KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.

@@ -22,10 +22,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from configs.settings.base import Settings, flat, key_of
-from configs.settings.training import RLSettings, SFTSettings
-from eval.records import Record
-from training.render import check_tokenizer
+from klear.configs.settings.base import Settings, flat, key_of
+from klear.configs.settings.training import RLSettings, SFTSettings
+from klear.eval.records import Record
+from klear.training.render import check_tokenizer
 
 NO_CODE = {"trust_remote_code": False}
 WEIGHTS = {**NO_CODE, "use_safetensors": True}

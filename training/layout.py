@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.files import replace_text
+from klear.configs.files import replace_text
 
 CHECKPOINT = "checkpoint"
 ROLLOUTS = "rollouts.parquet"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from eval.answers import THINK_CLOSE, THINK_OPEN
+from klear.eval.answers import THINK_CLOSE, THINK_OPEN
 
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (

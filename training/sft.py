@@ -17,13 +17,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from configs.settings.training import SFTSettings
-from training import checkpoints, layout, render
-from training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
-from training.launch.jobs import SFTJob
-from training.launch.ranks import rank0_first, world_size
-from training.packing import cut_steps, optimizer_steps
-from training.stopping import StopOnTerm
+from klear.configs.settings.training import SFTSettings
+from klear.training import checkpoints, layout, render
+from klear.training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
+from klear.training.launch.jobs import SFTJob
+from klear.training.launch.ranks import rank0_first, world_size
+from klear.training.packing import cut_steps, optimizer_steps
+from klear.training.stopping import StopOnTerm
 
 IGNORED = -100  # label of a token without loss
 LOG_STEPS = 10

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from configs.settings.base import read_catalogue
-from configs.settings.engines import EngineRuntime
-from configs.settings.pipeline import STAGES, Pipeline
-from configs.settings.topology import Topology
-from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from klear.configs.settings.base import read_catalogue
+from klear.configs.settings.engines import EngineRuntime
+from klear.configs.settings.pipeline import STAGES, Pipeline
+from klear.configs.settings.topology import Topology
+from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 
 GIB = 1024**3
 BF16, FP32 = 2, 4
@@ -95,7 +95,7 @@ def facts_of_base(s: BaseModelSettings) -> ModelFacts | None:
     """Of the model that training starts from."""
     if s.kind == "pretrained":
         return facts_of_model(s.model)
-    vocabulary = -(-s.vocabulary // 16) * 16  # as training.base pads it
+    vocabulary = -(-s.vocabulary // 16) * 16  # as klear.training.base pads it
     return ModelFacts(
         s.layers, s.hidden, s.mlp, s.heads, s.kv_heads, s.head_dim, vocabulary, tied=True
     )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
-from training.layout import STOPPED, latest, number_of
+from klear.training.layout import STOPPED, latest, number_of
 
 WINDOW = "window.json"
 

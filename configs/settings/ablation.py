@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from configs.loading import load_profile, read_yaml
-from configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
-from configs.settings.explain import ConfigError, explain, nearest
-from configs.settings.pipeline import Pipeline
+from klear.configs.loading import load_profile, read_yaml
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
+from klear.configs.settings.explain import ConfigError, explain, nearest
+from klear.configs.settings.pipeline import Pipeline
 
 FOLDER = Path(__file__).parents[1] / "ablations"
 Scored = Literal["sft", "rl_math", "rl_code"]

@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from configs.settings.base import Runtime, Settings, Share
-from configs.settings.engines import EngineSettings, Sampling
-from configs.settings.judging import JudgeSettings
+from klear.configs.settings.base import Runtime, Settings, Share
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.configs.settings.judging import JudgeSettings
 
 
 class PartsRuntime(Runtime):

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from configs.settings.base import NOT_IN_KEY, Runtime, Settings, Share
+from klear.configs.settings.base import NOT_IN_KEY, Runtime, Settings, Share
 
 
 def url_without_secret(url: str, instead: str) -> str:

@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
-from configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
-from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from configs.settings.judging import JudgeSettings
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
+from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from klear.configs.settings.judging import JudgeSettings
 
 LEARNING_CURVE = "logs/learning_curve.jsonl"
 """Where an evaluation draws accuracy over rollout steps."""

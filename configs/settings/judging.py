@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from configs.settings.base import Runtime, Settings
+from klear.configs.settings.base import Runtime, Settings
 
 
 class JudgeRuntime(Runtime):

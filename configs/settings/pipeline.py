@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from configs.settings.base import NOT_IN_KEY, Settings
-from configs.settings.data import (
+from klear.configs.settings.base import NOT_IN_KEY, Settings
+from klear.configs.settings.data import (
     DecontaminateSettings,
     DedupSettings,
     DifficultySettings,
@@ -15,11 +15,11 @@ from configs.settings.data import (
     SampleSettings,
     SelectSettings,
 )
-from configs.settings.evaluation import EvaluateSettings
-from configs.settings.explain import nearest
-from configs.settings.sources import CollectSettings
-from configs.settings.topology import Topology
-from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from klear.configs.settings.evaluation import EvaluateSettings
+from klear.configs.settings.explain import nearest
+from klear.configs.settings.sources import CollectSettings
+from klear.configs.settings.topology import Topology
+from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 
 StageName = Literal[
     "collect", "benchmarks", "dedup", "decontaminate", "distill", "judge", "rate", "judge_rate",

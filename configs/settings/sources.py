@@ -10,8 +10,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from configs.settings.base import NOT_IN_KEY, Runtime, Settings, Share, layered, read_catalogue
-from configs.settings.explain import nearest
+from klear.configs.settings.base import (
+    NOT_IN_KEY,
+    Runtime,
+    Settings,
+    Share,
+    layered,
+    read_catalogue,
+)
+from klear.configs.settings.explain import nearest
 
 Scalar = bool | int | str
 BelowOne = Annotated[float, Field(ge=0, lt=1)]

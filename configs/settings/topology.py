@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from configs.settings.base import Runtime, Settings, read_catalogue
-from configs.settings.explain import nearest
+from klear.configs.settings.base import Runtime, Settings, read_catalogue
+from klear.configs.settings.explain import nearest
 
 
 class Gpu(NamedTuple):

@@ -11,10 +11,10 @@ from pydantic import (
     model_validator,
 )
 
-from configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
-from configs.settings.engines import EngineRuntime, no_secret
-from configs.settings.judging import JudgeSettings
-from configs.settings.topology import Launch, Topology, launch_of
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
+from klear.configs.settings.engines import EngineRuntime, no_secret
+from klear.configs.settings.judging import JudgeSettings
+from klear.configs.settings.topology import Launch, Topology, launch_of
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
@@ -196,7 +196,7 @@ class RLSettings(Settings):
     runtime: TrainRuntime = TrainRuntime()
     engine_runtime: EngineRuntime = EngineRuntime()
 
-    max_log_ratio: ClassVar = 20.0  # that of training.losses
+    max_log_ratio: ClassVar = 20.0  # that of klear.training.losses
     audit_rollouts: ClassVar = 8  # kept per step to read
     lora: ClassVar = None  # all weights are trained
 

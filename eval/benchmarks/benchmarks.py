@@ -15,10 +15,10 @@ from typing import Literal
 
 from pydantic import Field, TypeAdapter
 
-from configs.settings.evaluation import BenchmarkProtocol
-from eval.benchmarks.metrics import majority_at_k, summarise
-from eval.programs.lcb_runner import side_by_side
-from eval.records import Problem, Record, Sample, Score
+from klear.configs.settings.evaluation import BenchmarkProtocol
+from klear.eval.benchmarks.metrics import majority_at_k, summarise
+from klear.eval.programs.lcb_runner import side_by_side
+from klear.eval.records import Problem, Record, Sample, Score
 
 NO_TEMPLATE = "none"
 

@@ -22,9 +22,17 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from configs.settings.engines import EngineSettings
-from eval.families.countdown import Form, Side, closest_first, different, search, side_of, verdict
-from eval.records import Problem, StdinCase, TestSuite, normalise_prompt
+from klear.configs.settings.engines import EngineSettings
+from klear.eval.families.countdown import (
+    Form,
+    Side,
+    closest_first,
+    different,
+    search,
+    side_of,
+    verdict,
+)
+from klear.eval.records import Problem, StdinCase, TestSuite, normalise_prompt
 
 OPERATORS = ("+", "*", "-", "max", "min")
 LARGEST_NUMBER = 9  # of a, b and the constant, unless asked otherwise

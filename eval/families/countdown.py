@@ -24,9 +24,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from configs.settings.engines import EngineSettings
-from eval.math_answers.verify import MathVerdict
-from eval.records import Problem, normalise_prompt
+from klear.configs.settings.engines import EngineSettings
+from klear.eval.math_answers.verify import MathVerdict
+from klear.eval.records import Problem, normalise_prompt
 
 Side = Literal["train", "test"]
 TEST_SHARE = 0.15

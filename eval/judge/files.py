@@ -17,12 +17,12 @@ from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationError
 
-from configs.settings.explain import ConfigError, explain
-from configs.settings.judging import JudgeSettings
-from eval.answers import writable
-from eval.judge.judge import Judge, Pending
-from eval.records import Problem, Sample, Score
-from eval.row_files import Row, find_files, read_rows
+from klear.configs.settings.explain import ConfigError, explain
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.answers import writable
+from klear.eval.judge.judge import Judge, Pending
+from klear.eval.records import Problem, Sample, Score
+from klear.eval.row_files import Row, find_files, read_rows
 
 
 class _Request(BaseModel):

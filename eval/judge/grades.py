@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from eval.benchmarks.metrics import wilson_interval
-from eval.records import Count, Problem, Record, Sample, Score, Verdict
+from klear.eval.benchmarks.metrics import wilson_interval
+from klear.eval.records import Count, Problem, Record, Sample, Score, Verdict
 
 GRADED = "logs/graded.jsonl"
 GOLD = "gold answer"

@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from configs.machine import load_machine
-from configs.settings.judging import JudgeSettings
-from eval.answers import extract_boxed, extract_program, has_closed_think, writable
-from eval.families.countdown import verify_countdown
-from eval.judge.workers import RayPool, WorkerPool
-from eval.math_answers.verify import quick_verdict
-from eval.programs.verify import chosen_suite, longest_seconds
-from eval.records import Problem, Score, Verdict
-from eval.sandbox import MachineUnfit
+from klear.configs.machine import load_machine
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.answers import extract_boxed, extract_program, has_closed_think, writable
+from klear.eval.families.countdown import verify_countdown
+from klear.eval.judge.workers import RayPool, WorkerPool
+from klear.eval.math_answers.verify import quick_verdict
+from klear.eval.programs.verify import chosen_suite, longest_seconds
+from klear.eval.records import Problem, Score, Verdict
+from klear.eval.sandbox import MachineUnfit
 
 _LOOK_AHEAD_PER_WORKER = 8
 

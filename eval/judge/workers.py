@@ -35,10 +35,10 @@ from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
 
-from eval.ray_cluster import POLL_S, code_digest, join, same_code, tell_of_waiting
+from klear.eval.ray_cluster import POLL_S, code_digest, join, same_code, tell_of_waiting
 
 Kind = Literal["math", "code"]
-TASKS = {"math": "eval.math_answers.worker", "code": "eval.programs.tested_sandbox"}
+TASKS = {"math": "klear.eval.math_answers.worker", "code": "klear.eval.programs.tested_sandbox"}
 _MATH_BYTES = 4 << 30
 _CLUSTER_ATTEMPTS = 3
 _LOST = (DeadlinePassed, ProcessExpired, BrokenProcessPool)

@@ -19,7 +19,7 @@ from latex2sympy2_extended import NormalizationConfig, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy import Add, Expr, Integer, Mul, Pow, Rational, Symbol, factorial
 
-from eval.math_answers.forms import SAID_BETWEEN, parsable
+from klear.eval.math_answers.forms import SAID_BETWEEN, parsable
 
 _LOG10_AT_A_POINT = 0.55  # 0.3 to 2.9
 _MAX_LOG10 = 1e7

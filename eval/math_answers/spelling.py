@@ -10,8 +10,8 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.math_answers.forms import is_name
-from eval.math_answers.words import (
+from klear.eval.math_answers.forms import is_name
+from klear.eval.math_answers.words import (
     GROUP,
     NUMBER_WORDS,
     TEXT,

@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
-from eval.math_answers.spelling import NUMBER, Spelled, spell
-from eval.math_answers.words import TEXT, size_of_count, unit_ratio
-from eval.records import Verdict
+from klear.eval.math_answers.spelling import NUMBER, Spelled, spell
+from klear.eval.math_answers.words import TEXT, size_of_count, unit_ratio
+from klear.eval.records import Verdict
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
 

@@ -21,7 +21,7 @@ from typing import Any
 import math_verify
 import sympy
 
-from eval.math_answers.forms import (
+from klear.eval.math_answers.forms import (
     Form,
     distinct_capitals,
     enclosing,
@@ -30,10 +30,10 @@ from eval.math_answers.forms import (
     is_name,
     split_top,
 )
-from eval.math_answers.formulas import TooCostly, Unreadable, parse, same_equation, same_value
-from eval.math_answers.spelling import Spelled, spell
-from eval.math_answers.verify import MathVerdict, other_angle, quick_verdict, rounding_error
-from eval.math_answers.words import contradicts, unit_ratio
+from klear.eval.math_answers.formulas import TooCostly, Unreadable, parse, same_equation, same_value
+from klear.eval.math_answers.spelling import Spelled, spell
+from klear.eval.math_answers.verify import MathVerdict, other_angle, quick_verdict, rounding_error
+from klear.eval.math_answers.words import contradicts, unit_ratio
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 

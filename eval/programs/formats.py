@@ -28,8 +28,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from eval.records import CheckerCase, TestSuite
-from eval.sandbox.zygote.asserts import PROVIDED, names_of
+from klear.eval.records import CheckerCase, TestSuite
+from klear.eval.sandbox.zygote.asserts import PROVIDED, names_of
 
 LARGEST_UNPACKED = 512 << 20
 """Bytes of text that a packed suite may hold."""

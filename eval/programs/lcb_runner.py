@@ -13,8 +13,8 @@ Lines must match one by one, as text or as lists of equal decimals; returned val
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 
-from configs.settings.judging import JudgeSettings
-from eval.records import Score
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.records import Score
 
 CALL = "livecodebench_call"
 """The function that a wrapped program with a function is to be called by."""

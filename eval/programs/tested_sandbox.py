@@ -11,12 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from configs.settings.judging import JudgeSettings
-from eval.programs.verify import CodeVerdict, judge_program
-from eval.records import TestSuite
-from eval.sandbox import SandboxDied, SandboxUnavailable
-from eval.sandbox.sandbox import Sandbox
-from eval.sandbox.zygote.main import Limits
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.programs.verify import CodeVerdict, judge_program
+from klear.eval.records import TestSuite
+from klear.eval.sandbox import SandboxDied, SandboxUnavailable
+from klear.eval.sandbox.sandbox import Sandbox
+from klear.eval.sandbox.zygote.main import Limits
 
 _ATTEMPTS = 3
 _CANARY = """

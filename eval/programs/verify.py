@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from configs.settings.judging import JudgeSettings
-from eval.programs import compare, lcb_runner
-from eval.records import AssertCase, CallCase, CheckerCase, StdinCase, TestSuite, Verdict
-from eval.sandbox.sandbox import Outcome, Sandbox
-from eval.sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
-from eval.sandbox.zygote.main import Limits
-from eval.sandbox.zygote.roles import NOT_JSON
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.programs import compare, lcb_runner
+from klear.eval.records import AssertCase, CallCase, CheckerCase, StdinCase, TestSuite, Verdict
+from klear.eval.sandbox.sandbox import Outcome, Sandbox
+from klear.eval.sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
+from klear.eval.sandbox.zygote.main import Limits
+from klear.eval.sandbox.zygote.roles import NOT_JSON
 
 _MIB = 1 << 20
 _INTERPRETER_BYTES = 64 * _MIB  # address space of the interpreter itself, on top of the limit

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eval.sandbox import SandboxUnavailable
+from klear.eval.sandbox import SandboxUnavailable
 
 ENVIRONMENT = {
     **{"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"},
@@ -75,7 +75,7 @@ def bubblewrap(arguments: tuple[str, ...]) -> list[str]:
     command += ["--perms", "0755", "--dir", "/packages"]
     for package in package_folders():
         command += ["--ro-bind", str(package), f"/packages/{package.name}"]
-    command += ["--ro-bind", str(_ZYGOTE), "/zygote/eval/sandbox/zygote"]
+    command += ["--ro-bind", str(_ZYGOTE), "/zygote/klear/eval/sandbox/zygote"]
     command += ["--perms", "0755", "--dir", "/dev"]  # closed to other users otherwise
     for device in _DEVICES:
         command += ["--dev-bind", device, device]

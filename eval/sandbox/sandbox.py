@@ -26,22 +26,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from eval.sandbox import SandboxDied, SandboxUnavailable
-from eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_program
-from eval.sandbox.zygote.main import Ended, Isolation, Limits, Spawn
+from klear.configs.files import PACKAGE
+from klear.eval.sandbox import SandboxDied, SandboxUnavailable
+from klear.eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_program
+from klear.eval.sandbox.zygote.main import Ended, Isolation, Limits, Spawn
 
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
 _STACK_BYTES = 512 << 20
 _STDERR_TAIL = 2000
-_ROOT = Path(__file__).parents[2]
 
 # Before any import: `threading` and `random` would renew themselves in every forked child, which
 # costs a third of a test and is for processes with threads.
 _BOOTSTRAP = """
 import os
 os.register_at_fork = lambda **_: None
-from eval.sandbox.zygote.main import main
+from klear.eval.sandbox.zygote.main import main
 main()
 """
 _ARGUMENTS = ("-s", "-S", "-P", "-c", _BOOTSTRAP)
@@ -102,7 +102,9 @@ class Sandbox:
             )
             how["folder"] = self._running.enter_context(folder)
             command = [str(Path(sys.executable).resolve()), *_ARGUMENTS]
-            paths = dict.fromkeys([_ROOT, *(package.parent for package in package_folders())])
+            paths = dict.fromkeys(
+                [PACKAGE.parent, *(folder.parent for folder in package_folders())]
+            )
             environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
         with contextlib.suppress(ValueError, OSError):  # deep recursion in C needs stack
             hard = resource.getrlimit(resource.RLIMIT_STACK)[1]

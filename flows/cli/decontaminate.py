@@ -21,15 +21,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from cyclopts import Parameter
 
-from configs.loading import load_group
-from configs.settings.data import DecontaminateSettings
-from configs.settings.explain import ConfigError
-from eval.answers import writable
-from eval.row_files import SUFFIXES, Row, read_rows
-from eval.tables import ArrowWriter
-from tasks.data.decontamination_page import PAGE, write_page
-from tasks.data.ngrams import Item, NgramIndex
-from tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, ROW, Overlaps
+from klear.configs.loading import load_group
+from klear.configs.settings.data import DecontaminateSettings
+from klear.configs.settings.explain import ConfigError
+from klear.eval.answers import writable
+from klear.eval.row_files import SUFFIXES, Row, read_rows
+from klear.eval.tables import ArrowWriter
+from klear.tasks.data.decontamination_page import PAGE, write_page
+from klear.tasks.data.ngrams import Item, NgramIndex
+from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, ROW, Overlaps
 
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
 SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval", "data"})

@@ -15,14 +15,19 @@ from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
-from configs.loading import load_group
-from configs.machine import load_machine
-from configs.settings.engines import url_without_secret
-from configs.settings.evaluation import WITH_FORMAT, BenchmarkProtocol, Evaluation, named_protocols
-from configs.settings.explain import ConfigError, nearest
-from eval.row_files import SUFFIXES
-from tasks.stage.child import ChildFailed
-from training.engines.interface import EngineError
+from klear.configs.loading import load_group
+from klear.configs.machine import load_machine
+from klear.configs.settings.engines import url_without_secret
+from klear.configs.settings.evaluation import (
+    WITH_FORMAT,
+    BenchmarkProtocol,
+    Evaluation,
+    named_protocols,
+)
+from klear.configs.settings.explain import ConfigError, nearest
+from klear.eval.row_files import SUFFIXES
+from klear.tasks.stage.child import ChildFailed
+from klear.training.engines.interface import EngineError
 
 
 @Parameter(name="*")
@@ -68,11 +73,11 @@ def _scored(evaluation: Evaluation, out: Path | None) -> int:
     """Compute what is not in the store yet, and print the scores."""
     from rich.console import Console
 
-    from flows.cli.run import Terminal
-    from tasks.models import any_model
-    from tasks.report.results import read_results
-    from tasks.stage.run import Run, active
-    from tasks.store.shared import open_store
+    from klear.flows.cli.run import Terminal
+    from klear.tasks.models import any_model
+    from klear.tasks.report.results import read_results
+    from klear.tasks.stage.run import Run, active
+    from klear.tasks.store.shared import open_store
 
     files = {name: Path(path) for name, path in evaluation.files.items()}
     ours = {n: f for n, f in files.items() if any_model.problems_of_file(f, n) is not None}
@@ -162,7 +167,7 @@ def _endpoint(address: str, options: Options) -> dict[str, Any]:
     key = os.environ.get(options.api_key_env, "")
     model = options.served
     if not model:
-        from training.engines.endpoint import served_models
+        from klear.training.engines.endpoint import served_models
 
         model, *others = served_models(url, key) or [""]
         if others or not model:

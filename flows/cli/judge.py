@@ -11,9 +11,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from configs.loading import load_group
-from configs.settings.explain import ConfigError
-from configs.settings.judging import JudgeSettings
+from klear.configs.loading import load_group
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.judging import JudgeSettings
 
 sandbox = App(name="sandbox")
 
@@ -35,7 +35,7 @@ def judge(
         out: Scores to write, one JSON a line.
         overrides: Change a judge setting: --set max_tests=8, --set runtime.workers=2 (repeatable).
     """
-    from eval.judge.files import judge_files, run_stream
+    from klear.eval.judge.files import judge_files, run_stream
 
     settings = load_group(JudgeSettings, overrides)
     if stream and not (problems or samples or out):
@@ -59,7 +59,7 @@ def check(*, sandbox: str = "") -> int:
     Args:
         sandbox: The backend that must work; default: that of judging.
     """
-    from eval.programs.tested_sandbox import check_sandbox
+    from klear.eval.programs.tested_sandbox import check_sandbox
 
     chosen = [f"sandbox={sandbox}"] if sandbox else []
     text, code = check_sandbox(load_group(JudgeSettings, chosen).sandbox)

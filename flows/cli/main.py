@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error=False,
     )
     for name, (function, text) in COMMANDS.items():
-        app.command(f"flows.{function}", name=name, help=text)
+        app.command(f"klear.flows.{function}", name=name, help=text)
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         if not words:
@@ -60,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
-        from configs.settings.explain import ConfigError
-        from eval.sandbox import SandboxUnavailable
-        from flows.servers.prefect_api import ServersError
-        from tasks.store.shared import StoreUnreachable
+        from klear.configs.settings.explain import ConfigError
+        from klear.eval.sandbox import SandboxUnavailable
+        from klear.flows.servers.prefect_api import ServersError
+        from klear.tasks.store.shared import StoreUnreachable
 
         failures = (ServersError, SandboxUnavailable, StoreUnreachable, OSError)
         if not isinstance(error, (ConfigError, *failures)):

@@ -9,15 +9,15 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from configs.settings.pipeline import STAGES, Pipeline
-from configs.settings.topology import Assumptions, Topology
-from flows.stages import calls, plan_stages
-from tasks.planning.plan import Planner
-from tasks.report.page import render
-from tasks.report.run_story import PlannedStage, duration, size
-from tasks.stage.run import Run
-from tasks.store.store import Store
-from training.sizing import Fit, check
+from klear.configs.settings.pipeline import STAGES, Pipeline
+from klear.configs.settings.topology import Assumptions, Topology
+from klear.flows.stages import calls, plan_stages
+from klear.tasks.planning.plan import Planner
+from klear.tasks.report.page import render
+from klear.tasks.report.run_story import PlannedStage, duration, size
+from klear.tasks.stage.run import Run
+from klear.tasks.store.store import Store
+from klear.training.sizing import Fit, check
 
 NOT_MEASURED, ASSUMED = "–", "≈"
 _ACTIONS = {"reuse": "cyan", "resume": "yellow", "compute": "green"}

@@ -18,17 +18,17 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 
-from configs.headlines import parameters_of
-from configs.loading import load_profile, run_name
-from configs.machine import load_machine
-from configs.settings.ablation import ablations, load_ablation
-from configs.settings.explain import ConfigError
-from configs.settings.pipeline import Pipeline, StageName
-from flows.servers.prefect_api import ServersError
-from flows.servers.servers import why_down
-from tasks.report.run_story import duration
-from tasks.stage.figures import figure_of
-from tasks.stage.progress import Outcome, Plain, chosen_display
+from klear.configs.headlines import parameters_of
+from klear.configs.loading import load_profile, run_name
+from klear.configs.machine import load_machine
+from klear.configs.settings.ablation import ablations, load_ablation
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.pipeline import Pipeline, StageName
+from klear.flows.servers.prefect_api import ServersError
+from klear.flows.servers.servers import why_down
+from klear.tasks.report.run_story import duration
+from klear.tasks.stage.figures import figure_of
+from klear.tasks.stage.progress import Outcome, Plain, chosen_display
 
 _MARK = {
     "computed": "[green]✓[/]",
@@ -80,7 +80,7 @@ def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
     """
     settings = options.settings_of(profile)
     store = prepare_plan()
-    from flows.cli.plan import plan, print_plan
+    from klear.flows.cli.plan import plan, print_plan
 
     planned = plan(settings, store, options.force, options.until)
     print_plan(planned)
@@ -96,9 +96,9 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     """
     settings = options.settings_of(profile)
     prepare_run()
-    from flows.forms.profile_form import offered
-    from flows.pipeline import pipeline
-    from flows.stages import approve_all
+    from klear.flows.forms.profile_form import offered
+    from klear.flows.pipeline import pipeline
+    from klear.flows.stages import approve_all
 
     asked = {"until": options.until, "force": list(options.force), "verify": verify}
     name = run_name(settings, load_profile(profile))
@@ -132,7 +132,7 @@ def run_of_form(form: str, deployment: Any, name: str, parameters: dict[str, Any
     from prefect.flow_engine import run_flow
     from prefect.states import Pending
 
-    from flows.forms import profile_form
+    from klear.flows.forms import profile_form
 
     with get_client(sync_client=True) as client:
         # Pending: a worker takes those that are scheduled
@@ -149,7 +149,7 @@ def prepare_plan() -> Any:
     machine = load_machine()
     machine.home.mkdir(parents=True, exist_ok=True)  # Prefect makes its own folder in it
     os.environ.update(machine.environment())
-    from tasks.store.shared import open_store
+    from klear.tasks.store.shared import open_store
 
     return open_store(machine)
 
@@ -169,7 +169,7 @@ def prepare_run() -> None:
         os.environ.setdefault(f"PREFECT_{logs}", "CRITICAL")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     gc.disable()  # what is imported stays: looking for garbage in it takes a tenth of the start
-    import flows.pipeline  # noqa: F401
+    import klear.flows.pipeline  # noqa: F401
 
     gc.freeze()
     gc.enable()
@@ -269,7 +269,7 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     except BaseException as error:
         from prefect.exceptions import CancelledRun, Pause
 
-        from tasks.tracking.prefect_states import CTRL_C
+        from klear.tasks.tracking.prefect_states import CTRL_C
 
         said = str(error) or type(error).__name__
         if isinstance(error, Pause):
@@ -316,7 +316,7 @@ def ablate(
     """
     if results:
         store = prepare_plan()
-        from tasks.ablation.results import write_results
+        from klear.tasks.ablation.results import write_results
 
         specs = [spec for one in ablations() if profile in (spec := load_ablation(one)).scales]
         done = write_results(store, RESULTS, profile, specs)
@@ -332,13 +332,13 @@ def ablate(
     seeds = seeds or spec.seeds
     if plan:
         store = prepare_plan()
-        from flows.ablation import plan_ablation
-        from flows.cli.plan import print_plan
+        from klear.flows.ablation import plan_ablation
+        from klear.flows.cli.plan import print_plan
 
         print_plan(plan_ablation(spec, profile, seeds, store))
         return 0
     prepare_run()
-    from flows.ablation import ablation
+    from klear.flows.ablation import ablation
 
     title = f"klear ablate {name} ({profile}, {seeds} seeds)"
     return run_shown(title, lambda: ablation(name, profile, seeds, concurrent))

@@ -8,17 +8,24 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from configs.machine import Machine, load_machine
-from configs.settings.explain import nearest
-from configs.settings.pipeline import STAGES
-from flows.servers.prefect_api import ServersError, answers, post
-from flows.servers.servers import alive, health_urls
-from tasks.report.run_story import duration, size
-from tasks.stage.figures import number
-from tasks.store.care import damaged, remove, results, waste
-from tasks.store.lineage import AVERAGE, EVALUATION, ancestors, descendants, find_named, scores_of
-from tasks.store.shared import SharedStore, open_store
-from tasks.store.store import Manifest, Store
+from klear.configs.machine import Machine, load_machine
+from klear.configs.settings.explain import nearest
+from klear.configs.settings.pipeline import STAGES
+from klear.flows.servers.prefect_api import ServersError, answers, post
+from klear.flows.servers.servers import alive, health_urls
+from klear.tasks.report.run_story import duration, size
+from klear.tasks.stage.figures import number
+from klear.tasks.store.care import damaged, remove, results, waste
+from klear.tasks.store.lineage import (
+    AVERAGE,
+    EVALUATION,
+    ancestors,
+    descendants,
+    find_named,
+    scores_of,
+)
+from klear.tasks.store.shared import SharedStore, open_store
+from klear.tasks.store.store import Manifest, Store
 
 LATEST_RUNS = 5
 store = App(name="store")

@@ -14,14 +14,14 @@ from prefect import Flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from configs.headlines import settings_of, type_of, values_of
-from configs.loading import load_profile, profiles, run_name
-from configs.machine import load_machine
-from configs.settings.base import read_catalogue
-from configs.settings.explain import ConfigError
-from configs.settings.pipeline import StageName
-from flows.pipeline import run_pipeline, typed_name
-from tasks.tracking.prefect_states import ends_cancelled
+from klear.configs.headlines import settings_of, type_of, values_of
+from klear.configs.loading import load_profile, profiles, run_name
+from klear.configs.machine import load_machine
+from klear.configs.settings.base import read_catalogue
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.pipeline import StageName
+from klear.flows.pipeline import run_pipeline, typed_name
+from klear.tasks.tracking.prefect_states import ends_cancelled
 
 PREFIX = "profile_"
 ABOUT = """Data, SFT, math RL, code RL, evaluation, report.

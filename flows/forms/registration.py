@@ -1,6 +1,6 @@
 """Registers what the Prefect UI offers, forms, and what Prefect does by itself, automations.
 
-`klear up` runs `python -m flows.forms.registration`; running it again updates all of it.
+`klear up` runs `python -m klear.flows.forms.registration`; running it again updates all of it.
 
 Two forms per profile, prefilled with its values, because a form submits every field, defaults
 included: a short one, and one of the whole tree (`tiny-advanced`). One form that runs any stage
@@ -23,16 +23,16 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.events.schemas.automations import AutomationCore
 from prefect.types.entrypoint import EntrypointType
 
-from configs.loading import FOLDER, load_profile, profiles
-from configs.machine import Machine, load_machine
-from configs.settings.ablation import ablations, load_ablation
-from flows.ablation import ablation
-from flows.forms.profile_form import defaults, form, offered
-from flows.forms.stage_form import stage
-from flows.pipeline import pipeline
-from flows.servers.prefect_api import POOL
-from flows.servers.processes import ROOT
-from flows.servers.servers import TAG
+from klear.configs.files import PACKAGE
+from klear.configs.loading import FOLDER, load_profile, profiles
+from klear.configs.machine import Machine, load_machine
+from klear.configs.settings.ablation import ablations, load_ablation
+from klear.flows.ablation import ablation
+from klear.flows.forms.profile_form import defaults, form, offered
+from klear.flows.forms.stage_form import stage
+from klear.flows.pipeline import pipeline
+from klear.flows.servers.prefect_api import POOL
+from klear.flows.servers.servers import TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
 _HEARTBEAT = "prefect.flow-run.heartbeat"
@@ -72,7 +72,7 @@ def forms(machine: Machine) -> Iterator[RunnerDeployment]:
                 limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
             ),
             work_pool_name=POOL,
-            job_variables={"working_dir": str(ROOT), "env": environment},
+            job_variables={"working_dir": str(PACKAGE), "env": environment},
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
 

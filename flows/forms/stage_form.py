@@ -12,24 +12,24 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from configs.headlines import settings_of
-from configs.machine import load_machine
-from configs.settings.base import first_few, key_of, short
-from configs.settings.explain import ConfigError
-from configs.settings.pipeline import Pipeline, StageName
-from flows.cli.plan import Plan
-from flows.forms.profile_form import offered
-from flows.pipeline import publish_markdown, publish_plan, run_spec, typed_name
-from flows.stages import calls, plan_stages
-from tasks.planning.plan import Planner
-from tasks.report.page import literal, with_inline_plots
-from tasks.stage.beside import Node, run_graph
-from tasks.stage.figures import number
-from tasks.stage.run import run_context
-from tasks.store.complete import LATEST, as_of, begins, family, mixtures
-from tasks.store.shared import open_store
-from tasks.store.store import Artifact, Manifest, Store
-from tasks.tracking.prefect_states import ends_cancelled
+from klear.configs.headlines import settings_of
+from klear.configs.machine import load_machine
+from klear.configs.settings.base import first_few, key_of, short
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.pipeline import Pipeline, StageName
+from klear.flows.cli.plan import Plan
+from klear.flows.forms.profile_form import offered
+from klear.flows.pipeline import publish_markdown, publish_plan, run_spec, typed_name
+from klear.flows.stages import calls, plan_stages
+from klear.tasks.planning.plan import Planner
+from klear.tasks.report.page import literal, with_inline_plots
+from klear.tasks.stage.beside import Node, run_graph
+from klear.tasks.stage.figures import number
+from klear.tasks.stage.run import run_context
+from klear.tasks.store.complete import LATEST, as_of, begins, family, mixtures
+from klear.tasks.store.shared import open_store
+from klear.tasks.store.store import Artifact, Manifest, Store
+from klear.tasks.tracking.prefect_states import ends_cancelled
 
 ProfileName = Annotated[str, Field(json_schema_extra={"enum": [*offered()]})]
 

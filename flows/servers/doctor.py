@@ -12,11 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from configs.machine import Machine, load_machine
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from flows.servers.prefect_api import refusal
-from flows.servers.processes import ROOT, database_trouble
-from flows.servers.servers import alive, port_trouble, servers_here
+from klear.configs.files import PACKAGE
+from klear.configs.machine import Machine, load_machine
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.flows.servers.prefect_api import refusal
+from klear.flows.servers.processes import database_trouble
+from klear.flows.servers.servers import alive, port_trouble, servers_here
 
 MIN_FREE_GB = 5.0
 SECONDS = {"store": 30.0, "ray": 75.0}
@@ -67,7 +68,7 @@ def lock_file() -> Path:
         cpu = "+cpu" in version("torch")
     except PackageNotFoundError:
         cpu = shutil.which("nvidia-smi") is None
-    return ROOT / f"requirements-{'cpu' if cpu else 'gpu'}.lock"
+    return PACKAGE / f"requirements-{'cpu' if cpu else 'gpu'}.lock"
 
 
 def versions() -> str:
@@ -87,7 +88,7 @@ def versions() -> str:
 
 def sandbox() -> str:
     """A program runs in the sandbox that the judge uses by default."""
-    from eval.judge.judge import Judge
+    from klear.eval.judge.judge import Judge
 
     settings = JudgeSettings(runtime=JudgeRuntime(workers=1))
     with Judge(settings) as judge:
@@ -131,7 +132,7 @@ def gpu() -> str:
 def ask(what: str, address: str) -> str:
     """`address` can be used as `store` or `ray`. A process of its own tries it, and is ended when
     it takes too long: the libraries behind both try again for minutes."""
-    code = f"import sys; from flows.servers.doctor import try_{what} as t; print(t(sys.argv[1]))"
+    code = f"import sys; from {__name__} import try_{what} as t; print(t(sys.argv[1]))"
     command = [sys.executable, "-P", "-c", code, address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS[what])
@@ -146,7 +147,7 @@ def ask(what: str, address: str) -> str:
 
 def try_store(url: str) -> str:
     """Write, read and remove a small object."""
-    from tasks.store.shared import ObjectStore
+    from klear.tasks.store.shared import ObjectStore
 
     name, objects = f"klear-doctor/{uuid.uuid4().hex}", ObjectStore(url)
     objects.write(name, b"klear doctor: may be removed\n", new=True)
@@ -159,7 +160,7 @@ def try_ray(address: str) -> str:
     """Ask every node whether it runs this machine's code and packages."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from eval.ray_cluster import code_digest, join, same_code
+    from klear.eval.ray_cluster import code_digest, join, same_code
 
     host, _, port = address.rpartition(":")
     if port.isdigit() and "/" not in host:  # Ray itself asks for more than a minute

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from configs.machine import Machine
+from klear.configs.machine import Machine
 
 POOL = "klear-local"
 TRIES = 5

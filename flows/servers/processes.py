@@ -19,13 +19,12 @@ from typing import Any
 
 import psutil
 
-from configs.files import replace_text
-from configs.machine import NOT_FOR_WORKERS, Machine, server_environment
-from eval.records import Record
-from flows.servers.prefect_api import POOL, ServersError, worker_name
-from tasks.stage.supervise import descendants, is_alive
+from klear.configs.files import replace_text
+from klear.configs.machine import NOT_FOR_WORKERS, Machine, server_environment
+from klear.eval.records import Record
+from klear.flows.servers.prefect_api import POOL, ServersError, worker_name
+from klear.tasks.stage.supervise import descendants, is_alive
 
-ROOT = Path(__file__).resolve().parents[2]
 MARK = "KLEAR_SERVER_MARK"
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 DATABASE_WAIT_S = 60.0
@@ -47,7 +46,7 @@ def server_command(machine: Machine, name: str) -> list[str]:
         # The name is the same after a restart, for `crash_orphans`.
         "worker": ["prefect", "worker", "start", "--pool", POOL, "--type", "process",
                    "--name", worker_name(), "--limit", str(machine.worker_limit)],
-        "registration": ["flows.forms.registration"],
+        "registration": ["klear.flows.forms.registration"],
     }[name]  # fmt: skip
     return [sys.executable, "-P", "-m", module, *words]
 

@@ -19,10 +19,22 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from configs.files import locked
-from configs.machine import Machine, load_machine
-from flows.servers.prefect_api import ServersError, answers, crash_orphans, create_pool, refusal
-from flows.servers.processes import ServerProcess, register_forms, settings_digest, start, stop
+from klear.configs.files import locked
+from klear.configs.machine import Machine, load_machine
+from klear.flows.servers.prefect_api import (
+    ServersError,
+    answers,
+    crash_orphans,
+    create_pool,
+    refusal,
+)
+from klear.flows.servers.processes import (
+    ServerProcess,
+    register_forms,
+    settings_digest,
+    start,
+    stop,
+)
 
 START_TIMEOUT_S = 300.0
 TAG = "klear"

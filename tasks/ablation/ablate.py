@@ -9,11 +9,11 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from configs.settings.ablation import Ablation, Contrast
-from configs.settings.base import Settings
-from configs.settings.evaluation import LEARNING_CURVE
-from eval.records import Record
-from tasks.ablation.effects import (
+from klear.configs.settings.ablation import Ablation, Contrast
+from klear.configs.settings.base import Settings
+from klear.configs.settings.evaluation import LEARNING_CURVE
+from klear.eval.records import Record
+from klear.tasks.ablation.effects import (
     FEWEST_SEEDS,
     Effect,
     Half,
@@ -23,15 +23,15 @@ from tasks.ablation.effects import (
     paired_effect,
     steadiness_effect,
 )
-from tasks.report.page import Figure, Page, render
-from tasks.report.plots import Series, curve_plot
-from tasks.report.results import ACCURACY, answers_of, curves_of, means_of, read_results
-from tasks.stage.figures import title_of
-from tasks.stage.stage import Metrics, stage
-from tasks.store.care import ABLATE_VERSION
-from tasks.store.store import Artifact
-from training.layout import METRICS, kept_models
-from training.rl.off_policy_counts import OffPolicy, read_off_policy, summed
+from klear.tasks.report.page import Figure, Page, render
+from klear.tasks.report.plots import Series, curve_plot
+from klear.tasks.report.results import ACCURACY, answers_of, curves_of, means_of, read_results
+from klear.tasks.stage.figures import title_of
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.care import ABLATE_VERSION
+from klear.tasks.store.store import Artifact
+from klear.training.layout import METRICS, kept_models
+from klear.training.rl.off_policy_counts import OffPolicy, read_off_policy, summed
 
 RESULTS = "results.json"
 NOT_RUN = "not run yet"

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
-from eval.records import Record
+from klear.eval.records import Record
 
 Verdict = Literal["confirmed", "not seen", "reversed"]
 Means = Mapping[str, float]

@@ -14,14 +14,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from configs.files import replace_text
-from configs.settings.ablation import Ablation
-from eval.records import Record
-from tasks.ablation.ablate import NOT_RUN, RESULTS, Compared, Outcome, compared
-from tasks.report.page import Page, render
-from tasks.store.care import ABLATE, ABLATE_VERSION, results
-from tasks.store.lineage import ancestors
-from tasks.store.store import Store
+from klear.configs.files import replace_text
+from klear.configs.settings.ablation import Ablation
+from klear.eval.records import Record
+from klear.tasks.ablation.ablate import NOT_RUN, RESULTS, Compared, Outcome, compared
+from klear.tasks.report.page import Page, render
+from klear.tasks.store.care import ABLATE, ABLATE_VERSION, results
+from klear.tasks.store.lineage import ancestors
+from klear.tasks.store.store import Store
 
 JUDGE = "judge"
 VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)

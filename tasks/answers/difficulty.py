@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from configs.settings.data import DifficultySettings
-from eval.records import Domain, Problem, Record, Score
-from eval.tables import TableWriter, count_rows, read_table
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact
+from klear.configs.settings.data import DifficultySettings
+from klear.eval.records import Domain, Problem, Record, Score
+from klear.eval.tables import TableWriter, count_rows, read_table
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact
 
 Label = Literal["easy", "hard", "unrated"]
 

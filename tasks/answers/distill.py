@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineRuntime, EngineSettings
-from eval.judge.grades import Grade
-from eval.records import Problem, Rejected, Sample
-from eval.row_files import find_files
-from eval.tables import TableWriter, read_table, write_table
-from tasks.stage.child import ChildFailed, run_child
-from tasks.stage.progress import report
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import SCRATCH, Artifact
-from tasks.tracking.prefect_states import ApprovalRequired
-from training.engines.generate import (
+from klear.configs.settings.data import SampleSettings
+from klear.configs.settings.engines import EngineRuntime, EngineSettings
+from klear.eval.judge.grades import Grade
+from klear.eval.records import Problem, Rejected, Sample
+from klear.eval.row_files import find_files
+from klear.eval.tables import TableWriter, read_table, write_table
+from klear.tasks.stage.child import ChildFailed, run_child
+from klear.tasks.stage.progress import report
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import SCRATCH, Artifact
+from klear.tasks.tracking.prefect_states import ApprovalRequired
+from klear.training.engines.generate import (
     Journal,
     SpentApproved,
     cost_of,
@@ -32,10 +32,10 @@ from training.engines.generate import (
     is_local,
     journal_path,
 )
-from training.engines.interface import EngineError, Request, request_seed
-from training.engines.without_model import recordings
-from training.launch.jobs import GenerateJob
-from training.layout import RESULT
+from klear.training.engines.interface import EngineError, Request, request_seed
+from klear.training.engines.without_model import recordings
+from klear.training.launch.jobs import GenerateJob
+from klear.training.layout import RESULT
 
 KINDS = {"length": "truncated", "empty": "empty", "refused": "refused", "error": "errors"}
 PILOT_PROMPTS = 20

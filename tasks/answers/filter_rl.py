@@ -7,14 +7,14 @@ pass@16 of 16 samples is 0 or 1, so the share of the 16 that pass is what it mus
 from collections import Counter
 from pathlib import Path
 
-from configs.settings.data import FilterRLSettings
-from eval.judge.judge import NO_GOLD
-from eval.records import Problem, Score
-from eval.tables import read_table
-from tasks.answers.difficulty import Tally, tally
-from tasks.data.split_rows import split_rows
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact
+from klear.configs.settings.data import FilterRLSettings
+from klear.eval.judge.judge import NO_GOLD
+from klear.eval.records import Problem, Score
+from klear.eval.tables import read_table
+from klear.tasks.answers.difficulty import Tally, tally
+from klear.tasks.data.split_rows import split_rows
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact
 
 
 def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> tuple[str, str]:

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator, Set
 from itertools import islice, tee
 from pathlib import Path
 
-from configs.settings.data import JudgeStageSettings
-from configs.settings.judging import JudgeSettings
-from eval.benchmarks.benchmarks import GRADER_VERSION
-from eval.judge.judge import NO_GOLD, Judge
-from eval.records import Problem, Sample, Score
-from eval.tables import Lookup, TableWriter, column, read_table
-from tasks.stage.progress import report
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import SCRATCH, Artifact
+from klear.configs.settings.data import JudgeStageSettings
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.benchmarks.benchmarks import GRADER_VERSION
+from klear.eval.judge.judge import NO_GOLD, Judge
+from klear.eval.records import Problem, Sample, Score
+from klear.eval.tables import Lookup, TableWriter, column, read_table
+from klear.tasks.stage.progress import report
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import SCRATCH, Artifact
 
 NOT_ANSWERED = {
     **dict.fromkeys(("reward", "correct", "pass_rate", "answer")),

@@ -12,13 +12,13 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from configs.settings.sources import CollectSettings, Source
-from eval.records import Problem, Rejected
-from eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
-from tasks.data.sources import COUNTS, KEPT, REJECTED, collect_part, collected_files, planned
-from tasks.stage.parts import computed_parts
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import SCRATCH
+from klear.configs.settings.sources import CollectSettings, Source
+from klear.eval.records import Problem, Rejected
+from klear.eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
+from klear.tasks.data.sources import COUNTS, KEPT, REJECTED, collect_part, collected_files, planned
+from klear.tasks.stage.parts import computed_parts
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import SCRATCH
 
 SOURCES = "sources.json"
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import orjson
 
-from configs.settings.data import DecontaminateSettings
-from eval.tables import ArrowWriter, row_groups
-from tasks.data.decontamination_page import write_page
-from tasks.data.overlaps import HITS, REASONS, benchmark_index, decide_part
-from tasks.data.split_rows import split_rows, table_parts
-from tasks.stage.parts import computed_parts
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import SCRATCH, Artifact
+from klear.configs.settings.data import DecontaminateSettings
+from klear.eval.tables import ArrowWriter, row_groups
+from klear.tasks.data.decontamination_page import write_page
+from klear.tasks.data.overlaps import HITS, REASONS, benchmark_index, decide_part
+from klear.tasks.data.split_rows import split_rows, table_parts
+from klear.tasks.stage.parts import computed_parts
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import SCRATCH, Artifact
 
 
 @stage(version=3)

@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from configs.settings.data import DecontaminateSettings
-from eval.tables import to_records
-from tasks.data.overlaps import LISTED_PER_ROW, Hit
-from tasks.report.page import Page, render
+from klear.configs.settings.data import DecontaminateSettings
+from klear.eval.tables import to_records
+from klear.tasks.data.overlaps import LISTED_PER_ROW, Hit
+from klear.tasks.report.page import Page, render
 
 if TYPE_CHECKING:  # its compiled code takes half a second to load
-    from tasks.data.ngrams import NgramIndex
+    from klear.tasks.data.ngrams import NgramIndex
 
 PAGE = "decontamination.html"
 LEAK_COVERAGE = 0.5

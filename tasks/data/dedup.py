@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.settings.data import DedupSettings
-from tasks.data.split_rows import split_rows, table_parts
-from tasks.stage.parts import computed_parts
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import SCRATCH, Artifact
+from klear.configs.settings.data import DedupSettings
+from klear.tasks.data.split_rows import split_rows, table_parts
+from klear.tasks.stage.parts import computed_parts
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import SCRATCH, Artifact
 
 KEPT, EXACT, ID, NEAR = range(4)
 REASONS = {
@@ -34,7 +34,7 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
     an earlier run are used.
     """
     # Compiled code: loading it takes longer than reading a small table.
-    from tasks.data.prompt_parts import PROMPTS, compute_part
+    from klear.tasks.data.prompt_parts import PROMPTS, compute_part
 
     runtime = settings.runtime
     compute = partial(compute_part, source=source, settings=settings)
@@ -47,7 +47,7 @@ def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Ver
     kind, match = same_queries(table["prompt"], table["id"])
     if not settings.near:
         return kind, match, np.zeros((0, 2), np.int64), np.zeros(0)
-    from tasks.data.near_duplicates import near_groups
+    from klear.tasks.data.near_duplicates import near_groups
 
     left = np.flatnonzero(kind == KEPT)
     bands = table.drop(["prompt", "id", "text"]).columns

@@ -3,13 +3,21 @@
 from collections import Counter
 from pathlib import Path
 
-from configs.settings.data import FilterTestsSettings
-from eval.judge.judge import NO_GOLD
-from eval.records import AssertCase, CallCase, CheckerCase, Problem, Rejected, StdinCase, TestSuite
-from eval.tables import TableWriter, count_rows, read_table
-from tasks.stage.progress import report
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact
+from klear.configs.settings.data import FilterTestsSettings
+from klear.eval.judge.judge import NO_GOLD
+from klear.eval.records import (
+    AssertCase,
+    CallCase,
+    CheckerCase,
+    Problem,
+    Rejected,
+    StdinCase,
+    TestSuite,
+)
+from klear.eval.tables import TableWriter, count_rows, read_table
+from klear.tasks.stage.progress import report
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact
 
 
 def distinct_cases(tests: TestSuite) -> TestSuite:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import types
 
-from tasks.data.text_columns import BYTES, PLACES, SPACE, buffers, compiled
-from tasks.stage.progress import report
+from klear.tasks.data.text_columns import BYTES, PLACES, SPACE, buffers, compiled
+from klear.tasks.stage.progress import report
 
 WEIGHTS = 0.1, 0.9
 """Of false candidates and of misses in datasketch's choice of bands: the former cost a comparison,

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from configs.settings.data import DecontaminateSettings
-from eval.records import Record
-from eval.tables import ArrowWriter, arrow_schema, row_groups
-from tasks.data.split_rows import TablePart
-from tasks.data.words import Normalisation
+from klear.configs.settings.data import DecontaminateSettings
+from klear.eval.records import Record
+from klear.eval.tables import ArrowWriter, arrow_schema, row_groups
+from klear.tasks.data.split_rows import TablePart
+from klear.tasks.data.words import Normalisation
 
 if TYPE_CHECKING:  # its compiled code takes half a second to load, which most commands never need
-    from tasks.data.ngrams import Found, NgramIndex
+    from klear.tasks.data.ngrams import Found, NgramIndex
 
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 16_384
@@ -118,7 +118,7 @@ class Overlaps:
 @lru_cache(maxsize=1)
 def benchmark_index(path: Path, digest: str, n: int, normalise: Normalisation) -> "NgramIndex":
     """The index of a benchmarks file of this digest: one in every process, whatever its parts."""
-    from tasks.data.ngrams import Item, NgramIndex
+    from klear.tasks.data.ngrams import Item, NgramIndex
 
     columns = ["source", "id", "prompt"]
     rows = (row for table in row_groups(path, columns) for row in table.to_pylist())

@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.settings.data import DedupSettings
-from tasks.data.split_rows import TablePart
-from tasks.data.text_columns import buffers, fold
-from tasks.data.words import query_words
+from klear.configs.settings.data import DedupSettings
+from klear.tasks.data.split_rows import TablePart
+from klear.tasks.data.text_columns import buffers, fold
+from klear.tasks.data.words import query_words
 
 DIGEST = pa.binary(16)
 PROMPTS = "prompts.arrow"
@@ -38,7 +38,7 @@ def compute_part(part: TablePart, folder: Path, *, source: Path, settings: Dedup
         text = fold(table["prompt"].combine_chunks(), query_words)
         found = {"prompt": digests(text), "id": digests(table["id"].combine_chunks())}
         if settings.near:  # loading its compiled code takes time that exact removal need not spend
-            from tasks.data.near_duplicates import band_keys
+            from klear.tasks.data.near_duplicates import band_keys
 
             keys = band_keys(text, settings.shingle, settings.jaccard, settings.permutations)
             found |= {"text": text, **{f"band {n}": pa.array(key) for n, key in enumerate(keys)}}

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from configs.settings.sources import Source
-from eval.answers import extract_boxed
-from eval.programs.formats import joined, parse_suite, with_checker
-from eval.records import HIGHEST_LIMIT, Problem, TestSuite
+from klear.configs.settings.sources import Source
+from klear.eval.answers import extract_boxed
+from klear.eval.programs.formats import joined, parse_suite, with_checker
+from klear.eval.records import HIGHEST_LIMIT, Problem, TestSuite
 
 Tables = Mapping[str, Sequence[str]]
 """The texts of each lookup table, by row."""

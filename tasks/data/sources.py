@@ -11,15 +11,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs.files import replace_text
-from configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
-from eval.answers import writable
-from eval.records import Problem, Rejected, problem_id
-from eval.row_files import Row, find_files, read_rows
-from eval.tables import TableWriter
-from tasks.data.generated import generated_problems
-from tasks.data.row_to_problem import BadField, Tables, field_of, prompt_of, text_of, to_problem
-from tasks.stage.progress import report
+from klear.configs.files import replace_text
+from klear.configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
+from klear.eval.answers import writable
+from klear.eval.records import Problem, Rejected, problem_id
+from klear.eval.row_files import Row, find_files, read_rows
+from klear.eval.tables import TableWriter
+from klear.tasks.data.generated import generated_problems
+from klear.tasks.data.row_to_problem import (
+    BadField,
+    Tables,
+    field_of,
+    prompt_of,
+    text_of,
+    to_problem,
+)
+from klear.tasks.stage.progress import report
 
 ROWS_PER_REPORT = 500
 LONGEST_ROW = 1_000_000

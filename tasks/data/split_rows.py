@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eval.records import Problem, Rejected
-from eval.tables import ArrowWriter, TableWriter, to_records
-from tasks.stage.progress import report
+from klear.eval.records import Problem, Rejected
+from klear.eval.tables import ArrowWriter, TableWriter, to_records
+from klear.tasks.stage.progress import report
 
 
 class TablePart(NamedTuple):

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numba import types
 from numpy.typing import NDArray
 
-from tasks.data.words import Rule
+from klear.tasks.data.words import Rule
 
 REMEMBERED_WORDS = 1 << 16
 SPACE = np.uint8(32)

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Literal
 
-from eval.records import normalise_prompt
+from klear.eval.records import normalise_prompt
 
 Rule = Callable[[str], list[str]]
 Normalisation = Literal["alnum", "whitespace"]

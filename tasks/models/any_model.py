@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from configs.settings.base import read_catalogue
-from configs.settings.evaluation import Evaluation
-from configs.settings.sources import CollectSettings, Source
-from eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
-from eval.benchmarks.metrics import upper_bound_of_zero
-from eval.records import Problem
-from eval.row_files import read_rows
-from eval.tables import read_table
-from tasks.data.collect import collect
-from tasks.data.sources import why_not
-from tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent
-from tasks.report.page import environment
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact, content_digest, scan
+from klear.configs.settings.base import read_catalogue
+from klear.configs.settings.evaluation import Evaluation
+from klear.configs.settings.sources import CollectSettings, Source
+from klear.eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
+from klear.eval.benchmarks.metrics import upper_bound_of_zero
+from klear.eval.records import Problem
+from klear.eval.row_files import read_rows
+from klear.eval.tables import read_table
+from klear.tasks.data.collect import collect
+from klear.tasks.data.sources import why_not
+from klear.tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent
+from klear.tasks.report.page import environment
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact, content_digest, scan
 
 PROMPTS = ("problem", "question", "prompt", "question_content", "query")
 ANSWERS = ("answer", "expected_answer", "final_answer", "gt", "gold", "target")

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineRuntime, EngineSettings
-from configs.settings.evaluation import LEARNING_CURVE, BenchmarkProtocol, EvaluateSettings
-from configs.settings.judging import JudgeSettings
-from eval.benchmarks.benchmarks import (
+from klear.configs.settings.data import SampleSettings
+from klear.configs.settings.engines import EngineRuntime, EngineSettings
+from klear.configs.settings.evaluation import LEARNING_CURVE, BenchmarkProtocol, EvaluateSettings
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.benchmarks.benchmarks import (
     GRADER_VERSION,
     RESULTS,
     BenchmarkResult,
@@ -27,18 +27,18 @@ from eval.benchmarks.benchmarks import (
     score_benchmark,
     template_hash,
 )
-from eval.programs.lcb_runner import official
-from eval.records import Problem, Sample, Score
-from eval.tables import TableWriter, column, count_rows, read_table, write_table
-from tasks.answers.distill import ask
-from tasks.answers.judge import score_table
-from tasks.report.results import ACCURACY, RESULTS_FILE, accuracy, answers_of, read_results
-from tasks.stage.run import package_versions
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import LOGS, SCRATCH, Artifact
-from training.engines.generate import Journal, cost_of, journal_path
-from training.engines.interface import Key, Request, request_seed
-from training.layout import StepLines, kept_model, kept_models
+from klear.eval.programs.lcb_runner import official
+from klear.eval.records import Problem, Sample, Score
+from klear.eval.tables import TableWriter, column, count_rows, read_table, write_table
+from klear.tasks.answers.distill import ask
+from klear.tasks.answers.judge import score_table
+from klear.tasks.report.results import ACCURACY, RESULTS_FILE, accuracy, answers_of, read_results
+from klear.tasks.stage.run import package_versions
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import LOGS, SCRATCH, Artifact
+from klear.training.engines.generate import Journal, cost_of, journal_path
+from klear.training.engines.interface import Key, Request, request_seed
+from klear.training.layout import StepLines, kept_model, kept_models
 
 MEASURES = {
     name: name

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from configs.machine import load_machine
-from configs.settings.topology import Launch
-from tasks.stage.child import ROOT, ChildFailed, alone, run_child
-from tasks.store.store import SCRATCH
-from training.layout import CHECKPOINTS, latest, number_of
+from klear.configs.files import PACKAGE
+from klear.configs.machine import load_machine
+from klear.configs.settings.topology import Launch
+from klear.tasks.stage.child import ChildFailed, alone, run_child
+from klear.tasks.store.store import SCRATCH
+from klear.training.layout import CHECKPOINTS, latest, number_of
 
 SLURM = "slurm"
 PORTS = range(20_000, 30_000)  # TCP ports of which no system hands out any by itself
@@ -89,7 +90,7 @@ def command_of(job_file: Path, launch: Launch, launcher: str) -> list[str]:
     if launcher == "alone":
         return alone(job_file)
     if launcher == "ray":
-        module = [sys.executable, "-P", "-m", "tasks.models.ray_launch"]
+        module = [sys.executable, "-P", "-m", "klear.tasks.models.ray_launch"]
         return [*module, str(job_file), launch.model_dump_json()]
     if launcher == SLURM:
         tasks = [f"--nodes={launch.nodes}", f"--ntasks={launch.nodes}", "--ntasks-per-node=1"]
@@ -107,10 +108,10 @@ def node_command(
     """What runs on each node; `place`: which one it is, and the address of the first."""
     options = {
         **(place or {}),
-        "config_file": ROOT / "configs" / "accelerate" / FILES[launch.sharding],
+        "config_file": PACKAGE / "configs" / "accelerate" / FILES[launch.sharding],
         "num_machines": launch.nodes,
         "num_processes": launch.world,
         "main_process_port": port,
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [*ACCELERATE, *words, "--module", "training.launch.child", str(job_file)]
+    return [*ACCELERATE, *words, "--module", "klear.training.launch.child", str(job_file)]

@@ -1,6 +1,6 @@
 """`srun` for a Ray cluster: the launch command of `tasks.models.launch` on every node.
 
-    python -m tasks.models.ray_launch JOB.json LAUNCH_JSON
+    python -m klear.tasks.models.ray_launch JOB.json LAUNCH_JSON
 
 Ray finds the nodes and says when one dies; one plain task on each runs `accelerate launch`. However
 this ends, all that it launched ends with it.
@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.machine import load_machine
-from configs.settings.topology import Launch
-from eval.ray_cluster import code_digest, join, same_code
-from tasks.models.launch import PORTS, REFUSED, node_command
-from tasks.stage.child import GRACE_S, start_supervised
-from tasks.stage.watchdog import log_tail
-from tasks.store.store import LOGS
-from training.layout import ProgressFile
+from klear.configs.machine import load_machine
+from klear.configs.settings.topology import Launch
+from klear.eval.ray_cluster import code_digest, join, same_code
+from klear.tasks.models.launch import PORTS, REFUSED, node_command
+from klear.tasks.stage.child import GRACE_S, start_supervised
+from klear.tasks.stage.watchdog import log_tail
+from klear.tasks.store.store import LOGS
+from klear.training.layout import ProgressFile
 
 POLL_S = 0.2
 END_S = 10 * GRACE_S  # until all that a node launched is gone

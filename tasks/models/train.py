@@ -7,17 +7,17 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from configs.settings.topology import Launch
-from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
-from eval.benchmarks.benchmarks import GRADER_VERSION
-from eval.records import Problem
-from eval.tables import read_table, write_table
-from tasks.models.launch import run_launched
-from tasks.stage.child import run_child
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import SCRATCH, Artifact
-from training.launch.jobs import BaseJob, RLJob, SFTJob
-from training.layout import RESULT
+from klear.configs.settings.topology import Launch
+from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from klear.eval.benchmarks.benchmarks import GRADER_VERSION
+from klear.eval.records import Problem
+from klear.eval.tables import read_table, write_table
+from klear.tasks.models.launch import run_launched
+from klear.tasks.stage.child import run_child
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import SCRATCH, Artifact
+from klear.training.launch.jobs import BaseJob, RLJob, SFTJob
+from klear.training.layout import RESULT
 
 
 def local_model(settings: BaseModelSettings) -> Iterable[Path]:

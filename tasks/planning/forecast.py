@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from configs.settings.base import Settings, flat
-from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineRuntime
-from configs.settings.topology import Topology
-from configs.settings.training import BaseModelSettings
-from tasks.planning.history import PastResult, StoreHistory
-from tasks.planning.work import KINDS, OF_A_MODEL, ONCE, Known, Work
-from tasks.report.run_story import PlannedStage
-from tasks.stage.stage import Stage
-from tasks.store.hardware import cores, gpus, split, this_machine
-from tasks.store.store import Artifact
-from training.engines.generate import cost_of, is_local
-from training.sizing import facts_of_base, facts_of_model
+from klear.configs.settings.base import Settings, flat
+from klear.configs.settings.data import SampleSettings
+from klear.configs.settings.engines import EngineRuntime
+from klear.configs.settings.topology import Topology
+from klear.configs.settings.training import BaseModelSettings
+from klear.tasks.planning.history import PastResult, StoreHistory
+from klear.tasks.planning.work import KINDS, OF_A_MODEL, ONCE, Known, Work
+from klear.tasks.report.run_story import PlannedStage
+from klear.tasks.stage.stage import Stage
+from klear.tasks.store.hardware import cores, gpus, split, this_machine
+from klear.tasks.store.store import Artifact
+from klear.training.engines.generate import cost_of, is_local
+from klear.training.sizing import facts_of_base, facts_of_model
 
 PARALLEL = ("tensor_parallel", "data_parallel")
 ROWS_A_SECOND = 20_000.0

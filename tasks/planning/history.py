@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from configs.settings.base import flat
-from tasks.store.store import MANIFEST, Manifest, Store, UnusableManifest, read_manifest
-from training.layout import METRICS, read_lines
+from klear.configs.settings.base import flat
+from klear.tasks.store.store import MANIFEST, Manifest, Store, UnusableManifest, read_manifest
+from klear.training.layout import METRICS, read_lines
 
 MOST_READ = 40
 """Manifests of a stage that are read, the newest: a plan stays fast in a store of thousands."""

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import orjson
 
-from configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
-from configs.settings.topology import Topology
-from configs.settings.training import BaseModelSettings
-from tasks.planning.forecast import NO_MACHINES, Forecaster
-from tasks.planning.history import PastResult, StoreHistory
-from tasks.planning.work import tokens_of
-from tasks.report.run_story import PlannedStage
-from tasks.stage.run import Run
-from tasks.stage.stage import Stage
-from tasks.store.store import Artifact
-from training.layout import PROGRESS
+from klear.configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
+from klear.configs.settings.topology import Topology
+from klear.configs.settings.training import BaseModelSettings
+from klear.tasks.planning.forecast import NO_MACHINES, Forecaster
+from klear.tasks.planning.history import PastResult, StoreHistory
+from klear.tasks.planning.work import tokens_of
+from klear.tasks.report.run_story import PlannedStage
+from klear.tasks.stage.run import Run
+from klear.tasks.stage.stage import Stage
+from klear.tasks.store.store import Artifact
+from klear.training.layout import PROGRESS
 
 UNKNOWN = ""
 """The digest of a result that is not there yet."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import Any
 
-from configs.settings.evaluation import EvaluateSettings
-from configs.settings.topology import Assumptions
-from configs.settings.training import RLSettings
-from tasks.planning.history import PastResult
-from tasks.store.store import Artifact
-from training.sizing import SAMPLERS, ModelFacts
+from klear.configs.settings.evaluation import EvaluateSettings
+from klear.configs.settings.topology import Assumptions
+from klear.configs.settings.training import RLSettings
+from klear.tasks.planning.history import PastResult
+from klear.tasks.store.store import Artifact
+from klear.training.sizing import SAMPLERS, ModelFacts
 
 KEPT = "kept/"
 """Begins the count of a source; NaN where nobody has counted it."""

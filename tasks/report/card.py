@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import yaml
 
-from eval.tables import row_groups
-from tasks.report.page import Page, render
-from tasks.store.lineage import ancestors
-from tasks.store.store import CARD, Manifest, Store
+from klear.eval.tables import row_groups
+from klear.tasks.report.page import Page, render
+from klear.tasks.store.lineage import ancestors
+from klear.tasks.store.store import CARD, Manifest, Store
 
 ROWS = ("kept.parquet", "samples.parquet", "scores.parquet", "difficulty.parquet")
 """Where a data stage keeps its rows."""

@@ -16,7 +16,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from tasks.stage.watchdog import Interrupted, stalled
+from klear.tasks.stage.watchdog import Interrupted, stalled
 
 POLL_S = 0.5
 GRACE_S = (

@@ -1,6 +1,6 @@
 """Runs a heavy job in its own process: on a free GPU, its output in a log, its progress passed on.
 
-The job travels as `<out>/.resume/job.json`; `python -m training.launch.child JOB` reads it.
+The job travels as `<out>/.resume/job.json`; `python -m klear.training.launch.child JOB` reads it.
 Between them sits tasks/stage/supervise.py, which ends the whole tree when this process cancels,
 fails or is killed.
 
@@ -20,14 +20,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from configs.files import locked, replace_text
-from configs.machine import load_machine
-from tasks.stage.progress import report
-from tasks.stage.supervise import supervised
-from tasks.stage.watchdog import log_tail
-from training.layout import LOGS, PROGRESS, SCRATCH
+from klear.configs.files import PACKAGE, locked, replace_text
+from klear.configs.machine import load_machine
+from klear.tasks.stage.progress import report
+from klear.tasks.stage.supervise import supervised
+from klear.tasks.stage.watchdog import log_tail
+from klear.training.layout import LOGS, PROGRESS, SCRATCH
 
-ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.2
 GRACE_S = 5.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
 WAITING_POLL_S = 1.0
@@ -45,7 +44,7 @@ class ChildFailed(RuntimeError):
 def alone(job_file: Path) -> list[str]:
     """One process of its own for the job."""
     # -P: the current folder may hold modules that shadow the standard library's
-    return [sys.executable, "-P", "-m", "training.launch.child", str(job_file)]
+    return [sys.executable, "-P", "-m", "klear.training.launch.child", str(job_file)]
 
 
 def run_child(
@@ -101,7 +100,7 @@ def start_supervised(
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Variables of a process that imports this code wherever it starts."""
-    paths = [str(ROOT), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [str(PACKAGE.parent), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
     return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from tasks.report.run_story import duration
+from klear.tasks.report.run_story import duration
 
 SCORE = "/avg"
 MOST_FIGURES = 2  # of a stage that has no sentence

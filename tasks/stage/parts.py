@@ -19,8 +19,8 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TypeVar
 
-from configs.machine import load_machine
-from tasks.stage.progress import report
+from klear.configs.machine import load_machine
+from klear.tasks.stage.progress import report
 
 PRELOADED = (
     *("numba", "numba.np.arraymath", "scipy.linalg"),
@@ -47,7 +47,7 @@ def computed_parts(
     scratch.mkdir(parents=True, exist_ok=True)
     run, address = partial(_computed, scratch, compute), load_machine().ray_address
     if len(parts) > 1 and address:
-        from eval.ray_cluster import parts_over_ray
+        from klear.eval.ray_cluster import parts_over_ray
 
         with closing(parts_over_ray(address, scratch, parts, compute)) as folders:
             yield from _reported(folders, len(parts))

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
 
-from eval.ray_cluster import on_cluster_wait
-from tasks.report.run_story import duration
-from tasks.stage.figures import Pace, figure_of
+from klear.eval.ray_cluster import on_cluster_wait
+from klear.tasks.report.run_story import duration
+from klear.tasks.stage.figures import Pace, figure_of
 
 SECONDS_BETWEEN_LINES = 30.0
 Listener = Callable[[float, float, str], None]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -20,15 +19,15 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run as this_flow_run
 
-from configs.files import replace_text
-from configs.machine import load_machine
-from configs.settings.base import first_few, flat
-from tasks.report.run_story import PlannedStage, RunStory, StageOutcome
-from tasks.stage.progress import Plain, chosen_display
-from tasks.store.shared import open_store
-from tasks.store.store import Artifact, Store
-from tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
-from tasks.tracking.prefect_states import (
+from klear.configs.files import PACKAGE, replace_text
+from klear.configs.machine import load_machine
+from klear.configs.settings.base import first_few, flat
+from klear.tasks.report.run_story import PlannedStage, RunStory, StageOutcome
+from klear.tasks.stage.progress import Plain, chosen_display
+from klear.tasks.store.shared import open_store
+from klear.tasks.store.store import Artifact, Store
+from klear.tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
+from klear.tasks.tracking.prefect_states import (
     EndedTasks,
     crash_task_runs,
     heeding_the_ui,
@@ -37,7 +36,7 @@ from tasks.tracking.prefect_states import (
     set_cancelled,
     settle_task_runs,
 )
-from tasks.tracking.run_tracker import Tracker
+from klear.tasks.tracking.run_tracker import Tracker
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
@@ -306,8 +305,9 @@ def _crash_orphans(tracker: Tracker, store: Store, mine: RunState, flow_run: str
 
 def git_commit() -> str:
     """The commit the code runs from, with `+` if the tree has changes; '' outside of git."""
-    root = Path(__file__).resolve().parents[2]
-    git = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
+    if not (PACKAGE / ".git").exists():
+        return ""
+    git = ["git", "-C", str(PACKAGE), "describe", "--always", "--abbrev=40", "--dirty=+"]
     try:
         said = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True)
     except FileNotFoundError:

@@ -26,21 +26,21 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed, Failed
 
-from configs.files import replace_text
-from configs.settings.base import Settings, key_of
-from configs.settings.judging import JudgeSettings
-from eval.judge.grades import GRADED
-from tasks.report.card import write_card
-from tasks.stage.figures import figure_of
-from tasks.stage.progress import Listener, listening
-from tasks.stage.run import Run, as_params, current_run, git_commit, package_versions
-from tasks.stage.watchdog import Interrupted, watched
-from tasks.store.hardware import this_machine
-from tasks.store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
-from tasks.tracking.log_result import log_result
-from tasks.tracking.prefect_states import ApprovalRequired, is_worker_run, waiting_state
-from tasks.tracking.run_tracker import StageLog
-from training.layout import resuming
+from klear.configs.files import replace_text
+from klear.configs.settings.base import Settings, key_of
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.judge.grades import GRADED
+from klear.tasks.report.card import write_card
+from klear.tasks.stage.figures import figure_of
+from klear.tasks.stage.progress import Listener, listening
+from klear.tasks.stage.run import Run, as_params, current_run, git_commit, package_versions
+from klear.tasks.stage.watchdog import Interrupted, watched
+from klear.tasks.store.hardware import this_machine
+from klear.tasks.store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
+from klear.tasks.tracking.log_result import log_result
+from klear.tasks.tracking.prefect_states import ApprovalRequired, is_worker_run, waiting_state
+from klear.tasks.tracking.run_tracker import StageLog
+from klear.training.layout import resuming
 
 JUDGED = {"rollouts.parquet", "results.json"}
 """Files that make graded examples worth their seconds."""
@@ -259,7 +259,7 @@ class _Computation:
         judge = getattr(self.settings, "judge", None)
         if not isinstance(judge, JudgeSettings) or not JUDGED & manifest.files.keys():
             return names
-        from tasks.report.grading import grade_some
+        from klear.tasks.report.grading import grade_some
 
         asked = [work / "problems.parquet", *(a.folder / "kept.parquet" for a in self.inputs)]
         try:

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.store.shared import SharedStore, parsed
-from tasks.store.store import MANIFEST, Manifest, Store
+from klear.tasks.store.shared import SharedStore, parsed
+from klear.tasks.store.store import MANIFEST, Manifest, Store
 
 SECONDS_A_DAY = 86_400.0
 ABLATE = "ablate_"  # begins the name of an ablation's last stage

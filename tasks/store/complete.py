@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from configs.settings.base import MOST_SHOWN
-from configs.settings.explain import ConfigError
-from configs.settings.pipeline import STAGES
-from tasks.store.care import results
-from tasks.store.lineage import ancestors
-from tasks.store.store import Manifest, Store
+from klear.configs.settings.base import MOST_SHOWN
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.pipeline import STAGES
+from klear.tasks.store.care import results
+from klear.tasks.store.lineage import ancestors
+from klear.tasks.store.store import Manifest, Store
 
 COMPLETE = ".runs/complete.jsonl"  # in a store
 LATEST = "latest"

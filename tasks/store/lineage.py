@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.store.store import InputRef, Manifest, Store
+from klear.tasks.store.store import InputRef, Manifest, Store
 
 AVERAGE = "avg"
 EVALUATION = "evaluate_"

@@ -26,10 +26,10 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
-from configs.machine import Machine
-from configs.settings.explain import ConfigError
-from tasks.stage.progress import report
-from tasks.store.store import (
+from klear.configs.machine import Machine
+from klear.configs.settings.explain import ConfigError
+from klear.tasks.stage.progress import report
+from klear.tasks.store.store import (
     MANIFEST,
     About,
     Artifact,

@@ -21,10 +21,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationError, field_validator
 
-from configs.files import locked
-from eval.records import Record
-from tasks.stage.progress import report
-from training.layout import LOGS, SCRATCH
+from klear.configs.files import locked
+from klear.eval.records import Record
+from klear.tasks.stage.progress import report
+from klear.training.layout import LOGS, SCRATCH
 
 MANIFEST = "manifest.json"
 

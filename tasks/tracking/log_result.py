@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from configs.files import replace_text
-from configs.settings.evaluation import LEARNING_CURVE
-from eval.judge.grades import GOLD, GRADED, Graded, read_graded
-from tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
-from tasks.tracking.mlflow_client import (
+from klear.configs.files import replace_text
+from klear.configs.settings.evaluation import LEARNING_CURVE
+from klear.eval.judge.grades import GOLD, GRADED, Graded, read_graded
+from klear.tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
+from klear.tasks.tracking.mlflow_client import (
     ARTIFACT_TAG,
     DIGEST_TAG,
     MODEL_TAG,
@@ -26,8 +26,8 @@ from tasks.tracking.mlflow_client import (
     made_by,
     metric,
 )
-from tasks.tracking.run_tracker import StageLog, Tracker
-from training.layout import CHECKPOINT, METRICS, read_lines
+from klear.tasks.tracking.run_tracker import StageLog, Tracker
+from klear.training.layout import CHECKPOINT, METRICS, read_lines
 
 ALIASES = {"rl_math": "math_rl", "rl_code": "code_rl"}
 """Of a model's version, where it is not the name of its stage."""

@@ -21,9 +21,9 @@ from typing import Any
 
 import requests
 
-from configs.settings.evaluation import LEARNING_CURVE
-from tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
-from training.layout import METRICS, SHOWN
+from klear.configs.settings.evaluation import LEARNING_CURVE
+from klear.tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
+from klear.training.layout import METRICS, SHOWN
 
 ABOUT = (
     "A run is a pipeline; open it for its stages. Charts of it: accuracy after base (0), SFT (1), "

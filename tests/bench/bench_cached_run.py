@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 
-from configs.machine import load_machine
+from klear.configs.machine import load_machine
 
-KLEAR = [sys.executable, "-m", "flows.cli.main", "run"]
+KLEAR = [sys.executable, "-m", "klear.flows.cli.main", "run"]
 
 
 def run(profile: str) -> tuple[str, float]:

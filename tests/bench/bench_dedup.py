@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from datasketch import MinHash, MinHashLSH
 from real_documents import cpu_seconds, documents, write_problems
 
-from configs.settings.data import DedupSettings
-from eval.records import normalise_prompt
-from tasks.data.dedup import KEPT, Verdicts, find_duplicates
+from klear.configs.settings.data import DedupSettings
+from klear.eval.records import normalise_prompt
+from klear.tasks.data.dedup import KEPT, Verdicts, find_duplicates
 
 SETTINGS = DedupSettings(near=True)
 

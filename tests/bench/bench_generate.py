@@ -18,10 +18,10 @@ from typing import Any
 
 from own_process import in_a_process
 
-from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from configs.settings.training import BaseModelSettings
-from eval.families import by_example, countdown
-from training.engines.interface import Request, request_seed
+from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from klear.configs.settings.training import BaseModelSettings
+from klear.eval.families import by_example, countdown
+from klear.training.engines.interface import Request, request_seed
 
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=128)
 BATCH = 128
@@ -41,8 +41,8 @@ def requests(count: int) -> list[Request]:
 
 def make_checkpoint(folder: Path) -> None:
     """A random model of the tiny profile: it seldom ends an answer, so lengths are near equal."""
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from klear.training.base import small_model, small_tokenizer
+    from klear.training.checkpoints import save_model
 
     tokenizer = small_tokenizer([r.prompt for r in requests(200)], 400)
     save_model(small_model(BaseModelSettings(kind="random"), tokenizer, 0), tokenizer, folder)
@@ -73,7 +73,7 @@ def with_generate(checkpoint: str, asked: list[Request]) -> tuple[int, float]:
 
 
 def with_engine(kind: str, checkpoint: str, asked: list[Request]) -> tuple[int, float]:
-    from training.engines.generate import make_engine
+    from klear.training.engines.generate import make_engine
 
     runtime = EngineRuntime(batch_size=BATCH, gpu_memory_utilization=0.5)
     settings = EngineSettings(kind=kind, model=checkpoint, runtime=runtime)  # type: ignore[arg-type]

@@ -33,13 +33,13 @@ from typing import Any
 
 import psutil
 
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.judge import Judge
-from eval.programs.compare import same_text
-from eval.programs.tested_sandbox import assert_isolated
-from eval.programs.verify import judge_program
-from eval.records import Problem, TestSuite
-from eval.sandbox.sandbox import Sandbox
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.judge.judge import Judge
+from klear.eval.programs.compare import same_text
+from klear.eval.programs.tested_sandbox import assert_isolated
+from klear.eval.programs.verify import judge_program
+from klear.eval.records import Problem, TestSuite
+from klear.eval.sandbox.sandbox import Sandbox
 
 Entry = dict[str, Any]
 STEP_TESTS = 128 * 8 * 16

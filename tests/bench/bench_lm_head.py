@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / ".package"))
 
 PEER = "logits, log_softmax, two losses"
 ALPHA = 0.1
@@ -45,7 +45,7 @@ class Problem:
 
     def weights(self, logp: Any) -> Any:
         """w of every token, [N]."""
-        from training.losses import Clip, policy_weight, token_weight
+        from klear.training.losses import Clip, policy_weight, token_weight
 
         n = float(len(logp))
         advantage = self.advantage[None]
@@ -56,7 +56,7 @@ class Problem:
     def ours(self) -> None:
         from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 
-        from training.losses import weighted_nll
+        from klear.training.losses import weighted_nll
 
         chunk = 32_768  # vocabulary columns of a tile, as the trainer's head
         logp, *_ = ChunkedLogProbFunction.apply(

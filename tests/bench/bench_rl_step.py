@@ -69,9 +69,9 @@ def token_counts(options: argparse.Namespace, step: int) -> tuple[int, int]:
 
 def make_checkpoint(folder: Path, options: argparse.Namespace) -> Path:
     """A Qwen3 with random weights that can place the longest answer."""
-    from configs.settings.training import BaseModelSettings
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from klear.configs.settings.training import BaseModelSettings
+    from klear.training.base import small_model, small_tokenizer
+    from klear.training.checkpoints import save_model
 
     sizes = dict(MODELS[options.model])
     vocabulary = sizes.pop("vocabulary")
@@ -90,10 +90,10 @@ def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, b
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from training import render
-    from training.checkpoints import load_model, load_tokenizer
-    from training.rl.config import GPPOConfig
-    from training.rl.trainer import GPPOTrainer
+    from klear.training import render
+    from klear.training.checkpoints import load_model, load_tokenizer
+    from klear.training.rl.config import GPPOConfig
+    from klear.training.rl.trainer import GPPOTrainer
 
     def recorded(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         texts = [p[-1]["content"] for p in prompts]

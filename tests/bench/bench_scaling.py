@@ -30,15 +30,15 @@ from bench_judge import built_in_corpus, suite_of
 from bench_judge import seconds as below_and_own
 from real_documents import documents, write_problems
 
-from configs.settings.data import DecontaminateSettings, DedupSettings, PartsRuntime
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from configs.settings.sources import CollectRuntime, CollectSettings, Source
-from eval.judge.judge import Judge
-from eval.records import Problem
-from tasks.data.collect import collect
-from tasks.data.decontaminate import decontaminate
-from tasks.data.dedup import dedup
-from tasks.store.store import Artifact, content_digest, scan
+from klear.configs.settings.data import DecontaminateSettings, DedupSettings, PartsRuntime
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.configs.settings.sources import CollectRuntime, CollectSettings, Source
+from klear.eval.judge.judge import Judge
+from klear.eval.records import Problem
+from klear.tasks.data.collect import collect
+from klear.tasks.data.decontaminate import decontaminate
+from klear.tasks.data.dedup import dedup
+from klear.tasks.store.store import Artifact, content_digest, scan
 
 ASKED = 1.7
 FILES = 8

@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs.settings.judging import JudgeSettings
-from eval.programs.formats import parse_suite
-from eval.programs.verify import TestsBroken, judge_program
-from eval.records import TestSuite
-from eval.sandbox import SandboxDied
-from eval.sandbox.sandbox import Outcome, Sandbox
-from eval.sandbox.zygote.main import Limits
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.programs.formats import parse_suite
+from klear.eval.programs.verify import TestsBroken, judge_program
+from klear.eval.records import TestSuite
+from klear.eval.sandbox import SandboxDied
+from klear.eval.sandbox.sandbox import Outcome, Sandbox
+from klear.eval.sandbox.zygote.main import Limits
 
 DATA = Path(__file__).resolve().parents[3] / "shared/data"
 FILES = {

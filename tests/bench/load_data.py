@@ -15,22 +15,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from load_measured import run as run_load
 
-from configs.loading import load_profile
-from configs.settings.base import Settings
-from configs.settings.data import DedupSettings
-from configs.settings.engines import EngineSettings
-from configs.settings.pipeline import STAGES
-from eval.records import Problem, Sample
-from eval.tables import arrow_schema
-from flows.cli.plan import plan
-from flows.cli.store import store_lines
-from tasks.answers.distill import Plan, write_outputs
-from tasks.data.dedup import dedup
-from tasks.stage.run import Run, active
-from tasks.stage.stage import Metrics, stage
-from tasks.store import care
-from tasks.store.store import Artifact, Store
-from training.engines.generate import Journal, journal_path
+from klear.configs.loading import load_profile
+from klear.configs.settings.base import Settings
+from klear.configs.settings.data import DedupSettings
+from klear.configs.settings.engines import EngineSettings
+from klear.configs.settings.pipeline import STAGES
+from klear.eval.records import Problem, Sample
+from klear.eval.tables import arrow_schema
+from klear.flows.cli.plan import plan
+from klear.flows.cli.store import store_lines
+from klear.tasks.answers.distill import Plan, write_outputs
+from klear.tasks.data.dedup import dedup
+from klear.tasks.stage.run import Run, active
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store import care
+from klear.tasks.store.store import Artifact, Store
+from klear.training.engines.generate import Journal, journal_path
 
 SAMPLES, WORDS, HITS = 16, 120, 200
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import psutil
 from load_measured import run as run_load
 
-from eval.judge.judge import Judge
-from eval.records import Problem
-from flows.servers.prefect_api import answers
-from flows.servers.processes import ServerProcess, launch, stop
+from klear.eval.judge.judge import Judge
+from klear.eval.records import Problem
+from klear.flows.servers.prefect_api import answers
+from klear.flows.servers.processes import ServerProcess, launch, stop
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
 CODE = {"kind": "stdin", "cases": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in range(4)]}
@@ -88,7 +88,7 @@ def _memory(process: psutil.Process) -> int:
 
 def mlflow(points: int) -> dict[str, float]:
     """Curves through the tracker, as a stage writes them; then the run opened again (a resume)."""
-    from tasks.tracking.run_tracker import StageLog, Tracker
+    from klear.tasks.tracking.run_tracker import StageLog, Tracker
 
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (uri, server):
         tracker = Tracker(uri, "load")

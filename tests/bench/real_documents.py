@@ -15,8 +15,8 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eval.records import Problem
-from eval.tables import ROWS_PER_GROUP, arrow_schema
+from klear.eval.records import Problem
+from klear.eval.tables import ROWS_PER_GROUP, arrow_schema
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 FIELDS = (

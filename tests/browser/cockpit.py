@@ -17,7 +17,7 @@ TINY = SMALL.replace("extends: tiny", "extends: ../../whole_tiny.yaml").replace(
 )
 SAVE_SECRET = """
 import os, sys
-from configs.machine import load_machine
+from klear.configs.machine import load_machine
 os.environ.update(load_machine().environment())
 from prefect.blocks.system import Secret
 Secret(value=sys.argv[2]).save(sys.argv[1], overwrite=True)
@@ -28,8 +28,8 @@ class Cockpit(Home):
     """`klear up` of a copy of the product: its own home, ports and, in the copy, its own `tiny`."""
 
     def __init__(self, folder: Path, secrets: Mapping[str, str]) -> None:
-        self.code = folder / "code"
-        super().__init__(folder, PYTHONPATH=str(self.code), **secrets)
+        self.code = folder / "code" / "klear"
+        super().__init__(folder, PYTHONPATH=str(self.code.parent), **secrets)
         for name in [n for n in self.environment if n.startswith("PREFECT_")]:
             del self.environment[name]
         for name in PRODUCT:
@@ -49,7 +49,7 @@ class Cockpit(Home):
         return done.stdout
 
     def klear(self, *words: str, **_: str) -> str:
-        return self.python("-m", "flows.cli.main", *words)
+        return self.python("-m", "klear.flows.cli.main", *words)
 
     def state(self, flow_run: str) -> str:
         """`Completed`, `Cancelled`, …"""

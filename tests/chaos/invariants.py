@@ -10,8 +10,8 @@ from typing import Any
 from home import eventually
 from place import Place
 
-from tasks.store.care import damaged, remove, waste
-from tasks.store.store import Store
+from klear.tasks.store.care import damaged, remove, waste
+from klear.tasks.store.store import Store
 
 TRAINING = ("sft", "rl_math", "rl_code")
 CLOCKS = ("seconds", "per_second")

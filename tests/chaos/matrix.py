@@ -27,7 +27,6 @@ from typing import NamedTuple
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2]))  # first: tests/tasks is not ours
 
 import invariants
 import served

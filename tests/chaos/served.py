@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 from vllm_server import VLLMServer, tiny_teacher
 
-from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from eval.families import countdown
-from eval.records import Problem, Sample
-from eval.tables import read_table, write_table
-from tasks.answers.distill import distill
-from tasks.stage.run import Run, active
-from tasks.store.store import Artifact, Store
-from training.engines.interface import EngineError
+from klear.configs.settings.data import SampleSettings
+from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from klear.eval.families import countdown
+from klear.eval.records import Problem, Sample
+from klear.eval.tables import read_table, write_table
+from klear.tasks.answers.distill import distill
+from klear.tasks.stage.run import Run, active
+from klear.tasks.store.store import Artifact, Store
+from klear.training.engines.interface import EngineError
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4
@@ -80,7 +80,7 @@ class Asking:
 
     def start(self, retries: int) -> None:
         words = [self._problems, self.store, self.url, retries]
-        paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+        paths = os.pathsep.join((str(ROOT / ".package"), str(ROOT / "tests")))
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, *map(str, words)],

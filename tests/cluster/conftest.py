@@ -56,11 +56,11 @@ class Cluster:
         log = self.folder / f"node-{len(self.nodes)}.log"
         supervise = str(ROOT / "tasks" / "stage" / "supervise.py")
         supervised = [sys.executable, "-I", supervise, str(os.getpid()), "1", "--"]
-        path = os.pathsep.join(filter(None, (str(ROOT), str(HERE), os.environ.get("PYTHONPATH"))))
+        paths = (str(ROOT / ".package"), str(HERE), os.environ.get("PYTHONPATH"))
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*supervised, *node],
-                env=os.environ | RAY | {"PYTHONPATH": path},
+                env=os.environ | RAY | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

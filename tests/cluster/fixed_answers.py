@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
-from eval.records import Problem, Score
+from klear.eval.records import Problem, Score
 
 GROUP = 4
 
@@ -36,7 +36,7 @@ class LengthJudge(nullcontext):
 
 def roll_out(prompts: list[Any], trainer: Any) -> dict[str, Any]:
     """TRL's hook: 2 to 10 tokens of text for each prompt."""
-    from training import render
+    from klear.training import render
 
     texts = [turns[-1]["content"] for turns in prompts]
     answers = [
@@ -53,8 +53,8 @@ def number(*parts: object) -> int:
 
 def train(arguments: list[str]) -> int:
     """`training.launch.child`; SFT is as ever."""
-    from training.launch import child
-    from training.rl import train as rl
+    from klear.training.launch import child
+    from klear.training.rl import train as rl
 
     judge = mock.patch.object(rl, "Judge", LengthJudge)
     with judge, mock.patch.object(rl, "rollout_function", return_value=roll_out):

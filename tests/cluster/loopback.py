@@ -9,14 +9,14 @@ import sys
 from ray._private import services
 from ray.scripts.scripts import main as ray_main
 
-from tasks.models import ray_launch
+from klear.tasks.models import ray_launch
 
 launched = ray_launch.run
 
 
 def run_fixed(command: list[str], log: str) -> int:
     """Travels to the nodes by value, as it belongs to the program that is run."""
-    ours = {"training.launch.child": "fixed_answers"}
+    ours = {"klear.training.launch.child": "fixed_answers"}
     return launched([ours.get(word, word) for word in command], log)
 
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import ray
 
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from configs.settings.topology import Launch
-from eval import ray_cluster
-from eval.judge import workers
-from eval.judge.judge import Judge
-from eval.ray_cluster import BUSY, code_digest, join
-from eval.records import Problem
-from flows.servers import doctor
-from tasks.models import ray_launch
-from tasks.stage.parts import computed_parts
-from tasks.stage.progress import listening
-from tasks.stage.watchdog import watched
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.configs.settings.topology import Launch
+from klear.eval import ray_cluster
+from klear.eval.judge import workers
+from klear.eval.judge.judge import Judge
+from klear.eval.ray_cluster import BUSY, code_digest, join
+from klear.eval.records import Problem
+from klear.flows.servers import doctor
+from klear.tasks.models import ray_launch
+from klear.tasks.stage.parts import computed_parts
+from klear.tasks.stage.progress import listening
+from klear.tasks.stage.watchdog import watched
 
 pytestmark = pytest.mark.system
 

@@ -9,11 +9,11 @@ import pytest
 from processes import at_least
 from psutil import Process
 
-from configs.loading import load_profile
-from configs.settings.pipeline import Pipeline
-from flows.stages import run_stages
-from tasks.stage.run import Run, active
-from tasks.store.store import Store
+from klear.configs.loading import load_profile
+from klear.configs.settings.pipeline import Pipeline
+from klear.flows.stages import run_stages
+from klear.tasks.stage.run import Run, active
+from klear.tasks.store.store import Store
 
 pytestmark = pytest.mark.system
 

@@ -3,11 +3,11 @@
 import pytest
 from processes import killing
 
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge import workers
-from eval.judge.judge import Judge
-from eval.records import Problem
-from eval.sandbox import MachineUnfit
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.judge import workers
+from klear.eval.judge.judge import Judge
+from klear.eval.records import Problem
+from klear.eval.sandbox import MachineUnfit
 
 SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
 RIGHT = "print(sum(map(int, input().split())))"

@@ -11,10 +11,10 @@ import psutil
 import pytest
 from processes import left
 
-from eval.sandbox import MachineUnfit
-from tasks.stage.parts import computed_parts
-from tasks.stage.progress import listening
-from tasks.stage.watchdog import Stalled, watched
+from klear.eval.sandbox import MachineUnfit
+from klear.tasks.stage.parts import computed_parts
+from klear.tasks.stage.progress import listening
+from klear.tasks.stage.watchdog import Stalled, watched
 
 HERE = Path(__file__).parent
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs.settings.topology import Launch
-from configs.settings.training import RLSettings, SFTSettings, TrainRuntime
-from tasks.models import launch
-from tasks.stage.child import ChildFailed
+from klear.configs.settings.topology import Launch
+from klear.configs.settings.training import RLSettings, SFTSettings, TrainRuntime
+from klear.tasks.models import launch
+from klear.tasks.stage.child import ChildFailed
+from klear.training.launch.jobs import RLJob, SFTJob
+from klear.training.layout import CHECKPOINTS, latest
 from tests.training.conftest import small_examples, small_files, small_problems
-from training.launch.jobs import RLJob, SFTJob
-from training.layout import CHECKPOINTS, latest
 
 pytestmark = pytest.mark.system
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from configs.loading import differences
-from configs.settings.ablation import FOLDER, Ablation, ablations, load_ablation
-from configs.settings.explain import ConfigError
+from klear.configs.loading import differences
+from klear.configs.settings.ablation import FOLDER, Ablation, ablations, load_ablation
+from klear.configs.settings.explain import ConfigError
 
 SHIPPED = [(name, profile) for name in ablations() for profile in load_ablation(name).scales]
 PAPER_SHOWS = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.loading import ConfigError, differences, load_profile, profiles, run_name
+from klear.configs.loading import ConfigError, differences, load_profile, profiles, run_name
 
 MINIMAL = """
 profile: small

@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from configs.machine import Machine, find_home, load_machine, parse_postgres, server_environment
-from configs.settings.explain import ConfigError
+from klear.configs.machine import (
+    Machine,
+    find_home,
+    load_machine,
+    parse_postgres,
+    server_environment,
+)
+from klear.configs.settings.explain import ConfigError
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.metrics import metrics, page, place
+from klear.configs.metrics import metrics, page, place
 
 ROOT = Path(__file__).parents[2]
 

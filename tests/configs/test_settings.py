@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from configs.loading import load_profile
-from configs.settings.base import Runtime, Settings, key_of
-from configs.settings.engines import EngineSettings
-from configs.settings.explain import ConfigError
-from configs.settings.pipeline import STAGES
-from configs.settings.topology import GPUS, Topology
-from configs.settings.training import RLSettings
+from klear.configs.loading import load_profile
+from klear.configs.settings.base import Runtime, Settings, key_of
+from klear.configs.settings.engines import EngineSettings
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.pipeline import STAGES
+from klear.configs.settings.topology import GPUS, Topology
+from klear.configs.settings.training import RLSettings
 
 
 def subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -22,7 +22,7 @@ def subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 def test_every_class_is_frozen_forbids_unknown_keys_and_names_its_runtime_so():
     """`runtime` and `*_runtime` tell the reader that a change costs no recomputation."""
-    classes = [c for c in subclasses(Settings) if c.__module__.startswith("configs.")]
+    classes = [c for c in subclasses(Settings) if c.__module__.startswith("klear.configs.")]
     assert RLSettings in classes
     for each in classes:
         assert each.model_config.get("frozen"), each

@@ -5,9 +5,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from configs.loading import ConfigError, load_profile
-from configs.settings.base import read_catalogue
-from configs.settings.sources import Source
+from klear.configs.loading import ConfigError, load_profile
+from klear.configs.settings.base import read_catalogue
+from klear.configs.settings.sources import Source
 
 DESIGN = {
     "open-thoughts/OpenThoughts3-1.2M",

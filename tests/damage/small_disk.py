@@ -14,8 +14,8 @@ from pathlib import Path
 
 from damage.three_stages import run_all, settings_of
 
-from tasks.store.care import damaged
-from tasks.store.store import MANIFEST, Store
+from klear.tasks.store.care import damaged
+from klear.tasks.store.store import MANIFEST, Store
 
 FREE_KB = (0, 4, 8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 192)
 FREE_INODES = (0, 1, 2, 3, 4, 6, 8, 10, 13, 17, 22, 28, 40)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from damage.three_stages import run_all
 
-from tasks.store.care import damaged
-from tasks.store.store import MANIFEST, Store
+from klear.tasks.store.care import damaged
+from klear.tasks.store.store import MANIFEST, Store
 
 FILES = {
     "collect": ("kept.parquet", "rejected.parquet", "sources.json", "README.md"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.store.store import MANIFEST
+from klear.tasks.store.store import MANIFEST
 
 pytestmark = pytest.mark.system
 
@@ -25,7 +25,7 @@ STAGES = ROOT / "tests" / "damage" / "three_stages.py"
 
 
 def python(*before: str, script: Path, arguments: tuple[str, ...]) -> subprocess.CompletedProcess:
-    path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+    path = os.pathsep.join((str(ROOT / ".package"), str(ROOT / "tests")))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [*before, sys.executable, str(script), *arguments],

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from damage.three_stages import run_all
 
-from flows.cli.main import main
-from tasks.store.care import results
-from tasks.store.lineage import ancestors
-from tasks.store.store import MANIFEST, Store
+from klear.flows.cli.main import main
+from klear.tasks.store.care import results
+from klear.tasks.store.lineage import ancestors
+from klear.tasks.store.store import MANIFEST, Store
 
 
 @pytest.fixture

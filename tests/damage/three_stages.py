@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from configs.settings.base import Settings
-from configs.settings.sources import CollectSettings, Source
-from tasks.data.collect import collect
-from tasks.report.page import Page, literal
-from tasks.stage.run import Run, active
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact, Store
+from klear.configs.settings.base import Settings
+from klear.configs.settings.sources import CollectSettings, Source
+from klear.tasks.data.collect import collect
+from klear.tasks.report.page import Page, literal
+from klear.tasks.stage.run import Run, active
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact, Store
 
 PROBLEMS = 40
 

@@ -51,7 +51,7 @@ class Services:
             "KLEAR_SECRETS": str(self.secrets),
             "KLEAR_PREFECT_PORT": str(self.ports["prefect"]),
             "KLEAR_MLFLOW_PORT": str(self.ports["mlflow"]),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(ROOT / ".package"),
         }
         here: dict[str, str] = {
             "0.0.0.0": HOST,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from eval.records import Sample
+from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from klear.eval.records import Sample
+from klear.training.engines import endpoint as module
+from klear.training.engines.endpoint import EndpointEngine
+from klear.training.engines.interface import EngineError, Request
 from tests.endpoint.conftest import FAULTS, one_percent_of_each
-from training.engines import endpoint as module
-from training.engines.endpoint import EndpointEngine
-from training.engines.interface import EngineError, Request
 
 KEY, CONCURRENCY, HANG_S = "sk-very-secret-0123456789", 32, 3.0
 ONCE_MORE = len(FAULTS) - 1

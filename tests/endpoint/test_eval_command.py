@@ -11,11 +11,11 @@ from zlib import compress
 
 import pytest
 
-from configs.machine import Machine
-from eval.records import Sample
-from eval.tables import read_table
-from flows.cli.main import main
-from tasks.models import any_model
+from klear.configs.machine import Machine
+from klear.eval.records import Sample
+from klear.eval.tables import read_table
+from klear.flows.cli.main import main
+from klear.tasks.models import any_model
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 KEY = "sk-very-secret-0123456789"

@@ -38,7 +38,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(endpoint
     environment = {"DISK": str(disk), "SEEN": str(seen), "FILLER_KB": "700",
                    "KLEAR_HOME": str(disk / "home")}  # fmt: skip
     with endpoint_of(say=long_answer, latency_s=0.01) as endpoint:
-        command = [sys.executable, "-m", "flows.cli.main", "eval", endpoint.url,
+        command = [sys.executable, "-m", "klear.flows.cli.main", "eval", endpoint.url,
                    "--bench", str(sums),
                    "--set", f"engine.runtime.concurrency={CONCURRENCY}"]  # fmt: skip
         done = subprocess.run(

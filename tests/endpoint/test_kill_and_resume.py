@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.records import Problem, Sample
-from eval.tables import read_table, write_table
+from klear.eval.records import Problem, Sample
+from klear.eval.tables import read_table, write_table
 from tests.endpoint.conftest import one_percent_of_each, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,14 +19,14 @@ CONCURRENCY, REQUESTS = 32, 600
 CLIENT = f"""
 import logging, sys
 from pathlib import Path
-from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineRuntime, EngineSettings
-from tasks.stage.progress import Plain
-from tasks.answers.distill import distill
-from tasks.stage.run import Run, active
-from tasks.store.store import Artifact, Store
-from tasks.tracking.run_tracker import Tracker
-from training.engines import endpoint
+from klear.configs.settings.data import SampleSettings
+from klear.configs.settings.engines import EngineRuntime, EngineSettings
+from klear.tasks.stage.progress import Plain
+from klear.tasks.answers.distill import distill
+from klear.tasks.stage.run import Run, active
+from klear.tasks.store.store import Artifact, Store
+from klear.tasks.tracking.run_tracker import Tracker
+from klear.training.engines import endpoint
 
 problems, store, url, mlflow = sys.argv[1:]
 if mlflow:
@@ -60,7 +60,7 @@ def client(folder: Path, rows: list[Problem], url: str, mlflow: str = "") -> sub
             mlflow,
         ],
         cwd=folder,
-        env={**os.environ, "OPENAI_API_KEY": KEY, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OPENAI_API_KEY": KEY, "PYTHONPATH": str(ROOT / ".package")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -15,25 +15,25 @@ from typing import Any
 import pytest
 from vllm_server import ENVIRONMENT, POSITIONS, VLLMServer, tiny_teacher
 
-from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from eval.families import countdown
-from eval.records import Problem, Sample
-from eval.tables import read_table, write_table
-from flows.cli.main import main
-from tasks.answers.distill import distill
-from tasks.store.store import Artifact
-from training.engines.endpoint import EndpointEngine
-from training.engines.interface import Request, request_seed
+from klear.configs.settings.data import SampleSettings
+from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from klear.eval.families import countdown
+from klear.eval.records import Problem, Sample
+from klear.eval.tables import read_table, write_table
+from klear.flows.cli.main import main
+from klear.tasks.answers.distill import distill
+from klear.tasks.store.store import Artifact
+from klear.training.engines.endpoint import EndpointEngine
+from klear.training.engines.interface import Request, request_seed
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
 OFFLINE = """
 import json, sys
-from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from training.engines.interface import Request
-from training.engines.generate import make_engine
+from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from klear.training.engines.interface import Request
+from klear.training.engines.generate import make_engine
 
 checkpoint, lines = sys.argv[1:]
 requests = [Request.model_validate(r) for r in json.loads(lines)]

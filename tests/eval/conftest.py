@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from eval.programs.tested_sandbox import assert_isolated
-from eval.sandbox.sandbox import Sandbox
+from klear.eval.programs.tested_sandbox import assert_isolated
+from klear.eval.sandbox.sandbox import Sandbox
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, Statement
-from eval.records import Score
+from klear.eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, Statement
+from klear.eval.records import Score
 
 STATEMENT = Statement(
     model="m", checkpoint="c", engine="e", temperature=1.0, top_p=1.0, max_tokens=8,

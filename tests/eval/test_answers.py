@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.answers import extract_boxed, extract_program, has_closed_think
+from klear.eval.answers import extract_boxed, extract_program, has_closed_think
 
 
 @pytest.mark.parametrize(

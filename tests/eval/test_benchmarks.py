@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.evaluation import (
+from klear.configs.settings.evaluation import (
     PAPER_PROTOCOLS,
     WITH_FORMAT,
     BenchmarkProtocol,
     named_protocols,
 )
-from eval.benchmarks.benchmarks import (
+from klear.eval.benchmarks.benchmarks import (
     MATH,
     NO_TEMPLATE,
     STDIN,
@@ -25,7 +25,7 @@ from eval.benchmarks.benchmarks import (
     score_benchmark,
     template_hash,
 )
-from eval.records import CallCase, FinishReason, Problem, Sample, Score, StdinCase, TestSuite
+from klear.eval.records import CallCase, FinishReason, Problem, Sample, Score, StdinCase, TestSuite
 from tests.eval.evaluations_by_hand import STATEMENT
 
 LCB = Path(__file__).parents[3] / "shared" / "data" / "livecodebench" / "problems_v6.jsonl.gz"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from eval.programs.compare import equal_json, same_json, same_text, same_tokens, same_value
+from klear.eval.programs.compare import equal_json, same_json, same_text, same_tokens, same_value
 
 
 @pytest.mark.parametrize(

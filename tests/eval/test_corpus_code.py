@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.judging import JudgeSettings
+from klear.configs.settings.judging import JudgeSettings
 from tests.bench import corpus_code
 
 SHARED = Path(__file__).parents[3] / "shared/data"

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from configs.settings.engines import EngineSettings
-from eval.families import by_example, countdown
-from eval.records import Problem
+from klear.configs.settings.engines import EngineSettings
+from klear.eval.families import by_example, countdown
+from klear.eval.records import Problem
 
 FAMILIES = [countdown, by_example]
 PERFECT = EngineSettings(

@@ -1,9 +1,9 @@
-"""eval.judge.grades: our judge beside published grades."""
+"""klear.eval.judge.grades: our judge beside published grades."""
 
 import pytest
 
-from eval.judge.grades import TAIL_CHARS, Grade, compare
-from eval.records import Problem, Sample, Score
+from klear.eval.judge.grades import TAIL_CHARS, Grade, compare
+from klear.eval.records import Problem, Sample, Score
 
 P = Problem(domain="math", prompt="What is 1 + 1?", answer="2")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.judge import Judge
-from eval.judge.workers import NoVerdict, WorkerPool
-from eval.records import Problem
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.judge.judge import Judge
+from klear.eval.judge.workers import NoVerdict, WorkerPool
+from klear.eval.records import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = JudgeRuntime(workers=2)
@@ -127,10 +127,10 @@ def test_integers_and_words_start_no_process():
 
 
 WITHOUT_BUBBLEWRAP = """
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.judge import Judge
-from eval.records import Problem
-from eval.sandbox import SandboxUnavailable
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.judge.judge import Judge
+from klear.eval.records import Problem
+from klear.eval.sandbox import SandboxUnavailable
 tests = {"kind": "stdin", "cases": [{"input": "", "output": ""}]}
 code = Problem(domain="code", prompt="nothing", tests=tests)
 root = Problem(domain="math", prompt="root", answer="2x")
@@ -173,20 +173,20 @@ def test_a_deadline_that_passes_twice_is_unscored():
 
 
 def test_importing_the_judge_loads_neither_sympy_nor_torch():
-    code = "import sys, eval.judge.judge; print('sympy' in sys.modules, 'torch' in sys.modules)"
+    code = "import sys, klear.eval.judge.judge; print({'sympy', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
+    assert done.stdout == "set()\n"
 
 
 def test_filter_reward_and_benchmark_use_this_judge_and_verdicts_are_given_nowhere_else():
     benchmarks = (ROOT / "tasks/models/evaluate.py").read_text()
-    assert "from tasks.answers.judge import score_table\n" in benchmarks
-    ours = re.compile(r"^from eval\.judge\.judge import (\w+, )*Judge$", re.M)
+    assert "from klear.tasks.answers.judge import score_table\n" in benchmarks
+    ours = re.compile(r"^from klear\.eval\.judge\.judge import (\w+, )*Judge$", re.M)
     for customer in ("tasks/answers/judge.py", "training/rl/train.py"):
         assert ours.search((ROOT / customer).read_text())
     parts = (
-        "from eval.math_answers.",
-        "from eval.programs.verify ",
+        "from klear.eval.math_answers.",
+        "from klear.eval.programs.verify ",
         "verify_countdown",
         "math_verify",
     )

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.explain import ConfigError
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.files import judge_files, run_stream
-from eval.records import Score
-from flows.cli.main import main
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.judge.files import judge_files, run_stream
+from klear.eval.records import Score
+from klear.flows.cli.main import main
 
 SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
 PROBLEM = {"id": "a", "domain": "math", "prompt": "6*7?", "answer": "42"}

@@ -13,11 +13,11 @@ import psutil
 import pytest
 from processes import at_least, below, called, commanded, killing, left
 
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.judge import Judge
-from eval.programs import tested_sandbox as code_task
-from eval.records import Problem, TestSuite
-from eval.sandbox import SandboxUnavailable
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.judge.judge import Judge
+from klear.eval.programs import tested_sandbox as code_task
+from klear.eval.records import Problem, TestSuite
+from klear.eval.sandbox import SandboxUnavailable
 
 SETTINGS = JudgeSettings(runtime=JudgeRuntime(workers=1))
 SUMS = [{"input": f"{i} 1\n", "output": f"{i + 1}\n"} for i in range(4)]
@@ -122,9 +122,9 @@ def test_kills_at_random_moments_lose_nothing():
 
 CALLER = """
 import sys, threading
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.judge import Judge
-from eval.records import Problem
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.judge.judge import Judge
+from klear.eval.records import Problem
 tests = {"kind": "stdin", "cases": [{"input": "", "output": ""}], "time_limit_s": 100}
 loop = Problem(domain="code", prompt="loop", tests=tests)
 root = Problem(domain="math", prompt="root", answer="2x")
@@ -172,8 +172,8 @@ def test_where_there_is_a_worker_for_every_core_each_keeps_to_its_own():
 
 OWNER = """
 import sys
-from eval.sandbox.sandbox import Sandbox
-from eval.sandbox.zygote.main import Limits
+from klear.eval.sandbox.sandbox import Sandbox
+from klear.eval.sandbox.zygote.main import Limits
 limits = Limits(cpu_s=60, wall_s=60, memory=1 << 30, output=1 << 20)
 sandbox = Sandbox(sys.argv[1])
 sandbox.start()

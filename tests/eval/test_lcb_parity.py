@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.benchmarks.benchmarks import all_errata, errata_of
-from eval.programs.lcb_runner import official, same_text, side_by_side
-from eval.programs.verify import judge_program
-from eval.records import Problem, Score, TestSuite, Verdict
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.benchmarks.benchmarks import all_errata, errata_of
+from klear.eval.programs.lcb_runner import official, same_text, side_by_side
+from klear.eval.programs.verify import judge_program
+from klear.eval.records import Problem, Score, TestSuite, Verdict
 
 SHARED = Path(__file__).parents[3] / "shared"
 OURS = JudgeSettings(runtime=JudgeRuntime(workers=1))
@@ -123,7 +123,7 @@ def test_errata_belong_to_published_problems():
     path = SHARED / "data/livecodebench/problems_v6.jsonl.gz"
     if not path.exists():
         pytest.skip("needs ../shared/data/livecodebench/problems_v6.jsonl.gz")
-    from eval.records import problem_id
+    from klear.eval.records import problem_id
 
     with gzip.open(path, "rt") as lines:
         published = {problem_id(row["question_content"]): row for row in map(json.loads, lines)}

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from eval.answers import extract_boxed
-from eval.math_answers import worker as worker
-from eval.math_answers.formulas import parse
-from eval.math_answers.verify import quick_verdict
-from eval.math_answers.worker import OutOfTime, cpu_seconds, run
+from klear.eval.answers import extract_boxed
+from klear.eval.math_answers import worker as worker
+from klear.eval.math_answers.formulas import parse
+from klear.eval.math_answers.verify import quick_verdict
+from klear.eval.math_answers.worker import OutOfTime, cpu_seconds, run
 
 CASES = [
     json.loads(line)

@@ -1,11 +1,11 @@
-"""eval.benchmarks.metrics against brute force and hand-derived values."""
+"""klear.eval.benchmarks.metrics against brute force and hand-derived values."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 
-from eval.benchmarks.metrics import (
+from klear.eval.benchmarks.metrics import (
     bootstrap_interval,
     majority_at_k,
     sample_interval,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eval import ray_cluster
+from klear.eval import ray_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("requirements-cpu.lock", "requirements-gpu.lock")
@@ -27,7 +27,7 @@ def test_code_its_data_and_packages_are_compared_and_what_only_this_machine_read
     (tmp_path / name).parent.mkdir(parents=True)
     for file in (name, *LOCKS):
         (tmp_path / file).write_bytes((ROOT / file).read_bytes())
-    monkeypatch.setattr(ray_cluster, "_ROOT", tmp_path)
+    monkeypatch.setattr(ray_cluster, "PACKAGE", tmp_path)
     digest = ray_cluster.code_digest.__wrapped__
     before = digest()
     (tmp_path / name).write_text("another")

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from configs.settings.judging import RewardSettings
-from eval.programs.verify import chosen_suite
-from eval.records import TestSuite
+from klear.configs.settings.judging import RewardSettings
+from klear.eval.programs.verify import chosen_suite
+from klear.eval.records import TestSuite
 
 CASES = [{"input": str(i), "output": str(i)} for i in range(40)]
 SUITE = TestSuite.model_validate({"kind": "stdin", "cases": CASES})

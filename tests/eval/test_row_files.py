@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from configs.settings.explain import ConfigError
-from eval import row_files
-from eval.row_files import find_files, read_rows
+from klear.configs.settings.explain import ConfigError
+from klear.eval import row_files
+from klear.eval.row_files import find_files, read_rows
 
 ROWS = [{"a": 1}, {"a": "zwei"}, {"a": [3]}]
 LINES = "".join(json.dumps(r) + "\n" for r in ROWS).encode()

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from eval.programs.tested_sandbox import assert_isolated, check_sandbox
-from eval.sandbox import SandboxUnavailable
-from eval.sandbox.sandbox import Sandbox
-from eval.sandbox.zygote.main import Limits
+from klear.configs.files import PACKAGE
+from klear.eval.programs.tested_sandbox import assert_isolated, check_sandbox
+from klear.eval.sandbox import SandboxUnavailable
+from klear.eval.sandbox.sandbox import Sandbox
+from klear.eval.sandbox.zygote.main import Limits
 
 LIMITS = Limits(cpu_s=2, wall_s=10, memory=1 << 30, output=1 << 20)
 
@@ -134,14 +135,14 @@ def test_the_check_says_what_works_or_how_to_repair_it(monkeypatch):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 def test_a_normal_user_gets_the_same_isolation():
     interpreter = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    source = Path(__file__).parents[2]
+    source = PACKAGE.parent
     if not Path(interpreter).exists() or source.stat().st_mode & 5 != 5:
         pytest.skip("needs an interpreter and a source that other users can read")
     site = next(p for p in sys.path if p.endswith("site-packages"))
     code = (
         f"import sys; sys.path[:0] = [{str(source)!r}, {site!r}]\n"
-        "from eval.sandbox.sandbox import Sandbox\n"
-        "from eval.programs.tested_sandbox import assert_isolated\n"
+        "from klear.eval.sandbox.sandbox import Sandbox\n"
+        "from klear.eval.programs.tested_sandbox import assert_isolated\n"
         "with Sandbox('bubblewrap') as sandbox: assert_isolated(sandbox)\n"
         "print('isolated')"
     )

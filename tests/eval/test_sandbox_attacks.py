@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from processes import below, left
 
-from configs.settings.judging import JudgeSettings
-from eval.programs.verify import CodeVerdict, judge_program
-from eval.records import TestSuite
-from eval.sandbox.sandbox import Sandbox
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.programs.verify import CodeVerdict, judge_program
+from klear.eval.records import TestSuite
+from klear.eval.sandbox.sandbox import Sandbox
 
 SUMS = ((3, 4), (5, 6))
 SETTINGS = JudgeSettings()

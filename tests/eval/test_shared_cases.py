@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.judge import Judge
-from eval.programs.verify import judge_program
-from eval.records import Problem, TestSuite
-from eval.sandbox.sandbox import Sandbox
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.judge.judge import Judge
+from klear.eval.programs.verify import judge_program
+from klear.eval.records import Problem, TestSuite
+from klear.eval.sandbox.sandbox import Sandbox
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="the shared cases are not here")

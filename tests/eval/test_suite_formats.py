@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.programs.formats import joined, parse_suite, pickled_text, with_checker
-from eval.records import AssertCase, CallCase, StdinCase, TestSuite
+from klear.eval.programs.formats import joined, parse_suite, pickled_text, with_checker
+from klear.eval.records import AssertCase, CallCase, StdinCase, TestSuite
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))

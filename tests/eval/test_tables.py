@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval import tables
-from eval.records import Rejected
-from eval.tables import ArrowWriter, Lookup, TableWriter, read_table, write_table
+from klear.eval import tables
+from klear.eval.records import Rejected
+from klear.eval.tables import ArrowWriter, Lookup, TableWriter, read_table, write_table
 
 
 def rows(count: int, size: int = 10) -> list[Rejected]:

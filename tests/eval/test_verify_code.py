@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.judging import JudgeSettings
-from eval.programs.verify import CodeVerdict, NamedCall, TestsBroken, as_call, judge_program
-from eval.records import AssertCase, CallCase, TestSuite
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.programs.verify import CodeVerdict, NamedCall, TestsBroken, as_call, judge_program
+from klear.eval.records import AssertCase, CallCase, TestSuite
 
 ADD = "a, b = map(int, input().split())\nprint(a + b)\n"
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from eval.families.countdown import verify_countdown
+from klear.eval.families.countdown import verify_countdown
 
 NUMBERS = (3, 4, 7, 9)
 

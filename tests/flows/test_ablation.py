@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from configs.loading import load_profile
-from configs.settings.ablation import ablations, load_ablation
-from configs.settings.base import key_of
-from flows import ablation
-from flows.ablation import CellFailed, cells, in_process, plan_ablation
-from flows.cli.main import main
-from flows.cli.plan import assumptions, summary
-from flows.stages import calls, needed
-from tasks.stage.child import ChildFailed
-from tasks.stage.run import Run
-from tasks.store.store import Store
+from klear.configs.loading import load_profile
+from klear.configs.settings.ablation import ablations, load_ablation
+from klear.configs.settings.base import key_of
+from klear.flows import ablation
+from klear.flows.ablation import CellFailed, cells, in_process, plan_ablation
+from klear.flows.cli.main import main
+from klear.flows.cli.plan import assumptions, summary
+from klear.flows.stages import calls, needed
+from klear.tasks.stage.child import ChildFailed
+from klear.tasks.stage.run import Run
+from klear.tasks.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 TINY = load_profile("tiny")
@@ -155,7 +155,7 @@ def test_a_cell_that_fails_is_named_with_its_reason(in_processes, monkeypatch):
 
 @pytest.mark.parametrize("given", [{"OMP_NUM_THREADS": "1"}, {}])
 def test_a_child_trains_with_the_threads_it_is_given(given):
-    asked = "import torch; from training.launch.child import _limit_threads as f; f(0)"
+    asked = "import torch; from klear.training.launch.child import _limit_threads as f; f(0)"
     rest = {n: v for n, v in os.environ.items() if n != "OMP_NUM_THREADS"}
     done = subprocess.run(
         [sys.executable, "-c", f"{asked}; print(torch.get_num_threads())"],

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from home import Home, eventually
 
-from eval.records import Sample
-from eval.tables import read_table
-from tasks.answers.distill import PILOT_PROMPTS as PILOT
+from klear.eval.records import Sample
+from klear.eval.tables import read_table
+from klear.tasks.answers.distill import PILOT_PROMPTS as PILOT
 from tests.endpoint.conftest import MODEL, Endpoint, serving
 
 pytestmark = pytest.mark.system

@@ -10,9 +10,9 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import Automation, EventTrigger
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from configs.machine import Machine
-from flows.forms import registration
-from flows.forms.registration import CRASH_SILENT, crash_silent, register_automations
+from klear.configs.machine import Machine
+from klear.flows.forms import registration
+from klear.flows.forms.registration import CRASH_SILENT, crash_silent, register_automations
 
 
 def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_changed(tmp_path):

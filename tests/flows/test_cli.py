@@ -9,10 +9,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from configs.machine import Machine
-from flows.cli import store
-from flows.cli.main import COMMANDS, main
-from tasks.store.shared import StoreUnreachable
+from klear.configs.machine import Machine
+from klear.flows.cli import store
+from klear.flows.cli.main import COMMANDS, main
+from klear.tasks.store.shared import StoreUnreachable
 
 MINIMAL = """
 collect: {sources: [{name: sums, kind: generated, family: countdown}]}
@@ -45,9 +45,11 @@ def test_help_is_instant_and_imports_nothing_heavy() -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     nothing = min(seconds("-c", "pass") for _ in range(3))
-    assert min(seconds("-m", "flows.cli.main", "--help") for _ in range(3)) < 0.3 + 2 * nothing
+    assert (
+        min(seconds("-m", "klear.flows.cli.main", "--help") for _ in range(3)) < 0.3 + 2 * nothing
+    )
     code = (
-        "import sys; from flows.cli.main import main; main(['--help'])\n"
+        "import sys; from klear.flows.cli.main import main; main(['--help'])\n"
         "sys.exit(','.join({'pydantic', 'prefect', 'mlflow', 'torch', 'pyarrow'} & "
         "set(sys.modules)) or 0)"
     )

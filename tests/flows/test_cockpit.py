@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
 
-from flows.forms.registration import CRASH_SILENT, NOTIFY
-from tasks.tracking.run_tracker import STEP_METRIC
+from klear.flows.forms.registration import CRASH_SILENT, NOTIFY
+from klear.tasks.tracking.run_tracker import STEP_METRIC
 
 MINUTE = 60
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eval.tables import read_table
-from flows.cli.decontaminate import benchmark_names
-from flows.cli.main import main
-from tasks.data.overlaps import LONGEST_TEXT, Hit
+from klear.eval.tables import read_table
+from klear.flows.cli.decontaminate import benchmark_names
+from klear.flows.cli.main import main
+from klear.tasks.data.overlaps import LONGEST_TEXT, Hit
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
 

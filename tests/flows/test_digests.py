@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from configs.loading import load_profile
-from configs.settings.pipeline import Pipeline
-from flows.stages import calls, compute
-from tasks.stage.run import Run, active
-from tasks.store.store import Store
+from klear.configs.loading import load_profile
+from klear.configs.settings.pipeline import Pipeline
+from klear.flows.stages import calls, compute
+from klear.tasks.stage.run import Run, active
+from klear.tasks.store.store import Store
 
 RECORDED = Path(__file__).with_name("digests.json")
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ from unittest.mock import Mock
 
 from rich.console import Console
 
-from configs.settings.pipeline import STAGES
-from flows.cli import run
-from flows.cli.run import Terminal
-from tasks.stage import figures
-from tasks.stage.figures import figure_of
+from klear.configs.settings.pipeline import STAGES
+from klear.flows.cli import run
+from klear.flows.cli.run import Terminal
+from klear.tasks.stage import figures
+from klear.tasks.stage.figures import figure_of
 
 
 def shown(terminal: bool = False) -> tuple[Terminal, io.StringIO]:

@@ -15,10 +15,10 @@ import pytest
 from processes import free_ports
 from pydantic import SecretStr
 
-from configs.machine import Machine
-from flows.servers import doctor
-from flows.servers.doctor import Trouble, ask, disk, gpu, server, versions
-from tasks.store.shared import ObjectStore
+from klear.configs.machine import Machine
+from klear.flows.servers import doctor
+from klear.flows.servers.doctor import Trouble, ask, disk, gpu, server, versions
+from klear.tasks.store.shared import ObjectStore
 from tests.s3_server import s3_server, signed_on
 
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.headlines import overrides_of, parameters_of, settings_of, values_of
-from configs.loading import load_profile, profiles
-from configs.settings.explain import ConfigError
-from flows.forms import profile_form
-from flows.forms.profile_form import defaults, form
-from flows.forms.stage_form import chosen
-from flows.stages import calls
-from tasks.store.complete import LATEST, CompleteRun, as_of, mixtures, note_complete
-from tasks.store.store import Manifest, Store
+from klear.configs.headlines import overrides_of, parameters_of, settings_of, values_of
+from klear.configs.loading import load_profile, profiles
+from klear.configs.settings.explain import ConfigError
+from klear.flows.forms import profile_form
+from klear.flows.forms.profile_form import defaults, form
+from klear.flows.forms.stage_form import chosen
+from klear.flows.stages import calls
+from klear.tasks.store.complete import LATEST, CompleteRun, as_of, mixtures, note_complete
+from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
 
 TINY = load_profile("tiny")

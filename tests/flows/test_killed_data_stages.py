@@ -28,11 +28,11 @@ select: {size: 600}
 CHAIN = """
 import json, signal, sys
 from pathlib import Path
-from configs.loading import load_profile
-from flows.stages import run_stages
-from tasks.stage.progress import Plain
-from tasks.stage.run import Run, active
-from tasks.store.store import Store
+from klear.configs.loading import load_profile
+from klear.flows.stages import run_stages
+from klear.tasks.stage.progress import Plain
+from klear.tasks.stage.run import Run, active
+from klear.tasks.store.store import Store
 
 profile, store, victim, delay = sys.argv[1], Path(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.base import Settings
-from flows.cli.main import main
-from tasks.stage.run import Run, active
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact, Store
+from klear.configs.settings.base import Settings
+from klear.flows.cli.main import main
+from klear.tasks.stage.run import Run, active
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact, Store
 
 RESULT = {
     "name": "aime24", "k": 4, "ci_low": 0.25, "ci_high": 0.75,

@@ -9,18 +9,27 @@ import pytest
 import yaml
 from rich.console import Console
 
-from configs.loading import load_profile
-from configs.settings.pipeline import STAGES
-from configs.settings.topology import Topology
-from flows.cli.plan import Plan, amount, assumptions, critical_path, plan, print_plan, rows, summary
-from flows.stages import run_stages
-from tasks.models.train import local_model
-from tasks.report.page import literal
-from tasks.report.run_story import PlannedStage
-from tasks.stage.run import Run, active
-from tasks.store.store import Store
+from klear.configs.loading import load_profile
+from klear.configs.settings.pipeline import STAGES
+from klear.configs.settings.topology import Topology
+from klear.flows.cli.plan import (
+    Plan,
+    amount,
+    assumptions,
+    critical_path,
+    plan,
+    print_plan,
+    rows,
+    summary,
+)
+from klear.flows.stages import run_stages
+from klear.tasks.models.train import local_model
+from klear.tasks.report.page import literal
+from klear.tasks.report.run_story import PlannedStage
+from klear.tasks.stage.run import Run, active
+from klear.tasks.store.store import Store
+from klear.training.sizing import DoesNotFit
 from tests.tasks.manifests_by_hand import publish
-from training.sizing import DoesNotFit
 
 ROOT = Path(__file__).resolve().parents[2]
 FOR_SFT = {"distill", "judge", "difficulty", "select", "sft", "evaluate_sft"}
@@ -74,7 +83,7 @@ def test_a_local_model_that_changes_is_another_start(tmp_path):
 def test_the_paper_plans_on_a_laptop_with_every_assumption_printed(tmp_path):
     """No server, an empty store, a terminal of 80 columns."""
     done = subprocess.run(
-        [sys.executable, "-m", "flows.cli.main", "plan", "paper"],
+        [sys.executable, "-m", "klear.flows.cli.main", "plan", "paper"],
         cwd=ROOT, env={"KLEAR_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": "80"},
         capture_output=True, text=True,
     )  # fmt: skip

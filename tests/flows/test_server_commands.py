@@ -10,10 +10,15 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from configs.machine import Machine
-from flows.servers import prefect_api, processes, servers
-from flows.servers.prefect_api import ServersError, crash_orphans, refusal, worker_name
-from flows.servers.processes import prepare, process_environment, server_command, settings_digest
+from klear.configs.machine import Machine
+from klear.flows.servers import prefect_api, processes, servers
+from klear.flows.servers.prefect_api import ServersError, crash_orphans, refusal, worker_name
+from klear.flows.servers.processes import (
+    prepare,
+    process_environment,
+    server_command,
+    settings_digest,
+)
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"

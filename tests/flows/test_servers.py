@@ -12,12 +12,12 @@ import pytest
 from home import Home
 from processes import free_ports
 
-from configs.loading import load_profile, profiles
-from configs.machine import Machine
-from flows.servers import processes, servers
-from flows.servers.prefect_api import ServersError, answers, post
-from flows.servers.processes import ServerProcess, launch, stop
-from flows.servers.servers import alive, down, up
+from klear.configs.loading import load_profile, profiles
+from klear.configs.machine import Machine
+from klear.flows.servers import processes, servers
+from klear.flows.servers.prefect_api import ServersError, answers, post
+from klear.flows.servers.processes import ServerProcess, launch, stop
+from klear.flows.servers.servers import alive, down, up
 
 
 def machine_in(folder: Path) -> Machine:

@@ -17,8 +17,8 @@ import pytest
 from home import EVERY_STAGE, SMALL
 from moto.s3.models import S3Backend
 
-from tasks.store.shared import SharedStore
-from tasks.store.store import MANIFEST
+from klear.tasks.store.shared import SharedStore
+from klear.tasks.store.store import MANIFEST
 from tests.s3_server import s3_server, signed_on
 
 pytestmark = pytest.mark.system
@@ -28,12 +28,12 @@ BESIDE = "evaluate_base"  # runs beside SFT: done by then or not
 CHAIN = """
 import json, sys
 from pathlib import Path
-from configs.loading import load_profile
-from configs.machine import load_machine
-from flows.stages import run_stages
-from tasks.stage.progress import Plain
-from tasks.stage.run import Run, active
-from tasks.store.shared import open_store
+from klear.configs.loading import load_profile
+from klear.configs.machine import load_machine
+from klear.flows.stages import run_stages
+from klear.tasks.stage.progress import Plain
+from klear.tasks.stage.run import Run, active
+from klear.tasks.store.shared import open_store
 
 class Told(Plain):
     what = {}

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from processes import free_ports
 
-from configs.settings.base import Settings
-from flows.cli.main import main
-from tasks.stage.run import Run, active
-from tasks.stage.stage import Metrics, stage
-from tasks.store.care import damaged, remove, results, waste
-from tasks.store.shared import SharedStore
-from tasks.store.store import MANIFEST, Artifact, Store
+from klear.configs.settings.base import Settings
+from klear.flows.cli.main import main
+from klear.tasks.stage.run import Run, active
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.care import damaged, remove, results, waste
+from klear.tasks.store.shared import SharedStore
+from klear.tasks.store.store import MANIFEST, Artifact, Store
 
 
 class Knobs(Settings):

@@ -16,13 +16,13 @@ TASKS = 24
 AWAY_S = 4.0
 RUN = '''
 import os, time
-from configs.machine import load_machine
+from klear.configs.machine import load_machine
 os.environ.update(load_machine().environment())
 from prefect import Task, flow
 from prefect.events.clients import PrefectEventsClient
 from prefect.runtime import flow_run, task_run
 from prefect.states import Completed
-from tasks.tracking.prefect_states import settle_task_runs
+from klear.tasks.tracking.prefect_states import settle_task_runs
 
 connect = PrefectEventsClient._reconnect
 

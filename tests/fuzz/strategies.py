@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from configs.settings.sources import Source
+from klear.configs.settings.sources import Source
 
 few = settings(derandomize=True, max_examples=40, deadline=None)
 """The same few examples in every run of the suite."""

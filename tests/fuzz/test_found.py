@@ -5,12 +5,12 @@ import json
 import pytest
 from fuzz.strategies import SOURCES
 
-from eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
-from eval.programs.compare import same_text, same_tokens
-from eval.programs.formats import parse_suite
-from eval.records import Problem, Rejected
-from eval.row_files import Row, read_rows
-from tasks.data.sources import checked
+from klear.eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
+from klear.eval.programs.compare import same_text, same_tokens
+from klear.eval.programs.formats import parse_suite
+from klear.eval.records import Problem, Rejected
+from klear.eval.row_files import Row, read_rows
+from klear.tasks.data.sources import checked
 
 
 @pytest.mark.parametrize("same", [same_text, same_tokens])

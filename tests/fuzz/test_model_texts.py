@@ -18,14 +18,14 @@ from fuzz.strategies import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.answers import extract_boxed, extract_program, has_closed_think
-from eval.families.countdown import verify_countdown
-from eval.judge.files import run_stream
-from eval.math_answers.forms import enclosing, equation_sides, form_of
-from eval.math_answers.spelling import spell
-from eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
-from eval.programs.compare import equal_json, same_json, same_text, same_tokens
-from eval.programs.lcb_runner import same_text as same_as_lcb
+from klear.eval.answers import extract_boxed, extract_program, has_closed_think
+from klear.eval.families.countdown import verify_countdown
+from klear.eval.judge.files import run_stream
+from klear.eval.math_answers.forms import enclosing, equation_sides, form_of
+from klear.eval.math_answers.spelling import spell
+from klear.eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
+from klear.eval.programs.compare import equal_json, same_json, same_text, same_tokens
+from klear.eval.programs.lcb_runner import same_text as same_as_lcb
 
 LONG = 1_000_000
 

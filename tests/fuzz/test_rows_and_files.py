@@ -10,14 +10,14 @@ from fuzz.strategies import SCRATCH, SOURCES, WORDS, few, json_values, rows, sch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from configs.settings.explain import ConfigError
-from eval.programs.formats import parse_suite, pickled_text, unpack_tests
-from eval.records import Problem, Rejected
-from eval.row_files import Row, read_rows
-from eval.tables import read_table, write_table
-from flows.cli.decontaminate import filter_rows
-from tasks.data.sources import checked
-from tasks.store.store import MANIFEST, Store
+from klear.configs.settings.explain import ConfigError
+from klear.eval.programs.formats import parse_suite, pickled_text, unpack_tests
+from klear.eval.records import Problem, Rejected
+from klear.eval.row_files import Row, read_rows
+from klear.eval.tables import read_table, write_table
+from klear.flows.cli.decontaminate import filter_rows
+from klear.tasks.data.sources import checked
+from klear.tasks.store.store import MANIFEST, Store
 from tests.tasks.pages_by_hand import Elements, page_of
 
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".parquet")

@@ -8,10 +8,10 @@ from fuzz.strategies import SCRATCH, few, overrides, texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.loading import load_profile, profiles
-from configs.settings.explain import ConfigError
-from configs.settings.pipeline import Pipeline
-from flows.cli.main import main
+from klear.configs.loading import load_profile, profiles
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.pipeline import Pipeline
+from klear.flows.cli.main import main
 
 
 @few

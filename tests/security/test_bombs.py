@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eval import row_files
-from eval.programs import formats as suite_packed
-from eval.programs.formats import unpack_tests
-from eval.row_files import read_rows, rows_of_longest
+from klear.eval import row_files
+from klear.eval.programs import formats as suite_packed
+from klear.eval.programs.formats import unpack_tests
+from klear.eval.row_files import read_rows, rows_of_longest
 
 MIB = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ import resource, sys
 sys.path.insert(0, {root!r})
 resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
 from pathlib import Path
-from eval.row_files import read_rows
+from klear.eval.row_files import read_rows
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     rows = sum(1 for row in read_rows(Path({path!r})))
@@ -37,7 +37,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 
 def read_apart(path: Path) -> tuple[str, int]:
     """What reading the file in a process of its own says, and the megabytes that it takes."""
-    script = READ.format(root=str(ROOT), path=str(path))
+    script = READ.format(root=str(ROOT / ".package"), path=str(path))
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from configs.settings.engines import EngineSettings
-from configs.settings.sources import CollectSettings, Source
-from eval.records import Problem, Sample, problem_id
-from eval.tables import read_table
-from flows.cli.main import main
-from tasks.answers.distill import Plan, write_outputs
-from tasks.data.collect import collect
-from tasks.store.store import FileEntry, InputRef, Manifest
-from training.engines.generate import Journal, journal_path
+from klear.configs.settings.engines import EngineSettings
+from klear.configs.settings.sources import CollectSettings, Source
+from klear.eval.records import Problem, Sample, problem_id
+from klear.eval.tables import read_table
+from klear.flows.cli.main import main
+from klear.tasks.answers.distill import Plan, write_outputs
+from klear.tasks.data.collect import collect
+from klear.tasks.store.store import FileEntry, InputRef, Manifest
+from klear.training.engines.generate import Journal, journal_path
 
 NAMES = (
     "../../escape", "/etc/passwd", "..", "a/../../b", "nul\0byte", "x" * 100_000, "line\nbreak",

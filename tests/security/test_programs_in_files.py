@@ -12,11 +12,11 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from configs.settings.sources import Source
-from eval.records import Rejected
-from eval.row_files import Row
-from tasks.data.sources import Piece, checked, hub_rows
-from training.checkpoints import load_model, load_tokenizer
+from klear.configs.settings.sources import Source
+from klear.eval.records import Rejected
+from klear.eval.row_files import Row
+from klear.tasks.data.sources import Piece, checked, hub_rows
+from klear.training.checkpoints import load_model, load_tokenizer
 
 
 class Evil:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.store.store import MANIFEST, FileEntry, InputRef, Manifest
+from klear.tasks.store.store import MANIFEST, FileEntry, InputRef, Manifest
 
 
 def publish(

@@ -3,7 +3,7 @@
 import re
 from html.parser import HTMLParser
 
-from tasks.report.page import Figure, Page, environment
+from klear.tasks.report.page import Figure, Page, environment
 
 EVIL = (
     "</pre></details><script>alert(1)</script>\n```\n# heading | cell |\n````text\n"

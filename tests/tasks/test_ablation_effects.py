@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.ablation.effects import Half, Learning, fall, paired_effect, steadiness_effect
+from klear.tasks.ablation.effects import Half, Learning, fall, paired_effect, steadiness_effect
 
 
 def runs(scores: list[float], problems: int = 50) -> list[dict[str, float]]:

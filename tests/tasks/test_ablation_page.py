@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from configs.settings.ablation import FOLDER, Ablation, ablations, load_ablation
-from tasks.ablation.ablate import (
+from klear.configs.settings.ablation import FOLDER, Ablation, ablations, load_ablation
+from klear.tasks.ablation.ablate import (
     NOT_RUN,
     RESULTS,
     Cell,
@@ -17,8 +17,8 @@ from tasks.ablation.ablate import (
     outcome_of,
     read_cell,
 )
-from tasks.ablation.effects import Half
-from tasks.ablation.results import (
+from klear.tasks.ablation.effects import Half
+from klear.tasks.ablation.results import (
     Finished,
     best,
     claim_rows,
@@ -28,11 +28,11 @@ from tasks.ablation.results import (
     results_page,
     write_results,
 )
-from tasks.store.care import ABLATE, ABLATE_VERSION
-from tasks.store.store import Store
+from klear.tasks.store.care import ABLATE, ABLATE_VERSION
+from klear.tasks.store.store import Store
+from klear.training.layout import METRICS, OFF_POLICY
+from klear.training.rl.off_policy_counts import CELLS
 from tests.eval.evaluations_by_hand import evaluation, result
-from training.layout import METRICS, OFF_POLICY
-from training.rl.off_policy_counts import CELLS
 
 SPEC = load_ablation("table6_lm_weight")
 BENCHMARKS = SPEC.scale("tiny").benchmarks

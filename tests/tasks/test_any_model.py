@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eval.records import Problem
-from eval.tables import read_table, write_table
-from tasks.data.collect import collect
-from tasks.models.any_model import problems_of_file, settings_to_collect
+from klear.eval.records import Problem
+from klear.eval.tables import read_table, write_table
+from klear.tasks.data.collect import collect
+from klear.tasks.models.any_model import problems_of_file, settings_to_collect
 
 
 def parquet(path: Path, *rows: dict[str, Any]) -> Path:

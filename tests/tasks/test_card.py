@@ -7,13 +7,13 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from configs.settings.base import Settings
-from eval.records import Problem, Rejected, Sample
-from eval.tables import write_table
-from tasks.data.split_rows import split_rows
-from tasks.stage.run import Run, active
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact, Store
+from klear.configs.settings.base import Settings
+from klear.eval.records import Problem, Rejected, Sample
+from klear.eval.tables import write_table
+from klear.tasks.data.split_rows import split_rows
+from klear.tasks.stage.run import Run, active
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact, Store
 from tests.tasks.pages_by_hand import Elements, table_rows
 
 STEPS = "Rows by source and step"

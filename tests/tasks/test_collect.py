@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.settings.sources import CollectRuntime, CollectSettings, Source
-from eval import row_files
-from eval.records import Problem, Rejected, normalise_prompt
-from eval.tables import read_table
-from tasks.data import sources as module
-from tasks.data.collect import collect
-from tasks.stage.run import Run
-from tasks.store.store import Store, content_digest, scan
+from klear.configs.settings.sources import CollectRuntime, CollectSettings, Source
+from klear.eval import row_files
+from klear.eval.records import Problem, Rejected, normalise_prompt
+from klear.eval.tables import read_table
+from klear.tasks.data import sources as module
+from klear.tasks.data.collect import collect
+from klear.tasks.stage.run import Run
+from klear.tasks.store.store import Store, content_digest, scan
 
 GOOD = b'{"problem": "1+1?", "answer": "2"}\n'
 MIB = 1 << 20
@@ -247,7 +247,7 @@ def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch
     source = Source(name="h", kind="hub", dataset=str(tmp_path / "hub"))
     settings = CollectSettings(sources=(source,))
     commits = iter(["a" * 40, "b" * 40])
-    monkeypatch.setattr("tasks.data.sources.resolved", lambda *_: next(commits))
+    monkeypatch.setattr("klear.tasks.data.sources.resolved", lambda *_: next(commits))
     monkeypatch.setattr(module, "read_source", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collected(tmp_path / "out", settings)

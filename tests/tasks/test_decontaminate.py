@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.settings.base import key_of
-from configs.settings.data import DecontaminateSettings, PartsRuntime
-from eval.records import Problem, Rejected
-from eval.tables import ArrowWriter, read_table, write_table
-from tasks.data.decontaminate import decontaminate
-from tasks.data.decontamination_page import PAGE, write_page
-from tasks.data.ngrams import Item, NgramIndex
-from tasks.data.overlaps import HITS, LISTED_PER_ROW, ROW, Hit, Overlaps
-from tasks.store.store import Artifact, content_digest, scan
+from klear.configs.settings.base import key_of
+from klear.configs.settings.data import DecontaminateSettings, PartsRuntime
+from klear.eval.records import Problem, Rejected
+from klear.eval.tables import ArrowWriter, read_table, write_table
+from klear.tasks.data.decontaminate import decontaminate
+from klear.tasks.data.decontamination_page import PAGE, write_page
+from klear.tasks.data.ngrams import Item, NgramIndex
+from klear.tasks.data.overlaps import HITS, LISTED_PER_ROW, ROW, Hit, Overlaps
+from klear.tasks.store.store import Artifact, content_digest, scan
 from tests.tasks.pages_by_hand import Elements
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.data.ngrams import Item, NgramIndex
-from tasks.data.words import Normalisation
+from klear.tasks.data.ngrams import Item, NgramIndex
+from klear.tasks.data.words import Normalisation
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

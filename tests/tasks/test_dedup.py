@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.settings.data import DedupSettings, PartsRuntime
-from eval.records import Problem, Rejected, normalise_prompt
-from eval.tables import read_table, write_table
-from tasks.data.dedup import dedup
-from tasks.store.store import Artifact, content_digest, scan
+from klear.configs.settings.data import DedupSettings, PartsRuntime
+from klear.eval.records import Problem, Rejected, normalise_prompt
+from klear.eval.tables import read_table, write_table
+from klear.tasks.data.dedup import dedup
+from klear.tasks.store.store import Artifact, content_digest, scan
 
 LONG = " ".join(f"word{i}" for i in range(40))
 

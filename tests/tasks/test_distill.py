@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from configs.settings.data import SampleSettings
-from configs.settings.engines import EngineRuntime, EngineSettings
-from eval.judge.grades import Grade
-from eval.records import Problem, Rejected, Sample
-from eval.tables import read_table, write_table
-from tasks.answers import distill as module
-from tasks.answers.distill import NeedsApproval, Plan, distill, pilot_of
-from tasks.store.store import Artifact
-from training.engines import generate
-from training.engines.generate import Journal, journal_path
-from training.engines.interface import EngineError, Key, Request
+from klear.configs.settings.data import SampleSettings
+from klear.configs.settings.engines import EngineRuntime, EngineSettings
+from klear.eval.judge.grades import Grade
+from klear.eval.records import Problem, Rejected, Sample
+from klear.eval.tables import read_table, write_table
+from klear.tasks.answers import distill as module
+from klear.tasks.answers.distill import NeedsApproval, Plan, distill, pilot_of
+from klear.tasks.store.store import Artifact
+from klear.training.engines import generate
+from klear.training.engines.generate import Journal, journal_path
+from klear.training.engines.interface import EngineError, Key, Request
 
 PROMPTS = ("p0", "p1", "p2", "p3")
 
@@ -229,7 +229,7 @@ KEY = "sk-from-a-block-42"
 def costly(tmp_path, monkeypatch, hire) -> tuple[Artifact, Teacher]:
     """Forty problems, of which ten make up the pilot, and who answers them."""
     write_table(tmp_path / "kept.parquet", Problem, PROBLEMS)
-    monkeypatch.setattr("tasks.answers.distill.PILOT_PROMPTS", 10)
+    monkeypatch.setattr("klear.tasks.answers.distill.PILOT_PROMPTS", 10)
     return Artifact.of_folder(tmp_path), hire(tokens=dict(TOKENS))
 
 
@@ -289,8 +289,8 @@ def test_a_gate_without_prices_is_refused_before_anything_is_asked(tmp_path, cos
 
 SCRIPT = f"""
 from prefect.testing.utilities import prefect_test_harness
-from configs.settings.engines import EngineSettings
-from tasks.answers.distill import api_key
+from klear.configs.settings.engines import EngineSettings
+from klear.tasks.answers.distill import api_key
 with prefect_test_harness(server_startup_timeout=150):
     from prefect.blocks.system import Secret
     Secret(value={KEY!r}).save("teacher-key")

@@ -8,36 +8,36 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.base import key_of
-from configs.settings.engines import Sampling
-from configs.settings.evaluation import (
+from klear.configs.settings.base import key_of
+from klear.configs.settings.engines import Sampling
+from klear.configs.settings.evaluation import (
     LEARNING_CURVE,
     PAPER_PROTOCOLS,
     BenchmarkProtocol,
     EvaluateSettings,
     LearningCurve,
 )
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.benchmarks import benchmarks
-from eval.benchmarks.benchmarks import score_benchmark
-from eval.judge.judge import Judge
-from eval.programs.lcb_runner import official
-from eval.records import Problem, Sample, Score, StdinCase, TestSuite
-from eval.tables import count_rows, read_table, write_table
-from tasks.ablation.ablate import read_learning
-from tasks.answers import distill
-from tasks.answers import judge as judging
-from tasks.models import evaluate as evaluating
-from tasks.models import train
-from tasks.models.evaluate import RESULTS, evaluate, judge_all, requests_for
-from tasks.report.results import answers_of, means_of
-from tasks.store.store import Artifact
-from tasks.tracking.log_result import curve_names
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.benchmarks import benchmarks
+from klear.eval.benchmarks.benchmarks import score_benchmark
+from klear.eval.judge.judge import Judge
+from klear.eval.programs.lcb_runner import official
+from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
+from klear.eval.tables import count_rows, read_table, write_table
+from klear.tasks.ablation.ablate import read_learning
+from klear.tasks.answers import distill
+from klear.tasks.answers import judge as judging
+from klear.tasks.models import evaluate as evaluating
+from klear.tasks.models import train
+from klear.tasks.models.evaluate import RESULTS, evaluate, judge_all, requests_for
+from klear.tasks.report.results import answers_of, means_of
+from klear.tasks.store.store import Artifact
+from klear.tasks.tracking.log_result import curve_names
+from klear.training.engines.generate import Journal, journal_path
+from klear.training.engines.interface import Request
+from klear.training.launch.jobs import GenerateJob
+from klear.training.layout import kept_model, kept_models
 from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result, scored
-from training.engines.generate import Journal, journal_path
-from training.engines.interface import Request
-from training.launch.jobs import GenerateJob
-from training.layout import kept_model, kept_models
 
 A = [Problem(domain="math", prompt=f"a{i}", answer="1", source="alpha") for i in range(3)]
 B = [Problem(domain="math", prompt=f"b{i}", answer="1", source="beta", date=f"2025-0{i + 1}-01")

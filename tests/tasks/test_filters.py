@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from configs.settings.data import (
+from klear.configs.settings.data import (
     DifficultySettings,
     FilterRLSettings,
     FilterTestsSettings,
     JudgeStageSettings,
     SelectSettings,
 )
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from eval.judge.judge import NO_GOLD, Judge
-from eval.records import (
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.judge.judge import NO_GOLD, Judge
+from klear.eval.records import (
     AssertCase,
     CallCase,
     CheckerCase,
@@ -28,13 +28,13 @@ from eval.records import (
     StdinCase,
     TestSuite,
 )
-from eval.tables import read_table, write_table
-from tasks.answers.difficulty import Difficulty, difficulty
-from tasks.answers.filter_rl import filter_rl
-from tasks.answers.judge import judge
-from tasks.answers.select import select
-from tasks.data.filter_tests import distinct_cases, filter_tests
-from tasks.store.store import Artifact
+from klear.eval.tables import read_table, write_table
+from klear.tasks.answers.difficulty import Difficulty, difficulty
+from klear.tasks.answers.filter_rl import filter_rl
+from klear.tasks.answers.judge import judge
+from klear.tasks.answers.select import select
+from klear.tasks.data.filter_tests import distinct_cases, filter_tests
+from klear.tasks.store.store import Artifact
 from tests.eval.evaluations_by_hand import scored
 
 ONE_WORKER = JudgeSettings(runtime=JudgeRuntime(workers=1))

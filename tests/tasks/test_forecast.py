@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from configs.settings.base import Settings
-from configs.settings.data import DedupSettings, JudgeStageSettings, SampleSettings
-from configs.settings.engines import EngineSettings
-from configs.settings.evaluation import EvaluateSettings
-from configs.settings.judging import JudgeSettings
-from configs.settings.topology import Topology
-from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
-from tasks.answers.distill import distill
-from tasks.answers.judge import judge
-from tasks.models.evaluate import evaluate
-from tasks.models.train import rl, sft
-from tasks.planning.forecast import Forecaster
-from tasks.planning.history import StoreHistory
-from tasks.report.run_story import PlannedStage
-from tasks.stage.stage import Stage
-from tasks.store.hardware import gpus, split, this_machine
-from tasks.store.store import Artifact, Store
+from klear.configs.settings.base import Settings
+from klear.configs.settings.data import DedupSettings, JudgeStageSettings, SampleSettings
+from klear.configs.settings.engines import EngineSettings
+from klear.configs.settings.evaluation import EvaluateSettings
+from klear.configs.settings.judging import JudgeSettings
+from klear.configs.settings.topology import Topology
+from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from klear.tasks.answers.distill import distill
+from klear.tasks.answers.judge import judge
+from klear.tasks.models.evaluate import evaluate
+from klear.tasks.models.train import rl, sft
+from klear.tasks.planning.forecast import Forecaster
+from klear.tasks.planning.history import StoreHistory
+from klear.tasks.report.run_story import PlannedStage
+from klear.tasks.stage.stage import Stage
+from klear.tasks.store.hardware import gpus, split, this_machine
+from klear.tasks.store.store import Artifact, Store
 from tests.tasks.manifests_by_hand import publish
 
 QWEN = 8_190_735_360

@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
-from configs.settings.judging import JudgeSettings
-from eval.judge.grades import GRADED, Graded, read_graded
-from eval.records import Problem, Sample, Score, StdinCase, TestSuite
-from eval.tables import write_table
-from tasks.report import grading
-from tasks.report.grading import ANSWERS, CHECKS, grade_some
-from tasks.report.report import report_page
-from tasks.store.store import Artifact
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.judge.grades import GRADED, Graded, read_graded
+from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
+from klear.eval.tables import write_table
+from klear.tasks.report import grading
+from klear.tasks.report.grading import ANSWERS, CHECKS, grade_some
+from klear.tasks.report.report import report_page
+from klear.tasks.store.store import Artifact
 from tests.eval.evaluations_by_hand import scored
 
 CASES = tuple(StdinCase(input=str(n), output=str(2 * n)) for n in range(CHECKS + 3))

@@ -7,14 +7,14 @@ import httpx
 import pytest
 from huggingface_hub.errors import GatedRepoError
 
-from configs.settings.engines import EngineSettings
-from configs.settings.evaluation import EvaluateSettings, Evaluation
-from configs.settings.sources import CollectSettings, Source
-from eval.records import Problem
-from eval.tables import read_table
-from tasks.data.collect import collect
-from tasks.data.sources import Piece, hub_rows, planned, resolved
-from tasks.models.any_model import identified
+from klear.configs.settings.engines import EngineSettings
+from klear.configs.settings.evaluation import EvaluateSettings, Evaluation
+from klear.configs.settings.sources import CollectSettings, Source
+from klear.eval.records import Problem
+from klear.eval.tables import read_table
+from klear.tasks.data.collect import collect
+from klear.tasks.data.sources import Piece, hub_rows, planned, resolved
+from klear.tasks.models.any_model import identified
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.data import JudgeStageSettings
-from eval.records import Problem, Sample, Score
-from eval.tables import read_table, write_table
-from tasks.answers import judge as judge_module
-from tasks.answers.judge import judge
-from tasks.store.store import SCRATCH, Artifact
+from klear.configs.settings.data import JudgeStageSettings
+from klear.eval.records import Problem, Sample, Score
+from klear.eval.tables import read_table, write_table
+from klear.tasks.answers import judge as judge_module
+from klear.tasks.answers.judge import judge
+from klear.tasks.store.store import SCRATCH, Artifact
 from tests.eval.evaluations_by_hand import scored
 
 

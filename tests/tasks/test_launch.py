@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from configs.loading import load_profile
-from configs.settings.topology import Launch, Topology
-from configs.settings.training import with_launch
-from tasks.models import launch
-from tasks.stage.child import ChildFailed
-from training.launch.jobs import BaseJob
-from training.layout import CHECKPOINTS, STABLE
+from klear.configs.loading import load_profile
+from klear.configs.settings.topology import Launch, Topology
+from klear.configs.settings.training import with_launch
+from klear.tasks.models import launch
+from klear.tasks.stage.child import ChildFailed
+from klear.training.launch.jobs import BaseJob
+from klear.training.layout import CHECKPOINTS, STABLE
 
 JOB = Path("/a/folder/job.json")
 SEVERAL = Launch(nodes=2, processes=4, launcher="slurm")
@@ -56,7 +56,7 @@ def test_a_launcher_starts_accelerate_with_the_machines_and_processes():
     assert command[:4] == [sys.executable, "-P", "-m", "accelerate.commands.launch"]
     assert (said(command, "--num_machines"), said(command, "--num_processes")) == ("2", "8")
     assert Path(said(command, "--config_file")).name == "fsdp2.yaml"
-    assert command[-3:] == ["--module", "training.launch.child", str(JOB)]
+    assert command[-3:] == ["--module", "klear.training.launch.child", str(JOB)]
     assert launch.command_of(JOB, Launch(), "alone") == launch.alone(JOB)
 
 

@@ -10,11 +10,11 @@ from datasketch import MinHash, MinHashLSH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.records import normalise_prompt
-from tasks.data import near_duplicates
-from tasks.data.near_duplicates import WEIGHTS, band_keys, buckets, near_groups
-from tasks.data.text_columns import fold
-from tasks.data.words import query_words
+from klear.eval.records import normalise_prompt
+from klear.tasks.data import near_duplicates
+from klear.tasks.data.near_duplicates import WEIGHTS, band_keys, buckets, near_groups
+from klear.tasks.data.text_columns import fold
+from klear.tasks.data.words import query_words
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 TEXTS = st.lists(st.lists(st.sampled_from("abcé"), max_size=9).map(" ".join), max_size=8)

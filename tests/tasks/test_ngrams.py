@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.records import normalise_prompt
-from tasks.data.ngrams import Item, NgramIndex
-from tasks.data.text_columns import fold
-from tasks.data.words import RULES, Normalisation, Rule, alnum_words, query_words
+from klear.eval.records import normalise_prompt
+from klear.tasks.data.ngrams import Item, NgramIndex
+from klear.tasks.data.text_columns import fold
+from klear.tasks.data.words import RULES, Normalisation, Rule, alnum_words, query_words
 
 # ---------------------------------------------------------------- words
 

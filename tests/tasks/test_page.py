@@ -5,8 +5,8 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from tasks.report.page import Figure, Page, environment, link, with_inline_plots
-from tasks.report.plots import Series, curve_plot
+from klear.tasks.report.page import Figure, Page, environment, link, with_inline_plots
+from klear.tasks.report.plots import Series, curve_plot
 from tests.tasks.pages_by_hand import EVIL, Elements, page_of
 
 

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import pytest
 
-from configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
-from configs.settings.data import DedupSettings
-from tasks.data.dedup import dedup
-from tasks.planning.history import MOST_READ, StoreHistory
-from tasks.planning.plan import Planner
-from tasks.report.run_story import PlannedStage
-from tasks.stage.run import Run, active
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact, InputRef, Store
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
+from klear.configs.settings.data import DedupSettings
+from klear.tasks.data.dedup import dedup
+from klear.tasks.planning.history import MOST_READ, StoreHistory
+from klear.tasks.planning.plan import Planner
+from klear.tasks.report.run_story import PlannedStage
+from klear.tasks.stage.run import Run, active
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact, InputRef, Store
 from tests.tasks.manifests_by_hand import publish
 
 

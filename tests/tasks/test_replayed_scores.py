@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.engines import EngineSettings
-from configs.settings.evaluation import BenchmarkProtocol
-from eval.benchmarks.benchmarks import score_benchmark
-from eval.judge.judge import Judge
-from eval.records import Problem, Sample
-from eval.row_files import read_rows
+from klear.configs.settings.engines import EngineSettings
+from klear.configs.settings.evaluation import BenchmarkProtocol
+from klear.eval.benchmarks.benchmarks import score_benchmark
+from klear.eval.judge.judge import Judge
+from klear.eval.records import Problem, Sample
+from klear.eval.row_files import read_rows
+from klear.training.engines.without_model import Recording, recordings
 from tests.eval.evaluations_by_hand import STATEMENT
-from training.engines.without_model import Recording, recordings
 
 FILE = Path(__file__).parents[3] / "shared" / "data" / "skythought_cot" / "aime24.jsonl.gz"
 ENGINE = EngineSettings(

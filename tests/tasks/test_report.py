@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from configs.metrics import about
-from configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
-from eval.benchmarks.benchmarks import BenchmarkResult, Statement, score_benchmark
-from eval.judge.grades import Grade, Graded
-from eval.records import Problem, Rejected, Sample, Score
-from eval.tables import write_table
-from tasks.report.page import TEMPLATES
-from tasks.report.report import differing, reason_kind, report, report_page
-from tasks.report.results import Evaluation, Outputs, change_of, curves_of
-from tasks.report.run_story import PlannedStage, RunStory, StageOutcome, duration, size
-from tasks.store.store import Artifact
+from klear.configs.metrics import about
+from klear.configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
+from klear.eval.benchmarks.benchmarks import BenchmarkResult, Statement, score_benchmark
+from klear.eval.judge.grades import Grade, Graded
+from klear.eval.records import Problem, Rejected, Sample, Score
+from klear.eval.tables import write_table
+from klear.tasks.report.page import TEMPLATES
+from klear.tasks.report.report import differing, reason_kind, report, report_page
+from klear.tasks.report.results import Evaluation, Outputs, change_of, curves_of
+from klear.tasks.report.run_story import PlannedStage, RunStory, StageOutcome, duration, size
+from klear.tasks.store.store import Artifact
+from klear.training.layout import METRICS, OFF_POLICY
+from klear.training.rl.off_policy_counts import CELLS
 from tests.eval.evaluations_by_hand import scored
 from tests.tasks.pages_by_hand import EVIL, table_rows
-from training.layout import METRICS, OFF_POLICY
-from training.rl.off_policy_counts import CELLS
 
 STATEMENT = Statement(
     checkpoint="c0ffee", engine="transformers 5", temperature=0.6, top_p=0.95, max_tokens=65_536,

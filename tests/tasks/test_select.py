@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.settings.data import SelectSettings
-from eval.records import Example, Problem, Rejected, Sample, Score, StdinCase, TestSuite
-from eval.tables import read_table, write_table
-from tasks.answers import select as module
-from tasks.answers.difficulty import Difficulty
-from tasks.answers.select import GRID, choose, embed, k_center_greedy, select
-from tasks.store.store import Artifact
+from klear.configs.settings.data import SelectSettings
+from klear.eval.records import Example, Problem, Rejected, Sample, Score, StdinCase, TestSuite
+from klear.eval.tables import read_table, write_table
+from klear.tasks.answers import select as module
+from klear.tasks.answers.difficulty import Difficulty
+from klear.tasks.answers.select import GRID, choose, embed, k_center_greedy, select
+from klear.tasks.store.store import Artifact
 from tests.eval.evaluations_by_hand import scored
 
 TESTS = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="1"),))

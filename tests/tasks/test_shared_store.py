@@ -19,15 +19,15 @@ import pytest
 import s3fs.core
 from gcp_storage_emulator.server import create_server
 
-from configs.settings.base import Settings
-from configs.settings.explain import ConfigError
-from flows.cli.main import main
-from tasks.stage.run import Run, active
-from tasks.stage.stage import Metrics, stage
-from tasks.store.care import damaged, results
-from tasks.store.complete import begins
-from tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
-from tasks.store.store import MANIFEST, Artifact
+from klear.configs.settings.base import Settings
+from klear.configs.settings.explain import ConfigError
+from klear.flows.cli.main import main
+from klear.tasks.stage.run import Run, active
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.care import damaged, results
+from klear.tasks.store.complete import begins
+from klear.tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
+from klear.tasks.store.store import MANIFEST, Artifact
 from tests.s3_server import s3_server, signed_on
 
 ROOT = Path(__file__).parents[2]
@@ -245,7 +245,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import s3fs.core
-from tasks.store.shared import SharedStore
+from klear.tasks.store.shared import SharedStore
 from tests.tasks.test_shared_store import PART, ROWS, made
 s3fs.core.calculate_chunksize = lambda *_, **__: PART
 call, arrived = s3fs.core.S3FileSystem._call_s3, []
@@ -272,7 +272,7 @@ def test_a_kill_between_the_parts_of_a_file_shares_nothing_and_the_file_is_sent_
 ):
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "a"), s3],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".package")}, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL
     other = SharedStore(tmp_path / "b", s3)

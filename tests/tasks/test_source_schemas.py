@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from configs.settings.sources import Source
-from eval.records import CallCase, CheckerCase, Problem, StdinCase, TestSuite
-from tasks.data.row_to_problem import BadField, field_of, prompt_of, to_problem
+from klear.configs.settings.sources import Source
+from klear.eval.records import CallCase, CheckerCase, Problem, StdinCase, TestSuite
+from klear.tasks.data.row_to_problem import BadField, field_of, prompt_of, to_problem
 
 
 def verl(question: str, ground_truth: str, **more: Any) -> dict[str, Any]:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from datasets import Dataset
 
-from configs.settings.engines import EngineSettings
-from configs.settings.training import BaseModelSettings, RLSettings
-from eval.families import countdown
-from eval.records import Example, Problem
-from eval.tables import write_table
+from klear.configs.settings.engines import EngineSettings
+from klear.configs.settings.training import BaseModelSettings, RLSettings
+from klear.eval.families import countdown
+from klear.eval.records import Example, Problem
+from klear.eval.tables import write_table
 
 SMALL = BaseModelSettings(
     kind="random", hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=64, vocabulary=320
@@ -44,8 +44,8 @@ def small_examples(problems: list[Problem], each: int) -> list[Example]:
 
 def small_files(folder: Path, problems: list[Problem], examples: list[Example]) -> dict[str, Path]:
     """examples.parquet, problems.parquet and the checkpoint of a small base model."""
-    from training.base import create_base
-    from training.launch.jobs import BaseJob
+    from klear.training.base import create_base
+    from klear.training.launch.jobs import BaseJob
 
     paths = {"examples": folder / "examples.parquet", "problems": folder / "problems.parquet"}
     write_table(paths["examples"], Example, examples)
@@ -72,8 +72,8 @@ def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def vllm_checkpoint(tmp_path_factory, files) -> Path:
     """vLLM on CPU has no kernel for the heads of the other small model."""
-    from training.base import create_base
-    from training.launch.jobs import BaseJob
+    from klear.training.base import create_base
+    from klear.training.launch.jobs import BaseJob
 
     folder = tmp_path_factory.mktemp("vllm")
     sizes = {"hidden": 64, "head_dim": 32, "max_positions": 256, "initializer_range": 0.3}
@@ -88,11 +88,11 @@ def make_trainer(files, tmp_path):
 
     `rollout_func` replaces sampling; other keywords are GPPOConfig's.
     """
-    from training import render
-    from training.checkpoints import load_model, load_tokenizer
-    from training.rl.config import GPPOConfig
-    from training.rl.train import rollout_function
-    from training.rl.trainer import GPPOTrainer
+    from klear.training import render
+    from klear.training.checkpoints import load_model, load_tokenizer
+    from klear.training.rl.config import GPPOConfig
+    from klear.training.rl.train import rollout_function
+    from klear.training.rl.trainer import GPPOTrainer
 
     def make(
         reward: Any,

@@ -13,11 +13,11 @@ from unittest import mock
 
 from transformers import TrainerCallback
 
-from configs.settings.training import RLSettings, SFTSettings, TrainRuntime
+from klear.configs.settings.training import RLSettings, SFTSettings, TrainRuntime
+from klear.training import sft
+from klear.training.launch.jobs import RLJob, SFTJob
+from klear.training.rl import train as rl
 from tests.cluster.fixed_answers import LengthJudge
-from training import sft
-from training.launch.jobs import RLJob, SFTJob
-from training.rl import train as rl
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
 RL = RLSettings(

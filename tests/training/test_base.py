@@ -12,12 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.settings.training import BaseModelSettings
+from klear.configs.settings.training import BaseModelSettings
+from klear.training.base import create_base, prepare_for_chat, small_tokenizer
+from klear.training.checkpoints import load_model, load_tokenizer, read_lineage
+from klear.training.launch.jobs import BaseJob
+from klear.training.render import response_ids, response_texts
 from tests.training.conftest import SMALL
-from training.base import create_base, prepare_for_chat, small_tokenizer
-from training.checkpoints import load_model, load_tokenizer, read_lineage
-from training.launch.jobs import BaseJob
-from training.render import response_ids, response_texts
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -112,7 +112,7 @@ def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
     (tmp_path / "job.json").write_text(job.model_dump_json())
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "HUGGINGFACE"))}
     done = subprocess.run(
-        [sys.executable, "-m", "training.launch.child", str(tmp_path / "job.json")],
+        [sys.executable, "-m", "klear.training.launch.child", str(tmp_path / "job.json")],
         cwd=ROOT, env={**environment, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
         capture_output=True, text=True,
     )  # fmt: skip

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.settings.training import RLSettings
-from training.packing import (
+from klear.configs.settings.training import RLSettings
+from klear.training.packing import (
     cut_steps,
     epoch_batches,
     length_groups,

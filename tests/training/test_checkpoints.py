@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
-from training.callbacks import StableCheckpoints
-from training.checkpoints import check_layout, read_lineage, step_of, write_lineage
-from training.layout import STABLE, latest
+from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
+from klear.training.callbacks import StableCheckpoints
+from klear.training.checkpoints import check_layout, read_lineage, step_of, write_lineage
+from klear.training.layout import STABLE, latest
 
 
 def checkpoint(folder, step, *, stable=True):

@@ -11,12 +11,13 @@ from accelerate.utils import FullyShardedDataParallelPlugin, patch_environment
 from accelerate.utils.launch import prepare_multi_gpu_env
 from pydantic import ValidationError
 
-from configs.settings.engines import EngineSettings, Sampling
-from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
-from tasks.models import launch
-from training.launch import child, ranks
-from training.launch.jobs import JOB, BaseJob, GenerateJob, RLJob, SFTJob
-from training.layout import MetricsFile
+from klear.configs.files import PACKAGE
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from klear.tasks.models import launch
+from klear.training.launch import child, ranks
+from klear.training.launch.jobs import JOB, BaseJob, GenerateJob, RLJob, SFTJob
+from klear.training.layout import MetricsFile
 
 HERE = Path("somewhere")
 PLACE = ["--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"]
@@ -76,8 +77,8 @@ def test_a_resumed_run_drops_the_lines_after_its_checkpoint_and_one_cut_by_a_kil
 
 @pytest.mark.parametrize("sharding", ["full", "none"])
 def test_accelerate_is_told_the_machines_the_processes_and_the_sharding(sharding):
-    config = str(launch.ROOT / "configs/accelerate" / launch.FILES[sharding])
-    child_of = ["--module", "training.launch.child", "job.json"]
+    config = str(PACKAGE / "configs/accelerate" / launch.FILES[sharding])
+    child_of = ["--module", "klear.training.launch.child", "job.json"]
     given = launch_command_parser().parse_args(["--config_file", config, *PLACE, *child_of])
     arguments = _validate_launch_command(given)[0]
     assert arguments.multi_gpu == (sharding == "none")

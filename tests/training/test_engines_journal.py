@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from configs.settings.engines import EngineRuntime
-from eval.records import Sample
-from training.engines import generate as module
-from training.engines.generate import Journal
+from klear.configs.settings.engines import EngineRuntime
+from klear.eval.records import Sample
+from klear.training.engines import generate as module
+from klear.training.engines.generate import Journal
 
 
 def sample(i: int, text: str = "text") -> Sample:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from configs.settings.training import BaseModelSettings
-from eval.families import countdown
-from eval.records import Sample
-from training.engines import generate
-from training.engines.generate import Journal, generate_job, journal_path, make_engine
-from training.engines.interface import EngineError, Request, request_seed
-from training.engines.local_model import LocalModel, yarn_parameters
-from training.engines.vllm_engine import VLLMEngine, engine_arguments
-from training.launch.jobs import GenerateJob
+from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from klear.configs.settings.training import BaseModelSettings
+from klear.eval.families import countdown
+from klear.eval.records import Sample
+from klear.training.engines import generate
+from klear.training.engines.generate import Journal, generate_job, journal_path, make_engine
+from klear.training.engines.interface import EngineError, Request, request_seed
+from klear.training.engines.local_model import LocalModel, yarn_parameters
+from klear.training.engines.vllm_engine import VLLMEngine, engine_arguments
+from klear.training.launch.jobs import GenerateJob
 
 TINY = BaseModelSettings(
     kind="random", hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, mlp=16, vocabulary=280,
@@ -30,8 +30,8 @@ LONG = Request(problem_id="long", index=0, prompt="12 " * 200)
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    from training.base import small_model, small_tokenizer
-    from training.checkpoints import save_model
+    from klear.training.base import small_model, small_tokenizer
+    from klear.training.checkpoints import save_model
 
     folder = tmp_path_factory.mktemp("model") / "checkpoint"
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)

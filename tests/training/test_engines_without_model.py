@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.engines import EngineSettings, Sampling
-from eval.families import by_example, countdown
-from eval.records import Rejected, Sample
-from training.engines.generate import make_engine
-from training.engines.interface import Request, request_seed
-from training.engines.without_model import mapped_text, recordings
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.eval.families import by_example, countdown
+from klear.eval.records import Rejected, Sample
+from klear.training.engines.generate import make_engine
+from klear.training.engines.interface import Request, request_seed
+from klear.training.engines.without_model import mapped_text, recordings
 
 SCRIPTED = EngineSettings(kind="scripted", model="teacher")
 TAGS = {
@@ -64,7 +64,7 @@ def test_the_teacher_slips_more_on_a_source_that_says_so():
 
 def test_the_interface_and_the_factory_import_no_torch():
     code = (
-        "import sys, training.engines.generate, training.engines.endpoint\n"
+        "import sys, klear.training.engines.generate, training.engines.endpoint\n"
         "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import modeling_flash_attention_utils as flash
 
-from training import render
-from training.checkpoints import load_model
-from training.losses import Clip, policy_weight, token_weight, weighted_nll
+from klear.training import render
+from klear.training.checkpoints import load_model
+from klear.training.losses import Clip, policy_weight, token_weight, weighted_nll
 
 LENGTHS = [12, 3, 7, 1, 9, 5, 12, 2]
 GROUP = [1.0, 0.0, 0.5, 0.0]

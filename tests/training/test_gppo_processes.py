@@ -28,7 +28,11 @@ SHARDED = {
 def run(files: dict[str, Path], out: Path, processes: int, **env: str) -> Path:
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     words = [SCRIPT, files["checkpoint"], files["examples"], out]
-    quiet = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    quiet = {
+        "PYTHONPATH": f"{ROOT / '.package'}:{ROOT}",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
         [sys.executable, *(launcher if processes > 1 else []), *map(str, words)],
         cwd=ROOT, env={**os.environ, **quiet, **env}, capture_output=True, text=True,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from training import render
-from training.rl.config import GPPOConfig
-from training.rl.trainer import GPPOTrainer
+from klear.training import render
+from klear.training.rl.config import GPPOConfig
+from klear.training.rl.trainer import GPPOTrainer
 
 
 def by_row(*rewards):

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from eval.records import Score
-from eval.tables import read_table
-from training import render
-from training.layout import ROLLOUT_JOURNAL, SHOWN
-from training.losses import group_advantages
-from training.rl.rollout import Rollout
-from training.rl.statistics import RolloutRecord
-from training.rl.train import RolloutJournal, RolloutRow
+from klear.eval.records import Score
+from klear.eval.tables import read_table
+from klear.training import render
+from klear.training.layout import ROLLOUT_JOURNAL, SHOWN
+from klear.training.losses import group_advantages
+from klear.training.rl.rollout import Rollout
+from klear.training.rl.statistics import RolloutRecord
+from klear.training.rl.train import RolloutJournal, RolloutRow
 
 SEPARATORS = "a\u2028b\x85c\u2029d\x0be\x1cf\r\ng"  # str.splitlines cuts at every one of them
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.losses import (
+from klear.training.losses import (
     POLICY_LOSSES,
     Clip,
     group_advantages,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from training.layout import OFF_POLICY, StepLines
-from training.losses import (
+from klear.training.layout import OFF_POLICY, StepLines
+from klear.training.losses import (
     POLICY_LOSSES,
     Clip,
     group_advantages,
@@ -18,9 +18,9 @@ from training.losses import (
     token_weight,
     weighted_nll,
 )
-from training.rl.off_policy_counts import headline, read_off_policy, summed, write_off_policy
-from training.rl.rollout import MicroBatch
-from training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
+from klear.training.rl.off_policy_counts import headline, read_off_policy, summed, write_off_policy
+from klear.training.rl.rollout import MicroBatch
+from klear.training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
 
 CLIP = Clip()
 ALONE: Any = SimpleNamespace(rank=0, size=1, total=list, each=lambda value: [value])

@@ -2,8 +2,14 @@
 
 import pytest
 
-from training.checkpoints import load_tokenizer
-from training.render import check_tokenizer, end_of_turn, prompt_ids, response_ids, response_texts
+from klear.training.checkpoints import load_tokenizer
+from klear.training.render import (
+    check_tokenizer,
+    end_of_turn,
+    prompt_ids,
+    response_ids,
+    response_texts,
+)
 
 
 def test_a_prompt_ends_where_the_answer_begins_and_that_with_the_end_of_turn(files, examples):

@@ -6,20 +6,20 @@ import pytest
 import torch
 from transformers import TrainerState
 
-from configs.settings.ablation import ablations, load_ablation
-from configs.settings.base import key_of
-from configs.settings.judging import JudgeRuntime, JudgeSettings
-from configs.settings.training import RLSettings, TrainRuntime
-from eval.records import Problem, Score
-from eval.tables import read_table
+from klear.configs.settings.ablation import ablations, load_ablation
+from klear.configs.settings.base import key_of
+from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.configs.settings.training import RLSettings, TrainRuntime
+from klear.eval.records import Problem, Score
+from klear.eval.tables import read_table
+from klear.training.checkpoints import load_model, load_tokenizer, read_lineage
+from klear.training.launch.jobs import RLJob
+from klear.training.layout import kept_model, kept_models
+from klear.training.packing import rl_schedule
+from klear.training.rl import train as rl
+from klear.training.rl.config import gppo_config, vllm_arguments
+from klear.training.rl.train import JudgeReward, RolloutRow, components, share_of_judge
 from tests.cluster.fixed_answers import LengthJudge
-from training.checkpoints import load_model, load_tokenizer, read_lineage
-from training.launch.jobs import RLJob
-from training.layout import kept_model, kept_models
-from training.packing import rl_schedule
-from training.rl import train as rl
-from training.rl.config import gppo_config, vllm_arguments
-from training.rl.train import JudgeReward, RolloutRow, components, share_of_judge
 
 RUNTIME = TrainRuntime(
     bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1_024

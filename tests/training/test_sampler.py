@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from training.checkpoints import load_model, load_tokenizer
-from training.engines.transformers_engine import draw, sample
-from training.render import prompt_ids
+from klear.training.checkpoints import load_model, load_tokenizer
+from klear.training.engines.transformers_engine import draw, sample
+from klear.training.render import prompt_ids
 
 
 def small(files):

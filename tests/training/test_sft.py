@@ -9,13 +9,13 @@ from accelerate import PartialState
 from torch import nn
 from transformers import TrainerCallback
 
-from configs.settings.training import SFTSettings, TrainRuntime
-from eval.records import Example
-from eval.tables import count_rows, write_table
-from training import layout, sft
-from training.checkpoints import load_model, load_tokenizer
-from training.launch.jobs import SFTJob
-from training.sft import IGNORED, MuonAndAdamW, split_parameters, tokenized
+from klear.configs.settings.training import SFTSettings, TrainRuntime
+from klear.eval.records import Example
+from klear.eval.tables import count_rows, write_table
+from klear.training import layout, sft
+from klear.training.checkpoints import load_model, load_tokenizer
+from klear.training.launch.jobs import SFTJob
+from klear.training.sft import IGNORED, MuonAndAdamW, split_parameters, tokenized
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
+from klear.training import layout
 from tests.training import killed_child
-from training import layout
 
 ROOT = Path(__file__).parents[2]
 HOOKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end", "on_log",
          "on_save")  # fmt: skip
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 CLOCKS = ("seconds/", "tokens_per_second")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
-               "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / '.package'}:{ROOT}", "HF_HUB_OFFLINE": "1",
+               "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
                "NO_PROXY": "127.0.0.1"}  # fmt: skip
 
 

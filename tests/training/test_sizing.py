@@ -10,10 +10,10 @@ from accelerate import DistributedDataParallelKwargs
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from configs.loading import load_profile
-from configs.settings.training import BaseModelSettings
-from training import sizing
-from training.sizing import DoesNotFit, Fit, ModelFacts, check, facts_of_model, refuse
+from klear.configs.loading import load_profile
+from klear.configs.settings.training import BaseModelSettings
+from klear.training import sizing
+from klear.training.sizing import DoesNotFit, Fit, ModelFacts, check, facts_of_model, refuse
 
 QWEN3_8B = facts_of_model("Qwen/Qwen3-8B")
 assert QWEN3_8B

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from training.rl.trainer import GPPOTrainer
+from klear.training.rl.trainer import GPPOTrainer
 
 SIGNATURES = {
     "training_step": "(self, model, inputs, num_items_in_batch)",

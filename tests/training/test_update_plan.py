@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.rl.rollout import Rollout, fair_quotas
-from training.rl.rollout import plan_updates as plan_of
+from klear.training.rl.rollout import Rollout, fair_quotas
+from klear.training.rl.rollout import plan_updates as plan_of
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=12)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from training.rl.vllm_on_cpu import PolicyWeights
+from klear.training.rl.vllm_on_cpu import PolicyWeights
 
 
 @pytest.mark.parametrize("starts", ["aab", "ab"])

@@ -12,14 +12,14 @@ from accelerate.utils import DistributedType
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from configs.settings.training import SFTSettings, TrainRuntime
+from klear.configs.settings.training import SFTSettings, TrainRuntime
+from klear.training import render, sft
+from klear.training.checkpoints import load_model, load_tokenizer, save_trained
+from klear.training.launch.jobs import SFTJob
+from klear.training.launch.ranks import join_run, rank, world_size
+from klear.training.rl.config import GPPOConfig
+from klear.training.rl.trainer import GPPOTrainer
 from tests.cluster.fixed_answers import GROUP, number, roll_out
-from training import render, sft
-from training.checkpoints import load_model, load_tokenizer, save_trained
-from training.launch.jobs import SFTJob
-from training.launch.ranks import join_run, rank, world_size
-from training.rl.config import GPPOConfig
-from training.rl.trainer import GPPOTrainer
 
 PROMPTS = 8
 

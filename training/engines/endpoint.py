@@ -20,10 +20,10 @@ from typing import Any
 import httpx2
 import openai
 
-from configs.settings.engines import EngineSettings, Sampling
-from eval.answers import THINK_CLOSE, THINK_OPEN, writable
-from eval.records import FinishReason, Sample
-from training.engines.interface import Engine, EngineError, Key, Request, ask_concurrently
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.eval.answers import THINK_CLOSE, THINK_OPEN, writable
+from klear.eval.records import FinishReason, Sample
+from klear.training.engines.interface import Engine, EngineError, Key, Request, ask_concurrently
 
 FATAL = {
     401: "the key is refused",

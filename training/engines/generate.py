@@ -20,11 +20,11 @@ from typing import Any
 
 import orjson
 
-from configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from eval.records import Sample
-from training.engines.interface import Engine, EngineError, Key, Request
-from training.launch.jobs import GenerateJob
-from training.layout import SCRATCH, MetricsFile, ProgressFile
+from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from klear.eval.records import Sample
+from klear.training.engines.interface import Engine, EngineError, Key, Request
+from klear.training.launch.jobs import GenerateJob
+from klear.training.layout import SCRATCH, MetricsFile, ProgressFile
 
 SECONDS_PER_POINT = 2.0
 ENGINES = {
@@ -154,7 +154,7 @@ def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = 
 
     `key` is that of an endpoint; None: from the environment variable that the settings name.
     """
-    engine = pkgutil.resolve_name(f"training.engines.{ENGINES[settings.kind]}")
+    engine = pkgutil.resolve_name(f"klear.training.engines.{ENGINES[settings.kind]}")
     return engine(settings, sampling, *((key,) if settings.kind == "openai" else ()))
 
 

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
-from configs.settings.engines import EngineSettings, Sampling
-from eval.records import Record, Sample
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.eval.records import Record, Sample
 
 Key = tuple[str, int]
 """Problem id and index of a sample."""

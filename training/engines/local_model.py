@@ -7,11 +7,11 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from configs.settings.engines import EngineSettings, Sampling
-from eval.records import Sample
-from training.checkpoints import NO_CODE
-from training.engines.interface import Engine, EngineError, Request
-from training.render import conversation, end_of_turn, response_texts
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.eval.records import Sample
+from klear.training.checkpoints import NO_CODE
+from klear.training.engines.interface import Engine, EngineError, Request
+from klear.training.render import conversation, end_of_turn, response_texts
 
 _PREFILL = re.compile(r"(<think>\s*(</think>\s*)?)?\Z")
 

@@ -13,12 +13,12 @@ import torch
 from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from configs.settings.engines import EngineSettings, Sampling
-from eval.records import Sample
-from training.checkpoints import WEIGHTS
-from training.engines.interface import EngineError, Key, Request
-from training.engines.local_model import LocalModel, yarn_parameters
-from training.render import prompt_ids
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.eval.records import Sample
+from klear.training.checkpoints import WEIGHTS
+from klear.training.engines.interface import EngineError, Key, Request
+from klear.training.engines.local_model import LocalModel, yarn_parameters
+from klear.training.render import prompt_ids
 
 ONE_THREAD_BELOW = 50_000_000  # parameters; a second core slows such a model down
 COMPACT_AT = 0.8  # drop finished rows once this share or less is still running

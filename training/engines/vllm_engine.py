@@ -10,11 +10,11 @@ from collections.abc import Container, Iterable, Iterator
 from itertools import count
 from typing import Any
 
-from configs.settings.engines import EngineSettings, Sampling
-from eval.records import Sample
-from training.engines.interface import EngineError, Key, Request, ask_concurrently
-from training.engines.local_model import LocalModel, yarn_parameters
-from training.render import prompt_ids
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.eval.records import Sample
+from klear.training.engines.interface import EngineError, Key, Request, ask_concurrently
+from klear.training.engines.local_model import LocalModel, yarn_parameters
+from klear.training.render import prompt_ids
 
 AT_ONCE = 1024
 """Requests in each copy of the model: enough that it never waits for us."""

@@ -10,13 +10,13 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs.settings.engines import EngineSettings
-from eval.answers import THINK_CLOSE, THINK_OPEN
-from eval.families import by_example, countdown
-from eval.judge.grades import Grade
-from eval.records import FinishReason, Rejected, Sample, problem_id
-from eval.row_files import Row, find_files, read_rows
-from training.engines.interface import Engine, EngineError, Key, Request
+from klear.configs.settings.engines import EngineSettings
+from klear.eval.answers import THINK_CLOSE, THINK_OPEN
+from klear.eval.families import by_example, countdown
+from klear.eval.judge.grades import Grade
+from klear.eval.records import FinishReason, Rejected, Sample, problem_id
+from klear.eval.row_files import Row, find_files, read_rows
+from klear.training.engines.interface import Engine, EngineError, Key, Request
 
 FAMILIES = (countdown, by_example)
 

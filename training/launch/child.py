@@ -1,4 +1,4 @@
-"""`python -m training.launch.child JOB.json`: one training or generation job, in its own process.
+"""`python -m klear.training.launch.child JOB.json`: one training or generation job, in a process.
 
 It writes the files of `training.layout` as it goes, and its result (name → number) at the end.
 Running the same job again resumes it.
@@ -10,16 +10,16 @@ import pkgutil
 import sys
 from pathlib import Path
 
-from configs.files import replace_text
-from training.launch.jobs import JOB, Job, RLJob, SFTJob
-from training.launch.ranks import join_run, processes_here, rank, world_size
-from training.layout import RESULT
+from klear.configs.files import replace_text
+from klear.training.launch.jobs import JOB, Job, RLJob, SFTJob
+from klear.training.launch.ranks import join_run, processes_here, rank, world_size
+from klear.training.layout import RESULT
 
 WORK = {
-    "base": "training.base:create_base",
-    "sft": "training.sft:run_sft",
-    "rl": "training.rl.train:run_rl",
-    "generate": "training.engines.generate:generate_job",
+    "base": "klear.training.base:create_base",
+    "sft": "klear.training.sft:run_sft",
+    "rl": "klear.training.rl.train:run_rl",
+    "generate": "klear.training.engines.generate:generate_job",
 }
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
-from configs.settings.base import Settings
-from configs.settings.engines import EngineSettings, Sampling
-from configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from klear.configs.settings.base import Settings
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 
 
 class _Job(Settings):

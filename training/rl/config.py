@@ -11,9 +11,9 @@ import torch
 from accelerate.utils.other import get_free_port
 from trl.trainer.grpo_config import GRPOConfig
 
-from configs.settings.training import RLSettings
-from training.callbacks import in_trls_words
-from training.losses import POLICY_LOSSES, Clip
+from klear.configs.settings.training import RLSettings
+from klear.training.callbacks import in_trls_words
+from klear.training.losses import POLICY_LOSSES, Clip
 
 ALLOWED: dict[str, tuple[Any, ...]] = {
     "policy_loss": tuple(POLICY_LOSSES),
@@ -37,7 +37,7 @@ class GPPOConfig(GRPOConfig):
     Use `training.packing.rl_schedule` to get these numbers from prompts and rollouts.
     """
 
-    policy_loss: str = "gppo"  # of training.losses.POLICY_LOSSES
+    policy_loss: str = "gppo"  # of klear.training.losses.POLICY_LOSSES
     epsilon_high: float | None = 0.28  # Eq. 5, §4.1
     beta1: float = 1.0  # Eq. 17, low side
     beta2: float = 1.0  # Eq. 17, high side

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from training.packing import length_groups
+from klear.training.packing import length_groups
 
 
 class Processes:

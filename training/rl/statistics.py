@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.losses import Advantages, Clip, importance_ratio
-from training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, OffPolicy
-from training.rl.rollout import MicroBatch, Processes, Rollout
+from klear.training.losses import Advantages, Clip, importance_ratio
+from klear.training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, OffPolicy
+from klear.training.rl.rollout import MicroBatch, Processes, Rollout
 
 
 @dataclass

@@ -13,25 +13,25 @@ from datasets import Dataset
 from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
-from configs.files import replace_text
-from configs.settings.judging import JudgeSettings
-from configs.settings.training import RLSettings
-from eval.judge.judge import Judge
-from eval.ray_cluster import on_cluster_wait
-from eval.records import Problem, Record, Score, Verdict
-from eval.tables import read_table, write_table
-from training import checkpoints, layout, render
-from training.callbacks import StableCheckpoints, WriteMetrics, flush
-from training.engines.local_model import positions_of
-from training.engines.transformers_engine import sample
-from training.launch.jobs import RLJob
-from training.launch.ranks import processes_here, world_size
-from training.packing import rl_schedule
-from training.rl.config import gppo_config
-from training.rl.off_policy_counts import write_off_policy
-from training.rl.statistics import RolloutRecord
-from training.rl.trainer import GPPOTrainer
-from training.stopping import StopOnTerm
+from klear.configs.files import replace_text
+from klear.configs.settings.judging import JudgeSettings
+from klear.configs.settings.training import RLSettings
+from klear.eval.judge.judge import Judge
+from klear.eval.ray_cluster import on_cluster_wait
+from klear.eval.records import Problem, Record, Score, Verdict
+from klear.eval.tables import read_table, write_table
+from klear.training import checkpoints, layout, render
+from klear.training.callbacks import StableCheckpoints, WriteMetrics, flush
+from klear.training.engines.local_model import positions_of
+from klear.training.engines.transformers_engine import sample
+from klear.training.launch.jobs import RLJob
+from klear.training.launch.ranks import processes_here, world_size
+from klear.training.packing import rl_schedule
+from klear.training.rl.config import gppo_config
+from klear.training.rl.off_policy_counts import write_off_policy
+from klear.training.rl.statistics import RolloutRecord
+from klear.training.rl.trainer import GPPOTrainer
+from klear.training.stopping import StopOnTerm
 
 
 def run_rl(job: RLJob) -> dict[str, float]:
@@ -275,7 +275,7 @@ def build_trainer(
         rollout_func=rollout_function(s) if s.engine == "transformers" else None,
     )
     if s.engine == "vllm_colocate" and not trainer.use_vllm:
-        from training.rl.vllm_on_cpu import VLLMOnCPU
+        from klear.training.rl.vllm_on_cpu import VLLMOnCPU
 
         trainer.rollout_func = VLLMOnCPU(model, trainer.args)
     return trainer

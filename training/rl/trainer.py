@@ -22,18 +22,18 @@ import torch
 from torch import Tensor, nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from training.losses import (
+from klear.training.losses import (
     group_advantages,
     mismatch_weight,
     policy_weight,
     token_weight,
     weighted_nll,
 )
-from training.packing import prompt_order
-from training.rl.config import GPPOConfig
-from training.rl.off_policy_counts import OffPolicy, headline
-from training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
-from training.rl.statistics import RolloutRecord, TokenStatistics
+from klear.training.packing import prompt_order
+from klear.training.rl.config import GPPOConfig
+from klear.training.rl.off_policy_counts import OffPolicy, headline
+from klear.training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
+from klear.training.rl.statistics import RolloutRecord, TokenStatistics
 
 MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
 

@@ -14,10 +14,10 @@ from trl.generation.vllm_generation import extract_logprobs
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.utils import ensure_master_addr_port
 
-from training.checkpoints import policy_on_each
-from training.engines.vllm_engine import set_environment
-from training.launch.ranks import rank, world_size
-from training.render import prompt_ids
+from klear.training.checkpoints import policy_on_each
+from klear.training.engines.vllm_engine import set_environment
+from klear.training.launch.ranks import rank, world_size
+from klear.training.render import prompt_ids
 
 ONE_PASS = 4_096  # tokens of a forward pass, as TRL's colocated engine
 

@@ -31,9 +31,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-from eval.sandbox.zygote import asserts as zygote_asserts
-from eval.sandbox.zygote import roles as zygote_roles
-from eval.sandbox.zygote.roles import Process
+from klear.eval.sandbox.zygote import asserts as zygote_asserts
+from klear.eval.sandbox.zygote import roles as zygote_roles
+from klear.eval.sandbox.zygote.roles import Process
 
 _MAX_MESSAGE = 1 << 17
 _ANCILLARY = socket.CMSG_SPACE(16 * 4)

@@ -24,7 +24,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from eval.sandbox.zygote.values import FOR_PROGRAMS
+from klear.eval.sandbox.zygote.values import FOR_PROGRAMS
 
 _STAR = "string re datetime collections heapq bisect copy math random statistics itertools"
 _STAR += " functools operator io sys json builtins typing"

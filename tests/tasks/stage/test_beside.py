@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.stage import beside
-from tasks.stage.beside import Node, run_graph
-from tasks.stage.watchdog import Stalled, watched
+from klear.tasks.stage import beside
+from klear.tasks.stage.beside import Node, run_graph
+from klear.tasks.stage.watchdog import Stalled, watched
 
 PATIENCE_S = 60.0
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from tasks.stage import child, supervise
-from tasks.stage.child import WAITING, ChildFailed, gpu_slot, run_child, run_command
-from tasks.stage.progress import listening
+from klear.tasks.stage import supervise
+from klear.tasks.stage.child import WAITING, ChildFailed, gpu_slot, run_child, run_command
+from klear.tasks.stage.progress import listening
 
 SLEEP = "import time; time.sleep(300)"
 FAMILY = """
@@ -108,12 +108,12 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, m
 
 def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> None:
     stage = (
-        "import sys; from pathlib import Path; from tasks.stage.child import run_command; "
+        "import sys; from pathlib import Path; from klear.tasks.stage.child import run_command; "
         "run_command([sys.executable, '-c', *sys.argv[2:]], Path(sys.argv[1]))"
     )
     ready = tmp_path / "ready"
     process = subprocess.Popen(
-        python(stage, str(tmp_path), FAMILY, marked.word, str(ready), "sleep"), cwd=child.ROOT
+        python(stage, str(tmp_path), FAMILY, marked.word, str(ready), "sleep"), cwd=tmp_path
     )
     while not ready.exists():
         assert process.poll() is None
@@ -132,7 +132,7 @@ def test_the_job_travels_as_a_file_to_a_process_that_finds_the_packages_from_any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "select.py").write_text("raise RuntimeError('shadows the standard library')")
-    code = "import sys, select, training; print(sys.stdin.read(), open(sys.argv[1]).read())"
+    code = "import sys, select, klear.training; print(sys.stdin.read(), open(sys.argv[1]).read())"
     run_child(
         Job(steps=3), tmp_path, command=lambda job: [sys.executable, "-P", "-c", code, str(job)]
     )
@@ -141,7 +141,7 @@ def test_the_job_travels_as_a_file_to_a_process_that_finds_the_packages_from_any
 
 HOLDER = """
 import sys, time
-from tasks.stage.child import gpu_slot
+from klear.tasks.stage.child import gpu_slot
 with gpu_slot() as held:
     import subprocess
     subprocess.Popen([sys.executable, "-S", "-c", "input()"], pass_fds=held)
@@ -158,7 +158,7 @@ def test_the_slot_is_taken_while_a_process_that_computes_lives(
     monkeypatch.setenv("KLEAR_GPU_SLOTS", "1")
     holder = subprocess.Popen(
         python(HOLDER),
-        cwd=child.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     stdin = holder.stdin
     assert stdin

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from processes import eventually
 
-from tasks.stage.parts import computed_parts
-from tasks.stage.watchdog import Stalled, watched
+from klear.tasks.stage.parts import computed_parts
+from klear.tasks.stage.watchdog import Stalled, watched
 
 ROOT = Path(__file__).parents[3]
 WORK = """
@@ -96,8 +96,8 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, names):
         textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        sys.path.insert(0, {str(ROOT)!r})
-        from tasks.stage.parts import computed_parts
+        sys.path.insert(0, {str(ROOT / ".package")!r})
+        from klear.tasks.stage.parts import computed_parts
         from work_of_parts import hang
 
         if __name__ == "__main__":
@@ -130,16 +130,16 @@ def test_workers_that_hang_are_ended_with_the_stage(tmp_path, work, names):
 
 
 def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):
-    for name in ("tasks/__init__.py", "numba.py", "socket.py", "run/main.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    for name in ("klear/tasks/__init__.py", "numba.py", "socket.py", "run/main.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("raise OSError('not what was wanted')")
     (tmp_path / "run" / "main.py").write_text(
         textwrap.dedent(f"""
         import sys
-        sys.path[0] = {str(ROOT)!r}
-        from tasks.data.text_columns import fold
-        from tasks.data.words import query_words
-        from tasks.stage.parts import worker_pool
+        sys.path[0] = {str(ROOT / ".package")!r}
+        from klear.tasks.data.text_columns import fold
+        from klear.tasks.data.words import query_words
+        from klear.tasks.stage.parts import worker_pool
         if __name__ == "__main__":
             import pyarrow as pa
             with worker_pool(1) as pool:

@@ -18,11 +18,11 @@ from prefect.states import (
     Suspended,
 )
 
-from tasks.stage import run as module
-from tasks.stage.run import Run, RunSpec, RunState, as_params, run_context
-from tasks.store.store import Store
-from tasks.tracking import prefect_states, run_tracker
-from tasks.tracking.prefect_states import mark_crashed
+from klear.tasks.stage import run as module
+from klear.tasks.stage.run import Run, RunSpec, RunState, as_params, run_context
+from klear.tasks.store.store import Store
+from klear.tasks.tracking import prefect_states, run_tracker
+from klear.tasks.tracking.prefect_states import mark_crashed
 
 WAITS = partial(Suspended, timeout_seconds=600)
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from configs.settings.base import Runtime, Settings
-from configs.settings.evaluation import ReportSettings
-from tasks.report.report import report as report_stage
-from tasks.report.report import summary_text
-from tasks.report.run_story import PlannedStage
-from tasks.stage import progress
-from tasks.stage.progress import Plain, report
-from tasks.stage.run import Run, active, story_of_this_run
-from tasks.stage.stage import Metrics, stage
-from tasks.stage.watchdog import Stalled
-from tasks.store.hardware import this_machine
-from tasks.store.store import Artifact, Store
-from tasks.tracking.run_tracker import StageLog
+from klear.configs.settings.base import Runtime, Settings
+from klear.configs.settings.evaluation import ReportSettings
+from klear.tasks.report.report import report as report_stage
+from klear.tasks.report.report import summary_text
+from klear.tasks.report.run_story import PlannedStage
+from klear.tasks.stage import progress
+from klear.tasks.stage.progress import Plain, report
+from klear.tasks.stage.run import Run, active, story_of_this_run
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.stage.watchdog import Stalled
+from klear.tasks.store.hardware import this_machine
+from klear.tasks.store.store import Artifact, Store
+from klear.tasks.tracking.run_tracker import StageLog
 
 
 class How(Runtime):
@@ -154,7 +154,7 @@ def test_an_edited_file_outside_of_the_store_is_noticed(run: Run, tmp_path: Path
 
 def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from tasks.store.store import Store\n"
+        "import sys, time; from pathlib import Path; from klear.tasks.store.store import Store\n"
         f"with Store(Path({str(tmp_path)!r})).lock('a'): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

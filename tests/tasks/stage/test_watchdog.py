@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.stage.watchdog import Beat, Stalled, watched
-from tasks.tracking.prefect_states import CancelledInUI
+from klear.tasks.stage.watchdog import Beat, Stalled, watched
+from klear.tasks.tracking.prefect_states import CancelledInUI
 
 SHORT = 0.6 / 60  # minutes
 LONG = 60.0

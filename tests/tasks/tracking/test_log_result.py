@@ -10,17 +10,17 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.tracing.client import TracingClient
 
-from configs.settings.base import Settings
-from configs.settings.evaluation import BenchmarkProtocol
-from configs.settings.judging import JudgeSettings
-from eval.benchmarks.benchmarks import score_benchmark
-from eval.records import Problem, Rejected, Sample, Score
-from eval.tables import write_table
-from tasks.stage.run import Run, active
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact, Store
-from tasks.tracking.log_result import log_complete
-from tasks.tracking.run_tracker import Tracker
+from klear.configs.settings.base import Settings
+from klear.configs.settings.evaluation import BenchmarkProtocol
+from klear.configs.settings.judging import JudgeSettings
+from klear.eval.benchmarks.benchmarks import score_benchmark
+from klear.eval.records import Problem, Rejected, Sample, Score
+from klear.eval.tables import write_table
+from klear.tasks.stage.run import Run, active
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact, Store
+from klear.tasks.tracking.log_result import log_complete
+from klear.tasks.tracking.run_tracker import Tracker
 from tests.eval.evaluations_by_hand import STATEMENT, scored
 
 PROBLEMS = [

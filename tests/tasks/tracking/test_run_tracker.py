@@ -15,14 +15,14 @@ import requests
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from configs.settings.base import Settings
-from tasks.stage.run import Run, active
-from tasks.stage.stage import Metrics, stage
-from tasks.store.store import Artifact, Store
-from tasks.tracking import run_tracker
-from tasks.tracking.mlflow_client import Mlflow
-from tasks.tracking.run_tracker import TABLES_TAG, StageLog, Tracker, is_unreachable
-from training.layout import METRICS, SHOWN
+from klear.configs.settings.base import Settings
+from klear.tasks.stage.run import Run, active
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import Artifact, Store
+from klear.tasks.tracking import run_tracker
+from klear.tasks.tracking.mlflow_client import Mlflow
+from klear.tasks.tracking.run_tracker import TABLES_TAG, StageLog, Tracker, is_unreachable
+from klear.training.layout import METRICS, SHOWN
 
 AWAY = requests.exceptions.ConnectionError("refused")
 
