@@ -51,5 +51,4 @@ def filter_rl(
             reasons[row] = reason
         counts[f"rejected_{kind}" if kind else f"kept_{problem.domain}"] += 1
     split = split_rows(source, reasons, out)
-    totals = {name: split[name] for name in ("kept", "rejected")}
-    return {**totals, **{name: float(counts[name]) for name in sorted(counts)}}
+    return {"kept": split["kept"], "rejected": split["rejected"], **dict(sorted(counts.items()))}

@@ -109,10 +109,10 @@ def judge(
             writer.write(score.model_copy(update={"seconds": 0.0}))
     scored = writer.rows - verdicts["IE"]
     return {
-        "scores": float(writer.rows),
-        "unscored": float(verdicts["IE"]),
-        "not_judgeable": float(without_gold),
+        "scores": writer.rows,
+        "unscored": verdicts["IE"],
+        "not_judgeable": without_gold,
         "correct_share": correct / scored if scored else 0.0,
-        **{f"verdict/{name}": float(n) for name, n in sorted(verdicts.items())},
+        **{f"verdict/{name}": n for name, n in sorted(verdicts.items())},
         "judge_seconds": seconds,
     }

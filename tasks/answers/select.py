@@ -248,8 +248,4 @@ def select(
             counts[f"rejected/{reason}"] += 1
             name, original = f"{sample.problem_id}/{sample.index}", sample.model_dump_json()
             rejected.write(Rejected(id=name, source=prompt.source, reason=reason, row=original))
-    return {
-        "kept": float(kept.rows),
-        "rejected": float(rejected.rows),
-        **{name: float(counts[name]) for name in sorted(counts)},
-    }
+    return {"kept": kept.rows, "rejected": rejected.rows, **dict(sorted(counts.items()))}

@@ -41,5 +41,4 @@ def decontaminate(
                 hits.write(table)
     counts = split_rows(source, reasons, out)
     index = benchmark_index(against, benchmarks.digest, settings.n, settings.normalize)
-    rows = int(counts["kept"] + counts["rejected"])
-    return {**counts, **write_page(out, index, settings, rows=rows, removed=len(reasons))}
+    return {**counts, **write_page(out, index, settings, counts)}

@@ -1,6 +1,7 @@
 """The page of a decontamination: common wording set apart from real leaks, with both texts."""
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,20 +27,15 @@ NGRAMS_LISTED = 30
 
 
 def write_page(
-    out: Path,
-    index: "NgramIndex",
-    settings: DecontaminateSettings,
-    *,
-    rows: int,
-    removed: int,
-    malformed: int = 0,
+    out: Path, index: "NgramIndex", settings: DecontaminateSettings, counts: Mapping[str, float]
 ) -> dict[str, float]:
     """Write the page beside `out/hits.parquet`, which it is about; returns what it counted.
 
-    Of a row the best covered hit comes first on file. Memory holds no text of the hits but those
-    shown.
+    `counts` are rows kept, rejected and, among these, malformed. Of a row the best covered hit
+    comes first on file. Memory holds no text of the hits but those shown.
     """
-    path = out / "hits.parquet"
+    path, rows = out / "hits.parquet", counts["kept"] + counts["rejected"]
+    malformed = counts.get("malformed", 0)
     hits = pq.read_table(path, columns=["row_number", "benchmark", "ngram", "coverage"])
     best = np.flatnonzero(np.diff(hits["row_number"].to_numpy(), prepend=0))
     coverage = hits["coverage"].to_numpy()[best]
@@ -56,7 +52,7 @@ def write_page(
         "decontamination.md",
         settings=settings,
         rows=rows,
-        removed=removed,
+        removed=counts["rejected"] - malformed,
         malformed=malformed,
         hit=len(best),
         leaked=leaked,
@@ -67,17 +63,17 @@ def write_page(
         same=round(100 * LEAK_COVERAGE),
         listed_per_row=LISTED_PER_ROW,
     )
-    subtitle = f"{rows:,} rows against {len(index.items):,} benchmark items"
+    subtitle = f"{rows:,.0f} rows against {len(index.items):,} benchmark items"
     page = Page("Decontamination", subtitle, f"n = {settings.n}, {settings.normalize}", body)
     (out / PAGE).write_text(page.html(), encoding="utf-8")
     return {
-        "rows_any_ngram": float(len(best)),
-        "rows_coverage_50": float(leaked),
-        "rows_boilerplate": float(len(best) - leaked),
-        "hits": float(len(hits)),
-        **{f"rows_hit/{name}": float(n) for name, n in sorted(rows_of.items())},
-        **{f"rows_leaked/{name}": float(leaked_of[name]) for name in sorted(rows_of)},
-        "items": float(len(index.items)),
-        "items_matched_whole": float(index.short_items),
-        "items_without_words": float(index.wordless),
+        "rows_any_ngram": len(best),
+        "rows_coverage_50": leaked,
+        "rows_boilerplate": len(best) - leaked,
+        "hits": len(hits),
+        **{f"rows_hit/{name}": n for name, n in sorted(rows_of.items())},
+        **{f"rows_leaked/{name}": leaked_of[name] for name in sorted(rows_of)},
+        "items": len(index.items),
+        "items_matched_whole": index.short_items,
+        "items_without_words": index.wordless,
     }

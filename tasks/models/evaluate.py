@@ -1,9 +1,7 @@
 """Evaluate: a model answers every benchmark k times, the judge scores it: avg@k (§4).
 
-Files, all in `out`: problems.parquet (what was asked), samples.parquet, scores.parquet,
-official_scores.parquet (where LiveCodeBench's rules judge too) and results.json. A killed
-evaluation goes on where it was, at the answer and at the verdict. With a learning curve the models
-that RL kept along the way are scored too (Figures 2 and 5).
+A killed evaluation goes on where it was, at the answer and at the verdict. With a learning curve
+the models that RL kept along the way are scored too (Figures 2 and 5).
 """
 
 import shutil
@@ -65,8 +63,9 @@ def evaluate(
 ) -> Metrics:
     """avg@k of one checkpoint on every benchmark, with all that makes the figures comparable.
 
-    Writes problems.parquet (what was asked), samples.parquet, scores.parquet and results.json, and
-    with `learning_curve` the same below `kept/` for every model that RL kept along the way.
+    Writes problems.parquet (what was asked), samples.parquet, scores.parquet, results.json and
+    official_scores.parquet (where LiveCodeBench's rules judge too), and with `learning_curve` the
+    same below `kept/` for every model that RL kept along the way.
     """
     everything = list(read_table(benchmarks.file("kept.parquet"), Problem))
     runtime = settings.engine_runtime
@@ -103,7 +102,7 @@ def evaluate(
         _draw_curve(out, int(checkpoint.metrics["rollout_steps"]), along.protocols)
     scored = [out, *(kept_model(out, step) for step, _ in kept)]
     answers = sum(count_rows(folder / "samples.parquet") for folder in scored)
-    return {**metrics_of(results), **spent(runtime, scored, speed), "answers": float(answers)}
+    return {**metrics_of(results), **spent(runtime, scored, speed), "answers": answers}
 
 
 def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:
@@ -226,7 +225,7 @@ def spent(runtime: EngineRuntime, folders: Iterable[Path], speed: float) -> dict
     )
     cost = cost_of(runtime, prompt, tokens)
     return {
-        "completion_tokens": float(tokens),
+        "completion_tokens": tokens,
         **({} if cost is None else {"cost": cost}),
         **({"tokens_per_second": speed} if speed else {}),
     }
@@ -235,7 +234,7 @@ def spent(runtime: EngineRuntime, folders: Iterable[Path], speed: float) -> dict
 def metrics_of(results: Sequence[BenchmarkResult]) -> dict[str, float]:
     """Shares in [0, 1] by benchmark; what could not be computed is absent, never NaN."""
     return {
-        f"{r.name}/{name}": float(value)
+        f"{r.name}/{name}": value
         for r in results
         for name, field in MEASURES.items()
         if (value := getattr(r, field)) is not None

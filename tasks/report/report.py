@@ -56,8 +56,8 @@ def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
     (out / SCORES).write_text(scores_table(evaluations))
     scores = evaluations[-1].results if evaluations else ()
     return {
-        "stages": float(len(inputs)),
-        "plots": float(len(page.figures)),
+        "stages": len(inputs),
+        "plots": len(page.figures),
         **{f"{r.name}/avg": r.avg for r in scores if r.avg is not None},
     }
 

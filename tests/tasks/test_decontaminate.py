@@ -136,7 +136,8 @@ def page_of(out: Path, rows: list[str], items: list[Item]) -> tuple[Elements, di
     told = [numbers, numbers.cast(pa.string()), pa.array(["s"] * len(rows)), pa.array(rows)]
     with ArrowWriter(out / "hits.parquet", HITS) as hits:
         gone = Overlaps(index, 0.0, hits).decide(pa.record_batch(told, names=list(ROW)))
-    figures = write_page(out, index, DecontaminateSettings(), rows=len(rows), removed=len(gone))
+    counts = {"kept": len(rows) - len(gone), "rejected": len(gone)}
+    figures = write_page(out, index, DecontaminateSettings(), counts)
     return Elements((out / PAGE).read_text()), figures
 
 
