@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +30,7 @@ from klear.eval.tables import ArrowWriter
 from klear.tasks.data.decontamination_page import PAGE, write_page
 from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, ROW, Overlaps
+from klear.tasks.report.page import render_text
 
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
 SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval", "data"})
@@ -85,7 +86,8 @@ def decontaminate(
         if created:
             with suppress(OSError):  # it holds results, or never was
                 out.rmdir()
-    _print_summary(counts, figures, out, settings)
+    facts = {**figures, **counts, "n": settings.n, "out": out, "page": out / PAGE}
+    print(render_text("decontamination.txt", **facts))
     return 0
 
 
@@ -229,18 +231,3 @@ def _reason_name(fields: Collection[str]) -> str:
     while name in fields:
         name = f"decontaminate_{name}"
     return name
-
-
-def _print_summary(
-    counts: Counter[str], figures: Mapping[str, float], out: Path, settings: DecontaminateSettings
-) -> None:
-    number = {name: f"{value:,.0f}" for name, value in {**figures, **counts}.items()}
-    print(f"{number['kept']} kept, {number['rejected']} rejected → {out}")
-    print(
-        f"{number['rows_any_ngram']} rows share a {settings.n}-gram or a whole short item with "
-        f"{number['items']} benchmark items: {number['rows_coverage_50']} real leaks that share "
-        f"half of an item or more, {number['rows_boilerplate']} with common wording only"
-    )
-    if counts["malformed"]:
-        print(f"{number['malformed']} of the rejected are malformed: their reasons name the place")
-    print(f"page: {out / PAGE}")

@@ -236,12 +236,11 @@ def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Comp
     benchmarks = spec.scale(profile).benchmarks
     findings = outcome.findings if outcome else ()
     known = {(f.better, f.than, f.measure, f.benchmark): f for f in findings}
-    rows = []
-    for c, other, name in _asked(spec, benchmarks):
-        found = known.get((c.better, other, c.measure, name))
-        if found or name == benchmarks[0]:
-            rows.append(Compared(spec, c, other, name, found))
-    return rows
+    return [
+        Compared(spec, c, other, name, found)
+        for c, other, name in _asked(spec, benchmarks)
+        if (found := known.get((c.better, other, c.measure, name))) or name == benchmarks[0]
+    ]
 
 
 def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell], outcome: Outcome) -> Page:

@@ -20,7 +20,7 @@ from klear.eval.tables import read_table
 from klear.tasks.data.collect import collect
 from klear.tasks.data.sources import why_not
 from klear.tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent
-from klear.tasks.report.page import environment
+from klear.tasks.report.page import render_text
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, content_digest, scan
 
@@ -154,7 +154,5 @@ def results_text(results: Sequence[BenchmarkResult], costs: Mapping[str, float])
     """One row a benchmark, shares in percent with 95 % intervals; then all that makes the rows
     repeatable: protocol, windows, overlaps; and costs."""
     zeros = {r.name: 100 * upper_bound_of_zero(r.problems) for r in results if r.avg == 0}
-    plain = environment().overlay(autoescape=False, finalize=lambda v: "off" if v is None else v)
-    template = plain.get_template("evaluation.txt")
-    text = template.render(s=results[0].statement, results=results, zeros=zeros, costs=costs)
-    return text.rstrip()
+    facts = {"s": results[0].statement, "results": results, "zeros": zeros, "costs": costs}
+    return render_text("evaluation.txt", **facts)
