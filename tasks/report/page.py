@@ -70,17 +70,17 @@ class Page:
 
 def render(template: str, **facts: Any) -> str:
     """One of the templates with its facts."""
-    return _environment().get_template(template).render(facts)
+    return environment().get_template(template).render(facts)
 
 
 def render_text(template: str, **facts: Any) -> str:
     """One of the templates for a terminal: values as they are, None as `off`."""
-    plain = _environment().overlay(autoescape=False, finalize=lambda v: "off" if v is None else v)
+    plain = environment().overlay(autoescape=False, finalize=lambda v: "off" if v is None else v)
     return plain.get_template(template).render(facts).rstrip()
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """Of all templates; `finalize` makes literal text of every value that is not `Markup`."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
