@@ -36,9 +36,8 @@ def run(tmp_path: Path, rows: list[str], items: list[str], **chosen):
     benchmarks = folder(tmp_path / "benchmarks", "bench", *items)
     out = tmp_path / "out"
     out.mkdir()
-    metrics = decontaminate.body(
-        out, problems, benchmarks, settings=DecontaminateSettings(**chosen)
-    )
+    settings = DecontaminateSettings(**chosen)
+    metrics = decontaminate.body(out, problems, benchmarks, settings=settings)
     kept = [p.prompt for p in read_table(out / "kept.parquet", Problem)]
     rejected = list(read_table(out / "rejected.parquet", Rejected))
     return metrics, kept, rejected, list(read_table(out / "hits.parquet", Hit))

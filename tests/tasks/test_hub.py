@@ -40,9 +40,8 @@ def kept(out: Path, *sources: Source) -> list[str]:
 
 def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
     by_id = Source(name="id", kind="hub", dataset=str(clone))
-    by_files = Source(
-        name="f", kind="hub", dataset=str(clone), data_files=("train-[12].jsonl",), split="test"
-    )
+    files = {"data_files": ("train-[12].jsonl",), "split": "test"}
+    by_files = Source(name="f", kind="hub", dataset=str(clone), **files)
     limited = Source(name="l", kind="hub", dataset=str(clone), limit=3)
     parts = planned(CollectSettings(sources=(by_id,)), tmp_path / "scratch")
     assert len(parts) == 3
