@@ -27,9 +27,8 @@ from klear.configs.settings.explain import ConfigError
 from klear.eval.answers import writable
 from klear.eval.row_files import SUFFIXES, Row, read_rows
 from klear.eval.tables import ArrowWriter
-from klear.tasks.data.decontamination_page import PAGE, write_page
 from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, ROW, Overlaps
+from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, Overlaps, write_page
 from klear.tasks.report.page import render_text
 
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")

@@ -8,8 +8,7 @@ import orjson
 
 from klear.configs.settings.data import DecontaminateSettings
 from klear.eval.tables import ArrowWriter, row_groups
-from klear.tasks.data.decontamination_page import write_page
-from klear.tasks.data.overlaps import HITS, REASONS, benchmark_index, decide_part
+from klear.tasks.data.overlaps import HITS, REASONS, benchmark_index, decide_part, write_page
 from klear.tasks.data.split_rows import split_rows, table_parts
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.stage import Metrics, stage

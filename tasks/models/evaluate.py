@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings
@@ -71,12 +72,8 @@ def evaluate(
     runtime = settings.engine_runtime
 
     def subject(folder: Path, name: str) -> Subject:
-        engine = EngineSettings(
-            kind=settings.engine,
-            model=str(folder),
-            yarn_factor=settings.yarn_factor,
-            runtime=runtime,
-        )
+        how: dict[str, Any] = {"yarn_factor": settings.yarn_factor, "runtime": runtime}
+        engine = EngineSettings(kind=settings.engine, model=str(folder), **how)
         return Subject(engine, name, checkpoint.digest[:16], template_hash(folder))
 
     itself = subject(checkpoint.file("checkpoint"), checkpoint.stage)

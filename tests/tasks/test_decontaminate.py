@@ -13,9 +13,8 @@ from klear.configs.settings.data import DecontaminateSettings, PartsRuntime
 from klear.eval.records import Problem, Rejected
 from klear.eval.tables import ArrowWriter, read_table, write_table
 from klear.tasks.data.decontaminate import decontaminate
-from klear.tasks.data.decontamination_page import PAGE, write_page
 from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.overlaps import HITS, LISTED_PER_ROW, ROW, Hit, Overlaps
+from klear.tasks.data.overlaps import HITS, LISTED_PER_ROW, PAGE, ROW, Hit, Overlaps, write_page
 from klear.tasks.store.store import Artifact, content_digest, scan
 from tests.tasks.pages_by_hand import Elements
 
