@@ -134,10 +134,8 @@ def needed(target: str, graph: dict[str, Call]) -> list[Call]:
 def plan_stages(
     asked: Iterable[Call], planner: Planner, until: str = "", made: Mapping[str, Artifact] = {}
 ) -> list[PlannedStage]:
-    """What each of the stages would do, up to `until`; reads the store and computes nothing.
-
-    `made` are results by stage that are not among the asked.
-    """
+    """What each of the stages would do, up to `until`; reads the store and computes nothing. `made`
+    are results by stage that are not among the asked."""
     known = dict(made)
     for call in asked:
         inputs = tuple(known[name] for name in call.inputs)
@@ -159,10 +157,8 @@ def compute(asked: Iterable[Call], until: str = "") -> dict[str, Artifact]:
 
 
 def run_stages(s: Pipeline, until: str = "") -> dict[str, Artifact]:
-    """The results of a run by the names of their stages, up to `until` (empty: all).
-
-    Raises DoesNotFit before the first stage when the topology's machines cannot run one of them.
-    """
+    """The results of a run by the names of their stages, up to `until` (empty: all). Raises
+    DoesNotFit before the first stage when the topology's machines cannot run one of them."""
     refuse(s, until)
     return compute(calls(s).values(), until)
 

@@ -155,10 +155,8 @@ def prepare_plan() -> Any:
 
 
 def prepare_run() -> None:
-    """The environment of a flow in this process, before Prefect and MLflow are imported.
-
-    Raises ServersError where no servers would track it.
-    """
+    """The environment of a flow in this process, before Prefect and MLflow are imported. Raises
+    ServersError where no servers would track it."""
     machine = load_machine()
     if wrong := why_down(machine):
         raise ServersError(wrong)
@@ -253,10 +251,7 @@ def links_text(links: Mapping[str, str]) -> str:
 
 def run_shown(title: str, flow: Callable[[], str]) -> int:
     """Run a flow that returns a folder; print what was computed, what was reused, what it came to
-    and where to look.
-
-    0 done, 1 failed or cancelled, 130 Ctrl-C.
-    """
+    and where to look. 0 done, 1 failed or cancelled, 130 Ctrl-C."""
     for client in ("httpx", "httpx2"):  # openai speaks through the second one
         logging.getLogger(client).setLevel(logging.WARNING)
     # Not wrapped: a path in two lines cannot be copied.

@@ -43,34 +43,30 @@ AUTOMATIONS = Path(__file__).with_name("automations.yaml")
 def register_forms(machine: Machine) -> None:
     """Create or update the deployments; delete those of klear that are no longer made."""
     quiet = {"print_next_steps_message": False, "ignore_warnings": True}
-    made = list(forms(machine))
+    links = f"[MLflow]({machine.mlflow_url}) · [reports and plots]({machine.prefect_url}/artifacts)"
+    # One run of each at a time; the worker must make the very form that was registered.
+    one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
+    environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
+    made = [
+        RunnerDeployment.from_flow(
+            flow,
+            name=name,
+            description=f"{about}\n\n{links}",
+            tags=[TAG, kind],
+            parameters=begins,
+            concurrency_limit=one,
+            work_pool_name=POOL,
+            job_variables={"working_dir": str(PACKAGE), "env": environment},
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+        for flow, name, kind, about, begins in _offered()
+    ]
     ids: Any = deploy(*made, work_pool_name=POOL, build=False, push=False, **quiet)  # type: ignore[arg-type]
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
     with get_client(sync_client=True) as client:
         for there in client.read_deployments(deployment_filter=ours):
             if there.id not in ids:
                 client.delete_deployment(there.id)
-
-
-def forms(machine: Machine) -> Iterator[RunnerDeployment]:
-    """Each one run at a time, others wait."""
-    links = f"[MLflow]({machine.mlflow_url}) · [reports and plots]({machine.prefect_url}/artifacts)"
-    # The worker must make the very form that was registered.
-    environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
-    for flow, name, kind, about, begins in _offered():
-        yield RunnerDeployment.from_flow(
-            flow,
-            name=name,
-            description=f"{about}\n\n{links}",
-            tags=[TAG, kind],
-            parameters=begins,
-            concurrency_limit=ConcurrencyLimitConfig(
-                limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
-            ),
-            work_pool_name=POOL,
-            job_variables={"working_dir": str(PACKAGE), "env": environment},
-            entrypoint_type=EntrypointType.MODULE_PATH,
-        )
 
 
 def _offered() -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]:

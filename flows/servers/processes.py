@@ -201,10 +201,8 @@ def launch(
 
 
 def stop(processes: Sequence[ServerProcess]) -> None:
-    """End each process with all that it started: TERM, then INT, then KILL.
-
-    Two signals because a Prefect worker only forwards the first one and lives on.
-    """
+    """End each process with all that it started: TERM, then INT, then KILL. Two signals because a
+    Prefect worker only forwards the first one and lives on."""
     family: set[psutil.Process] = set()
     for sign, patience in PATIENCE_S.items():
         family |= {member for process in processes for member in process.family()}

@@ -139,10 +139,8 @@ def _verdict(rows: Iterable[Compared]) -> str:
 
 
 def _said(rows: Sequence[Compared], say: Callable[[Compared], str]) -> str:
-    """What is said of each contrast, named where it differs between them.
-
-    With its experiment, where there are several: arms of two tables have the same names.
-    """
+    """What is said of each contrast, named where it differs between them. With its experiment,
+    where there are several: arms of two tables have the same names."""
     texts = [say(row) for row in rows]
     if len(set(texts)) == 1:
         return texts[0]

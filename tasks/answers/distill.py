@@ -92,9 +92,7 @@ def ask(
 
 def api_key(engine: EngineSettings) -> str | None:
     """The value of the Prefect Secret block `api_key_block`; None: the environment variable counts.
-
-    Raises ValueError that names the block when it does not exist.
-    """
+    Raises ValueError that names the block when it does not exist."""
     if engine.kind != "openai" or not engine.api_key_block:
         return None
     from prefect.blocks.system import Secret  # seconds, and most runs need no block
@@ -117,10 +115,8 @@ class NeedsApproval(ApprovalRequired):
 
 
 def within_budget(out: Path, plan: Plan, settings: SampleSettings) -> float:
-    """`ask` the whole plan, after a pilot if the settings ask for one.
-
-    Raises NeedsApproval, before or while money is spent, and ValueError without prices.
-    """
+    """`ask` the whole plan, after a pilot if the settings ask for one. Raises NeedsApproval, before
+    or while money is spent, and ValueError without prices."""
     runtime = settings.engine.runtime
     if runtime.approve_above is None or all_answered(out, plan):
         return ask(out, plan, settings)

@@ -18,10 +18,8 @@ from klear.tasks.store.store import Artifact
 
 
 def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> tuple[str, str]:
-    """(kind, reason) of a rejection, or two empty strings for a problem to keep.
-
-    Unscored answers leave the share; below `min_scored` of the answers scored, nothing is known.
-    """
+    """(kind, reason) of a rejection, or two empty strings for a problem to keep. Unscored answers
+    leave the share; below `min_scored` of the answers scored, nothing is known."""
     if not problem.judgeable:
         return "not_judgeable", NO_GOLD
     if counted.samples == 0:

@@ -103,10 +103,8 @@ def judged_samples(
 def choose(
     candidates: Candidates, prompt_of: Callable[[str], str], settings: SelectSettings, seed: int
 ) -> set[int]:
-    """The rows to keep: all, or `size`, or equal shares of the pools (the smallest decides).
-
-    The seed decides the first pick and the randomised SVD.
-    """
+    """The rows to keep: all, or `size`, or equal shares of the pools (the smallest decides). The
+    seed decides the first pick and the randomised SVD."""
     sizes = {name: sum(map(len, candidates[name].values())) for name in sorted(candidates)}
     size = settings.size or sum(sizes.values())
     if settings.balanced and sizes:

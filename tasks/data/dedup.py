@@ -107,7 +107,7 @@ def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
         pq.write_table(joined, out / "near_pairs.parquet", compression="zstd")
 
     counts = split_rows(source, _reasons(kind, match, names["id"]), out)
-    rejected = {f"rejected_{KINDS[k]}": np.count_nonzero(kind == k) for k in (EXACT, ID, NEAR)}
+    rejected = {f"rejected_{KINDS[k]}": int((kind == k).sum()) for k in (EXACT, ID, NEAR)}
     return {**counts, **rejected}
 
 

@@ -59,10 +59,8 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
 
 
 def field_of(row: dict[str, Any], name: str) -> Any:
-    """The value at `name`; None where there is none.
-
-    A dot reaches into an object, also one written as a JSON string, and into a list by number.
-    """
+    """The value at `name`; None where there is none. A dot reaches into an object, also one written
+    as a JSON string, and into a list by number."""
     if not name:
         return None
     if name in row:

@@ -111,10 +111,8 @@ def collected_files(settings: CollectSettings) -> list[Path]:
 
 
 def resolved(table: Table, name: str) -> str:
-    """The commit that `table.revision` stands for now; empty for a local clone.
-
-    Raises ValueError that names the source when the hub cannot be asked.
-    """
+    """The commit that `table.revision` stands for now; empty for a local clone. Raises ValueError
+    that names the source when the hub cannot be asked."""
     if Path(table.dataset).is_dir():
         return ""
     if _COMMIT.fullmatch(table.revision):

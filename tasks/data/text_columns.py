@@ -99,10 +99,8 @@ def _is_space(byte: Any) -> Any:
 
 @compiled(types.int64(BYTES, PLACES, PLACES, types.int64[:, ::1]))
 def _foreign_words(data: Any, starts: Any, ends: Any, spans: Any) -> Any:
-    """Start and end [W, 2] of what stands between ASCII white space and is not all ASCII.
-
-    Returns how many there are, of which only as many are listed as fit.
-    """
+    """Start and end [W, 2] of what stands between ASCII white space and is not all ASCII. Returns
+    how many there are, of which only as many are listed as fit."""
     found = 0
     for text in range(starts.size):
         every = np.uint8(0)

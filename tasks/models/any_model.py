@@ -36,10 +36,8 @@ benchmark = collect.named("benchmark")
 
 @stage(version=GRADER_VERSION, reads=lambda settings: map(Path, settings.files.values()))
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
-    """avg@k of any model on benchmarks that were collected or lie in files.
-
-    Writes what `evaluate` writes.
-    """
+    """avg@k of any model on benchmarks that were collected or lie in files. Writes what `evaluate`
+    writes."""
     found = [p for a in collected for p in read_table(a.file("kept.parquet"), Problem)]
     for name, file in settings.files.items():
         found += problems_of_file(Path(file), name) or ()
@@ -89,10 +87,8 @@ def settings_to_collect(name: str, file: Path | None) -> CollectSettings:
 
 
 def source_of_file(name: str, file: Path) -> Source:
-    """A Source for a local file: fields as the catalogue says, where the first row has them.
-
-    Raises ValueError that names the fields when none can be a prompt, an answer or tests.
-    """
+    """A Source for a local file: fields as the catalogue says, where the first row has them. Raises
+    ValueError that names the fields when none can be a prompt, an answer or tests."""
     first = next(read_rows(file), None)
     if first is None or first.value is None:
         raise ValueError(f"{file}: {first.error if first else 'holds no rows'}")

@@ -119,9 +119,7 @@ def run_benchmarks(
     out: Path, subject: Subject, everything: Iterable[Problem], settings: EvaluateSettings
 ) -> tuple[list[BenchmarkResult], float]:
     """Results in the order of `settings.protocols`, and tokens a second where any were generated.
-
-    Every question is answered by one start of the engine; samples.parquet has their order.
-    """
+    Every question is answered by one start of the engine; samples.parquet has their order."""
     if not settings.protocols:
         raise ValueError("evaluate.protocols is empty: name at least one benchmark to score")
     protocols, known = settings.protocols, list(everything)

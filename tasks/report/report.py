@@ -63,10 +63,8 @@ def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
 
 
 def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None = None) -> Page:
-    """Everything the run has to say; absent stages leave their sections out.
-
-    `story` is what the run planned and did, where one is known.
-    """
+    """Everything the run has to say; absent stages leave their sections out. `story` is what the
+    run planned and did, where one is known."""
     outputs = Outputs(inputs)
     found = [e for e in outputs.evaluations() if e.results]
     curves = {group["title"]: _curves(outputs, **group) for group in PANELS}
@@ -126,9 +124,7 @@ def differing(rollouts: Sequence[tuple[str, Graded]]) -> list[int]:
 
 def _as_in_table_1(evaluation: Evaluation) -> tuple[list, Statement] | None:
     """(result, protocol) for each column of Table 1 and how all were asked; None for an empty row.
-
-    A score stands in a column only if it was measured on that column's problems.
-    """
+    A score stands in a column only if it was measured on that column's problems."""
 
     def measured(p: BenchmarkProtocol) -> BenchmarkResult | None:
         wanted = (p.source or p.name, p.date_from, p.date_to)
