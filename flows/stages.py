@@ -65,9 +65,8 @@ class Call:
         except NeedsApproval as error:
             if not is_worker_run():
                 raise
-            form = Approval.with_initial_data(
-                f"**{self.stage.name}**: {error}", cost_that_may_be_spent=float(error.wanted)
-            )
+            asked = f"**{self.stage.name}**: {error}"
+            form = Approval.with_initial_data(asked, cost_that_may_be_spent=float(error.wanted))
             answer = pause_flow_run(wait_for_input=form, timeout=WEEK_S, poll_interval=POLL_S)
             settle_approval(error, answer.spend_it)  # on the stage's task run
             if not answer.spend_it:

@@ -150,10 +150,8 @@ def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counter[st
         for batch in _batches(path):
             errors = [_trouble(row, field) for row in batch]
             values = [row.value or ({"line": row.raw.strip()} if row.raw else {}) for row in batch]
-            texts = [
-                None if error else writable(value[field])
-                for value, error in zip(values, errors, strict=True)
-            ]
+            read = zip(values, errors, strict=True)
+            texts = [None if error else writable(value[field]) for value, error in read]
             numbers = [row.number for row in batch]
             ids = [_id(value.get("id"), n) for value, n in zip(values, numbers, strict=True)]
             sources, text = pa.array([path.name] * len(ids)), pa.array(texts, pa.large_string())

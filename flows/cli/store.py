@@ -159,20 +159,9 @@ def lineage(name: str, /) -> int:
 
     named, metric = meant
     chain, folder = [*ancestors(here, named), named], here.folder(named.stage, named.key)
-    facts = {"chain": chain, "folder": folder, "later": descendants(everything, named)}
-    facts |= {"scores": _scores(here, named, metric), "mlflow": machine.mlflow_url}
-    print(render_text("lineage.txt", **facts))
-    return 0
-
-
-def _scores(here: Store, manifest: Manifest, metric: str) -> Iterator[str]:
-    """The score that was named, else all of an evaluation, each with its protocol."""
     benchmark, _, figure = metric.rpartition("/")
-    for name, result in scores_of(here, manifest).items():
-        if benchmark in ("", name) and result["avg"] is not None:
-            average, low, high = (100 * result[n] for n in ("avg", "ci_low", "ci_high"))
-            asked = ", ".join(f"{n} {v}" for n, v in result["statement"].items())
-            score = f"{name} avg@{result['k']} {average:.1f} % [{low:.1f}, {high:.1f}]"
-            yield f"score        {score}, {asked}"
-    if figure not in ("", AVERAGE):
-        yield f"{figure:12} {number(figure, manifest.metrics[metric])}"
+    value = number(figure, named.metrics[metric]) if metric else ""
+    facts = {"chain": chain, "folder": folder, "later": descendants(everything, named)}
+    facts |= {"scores": scores_of(here, named), "benchmark": benchmark, "figure": figure}
+    print(render_text("lineage.txt", **facts, value=value, mlflow=machine.mlflow_url))
+    return 0

@@ -69,9 +69,8 @@ def paired_effect(
     problems = sorted(set.intersection(*map(set, (*first, *second)))) if first else []
     if not problems:
         raise ValueError("the runs have no problem in common")
-    table = 100 * np.array(
-        [[a[p] - b[p] for p in problems] for a, b in zip(first, second, strict=True)]
-    )  # [seeds, problems]
+    pairs = zip(first, second, strict=True)
+    table = 100 * np.array([[a[p] - b[p] for p in problems] for a, b in pairs])  # [seeds, problems]
     low, high = np.percentile(_resampled(table, resamples), [2.5, 97.5])
     return _effect(table.mean(axis=1), _of_problems(table), low, high)
 

@@ -62,9 +62,8 @@ def ascii_or_folded(column: pa.Array, rule: Rule) -> Texts:
         at = end
     joined = b"".join([*pieces, data[at : texts.ends[-1]]])
     moved = np.cumsum(grown)
-    starts, ends = (
-        place + moved[np.searchsorted(spans[:, 1], place, "right")] for place in texts[1:]
-    )
+    before = partial(np.searchsorted, spans[:, 1], side="right")
+    starts, ends = (place + moved[before(place)] for place in texts[1:])
     return Texts(np.frombuffer(joined, np.uint8), starts, ends)
 
 

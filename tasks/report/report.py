@@ -68,9 +68,8 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
     outputs = Outputs(inputs)
     found = [e for e in outputs.evaluations() if e.results]
     curves = {group["title"]: _curves(outputs, **group) for group in PANELS}
-    counts = {
-        TRAINED[a.stage]: read_off_policy(a.folder) for a in outputs.all if a.stage in TRAINED
-    }
+    trained = [a for a in outputs.all if a.stage in TRAINED]
+    counts = {TRAINED[a.stage]: read_off_policy(a.folder) for a in trained}
     label = f"{profile or 'unlabelled'} profile"
     body = render(
         "report.md",
