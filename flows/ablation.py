@@ -10,7 +10,6 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import as_completed
 from dataclasses import replace
-from datetime import datetime
 from itertools import chain
 from typing import Annotated
 
@@ -100,8 +99,8 @@ def compute_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> M
     with run_context(run_spec(settings, "cell", meaning, **place)) as cell:
         refuse(settings, target)
         made = compute(_calls(spec, settings))
-        created = datetime.fromisoformat(cell.store.manifest(made[target]).created)
-        cell.tracker.log(cell.run_id, made[target].metrics, created.timestamp())
+        at = cell.store.manifest(made[target]).made
+        cell.tracker.log(cell.run_id, made[target].metrics, at)
     return made[target], made[spec.scored]
 
 

@@ -28,9 +28,7 @@ def curve_plot(
     title: str, series: Sequence[Series], unit: str = "", y_range: tuple[float, float] | None = None
 ) -> str:
     """A few training curves over steps, in one panel; long ones smoothed, over the raw ones.
-
-    `y_range` is that of the data: panels with equal ones can be compared.
-    """
+    `y_range` is that of the data: panels with equal ones can be compared."""
     import matplotlib  # slow to import
     from matplotlib.figure import Figure  # not pyplot: no global state
 

@@ -36,9 +36,7 @@ def keys() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def place(
-    chromium: str, keys: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cockpit]:
+def place(chromium, keys, tmp_path_factory):
     place = Cockpit(tmp_path_factory.mktemp("cockpit"), {"OPENAI_API_KEY": keys["OPENAI_API_KEY"]})
     try:
         place.klear("up")

@@ -106,9 +106,8 @@ class RunPage:
     def open_artifact(self, key: str) -> None:
         """Artifacts → the card called `key`."""
         self.tab("artifacts")
-        self._page.get_by_role("link", name=key).or_(
-            self._page.get_by_text(key, exact=True)
-        ).last.click()
+        named = self._page.get_by_text(key, exact=True)
+        self._page.get_by_role("link", name=key).or_(named).last.click()
         self._page.wait_for_url("**/artifacts/artifact/*")
 
 

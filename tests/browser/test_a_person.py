@@ -83,9 +83,7 @@ def away_until(page: Page, place: Cockpit, flow_run: str, stage: str) -> None:
     place.meanwhile(flow_run, lambda: place.checkpoints(stage) - before)
 
 
-def test_cancel_in_sft_ends_every_process_within_ten_seconds(
-    place: Cockpit, cancelled: Ended, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cancel_in_sft_ends_every_process_within_ten_seconds(place, cancelled, capsys):
     with capsys.disabled():
         print(f"\nprocess tree gone {cancelled.seconds:.1f} s after Cancel")
     assert cancelled.seconds <= CANCELLED_WITHIN_S
@@ -122,27 +120,21 @@ def zoomed_out(page: Page) -> None:
     time.sleep(4)
 
 
-def test_the_next_run_continues_the_cancelled_sft_and_finishes(
-    place: Cockpit, finished: Ended
-) -> None:
+def test_the_next_run_continues_the_cancelled_sft_and_finishes(place, finished):
     assert "sft: computing (resuming at step" in place.log(finished.flow_run)
     (sft,) = place.tagged("klear.stage", "sft")
     steps = [m.step for m in place.mlflow.get_metric_history(sft, "system/step")]
     assert len(steps) == len(set(steps)), "a step was logged twice"
 
 
-def test_the_report_opens_from_the_run_and_leads_to_mlflow(
-    place: Cockpit, page: Page, finished: Ended, shot
-) -> None:
+def test_the_report_opens_from_the_run_and_leads_to_mlflow(place, page, finished, shot):
     run = visit(page, place, finished.flow_run)
     run.open_artifact("klear-report")
     expect(page.get_by_text("not comparable to the paper").first).to_be_visible()
     pictures = page.locator("main img, .markdown-renderer img")
     expect(pictures.first).to_be_visible()
-    assert all(
-        pictures.nth(i).evaluate("i => i.complete && i.naturalWidth > 0")
-        for i in range(pictures.count())
-    )
+    is_drawn = "picture => picture.complete && picture.naturalWidth > 0"
+    assert all(picture.evaluate(is_drawn) for picture in pictures.all())
     shot("report")
     visit(page, place, finished.flow_run).open_artifact("klear-mlflow")
     link = page.get_by_role("link", name=re.compile("MLflow"))
@@ -184,9 +176,7 @@ def test_retry_continues_a_killed_run_where_it_was(place: Cockpit, retried: Ende
     assert not [t["name"] for t in tasks if t["state_type"] == "RUNNING"]
 
 
-def test_two_runs_compare_in_mlflow_by_what_differs(
-    place: Cockpit, finished: Ended, retried: Ended
-) -> None:
+def test_two_runs_compare_in_mlflow_by_what_differs(place, finished, retried):
     def params(ended: Ended) -> set[tuple[str, str]]:
         (run,) = place.tagged("prefect.flow_run_id", ended.flow_run)
         return set(place.mlflow.get_run(run).data.params.items())
@@ -197,9 +187,7 @@ def test_two_runs_compare_in_mlflow_by_what_differs(
 RUN_TABS = ("logs", "task-runs", "artifacts", "details", "parameters", "job-variables")
 
 
-def test_a_secret_is_in_no_page_no_log_and_no_manifest(
-    place: Cockpit, page: Page, keys: dict[str, str], finished: Ended
-) -> None:
+def test_a_secret_is_in_no_page_no_log_and_no_manifest(place, page, keys, finished):
     """Of two teachers one refuses its key, and repeats it in the refusal."""
 
     def choose(*_: object) -> str | tuple[int, str]:
