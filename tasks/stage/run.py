@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
@@ -60,8 +61,8 @@ class Run:
     """Stages become Prefect task runs; off, they are plain calls."""
     verify: bool = False
     """A result counts as cached only if its digests hold, not only its sizes."""
-    stall_minutes: float | None = None
-    """A stage without progress for this long fails; None: it may take its time."""
+    stall_minutes: float = math.inf
+    """A stage without progress for this long fails."""
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
     """When it, or this attempt of it, began: a forced stage that is newer has been redone."""
     ended_tasks: EndedTasks = field(default_factory=dict)
