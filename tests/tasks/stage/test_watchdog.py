@@ -1,5 +1,6 @@
 """A stage that shows no progress fails with what it was doing; one that moves is left alone."""
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -61,6 +62,7 @@ def fail(error: BaseException) -> None:
         lambda: fail(OSError("the socket is gone")),
         lambda: fail(KeyboardInterrupt()),  # what Ray makes of the interrupt
         hang,
+        threading.Event().wait,  # which nothing interrupts
     ],
 )
 def test_a_clean_up_that_fails_or_hangs_hides_no_stall(clean_up, monkeypatch):
