@@ -122,7 +122,8 @@ class Forecaster:
         return answers / (s.assume("judged_per_core") * workers)
 
     def _by_flops(self, body: str, s: Known, work: Work, count: int) -> float | None:
-        """2·N FLOPs a token that is generated or looked at, 6·N a token that is trained on."""
+        """2·N FLOPs a token that is generated, 6·N one that is trained on, which RL looks at first:
+        8·N."""
         peak = self.topology.card.tflops * 1e12 * count
         if not peak or s.facts is None or work.tokens is None:
             return None
@@ -132,9 +133,9 @@ class Forecaster:
         if body == "rl":
             s.assume("prompt_tokens")
             seconds += self._judging(s, work.counts["rollouts"])
-            seconds += 2 * n * work.trained_tokens / (peak * s.assume("train_mfu"))
         if work.trained_tokens:
-            seconds += 6 * n * work.trained_tokens / (peak * s.assume("train_mfu"))
+            flops = n * (8 if body == "rl" else 6) * work.trained_tokens
+            seconds += flops / (peak * s.assume("train_mfu"))
         return seconds
 
     def _cost(self, settings: Settings, work: Work, gpu_hours: float | None) -> float | None:
