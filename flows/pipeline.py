@@ -73,7 +73,7 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
             return f"stopped after {until}"
         report = made["report"]
         at = run.store.manifest(report).made
-        run.tracker.log_steps(run.run_id, accuracy_by_stage(made), at)
+        run.tracker.log(run.run_id, accuracy_by_stage(made), at)
         log_complete(run.tracker, run.run_id, made)
         publish_report(report, {}, run)
         ids = {"flow_run": str(flow_run.id), "mlflow_run": run.run_id, "name": str(flow_run.name)}
@@ -126,7 +126,8 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> No
     else:
         head = link_to_prefect() + text
     run.tracker.note(run.run_id, head)
-    run.tracker.log_files(run.run_id, page.file("report.html"), page.file("report.md"))
+    for name in ("report.html", "report.md"):
+        run.tracker.log_file(run.run_id, page.file(name))
     publish_markdown("klear-report", with_inline_plots(text, page.folder))
 
 

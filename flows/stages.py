@@ -155,6 +155,12 @@ def compute(asked: Iterable[Call], until: str = "") -> dict[str, Artifact]:
     return run_graph(graph)
 
 
+def compute_one(call: Call, *inputs: Artifact) -> Artifact:
+    """The result of one stage, in a thread as those of a run: there it is watched."""
+    name = call.stage.name
+    return run_graph({name: Node((), lambda: call.compute(*inputs))})[name]
+
+
 def run_stages(s: Pipeline, until: str = "") -> dict[str, Artifact]:
     """The results of a run by the names of their stages, up to `until` (empty: all). Raises
     DoesNotFit before the first stage when the topology's machines cannot run one of them."""

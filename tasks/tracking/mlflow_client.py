@@ -19,7 +19,6 @@ from mlflow.tracing.client import TracingClient
 
 PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"
-EXPERIMENT_KIND = {"mlflow.experimentKind": "custom_model_development"}
 MODEL_TAG = "klear.model"
 ARTIFACT_TAG = "klear.artifact"
 DIGEST_TAG = "klear.digest"
@@ -27,8 +26,9 @@ PREVIEW = 1_000  # characters of a trace in lists
 
 
 def made_by(commit: str) -> dict[str, str]:
-    """Who runs which code, as MLflow's pages show it; a `+` at the commit: with changes."""
+    """Tags that say who runs which code; a `+` at the commit: with changes."""
     return {
+        "klear.git_commit": commit,
         "mlflow.user": getpass.getuser(),
         "mlflow.source.name": "klear",
         "mlflow.source.type": "LOCAL",
@@ -50,7 +50,7 @@ class Mlflow(MlflowClient):
 
     def experiment(self, name: str, about: str) -> str:
         """The id of an experiment, created if it is new, with this description."""
-        tags = {NOTE_TAG: about, **EXPERIMENT_KIND}
+        tags = {NOTE_TAG: about, "mlflow.experimentKind": "custom_model_development"}
         try:
             return self.create_experiment(name, tags=tags)
         except MlflowException:  # it is there, perhaps since this moment

@@ -108,22 +108,20 @@ class Tracker:
         self.server.tag(found, tags)
         return found
 
-    def log(self, run_id: str, metrics: Mapping[str, float], made: float = 0.0) -> None:
-        """`made`: when, in Unix seconds; what is logged again with it is there once."""
+    def log(
+        self, run_id: str, metrics: Mapping[str, float | Mapping[int, float]], made: float = 0.0
+    ) -> None:
+        """Values, or short curves of a value by step. `made`: when, in Unix seconds; what is logged
+        again with it is there once."""
         at = made or time.time()
-        points = [metric(name, value, at) for name, value in metrics.items()]
+        curves = {n: v if isinstance(v, Mapping) else {0: v} for n, v in metrics.items()}
+        points = [
+            metric(n, v, at, step) for n, curve in curves.items() for step, v in curve.items()
+        ]
         self.put("metrics", lambda server: server.log_batch(run_id, points))
 
-    def log_steps(
-        self, run_id: str, curves: Mapping[str, Mapping[int, float]], made: float
-    ) -> None:
-        """Short curves, each a value by step; `made` as in `log`, so that they are there once."""
-        points = [metric(n, v, made, step) for n, c in curves.items() for step, v in c.items()]
-        self.put("metrics by stage", lambda server: server.log_batch(run_id, points))
-
-    def log_files(self, run_id: str, *paths: Path) -> None:
-        for path in paths:
-            self.put(path.name, lambda server, path=path: server.log_artifact(run_id, str(path)))
+    def log_file(self, run_id: str, path: Path) -> None:
+        self.put(path.name, lambda server: server.log_artifact(run_id, str(path)))
 
     def note(self, run_id: str, markdown: str) -> None:
         """The text on top of the run's page; one that is too long loses whole lines."""
