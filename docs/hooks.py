@@ -13,16 +13,19 @@ from typing import Any
 
 from cyclopts import App, Parameter
 from cyclopts.docs.markdown import generate_markdown_docs
-from mkdocs.structure.files import File
-
 from klear.configs import metrics
 from klear.configs.machine import Machine
 from klear.configs.settings.pipeline import Pipeline
 from klear.flows.cli.main import COMMANDS
+from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = "configs/ablations/RESULTS.md"
-SOURCES = {"index.md": "README.md", "machines.md": "deployments/README.md", "trainer.md": "training/README.md"}  # fmt: skip
+SOURCES = {
+    "index.md": "README.md",
+    "machines.md": "deployments/README.md",
+    "trainer.md": "training/README.md",
+}
 """Pages whose text lies elsewhere in the repository."""
 LINK = re.compile(r"(!?)\[([^][]*(?:\[[^]]*\][^][]*)*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 SOURCE = re.compile(r"<!-- source: ([\w.]+): ([\w ]+) -->")
@@ -31,14 +34,21 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 BOUNDS |= {"minLength": "characters ≥", "maxLength": "characters ≤"}
 
 
+def app() -> App:
+    """The command line, as `main` builds it."""
+    made = App(name="klear", default_parameter=Parameter(negative=()), version_flags=())
+    for name, (function, text) in COMMANDS.items():
+        made.command(f"klear.flows.{function}", name=name, help=text)
+    return made
+
+
 def cli() -> str:
     """Every command with its options, by cyclopts itself."""
-    app = App(name="klear", default_parameter=Parameter(negative=()), version_flags=())
-    for name, (function, text) in COMMANDS.items():
-        app.command(f"klear.flows.{function}", name=name, help=text)
-    text = generate_markdown_docs(app, recursive=True, generate_toc=False)
-    head = "# Command line\n\nExit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 Ctrl-C.\n"
-    return head + re.sub(r"\A.*?(?=^## )", "\n", text, count=1, flags=re.S | re.M)
+    text = generate_markdown_docs(app(), recursive=True, generate_toc=False)
+    codes = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 Ctrl-C."
+    return f"# Command line\n\n{codes}\n" + re.sub(
+        r"\A.*?(?=^## )", "\n", text, count=1, flags=re.S | re.M
+    )
 
 
 def configuration() -> str:
@@ -47,16 +57,22 @@ def configuration() -> str:
     groups = {"Pipeline": schema, **schema["$defs"]}
     page = [
         "# Configuration",
-        "Made from the settings themselves. A default is the paper's value where the paper gives one. "
-        "Change any of them with `--set sft.epochs=2` or in a profile. Unknown keys and wrong types "
-        "are refused, all at once, with the nearest key.",
+        "Made from the settings themselves. A default is the paper's value where the paper gives "
+        "one. Change any of them with `--set sft.epochs=2` or in a profile. Unknown keys and wrong "
+        "types are refused, all at once, with the nearest key.",
     ]
     for name, group in groups.items():
         if "properties" in group:
             used = [f"`{path}`" for path in _paths(groups, name)]
             said = group.get("description", "").replace("\n", " ")
-            page += [f"## {name}", f"At {', '.join(used[:9])}." if used else "", said, _table(group)]
-    page += ["## Environment", "What is said of a machine, not of a run.", _table(Machine.model_json_schema(), "KLEAR_")]  # fmt: skip
+            page += [
+                f"## {name}",
+                f"At {', '.join(used[:9])}." if used else "",
+                said,
+                _table(group),
+            ]
+    page += ["## Environment", "What is said of a machine, not of a run."]
+    page += [_table(Machine.model_json_schema(), "KLEAR_")]
     return "\n\n".join(filter(None, page)) + "\n"
 
 
@@ -78,7 +94,9 @@ def _table(group: dict[str, Any], prefix: str = "") -> str:
     for name, value in group["properties"].items():
         said = " ".join(value.get("description", "").split())
         default = json.dumps(value["default"], ensure_ascii=False) if "default" in value else ""
-        default = "" if default.startswith("{") else default and f"`{default}`"  # a group has its own
+        default = (
+            "" if default.startswith("{") else default and f"`{default}`"
+        )  # a group has its own
         paper = ", ".join(dict.fromkeys(m.strip() for m in PAPER.findall(said)))
         name = name.upper() if prefix else name
         cells = (f"`{prefix}{name}`", _kind(value), default, said, paper)
@@ -107,9 +125,11 @@ def status() -> str:
     rows = ["| part | seen on CPU | seen on GPU | never run |", "|---|---|---|---|"]
     for part in tomllib.loads((ROOT / "docs/status.toml").read_text())["part"]:
         test, pattern = part.get("cpu"), part.get("gpu")
-        passed = [c for c in cases if pattern and fnmatchcase(c["case"].lower(), pattern) and c["result"] == "pass"]  # fmt: skip
+        passed = [c for c in cases if pattern and c["result"] == "pass"]
+        passed = [c for c in passed if fnmatchcase(c["case"].lower(), pattern)]
         on_cpu = f"[{Path(test).stem}]({test})" if test and (ROOT / test).is_file() else "–"
-        on_gpu = f"{len(passed)} cases, {passed[-1]['gpu']}" if passed else "not yet" if pattern else "–"  # fmt: skip
+        on_gpu = "not yet" if pattern else "–"
+        on_gpu = f"{len(passed)} cases, {passed[-1]['gpu']}" if passed else on_gpu
         rows.append(f"| {part['name']} | {on_cpu} | {on_gpu} | {'' if passed or test else '×'} |")
     return "\n".join(rows)
 
@@ -139,7 +159,8 @@ def on_files(files, config):
     for name, source in SOURCES.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text()))
     for picture in (ROOT / "deployments/screenshots").glob("*.png"):
-        files.append(File.generated(config, f"screenshots/{picture.name}", content=picture.read_bytes()))  # fmt: skip
+        name = f"screenshots/{picture.name}"
+        files.append(File.generated(config, name, content=picture.read_bytes()))
     return files
 
 
@@ -161,8 +182,9 @@ def on_page_markdown(markdown, page, config, files):
             return text if "`" in text else f"{text} (`{path}`)" if text != path else f"`{path}`"
         return f"{mark}[{text}]({target}{anchor or ''})"
 
-    for name, made in (("status", status), ("claims", claims)):
-        if f"<!-- {name} -->" in markdown:
-            markdown = re.sub(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _: made(), markdown, flags=re.S)  # noqa: B023
+    for made in (status, claims):
+        name, table = made.__name__, made()
+        parts = re.split(rf"<!-- {name} -->.*?<!-- /{name} -->", markdown, flags=re.S)
+        markdown = table.join(parts)
     markdown = SOURCE.sub(lambda m: beside(m[1], *m[2].split()), markdown)
     return LINK.sub(lead, markdown)

@@ -5,12 +5,11 @@ digits in its alphabet to nearly 1. Your own model, reward and data go where the
 """
 
 from datasets import Dataset
-from transformers import PrinterCallback
-
 from klear.configs.settings.training import BaseModelSettings
 from klear.training.base import prepare_for_chat, small_model, small_tokenizer
 from klear.training.rl.config import GPPOConfig
 from klear.training.rl.trainer import GPPOTrainer
+from transformers import PrinterCallback
 
 PROMPTS = [f"Write digits, as in {n} {n * 7}." for n in range(32)]
 
@@ -21,7 +20,7 @@ def share_of_digits(completions, **_):
     return [sum(c.isdigit() for c in text) / max(1, len(text)) for text in texts]
 
 
-def main(out: str = "gppo-out", steps: int = 160) -> list[float]:
+def main(out: str = "gppo-out", steps: int = 80) -> list[float]:
     """Train; the mean reward of every rollout."""
     size = BaseModelSettings(kind="random", hidden=64, layers=2, vocabulary=300)
     tokenizer = small_tokenizer(PROMPTS, size.vocabulary)
@@ -59,4 +58,4 @@ def main(out: str = "gppo-out", steps: int = 160) -> list[float]:
 
 if __name__ == "__main__":
     rewards = main()
-    print("mean reward of every fourth rollout:", *(f"{reward:.2f}" for reward in rewards[::4]))
+    print("mean reward of each rollout:", *(f"{reward:.2f}" for reward in rewards))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import verifiers as vf
 from datasets import Dataset
-
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
 

@@ -1,5 +1,5 @@
-"""klear's judge as verl's reward: `reward.custom_reward_function.path=docs/examples/judge_in_verl.py`
-(`custom_reward_function.path` in older versions), `name=compute_score`.
+"""klear's judge as verl's reward: `reward.custom_reward_function.path=judge_in_verl.py` and
+`reward.custom_reward_function.name=compute_score` (in older versions without `reward.`).
 
 `ground_truth` of a row is one line of a problems file, as `klear judge` reads it.
 """
