@@ -13,11 +13,12 @@ from typing import Any
 
 from cyclopts import App, Parameter
 from cyclopts.docs.markdown import generate_markdown_docs
+from mkdocs.structure.files import File
+
 from klear.configs import metrics
 from klear.configs.machine import Machine
 from klear.configs.settings.pipeline import Pipeline
 from klear.flows.cli.main import COMMANDS
-from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = "configs/ablations/RESULTS.md"

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from docs import hooks
 from klear.configs.loading import load_profile
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.judge.files import judge_files
 from klear.flows.cli.main import COMMANDS, main
-
-from docs import hooks
 
 ROOT = Path(__file__).parents[1]
 CODE = ("configs", "eval", "training", "tasks", "flows")

@@ -5,11 +5,12 @@ digits in its alphabet to nearly 1. Your own model, reward and data go where the
 """
 
 from datasets import Dataset
+from transformers import PrinterCallback
+
 from klear.configs.settings.training import BaseModelSettings
 from klear.training.base import prepare_for_chat, small_model, small_tokenizer
 from klear.training.rl.config import GPPOConfig
 from klear.training.rl.trainer import GPPOTrainer
-from transformers import PrinterCallback
 
 PROMPTS = [f"Write digits, as in {n} {n * 7}." for n in range(32)]
 

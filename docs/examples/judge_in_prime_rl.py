@@ -7,6 +7,7 @@ from pathlib import Path
 
 import verifiers as vf
 from datasets import Dataset
+
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
 

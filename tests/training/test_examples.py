@@ -10,8 +10,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from datasets import Dataset
-from klear.training.checkpoints import load_model, load_tokenizer
 from trl import GRPOConfig, GRPOTrainer
+
+from klear.training.checkpoints import load_model, load_tokenizer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
@@ -35,7 +36,7 @@ def test_the_snippet_of_the_readme_trains(files, tmp_path, monkeypatch):
     (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     monkeypatch.chdir(tmp_path)
     for theirs, ours in (("Qwen/Qwen3-0.6B", str(files["checkpoint"])),
-                         ('"out",', '"out", use_cpu=True, bf16=False,')):  # fmt: skip
+                         ('"out",', '"out", use_cpu=True, bf16=False, max_completion_length=16,')):  # fmt: skip
         assert theirs in snippet
         snippet = snippet.replace(theirs, ours)
     exec(snippet, {})
