@@ -4,6 +4,7 @@ A random Qwen3 of 0.2 million parameters is paid for digits. The reward climbs f
 digits in its alphabet to nearly 1. Your own model, reward and data go where the comments say.
 """
 
+import torch
 from datasets import Dataset
 from transformers import PrinterCallback
 
@@ -23,6 +24,7 @@ def share_of_digits(completions, **_):
 
 def main(out: str = "gppo-out", steps: int = 80) -> list[float]:
     """Train; the mean reward of every rollout."""
+    torch.set_num_threads(1)  # at this size two wait for each other
     size = BaseModelSettings(kind="random", hidden=64, layers=2, vocabulary=300)
     tokenizer = small_tokenizer(PROMPTS, size.vocabulary)
     model = small_model(size, tokenizer, seed=0)  # or "Qwen/Qwen3-0.6B", without processing_class
