@@ -47,7 +47,7 @@ audit: env ## known vulnerabilities of what the lock installs
 	$(BIN)/python tests/security/audit.py .venv-audit/bin/pip-audit $(LOCK)
 
 clean: ## caches only; results stay in .klear, the environment in .venv
-	rm -rf .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
+	rm -rf .pytest_cache .ruff_cache .import_linter_cache .hypothesis build site *.egg-info
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 env: system $(VENV)/.done-$(LOCK)
