@@ -14,6 +14,7 @@ CATALOGUE = Path(__file__).parents[1] / "catalogue"
 MOST_SHOWN = 3
 LONGEST_VALUE = 40
 Share = Annotated[float, Field(ge=0, le=1)]
+Price = Annotated[float, Field(ge=0)]
 ACRONYMS = ("API", "GPU", "KV", "MLP", "RL", "SFT", "URL", "vLLM", "YaRN")
 
 

@@ -5,39 +5,25 @@ counts only where both sides have it.
 """
 
 import re
-import tomllib
 import unicodedata
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from klear.eval.math_answers import words
-from klear.eval.math_answers.forms import is_name
+from klear.eval.math_answers.forms import LATEX, is_name, rules
 from klear.eval.math_answers.words import GROUP, TEXT
 
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
+NUMBER: str = LATEX["parts"]["NUMBER"]
 _NUMBERS = {word: str(number) for number, word in enumerate(words.NUMBERS)}
-_LATEX = tomllib.loads(Path(__file__).with_name("latex.toml").read_text(encoding="utf-8"))
 _UNICODE = str.maketrans(dict.fromkeys("€£¥", "")) | {
-    ord(symbol): latex + " " * latex[-1].isalpha() for symbol, latex in _LATEX["symbols"].items()
+    ord(symbol): latex + " " * latex[-1].isalpha() for symbol, latex in LATEX["symbols"].items()
 }
 _TYPOGRAPHIC = re.compile(
     "(?P<up>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)|(?P<down>[₀-₉ₙ]+)|[\xa0¼-¾⅐-⅞]|[\uff01-\uff5e\U0001d400-\U0001d7ff]"
 )
 _ROOT = re.compile("√\\s*(\\d+(?:\\.\\d+)?|[a-zA-Z])")
-_COMMANDS = dict.fromkeys(_LATEX["layout"], "") | _LATEX["commands"]
+_COMMANDS = dict.fromkeys(LATEX["layout"], "") | LATEX["commands"]
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
-_PARTS = _LATEX["parts"] | {"NUMBER": NUMBER, "NUMBER_WORD": "|".join(_NUMBERS)}
-
-
-def _rewrite(pattern: str, replacement: str) -> tuple[re.Pattern[str], Any]:
-    for name, part in _PARTS.items():
-        pattern = pattern.replace(f"<{name}>", part)
-    digits = replacement == "<DIGITS>"
-    return re.compile(pattern), (lambda m: f"_{{{_NUMBERS[m[1]]}}}") if digits else replacement
-
-
-_REWRITES = [_rewrite(*rule) for rule in _LATEX["rewrites"]]
+_REWRITES = rules("rewrites", DIGITS=lambda m: f"_{{{_NUMBERS[m[1]]}}}")
 # Possessive, and from the first digit only: 2,000 digits would take minutes otherwise.
 _OVERLINED = re.compile(r"(?<!\d)(\d*+)\.(\d*+)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?(?!\d)")
 _BRACKETED = re.compile(r"(?<!\d)(\d++)\.(\d*+)\((\d+)\)$")
