@@ -46,8 +46,7 @@ def about(name: str) -> Metric:
 @cache
 def place(name: str) -> int:
     """Where the row of a name stands; behind the last one where it has none."""
-    found = about(name)
-    return metrics().index(found) if found in metrics() else len(metrics())
+    return [*metrics(), about(name)].index(about(name))
 
 
 def page() -> str:

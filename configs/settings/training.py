@@ -74,13 +74,9 @@ class BaseModelSettings(Settings):
     """Standard deviation of the first weights (random)"""
 
     @model_validator(mode="after")
-    def random_weights_have_seen_nothing(self) -> Self:
+    def random_weights_can_be_made(self) -> Self:
         if self.kind == "random" and self.stands_for != "base":
             raise ValueError(f"stands_for={self.stands_for} needs kind=pretrained and its model")
-        return self
-
-    @model_validator(mode="after")
-    def heads_share_key_value_heads(self) -> Self:
         if self.kind == "random" and self.heads % self.kv_heads:
             raise ValueError(
                 f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}: each key-value "
@@ -210,7 +206,7 @@ class RLSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def groups_and_ranges_fit(self) -> Self:
+    def groups_ranges_and_mini_batches_fit(self) -> Self:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
             raise ValueError(
                 f"dual_clip={self.dual_clip:g} must be above 1 + eps_high = {1 + self.eps_high:g}, "
@@ -221,10 +217,6 @@ class RLSettings(Settings):
                 "rollouts_per_prompt=1 makes groups of one answer, whose advantage is always 0 "
                 "(Eq. 4): choose at least 2"
             )
-        return self
-
-    @model_validator(mode="after")
-    def mini_batches_are_whole(self) -> Self:
         if rest := self.prompts_per_step % self.mini_batch_prompts:
             raise ValueError(
                 f"prompts_per_step={self.prompts_per_step} is no multiple of mini_batch_prompts="
