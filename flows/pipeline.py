@@ -29,7 +29,10 @@ MODELS = ("base", "sft", "rl_math", "rl_code")
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 
 
-_MADE_UP = re.compile(r"[a-z]+\d*-[a-z]+\d*")  # by Prefect: puzzling-orca, in a form iota71-mariah
+_GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho"
+_GREEK += "|sigma|tau|upsilon|phi|chi|psi|omega"
+# By Prefect: puzzling-orca; in a form iota71-mariah, beta3-canis-majoris-a.
+_MADE_UP = re.compile(rf"[a-z]+-[a-z]+|({_GREEK})\d*(-[a-z]+)+")
 
 
 def typed_name() -> str:

@@ -11,7 +11,7 @@ import pytest
 from cockpit import Cockpit
 from home import eventually
 from playwright.sync_api import Page, Request, expect
-from prefect_pages import RunPage, open_form
+from prefect_pages import Form, RunPage, open_form
 from processes import commanded
 
 from tests.endpoint.conftest import MODEL, Endpoint, serving
@@ -162,7 +162,7 @@ def retried(place: Cockpit, page: Page, finished: Ended, shot) -> Ended:
     run.shows("Crashed")
     zoomed_out(page)
     shot("crashed")
-    run.retry()
+    run.ask_for("Retry", confirmed_by="Retry")
     assert eventually(lambda: place.state(flow_run) != "Crashed")
     completes(page, place, flow_run)
     zoomed_out(page)
@@ -182,6 +182,83 @@ def test_two_runs_compare_in_mlflow_by_what_differs(place, finished, retried):
         return set(place.mlflow.get_run(run).data.params.items())
 
     assert {name for name, _ in params(finished) ^ params(retried)} == {"rl_code.learning_rate"}
+
+
+def stage_form(page: Page, place: Cockpit, stage: str, changes: str) -> Form:
+    form = open_form(
+        page, place.prefect, "stage", place.deployment("stage")["parameter_openapi_schema"]
+    )
+    form.choose("stage", stage)
+    form.field("changes").locator("textarea").fill(changes)
+    return form
+
+
+def test_a_stage_from_its_form_is_suspended_and_resumed_to_one_training(
+    place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    form = stage_form(page, place, "sft", "sft.epochs=9")
+    shot("stage_form")
+    flow_run = form.start().flow_run
+    away_until(page, place, flow_run, "sft")
+    run = visit(page, place, flow_run)
+    run.ask_for("Suspend")
+    run.shows("Suspended")
+    assert eventually(lambda: not place.processes_of_runs(), 60), "it trains on"
+    run.ask_for("Resume")
+    completes(page, place, flow_run)
+    assert "sft: computing (resuming at step" in place.log(flow_run)
+    assert place.states(flow_run)["sft"][-1] == "Completed"
+    name = place.flow_run(flow_run)["name"]
+    assert "sft · sft.epochs=9" in name, "the name that the form made up was kept"
+
+
+def test_a_change_that_cannot_be_names_its_setting_and_computes_nothing(
+    place: Cockpit, page: Page, finished: Ended
+) -> None:
+    run = stage_form(page, place, "sft", "sft.min_learning_rate=5").start()
+    run.shows("Failed")
+    expect(page.get_by_text("sft.min_learning_rate").first).to_be_visible()
+    assert place.states(run.flow_run) == {}
+
+
+def test_logs_lead_to_mlflow_and_tell_of_the_work_as_it_goes(
+    place: Cockpit, page: Page, finished: Ended
+) -> None:
+    log = place.log(finished.flow_run)
+    assert log.index("this run in MLflow: http") < log.index("collect")
+    assert re.search(r"rl_math: .*\d+ of \d+", log)
+    assert "Crash" not in log
+
+
+@pytest.mark.parametrize(("stage", "tab", "shown"), [
+    ("", "", ["% right", "As the profile says", "klear-tiny", "benchmarks"]),
+    ("sft", "/model-metrics", ["learning_rate", "loss"]),
+    ("evaluate_sft", "/traces", ["correct", "False"]),
+])  # fmt: skip
+def test_mlflow_shows(
+    stage: str, tab: str, shown: list[str], place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    (run,) = place.tagged("prefect.flow_run_id", finished.flow_run)
+    if stage:
+        query = f"tags.`mlflow.parentRunId` = '{run}' and tags.`klear.stage` = '{stage}'"
+        (found,) = place.mlflow.search_runs([place.experiment], query)
+        run = found.info.run_id
+    runs = f"{place.mlflow_url}/#/experiments/{place.experiment}/runs"
+    page.goto(f"{runs}/{run}{tab}?workflowType=machine_learning")
+    for text in shown:
+        expect(page.get_by_text(text).first).to_be_visible()
+    shot(f"mlflow_{stage or 'parent'}")
+
+
+def test_nothing_of_the_report_is_cut_off_on_a_phone(
+    place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    report = max(place.store.glob("report/*/report.html"), key=lambda path: path.stat().st_mtime)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"file://{report}")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    shot("report_phone")
+    page.set_viewport_size({"width": 1440, "height": 900})
 
 
 RUN_TABS = ("logs", "task-runs", "artifacts", "details", "parameters", "job-variables")
