@@ -4,6 +4,7 @@ Loss on the answer's tokens only. Eq. 8 prints Ï€ where the gradient needs log Ï
 negative log-likelihood, a mean over the answer tokens of the whole optimizer step.
 """
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from klear.configs.settings.training import SFTSettings
+from klear.eval.tables import column
 from klear.training import checkpoints, layout, render
 from klear.training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
 from klear.training.launch.jobs import SFTJob
@@ -42,7 +44,8 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     dataset = rank0_first(
         cache / "DONE", lambda: tokenized(job.examples, tokenizer, s.max_length, cache, tokenising)
     )
-    trainer = build_trainer(job, model, tokenizer, dataset, folder)
+    trained, held_out = split(dataset, job)
+    trainer = build_trainer(job, model, tokenizer, trained, folder, held_out)
     start = layout.latest(folder)
     checkpoints.check_layout(trainer, start)
     if trainer.is_world_process_zero():
@@ -93,6 +96,23 @@ def tokenized(
     )
 
 
+def split(dataset: Dataset, job: SFTJob) -> tuple[Dataset, Dataset | None]:
+    """(rows to train on, rows held out): about `validation_examples`, as all answers to a problem
+    are on one side; None if none is asked for. Raises ValueError if nothing is left to train on."""
+    wanted, places, aside = job.settings.validation_examples, dict[str, list[int]](), list[int]()
+    if not wanted:
+        return dataset, None
+    for i, problem in enumerate(column(job.examples, "problem_id")):
+        places.setdefault(problem, []).append(i)
+    drawn = sorted(places)
+    random.Random(job.seed).shuffle(drawn)
+    while drawn and len(aside) < wanted:
+        aside += places[drawn.pop()]
+    if not drawn:
+        raise ValueError(f"validation_examples={wanted} leaves none of {len(dataset)} to train on")
+    return dataset.select([i for p in sorted(drawn) for i in places[p]]), dataset.select(aside)
+
+
 def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
     """(rows to train on, their lengths); the last row is a filler without any label."""
     rows = dataset.remove_columns(["length", "tokens"])
@@ -102,10 +122,15 @@ def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
 
 
 class PlannedSFTTrainer(SFTTrainer):
-    """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler."""
+    """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler.
 
-    def __init__(self, *args, plan: list[list[int]], **kwargs) -> None:
-        self.plan = plan
+    With every line that it logs it says the loss on the rows `held_out`.
+    """
+
+    def __init__(
+        self, *args, plan: list[list[int]], held_out: Dataset | None = None, **kwargs
+    ) -> None:
+        self.plan, self.held_out = plan, held_out
         super().__init__(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
@@ -124,12 +149,31 @@ class PlannedSFTTrainer(SFTTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Two optimizers have a learning rate each."""
+        if self.held_out and "loss" in logs:
+            logs["eval/loss"] = self.validation_loss(self.held_out)
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate wraps it
         if "learning_rate" in logs and isinstance(optimizer, MuonAndAdamW):
             del logs["learning_rate"]
             names = ("learning_rate/muon", "learning_rate/adamw")
             logs.update(zip(names, map(float, self._rates), strict=True))
         super().log(logs, start_time)
+
+    def validation_loss(self, rows: Dataset) -> float:
+        """Nats per answer token of all rows; draws no random number. Every rank does its share, in
+        as many passes as the others: sharded weights are gathered in each."""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        sums = torch.zeros(2, device=self.accelerator.device, dtype=torch.float64)
+        self.model_wrapped.eval()
+        with torch.no_grad(), self.compute_loss_context_manager():
+            for i in range(rank, -(-len(rows) // world) * world, world):
+                batch = self._prepare_inputs(self.data_collator([rows[i % len(rows)]]))
+                count = (batch["labels"][:, 1:] != IGNORED).sum() * (i < len(rows))
+                loss = self.compute_loss(self.model_wrapped, batch)
+                sums += torch.stack([loss.double().nan_to_num() * count, count])
+        self.model_wrapped.train()
+        self._metrics["eval"].clear()  # TRL's own, of these passes
+        total, tokens = self.accelerator.reduce(sums, "sum").tolist()
+        return total / max(tokens, 1)
 
 
 def build_trainer(
@@ -138,6 +182,7 @@ def build_trainer(
     tokenizer: PreTrainedTokenizerBase,
     dataset: Dataset,
     folder: Path,
+    held_out: Dataset | None = None,
 ) -> PlannedSFTTrainer:
     """The trainer with its plan of micro-batches and its optimizer; `folder` is for checkpoints."""
     s, world = job.settings, world_size()
@@ -155,6 +200,7 @@ def build_trainer(
         callbacks=[StableCheckpoints(folder)],
         optimizers=(optimizer, None),
         plan=plan,
+        held_out=held_out and held_out.remove_columns(["length", "tokens"]),
     )
 
 

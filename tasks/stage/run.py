@@ -37,6 +37,7 @@ from klear.tasks.tracking.prefect_states import (
     settle_task_runs,
 )
 from klear.tasks.tracking.run_tracker import Tracker
+from klear.tasks.tracking.views import LISTED
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
@@ -112,6 +113,7 @@ class Run:
             links={
                 "Prefect": str(this_flow_run.ui_url or ""),
                 "MLflow": self.tracker.run_url(self.run_id),
+                "charts": self.tracker.view_url(),
             },
             changes=tuple(f"{name}={value}" for name, value in self.changed),
             planned=tuple(self.planned),
@@ -229,6 +231,7 @@ def _begin_in_mlflow(
     resume = last.get("mlflow_run", "") if last.get("force", "") == forced else ""
     tags = {
         **({PARENT_TAG: spec.parent} if spec.parent else {}),
+        **(LISTED if spec.kind == "pipeline" else {}),
         "klear.kind": spec.kind,
         "klear.profile": spec.profile,
         "klear.seed": str(spec.seed),

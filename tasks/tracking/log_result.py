@@ -143,6 +143,7 @@ class _Result:
         """The graded answers: asked, written, graded, with every check of the judge."""
         artifact = self.artifact
         model = {"mlflow.modelId": self.model} if self.model else {}
+        lines = {line["step"]: line for line in read_lines(artifact.folder / METRICS)}
         for i, graded in enumerate(read_graded(artifact.folder / GRADED)):
             step = "" if graded.step is None else f"step {graded.step}, "
             tags = {
@@ -154,13 +155,21 @@ class _Result:
             server.trace(
                 self.tracker.experiment,
                 f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
-                self.manifest.made + i / 1000,
+                self._interval(lines.get(graded.step), i / 1000),
                 {"prompt": as_read(graded.prompt)},
                 as_shown(graded),
                 {"mlflow.sourceRun": run_id, **model},
                 tags,
                 assessments(graded.correct, graded.reason, gold, run_id),
             )
+
+    def _interval(self, line: Mapping[str, Any] | None, later: float) -> tuple[float, float]:
+        """When an answer was generated and judged, in Unix seconds: with all those of its rollout
+        step, whose `line` says so, or of its stage. `later` keeps the order of a list."""
+        end, seconds = self.manifest.made, self.manifest.seconds
+        if line:
+            end, seconds = line["time"], line["metrics"].get("seconds/rollout", 0.0)
+        return end - max(seconds, 0.001) + later, end + later
 
     def _models_read(self, server: Mlflow) -> list[str]:
         """The ids of the inputs that are models; one that nobody recorded is left out."""
