@@ -44,8 +44,9 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     dataset = rank0_first(
         cache / "DONE", lambda: tokenized(job.examples, tokenizer, s.max_length, cache, tokenising)
     )
-    trained, held_out = split(dataset, job)
-    trainer = build_trainer(job, model, tokenizer, trained, folder, held_out)
+    to_train, held_out = split(dataset, job)
+    trainer = build_trainer(job, model, tokenizer, to_train, folder)
+    trainer.held_out = held_out and held_out.remove_columns(["length", "tokens"])
     start = layout.latest(folder)
     checkpoints.check_layout(trainer, start)
     if trainer.is_world_process_zero():
@@ -97,20 +98,16 @@ def tokenized(
 
 
 def split(dataset: Dataset, job: SFTJob) -> tuple[Dataset, Dataset | None]:
-    """(rows to train on, rows held out): about `validation_examples`, as all answers to a problem
-    are on one side; None if none is asked for. Raises ValueError if nothing is left to train on."""
-    wanted, places, aside = job.settings.validation_examples, dict[str, list[int]](), list[int]()
-    if not wanted:
+    """(rows to train on, rows held out: all answers to `validation_problems` problems; None if
+    none is asked for). Raises ValueError if nothing is left to train on."""
+    if not (count := job.settings.validation_problems):
         return dataset, None
-    for i, problem in enumerate(column(job.examples, "problem_id")):
-        places.setdefault(problem, []).append(i)
-    drawn = sorted(places)
-    random.Random(job.seed).shuffle(drawn)
-    while drawn and len(aside) < wanted:
-        aside += places[drawn.pop()]
-    if not drawn:
-        raise ValueError(f"validation_examples={wanted} leaves none of {len(dataset)} to train on")
-    return dataset.select([i for p in sorted(drawn) for i in places[p]]), dataset.select(aside)
+    problems = list(column(job.examples, "problem_id"))
+    if count >= len(known := sorted(set(problems))):
+        raise ValueError(f"validation_problems={count} leaves none of {len(known)} to train on")
+    aside = set(random.Random(job.seed).sample(known, count))
+    train, held_out = ([i for i, p in enumerate(problems) if (p in aside) == x] for x in (0, 1))
+    return dataset.select(train), dataset.select(held_out)
 
 
 def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
@@ -122,15 +119,13 @@ def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
 
 
 class PlannedSFTTrainer(SFTTrainer):
-    """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler.
+    """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler."""
 
-    With every line that it logs it says the loss on the rows `held_out`.
-    """
+    held_out: Dataset | None = None
+    """Rows whose loss is logged, too."""
 
-    def __init__(
-        self, *args, plan: list[list[int]], held_out: Dataset | None = None, **kwargs
-    ) -> None:
-        self.plan, self.held_out = plan, held_out
+    def __init__(self, *args, plan: list[list[int]], **kwargs) -> None:
+        self.plan = plan
         super().__init__(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
@@ -150,7 +145,7 @@ class PlannedSFTTrainer(SFTTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Two optimizers have a learning rate each."""
         if self.held_out and "loss" in logs:
-            logs["eval/loss"] = self.validation_loss(self.held_out)
+            logs["eval/loss"] = self._validation_loss(self.held_out)
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate wraps it
         if "learning_rate" in logs and isinstance(optimizer, MuonAndAdamW):
             del logs["learning_rate"]
@@ -158,19 +153,19 @@ class PlannedSFTTrainer(SFTTrainer):
             logs.update(zip(names, map(float, self._rates), strict=True))
         super().log(logs, start_time)
 
-    def validation_loss(self, rows: Dataset) -> float:
-        """Nats per answer token of all rows; draws no random number. Every rank does its share, in
-        as many passes as the others: sharded weights are gathered in each."""
+    def _validation_loss(self, rows: Dataset) -> float:
+        """Nats per answer token; draws no random number. Each rank does its share, in as many
+        passes as the others: sharded weights are gathered in each."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        sums = torch.zeros(2, device=self.accelerator.device, dtype=torch.float64)
-        self.model_wrapped.eval()
+        model: Any = self.model_wrapped.eval()  # type: ignore[union-attr]
+        sums: Any = torch.zeros(2, device=self.accelerator.device, dtype=torch.float64)
         with torch.no_grad(), self.compute_loss_context_manager():
             for i in range(rank, -(-len(rows) // world) * world, world):
                 batch = self._prepare_inputs(self.data_collator([rows[i % len(rows)]]))
                 count = (batch["labels"][:, 1:] != IGNORED).sum() * (i < len(rows))
-                loss = self.compute_loss(self.model_wrapped, batch)
+                loss = self.compute_loss(model, batch)
                 sums += torch.stack([loss.double().nan_to_num() * count, count])
-        self.model_wrapped.train()
+        model.train()
         self._metrics["eval"].clear()  # TRL's own, of these passes
         total, tokens = self.accelerator.reduce(sums, "sum").tolist()
         return total / max(tokens, 1)
@@ -182,7 +177,6 @@ def build_trainer(
     tokenizer: PreTrainedTokenizerBase,
     dataset: Dataset,
     folder: Path,
-    held_out: Dataset | None = None,
 ) -> PlannedSFTTrainer:
     """The trainer with its plan of micro-batches and its optimizer; `folder` is for checkpoints."""
     s, world = job.settings, world_size()
@@ -200,7 +194,6 @@ def build_trainer(
         callbacks=[StableCheckpoints(folder)],
         optimizers=(optimizer, None),
         plan=plan,
-        held_out=held_out and held_out.remove_columns(["length", "tokens"]),
     )
 
 

@@ -114,8 +114,8 @@ class SFTSettings(Settings):
     """Longer gradients are scaled down to this norm"""
     packing: bool = False
     """No padding: the sequences of a micro-batch share one row"""
-    validation_examples: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
-    """Hold out about this many examples, whole problems, for a validation loss"""
+    validation_problems: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
+    """Problems whose examples are held out for a validation loss, eval/loss; not in the paper"""
     checkpoint_steps: PositiveInt = 200
     """Save every N steps"""
     runtime: TrainRuntime = TrainRuntime()

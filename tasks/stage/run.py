@@ -37,7 +37,7 @@ from klear.tasks.tracking.prefect_states import (
     settle_task_runs,
 )
 from klear.tasks.tracking.run_tracker import Tracker
-from klear.tasks.tracking.views import LISTED
+from klear.tasks.tracking.views import tags_of
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
@@ -231,7 +231,7 @@ def _begin_in_mlflow(
     resume = last.get("mlflow_run", "") if last.get("force", "") == forced else ""
     tags = {
         **({PARENT_TAG: spec.parent} if spec.parent else {}),
-        **(LISTED if spec.kind == "pipeline" else {}),
+        **tags_of(spec.kind),
         "klear.kind": spec.kind,
         "klear.profile": spec.profile,
         "klear.seed": str(spec.seed),

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from klear.configs.files import replace_text
 from klear.configs.settings.evaluation import LEARNING_CURVE
 from klear.eval.judge.grades import GOLD, GRADED, Graded, read_graded
+from klear.tasks.report.plots import rollout_histograms
 from klear.tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
 from klear.tasks.tracking.mlflow_client import (
     ARTIFACT_TAG,
@@ -51,7 +52,7 @@ def log_result(
     result = _Result(log.tracker, artifact, manifest, inputs)
     for send in (
         *(result.sign, result.checkpoint, result.datasets),
-        *(result.metrics, result.traces),
+        *(result.metrics, result.traces, result.histograms),
     ):
         log.put(send.__name__, send)
     log.finish("FINISHED")
@@ -163,13 +164,19 @@ class _Result:
                 assessments(graded.correct, graded.reason, gold, run_id),
             )
 
+    def histograms(self, server: Mlflow, run_id: str) -> None:
+        """The rollouts kept of an RL stage in one picture."""
+        path, columns = self.artifact.folder / "rollouts.parquet", ["step", "tokens", "reward"]
+        if path.exists() and (rows := pq.read_table(path, columns=columns).to_pylist()):
+            server.log_figure(run_id, rollout_histograms(rows), "figures/rollouts.png")
+
     def _interval(self, line: Mapping[str, Any] | None, later: float) -> tuple[float, float]:
-        """When an answer was generated and judged, in Unix seconds: with all those of its rollout
-        step, whose `line` says so, or of its stage. `later` keeps the order of a list."""
-        end, seconds = self.manifest.made, self.manifest.seconds
+        """When an answer was generated and judged, in Unix seconds: with all others of its rollout
+        step, if it has a `line`, or of its stage. `later` keeps their order."""
+        end, seconds = self.manifest.made + later, self.manifest.seconds
         if line:
-            end, seconds = line["time"], line["metrics"].get("seconds/rollout", 0.0)
-        return end - max(seconds, 0.001) + later, end + later
+            end, seconds = line["time"] + later, line["metrics"].get("seconds/rollout", 0.001)
+        return end - seconds, end
 
     def _models_read(self, server: Mlflow) -> list[str]:
         """The ids of the inputs that are models; one that nobody recorded is left out."""

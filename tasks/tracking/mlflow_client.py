@@ -54,9 +54,8 @@ class Mlflow(MlflowClient):
         stands for its id."""
         with suppress(MlflowException):  # it is there, perhaps since this moment
             self.create_experiment(name, tags=EXPERIMENT_KIND)
-        found = self.get_experiment_by_name(name)
-        if found is None:
-            raise MlflowException(f"no experiment {name} could be made")
+        known = self.get_experiment_by_name(name)
+        found = known or self.get_experiment(self.create_experiment(name))
         tags = {NOTE_TAG: about.format(id=found.experiment_id), **EXPERIMENT_KIND}
         for tag in tags.keys() - found.tags.keys():  # a person's own text stays
             self.set_experiment_tag(found.experiment_id, tag, tags[tag])

@@ -28,9 +28,9 @@ from klear.training.layout import METRICS, SHOWN
 
 ABOUT = (
     f"[Charts]({views.VIEW_ADDRESS}): accuracy by stage, reward, length, entropy, clipping. "
-    f"[Runs]({views.ADDRESS})\n\nA run is a pipeline; open it for its stages. Its accuracy is that "
-    "after base (0), SFT (1), math RL (2) and code RL (3). The models of the last complete run have "
-    "the aliases."
+    f"[Runs]({views.ADDRESS})\n\nA run is a pipeline; open it for its stages. Its accuracy is "
+    "that after base (0), SFT (1), math RL (2) and code RL (3). The models of the last complete "
+    "run have the aliases."
 )
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""
@@ -142,9 +142,8 @@ class Tracker:
 
     def save_view(self, benchmarks: Sequence[str]) -> None:
         """The experiment's view of its runs as charts; `view_url` opens it."""
-        state = views.view(benchmarks)
-        send = (self.experiment, views.KEY, views.NAME, state)
-        self.put("the view", lambda server: server.save_view(*send))
+        view = (self.experiment, views.KEY, views.NAME, views.view(benchmarks))
+        self.put("the view", lambda server: server.save_view(*view))
 
     def view_url(self) -> str:
         """The experiment's runs as charts in the MLflow UI; '' without a server."""

@@ -156,6 +156,16 @@ def test_the_report_opens_from_the_run_and_leads_to_mlflow(
     shot("mlflow_run")
 
 
+def test_the_charts_of_an_experiment_open_from_its_description(
+    place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    page.goto(f"{place.mlflow_url}/#/experiments/{place.experiment}/runs")
+    page.get_by_role("link", name="Charts", exact=True).first.click()
+    for section in ("Accuracy by stage (2)", "Reward (2)", "Length (2)"):
+        expect(page.get_by_text(section)).to_be_visible()
+    shot("mlflow_charts")
+
+
 @pytest.fixture(scope="module")
 def retried(place: Cockpit, page: Page, finished: Ended, shot) -> Ended:
     """A run with another learning rate, killed in code RL and retried in the UI."""
