@@ -158,7 +158,7 @@ class PlannedSFTTrainer(SFTTrainer):
         passes as the others: sharded weights are gathered in each."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         model: Any = self.model_wrapped.eval()  # type: ignore[union-attr]
-        sums: Any = torch.zeros(2, device=self.accelerator.device, dtype=torch.float64)
+        sums = torch.zeros(2, device=self.accelerator.device, dtype=torch.float64)
         with torch.no_grad(), self.compute_loss_context_manager():
             for i in range(rank, -(-len(rows) // world) * world, world):
                 batch = self._prepare_inputs(self.data_collator([rows[i % len(rows)]]))
@@ -167,7 +167,7 @@ class PlannedSFTTrainer(SFTTrainer):
                 sums += torch.stack([loss.double().nan_to_num() * count, count])
         model.train()
         self._metrics["eval"].clear()  # TRL's own, of these passes
-        total, tokens = self.accelerator.reduce(sums, "sum").tolist()
+        total, tokens = map(float, self.accelerator.reduce(sums, "sum"))
         return total / max(tokens, 1)
 
 
