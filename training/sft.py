@@ -121,8 +121,7 @@ def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
 class PlannedSFTTrainer(SFTTrainer):
     """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler."""
 
-    held_out: Dataset | None = None
-    """Rows whose loss is logged, too."""
+    held_out: Dataset | None = None  # rows whose loss is logged, too
 
     def __init__(self, *args, plan: list[list[int]], **kwargs) -> None:
         self.plan = plan

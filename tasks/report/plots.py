@@ -68,17 +68,13 @@ def rollout_histograms(rows: Sequence[Mapping[str, float]]) -> Any:
     import matplotlib
     from matplotlib.figure import Figure
 
-    middle, halves = (
-        max(row["step"] for row in rows) / 2,
-        ["first half of the steps", "second half"],
-    )
+    middle = max(row["step"] for row in rows) / 2
     with matplotlib.rc_context(fname=STYLE):
         figure = Figure(figsize=(9.6, 2.9), dpi=150, layout="constrained")
         for axes, name in zip(figure.subplots(1, 2), ("tokens", "reward"), strict=True):
             known = [(row["step"] > middle, row[name]) for row in rows if row[name] is not None]
-            axes.hist(
-                [[x for h, x in known if h == half] for half in (0, 1)], bins=20, label=halves
-            )
+            halves = [[x for late, x in known if late == half] for half in (False, True)]
+            axes.hist(halves, bins=20, label=["first half of the steps", "second half"])
             axes.set(xlabel=f"{name} of an answer", ylabel="answers")
             axes.legend()
     return figure

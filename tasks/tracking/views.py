@@ -1,7 +1,4 @@
-"""The saved view of an experiment in MLflow: which runs it lists, and its charts in their order.
-
-It stands under "Views" beside those that people save; theirs stay.
-"""
+"""An experiment's page in MLflow, and the view saved in it beside those of people (views.toml)."""
 
 import tomllib
 from collections.abc import Sequence
@@ -9,10 +6,7 @@ from pathlib import Path
 from typing import Any
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-KEY, NAME = "klear-learning", "Learning"
-ADDRESS = "#/experiments/{id}/runs?workflowType=machine_learning"
-"""The runs list; without the parameter a browser opens it in its mode for LLM applications."""
-VIEW_ADDRESS = f"{ADDRESS}&compareRunsMode=CHART&viewStateShareKey={KEY}"
+PAGE = TABLE["page"]  # in which {id} is the experiment's
 
 
 def tags_of(name: str) -> dict[str, str]:
@@ -22,8 +16,7 @@ def tags_of(name: str) -> dict[str, str]:
 
 def view(benchmarks: Sequence[str]) -> dict[str, Any]:
     """The state of the page."""
-    accuracy = {"Accuracy by stage": [[f"{name}/avg"] for name in benchmarks]}
-    sections = TABLE["sections"] | accuracy
+    sections = TABLE["sections"] | {"Accuracy by stage": [[f"{name}/avg"] for name in benchmarks]}
     charts = [
         {**TABLE["chart"], "uuid": of[0], "metricSectionId": name}
         | {"metricKey": of[0], "selectedMetricKeys": of}
