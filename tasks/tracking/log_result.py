@@ -171,7 +171,7 @@ class _Result:
             server.log_figure(run_id, rollout_histograms(rows), "figures/rollouts.png")
 
     def _interval(self, line: Mapping[str, Any] | None, later: float) -> tuple[float, float]:
-        """Start and end (Unix seconds) of what made an answer: its rollout step (`line`) or stage."""
+        """Start and end (Unix seconds) of what made an answer: rollout step (`line`) or stage."""
         end, seconds = self.manifest.made + later, self.manifest.seconds
         if line:
             end, seconds = line["time"] + later, line["metrics"].get("seconds/rollout", 0.001)
