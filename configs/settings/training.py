@@ -110,6 +110,8 @@ class SFTSettings(Settings):
     """Longer gradients are scaled down to this norm"""
     packing: bool = False
     """No padding: the sequences of a micro-batch share one row"""
+    validation_problems: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
+    """Problems whose examples are held out for a validation loss, eval/loss; not in the paper"""
     checkpoint_steps: PositiveInt = 200
     """Save every N steps"""
     runtime: TrainRuntime = TrainRuntime()

@@ -30,6 +30,7 @@ from klear.tasks.store.store import Artifact, Store
 from klear.tasks.tracking import prefect_states
 from klear.tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
 from klear.tasks.tracking.run_tracker import Tracker
+from klear.tasks.tracking.views import tags_of
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
@@ -102,6 +103,7 @@ class Run:
             links={
                 "Prefect": str(this_flow_run.ui_url or ""),
                 "MLflow": self.tracker.run_url(self.run_id),
+                "charts": self.tracker.view_url(),
             },
             changes=tuple(f"{name}={value}" for name, value in self.changed),
             planned=tuple(self.planned),
@@ -221,6 +223,7 @@ def _begin_in_mlflow(
     resume = last.get("mlflow_run", "") if last.get("force", "") == forced else ""
     tags = {
         **({PARENT_TAG: spec.parent} if spec.parent else {}),
+        **tags_of(spec.kind),
         "klear.kind": spec.kind,
         "klear.profile": spec.profile,
         "klear.seed": str(spec.seed),

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from klear.configs.files import replace_text
 from klear.configs.settings.evaluation import LEARNING_CURVE
 from klear.eval.judge.grades import GOLD, GRADED, Graded, read_graded
+from klear.tasks.report.plots import rollout_histograms
 from klear.tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
 from klear.tasks.tracking.mlflow_client import (
     ARTIFACT_TAG,
@@ -51,7 +52,7 @@ def log_result(
             log.put(name, lambda s, run, path=path, at=place: s.log_artifact(run, str(path), at))
     result = _Result(log.tracker, artifact, manifest, inputs)
     messages = result.sign, result.checkpoint, result.datasets, result.metrics, result.traces
-    for send in messages:
+    for send in (*messages, result.histograms):
         log.put(send.__name__, send)
     log.finish("FINISHED")
 
@@ -142,6 +143,7 @@ class _Result:
         """The graded answers: asked, written, graded, with every check of the judge."""
         artifact = self.artifact
         model = {"mlflow.modelId": self.model} if self.model else {}
+        lines = {line["step"]: line for line in read_lines(artifact.folder / METRICS)}
         for i, graded in enumerate(read_graded(artifact.folder / GRADED)):
             step = "" if graded.step is None else f"step {graded.step}, "
             tags = {
@@ -153,13 +155,26 @@ class _Result:
             server.trace(
                 self.tracker.experiment,
                 f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
-                self.manifest.made + i / 1000,
+                self._interval(lines.get(graded.step), i / 1000),
                 {"prompt": as_read(graded.prompt)},
                 as_shown(graded),
                 {"mlflow.sourceRun": run_id, **model},
                 tags,
                 assessments(graded.correct, graded.reason, gold, run_id),
             )
+
+    def histograms(self, server: Mlflow, run_id: str) -> None:
+        """The rollouts kept of an RL stage in one picture."""
+        path, columns = self.artifact.folder / "rollouts.parquet", ["step", "tokens", "reward"]
+        if path.exists() and (rows := pq.read_table(path, columns=columns).to_pylist()):
+            server.log_figure(run_id, rollout_histograms(rows), "figures/rollouts.png")
+
+    def _interval(self, line: Mapping[str, Any] | None, later: float) -> tuple[float, float]:
+        """Start and end (Unix seconds) of what made an answer: rollout step (`line`) or stage."""
+        end, seconds = self.manifest.made + later, self.manifest.seconds
+        if line:
+            end, seconds = line["time"] + later, line["metrics"].get("seconds/rollout", 0.001)
+        return end - seconds, end
 
     def _models_read(self, server: Mlflow) -> list[str]:
         """The ids of the inputs that are models; one that nobody recorded is left out."""

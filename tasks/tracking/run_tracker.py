@@ -23,12 +23,9 @@ import requests
 
 from klear.configs.settings.evaluation import LEARNING_CURVE
 from klear.tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
+from klear.tasks.tracking.views import PAGE, tags_of, view
 from klear.training.layout import METRICS, SHOWN
 
-ABOUT = (
-    "A run is a pipeline; open it for its stages. Charts of it: accuracy after base (0), SFT (1), "
-    "math RL (2) and code RL (3). The models of the last complete run have the aliases."
-)
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""
 STEP_METRIC = "system/step"
@@ -68,7 +65,7 @@ class Tracker:
         self._messages: deque[tuple[str, Send]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self.experiment = self.server.experiment(experiment, ABOUT) if uri else ""
+        self.experiment = self.server.experiment(experiment, PAGE["about"]) if uri else ""
 
     @cached_property
     def server(self) -> Mlflow:
@@ -134,6 +131,16 @@ class Tracker:
         page = f"{self.uri}/#/experiments/{self.experiment}/runs/{run_id}"
         # Else MLflow opens it in its mode for LLM applications.
         return f"{page}?workflowType=machine_learning" if run_id and self.uri[:4] == "http" else ""
+
+    def save_view(self, benchmarks: Sequence[str]) -> None:
+        """The experiment's view of its runs as charts; `view_url` opens it."""
+        saved = (self.experiment, PAGE["key"], PAGE["name"], view(benchmarks))
+        self.put("the view", lambda server: server.save_view(*saved))
+
+    def view_url(self) -> str:
+        """The experiment's runs as charts in the MLflow UI; '' without a server."""
+        page = PAGE["charts"].format(id=self.experiment)
+        return f"{self.uri}/{page}" if self.uri[:4] == "http" else ""
 
     def finish(self, run_id: str, status: str) -> None:
         """The end of a pipeline's run: FINISHED, FAILED, KILLED, SCHEDULED while it is suspended.
@@ -298,7 +305,8 @@ class StageLog:
         if run_id:
             server.set_status(run_id, "RUNNING")
         else:
-            made = server.create_run(experiment, run_name=self._name, tags=self._tags)
+            tags = {**self._tags, **tags_of(self._tags["klear.stage"])}
+            made = server.create_run(experiment, run_name=self._name, tags=tags)
             run_id = made.info.run_id
             self._last = dict.fromkeys(CURVES.values(), -1)
         server.params(run_id, self._params)

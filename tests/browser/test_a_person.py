@@ -148,6 +148,17 @@ def test_the_report_opens_from_the_run_and_leads_to_mlflow(place, page, finished
     shot("mlflow_run")
 
 
+def test_the_charts_of_an_experiment_open_from_its_description(
+    place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    page.goto(f"{place.mlflow_url}/#/experiments/{place.experiment}/runs")
+    link = page.get_by_role("link", name="Charts", exact=True)  # it opens in a new tab
+    page.goto(f"{place.mlflow_url}/{link.get_attribute('href')}")
+    for chart in ("countdown_test/avg", "by_example_test/avg", "reward/mean"):
+        expect(page.get_by_role("heading", name=chart, exact=True)).to_be_visible()
+    shot("mlflow_charts")
+
+
 @pytest.fixture(scope="module")
 def retried(place: Cockpit, page: Page, finished: Ended, shot) -> Ended:
     """A run with another learning rate, killed in code RL and retried in the UI."""

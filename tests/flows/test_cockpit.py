@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
 
+from klear.configs import metrics as catalogue
 from klear.flows.forms.registration import CRASH_SILENT, NOTIFY
 from klear.tasks.tracking.run_tracker import STEP_METRIC
 
@@ -37,6 +38,14 @@ def dead(cockpit: Home, first: str) -> str:
     for ledger in (cockpit.store / ".runs").glob("*.json"):
         ledger.unlink()  # from it the next start would know, before the automation does
     return run["id"]
+
+
+def test_every_metric_that_a_run_logs_is_explained(cockpit: Home, first: str) -> None:
+    logged = {name for run in cockpit.tracked("") for name in run.data.metrics}
+    assert {"loss", "reward/mean", "entropy", "countdown_test/avg", "kept", "seconds"} <= logged
+    assert not [
+        name for name in sorted(logged) if catalogue.place(name) == len(catalogue.metrics())
+    ]
 
 
 def test_a_stage_from_its_form_is_of_the_run_that_it_names(cockpit: Home, first: str) -> None:
