@@ -1,4 +1,4 @@
-"""Chromium, real servers, and where screenshots go (KLEAR_SHOTS=FOLDER keeps them)."""
+"""Chromium, real servers, and where screenshots go (SHOTS=FOLDER keeps them)."""
 
 import os
 import secrets
@@ -61,7 +61,7 @@ def page(chromium: str, place: Cockpit) -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def shot(page: Page, tmp_path_factory: pytest.TempPathFactory) -> Shot:
     """Keeps what the window shows as NAME.png."""
-    chosen = os.environ.get("KLEAR_SHOTS")
+    chosen = os.environ.get("SHOTS")
     folder = Path(chosen) if chosen else tmp_path_factory.mktemp("shots")
     folder.mkdir(parents=True, exist_ok=True)
 
