@@ -54,6 +54,7 @@ env: system $(VENV)/.done-$(LOCK)
 
 $(VENV)/.done-$(LOCK): $(LOCK) pyproject.toml requirements.in
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@echo "installing $(LOCK): about 4 GB, the first time some minutes without a word"
 	$(BIN)/pip install --quiet --disable-pip-version-check $(DEPS) -r $(LOCK)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(BIN)/python -c 'import torch' || { echo "this torch does not import: install PyTorch's CPU build of the version in $(LOCK) into $(VENV)"; exit 1; }
