@@ -214,6 +214,11 @@ class RLSettings(Settings):
                 f"dual_clip={self.dual_clip:g} must be above 1 + eps_high = {1 + self.eps_high:g}, "
                 "the ratio at which clipping begins"
             )
+        if self.warmup_steps > self.steps:
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} is more than steps={self.steps}: the learning "
+                "rate would never reach its peak; choose at most the steps"
+            )
         if self.rollouts_per_prompt == 1:
             raise ValueError(
                 "rollouts_per_prompt=1 makes groups of one answer, whose advantage is always 0 "
