@@ -105,8 +105,8 @@ def test_a_profile_changes_only_what_it_says_of_the_one_it_extends(profile: str,
          "sft: min_learning_rate=5 is above its peak, learning_rate=8e-05: the cosine ends there; "
          "choose at most the peak"),
         ("rl_math.warmup_steps=101",
-         "rl_math: warmup_steps=101 is more than steps=100: the learning rate would never reach its "
-         "peak; choose at most the steps"),
+         "rl_math: warmup_steps=101 is more than steps=100: the learning rate would "
+         "never reach its peak; choose at most the steps"),
         ("rl_math.dual_clip=1.1",
          "rl_math: dual_clip=1.1 must be above 1 + eps_high = 1.28, "
          "the ratio at which clipping begins"),
