@@ -153,7 +153,7 @@ def train(files, job):
         asked, tokenizer = job(name, **(paper | changes)), load_tokenizer(files["checkpoint"])
         model = load_model(files["checkpoint"], attention=attention, dtype="float32")
         rows = tokenized(files["examples"], tokenizer, 256, asked.out / "tokens")
-        trainer = sft.build_trainer(asked, model, tokenizer, rows, asked.out / "checkpoints")
+        trainer = sft.build_trainer(asked, model, tokenizer, rows)
         kept = Keep(trainer)
         trainer.add_callback(kept)
         trainer.train()
