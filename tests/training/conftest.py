@@ -31,6 +31,13 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+def close(a: dict[str, Any], b: dict[str, Any], rtol: float = 1e-4, atol: float = 1e-6) -> None:
+    """Tensors by the names of their parameters."""
+    assert a.keys() == b.keys()
+    for name, tensor in a.items():
+        torch.testing.assert_close(tensor, b[name], rtol=rtol, atol=atol)
+
+
 def small_problems(count: int) -> list[Problem]:
     return list(countdown.generate(random.Random(1), count, "train", largest=8))
 

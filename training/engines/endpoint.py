@@ -182,15 +182,15 @@ class EndpointEngine(Engine):
             )
 
     def _fatal(self, status: int) -> EngineError:
-        s = self.settings
-        where = f"the environment variable {s.api_key_env or '(none is named)'}"
-        if s.api_key_block:
-            where = f"the Prefect Secret block {s.api_key_block}"
-        hint = f"the key is in {where}"
+        s, hint = self.settings, "base_url usually ends in /v1"
         if status == 404:
-            hint = "base_url usually ends in /v1"
             with suppress(EngineError):
                 hint = f"it serves: {', '.join(served_models(s.base_url, self._key)[:8])}"
+        elif s.api_key_block:
+            hint = f"the key is in the Prefect Secret block {s.api_key_block}"
+        else:
+            name = s.api_key_env or "(none is named)"
+            hint = f"the key is in the environment variable {name}"
         what = f"{FATAL[status]} (HTTP {status})"
         return EngineError(f"{what} by {s.base_url} for model {s.model}; {hint}")
 
