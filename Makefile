@@ -29,8 +29,8 @@ check: env ## style, types, import contracts
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-docs: env ## the pages that are made of tables
-	$(BIN)/python -m klear.configs.metrics > docs/metrics.md
+docs: env ## the site, in site/; a broken link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: env ## one JSON line a benchmark
 	for file in tests/bench/bench_*.py; do $(BIN)/python $$file || exit 1; done
@@ -47,13 +47,14 @@ audit: env ## known vulnerabilities of what the lock installs
 	$(BIN)/python tests/security/audit.py .venv-audit/bin/pip-audit $(LOCK)
 
 clean: ## caches only; results stay in .klear, the environment in .venv
-	rm -rf .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
+	rm -rf .pytest_cache .ruff_cache .import_linter_cache .hypothesis build site *.egg-info
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 env: system $(VENV)/.done-$(LOCK)
 
 $(VENV)/.done-$(LOCK): $(LOCK) pyproject.toml requirements.in
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@echo "installing $(LOCK): about 4 GB, the first time some minutes without a word"
 	$(BIN)/pip install --quiet --disable-pip-version-check $(DEPS) -r $(LOCK)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(BIN)/python -c 'import torch' || { echo "this torch does not import: install PyTorch's CPU build of the version in $(LOCK) into $(VENV)"; exit 1; }

@@ -113,7 +113,8 @@ def _distribute_root(data: dict[str, Any], group: Any) -> None:
 
 
 def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
-    """`tiny-seed0`, and what differs from the profile: `tiny-seed0 · sft.learning_rate=1e-4`.
+    """`tiny-seed0`, and the first few differences from the profile, as in
+    `tiny-seed0 · sft.learning_rate=1e-4`.
 
     Args:
         settings: those of the run.
@@ -123,13 +124,9 @@ def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
     name = f"{settings.profile}-seed{settings.seed}"
     if profile is None and settings.profile in profiles():
         profile = load_profile(settings.profile)
-    changed = changed_words(settings, profile or settings)
+    changes = differences(settings, profile or settings)
+    changed = first_few([f"{setting}={value}" for setting, value in changes])
     return f"{name} · {', '.join(changed)}" if changed else name
-
-
-def changed_words(settings: Settings, base: Settings) -> list[str]:
-    """The first few differences as `sft.learning_rate=1e-4`, then how many more there are."""
-    return first_few([f"{name}={value}" for name, value in differences(settings, base)])
 
 
 def differences(settings: Settings, base: Settings) -> list[tuple[str, str]]:

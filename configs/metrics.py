@@ -1,7 +1,4 @@
-"""What the metrics of a run mean: the table `configs/catalogue/metrics.toml`, in its order.
-
-`python -m klear.configs.metrics` prints it as docs/metrics.md.
-"""
+"""What the metrics of a run mean: the table `configs/catalogue/metrics.toml`, in its order."""
 
 import tomllib
 from fnmatch import fnmatchcase
@@ -14,7 +11,7 @@ PAGE = """# Metrics
 
 Every number that a stage logs as a curve or returns, in the order in which one looks at them.
 `*` stands for a source, a benchmark, a verdict or a reason. This page is made of
-`configs/catalogue/metrics.toml` by `make docs`.
+`configs/catalogue/metrics.toml`.
 
 | metric | title | unit | meaning |
 |---|---|---|---|
@@ -49,15 +46,10 @@ def about(name: str) -> Metric:
 @cache
 def place(name: str) -> int:
     """Where the row of a name stands; behind the last one where it has none."""
-    found = about(name)
-    return metrics().index(found) if found in metrics() else len(metrics())
+    return [*metrics(), about(name)].index(about(name))
 
 
 def page() -> str:
-    """docs/metrics.md."""
+    """The page of metrics of the site."""
     rows = (f"| `{m.pattern}` | {m.title} | {m.unit or '-'} | {m.about} |\n" for m in metrics())
     return PAGE + "".join(rows)
-
-
-if __name__ == "__main__":
-    print(page(), end="")

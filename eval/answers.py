@@ -59,26 +59,14 @@ def after_think(text: str) -> str | None:
 def extract_boxed(text: str) -> Extracted:
     r"""The content of the last `\boxed{…}` or `\fbox{…}` after the think block."""
     answer = after_think(text)
-    return _NOT_CLOSED if answer is None else _last_box(answer)
-
-
-def extract_program(text: str) -> Extracted:
-    """The last fenced Python program after the think block.
-
-    Fences tagged python or py count, and bare ones. A bare fence after a tagged one counts only
-    when it reads like a program, because models often add a fence with sample output.
-    """
-    answer = after_think(text)
-    return _NOT_CLOSED if answer is None else _last_program(answer)
-
-
-def _last_box(text: str) -> Extracted:
-    """One pass with a stack of open braces, so that nested and unclosed boxes cost O(n)."""
-    if r"\boxed" not in text and r"\fbox" not in text:
+    if answer is None:
+        return _NOT_CLOSED
+    if r"\boxed" not in answer and r"\fbox" not in answer:
         return Extracted(None, "no boxed answer")
+    # One pass with a stack of open braces, so that nested and unclosed boxes cost O(n).
     open_braces: list[int] = []  # where a box's content starts; -1 for a plain brace
     start, end = -1, -1
-    for token in _BOX_TOKEN.finditer(text):
+    for token in _BOX_TOKEN.finditer(answer):
         if token[1]:
             open_braces.append(token.end())
         elif token[2]:  # as in plain TeX: \boxed 7
@@ -93,14 +81,22 @@ def _last_box(text: str) -> Extracted:
         return Extracted(None, "truncated: the last box is not closed")
     if start < 0:
         return Extracted(None, "no boxed answer")
-    content = _BOX_COMMAND.sub("", text[start:end]).strip()
+    content = _BOX_COMMAND.sub("", answer[start:end]).strip()
     return Extracted(content) if content else Extracted(None, "the last box is empty")
 
 
-def _last_program(text: str) -> Extracted:
+def extract_program(text: str) -> Extracted:
+    """The last fenced Python program after the think block.
+
+    Fences tagged python or py count, and bare ones. A bare fence after a tagged one counts only
+    when it reads like a program, because models often add a fence with sample output.
+    """
+    answer = after_think(text)
+    if answer is None:
+        return _NOT_CLOSED
     tagged = bare = None
     unclosed = False
-    for language, body in _fenced(text):
+    for language, body in _fenced(answer):
         is_python = language in _PYTHON
         if body is None:
             unclosed = unclosed or is_python or not language

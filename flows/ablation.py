@@ -10,7 +10,6 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import as_completed
 from dataclasses import replace
-from datetime import datetime
 from itertools import chain
 from typing import Annotated
 
@@ -23,7 +22,7 @@ from klear.configs.settings.base import key_of
 from klear.configs.settings.pipeline import Pipeline
 from klear.flows.cli.plan import Plan, fits_of
 from klear.flows.pipeline import publish_plan, publish_report, run_spec
-from klear.flows.stages import Call, calls, compute, needed, plan_stages
+from klear.flows.stages import Call, calls, compute, compute_one, needed, plan_stages
 from klear.tasks.ablation.ablate import AblateSettings, ablate
 from klear.tasks.planning.plan import Planner
 from klear.tasks.report.run_story import PlannedStage
@@ -76,7 +75,8 @@ def ablation(
             made = [compute_cell(spec, *cell, run.run_id) for cell in matrix]
         order = tuple((arm, settings.seed) for arm, settings in matrix)
         asked = AblateSettings(ablation=spec, profile=profile, cells=order)
-        page = ablate.named(ABLATE + spec.name)(*chain.from_iterable(made), settings=asked)
+        last = Call(ablate.named(ABLATE + spec.name), (), asked)
+        page = compute_one(last, *chain.from_iterable(made))
         publish_report(page, page.metrics, run)
         return str(page.folder)
 
@@ -100,8 +100,8 @@ def compute_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> M
     with run_context(run_spec(settings, "cell", meaning, **place)) as cell:
         refuse(settings, target)
         made = compute(_calls(spec, settings))
-        created = datetime.fromisoformat(cell.store.manifest(made[target]).created)
-        cell.tracker.log(cell.run_id, made[target].metrics, created.timestamp())
+        at = cell.store.manifest(made[target]).made
+        cell.tracker.log(cell.run_id, made[target].metrics, at)
     return made[target], made[spec.scored]
 
 
@@ -110,7 +110,7 @@ def compute_in_processes(
 ) -> list[Made]:
     """What every cell makes, in order, `concurrent` cells at a time.
 
-    Processes and not threads: only a main thread can be watched, cancelled and interrupted. Cells
+    Processes and not threads: only a main thread receives signals, and is cancelled by one. Cells
     of one seed wait for each other where they share a stage, so those of one arm go together.
     Raises CellFailed for the first that fails; the others are ended, and go on with the next try.
     """

@@ -29,7 +29,10 @@ MODELS = ("base", "sft", "rl_math", "rl_code")
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 
 
-_MADE_UP = re.compile(r"[a-z]+\d*-[a-z]+\d*")  # by Prefect: puzzling-orca, in a form iota71-mariah
+_GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho"
+_GREEK += "|sigma|tau|upsilon|phi|chi|psi|omega"
+# By Prefect: puzzling-orca; in a form iota71-mariah, beta3-canis-majoris-a.
+_MADE_UP = re.compile(rf"[a-z]+-[a-z]+|({_GREEK})\d*(-[a-z]+)+")
 
 
 def typed_name() -> str:
@@ -68,12 +71,13 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
     asked = {"force": frozenset(force), "verify": verify}
     with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
         publish_plan(plan(settings, run.store, force, until), run)
+        run.tracker.save_view([protocol.name for protocol in settings.evaluate.protocols])
         made = run_stages(settings, until)
         if "report" not in made:
             return f"stopped after {until}"
         report = made["report"]
         at = run.store.manifest(report).made
-        run.tracker.log_steps(run.run_id, accuracy_by_stage(made), at)
+        run.tracker.log(run.run_id, accuracy_by_stage(made), at)
         log_complete(run.tracker, run.run_id, made)
         publish_report(report, {}, run)
         ids = {"flow_run": str(flow_run.id), "mlflow_run": run.run_id, "name": str(flow_run.name)}
@@ -126,7 +130,8 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> No
     else:
         head = link_to_prefect() + text
     run.tracker.note(run.run_id, head)
-    run.tracker.log_files(run.run_id, page.file("report.html"), page.file("report.md"))
+    for name in ("report.html", "report.md"):
+        run.tracker.log_file(run.run_id, page.file(name))
     publish_markdown("klear-report", with_inline_plots(text, page.folder))
 
 

@@ -65,9 +65,8 @@ class Call:
         except NeedsApproval as error:
             if not is_worker_run():
                 raise
-            form = Approval.with_initial_data(
-                f"**{self.stage.name}**: {error}", cost_that_may_be_spent=float(error.wanted)
-            )
+            asked = f"**{self.stage.name}**: {error}"
+            form = Approval.with_initial_data(asked, cost_that_may_be_spent=float(error.wanted))
             answer = pause_flow_run(wait_for_input=form, timeout=WEEK_S, poll_interval=POLL_S)
             settle_approval(error, answer.spend_it)  # on the stage's task run
             if not answer.spend_it:
@@ -134,10 +133,8 @@ def needed(target: str, graph: dict[str, Call]) -> list[Call]:
 def plan_stages(
     asked: Iterable[Call], planner: Planner, until: str = "", made: Mapping[str, Artifact] = {}
 ) -> list[PlannedStage]:
-    """What each of the stages would do, up to `until`; reads the store and computes nothing.
-
-    `made` are results by stage that are not among the asked.
-    """
+    """What each of the stages would do, up to `until`; reads the store and computes nothing. `made`
+    are results by stage that are not among the asked."""
     known = dict(made)
     for call in asked:
         inputs = tuple(known[name] for name in call.inputs)
@@ -158,11 +155,15 @@ def compute(asked: Iterable[Call], until: str = "") -> dict[str, Artifact]:
     return run_graph(graph)
 
 
-def run_stages(s: Pipeline, until: str = "") -> dict[str, Artifact]:
-    """The results of a run by the names of their stages, up to `until` (empty: all).
+def compute_one(call: Call, *inputs: Artifact) -> Artifact:
+    """The result of one stage, in a thread as those of a run: there it is watched."""
+    name = call.stage.name
+    return run_graph({name: Node((), lambda: call.compute(*inputs))})[name]
 
-    Raises DoesNotFit before the first stage when the topology's machines cannot run one of them.
-    """
+
+def run_stages(s: Pipeline, until: str = "") -> dict[str, Artifact]:
+    """The results of a run by the names of their stages, up to `until` (empty: all). Raises
+    DoesNotFit before the first stage when the topology's machines cannot run one of them."""
     refuse(s, until)
     return compute(calls(s).values(), until)
 

@@ -4,6 +4,7 @@ Loss on the answer's tokens only. Eq. 8 prints Ï€ where the gradient needs log Ï
 negative log-likelihood, a mean over the answer tokens of the whole optimizer step.
 """
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
+from klear.eval.tables import column
 from klear.training import checkpoints, layout, render
 from klear.training.callbacks import StableCheckpoints, in_trls_words, train
 from klear.training.launch.jobs import SFTJob
@@ -40,7 +42,9 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     dataset = rank0_first(
         cache / "DONE", lambda: tokenized(job.examples, tokenizer, s.max_length, cache, tokenising)
     )
-    trainer = build_trainer(job, model, tokenizer, dataset)
+    to_train, held_out = split(dataset, job)
+    trainer = build_trainer(job, model, tokenizer, to_train)
+    trainer.held_out = held_out and held_out.remove_columns(["length", "tokens"])
     train(trainer, job, progress)
     lineage = checkpoints.lineage_after(job.base, model, "sft", job.seed, s)
     target = job.out / layout.CHECKPOINT
@@ -84,6 +88,19 @@ def tokenized(
     )
 
 
+def split(dataset: Dataset, job: SFTJob) -> tuple[Dataset, Dataset | None]:
+    """(rows to train on, rows held out: all answers to `validation_problems` problems; None if
+    none is asked for). Raises ValueError if nothing is left to train on."""
+    if not (count := job.settings.validation_problems):
+        return dataset, None
+    problems = list(column(job.examples, "problem_id"))
+    if count >= len(known := sorted(set(problems))):
+        raise ValueError(f"validation_problems={count} leaves none of {len(known)} to train on")
+    aside = set(random.Random(job.seed).sample(known, count))
+    train, held_out = ([i for i, p in enumerate(problems) if (p in aside) == x] for x in (0, 1))
+    return dataset.select(train), dataset.select(held_out)
+
+
 def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
     """(rows to train on, their lengths); the last row is a filler without any label."""
     rows = dataset.remove_columns(["length", "tokens"])
@@ -94,6 +111,8 @@ def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
 
 class PlannedSFTTrainer(SFTTrainer):
     """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler."""
+
+    held_out: Dataset | None = None  # rows whose loss is logged, too
 
     def __init__(self, *args, plan: list[list[int]], **kwargs) -> None:
         self.plan = plan
@@ -115,12 +134,31 @@ class PlannedSFTTrainer(SFTTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Two optimizers have a learning rate each."""
+        if self.held_out and "loss" in logs:
+            logs["eval/loss"] = self._validation_loss(self.held_out)
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate wraps it
         if "learning_rate" in logs and isinstance(optimizer, MuonAndAdamW):
             del logs["learning_rate"]
             names = ("learning_rate/muon", "learning_rate/adamw")
             logs.update(zip(names, map(float, self._rates), strict=True))
         super().log(logs, start_time)
+
+    def _validation_loss(self, rows: Dataset) -> float:
+        """Nats per answer token; draws no random number. Each rank does its share, in as many
+        passes as the others: sharded weights are gathered in each."""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        model: Any = self.model_wrapped.eval()  # type: ignore[union-attr]
+        sums = torch.zeros(2, device=self.accelerator.device, dtype=torch.float64)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            for i in range(rank, -(-len(rows) // world) * world, world):
+                batch = self._prepare_inputs(self.data_collator([rows[i % len(rows)]]))
+                count = (batch["labels"][:, 1:] != IGNORED).sum() * (i < len(rows))
+                loss = self.compute_loss(model, batch)
+                sums += torch.stack([loss.double().nan_to_num() * count, count])
+        model.train()
+        self._metrics["eval"].clear()  # TRL's own, of these passes
+        total, tokens = map(float, self.accelerator.reduce(sums, "sum"))
+        return total / max(tokens, 1)
 
 
 def build_trainer(

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from klear.configs.settings.base import NOT_IN_KEY, Runtime, Settings, Share
+from klear.configs.settings.base import NOT_IN_KEY, Price, Runtime, Settings, Share
 
 
 def url_without_secret(url: str, instead: str) -> str:
@@ -58,13 +58,13 @@ class EngineRuntime(Runtime):
     max_model_len: PositiveInt | None = None
     """Memory for this many tokens of prompt and answer; an answer that may need more is refused,
     not cut; default: the model's (vllm)"""
-    input_price: NonNegativeFloat | None = None
+    input_price: Price | None = None
     """Per million prompt tokens: the cost is reported"""
-    output_price: NonNegativeFloat | None = None
+    output_price: Price | None = None
     """Per million answer tokens"""
-    approve_above: NonNegativeFloat | None = None
+    approve_above: Price | None = None
     """Cost at these prices that a person must approve; empty: none"""
-    approved_cost: NonNegativeFloat = 0.0
+    approved_cost: Price = 0.0
     """What a person approved"""
 
     request_timeout_s: ClassVar = 7200.0  # one attempt at an endpoint, from start to end

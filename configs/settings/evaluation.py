@@ -1,9 +1,8 @@
 """Settings of evaluation and report, and the benchmarks that `klear eval` knows by name.
 
-A source is one of configs/catalogue/catalogue.toml. Names beyond Table 1 are what post-training
-reports usually give. Models of others are asked with an instruction, as the assessment of
-DeepSeek-R1 does, which the paper follows; our own checkpoints learn from bare problems and are
-asked so.
+Sources and names stand in configs/catalogue. Models of others are asked with an instruction, as the
+assessment of DeepSeek-R1 does, which the paper follows; our own checkpoints learn from bare
+problems and are asked so.
 """
 
 from datetime import date
@@ -11,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings, read_catalogue
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.configs.settings.judging import JudgeSettings
 
@@ -64,20 +63,9 @@ class BenchmarkProtocol(Settings):
         return self
 
 
-def livecodebench(name: str, date_from: str = "", date_to: str = "") -> BenchmarkProtocol:
-    """LiveCodeBench over a date window: avg@8."""
-    return BenchmarkProtocol(
-        name=name, source="livecodebench", k=8, official=True, date_from=date_from, date_to=date_to
-    )
-
-
-PAPER_PROTOCOLS = (  # §4.1, Table 1
-    BenchmarkProtocol(name="aime24"),
-    BenchmarkProtocol(name="aime25"),
-    BenchmarkProtocol(name="hmmt25"),
-    # By months, as 374 problems of release_v6; February 2025 is in both windows.
-    livecodebench("lcb_v5", "2024-08-01", "2025-03-01"),
-    livecodebench("lcb_v6", "2025-02-01", "2025-05-01"),
+PAPER_PROTOCOLS = tuple(
+    BenchmarkProtocol(name=name, **how)
+    for name, how in read_catalogue("benchmarks")["paper"].items()
 )
 
 
@@ -154,14 +142,10 @@ WITH_FORMAT = "{prompt}\n\n{format}"
 
 def named_protocols() -> dict[str, BenchmarkProtocol]:
     """Benchmark name → its protocol, the question with the instruction."""
-    more = (
-        BenchmarkProtocol(name="math500", k=4),
-        livecodebench("livecodebench"),
-        livecodebench("lcb_v5_caption", "2024-08-01", "2025-02-01"),
-    )
     return {
-        p.name: p.model_copy(update={"question": WITH_FORMAT, "source": p.source or p.name})
-        for p in (*PAPER_PROTOCOLS, *more)
+        name: BenchmarkProtocol(**{"name": name, "source": name, "question": WITH_FORMAT, **how})
+        for group in read_catalogue("benchmarks").values()
+        for name, how in group.items()
     }
 
 

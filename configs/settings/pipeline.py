@@ -4,17 +4,8 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, PositiveFloat, model_validator
 
+from klear.configs.settings import data
 from klear.configs.settings.base import NOT_IN_KEY, Settings
-from klear.configs.settings.data import (
-    DecontaminateSettings,
-    DedupSettings,
-    DifficultySettings,
-    FilterRLSettings,
-    FilterTestsSettings,
-    JudgeStageSettings,
-    SampleSettings,
-    SelectSettings,
-)
 from klear.configs.settings.evaluation import EvaluateSettings
 from klear.configs.settings.explain import nearest
 from klear.configs.settings.sources import CollectSettings
@@ -53,20 +44,20 @@ class Pipeline(Settings):
     """§4.1: mini-batches of 32 prompts, learning rate 5e-7"""
     evaluate: EvaluateSettings = EvaluateSettings()
     base: BaseModelSettings = BaseModelSettings()
-    distill: SampleSettings
-    rate: SampleSettings | None = None
-    sample: SampleSettings
-    judge: JudgeStageSettings = JudgeStageSettings()
-    judge_rl: JudgeStageSettings = JudgeStageSettings()
-    difficulty: DifficultySettings = DifficultySettings()
-    select: SelectSettings = SelectSettings()
-    filter_tests: FilterTestsSettings = FilterTestsSettings()
-    filter_rl: FilterRLSettings = FilterRLSettings()
-    decontaminate: DecontaminateSettings = DecontaminateSettings()
-    dedup: DedupSettings = DedupSettings()
+    distill: data.SampleSettings
+    rate: data.SampleSettings | None = None
+    sample: data.SampleSettings
+    judge: data.JudgeStageSettings = data.JudgeStageSettings()
+    judge_rl: data.JudgeStageSettings = data.JudgeStageSettings()
+    difficulty: data.DifficultySettings = data.DifficultySettings()
+    select: data.SelectSettings = data.SelectSettings()
+    filter_tests: data.FilterTestsSettings = data.FilterTestsSettings()
+    filter_rl: data.FilterRLSettings = data.FilterRLSettings()
+    decontaminate: data.DecontaminateSettings = data.DecontaminateSettings()
+    dedup: data.DedupSettings = data.DedupSettings()
     collect: CollectSettings
     benchmarks: CollectSettings
-    agreement: SampleSettings | None = None
+    agreement: data.SampleSettings | None = None
     """Recorded answers with published grades, to check the judge against"""
     topology: Annotated[Topology, NOT_IN_KEY] = Topology()
     """Machines that plans count on; checked before a launch"""
@@ -114,7 +105,7 @@ class Pipeline(Settings):
         return self
 
     @property
-    def mixture(self) -> SelectSettings:
+    def mixture(self) -> data.SelectSettings:
         """`select`, its rankings filled from the sources' ranks where only a K is given.
 
         Sources of equal rank are parts of one and count as one. A list of names cannot say that, so

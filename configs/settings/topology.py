@@ -8,16 +8,9 @@ stage under way goes on with the sharding that it began with.
 
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from klear.configs.settings.base import Runtime, Settings, read_catalogue
+from klear.configs.settings.base import Price, Runtime, Settings, read_catalogue
 from klear.configs.settings.explain import nearest
 
 
@@ -75,7 +68,7 @@ class Topology(Settings):
     """0: none named, nothing is checked"""
     gpu: str = ""
     """A100-40GB, A100-80GB, L40S, H100, H200 or B200"""
-    gpu_hour_price: NonNegativeFloat | None = None
+    gpu_hour_price: Price | None = None
     """Money an hour of one GPU; empty: not counted"""
     cores_per_node: NonNegativeInt = 0
     """CPU cores for judging; 0: as many as this machine has"""

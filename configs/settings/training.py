@@ -74,13 +74,9 @@ class BaseModelSettings(Settings):
     """Standard deviation of the first weights (random)"""
 
     @model_validator(mode="after")
-    def random_weights_have_seen_nothing(self) -> Self:
+    def random_weights_can_be_made(self) -> Self:
         if self.kind == "random" and self.stands_for != "base":
             raise ValueError(f"stands_for={self.stands_for} needs kind=pretrained and its model")
-        return self
-
-    @model_validator(mode="after")
-    def heads_share_key_value_heads(self) -> Self:
         if self.kind == "random" and self.heads % self.kv_heads:
             raise ValueError(
                 f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}: each key-value "
@@ -114,6 +110,8 @@ class SFTSettings(Settings):
     """Longer gradients are scaled down to this norm"""
     packing: bool = False
     """No padding: the sequences of a micro-batch share one row"""
+    validation_problems: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
+    """Problems whose examples are held out for a validation loss, eval/loss; not in the paper"""
     checkpoint_steps: PositiveInt = 200
     """Save every N steps"""
     runtime: TrainRuntime = TrainRuntime()
@@ -210,21 +208,22 @@ class RLSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def groups_and_ranges_fit(self) -> Self:
+    def groups_ranges_and_mini_batches_fit(self) -> Self:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
             raise ValueError(
                 f"dual_clip={self.dual_clip:g} must be above 1 + eps_high = {1 + self.eps_high:g}, "
                 "the ratio at which clipping begins"
+            )
+        if self.warmup_steps > self.steps:
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} is more than steps={self.steps}: the learning "
+                "rate would never reach its peak; choose at most the steps"
             )
         if self.rollouts_per_prompt == 1:
             raise ValueError(
                 "rollouts_per_prompt=1 makes groups of one answer, whose advantage is always 0 "
                 "(Eq. 4): choose at least 2"
             )
-        return self
-
-    @model_validator(mode="after")
-    def mini_batches_are_whole(self) -> Self:
         if rest := self.prompts_per_step % self.mini_batch_prompts:
             raise ValueError(
                 f"prompts_per_step={self.prompts_per_step} is no multiple of mini_batch_prompts="

@@ -23,15 +23,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from klear.configs.settings.engines import EngineSettings
-from klear.eval.families.countdown import (
-    Form,
-    Side,
-    closest_first,
-    different,
-    search,
-    side_of,
-    verdict,
-)
+from klear.eval.families import countdown
+from klear.eval.families.countdown import Form, Side, different, verdict
 from klear.eval.records import Problem, StdinCase, TestSuite, normalise_prompt
 
 OPERATORS = ("+", "*", "-", "max", "min")
@@ -104,7 +97,7 @@ def generate(
             return None
         shown = rng.sample(telling, EXAMPLES)
         examples = [(a, b, form.at(a, b).value) for a, b in shown]
-        if side_of(f"by_example {constant} {sorted(examples)}") != split:
+        if countdown.side_of(f"by_example {constant} {sorted(examples)}") != split:
             return None
         few = rng.random() < few_tests_share
         count = rng.randint(FEWEST_TESTS, HIDDEN_TESTS - 1) if few else HIDDEN_TESTS
@@ -151,12 +144,12 @@ def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
     a, b, f = examples[0]
     named = candidates(constant, operators)
     defined = [form for form in named if form.at(a, b).in_range]
-    order = closest_first(rng, defined, lambda form: form.at(a, b).value - f, settings)
+    order = countdown.closest_first(rng, defined, lambda form: form.at(a, b).value - f, settings)
     brief = settings.brief_rate if settings.code_brief_rate is None else settings.code_brief_rate
     if rng.random() < brief:
         thought, form = order[0].expression(), order[0]
     else:
-        thought, form = search(
+        thought, form = countdown.search(
             rng, order, lambda form: _attempt(rng, form, examples, settings.error_rate), settings
         )
     program = f"a,b=map(int,input().split())\nprint({form.expression()})"

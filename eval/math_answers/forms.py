@@ -6,10 +6,16 @@ value. Text in, text out; the pieces go to sympy one at a time.
 
 import math
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from klear.eval.math_answers import words
+
+LATEX = tomllib.loads(Path(__file__).with_name("latex.toml").read_text(encoding="utf-8"))
+_PARTS: dict[str, str] = LATEX["parts"] | {"NUMBER_WORD": "|".join(words.NUMBERS)}
 Kind = Literal["scalar", "list", "tuple", "set", "brackets", "half_open", "matrix"]
 
 _AND_OR = re.compile(
@@ -46,6 +52,18 @@ class Form:
     kind: Kind
     pieces: tuple[str, ...]
     brackets: tuple[str, str] = ("", "")
+
+
+def rules(
+    name: str, **computed: Callable[[re.Match[str]], str]
+) -> list[tuple[re.Pattern[str], Any]]:
+    """A list of latex.toml as (pattern, replacement); `computed` are the replacements in <>."""
+    found = list[tuple[re.Pattern[str], Any]]()
+    for pattern, replacement in LATEX[name]:
+        for part, meaning in _PARTS.items():
+            pattern = pattern.replace(f"<{part}>", meaning)
+        found.append((re.compile(pattern), computed.get(replacement.strip("<>"), replacement)))
+    return found
 
 
 def split_top(text: str, separators: tuple[str, ...] = (",", ";")) -> list[str]:
@@ -140,34 +158,20 @@ def _divisors(match: re.Match[str]) -> str:
     return str(function(int(match[2]), int(match[3])))
 
 
-_PARSABLE: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-    (r"(?<![\d.}^_])(\d+)\s*\\frac\s*\{(\d+)\}\s*\{(\d+)\}", _mixed_number),
-    (r"(?<![A-Za-z_\\])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,3})(?![A-Za-z\d])", r"\1\\times 10^{\2}"),
-    # The letter d, where it is no derivative and no differential.
-    (r"\\frac\s*\{\s*d\s*\}\s*\{(?!\s*d)([^{}]*)\}", r"(\\frac{1}{\1}\\cdot d)"),
-    (r"(?<![A-Za-z\\])d\s*(?=\\(?:sqrt|pi|frac|sin|cos|tan|theta)(?![a-z]))", "(d)"),
-    (r"\\lg(?![a-z])", r"\\log_{10}"),
-    (r"\\log\s*_\s*(?:e(?![a-z])|\{\s*e\s*\})", r"\\ln "),
-    (r"(?<!\\)(?<![A-Za-z]{2})([A-Za-z])\s*('+)", lambda m: f"{m[1]}_{{{1000 + len(m[2])}}}"),
-    (r"\\pi\s*(?=\()", r"\\pi\\cdot "),  # no function of that name
-    (r"\\?(gcd|lcm)\s*\(\s*(\d{1,99})\s*,\s*(\d{1,99})\s*\)", _divisors),
-    (
-        r"(?<![\d!)}])(\d{1,99})\s*\\(?:bmod|mod)\s*(\d{1,99})(?![\d!^])",
-        lambda m: str(int(m[1]) % (int(m[2]) or 1)),
-    ),
-    (r"(\d*)\.(\d+)", lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}"),
-    (r"\^\s*\{?\s*\\circ\s*\}?", r"\\cdot\\frac{\\pi}{180}"),
-    (r"\\text\s*\{[^{}]*\}", ""),
-    (r"\\%", r"\\cdot\\frac{1}{100}"),
-    (r"\\operatorname\s*\{([a-z]+)\}", r"\\\1"),
-]
-"""In this order: a mixed number is seen before decimals become fractions."""
+_PARSABLE = rules(
+    "parsable",
+    MIXED=_mixed_number,
+    DIVISOR=_divisors,
+    PRIMES=lambda m: f"{m[1]}_{{{1000 + len(m[2])}}}",
+    REMAINDER=lambda m: str(int(m[1]) % (int(m[2]) or 1)),
+    DECIMAL=lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}",
+)
 
 
 def parsable(text: str) -> str:
     """The formula in the LaTeX that latex2sympy reads as it is meant."""
     for pattern, replacement in _PARSABLE:
-        text = re.sub(pattern, replacement, text)
+        text = pattern.sub(replacement, text)
     return text
 
 

@@ -5,87 +5,25 @@ counts only where both sides have it.
 """
 
 import re
-import tomllib
 import unicodedata
 from dataclasses import dataclass
-from pathlib import Path
 
-from klear.eval.math_answers.forms import is_name
-from klear.eval.math_answers.words import (
-    GROUP,
-    NUMBER_WORDS,
-    TEXT,
-    announces,
-    is_unit,
-    quantity,
-    unit_named,
-)
+from klear.eval.math_answers import words
+from klear.eval.math_answers.forms import LATEX, is_name, rules
+from klear.eval.math_answers.words import GROUP, TEXT
 
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
-_NUMBERS = {word: str(number) for number, word in enumerate(NUMBER_WORDS)}
-_LATEX = tomllib.loads(Path(__file__).with_name("latex.toml").read_text(encoding="utf-8"))
+NUMBER: str = LATEX["parts"]["NUMBER"]
+_NUMBERS = {word: str(number) for number, word in enumerate(words.NUMBERS)}
 _UNICODE = str.maketrans(dict.fromkeys("€£¥", "")) | {
-    ord(symbol): latex + " " * latex[-1].isalpha() for symbol, latex in _LATEX["symbols"].items()
+    ord(symbol): latex + " " * latex[-1].isalpha() for symbol, latex in LATEX["symbols"].items()
 }
 _TYPOGRAPHIC = re.compile(
     "(?P<up>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)|(?P<down>[₀-₉ₙ]+)|[\xa0¼-¾⅐-⅞]|[\uff01-\uff5e\U0001d400-\U0001d7ff]"
 )
 _ROOT = re.compile("√\\s*(\\d+(?:\\.\\d+)?|[a-zA-Z])")
-_GREEK = r"\\(?:pi|theta|alpha|beta)(?![a-zA-Z])"
-_NAMED = rf"[a-zA-Z]|{_GREEK}"
-_FUNCTIONS = (
-    "log|ln|lg|exp|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|max|min|gcd|lcm"
-)
-_COMMANDS = dict.fromkeys(_LATEX["layout"], "") | _LATEX["commands"]
+_COMMANDS = dict.fromkeys(LATEX["layout"], "") | LATEX["commands"]
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
-_REWRITES = [  # in this order: later ones read what earlier ones have written
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\(?:text|mathrm|textrm|mbox)\s*\{((?:[^\w{}\\]|[\d_])*)\}", r"\1"),  # no words in it
-        (r"\\(?:text|mathrm|textrm)\s*\{\s*([abeijknopqruvwxyz])\s*\}", r" \1"),  # no unit
-        (rf"^\s*\\text\s*\{{\s*({NUMBER})\s+([a-z][a-z .]*)\}}\s*$", r"\1\\text{\2}"),
-        (r"(?<=\d)\s*\\text\s*\{\s*\(?base[\s-]*(\d+|[a-z]+)\)?\s*\}", r"_{\1}"),
-        (rf"\\(?:text|mathrm|operatorname)\s*\{{({_FUNCTIONS})\s*\}}", r"\\\1 "),
-        (r",\\!", ","),
-        (r"\\text\s*\{\s*(?i:all) real(?:s| numbers)\.?\s*\}", r"\\mathbb{R}"),
-        (r"\\(?:text)?color\s*\{[a-zA-Z0-9!]+\}", ""),
-        (r"\{:\}", ":"),
-        (r"(?<=\d)\s*(?:\\[,;:! ]|~|\{,\}|\\thinspace)\s*(?=\d{3}(?!\d))", ""),  # 1\,000\,000
-        (r"(?<=\d)(?<!\d\d\d\d)\s(?=\d{3}(?!\d))(?=[\d\s]*$)", ""),  # 1 000 000
-        (r"(?<!\\)\\(?:[,;:! >]|(?:quad|qquad|thinspace|enspace)(?![a-zA-Z]))|~", " "),
-        (r"\\\$|(?<!\\)\\[()\[\]]|\$", ""),
-        (r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}", r"\\binom{\1}{\2}"),
-        (rf"\\frac\s*(\d|(?<=\s)[a-zA-Z]|\\pi)\s*(?=\d|\{{|{_NAMED})", r"\\frac{\1}"),
-        (rf"(\\frac\s*\{{[^{{}}]*\}})\s*(\d|{_NAMED})", r"\1{\2}"),
-        (rf"\\sqrt\s*(\[[^\[\]]*\]|)\s*(\d|(?<=[\s\]])[a-zA-Z]|{_GREEK})", r"\\sqrt\1{\2}"),
-        (r"\\binom\s*(\d|(?<=\s)[a-zA-Z])\s*(\d|[a-zA-Z])", r"\\binom{\1}{\2}"),
-        (r"\^\s*\\prime(?![a-zA-Z])|\^\s*\{\s*\\prime\s*\}", "'"),
-        (r"\^\s*\{\s*\\prime\s*\\prime\s*\}", "''"),
-        (r"\\sqrt\s*\[(\d*[13579])\]\s*\{\s*-\s*(\d+)\s*\}", r"(-\\sqrt[\1]{\2})"),
-        (r"\\\{\s*\\\}", r"\\emptyset "),
-        (  # the condition of a set of real numbers
-            r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?::|\\mid|\|)"
-            r"((?:[^{}|]|\\text\s*\{[^{}]*\})*)\\\}",
-            r"\1",
-        ),
-        (r"(?<=\d)\s*(?:\\text\s*\{\s*to\s*\}|\bto\b)\s*(?=\d)", ":"),  # 3 to 4
-        (r"\\text\s*\{\s*degrees?\s*\}", r"^\\circ "),
-        (r"\^\s*\{?\s*(?:\\circ|\\degree)\s*\}?|\\degree|\bdegrees?\b", r"^\\circ "),
-        (r"^\s*\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])", ""),
-        (r"(?<=\d)\s+x\s+(?=10\s*\^)", r"\\times "),
-        (r"_\s*\{\s*\\(?:mathrm|textrm|mbox)\s*\{", r"_{\\text{"),
-        (  # 1011_{\text{two}}
-            rf"_\s*\{{\s*(?:\\text\s*\{{\s*)?({'|'.join(_NUMBERS)})\s*\}}?\s*\}}",
-            lambda m: f"_{{{_NUMBERS[m[1]]}}}",
-        ),
-        (r"\\(?:text|mathrm)\s*\{([0-9A-F]+)\}(?=\s*_)", r"\1"),
-        (r"\(\s*\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}\s*(\d+)\s*\)", r"\\pmod{\1}"),
-        (r"\\text\s*\{\s*(?i:infinity)\s*\}", r"\\infty "),
-        (r"\\(?:mathrm|textrm|textnormal|mbox|hbox)(?=\s*\{[^{}]*[ :][^{}]*\})", r"\\text"),
-        (r"^\*\*|\*\*$", ""),
-        (r"\s+", " "),
-    )
-]
+_REWRITES = rules("rewrites", DIGITS=lambda m: f"_{{{_NUMBERS[m[1]]}}}")
 # Possessive, and from the first digit only: 2,000 digits would take minutes otherwise.
 _OVERLINED = re.compile(r"(?<!\d)(\d*+)\.(\d*+)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?(?!\d)")
 _BRACKETED = re.compile(r"(?<!\d)(\d++)\.(\d*+)\((\d+)\)$")
@@ -172,7 +110,7 @@ def _mixed(match: re.Match[str]) -> str:
 
 
 def _without_unit(text: str, unit: str) -> tuple[str, str]:
-    if several := quantity(text):
+    if several := words.quantity(text):
         return rf"\frac{{{several[0].numerator}}}{{{several[0].denominator}}}", several[1]
     if match := _TEMPERATURE.search(text):
         return text[: match.start()].strip(), "°" + (match[1] or match[2])
@@ -180,9 +118,9 @@ def _without_unit(text: str, unit: str) -> tuple[str, str]:
         return text[: match.start()].replace(r"\equiv", "="), f"mod {match[1]}"
     said = _TRAILING_TEXT.match(text)
     match = said or _TRAILING_UNIT.match(text)
-    if match and (words := match[2].strip().strip(".").lower()):
-        known = unit_named(words)
-        if known or ((said or _COUNTED.fullmatch(words)) and is_unit(words)):
+    if match and (behind := match[2].strip().strip(".").lower()):
+        known = words.unit_named(behind)
+        if known or ((said or _COUNTED.fullmatch(behind)) and words.is_unit(behind)):
             return match[1].strip(), known + (match[3] or "")
     return text, unit
 
@@ -194,7 +132,7 @@ def _unwrap(text: str) -> str:
         before = text
         if match := re.fullmatch(GROUP, text) or re.fullmatch(TEXT, text):
             text = match[1].strip()
-        elif (match := re.match(TEXT, text)) and announces(match[1]):
+        elif (match := re.match(TEXT, text)) and words.announces(match[1]):
             rest = text[match.end() :].strip()
             text = rest if re.search(r"\d|\\", rest) else text
     return text.rstrip(".").strip()

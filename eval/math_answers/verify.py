@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from klear.eval.math_answers.spelling import NUMBER, Spelled, spell
-from klear.eval.math_answers.words import TEXT, size_of_count, unit_ratio
+from klear.eval.math_answers.words import SYNONYMS, TEXT, size_of_count, unit_ratio
 from klear.eval.records import Verdict
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
@@ -52,13 +52,6 @@ _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?", re.ASCII)
 _TIME = re.compile(r"0?(\d{1,2}):([0-5]\d)")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ANNOUNCED = re.compile(r"^(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?\s*:?\s*", re.I)
-_SYNONYMS = {
-    "empty set": "no solution",
-    "no solutions": "no solution",
-    "no real solution": "no solution",
-    "no real solutions": "no solution",
-    "dne": "does not exist",
-}
 _WORDS = re.compile(r"^(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z' .-]*$")  # not a product like xy
 
 
@@ -152,7 +145,7 @@ def _said(text: str) -> str:
         return "no solution"
     words = " ".join(text.casefold().split()) if _WORDS.match(text) else ""
     words = re.sub(r"^(?:a|an|the) (?=.)", "", words)
-    return _SYNONYMS.get(words, words)
+    return SYNONYMS.get(words, words)
 
 
 def _quick_time(ours: str, theirs: str) -> MathVerdict | None:

@@ -13,50 +13,31 @@ from pathlib import Path
 _FONTS = r"text|textrm|textbf|textit|textnormal|mathrm|mathbf|mathsf|mbox|hbox|operatorname"
 GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 TEXT = rf"\\(?:{_FONTS})\*?\s*{GROUP}"
-_TO_TWENTY = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
-_TO_TWENTY += " fifteen sixteen seventeen eighteen nineteen twenty"
-NUMBER_WORDS = _TO_TWENTY.split()
+_WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
+NUMBERS: list[str] = _WORDS["numbers"].split()
+SYNONYMS: dict[str, str] = _WORDS["synonyms"]
 
 
 def _any(words: str) -> str:
     return rf"\b(?:{'|'.join(words.split())})\b"
 
 
-_DENIAL = _any(
-    "never cannot isn neither nor wrong incorrect false either or maybe perhaps probably possibly "
-    "unless otherwise"
-)
-_LIMIT = _any("not no without except but")  # behind a value, they often speak of what is counted
-_NUMBER = _any(" ".join(NUMBER_WORDS[2:]))
+_DENIAL, _LIMIT = _any(_WORDS["denial"]), _any(_WORDS["limit"])
+_NUMBER = _any(" ".join(NUMBERS[2:]))
 _ALTERS_THE_NEXT = re.compile(
-    rf"{_DENIAL}|{_LIMIT}|{_NUMBER}\s*$|"
-    + _any(
-        "than least most above below between within from minus plus negative opposite reciprocal "
-        "inverse root logarithm log sqrt factorial double twice triple half up under over near "
-        "nearly almost exceeds exceeding beyond neg hundred thousand"
-    )
-    # the square of 12 is not 12
-    + r"|\b(?:square|cube|power|multiples?|divisors?|factors?|digits|complement|maximum|minimum"
-    r"|close)\s+(?:of|to)\s*$"
+    rf"{_DENIAL}|{_LIMIT}|{_NUMBER}\s*$|{_any(_WORDS['alters_the_next'])}"
+    rf"|{_any(_WORDS['of_the_next'])}\s+(?:of|to)\s*$"  # the square of 12 is not 12
 )
 _ALTERS_THE_LAST = re.compile(
-    rf"{_DENIAL}|^{_LIMIT}|{_LIMIT}(?=\W*(?:\d|$))|"
-    + _any(
-        "than least most minus plus factorial mod modulo base halves thirds fourths fifths sixths "
-        "sevenths eighths ninths tenths hundredths thousandths pi point halved doubled tripled "
-        "inverse inverted negated fails rejected too"
-    )
-    + r"|^(?:squared|cubed)\b|\b(?:if|when)\b(?!\s+(?:you|we)\b)"
+    rf"{_DENIAL}|^{_LIMIT}|{_LIMIT}(?=\W*(?:\d|$))|{_any(_WORDS['alters_the_last'])}"
+    r"|^(?:squared|cubed)\b|\b(?:if|when)\b(?!\s+(?:you|we)\b)"
     r"|\bhalf\b(?![\s-]+(?!(?:of|an?|the)\b)[a-z])"  # a half, no half-hours
     r"|\band\s+(?:up|above|over|beyond|more|higher|greater|below|less)\b"
     rf"|(?:^\W*,|\balternatively\b|\bversus\b)\s*{_NUMBER}"
 )
 _ALTERS_THE_ANNOUNCED = re.compile(rf"{_DENIAL}|{_LIMIT}")  # so the double is 12
 _ANNOUNCES = re.compile(r"(?:\b(?:is|are|was|be|equals)|[:=])\s*$")
-_LEADING = re.compile(
-    r"^\W*(?:(?:and|also|which|that|this|it|is|are|was|were|does|do|did|can|could|will|would|should"
-    r"|may|might)\b\W*)*"
-)
+_LEADING = re.compile(rf"^\W*(?:{_any(_WORDS['leading'])}\W*)*")
 _CIRCUMSTANCE = re.compile(  # after 5 minutes
     r"\b(?:after|in|for|at|with|on|during)\s+[\d.]+[\s-]*"
     r"(?!(?:and|or|to|by|times|plus|minus|more|less|mod|over)\b)[a-z]+\W*$"

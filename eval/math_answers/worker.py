@@ -21,15 +21,8 @@ from typing import Any
 import math_verify
 import sympy
 
-from klear.eval.math_answers.forms import (
-    Form,
-    distinct_capitals,
-    enclosing,
-    equation_sides,
-    form_of,
-    is_name,
-    split_top,
-)
+from klear.eval.math_answers import forms
+from klear.eval.math_answers.forms import Form, equation_sides, form_of, is_name
 from klear.eval.math_answers.formulas import TooCostly, Unreadable, parse, same_equation, same_value
 from klear.eval.math_answers.spelling import Spelled, spell
 from klear.eval.math_answers.verify import MathVerdict, other_angle, quick_verdict, rounding_error
@@ -229,7 +222,7 @@ def _same_scalar(gold: str, answer: str) -> bool:
     quick = quick_verdict(gold, answer) if gold and answer else None
     if quick is not None and quick.verdict != "IE":
         return quick.verdict == "AC"
-    gold, answer = distinct_capitals(gold, answer)
+    gold, answer = forms.distinct_capitals(gold, answer)
     if _RATIO.fullmatch(gold) and _RATIO.fullmatch(answer):
         (first, *theirs), (other, *ours) = gold.split(":"), answer.split(":")
         return len(theirs) == len(ours) and all(
@@ -276,12 +269,12 @@ def _region(text: str) -> sympy.Set:
     """The set of reals that the text describes. Raises Unreadable."""
     text = re.sub(r"^\s*[a-zA-Z]\s*\\in\s*", "", text.strip())
     text = re.sub(r"(?<=[)\]}])\s*(?:-|\\backslash)\s*(?=\\\{)", r"\\setminus ", text)
-    cases = split_top(text)
+    cases = forms.split_top(text)
     # `x < 1, x > 2` are cases, `x < 1, x \ne 0` is a restriction
     restricted = any(r"\ne" in piece for piece in cases)
     for pieces, combine in (
-        (split_top(text, (r"\cup",)), sympy.Union),
-        (split_top(text, (r"\cap",)), sympy.Intersection),
+        (forms.split_top(text, (r"\cup",)), sympy.Union),
+        (forms.split_top(text, (r"\cap",)), sympy.Intersection),
         (_OR.split(text), sympy.Union),
         (cases, sympy.Intersection if restricted else sympy.Union),
         (_AND.split(text), sympy.Intersection),
@@ -292,9 +285,9 @@ def _region(text: str) -> sympy.Set:
         return sympy.Reals
     if match := re.fullmatch(r"(.*)\\setminus(.*)", text):
         return _region(match[1]) - _region(match[2])
-    if around := enclosing(text):
+    if around := forms.enclosing(text):
         opener, inside, closer = around
-        ends = split_top(inside)
+        ends = forms.split_top(inside)
         if opener == r"\{":
             return sympy.FiniteSet(*(parse(end).doit() for end in ends))
         if len(ends) == 2 and opener in "([" and closer in ")]":

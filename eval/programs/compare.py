@@ -15,6 +15,7 @@ equality.
 import json
 import math
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 from typing import Any
@@ -27,11 +28,16 @@ _MOST_DIGITS = 50_000  # of a returned integer, as many as a program may write o
 
 def same_text(actual: str, expected: str) -> bool:
     """Whether a program's standard output answers the test."""
+    return same_lines(actual, expected, _same_line)
+
+
+def same_lines(actual: str, expected: str, same_line: Callable[[str, str], bool]) -> bool:
+    """Whether two texts have the same lines, without the space around the whole."""
     actual, expected = actual.strip(), expected.strip()
     if actual == expected:
         return True
     ours, theirs = actual.split("\n"), expected.split("\n")
-    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+    return len(ours) == len(theirs) and all(map(same_line, ours, theirs))
 
 
 def same_tokens(actual: str, expected: str) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 
 from klear.configs.settings.judging import JudgeSettings
+from klear.eval.programs.compare import same_lines
 from klear.eval.records import Score
 
 CALL = "livecodebench_call"
@@ -140,16 +141,11 @@ def wrapped(program: str, function: str | None) -> str:
 
 def same_text(actual: str, expected: str) -> bool:
     """LiveCodeBench's comparison of standard output."""
-    ours, theirs = _lines(actual), _lines(expected)
-    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
-
-
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.strip().split("\n")]
+    return same_lines(actual, expected, _same_line)
 
 
 def _same_line(actual: str, expected: str) -> bool:
-    if actual == expected:
+    if actual.strip() == expected.strip():
         return True
     try:
         return [Decimal(t) for t in actual.split()] == [Decimal(t) for t in expected.split()]

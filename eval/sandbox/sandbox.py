@@ -194,12 +194,11 @@ class Sandbox:
         ]
         fds = [fd for mine in files for fd in mine]
         try:
-            try:
-                socket.send_fds(self._control, [json.dumps([spawns, limits]).encode()], fds)
-            except OSError as error:
-                raise SandboxDied(f"the sandbox is gone: {error}") from error
+            socket.send_fds(self._control, [json.dumps([spawns, limits]).encode()], fds)
             reply = self._receive(limits["wall_s"] + _GRACE_S)
             return [_outcome(ended, mine) for ended, mine in zip(reply, files, strict=True)]
+        except OSError as error:
+            raise SandboxDied(f"the sandbox is gone: {error}") from error
         finally:
             for fd in fds:
                 os.close(fd)
@@ -210,13 +209,9 @@ class Sandbox:
         poll.register(self._control, select.POLLIN)
         if not poll.poll(timeout_s * 1000):
             raise SandboxDied(f"the sandbox did not answer in {timeout_s:.0f} s")
-        try:
-            data = self._control.recv(1 << 17)
-        except OSError as error:
-            raise SandboxDied(f"the sandbox is gone: {error}") from error
-        if not data:
-            raise SandboxDied("the sandbox ended")
-        return json.loads(data)
+        if data := self._control.recv(1 << 17):
+            return json.loads(data)
+        raise SandboxDied("the sandbox ended")
 
 
 def _memory_file(data: bytes) -> int:

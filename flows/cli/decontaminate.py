@@ -12,10 +12,10 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,9 +27,9 @@ from klear.configs.settings.explain import ConfigError
 from klear.eval.answers import writable
 from klear.eval.row_files import SUFFIXES, Row, read_rows
 from klear.eval.tables import ArrowWriter
-from klear.tasks.data.decontamination_page import PAGE, write_page
 from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, ROW, Overlaps
+from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, Overlaps, write_page
+from klear.tasks.report.page import render_text
 
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
 SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval", "data"})
@@ -73,9 +73,7 @@ def decontaminate(
             with ArrowWriter(work / "hits.parquet", HITS) as hits:
                 overlaps = Overlaps(index, settings.min_coverage, hits)
                 counts = filter_rows(source, text_field, overlaps.decide, work)
-            rows, malformed = counts["kept"] + counts["rejected"], counts["malformed"]
-            how = {"rows": rows, "removed": counts["rejected"] - malformed, "malformed": malformed}
-            figures = write_page(work, index, settings, **how)
+            figures = write_page(work, index, settings, counts)
             for name in OUTPUTS:  # an earlier run may have left files of another format
                 (out / name).unlink(missing_ok=True)
                 if (work / name).exists():
@@ -87,7 +85,8 @@ def decontaminate(
         if created:
             with suppress(OSError):  # it holds results, or never was
                 out.rmdir()
-    _print_summary(counts, figures, out, settings)
+    facts = {**figures, **counts, "n": settings.n, "out": out, "page": out / PAGE}
+    print(render_text("decontamination.txt", **facts))
     return 0
 
 
@@ -144,23 +143,24 @@ def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counter[st
     has a text in `field`, and ValueError for a damaged file.
     """
     counts = Counter[str](kept=0, rejected=0, malformed=0)
-    with _writer(path, out) as write:
+    columns = _columns(path) if path.suffix == ".parquet" else None
+    names = columns.names if columns else []
+    with_reason = columns and columns.append(pa.field(_reason_name(names), pa.string()))
+    with _file(out / "kept", columns) as keep, _file(out / "rejected", with_reason) as reject:
         for batch in _batches(path):
             errors = [_trouble(row, field) for row in batch]
             values = [row.value or ({"line": row.raw.strip()} if row.raw else {}) for row in batch]
-            texts = [
-                None if error else writable(value[field])
-                for value, error in zip(values, errors, strict=True)
-            ]
+            read = zip(values, errors, strict=True)
+            texts = [None if error else writable(value[field]) for value, error in read]
             numbers = [row.number for row in batch]
             ids = [_id(value.get("id"), n) for value, n in zip(values, numbers, strict=True)]
-            row_id, source = pa.array(ids), pa.array([path.name] * len(ids))
-            text = pa.array(texts, pa.large_string())
-            columns = [pa.array(numbers, pa.int64()), row_id, source, text]
-            table = pa.record_batch(columns, names=list(ROW))
-            reasons = decide(table)
+            sources, text = pa.array([path.name] * len(ids)), pa.array(texts, pa.large_string())
+            arrays = [pa.array(numbers, pa.int64()), pa.array(ids), sources, text]
+            reasons = decide(pa.record_batch(arrays, names=list(ROW)))
             reasons |= {i: f"row {numbers[i]}: {error}" for i, error in enumerate(errors) if error}
-            write(values, reasons)
+            keep([row for i, row in enumerate(values) if i not in reasons])
+            why = sorted(reasons.items())
+            reject([{**values[i], _reason_name([*names, *values[i]]): said} for i, said in why])
             counts["malformed"] += sum(map(bool, errors))
             counts["rejected"] += len(reasons)
             counts["kept"] += len(batch) - len(reasons)
@@ -192,40 +192,17 @@ def _trouble(row: Row, field: str) -> str:
 
 
 @contextmanager
-def _writer(path: Path, out: Path) -> Iterator[Callable[[list[dict], Mapping[int, str]], None]]:
-    """A function that takes some rows and the reason of each rejected one, by its place."""
-    columns = _columns(path) if path.suffix == ".parquet" else None
-    names = columns.names if columns else []
-    reason = pa.field(_reason_name(names), pa.string())
-    schemas = {"kept": columns, "rejected": columns and columns.append(reason)}
-    with ExitStack() as files:
-        open_: dict[str, Any] = {
-            name: files.enter_context(
-                pq.ParquetWriter(out / f"{name}.parquet", schema, compression="zstd")
-                if schema
-                # A lone surrogate, which UTF-8 cannot hold, stays the escape that it was in JSON.
-                else (out / f"{name}.jsonl").open("w", encoding="utf-8", errors="backslashreplace")
+def _file(path: Path, schema: pa.Schema | None) -> Iterator[Callable[[list[dict]], None]]:
+    """A function that writes rows to `path`: parquet of this schema, or else JSONL."""
+    if schema:
+        with pq.ParquetWriter(f"{path}.parquet", schema, compression="zstd") as table:
+            yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema))
+    else:
+        # A lone surrogate, which UTF-8 cannot hold, stays the escape that it was in JSON.
+        with open(f"{path}.jsonl", "w", encoding="utf-8", errors="backslashreplace") as lines:
+            yield lambda rows: lines.writelines(
+                json.dumps(row, ensure_ascii=False) + "\n" for row in rows
             )
-            for name, schema in schemas.items()
-        }
-
-        def write(rows: list[dict], reasons: Mapping[int, str]) -> None:
-            some = {
-                "kept": [row for i, row in enumerate(rows) if i not in reasons],
-                "rejected": [
-                    {**rows[i], _reason_name([*names, *rows[i]]): why}
-                    for i, why in sorted(reasons.items())
-                ],
-            }
-            for name, schema in schemas.items():
-                if schema:
-                    open_[name].write_table(pa.Table.from_pylist(some[name], schema))
-                else:
-                    open_[name].writelines(
-                        json.dumps(row, ensure_ascii=False) + "\n" for row in some[name]
-                    )
-
-        yield write
 
 
 def _columns(path: Path) -> pa.Schema:
@@ -234,10 +211,10 @@ def _columns(path: Path) -> pa.Schema:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} is damaged after row 0: {error}") from error
-    plain = [
-        f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema
-    ]
-    return pa.schema(plain, schema.metadata)
+    for i, f in enumerate(schema):
+        if pa.types.is_dictionary(f.type):
+            schema = schema.set(i, f.with_type(f.type.value_type))
+    return schema
 
 
 def _id(value: object, number: int) -> str:
@@ -251,18 +228,3 @@ def _reason_name(fields: Collection[str]) -> str:
     while name in fields:
         name = f"decontaminate_{name}"
     return name
-
-
-def _print_summary(
-    counts: Counter[str], figures: Mapping[str, float], out: Path, settings: DecontaminateSettings
-) -> None:
-    number = {name: f"{int(value):,}" for name, value in {**figures, **counts}.items()}
-    print(f"{number['kept']} kept, {number['rejected']} rejected → {out}")
-    print(
-        f"{number['rows_any_ngram']} rows share a {settings.n}-gram or a whole short item with "
-        f"{number['items']} benchmark items: {number['rows_coverage_50']} real leaks that share "
-        f"half of an item or more, {number['rows_boilerplate']} with common wording only"
-    )
-    if counts["malformed"]:
-        print(f"{number['malformed']} of the rejected are malformed: their reasons name the place")
-    print(f"page: {out / PAGE}")

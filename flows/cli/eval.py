@@ -81,9 +81,8 @@ def _scored(evaluation: Evaluation, out: Path | None) -> int:
 
     files = {name: Path(path) for name, path in evaluation.files.items()}
     ours = {n: f for n, f in files.items() if any_model.problems_of_file(f, n) is not None}
-    evaluation = any_model.identified(evaluation).model_copy(
-        update={"files": {n: str(f) for n, f in ours.items()}}
-    )
+    named = any_model.identified(evaluation)
+    evaluation = named.model_copy(update={"files": {n: str(f) for n, f in ours.items()}})
     to_collect = [
         any_model.settings_to_collect(name, files.get(name))
         for name in dict.fromkeys(p.source or p.name for p in evaluation.evaluate.protocols)

@@ -101,12 +101,11 @@ def critical_path(stages: Sequence[PlannedStage]) -> tuple[float, list[str]]:
 
 def assumptions(stages: Plan) -> list[tuple[str, str]]:
     """(`name = value`, what it means and which stages rest on it) of every assumption."""
-    values, found = stages.topology.assume, []
-    for name, field in Assumptions.model_fields.items():
-        if users := [s.stage for s in stages if name in s.assumptions]:
-            about = f"{field.description} ({', '.join(users)})"
-            found.append((f"{name} = {getattr(values, name):,}", about))
-    return found
+    return [
+        (f"{name} = {getattr(stages.topology.assume, name):,}", f"{field.description} ({users})")
+        for name, field in Assumptions.model_fields.items()
+        if (users := ", ".join(s.stage for s in stages if name in s.assumptions))
+    ]
 
 
 def summary(stages: Plan) -> str:

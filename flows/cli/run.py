@@ -61,9 +61,8 @@ class Options:
         seed = () if self.seed is None else (f"seed={self.seed}",)
         settings = load_profile(profile, [*self.overrides, *seed])
         if left_out := sorted(settings.stages_left_out & {*self.force, self.until}):
-            raise ConfigError(
-                f"{s} is no stage of the profile {settings.profile}" for s in left_out
-            )
+            wrong = f"is no stage of the profile {settings.profile}"
+            raise ConfigError(f"{stage} {wrong}" for stage in left_out)
         return settings
 
 
@@ -136,10 +135,8 @@ def run_of_form(form: str, deployment: Any, name: str, parameters: dict[str, Any
 
     with get_client(sync_client=True) as client:
         # Pending: a worker takes those that are scheduled
-        state: Any = Pending()
-        made = client.create_flow_run_from_deployment(
-            deployment, parameters=parameters, name=name, state=state
-        )
+        about: Any = {"parameters": parameters, "name": name, "state": Pending()}
+        made = client.create_flow_run_from_deployment(deployment, **about)
     run: Any = run_flow  # its types know of no flow that is no coroutine
     return run(profile_form.form(form), flow_run=made)
 
@@ -155,10 +152,8 @@ def prepare_plan() -> Any:
 
 
 def prepare_run() -> None:
-    """The environment of a flow in this process, before Prefect and MLflow are imported.
-
-    Raises ServersError where no servers would track it.
-    """
+    """The environment of a flow in this process, before Prefect and MLflow are imported. Raises
+    ServersError where no servers would track it."""
     machine = load_machine()
     if wrong := why_down(machine):
         raise ServersError(wrong)
@@ -253,10 +248,7 @@ def links_text(links: Mapping[str, str]) -> str:
 
 def run_shown(title: str, flow: Callable[[], str]) -> int:
     """Run a flow that returns a folder; print what was computed, what was reused, what it came to
-    and where to look.
-
-    0 done, 1 failed or cancelled, 130 Ctrl-C.
-    """
+    and where to look. 0 done, 1 failed or cancelled, 130 Ctrl-C."""
     for client in ("httpx", "httpx2"):  # openai speaks through the second one
         logging.getLogger(client).setLevel(logging.WARNING)
     # Not wrapped: a path in two lines cannot be copied.

@@ -93,7 +93,7 @@ def ls(stage: str = "", /) -> None:
     found = results(here, stage)
     for r in found:
         figures = f"{size(r.bytes):>9}  {duration(r.seconds):>12}"
-        print(f"{when(r.made)}  {_name(r):36} {figures}")
+        print(f"{when(r.made)}  {f'{r.stage}/{r.key}':36} {figures}")
     if not found:
         meant = nearest(stage, STAGES) if stage not in STAGES else ""
         print(f"no results{f' of {stage}' * bool(stage)} in {here.root}{meant}", file=sys.stderr)
@@ -155,36 +155,13 @@ def lineage(name: str, /) -> int:
         close = nearest(name, sorted(known))
         print(f"the store has no result {name}{close} ({forms}); `klear store ls` lists results")
         return 1
+    from klear.tasks.report.page import render_text
+
     named, metric = meant
-    for m in (*ancestors(here, named), named):
-        created, commit = m.created[:16].replace("T", " "), m.git_commit or "no commit"
-        seed = "" if m.seed is None else f"  seed {m.seed}"
-        made_by = f"MLflow {m.mlflow_run}" if m.mlflow_run else "untracked"
-        print(f"{_name(m):36} {created}  {commit}  digest {m.digest[:16]}  {made_by}{seed}")
-    print()
-    for line in _scores(here, named, metric):
-        print(f"  {line}")
-    about = f"{size(named.bytes)}, computed in {duration(named.seconds)}"
-    print(f"  files        {here.folder(named.stage, named.key)} ({about})")
-    if named.mlflow_run:
-        print(f"  stage's run  {machine.mlflow_url}/#/runs/{named.mlflow_run}")
-    if later := descendants(everything, named):
-        print("  made of it   " + ", ".join(map(_name, later)))
-    return 0
-
-
-def _scores(here: Store, manifest: Manifest, metric: str) -> Iterator[str]:
-    """The score that was named, else all of an evaluation, each with its protocol."""
+    chain, folder = [*ancestors(here, named), named], here.folder(named.stage, named.key)
     benchmark, _, figure = metric.rpartition("/")
-    for name, result in scores_of(here, manifest).items():
-        if benchmark in ("", name) and result["avg"] is not None:
-            average, low, high = (100 * result[n] for n in ("avg", "ci_low", "ci_high"))
-            asked = ", ".join(f"{n} {v}" for n, v in result["statement"].items())
-            score = f"{name} avg@{result['k']} {average:.1f} % [{low:.1f}, {high:.1f}]"
-            yield f"score        {score}, {asked}"
-    if figure not in ("", AVERAGE):
-        yield f"{figure:12} {number(figure, manifest.metrics[metric])}"
-
-
-def _name(manifest: Manifest) -> str:
-    return f"{manifest.stage}/{manifest.key}"
+    value = number(figure, named.metrics[metric]) if metric else ""
+    facts = {"chain": chain, "folder": folder, "later": descendants(everything, named)}
+    facts |= {"scores": scores_of(here, named), "benchmark": benchmark, "figure": figure}
+    print(render_text("lineage.txt", **facts, value=value, mlflow=machine.mlflow_url))
+    return 0

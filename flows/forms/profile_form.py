@@ -5,7 +5,6 @@ each profile has fields of its own, with its values.
 """
 
 import inspect
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +69,7 @@ def form(profile: str) -> Flow[..., str]:
     run.__name__ = run.__qualname__ = f"{PREFIX}{profile}"
     abouts = [f"    {n}: {h['about']}." for n, h in read_catalogue("headlines").items()]
     run.__module__, run.__doc__ = __name__, "\n".join([ABOUT, *abouts])
-    run.__signature__ = inspect.Signature([*_fields(path)])  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(_fields(path))  # type: ignore[attr-defined]
     return Flow(ends_cancelled(run), name="klear", flow_run_name=called)
 
 
@@ -79,18 +78,16 @@ def defaults(profile: str) -> dict[str, Any]:
     return {field.name: field.default for field in _fields(offered()[profile])}
 
 
-def _fields(path: str) -> Iterator[inspect.Parameter]:
+def _fields(path: str) -> list[inspect.Parameter]:
     """Each field with its type and what it begins with."""
     profile = load_profile(path)
-
-    def field(name: str, kind: Any, default: Any) -> inspect.Parameter:
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        return inspect.Parameter(name, keyword, annotation=kind, default=default)
-
-    for name, value in values_of(profile).items():
-        yield field(name, type_of(name, profile), value)
-    yield field("changes", str, "")
-    yield field("until", StageName, "report")
-    yield field("force", list[StageName], [])
-    yield field("seed", Annotated[int, Field(ge=0, lt=2**32)], profile.seed)
-    yield field("verify", bool, False)
+    fields: list[tuple[str, Any, Any]] = [
+        *((name, type_of(name, profile), value) for name, value in values_of(profile).items()),
+        ("changes", str, ""),
+        ("until", StageName, "report"),
+        ("force", list[StageName], []),
+        ("seed", Annotated[int, Field(ge=0, lt=2**32)], profile.seed),
+        ("verify", bool, False),
+    ]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(n, keyword, annotation=kind, default=d) for n, kind, d in fields]

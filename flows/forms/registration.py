@@ -10,10 +10,12 @@ alone, one for the ablations. An automation marks silent runs as crashed; anothe
 
 import inspect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from string import Template
 from typing import Any
 
+import yaml
 from prefect import Flow, deploy
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
@@ -35,46 +37,36 @@ from klear.flows.servers.prefect_api import POOL
 from klear.flows.servers.servers import TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
-_HEARTBEAT = "prefect.flow-run.heartbeat"
-_BAD_ENDS = [f"prefect.flow-run.{s}" for s in ("Failed", "Crashed", "TimedOut")]
-_ENDS = [*_BAD_ENDS, "prefect.flow-run.Completed", "prefect.flow-run.Cancelled"]
-_TEXT = (  # what is posted: JSON with one `text`, as chat services take it
-    '{"text": {{ ("klear " ~ flow_run.name ~ ": " ~ flow_run.state.name ~ ". " ~ '
-    '(flow_run.state.message or "") ~ " " ~ (flow_run | ui_url)) | tojson }}}'
-)
+AUTOMATIONS = Path(__file__).with_name("automations.yaml")
 
 
 def register_forms(machine: Machine) -> None:
     """Create or update the deployments; delete those of klear that are no longer made."""
     quiet = {"print_next_steps_message": False, "ignore_warnings": True}
-    made = list(forms(machine))
+    links = f"[MLflow]({machine.mlflow_url}) · [reports and plots]({machine.prefect_url}/artifacts)"
+    # One run of each at a time; the worker must make the very form that was registered.
+    one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
+    environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
+    made = [
+        RunnerDeployment.from_flow(
+            flow,
+            name=name,
+            description=f"{about}\n\n{links}",
+            tags=[TAG, kind],
+            parameters=begins,
+            concurrency_limit=one,
+            work_pool_name=POOL,
+            job_variables={"working_dir": str(PACKAGE), "env": environment},
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+        for flow, name, kind, about, begins in _offered()
+    ]
     ids: Any = deploy(*made, work_pool_name=POOL, build=False, push=False, **quiet)  # type: ignore[arg-type]
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
     with get_client(sync_client=True) as client:
         for there in client.read_deployments(deployment_filter=ours):
             if there.id not in ids:
                 client.delete_deployment(there.id)
-
-
-def forms(machine: Machine) -> Iterator[RunnerDeployment]:
-    """Each one run at a time, others wait."""
-    links = f"[MLflow]({machine.mlflow_url}) · [reports and plots]({machine.prefect_url}/artifacts)"
-    # The worker must make the very form that was registered.
-    environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
-    for flow, name, kind, about, begins in _offered():
-        yield RunnerDeployment.from_flow(
-            flow,
-            name=name,
-            description=f"{about}\n\n{links}",
-            tags=[TAG, kind],
-            parameters=begins,
-            concurrency_limit=ConcurrencyLimitConfig(
-                limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
-            ),
-            work_pool_name=POOL,
-            job_variables={"working_dir": str(PACKAGE), "env": environment},
-            entrypoint_type=EntrypointType.MODULE_PATH,
-        )
 
 
 def _offered() -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]:
@@ -112,37 +104,17 @@ def register_automations(machine: Machine) -> None:
 
 def crash_silent(minutes: float) -> AutomationCore:
     """A run that sent a heartbeat and then neither another nor an end in `minutes` has crashed."""
-    crashed = {
-        "type": "change-flow-run-state",
-        "state": "CRASHED",
-        "name": "Crashed",
-        "message": f"no sign of life for {minutes:g} minutes; a retry continues its work",
-        # What a server missed while it was away arrives late, so a last heartbeat may come after
-        # the end. Prefect leaves a run alone that is in a final state.
-        "force": False,
-    }
-    about = "A run whose process was killed would stay Running for ever"
-    silent = {"posture": "Proactive", "within": 60 * minutes, "for_each": ["prefect.resource.id"]}
-    return _on_runs(
-        CRASH_SILENT, about, crashed, [_HEARTBEAT, *_ENDS], after=[_HEARTBEAT], **silent
-    )
+    return _automation(CRASH_SILENT, minutes=f"{minutes:g}", seconds=60 * minutes)
 
 
 def notify(block: Webhook) -> AutomationCore:
     """Post every run that failed or crashed to the block's address; the block encrypts it."""
-    saved = str(block.save("klear-webhook", overwrite=True))
-    call = {"type": "call-webhook", "block_document_id": saved, "payload": _TEXT}
-    about = "Posts the name, the state and the reason to the address of KLEAR_WEBHOOK"
-    return _on_runs(NOTIFY, about, call, _BAD_ENDS, posture="Reactive", within=0)
+    return _automation(NOTIFY, block=block.save("klear-webhook", overwrite=True))
 
 
-def _on_runs(
-    name: str, about: str, action: dict[str, Any], expect: Sequence[str], **when: Any
-) -> AutomationCore:
-    match = {"prefect.resource.id": "prefect.flow-run.*"}
-    trigger = {"type": "event", "match": match, "threshold": 1, "expect": expect, **when}
-    rule = {"name": name, "description": about, "trigger": trigger, "actions": [action]}
-    return AutomationCore.model_validate(rule)
+def _automation(name: str, **facts: object) -> AutomationCore:
+    text = Template(AUTOMATIONS.read_text()).safe_substitute(facts)
+    return AutomationCore.model_validate({"name": name, **yaml.safe_load(text)[name]})
 
 
 if __name__ == "__main__":

@@ -20,10 +20,9 @@ from klear.configs.settings.pipeline import Pipeline, StageName
 from klear.flows.cli.plan import Plan
 from klear.flows.forms.profile_form import offered
 from klear.flows.pipeline import publish_markdown, publish_plan, run_spec, typed_name
-from klear.flows.stages import calls, plan_stages
+from klear.flows.stages import calls, compute_one, plan_stages
 from klear.tasks.planning.plan import Planner
 from klear.tasks.report.page import literal, with_inline_plots
-from klear.tasks.stage.beside import Node, run_graph
 from klear.tasks.stage.figures import number
 from klear.tasks.stage.run import run_context
 from klear.tasks.store.complete import LATEST, as_of, begins, family, mixtures
@@ -90,8 +89,7 @@ def stage(
         lines = [*(f"> **Mixed**: {line}\n" for line in strangers), f"`{stage}` of"]
         head = "\n".join([*lines, *(f"- `{key}`" for key in keys.values())]) if keys else ""
         publish_plan(Plan(plan_stages([call], planner, made=made), whole.topology), run, head)
-        work = Node((), lambda: call.compute(*made.values()))
-        result = run_graph({stage: work})[stage]
+        result = compute_one(call, *made.values())
         run.store.fetch(result)
         publish_markdown("klear-result", _summary(result, head))
         return str(result.folder)

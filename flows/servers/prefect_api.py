@@ -88,9 +88,7 @@ def worker_name() -> str:
 
 def crash_orphans(machine: Machine) -> None:
     """Mark this machine's runs of the web form as crashed; call it only while no worker runs here.
-
-    A run whose worker is gone would stay Running for ever, and hold the one slot of its profile.
-    """
+    A run whose worker is gone would stay Running for ever, and hold the one slot of its profile."""
     workers = post(machine, f"work_pools/{POOL}/workers/filter", {})
     alone = not any(w["status"] == "ONLINE" and w["name"] != worker_name() for w in workers)
     # None: a worker ended before it wrote its name, or another machine's is about to write it.

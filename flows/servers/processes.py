@@ -30,7 +30,6 @@ PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 DATABASE_WAIT_S = 60.0
 REGISTRATION_S = 300.0
 CONNECT_TIMEOUT_S = 5
-TAIL_LINES = 8
 
 
 def server_command(machine: Machine, name: str) -> list[str]:
@@ -138,11 +137,6 @@ class ServerProcess(Record):
             return psutil.Process(self.pid).environ().get(MARK) == self.mark
         return False
 
-    def last_words(self) -> str:
-        """The last lines of its log, for an error message."""
-        text = self.log.read_text(errors="replace") if self.log else ""
-        return "\n".join([f"{self.log} says:", *text.rstrip().splitlines()[-TAIL_LINES:]])
-
     def family(self) -> set[psutil.Process]:
         """It and all that it started, also when it is gone itself."""
         found: set[psutil.Process] = set()
@@ -207,10 +201,8 @@ def launch(
 
 
 def stop(processes: Sequence[ServerProcess]) -> None:
-    """End each process with all that it started: TERM, then INT, then KILL.
-
-    Two signals because a Prefect worker only forwards the first one and lives on.
-    """
+    """End each process with all that it started: TERM, then INT, then KILL. Two signals because a
+    Prefect worker only forwards the first one and lives on."""
     family: set[psutil.Process] = set()
     for sign, patience in PATIENCE_S.items():
         family |= {member for process in processes for member in process.family()}

@@ -35,6 +35,7 @@ from klear.flows.servers.processes import (
     start,
     stop,
 )
+from klear.tasks.stage.watchdog import log_tail
 
 START_TIMEOUT_S = 300.0
 TAG = "klear"
@@ -61,15 +62,13 @@ def alive(machine: Machine) -> dict[str, ServerProcess]:
 
 def servers_here(machine: Machine) -> dict[str, int]:
     """Those that `klear up` starts, and their ports."""
-    here = {"prefect": machine.prefect_port} if machine.is_here("prefect") else {}
-    return here | ({"mlflow": machine.mlflow_port} if machine.is_here("mlflow") else {})
+    ports = {"prefect": machine.prefect_port, "mlflow": machine.mlflow_port}
+    return {name: port for name, port in ports.items() if machine.is_here(name)}
 
 
 def health_urls(machine: Machine) -> dict[str, str]:
-    return {
-        "prefect": f"{machine.prefect_api_url}/health",
-        "mlflow": f"{machine.mlflow_url}/health",
-    }
+    bases = {"prefect": machine.prefect_api_url, "mlflow": machine.mlflow_url}
+    return {name: f"{base}/health" for name, base in bases.items()}
 
 
 def why_down(machine: Machine) -> str:
@@ -120,15 +119,18 @@ def _start_missing(
 ) -> None:
     """Both servers start at once, the worker and the registration of the forms behind Prefect."""
 
+    def log_of(name: str) -> Path:
+        return machine.logs / f"{name}.log"
+
     def begin(name: str) -> None:
-        begun[name] = start(machine, name, machine.logs / f"{name}.log")
+        begun[name] = start(machine, name, log_of(name))
         _write_state(machine, [*running.values(), *begun.values()])
 
     def await_server(name: str) -> None:
         url, deadline = health_urls(machine)[name], time.monotonic() + START_TIMEOUT_S
         while name in begun and not answers(url) and time.monotonic() < deadline:
             if not begun[name].alive():
-                raise ServersError(f"{name} ended while starting; {begun[name].last_words()}")
+                raise ServersError(f"{name} ended while starting{log_tail(log_of(name))}")
             time.sleep(0.1)
         if refused := refusal(machine, name):
             raise ServersError(refused)
@@ -149,7 +151,7 @@ def _start_missing(
     register_forms(machine)
     await_server("mlflow")
     if "worker" in begun and not begun["worker"].alive():
-        raise ServersError(f"worker ended while starting; {begun['worker'].last_words()}")
+        raise ServersError(f"worker ended while starting{log_tail(log_of('worker'))}")
 
 
 def down() -> None:

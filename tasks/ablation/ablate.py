@@ -49,10 +49,8 @@ class AblateSettings(Settings):
 
 @stage(version=ABLATE_VERSION)
 def ablate(out: Path, *inputs: Artifact, settings: AblateSettings) -> Metrics:
-    """Write report.md, report.html, plots/ and results.json.
-
-    `inputs` are (evaluation, model) of each cell.
-    """
+    """Write report.md, report.html, plots/ and results.json. `inputs` are (evaluation, model) of
+    each cell."""
     pairs = zip(settings.cells, inputs[::2], inputs[1::2], strict=True)
     cells = [read_cell(*cell, scored.folder, model.folder) for cell, scored, model in pairs]
     outcome = outcome_of(settings.ablation, settings.profile, cells)
@@ -236,12 +234,11 @@ def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Comp
     benchmarks = spec.scale(profile).benchmarks
     findings = outcome.findings if outcome else ()
     known = {(f.better, f.than, f.measure, f.benchmark): f for f in findings}
-    rows = []
-    for c, other, name in _asked(spec, benchmarks):
-        found = known.get((c.better, other, c.measure, name))
-        if found or name == benchmarks[0]:
-            rows.append(Compared(spec, c, other, name, found))
-    return rows
+    return [
+        Compared(spec, c, other, name, found)
+        for c, other, name in _asked(spec, benchmarks)
+        if (found := known.get((c.better, other, c.measure, name))) or name == benchmarks[0]
+    ]
 
 
 def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell], outcome: Outcome) -> Page:

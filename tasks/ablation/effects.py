@@ -69,9 +69,8 @@ def paired_effect(
     problems = sorted(set.intersection(*map(set, (*first, *second)))) if first else []
     if not problems:
         raise ValueError("the runs have no problem in common")
-    table = 100 * np.array(
-        [[a[p] - b[p] for p in problems] for a, b in zip(first, second, strict=True)]
-    )  # [seeds, problems]
+    pairs = zip(first, second, strict=True)
+    table = 100 * np.array([[a[p] - b[p] for p in problems] for a, b in pairs])  # [seeds, problems]
     low, high = np.percentile(_resampled(table, resamples), [2.5, 97.5])
     return _effect(table.mean(axis=1), _of_problems(table), low, high)
 
@@ -95,20 +94,16 @@ def _effect(
 
 
 def _resampled(table: np.ndarray, resamples: int) -> np.ndarray:
-    """Means of two-way resamples, float64 [resamples]; table is [seeds, problems].
-
-    How often each row and each column is drawn weighs it.
-    """
+    """Means of two-way resamples, float64 [resamples]; table is [seeds, problems]. How often each
+    row and each column is drawn weighs it."""
     rng = np.random.default_rng(0)
     rows, columns = (rng.multinomial(k, np.full(k, 1 / k), resamples) / k for k in table.shape)
     return ((rows @ table) * columns).sum(axis=1)
 
 
 def _of_problems(table: np.ndarray) -> float:
-    """P² of the two-way interval; table is [seeds, problems].
-
-    A single problem says nothing of others: its interval is for other seeds alone.
-    """
+    """P² of the two-way interval; table is [seeds, problems]. A single problem says nothing of
+    others: its interval is for other seeds alone."""
     n, m = table.shape
     if m == 1 or n == 1:
         return 0.0

@@ -23,7 +23,6 @@ from klear.tasks.store.care import ABLATE, ABLATE_VERSION, results
 from klear.tasks.store.lineage import ancestors
 from klear.tasks.store.store import Store
 
-JUDGE = "judge"
 VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)
 
 
@@ -45,12 +44,10 @@ def question(spec: Ablation, profile: str) -> dict[str, Any]:
     Not the paper's sentences, nor which contrasts the claim rests on, for no figure changes with
     them. An outcome depends on more: on the profile and the code, which `Finished.commit` names.
     """
-    asked = spec.model_dump(mode="json", include={"name", "arms", "scored"})
-    contrasts = [
-        c.model_dump(mode="json", include={"better", "than", "measure"}) for c in spec.contrasts
-    ]
+    contrasts = {"__all__": {"better", "than", "measure"}}
+    fields = {"name": True, "arms": True, "scored": True, "contrasts": contrasts}
     scale = spec.scale(profile).model_dump(mode="json", exclude={"evidence"})
-    return {"profile": profile, **asked, "contrasts": contrasts, "scale": scale}
+    return {"profile": profile, **spec.model_dump(mode="json", include=fields), "scale": scale}
 
 
 def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
@@ -59,19 +56,17 @@ def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
     A result counts only if it is whole and made by today's rules. `klear ablate` makes others anew
     from the runs they were made of.
     """
-    found: list[Finished] = []
-    asked = question(spec, profile)
-    for made in results(store):
-        is_ours = made.stage == ABLATE + spec.name and made.version == ABLATE_VERSION
-        whole, _ = store.find(made.stage, made.key) if is_ours else (None, "")
-        if whole is None:
+    found, asked = list[Finished](), question(spec, profile)
+    for made in results(store, ABLATE + spec.name):
+        whole, _ = store.find(made.stage, made.key)
+        if whole is None or made.version != ABLATE_VERSION:
             continue
         store.fetch(whole)
         with suppress(ValidationError):  # of an older commit
             before = Ablation.model_validate(made.settings["ablation"])
             outcome = Outcome.model_validate_json(whole.file(RESULTS).read_bytes())
             if question(before, str(made.settings["profile"])) == asked:
-                judges = (m.version for m in ancestors(store, made) if m.stage == JUDGE)
+                judges = (m.version for m in ancestors(store, made) if m.stage == "judge")
                 origin = {"created": made.created, "commit": made.git_commit}
                 grader = max(judges, default=0)
                 found.append(Finished(asked=asked, outcome=outcome, grader=grader, **origin))
@@ -144,10 +139,8 @@ def _verdict(rows: Iterable[Compared]) -> str:
 
 
 def _said(rows: Sequence[Compared], say: Callable[[Compared], str]) -> str:
-    """What is said of each contrast, named where it differs between them.
-
-    With its experiment, where there are several: arms of two tables have the same names.
-    """
+    """What is said of each contrast, named where it differs between them. With its experiment,
+    where there are several: arms of two tables have the same names."""
     texts = [say(row) for row in rows]
     if len(set(texts)) == 1:
         return texts[0]

@@ -96,7 +96,4 @@ def difficulty(
             writer.write(row)
             labels[row.label] += 1
             not_judgeable += not problem.judgeable
-    return {
-        **{name: float(labels[name]) for name in get_args(Label)},
-        "not_judgeable": float(not_judgeable),
-    }
+    return {**{name: labels[name] for name in get_args(Label)}, "not_judgeable": not_judgeable}

@@ -92,9 +92,7 @@ def ask(
 
 def api_key(engine: EngineSettings) -> str | None:
     """The value of the Prefect Secret block `api_key_block`; None: the environment variable counts.
-
-    Raises ValueError that names the block when it does not exist.
-    """
+    Raises ValueError that names the block when it does not exist."""
     if engine.kind != "openai" or not engine.api_key_block:
         return None
     from prefect.blocks.system import Secret  # seconds, and most runs need no block
@@ -117,10 +115,8 @@ class NeedsApproval(ApprovalRequired):
 
 
 def within_budget(out: Path, plan: Plan, settings: SampleSettings) -> float:
-    """`ask` the whole plan, after a pilot if the settings ask for one.
-
-    Raises NeedsApproval, before or while money is spent, and ValueError without prices.
-    """
+    """`ask` the whole plan, after a pilot if the settings ask for one. Raises NeedsApproval, before
+    or while money is spent, and ValueError without prices."""
     runtime = settings.engine.runtime
     if runtime.approve_above is None or all_answered(out, plan):
         return ask(out, plan, settings)
@@ -190,7 +186,7 @@ def write_outputs(out: Path, plan: Plan, engine: EngineSettings) -> dict[str, fl
             answered.add((sample.problem_id, sample.index))
             ends[sample.finish_reason] += 1
         counts = journal.figures(engine.runtime)
-    counts |= {name: float(ends[reason]) for reason, name in KINDS.items()}
+    counts |= {name: ends[reason] for reason, name in KINDS.items()}
     with_answer = {problem for problem, _ in answered}
     with TableWriter(out / "rejected.parquet", Rejected) as rejected:
         for p in plan.problems:
@@ -198,7 +194,7 @@ def write_outputs(out: Path, plan: Plan, engine: EngineSettings) -> dict[str, fl
                 reason = f"the {engine.kind} engine has no answer to this prompt"
                 row = p.model_dump_json(exclude={"tests"})
                 rejected.write(Rejected(id=p.id, source=p.source, reason=reason, row=row))
-        counts["problems_without_answer"] = float(rejected.rows)
+        counts["problems_without_answer"] = rejected.rows
         for recording in recordings(engine) if engine.kind == "recorded" else ():
             if isinstance(recording, Rejected):
                 rejected.write(recording)
@@ -206,7 +202,7 @@ def write_outputs(out: Path, plan: Plan, engine: EngineSettings) -> dict[str, fl
                 grades.append(recording.grade)
     if engine.kind == "recorded" and engine.grade_field:
         asked = (g for g in grades if (g.problem_id, g.index) in answered)
-        counts["grades"] = float(write_table(out / "grades.parquet", Grade, asked))
+        counts["grades"] = write_table(out / "grades.parquet", Grade, asked)
     return counts
 
 

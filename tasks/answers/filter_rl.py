@@ -18,10 +18,8 @@ from klear.tasks.store.store import Artifact
 
 
 def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> tuple[str, str]:
-    """(kind, reason) of a rejection, or two empty strings for a problem to keep.
-
-    Unscored answers leave the share; below `min_scored` of the answers scored, nothing is known.
-    """
+    """(kind, reason) of a rejection, or two empty strings for a problem to keep. Unscored answers
+    leave the share; below `min_scored` of the answers scored, nothing is known."""
     if not problem.judgeable:
         return "not_judgeable", NO_GOLD
     if counted.samples == 0:
@@ -51,5 +49,4 @@ def filter_rl(
             reasons[row] = reason
         counts[f"rejected_{kind}" if kind else f"kept_{problem.domain}"] += 1
     split = split_rows(source, reasons, out)
-    totals = {name: split[name] for name in ("kept", "rejected")}
-    return {**totals, **{name: float(counts[name]) for name in sorted(counts)}}
+    return {"kept": split["kept"], "rejected": split["rejected"], **dict(sorted(counts.items()))}

@@ -22,10 +22,8 @@ NOT_ANSWERED = {
 
 
 class ScoreJournal:
-    """The scores made so far, one JSON line each; `done` of them are on file.
-
-    What a kill leaves is read again, and a last line that it tore is cut off.
-    """
+    """The scores made so far, one JSON line each; `done` of them are on file. What a kill leaves is
+    read again, and a last line that it tore is cut off."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,9 +49,7 @@ class ScoreJournal:
 
 def judged(judge: Judge, problems: Lookup[Problem], samples: Iterator[Sample]) -> Iterator[Score]:
     """Scores in the order of `samples`. An answer that the engine failed to give is unscored.
-
-    Samples stay in memory only while the judge holds them.
-    """
+    Samples stay in memory only while the judge holds them."""
     samples, ahead = tee(samples)
 
     def to_judge() -> Iterator[tuple[Problem, str, int]]:
@@ -92,10 +88,8 @@ def score_table(
 def judge(
     out: Path, problems: Artifact, samples: Artifact, *, settings: JudgeStageSettings
 ) -> Metrics:
-    """Score every sample against its problem; resumes after the last score on file.
-
-    Seconds are measurements, so the table has 0 there; their sum is a metric.
-    """
+    """Score every sample against its problem; resumes after the last score on file. Seconds are
+    measurements, so the table has 0 there; their sum is a metric."""
     tables = samples.file("samples.parquet"), problems.file("kept.parquet")
     journal = score_table(out, *tables, settings.judge)
     verdicts: Counter[str] = Counter()
@@ -109,10 +103,10 @@ def judge(
             writer.write(score.model_copy(update={"seconds": 0.0}))
     scored = writer.rows - verdicts["IE"]
     return {
-        "scores": float(writer.rows),
-        "unscored": float(verdicts["IE"]),
-        "not_judgeable": float(without_gold),
+        "scores": writer.rows,
+        "unscored": verdicts["IE"],
+        "not_judgeable": without_gold,
         "correct_share": correct / scored if scored else 0.0,
-        **{f"verdict/{name}": float(n) for name, n in sorted(verdicts.items())},
+        **{f"verdict/{name}": n for name, n in sorted(verdicts.items())},
         "judge_seconds": seconds,
     }

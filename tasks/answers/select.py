@@ -103,10 +103,8 @@ def judged_samples(
 def choose(
     candidates: Candidates, prompt_of: Callable[[str], str], settings: SelectSettings, seed: int
 ) -> set[int]:
-    """The rows to keep: all, or `size`, or equal shares of the pools (the smallest decides).
-
-    The seed decides the first pick and the randomised SVD.
-    """
+    """The rows to keep: all, or `size`, or equal shares of the pools (the smallest decides). The
+    seed decides the first pick and the randomised SVD."""
     sizes = {name: sum(map(len, candidates[name].values())) for name in sorted(candidates)}
     size = settings.size or sum(sizes.values())
     if settings.balanced and sizes:
@@ -248,8 +246,4 @@ def select(
             counts[f"rejected/{reason}"] += 1
             name, original = f"{sample.problem_id}/{sample.index}", sample.model_dump_json()
             rejected.write(Rejected(id=name, source=prompt.source, reason=reason, row=original))
-    return {
-        "kept": float(kept.rows),
-        "rejected": float(rejected.rows),
-        **{name: float(counts[name]) for name in sorted(counts)},
-    }
+    return {"kept": kept.rows, "rejected": rejected.rows, **dict(sorted(counts.items()))}

@@ -62,10 +62,9 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     (out / SOURCES).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     in_order = sorted(counts.items(), key=lambda count: count[0].partition("/")[0])
     return {
-        "kept": float(kept.rows),
-        "rejected": float(rejected.rows),
-        **{name: float(n) for name, n in in_order if n or name.startswith("kept/")},
-        "left_out": float(sum(n for name, n in in_order if name.startswith("left_out/"))),
+        **{"kept": kept.rows, "rejected": rejected.rows},
+        **{name: n for name, n in in_order if n or name.startswith("kept/")},
+        "left_out": sum(n for name, n in in_order if name.startswith("left_out/")),
     }
 
 

@@ -8,8 +8,7 @@ import orjson
 
 from klear.configs.settings.data import DecontaminateSettings
 from klear.eval.tables import ArrowWriter, row_groups
-from klear.tasks.data.decontamination_page import write_page
-from klear.tasks.data.overlaps import HITS, REASONS, benchmark_index, decide_part
+from klear.tasks.data.overlaps import HITS, REASONS, benchmark_index, decide_part, write_page
 from klear.tasks.data.split_rows import split_rows, table_parts
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.stage import Metrics, stage
@@ -41,5 +40,4 @@ def decontaminate(
                 hits.write(table)
     counts = split_rows(source, reasons, out)
     index = benchmark_index(against, benchmarks.digest, settings.n, settings.normalize)
-    rows = int(counts["kept"] + counts["rejected"])
-    return {**counts, **write_page(out, index, settings, rows=rows, removed=len(reasons))}
+    return {**counts, **write_page(out, index, settings, counts)}

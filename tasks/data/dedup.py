@@ -14,13 +14,8 @@ from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import SCRATCH, Artifact
 
 KEPT, EXACT, ID, NEAR = range(4)
-REASONS = {
-    EXACT: "same query as {}",
-    ID: "id {} already names another query",
-    NEAR: "near-duplicate of {}",
-}
-
-
+KINDS = ("kept", "exact", "id", "near")
+REASONS = ("", "same query as {}", "id {} already names another query", "near-duplicate of {}")
 Verdicts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """For every row what became of it (uint8 [N]: KEPT, EXACT, ID or NEAR) and the first row of the
 same query, of the same id or of the group (int64 [N], else itself); the verified pairs of rows that
@@ -100,7 +95,7 @@ def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
         "row": rows,
         "id": theirs["id"],
         "source": theirs["source"],
-        "kind": np.array(["", "exact", "", "near"])[kind[rows]],
+        "kind": np.array(KINDS)[kind[rows]],
         "duplicate_of": standing["id"],
         "duplicate_of_row": kept,
         "duplicate_of_source": standing["source"],
@@ -112,8 +107,7 @@ def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
         pq.write_table(joined, out / "near_pairs.parquet", compression="zstd")
 
     counts = split_rows(source, _reasons(kind, match, names["id"]), out)
-    numbers = {"exact": EXACT, "id": ID, "near": NEAR}
-    rejected = {f"rejected_{n}": float(np.count_nonzero(kind == k)) for n, k in numbers.items()}
+    rejected = {f"rejected_{KINDS[k]}": int((kind == k).sum()) for k in (EXACT, ID, NEAR)}
     return {**counts, **rejected}
 
 

@@ -2,18 +2,11 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from klear.configs.settings.data import FilterTestsSettings
 from klear.eval.judge.judge import NO_GOLD
-from klear.eval.records import (
-    AssertCase,
-    CallCase,
-    CheckerCase,
-    Problem,
-    Rejected,
-    StdinCase,
-    TestSuite,
-)
+from klear.eval.records import CallCase, Problem, Rejected, TestSuite
 from klear.eval.tables import TableWriter, count_rows, read_table
 from klear.tasks.stage.progress import report
 from klear.tasks.stage.stage import Metrics, stage
@@ -26,13 +19,10 @@ def distinct_cases(tests: TestSuite) -> TestSuite:
     White space around a program's input and output, and around an assertion, makes no other
     test: a second copy of the same test proves nothing more about a program.
     """
-    first: dict[object, AssertCase | CallCase | StdinCase | CheckerCase] = {}
+    first: dict[object, Any] = {}
     for case in tests.cases:
-        if isinstance(case, CallCase):
-            identity = case.model_dump_json()
-        else:
-            identity = tuple(str(value).strip() for _, value in case)
-        first.setdefault(identity, case)
+        texts = tuple(str(value).strip() for _, value in case)
+        first.setdefault(case.model_dump_json() if isinstance(case, CallCase) else texts, case)
     return tests.model_copy(update={"cases": tuple(first.values())})
 
 
@@ -41,8 +31,8 @@ def filter_tests(out: Path, problems: Artifact, *, settings: FilterTestsSettings
     """Keep math problems and code problems with at least `min_tests` distinct tests.
 
     Repeated tests are removed from the problems kept. What has neither answer nor tests is
-    rejected, for RL cannot reward it. Rows of sources that `settings.sources`
-    leaves out belong to another branch: they are counted, neither kept nor rejected.
+    rejected, for RL cannot reward it. Rows of sources that `settings.sources` leaves out belong to
+    another branch: they are counted, neither kept nor rejected.
     """
     source = problems.file("kept.parquet")
     total = count_rows(source)
@@ -68,5 +58,4 @@ def filter_tests(out: Path, problems: Artifact, *, settings: FilterTestsSettings
             reason, original = few if row.judgeable else NO_GOLD, row.model_dump_json()
             rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
     names = ("kept_math", "kept_code", "not_judgeable", "repeated_tests", "other_sources")
-    totals = {"kept": float(kept.rows), "rejected": float(rejected.rows)}
-    return {**totals, **{name: float(counts[name]) for name in names}}
+    return {"kept": kept.rows, "rejected": rejected.rows, **{name: counts[name] for name in names}}

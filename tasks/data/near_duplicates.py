@@ -99,11 +99,8 @@ def near_groups(
 
 
 def buckets(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Those of `rows` (ascending) that share their key with another of them.
-
-    Bucket b is `members[edges[b]:edges[b+1]]`. Buckets come by ascending first row, their members
-    ascending.
-    """
+    """Those of `rows` (ascending) that share their key with another of them. Bucket b is
+    `members[edges[b]:edges[b+1]]`. Buckets come by ascending first row, their members ascending."""
     codes = pa.array(keys[rows]).dictionary_encode().indices.to_numpy()
     sizes = np.bincount(codes)
     shared = np.flatnonzero(sizes[codes] > 1)
@@ -170,9 +167,7 @@ def _sign(
     data: Any, starts: Any, ends: Any, size: Any, slopes: Any, offsets: Any, signatures: Any
 ) -> Any:
     """signatures[i, k] = min over the shingles h of text i of slopes[k]·h + offsets[k] mod 2³².
-
-    They hold the largest value before; a text without words keeps it, as an empty MinHash does.
-    """
+    They hold the largest value before; a text without words keeps it, as an empty MinHash does."""
     hashes = np.empty((ends - starts).max() // 2 + 1 if ends.size else 0, np.uint64)
     for text in range(ends.size):
         least = signatures[text]

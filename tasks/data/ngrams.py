@@ -83,7 +83,7 @@ class NgramIndex:
         self._entries_of_item = np.bincount(item[once], minlength=len(words))
         hashes = hashes[first]
         bits = np.zeros(1 << (len(hashes) * _BITS_PER_ENTRY // 64).bit_length(), np.uint64)
-        np.bitwise_or.at(bits, hashes & np.uint64(len(bits) - 1), two_bits(hashes))
+        np.bitwise_or.at(bits, hashes & np.uint64(len(bits) - 1), _two_bits.py_func(hashes))
         self._table = hashes, bits, short
         self._hits = np.empty((2, 1 << 12), np.int64)
 
@@ -124,12 +124,10 @@ _BACK = np.uint64(_REMEMBERED - 1)
 _INT, _U8, _I8, _HASHES = types.int64, types.uint64, types.int64[::1], types.uint64[::1]
 
 
-def two_bits(hashed: Any) -> Any:
+@compiled(_U8(_U8))
+def _two_bits(hashed: Any) -> Any:
     """The bits of an entry in its word of the bitmap: one look at memory answers for both."""
     return (_1 << (hashed >> _58)) | (_1 << ((hashed >> _52) & _63))
-
-
-_two_bits: Any = compiled(_U8(_U8))(two_bits)
 
 
 @compiled(_U8(_U8))

@@ -21,10 +21,8 @@ PROMPTS = "prompts.arrow"
 
 
 def digests(texts: pa.Array) -> pa.Array:
-    """BLAKE2b of every text in 128 bits: equal digests are equal texts.
-
-    Among n texts two differ and collide with probability below n²/2¹²⁹: 10⁻²⁷ for a million.
-    """
+    """BLAKE2b of every text in 128 bits: equal digests are equal texts. Among n texts two differ
+    and collide with probability below n²/2¹²⁹: 10⁻²⁷ for a million."""
     data, starts, ends = buffers(texts)
     places = zip(starts.tolist(), ends.tolist(), strict=True)
     found = [blake2b(data.data[start:end], digest_size=16).digest() for start, end in places]

@@ -55,14 +55,9 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
     return problem
 
 
-# ---------------------------------------------------------------- fields
-
-
 def field_of(row: dict[str, Any], name: str) -> Any:
-    """The value at `name`; None where there is none.
-
-    A dot reaches into an object, also one written as a JSON string, and into a list by number.
-    """
+    """The value at `name`; None where there is none. A dot reaches into an object, also one written
+    as a JSON string, and into a list by number."""
     if not name:
         return None
     if name in row:
@@ -95,16 +90,11 @@ def _date(row: dict[str, Any], name: str) -> str | None:
     if value is None or value == "":
         return None
     try:
-        is_number = isinstance(value, int | float)
-        day = (
-            datetime.fromtimestamp(value, UTC) if is_number else datetime.fromisoformat(str(value))
-        )
+        if isinstance(value, int | float):
+            return datetime.fromtimestamp(value, UTC).date().isoformat()
+        return datetime.fromisoformat(str(value)).date().isoformat()
     except (ValueError, OverflowError, OSError) as error:
         raise BadField(name, f"{value!r} is no date") from error
-    return day.date().isoformat()
-
-
-# ---------------------------------------------------------------- prompts
 
 
 def prompt_of(row: dict[str, Any], source: Source, tables: Tables | None = None) -> str:
@@ -165,9 +155,6 @@ def _looked_up(row: dict[str, Any], source: Source, tables: Tables) -> str:
     if not number.isdecimal() or int(number) >= len(texts):
         raise BadField(lookup.index_field, f"no row {number} in the lookup table {table!r}")
     return texts[int(number)].strip()
-
-
-# ---------------------------------------------------------------- answers and tests
 
 
 def _answer(row: dict[str, Any], source: Source) -> str | None:

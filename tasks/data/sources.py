@@ -107,14 +107,9 @@ def collected_files(settings: CollectSettings) -> list[Path]:
     ]
 
 
-# ---------------------------------------------------------------- the hub
-
-
 def resolved(table: Table, name: str) -> str:
-    """The commit that `table.revision` stands for now; empty for a local clone.
-
-    Raises ValueError that names the source when the hub cannot be asked.
-    """
+    """The commit that `table.revision` stands for now; empty for a local clone. Raises ValueError
+    that names the source when the hub cannot be asked."""
     if Path(table.dataset).is_dir():
         return ""
     if _COMMIT.fullmatch(table.revision):
@@ -166,9 +161,6 @@ def _explained(table: Table, name: str) -> Iterator[None]:
 def why_not(error: BaseException) -> str:
     """What the hub's library says of a dataset or a model that it cannot give, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-# ---------------------------------------------------------------- one part
 
 
 def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: int) -> None:

@@ -62,8 +62,7 @@ def split_rows(source: Path, reasons: Mapping[int, str], out: Path) -> dict[str,
             before += len(table)
             report(before, file.metadata.num_rows)
     return {
-        "kept": float(kept.rows),
-        "rejected": float(rejected.rows),
-        **{f"kept/{name}": float(n) for name, n in kept_by.items()},
-        **{f"rejected/{name}": float(n) for name, n in rejected_by.items()},
+        **{"kept": kept.rows, "rejected": rejected.rows},
+        **{f"kept/{name}": n for name, n in kept_by.items()},
+        **{f"rejected/{name}": n for name, n in rejected_by.items()},
     }

@@ -62,9 +62,8 @@ def ascii_or_folded(column: pa.Array, rule: Rule) -> Texts:
         at = end
     joined = b"".join([*pieces, data[at : texts.ends[-1]]])
     moved = np.cumsum(grown)
-    starts, ends = (
-        place + moved[np.searchsorted(spans[:, 1], place, "right")] for place in texts[1:]
-    )
+    before = partial(np.searchsorted, spans[:, 1], side="right")
+    starts, ends = (place + moved[before(place)] for place in texts[1:])
     return Texts(np.frombuffer(joined, np.uint8), starts, ends)
 
 
@@ -99,10 +98,8 @@ def _is_space(byte: Any) -> Any:
 
 @compiled(types.int64(BYTES, PLACES, PLACES, types.int64[:, ::1]))
 def _foreign_words(data: Any, starts: Any, ends: Any, spans: Any) -> Any:
-    """Start and end [W, 2] of what stands between ASCII white space and is not all ASCII.
-
-    Returns how many there are, of which only as many are listed as fit.
-    """
+    """Start and end [W, 2] of what stands between ASCII white space and is not all ASCII. Returns
+    how many there are, of which only as many are listed as fit."""
     found = 0
     for text in range(starts.size):
         every = np.uint8(0)

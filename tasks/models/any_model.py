@@ -20,7 +20,7 @@ from klear.eval.tables import read_table
 from klear.tasks.data.collect import collect
 from klear.tasks.data.sources import why_not
 from klear.tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent
-from klear.tasks.report.page import environment
+from klear.tasks.report.page import render_text
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, content_digest, scan
 
@@ -36,10 +36,8 @@ benchmark = collect.named("benchmark")
 
 @stage(version=GRADER_VERSION, reads=lambda settings: map(Path, settings.files.values()))
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
-    """avg@k of any model on benchmarks that were collected or lie in files.
-
-    Writes what `evaluate` writes.
-    """
+    """avg@k of any model on benchmarks that were collected or lie in files. Writes what `evaluate`
+    writes."""
     found = [p for a in collected for p in read_table(a.file("kept.parquet"), Problem)]
     for name, file in settings.files.items():
         found += problems_of_file(Path(file), name) or ()
@@ -89,10 +87,8 @@ def settings_to_collect(name: str, file: Path | None) -> CollectSettings:
 
 
 def source_of_file(name: str, file: Path) -> Source:
-    """A Source for a local file: fields as the catalogue says, where the first row has them.
-
-    Raises ValueError that names the fields when none can be a prompt, an answer or tests.
-    """
+    """A Source for a local file: fields as the catalogue says, where the first row has them. Raises
+    ValueError that names the fields when none can be a prompt, an answer or tests."""
     first = next(read_rows(file), None)
     if first is None or first.value is None:
         raise ValueError(f"{file}: {first.error if first else 'holds no rows'}")
@@ -154,7 +150,5 @@ def results_text(results: Sequence[BenchmarkResult], costs: Mapping[str, float])
     """One row a benchmark, shares in percent with 95 % intervals; then all that makes the rows
     repeatable: protocol, windows, overlaps; and costs."""
     zeros = {r.name: 100 * upper_bound_of_zero(r.problems) for r in results if r.avg == 0}
-    plain = environment().overlay(autoescape=False, finalize=lambda v: "off" if v is None else v)
-    template = plain.get_template("evaluation.txt")
-    text = template.render(s=results[0].statement, results=results, zeros=zeros, costs=costs)
-    return text.rstrip()
+    facts = {"s": results[0].statement, "results": results, "zeros": zeros, "costs": costs}
+    return render_text("evaluation.txt", **facts)

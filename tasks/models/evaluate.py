@@ -1,9 +1,7 @@
 """Evaluate: a model answers every benchmark k times, the judge scores it: avg@k (§4).
 
-Files, all in `out`: problems.parquet (what was asked), samples.parquet, scores.parquet,
-official_scores.parquet (where LiveCodeBench's rules judge too) and results.json. A killed
-evaluation goes on where it was, at the answer and at the verdict. With a learning curve the models
-that RL kept along the way are scored too (Figures 2 and 5).
+A killed evaluation goes on where it was, at the answer and at the verdict. With a learning curve
+the models that RL kept along the way are scored too (Figures 2 and 5).
 """
 
 import shutil
@@ -11,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings
@@ -65,19 +64,16 @@ def evaluate(
 ) -> Metrics:
     """avg@k of one checkpoint on every benchmark, with all that makes the figures comparable.
 
-    Writes problems.parquet (what was asked), samples.parquet, scores.parquet and results.json, and
-    with `learning_curve` the same below `kept/` for every model that RL kept along the way.
+    Writes problems.parquet (what was asked), samples.parquet, scores.parquet, results.json and
+    official_scores.parquet (where LiveCodeBench's rules judge too), and with `learning_curve` the
+    same below `kept/` for every model that RL kept along the way.
     """
     everything = list(read_table(benchmarks.file("kept.parquet"), Problem))
     runtime = settings.engine_runtime
 
     def subject(folder: Path, name: str) -> Subject:
-        engine = EngineSettings(
-            kind=settings.engine,
-            model=str(folder),
-            yarn_factor=settings.yarn_factor,
-            runtime=runtime,
-        )
+        how: dict[str, Any] = {"yarn_factor": settings.yarn_factor, "runtime": runtime}
+        engine = EngineSettings(kind=settings.engine, model=str(folder), **how)
         return Subject(engine, name, checkpoint.digest[:16], template_hash(folder))
 
     itself = subject(checkpoint.file("checkpoint"), checkpoint.stage)
@@ -103,7 +99,7 @@ def evaluate(
         _draw_curve(out, int(checkpoint.metrics["rollout_steps"]), along.protocols)
     scored = [out, *(kept_model(out, step) for step, _ in kept)]
     answers = sum(count_rows(folder / "samples.parquet") for folder in scored)
-    return {**metrics_of(results), **spent(runtime, scored, speed), "answers": float(answers)}
+    return {**metrics_of(results), **spent(runtime, scored, speed), "answers": answers}
 
 
 def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:
@@ -123,9 +119,7 @@ def run_benchmarks(
     out: Path, subject: Subject, everything: Iterable[Problem], settings: EvaluateSettings
 ) -> tuple[list[BenchmarkResult], float]:
     """Results in the order of `settings.protocols`, and tokens a second where any were generated.
-
-    Every question is answered by one start of the engine; samples.parquet has their order.
-    """
+    Every question is answered by one start of the engine; samples.parquet has their order."""
     if not settings.protocols:
         raise ValueError("evaluate.protocols is empty: name at least one benchmark to score")
     protocols, known = settings.protocols, list(everything)
@@ -226,7 +220,7 @@ def spent(runtime: EngineRuntime, folders: Iterable[Path], speed: float) -> dict
     )
     cost = cost_of(runtime, prompt, tokens)
     return {
-        "completion_tokens": float(tokens),
+        "completion_tokens": tokens,
         **({} if cost is None else {"cost": cost}),
         **({"tokens_per_second": speed} if speed else {}),
     }
@@ -235,7 +229,7 @@ def spent(runtime: EngineRuntime, folders: Iterable[Path], speed: float) -> dict
 def metrics_of(results: Sequence[BenchmarkResult]) -> dict[str, float]:
     """Shares in [0, 1] by benchmark; what could not be computed is absent, never NaN."""
     return {
-        f"{r.name}/{name}": float(value)
+        f"{r.name}/{name}": value
         for r in results
         for name, field in MEASURES.items()
         if (value := getattr(r, field)) is not None

@@ -43,14 +43,8 @@ def sft(
     out: Path, base: Artifact, examples: Artifact, *, settings: SFTSettings, seed: int
 ) -> Metrics:
     """Long chain-of-thought supervised fine-tuning (§3.1, Eq. 8)."""
-    job = SFTJob(
-        out=out,
-        base=base.file("checkpoint"),
-        examples=examples.file("kept.parquet"),
-        settings=settings,
-        seed=seed,
-    )
-    return _trained(job, out)
+    start, rows = base.file("checkpoint"), examples.file("kept.parquet")
+    return _trained(SFTJob(out=out, base=start, examples=rows, settings=settings, seed=seed), out)
 
 
 @stage(version=1 + GRADER_VERSION)  # rewards are the judge's verdicts
@@ -67,13 +61,8 @@ def rl(
             f"no {settings.domain} problem is left after filter_rl: add sources to collect, "
             f"or lower filter_rl.{settings.domain}_threshold"
         )
-    job = RLJob(
-        out=out,
-        checkpoint=checkpoint.file("checkpoint"),
-        problems=chosen,
-        settings=settings,
-        seed=seed,
-    )
+    start = checkpoint.file("checkpoint")
+    job = RLJob(out=out, checkpoint=start, problems=chosen, settings=settings, seed=seed)
     return {"problems": count, **_trained(job, out)}
 
 

@@ -13,7 +13,7 @@ from klear.configs.settings.engines import EngineRuntime
 from klear.configs.settings.topology import Topology
 from klear.configs.settings.training import BaseModelSettings
 from klear.tasks.planning.history import PastResult, StoreHistory
-from klear.tasks.planning.work import KINDS, OF_A_MODEL, ONCE, Known, Work
+from klear.tasks.planning.work import KINDS, OF_A_MODEL, Known, Work, kind_of
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.stage import Stage
 from klear.tasks.store.hardware import cores, gpus, split, this_machine
@@ -46,13 +46,11 @@ class Forecaster:
             facts = facts_of_base(self.base)
         if isinstance(settings, SampleSettings) and is_local(settings.engine):
             facts = facts_of_model(settings.engine.model)
-        past = alike[0] if alike else None
-        s = Known(settings, inputs, past, facts, self.topology.assume)
-        work = KINDS.get(body, ONCE).work(s)
+        s = Known(settings, inputs, next(iter(alike), None), facts, self.topology.assume)
+        work = kind_of(body).work(s)
         assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
-        rates = (self.rate(body, p, count) for p in alike)
-        rate = next(filter(None, rates), None)
+        rate = next(filter(None, (self.rate(body, p, count) for p in alike)), None)
         seconds = work.amount / rate if rate else self._by_assumptions(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
         return PlannedStage(
@@ -71,7 +69,7 @@ class Forecaster:
         """Earlier results whose settings say the same of speed, and that go back to the same base
         model, the newest first; of stages of the same kind where the stage itself has none."""
         wanted = _alike(body, settings.model_dump(mode="json"))
-        earlier = self.history.of(*dict.fromkeys((stage, *KINDS.get(body, ONCE).stages)))
+        earlier = self.history.of(*dict.fromkeys((stage, *kind_of(body).stages)))
         found = [p for p in earlier if _alike(body, p.manifest.settings) == wanted]
         if body not in OF_A_MODEL or self.base is None:
             return found
@@ -88,7 +86,7 @@ class Forecaster:
         if gpus and not (card in hardware.lower() if card else hardware == this_machine()):
             return None
         seconds = past.seconds if body in ("sft", "rl") else past.manifest.seconds
-        rate = KINDS.get(body, ONCE).done(past) / seconds if seconds else 0.0
+        rate = kind_of(body).done(past) / seconds if seconds else 0.0
         devices = int(past.sum("processes")) or split(hardware)[0]
         if body == "distill" and gpus:
             rate = past.sum("tokens_per_second") or rate
@@ -99,17 +97,14 @@ class Forecaster:
     def _gpus(self, body: str, settings: Any) -> int:
         """GPUs that the stage keeps busy; 0: none."""
         everything = self.topology.gpus or (split(gpus())[0] if gpus() else 0)
-        match body:
-            case "distill" if is_local(settings.engine):
-                return min(_product(settings.engine.runtime), everything)
-            case "evaluate":
-                return min(_product(settings.engine_runtime), everything)
-            case "sft":
-                return everything
-            case "rl":
-                return self.topology.rl_gpus or everything
-            case _:
-                return 0
+        if body in ("sft", "rl"):
+            return (body == "rl" and self.topology.rl_gpus) or everything
+        runtime: EngineRuntime | None = None
+        if body == "evaluate":
+            runtime = settings.engine_runtime
+        elif body == "distill" and is_local(settings.engine):
+            runtime = settings.engine.runtime
+        return min(math.prod(getattr(runtime, n) for n in PARALLEL), everything) if runtime else 0
 
     def _by_assumptions(self, body: str, s: Known, work: Work, count: int) -> float | None:
         """Seconds; None where nothing is known."""
@@ -127,7 +122,8 @@ class Forecaster:
         return answers / (s.assume("judged_per_core") * workers)
 
     def _by_flops(self, body: str, s: Known, work: Work, count: int) -> float | None:
-        """2·N FLOPs a token that is generated or looked at, 6·N a token that is trained on."""
+        """2·N FLOPs a token that is generated, 6·N one that is trained on, which RL looks at first:
+        8·N."""
         peak = self.topology.card.tflops * 1e12 * count
         if not peak or s.facts is None or work.tokens is None:
             return None
@@ -137,9 +133,9 @@ class Forecaster:
         if body == "rl":
             s.assume("prompt_tokens")
             seconds += self._judging(s, work.counts["rollouts"])
-            seconds += 2 * n * work.trained_tokens / (peak * s.assume("train_mfu"))
         if work.trained_tokens:
-            seconds += 6 * n * work.trained_tokens / (peak * s.assume("train_mfu"))
+            flops = n * (8 if body == "rl" else 6) * work.trained_tokens
+            seconds += flops / (peak * s.assume("train_mfu"))
         return seconds
 
     def _cost(self, settings: Settings, work: Work, gpu_hours: float | None) -> float | None:
@@ -154,10 +150,6 @@ class Forecaster:
 
 def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the settings say of speed, by dotted name, without the names of sources."""
-    patterns = KINDS.get(body, ONCE).alike
+    patterns = kind_of(body).alike
     named = flat(settings, lists=True).items()
     return sorted({(p, str(v)) for n, v in named for p in patterns if fnmatchcase(n, p)})
-
-
-def _product(runtime: EngineRuntime) -> int:
-    return math.prod(getattr(runtime, name) for name in PARALLEL)

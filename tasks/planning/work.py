@@ -3,10 +3,11 @@ from the nearest earlier result, and where all of these are silent from a named 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import isnan, nan
 from typing import Any
 
-from klear.configs.settings.evaluation import EvaluateSettings
+from klear.configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
 from klear.configs.settings.topology import Assumptions
 from klear.configs.settings.training import RLSettings
 from klear.tasks.planning.history import PastResult
@@ -95,17 +96,13 @@ def collect(s: Known) -> Work:
     return Work(rows, rows * BYTES_PER_ROW, {**counts, "kept": rows})
 
 
-def keeps_of(assumption: str) -> Callable[[Known], Work]:
+def keeps(s: Known, assumption: str = "kept") -> Work:
     """Filters: the counts of the first input, less the share that goes."""
-
-    def work(s: Known) -> Work:
-        share = s.mean("kept", "kept", "rejected") or s.assume(assumption)
-        given = s.inputs[0].metrics
-        counts = {n: v * share for n, v in given.items() if n.startswith(KEPT) or n == "kept"}
-        rows = s.count(0, "kept")
-        return Work(rows, rows * share * BYTES_PER_ROW, counts)
-
-    return work
+    share = s.mean("kept", "kept", "rejected") or s.assume(assumption)
+    given = s.inputs[0].metrics
+    counts = {n: v * share for n, v in given.items() if n.startswith(KEPT) or n == "kept"}
+    rows = s.count(0, "kept")
+    return Work(rows, rows * share * BYTES_PER_ROW, counts)
 
 
 def filter_tests(s: Known) -> Work:
@@ -132,14 +129,10 @@ def distill(s: Known) -> Work:
     return Work(amount, amount * BYTES_PER_TOKEN, counts, tokens or None, asked)
 
 
-def scores_of(place: int, name: str) -> Callable[[Known], Work]:
+def scores(s: Known, place: int, name: str) -> Work:
     """Judge and difficulty: a score for each of what an input counts."""
-
-    def work(s: Known) -> Work:
-        rows = s.count(place, name)
-        return Work(rows, rows * BYTES_PER_SCORE)
-
-    return work
+    rows = s.count(place, name)
+    return Work(rows, rows * BYTES_PER_SCORE)
 
 
 def select(s: Known) -> Work:
@@ -183,17 +176,13 @@ def evaluate(s: Known) -> Work:
     """avg@k: k answers to every problem of every benchmark, and those of the learning curve."""
     settings: EvaluateSettings = s.settings
 
-    def asked(protocols: EvaluateSettings) -> float:
-        answers = 0.0
-        for p in protocols.protocols:
-            read = 0.0 if p.date_from or p.date_to else s.count(1, KEPT + (p.source or p.name))
-            problems = read or PROBLEMS.get(p.name) or s.assume("benchmark_problems")
-            answers += p.k * problems
-        return answers
+    def problems(p: BenchmarkProtocol) -> float:
+        read = 0.0 if p.date_from or p.date_to else s.count(1, KEPT + (p.source or p.name))
+        return read or PROBLEMS.get(p.name) or s.assume("benchmark_problems")
 
-    answers = asked(settings)
+    answers = float(sum(p.k * problems(p) for p in settings.protocols))
     if along := settings.along_the_way():
-        answers += s.count(0, MODELS_KEPT) * asked(along)
+        answers += s.count(0, MODELS_KEPT) * sum(p.k * problems(p) for p in along.protocols)
     each = s.mean("completion_tokens", "answers")
     tokens = answers * s.answer_tokens(each, settings.sampling.max_tokens)
     return Work(tokens, tokens * BYTES_PER_TOKEN, {}, tokens)
@@ -233,19 +222,19 @@ class Kind:
 
 KINDS = {
     "collect": Kind(collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",)),
-    "dedup": Kind(keeps_of("kept"), alike=("near",)),
-    "decontaminate": Kind(keeps_of("kept")),
+    "dedup": Kind(keeps, alike=("near",)),
+    "decontaminate": Kind(keeps),
     "distill": Kind(distill, _answers_given, SAMPLERS, ("engine.kind", "engine.model")),
     "judge": Kind(
-        scores_of(1, "samples"),
+        partial(scores, place=1, name="samples"),
         lambda past: past.sum("scores"),
         ("judge", "judge_rl", "judge_rate", "judge_agreement"),
         ("judge.sandbox", "judge.max_tests", "judge.stop_at_first_failure"),
     ),
-    "difficulty": Kind(scores_of(0, "kept")),
+    "difficulty": Kind(partial(scores, place=0, name="kept")),
     "select": Kind(select, alike=("size",)),
     "filter_tests": Kind(filter_tests),
-    "filter_rl": Kind(keeps_of("rl_kept")),
+    "filter_rl": Kind(partial(keeps, assumption="rl_kept")),
     "base": Kind(
         once,
         lambda past: 1.0,
@@ -270,7 +259,10 @@ def tokens_of(body: str, past: PastResult) -> float | None:
     return past.sum("tokens") or past.sum("completion_tokens") or None
 
 
-ONCE = Kind(once, lambda past: 1.0)
-"""Any other body."""
+def kind_of(body: str) -> Kind:
+    """Any other body is done once."""
+    return KINDS.get(body) or Kind(once, lambda past: 1.0)
+
+
 OF_A_MODEL = ("sft", "rl", "evaluate")
 """Their results are alike only where they go back to the same base model."""

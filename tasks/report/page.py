@@ -73,6 +73,12 @@ def render(template: str, **facts: Any) -> str:
     return environment().get_template(template).render(facts)
 
 
+def render_text(template: str, **facts: Any) -> str:
+    """One of the templates for a terminal: values as they are, None as `off`."""
+    plain = environment().overlay(autoescape=False, finalize=lambda v: "off" if v is None else v)
+    return plain.get_template(template).render(facts).rstrip()
+
+
 @cache
 def environment() -> jinja2.Environment:
     """Of all templates; `finalize` makes literal text of every value that is not `Markup`."""

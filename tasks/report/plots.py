@@ -1,7 +1,7 @@
 """The pages' pictures: data in, SVG text out. Equal data gives equal bytes."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,7 @@ def curve_plot(
     title: str, series: Sequence[Series], unit: str = "", y_range: tuple[float, float] | None = None
 ) -> str:
     """A few training curves over steps, in one panel; long ones smoothed, over the raw ones.
-
-    `y_range` is that of the data: panels with equal ones can be compared.
-    """
+    `y_range` is that of the data: panels with equal ones can be compared."""
     import matplotlib  # slow to import
     from matplotlib.figure import Figure  # not pyplot: no global state
 
@@ -61,6 +59,23 @@ def curve_plot(
             axes.legend(loc="upper left")
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     return svg.getvalue()
+
+
+def rollout_histograms(rows: Sequence[Mapping[str, float]]) -> Any:
+    """A figure of the tokens and rewards of answers, in each half of the steps."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    middle = max(row["step"] for row in rows) / 2
+    with matplotlib.rc_context(fname=STYLE):
+        figure = Figure(figsize=(9.6, 2.9), dpi=150, layout="constrained")
+        for axes, name in zip(figure.subplots(1, 2), ("tokens", "reward"), strict=True):
+            known = [(row["step"] > middle, row[name]) for row in rows if row[name] is not None]
+            halves = [[x for late, x in known if late == half] for half in (False, True)]
+            axes.hist(halves, bins=20, label=["first half of the steps", "second half"])
+            axes.set(xlabel=f"{name} of an answer", ylabel="answers")
+            axes.legend()
+    return figure
 
 
 def smoothed(y: Sequence[float]) -> Any:

@@ -56,23 +56,20 @@ def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
     (out / SCORES).write_text(scores_table(evaluations))
     scores = evaluations[-1].results if evaluations else ()
     return {
-        "stages": float(len(inputs)),
-        "plots": float(len(page.figures)),
+        "stages": len(inputs),
+        "plots": len(page.figures),
         **{f"{r.name}/avg": r.avg for r in scores if r.avg is not None},
     }
 
 
 def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None = None) -> Page:
-    """Everything the run has to say; absent stages leave their sections out.
-
-    `story` is what the run planned and did, where one is known.
-    """
+    """Everything the run has to say; absent stages leave their sections out. `story` is what the
+    run planned and did, where one is known."""
     outputs = Outputs(inputs)
     found = [e for e in outputs.evaluations() if e.results]
     curves = {group["title"]: _curves(outputs, **group) for group in PANELS}
-    counts = {
-        TRAINED[a.stage]: read_off_policy(a.folder) for a in outputs.all if a.stage in TRAINED
-    }
+    trained = [a for a in outputs.all if a.stage in TRAINED]
+    counts = {TRAINED[a.stage]: read_off_policy(a.folder) for a in trained}
     label = f"{profile or 'unlabelled'} profile"
     body = render(
         "report.md",
@@ -126,9 +123,7 @@ def differing(rollouts: Sequence[tuple[str, Graded]]) -> list[int]:
 
 def _as_in_table_1(evaluation: Evaluation) -> tuple[list, Statement] | None:
     """(result, protocol) for each column of Table 1 and how all were asked; None for an empty row.
-
-    A score stands in a column only if it was measured on that column's problems.
-    """
+    A score stands in a column only if it was measured on that column's problems."""
 
     def measured(p: BenchmarkProtocol) -> BenchmarkResult | None:
         wanted = (p.source or p.name, p.date_from, p.date_to)

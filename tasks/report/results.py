@@ -102,10 +102,8 @@ def read_results(evaluation: Path) -> tuple[BenchmarkResult, ...]:
 
 
 def curves_of(path: Path) -> dict[str, dict[int, float]]:
-    """Metric → step → value, by name, from lines {"step", "metrics"}; none without the file.
-
-    A later line of a step replaces an earlier one: a resumed stage logs some steps again.
-    """
+    """Metric → step → value, by name, from lines {"step", "metrics"}; none without the file. A
+    later line of a step replaces an earlier one: a resumed stage logs some steps again."""
     curves: dict[str, dict[int, float]] = {}
     for row in read_lines(path):
         for name, value in row["metrics"].items():

@@ -67,10 +67,9 @@ def duration(seconds: float) -> str:
     """`0.4 s`, `41 s`, `3 min 20 s`, `2 h 05 min`, and from two days on `3 d 04 h`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)

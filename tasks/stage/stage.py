@@ -57,11 +57,7 @@ def stage(version: int, reads: Reads = lambda _: ()) -> "Callable[[Body], Stage]
     `reads(settings)` names the files outside of the store that the body reads: their content is
     part of the key, so an edited file is noticed.
     """
-
-    def wrap(body: Body) -> Stage:
-        return Stage(name=body.__name__, version=version, body=body, reads=reads)
-
-    return wrap
+    return lambda body: Stage(body.__name__, version, body, reads)
 
 
 @dataclass(frozen=True)
@@ -241,6 +237,7 @@ class _Computation:
             version=stage.version,
             key=self.key,
             settings=self.settings.model_dump(mode="json"),
+            seed=run.seed if stage.takes_seed else None,
             inputs=tuple(InputRef(stage=i.stage, key=i.key, digest=i.digest) for i in self.inputs),
             metrics={n: float(v) for n, v in metrics.items() if math.isfinite(v)},
             seconds=seconds,
@@ -250,7 +247,6 @@ class _Computation:
             versions=package_versions(),
             hardware=this_machine(),
             created=datetime.now(UTC).isoformat(timespec="microseconds"),
-            **({"seed": run.seed} if stage.takes_seed else {}),
         )
 
     def _pages(self, manifest: Manifest, work: Path) -> list[str]:

@@ -45,19 +45,15 @@ def is_alive(process: psutil.Process) -> bool:
 
 def _end_tree(grace_s: float) -> None:
     """TERM to every descendant, KILL to those alive after `grace_s`."""
-    deadline = time.monotonic() + grace_s
-    _end_all(signal.SIGTERM)
-    while descendants(os.getpid()):
+    deadline, sign = time.monotonic() + grace_s, signal.SIGTERM
+    while alive := descendants(os.getpid()):
+        for process in alive if sign else ():
+            with suppress(psutil.Error):
+                process.send_signal(sign)
         time.sleep(POLL_S)
         _reap()
-        if time.monotonic() > deadline:  # again and again: one may fork between look and KILL
-            _end_all(signal.SIGKILL)
-
-
-def _end_all(sign: signal.Signals) -> None:
-    for process in descendants(os.getpid()):
-        with suppress(psutil.Error):
-            process.send_signal(sign)
+        # KILL again and again: one may fork between look and KILL
+        sign = signal.SIGKILL if time.monotonic() > deadline else 0
 
 
 def _reap(command: int = 0) -> int | None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from klear.tasks.store.lineage import ancestors
 from klear.tasks.store.shared import SharedStore, parsed
 from klear.tasks.store.store import MANIFEST, Manifest, Store
 
@@ -60,13 +61,8 @@ def waste(store: Store, days: float) -> tuple[list[Waste], str]:
             f"{', '.join(lost[:3])} cannot be read: results are kept, for nobody knows what they "
             f"were made from; run again what made it, or remove its folder in {store.root}"
         )
-    todo = [n for n, m in known.items() if n.startswith(KEPT) or m.made >= oldest_kept]
-    needed: set[str] = set()
-    while todo:
-        name = todo.pop()
-        if name in known and name not in needed:
-            needed.add(name)
-            todo += [f"{i.stage}/{i.key}" for i in known[name].inputs]
+    kept = [m for n, m in known.items() if n.startswith(KEPT) or m.made >= oldest_kept]
+    needed = {f"{m.stage}/{m.key}" for m in (*kept, *ancestors(Store(store.root), *kept))}
     unneeded = [
         Waste(name, store.root / name, manifest.bytes, "no report needs it")
         for name, manifest in known.items()

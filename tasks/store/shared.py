@@ -116,11 +116,8 @@ class ObjectStore:
         """Copy `files` below `of` into `folder`. Raises ObjectDamaged for one that is damaged."""
         lost = self.damage(files, of, verify=False)
         if not lost:
-            far, here = [f"{of}/{n}" for n in files], [folder / n for n in files]
-            for path in here:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            callback = _reporting("files downloaded")
-            self._ask("get", far, [str(path) for path in here], callback=callback)
+            far, here = [f"{of}/{n}" for n in files], [str(folder / n) for n in files]
+            self._ask("get", far, here, callback=_reporting("files downloaded"))
             wrong = (n for n, f in files.items() if file_sha256(folder / n) != f.sha256)
             lost = next(wrong, "")
         if lost:

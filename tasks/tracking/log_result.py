@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from klear.configs.files import replace_text
 from klear.configs.settings.evaluation import LEARNING_CURVE
 from klear.eval.judge.grades import GOLD, GRADED, Graded, read_graded
+from klear.tasks.report.plots import rollout_histograms
 from klear.tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
 from klear.tasks.tracking.mlflow_client import (
     ARTIFACT_TAG,
@@ -49,10 +51,8 @@ def log_result(
         if path.exists():
             log.put(name, lambda s, run, path=path, at=place: s.log_artifact(run, str(path), at))
     result = _Result(log.tracker, artifact, manifest, inputs)
-    for send in (
-        *(result.sign, result.checkpoint, result.datasets),
-        *(result.metrics, result.traces),
-    ):
+    messages = result.sign, result.checkpoint, result.datasets, result.metrics, result.traces
+    for send in (*messages, result.histograms):
         log.put(send.__name__, send)
     log.finish("FINISHED")
 
@@ -64,7 +64,11 @@ def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) ->
     `best` goes to the one whose benchmarks have the highest mean, at equal means the earlier.
     """
     stages = [n.removeprefix("evaluate_") for n in made if n.startswith("evaluate_")]
-    means = {n: _mean_accuracy(made[f"evaluate_{n}"]) for n in stages if n in made}
+    scores = {n: made[f"evaluate_{n}"].metrics for n in stages if n in made}
+    means = {
+        n: fmean([v for name, v in metrics.items() if name.endswith("/avg")] or [0.0])
+        for n, metrics in scores.items()
+    }
     score = {made[n].digest: f"{mean:.6f}" for n, mean in means.items()}
     aliases = {ALIASES.get(stage, stage): made[stage] for stage in means}
     if means:
@@ -87,11 +91,6 @@ def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) ->
     tracker.put("the rows, models and aliases", send)
 
 
-def _mean_accuracy(scores: Artifact) -> float:
-    found = [v for name, v in scores.metrics.items() if name.endswith("/avg")]
-    return sum(found) / len(found) if found else 0.0
-
-
 @dataclass
 class _Result:
     """One published result; each method is one message, and may be sent again."""
@@ -103,17 +102,14 @@ class _Result:
     model: str = ""
     """The checkpoint that this stage made or read."""
 
-    @property
-    def made_tags(self) -> dict[str, str]:
-        return {DIGEST_TAG: self.artifact.digest, "klear.git_commit": self.manifest.git_commit}
-
     def sign(self, server: Mlflow, run_id: str) -> None:
         """Write the run's id into a manifest that was published while the server was away."""
         path = self.artifact.folder / MANIFEST
         text = json.loads(path.read_text())
         if text["mlflow_run"] == "":
             replace_text(path, json.dumps({**text, "mlflow_run": run_id}, indent=1))
-        server.tag(run_id, {**self.made_tags, **made_by(self.manifest.git_commit)})
+        digest = {DIGEST_TAG: self.artifact.digest}
+        server.tag(run_id, {**digest, **made_by(self.manifest.git_commit)})
 
     def checkpoint(self, server: Mlflow, run_id: str) -> None:
         """A stage with weights makes a model and a version of it; others may read one."""
@@ -122,8 +118,12 @@ class _Result:
         if not folder.exists():
             self.model = next(iter(self._models_read(server)), "")
             return
-        name = f"{artifact.stage}/{artifact.key}"
-        tags = {ARTIFACT_TAG: name, "klear.path": str(folder), **self.made_tags}
+        tags = {
+            ARTIFACT_TAG: f"{artifact.stage}/{artifact.key}",
+            DIGEST_TAG: artifact.digest,
+            "klear.path": str(folder),
+            "klear.git_commit": self.manifest.git_commit,
+        }
         self.model = server.register(tracker.experiment, tracker.name, run_id, tags)
 
     def datasets(self, server: Mlflow, run_id: str) -> None:
@@ -143,6 +143,7 @@ class _Result:
         """The graded answers: asked, written, graded, with every check of the judge."""
         artifact = self.artifact
         model = {"mlflow.modelId": self.model} if self.model else {}
+        lines = {line["step"]: line for line in read_lines(artifact.folder / METRICS)}
         for i, graded in enumerate(read_graded(artifact.folder / GRADED)):
             step = "" if graded.step is None else f"step {graded.step}, "
             tags = {
@@ -154,13 +155,26 @@ class _Result:
             server.trace(
                 self.tracker.experiment,
                 f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
-                self.manifest.made + i / 1000,
+                self._interval(lines.get(graded.step), i / 1000),
                 {"prompt": as_read(graded.prompt)},
                 as_shown(graded),
                 {"mlflow.sourceRun": run_id, **model},
                 tags,
                 assessments(graded.correct, graded.reason, gold, run_id),
             )
+
+    def histograms(self, server: Mlflow, run_id: str) -> None:
+        """The rollouts kept of an RL stage in one picture."""
+        path, columns = self.artifact.folder / "rollouts.parquet", ["step", "tokens", "reward"]
+        if path.exists() and (rows := pq.read_table(path, columns=columns).to_pylist()):
+            server.log_figure(run_id, rollout_histograms(rows), "figures/rollouts.png")
+
+    def _interval(self, line: Mapping[str, Any] | None, later: float) -> tuple[float, float]:
+        """Start and end (Unix seconds) of what made an answer: rollout step (`line`) or stage."""
+        end, seconds = self.manifest.made + later, self.manifest.seconds
+        if line:
+            end, seconds = line["time"] + later, line["metrics"].get("seconds/rollout", 0.001)
+        return end - seconds, end
 
     def _models_read(self, server: Mlflow) -> list[str]:
         """The ids of the inputs that are models; one that nobody recorded is left out."""

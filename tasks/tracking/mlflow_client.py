@@ -7,6 +7,7 @@ import base64
 import getpass
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -27,8 +28,9 @@ PREVIEW = 1_000  # characters of a trace in lists
 
 
 def made_by(commit: str) -> dict[str, str]:
-    """Who runs which code, as MLflow's pages show it; a `+` at the commit: with changes."""
+    """Tags that say who runs which code; a `+` at the commit: with changes."""
     return {
+        "klear.git_commit": commit,
         "mlflow.user": getpass.getuser(),
         "mlflow.source.name": "klear",
         "mlflow.source.type": "LOCAL",
@@ -49,16 +51,23 @@ class Mlflow(MlflowClient):
         super().__init__(tracking_uri=uri, registry_uri=uri)
 
     def experiment(self, name: str, about: str) -> str:
-        """The id of an experiment, created if it is new, with this description."""
-        tags = {NOTE_TAG: about, **EXPERIMENT_KIND}
-        try:
-            return self.create_experiment(name, tags=tags)
-        except MlflowException:  # it is there, perhaps since this moment
-            if found := self.get_experiment_by_name(name):
-                for tag in tags.keys() - found.tags.keys():  # a person's own text stays
-                    self.set_experiment_tag(found.experiment_id, tag, tags[tag])
-                return found.experiment_id
-            raise
+        """The id of an experiment, created if it is new, with this description; `{id}`: its id."""
+        with suppress(MlflowException):  # it is there, perhaps since this moment
+            self.create_experiment(name, tags=EXPERIMENT_KIND)
+        there = self.get_experiment_by_name(name)
+        found = there or self.get_experiment(self.create_experiment(name))
+        tags = {NOTE_TAG: about.format(id=found.experiment_id), **EXPERIMENT_KIND}
+        for tag in tags.keys() - found.tags.keys():  # a person's own text stays
+            self.set_experiment_tag(found.experiment_id, tag, tags[tag])
+        return found.experiment_id
+
+    def save_view(self, experiment: str, key: str, name: str, state: Mapping[str, Any]) -> None:
+        """A named view of the runs list, as the UI saves one: `?viewStateShareKey=KEY` opens it."""
+        made, there = f"mlflow.sharedViewState.{key}", self.get_experiment(experiment)
+        packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
+        about = {"name": name, "createdAt": there.creation_time, "state": f"deflate;{packed}"}
+        if there.tags.get(made) != (text := json.dumps(about)):
+            self.set_experiment_tag(experiment, made, text)
 
     def find_run(self, experiment: str, tags: Mapping[str, str]) -> str:
         """The id of a run that has all of `tags`; '' if there is none."""
@@ -161,7 +170,7 @@ class Mlflow(MlflowClient):
         self,
         experiment: str,
         key: str,
-        time: float,
+        time: tuple[float, float],
         asked: Mapping[str, Any],
         answered: Mapping[str, Any],
         about: Mapping[str, str],
@@ -169,9 +178,10 @@ class Mlflow(MlflowClient):
         graded: Iterable[entities.Assessment] = (),
     ) -> None:
         """A trace of one span, with what was found of it. Its id and theirs are made of its key:
-        MLflow gives new ones, so that a message sent twice would be two. `about`: its metadata."""
+        MLflow gives new ones, so that a message sent twice would be two. `time`: start and end,
+        in Unix seconds. `about`: its metadata."""
         seed = hashlib.sha256(key.encode()).digest()
-        trace_id, start_ns = f"tr-{seed[:16].hex()}", int(time * 1e9)
+        trace_id, (start, end) = f"tr-{seed[:16].hex()}", time
         request, response = json.dumps(asked), json.dumps(answered)
         found = list(graded)
         for assessment in found:
@@ -181,8 +191,9 @@ class Mlflow(MlflowClient):
         info = entities.TraceInfo(
             trace_id,
             entities.TraceLocation.from_experiment_id(experiment),
-            int(time * 1000),
+            int(start * 1000),
             entities.TraceState.OK,
+            execution_duration=int((end - start) * 1000),
             request_preview=request[:PREVIEW],
             response_preview=response[:PREVIEW],
             trace_metadata=dict(about),
@@ -194,8 +205,8 @@ class Mlflow(MlflowClient):
             "span_id": base64.b64encode(seed[16:24]).decode(),
             "parent_span_id": None,
             "name": tags["mlflow.traceName"],
-            "start_time_unix_nano": start_ns,
-            "end_time_unix_nano": start_ns + 1,
+            "start_time_unix_nano": int(start * 1e9),
+            "end_time_unix_nano": int(end * 1e9),
             "status": {"code": "STATUS_CODE_OK", "message": ""},
             "attributes": {
                 "mlflow.traceRequestId": json.dumps(trace_id),

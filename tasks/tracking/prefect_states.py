@@ -97,8 +97,7 @@ def ends_cancelled(body: Callable[P, R]) -> Callable[P, R]:
 
 def is_cancelling(flow_run: str) -> bool:
     """Whether somebody asked the run to end and it has not said yet that it did. Best effort."""
-    state = _state_of(flow_run)
-    return state is not None and state.is_cancelling()
+    return bool((state := _state_of(flow_run)) and state.is_cancelling())
 
 
 def _state_of(flow_run: str) -> State[Any] | None:

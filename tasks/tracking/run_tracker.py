@@ -23,12 +23,9 @@ import requests
 
 from klear.configs.settings.evaluation import LEARNING_CURVE
 from klear.tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
+from klear.tasks.tracking.views import PAGE, tags_of, view
 from klear.training.layout import METRICS, SHOWN
 
-ABOUT = (
-    "A run is a pipeline; open it for its stages. Charts of it: accuracy after base (0), SFT (1), "
-    "math RL (2) and code RL (3). The models of the last complete run have the aliases."
-)
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""
 STEP_METRIC = "system/step"
@@ -68,7 +65,7 @@ class Tracker:
         self._messages: deque[tuple[str, Send]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self.experiment = self.server.experiment(experiment, ABOUT) if uri else ""
+        self.experiment = self.server.experiment(experiment, PAGE["about"]) if uri else ""
 
     @cached_property
     def server(self) -> Mlflow:
@@ -108,22 +105,20 @@ class Tracker:
         self.server.tag(found, tags)
         return found
 
-    def log(self, run_id: str, metrics: Mapping[str, float], made: float = 0.0) -> None:
-        """`made`: when, in Unix seconds; what is logged again with it is there once."""
+    def log(
+        self, run_id: str, metrics: Mapping[str, float | Mapping[int, float]], made: float = 0.0
+    ) -> None:
+        """Values, or short curves of a value by step. `made`: when, in Unix seconds; what is logged
+        again with it is there once."""
         at = made or time.time()
-        points = [metric(name, value, at) for name, value in metrics.items()]
+        curves = {n: v if isinstance(v, Mapping) else {0: v} for n, v in metrics.items()}
+        points = [
+            metric(n, v, at, step) for n, curve in curves.items() for step, v in curve.items()
+        ]
         self.put("metrics", lambda server: server.log_batch(run_id, points))
 
-    def log_steps(
-        self, run_id: str, curves: Mapping[str, Mapping[int, float]], made: float
-    ) -> None:
-        """Short curves, each a value by step; `made` as in `log`, so that they are there once."""
-        points = [metric(n, v, made, step) for n, c in curves.items() for step, v in c.items()]
-        self.put("metrics by stage", lambda server: server.log_batch(run_id, points))
-
-    def log_files(self, run_id: str, *paths: Path) -> None:
-        for path in paths:
-            self.put(path.name, lambda server, path=path: server.log_artifact(run_id, str(path)))
+    def log_file(self, run_id: str, path: Path) -> None:
+        self.put(path.name, lambda server: server.log_artifact(run_id, str(path)))
 
     def note(self, run_id: str, markdown: str) -> None:
         """The text on top of the run's page; one that is too long loses whole lines."""
@@ -136,6 +131,16 @@ class Tracker:
         page = f"{self.uri}/#/experiments/{self.experiment}/runs/{run_id}"
         # Else MLflow opens it in its mode for LLM applications.
         return f"{page}?workflowType=machine_learning" if run_id and self.uri[:4] == "http" else ""
+
+    def save_view(self, benchmarks: Sequence[str]) -> None:
+        """The experiment's view of its runs as charts; `view_url` opens it."""
+        saved = (self.experiment, PAGE["key"], PAGE["name"], view(benchmarks))
+        self.put("the view", lambda server: server.save_view(*saved))
+
+    def view_url(self) -> str:
+        """The experiment's runs as charts in the MLflow UI; '' without a server."""
+        page = PAGE["charts"].format(id=self.experiment)
+        return f"{self.uri}/{page}" if self.uri[:4] == "http" else ""
 
     def finish(self, run_id: str, status: str) -> None:
         """The end of a pipeline's run: FINISHED, FAILED, KILLED, SCHEDULED while it is suspended.
@@ -300,7 +305,8 @@ class StageLog:
         if run_id:
             server.set_status(run_id, "RUNNING")
         else:
-            made = server.create_run(experiment, run_name=self._name, tags=self._tags)
+            tags = {**self._tags, **tags_of(self._tags["klear.stage"])}
+            made = server.create_run(experiment, run_name=self._name, tags=tags)
             run_id = made.info.run_id
             self._last = dict.fromkeys(CURVES.values(), -1)
         server.params(run_id, self._params)

@@ -139,7 +139,7 @@ def served(folder: Path) -> Iterator[tuple[str, ServerProcess]]:
     )  # fmt: skip
     try:
         while not answers(f"{uri}/health"):
-            assert server.alive(), server.last_words()
+            assert server.alive(), server.log
             time.sleep(0.3)
         yield uri, server
     finally:

@@ -12,9 +12,8 @@ from processes import below
 
 PRODUCT = ("configs", "eval", "training", "tasks", "flows", "deployments")
 # SFT is long enough to be met while it runs.
-TINY = SMALL.replace("extends: tiny", "extends: ../../whole_tiny.yaml").replace(
-    "sft: {epochs: 3", "sft: {epochs: 8"
-)
+TINY = SMALL.replace("extends: tiny", "extends: ../../whole_tiny.yaml")
+TINY = TINY.replace("sft: {epochs: 3", "sft: {epochs: 8")
 SAVE_SECRET = """
 import os, sys
 from klear.configs.machine import load_machine
@@ -41,10 +40,8 @@ class Cockpit(Home):
 
     def python(self, *arguments: str) -> str:
         """What a Python process of this home printed; it must have succeeded."""
-        command = [sys.executable, "-P", *arguments]
-        done = subprocess.run(
-            command, env=self.environment, cwd=self.folder, capture_output=True, text=True
-        )
+        command, here = [sys.executable, "-P", *arguments], {"cwd": self.folder}
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, **here)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

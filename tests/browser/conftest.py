@@ -1,4 +1,4 @@
-"""Chromium, real servers, and where screenshots go (KLEAR_SHOTS=FOLDER keeps them)."""
+"""Chromium, real servers, and where screenshots go (SHOTS=FOLDER keeps them)."""
 
 import os
 import secrets
@@ -36,9 +36,7 @@ def keys() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def place(
-    chromium: str, keys: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cockpit]:
+def place(chromium, keys, tmp_path_factory):
     place = Cockpit(tmp_path_factory.mktemp("cockpit"), {"OPENAI_API_KEY": keys["OPENAI_API_KEY"]})
     try:
         place.klear("up")
@@ -63,7 +61,7 @@ def page(chromium: str, place: Cockpit) -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def shot(page: Page, tmp_path_factory: pytest.TempPathFactory) -> Shot:
     """Keeps what the window shows as NAME.png."""
-    chosen = os.environ.get("KLEAR_SHOTS")
+    chosen = os.environ.get("SHOTS")
     folder = Path(chosen) if chosen else tmp_path_factory.mktemp("shots")
     folder.mkdir(parents=True, exist_ok=True)
 

@@ -46,6 +46,15 @@ class Form:
     def number(self, path: str) -> Locator:
         return self.field(path).locator("input[type=number]")
 
+    def choose(self, path: str, value: str) -> None:
+        """By the keyboard: a list in headless Chromium is closed by the mouse."""
+        chosen = self.field(path).locator(".p-select-button__control")
+        chosen.press("Enter")
+        self._page.keyboard.type(value)
+        self._page.keyboard.press("ArrowDown")
+        self._page.keyboard.press("Enter")
+        expect(chosen).to_have_text(value)
+
     def start(self) -> "RunPage":
         """Submit, and follow the message's link to the run."""
         answer = self._submitted()
@@ -91,10 +100,11 @@ class RunPage:
         confirm.click()
         return since
 
-    def retry(self) -> None:
-        self._page.get_by_role("button", name="Retry", exact=True).click()
+    def ask_for(self, what: str, confirmed_by: str = "Submit") -> None:
+        """`Retry`, `Suspend` or `Resume`, and the dialog that it opens."""
+        self._page.get_by_role("button", name=what, exact=True).click()
         dialog = self._page.locator(".p-modal")
-        dialog.get_by_role("button", name="Retry", exact=True).click()
+        dialog.get_by_role("button", name=confirmed_by, exact=True).click()
         expect(dialog).to_have_count(0)
 
     def copy(self, schema: Schema) -> Form:
@@ -106,9 +116,8 @@ class RunPage:
     def open_artifact(self, key: str) -> None:
         """Artifacts → the card called `key`."""
         self.tab("artifacts")
-        self._page.get_by_role("link", name=key).or_(
-            self._page.get_by_text(key, exact=True)
-        ).last.click()
+        named = self._page.get_by_text(key, exact=True)
+        self._page.get_by_role("link", name=key).or_(named).last.click()
         self._page.wait_for_url("**/artifacts/artifact/*")
 
 

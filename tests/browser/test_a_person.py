@@ -11,7 +11,7 @@ import pytest
 from cockpit import Cockpit
 from home import eventually
 from playwright.sync_api import Page, Request, expect
-from prefect_pages import RunPage, open_form
+from prefect_pages import Form, RunPage, open_form
 from processes import commanded
 
 from tests.endpoint.conftest import MODEL, Endpoint, serving
@@ -83,9 +83,7 @@ def away_until(page: Page, place: Cockpit, flow_run: str, stage: str) -> None:
     place.meanwhile(flow_run, lambda: place.checkpoints(stage) - before)
 
 
-def test_cancel_in_sft_ends_every_process_within_ten_seconds(
-    place: Cockpit, cancelled: Ended, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cancel_in_sft_ends_every_process_within_ten_seconds(place, cancelled, capsys):
     with capsys.disabled():
         print(f"\nprocess tree gone {cancelled.seconds:.1f} s after Cancel")
     assert cancelled.seconds <= CANCELLED_WITHIN_S
@@ -122,27 +120,21 @@ def zoomed_out(page: Page) -> None:
     time.sleep(4)
 
 
-def test_the_next_run_continues_the_cancelled_sft_and_finishes(
-    place: Cockpit, finished: Ended
-) -> None:
+def test_the_next_run_continues_the_cancelled_sft_and_finishes(place, finished):
     assert "sft: computing (resuming at step" in place.log(finished.flow_run)
     (sft,) = place.tagged("klear.stage", "sft")
     steps = [m.step for m in place.mlflow.get_metric_history(sft, "system/step")]
     assert len(steps) == len(set(steps)), "a step was logged twice"
 
 
-def test_the_report_opens_from_the_run_and_leads_to_mlflow(
-    place: Cockpit, page: Page, finished: Ended, shot
-) -> None:
+def test_the_report_opens_from_the_run_and_leads_to_mlflow(place, page, finished, shot):
     run = visit(page, place, finished.flow_run)
     run.open_artifact("klear-report")
     expect(page.get_by_text("not comparable to the paper").first).to_be_visible()
     pictures = page.locator("main img, .markdown-renderer img")
     expect(pictures.first).to_be_visible()
-    assert all(
-        pictures.nth(i).evaluate("i => i.complete && i.naturalWidth > 0")
-        for i in range(pictures.count())
-    )
+    is_drawn = "picture => picture.complete && picture.naturalWidth > 0"
+    assert all(picture.evaluate(is_drawn) for picture in pictures.all())
     shot("report")
     visit(page, place, finished.flow_run).open_artifact("klear-mlflow")
     link = page.get_by_role("link", name=re.compile("MLflow"))
@@ -154,6 +146,17 @@ def test_the_report_opens_from_the_run_and_leads_to_mlflow(
         panel.click()  # of the assistant, at the first visit
     expect(page.get_by_text("Completed").or_(page.get_by_text("Finished")).first).to_be_visible()
     shot("mlflow_run")
+
+
+def test_the_charts_of_an_experiment_open_from_its_description(
+    place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    page.goto(f"{place.mlflow_url}/#/experiments/{place.experiment}/runs")
+    link = page.get_by_role("link", name="Charts", exact=True)  # it opens in a new tab
+    page.goto(f"{place.mlflow_url}/{link.get_attribute('href')}")
+    for chart in ("countdown_test/avg", "by_example_test/avg", "reward/mean"):
+        expect(page.get_by_role("heading", name=chart, exact=True)).to_be_visible()
+    shot("mlflow_charts")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +173,7 @@ def retried(place: Cockpit, page: Page, finished: Ended, shot) -> Ended:
     run.shows("Crashed")
     zoomed_out(page)
     shot("crashed")
-    run.retry()
+    run.ask_for("Retry", confirmed_by="Retry")
     assert eventually(lambda: place.state(flow_run) != "Crashed")
     completes(page, place, flow_run)
     zoomed_out(page)
@@ -184,9 +187,7 @@ def test_retry_continues_a_killed_run_where_it_was(place: Cockpit, retried: Ende
     assert not [t["name"] for t in tasks if t["state_type"] == "RUNNING"]
 
 
-def test_two_runs_compare_in_mlflow_by_what_differs(
-    place: Cockpit, finished: Ended, retried: Ended
-) -> None:
+def test_two_runs_compare_in_mlflow_by_what_differs(place, finished, retried):
     def params(ended: Ended) -> set[tuple[str, str]]:
         (run,) = place.tagged("prefect.flow_run_id", ended.flow_run)
         return set(place.mlflow.get_run(run).data.params.items())
@@ -194,12 +195,87 @@ def test_two_runs_compare_in_mlflow_by_what_differs(
     assert {name for name, _ in params(finished) ^ params(retried)} == {"rl_code.learning_rate"}
 
 
+def stage_form(page: Page, place: Cockpit, stage: str, changes: str) -> Form:
+    form = open_form(
+        page, place.prefect, "stage", place.deployment("stage")["parameter_openapi_schema"]
+    )
+    form.choose("stage", stage)
+    form.field("changes").locator("textarea").fill(changes)
+    return form
+
+
+def test_a_stage_from_its_form_is_suspended_and_resumed_to_one_training(
+    place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    form = stage_form(page, place, "sft", "sft.epochs=9")
+    shot("stage_form")
+    flow_run = form.start().flow_run
+    away_until(page, place, flow_run, "sft")
+    run = visit(page, place, flow_run)
+    run.ask_for("Suspend")
+    run.shows("Suspended")
+    assert eventually(lambda: not place.processes_of_runs(), 60), "it trains on"
+    run.ask_for("Resume")
+    completes(page, place, flow_run)
+    assert "sft: computing (resuming at step" in place.log(flow_run)
+    assert place.states(flow_run)["sft"][-1] == "Completed"
+    name = place.flow_run(flow_run)["name"]
+    assert "sft · sft.epochs=9" in name, "the name that the form made up was kept"
+
+
+def test_a_change_that_cannot_be_names_its_setting_and_computes_nothing(
+    place: Cockpit, page: Page, finished: Ended
+) -> None:
+    run = stage_form(page, place, "sft", "sft.min_learning_rate=5").start()
+    run.shows("Failed")
+    expect(page.get_by_text("sft.min_learning_rate").first).to_be_visible()
+    assert place.states(run.flow_run) == {}
+
+
+def test_logs_lead_to_mlflow_and_tell_of_the_work_as_it_goes(
+    place: Cockpit, page: Page, finished: Ended
+) -> None:
+    log = place.log(finished.flow_run)
+    assert log.index("this run in MLflow: http") < log.index("collect")
+    assert re.search(r"rl_math: .*\d+ of \d+", log)
+    assert "Crash" not in log
+
+
+@pytest.mark.parametrize(("stage", "tab", "shown"), [
+    ("", "", ["% right", "As the profile says", "klear-tiny", "benchmarks"]),
+    ("sft", "/model-metrics", ["learning_rate", "loss"]),
+    ("evaluate_sft", "/traces", ["correct", "False"]),
+])  # fmt: skip
+def test_mlflow_shows(
+    stage: str, tab: str, shown: list[str], place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    (run,) = place.tagged("prefect.flow_run_id", finished.flow_run)
+    if stage:
+        query = f"tags.`mlflow.parentRunId` = '{run}' and tags.`klear.stage` = '{stage}'"
+        (found,) = place.mlflow.search_runs([place.experiment], query)
+        run = found.info.run_id
+    runs = f"{place.mlflow_url}/#/experiments/{place.experiment}/runs"
+    page.goto(f"{runs}/{run}{tab}?workflowType=machine_learning")
+    for text in shown:
+        expect(page.get_by_text(text).first).to_be_visible()
+    shot(f"mlflow_{stage or 'parent'}")
+
+
+def test_nothing_of_the_report_is_cut_off_on_a_phone(
+    place: Cockpit, page: Page, finished: Ended, shot
+) -> None:
+    report = max(place.store.glob("report/*/report.html"), key=lambda path: path.stat().st_mtime)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"file://{report}")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    shot("report_phone")
+    page.set_viewport_size({"width": 1440, "height": 900})
+
+
 RUN_TABS = ("logs", "task-runs", "artifacts", "details", "parameters", "job-variables")
 
 
-def test_a_secret_is_in_no_page_no_log_and_no_manifest(
-    place: Cockpit, page: Page, keys: dict[str, str], finished: Ended
-) -> None:
+def test_a_secret_is_in_no_page_no_log_and_no_manifest(place, page, keys, finished):
     """Of two teachers one refuses its key, and repeats it in the refusal."""
 
     def choose(*_: object) -> str | tuple[int, str]:

@@ -78,18 +78,16 @@ class Place(Home):
             )  # fmt: skip
         return Attempt(log, until, process, self)
 
-    def processes(self) -> list[psutil.Process]:
-        """Living processes that have this place's KLEAR_HOME in their environment."""
-        mark = f"KLEAR_HOME={self.home}"
-        return [p for p in psutil.process_iter() if _has(p, mark)]
-
     def processes_of_runs(self) -> list[psutil.Process]:
-        """Those of them that belong to a run: neither servers nor what servers need."""
-        servers = {os.getpid()}
+        """Living processes of this home that are neither servers nor what servers need."""
+        servers, found = {os.getpid()}, []
         with suppress(FileNotFoundError):
             for pid in self.servers().values():
                 servers |= {pid, *(p.pid for p in below(pid))}
-        return [p for p in self.processes() if p.pid not in servers]
+        for pid in set(self.of_this_home("")) - servers:
+            with suppress(*GONE):
+                found.append(psutil.Process(pid))
+        return found
 
 
 @contextmanager
@@ -125,8 +123,8 @@ def judge_worker(attempt: Attempt) -> list[psutil.Process]:
 def _forked(attempt: Attempt) -> list[psutil.Process]:
     """What Python's fork server has forked: workers for parts, and those of the judge."""
     tree = [p for top in flow(attempt) for p in below(top.pid)]
-    found = {p.pid: p for p in commanded("multiprocessing.forkserver", tree)}
-    return [p for p in found.values() if _parent(p) in found]
+    found = commanded("multiprocessing.forkserver", tree)
+    return [child for server in found for child in _children(server) if child in found]
 
 
 def sandbox(attempt: Attempt) -> list[psutil.Process]:
@@ -182,18 +180,7 @@ def _words(process: psutil.Process) -> list[str]:
     return []
 
 
-def _parent(process: psutil.Process) -> int | None:
-    with suppress(*GONE):
-        return process.ppid()
-    return None
-
-
 def _children(process: psutil.Process) -> list[psutil.Process]:
-    return [p for p in below(process.pid) if _parent(p) == process.pid]
-
-
-def _has(process: psutil.Process, mark: str) -> bool:
-    with suppress(OSError, *GONE):
-        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-        return mark.encode() in environment and process.status() != psutil.STATUS_ZOMBIE
-    return False
+    with suppress(*GONE):
+        return process.children()
+    return []

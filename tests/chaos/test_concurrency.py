@@ -72,6 +72,15 @@ def waits(attempt: Attempt, stage: str) -> bool:
     return eventually(lambda: re.search(rf"{stage} +{WAITS}", attempt.text()))
 
 
+def met_in_the_judge(both: list[Attempt]) -> dict[str, Counter[str]]:
+    """What two runs computed and reused, the second of which met the first in the judge."""
+    holder = stop_holder(both, "judge")
+    (other,) = [a for a in both if a is not holder]
+    assert waits(other, "judge"), other.text()
+    send(holder, signal.SIGCONT)
+    return outcomes(ended(holder), ended(other))
+
+
 def outcomes(*texts: str) -> dict[str, Counter[str]]:
     """Stage → how often it was computed (✓) and reused (=)."""
     found: dict[str, Counter[str]] = {}
@@ -99,11 +108,7 @@ def test_two_runs_that_share_half_of_their_stages_compute_each_of_them_once(
 def test_a_stage_forced_twice_at_once_is_redone_once(place: Place, start: Start) -> None:
     ended(start(*LONG, until="difficulty"))
     forced = [start(*LONG, "--force", "judge", until="difficulty") for _ in range(2)]
-    holder = stop_holder(forced, "judge")
-    (other,) = [a for a in forced if a is not holder]
-    assert waits(other, "judge"), other.text()
-    send(holder, signal.SIGCONT)
-    found = outcomes(ended(holder), ended(other))
+    found = met_in_the_judge(forced)
     assert found["judge"] == Counter({"✓": 1, "=": 1})
     assert found["difficulty"] == Counter({"=": 2})  # equal bytes keep their descendants
     assert invariants.sound(place) == []
@@ -127,12 +132,7 @@ def test_when_the_holder_is_killed_one_of_those_that_wait_takes_over(
 def test_of_two_identical_runs_one_computes_and_the_other_waits_says_so_and_reuses(
     place: Place, start: Start
 ) -> None:
-    both = [start(*LONG), start(*LONG)]
-    holder = stop_holder(both, "judge")
-    (other,) = [a for a in both if a is not holder]
-    assert waits(other, "judge"), other.text()
-    send(holder, signal.SIGCONT)
-    found = outcomes(ended(holder), ended(other))
+    found = met_in_the_judge([start(*LONG), start(*LONG)])
     assert found == {s: Counter({"✓": 1, "=": 1}) for s in STAGES}
     assert not Path(place.store / ".trash").exists()
     assert invariants.sound(place) == []

@@ -12,6 +12,7 @@ import pytest
 from processes import left
 
 from klear.eval.sandbox import MachineUnfit
+from klear.tasks.stage.beside import Node, run_graph
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.progress import listening
 from klear.tasks.stage.watchdog import Stalled, watched
@@ -65,7 +66,7 @@ def test_parts_that_hang_are_ended_with_the_stage(cluster, place, work, tmp_path
             list(computed_parts(place / "parts", [str(tmp_path)] * 3, work.hang))
 
     with pytest.raises(Stalled, match="collect made no progress"):
-        stage()
+        run_graph({"collect": Node((), stage)})
 
     began = {file.name for file in tmp_path.iterdir()}
     assert left(p for p in psutil.process_iter() if str(p.pid) in began) == []

@@ -40,7 +40,7 @@ def test_overrides_are_yaml_and_apply_in_order_to_what_they_name_alone(profile: 
     loaded = load_profile(
         profile,
         ["seed=1", "seed=2", "rl_math.learning_rate=3e-6", "select.math_sources=[deepscaler]",
-         "select.size=null", "dedup.near=true", "rl_code.steps=3", "rate.engine.kind=scripted",
+         "select.size=null", "dedup.near=true", "rl_code.steps=30", "rate.engine.kind=scripted",
          "collect.sources.0.size=10", "collect.sources.deepscaler.limit=5"],
     )  # fmt: skip
     assert (loaded.profile, loaded.seed, loaded.dedup.near) == ("small", 2, True)
@@ -50,7 +50,7 @@ def test_overrides_are_yaml_and_apply_in_order_to_what_they_name_alone(profile: 
     assert [(s.size, s.limit) for s in loaded.collect.sources] == [(10, None), (100, 5)]
     assert loaded.sft.learning_rate == 8e-5  # §4.1: unset keys keep the paper's values
     code = loaded.rl_code  # of this stage too, where they are its own
-    assert (code.steps, code.mini_batch_prompts, code.learning_rate) == (3, 32, 5e-7)
+    assert (code.steps, code.mini_batch_prompts, code.learning_rate) == (30, 32, 5e-7)
 
 
 def test_an_alias_in_a_profile_is_a_copy(tmp_path: Path):
@@ -104,6 +104,9 @@ def test_a_profile_changes_only_what_it_says_of_the_one_it_extends(profile: str,
         ("sft.min_learning_rate=5",
          "sft: min_learning_rate=5 is above its peak, learning_rate=8e-05: the cosine ends there; "
          "choose at most the peak"),
+        ("rl_math.warmup_steps=101",
+         "rl_math: warmup_steps=101 is more than steps=100: the learning rate would never reach its "
+         "peak; choose at most the steps"),
         ("rl_math.dual_clip=1.1",
          "rl_math: dual_clip=1.1 must be above 1 + eps_high = 1.28, "
          "the ratio at which clipping begins"),

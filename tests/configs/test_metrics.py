@@ -1,16 +1,8 @@
-"""The table of metrics: the page made of it is current, and no stage logs what it lacks."""
-
-from pathlib import Path
+"""The table of metrics: every pattern can be reached, and what nobody described has no place."""
 
 import pytest
 
-from klear.configs.metrics import metrics, page, place
-
-ROOT = Path(__file__).parents[2]
-
-
-def test_the_page_of_metrics_is_current():
-    assert (ROOT / "docs/metrics.md").read_text() == page(), "make docs"
+from klear.configs.metrics import metrics, place
 
 
 def test_every_pattern_stands_once_and_none_hides_one_below_it():

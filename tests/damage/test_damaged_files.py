@@ -1,5 +1,5 @@
-"""The matrix of RELIABILITY.md: every file of every published stage, damaged in every way, and who
-notices. The stage that is damaged is recomputed, to equal bytes, and no other."""
+"""The matrix of docs/reliability.md: every file of every published stage, damaged in every way, and
+who notices. The stage that is damaged is recomputed, to equal bytes, and no other."""
 
 import json
 import shutil

@@ -149,9 +149,7 @@ def allocation(tmp_path: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_ray_gets_every_cpu_of_its_nodes_and_asks_for_a_token(
-    tmp_path: Path, allocation: dict[str, str]
-) -> None:
+def test_ray_gets_every_cpu_of_its_nodes_and_asks_for_a_token(tmp_path, allocation):
     done = subprocess.run(
         ["bash", FOLDER / "slurm/ray.sbatch", "paper"],
         env=allocation, cwd=tmp_path, capture_output=True, text=True, timeout=120,

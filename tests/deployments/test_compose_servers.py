@@ -13,6 +13,7 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,9 @@ class Services:
         with (self.folder / f"{service}.log").open("ab") as log:
             self.begun[service] = subprocess.Popen(
                 [*KLEAR, *self.file["services"][service]["command"]],
-                cwd=ROOT,
-                env=self.environment(service),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+                cwd=ROOT, env=self.environment(service),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
 
     def await_answer(self, service: str, path: str) -> None:
         def answers() -> bool:
@@ -89,13 +87,9 @@ class Services:
     def klear(self, *words: str, **variables: str) -> "subprocess.Popen[str]":
         """The command line of somebody who was told the addresses and the password."""
         return subprocess.Popen(
-            [*KLEAR, *words],
-            cwd=ROOT,
-            env={**self.environment("worker"), **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+            [*KLEAR, *words], cwd=ROOT, env={**self.environment("worker"), **variables},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
 
 
 def status(url: str, password: str = "", body: Any = None) -> int:
@@ -142,9 +136,7 @@ def test_both_servers_refuse_who_has_no_password(services: Services) -> None:
         assert status(mlflow, password) == expected
 
 
-def test_a_command_without_the_password_says_what_to_set(
-    services: Services, tmp_path: Path
-) -> None:
+def test_a_command_without_the_password_says_what_to_set(services, tmp_path):
     said, _ = services.klear("run", "tiny", KLEAR_SECRETS=str(tmp_path)).communicate()
     for server in ("prefect", "mlflow"):
         assert f"{server} refuses klear and asks for a password: set KLEAR_PASSWORD" in said
@@ -163,9 +155,8 @@ def test_a_whole_run_survives_a_database_that_crashes_while_it_trains(services: 
     run = services.klear("run", str(profile))
     for stage in CRASHES_IN:
         work = services.folder / f"worker/store/.work/{stage}"
-        assert eventually(
-            lambda work=work: run.poll() is not None or any(work.glob("*/.resume/checkpoints/*"))
-        )
+        checkpoints = partial(work.glob, "*/.resume/checkpoints/*")
+        assert eventually(lambda has=checkpoints: run.poll() is not None or any(has()))
         assert run.poll() is None, run.communicate()[0]
         services.cluster.stop("immediate")
         time.sleep(AWAY_S)
@@ -188,19 +179,16 @@ def test_a_whole_run_survives_a_database_that_crashes_while_it_trains(services: 
     scores = "SELECT count(*) FROM metrics WHERE key = 'countdown_test/avg'"
     assert int(rows(scores)[0]) > 0
     assert rows("SELECT DISTINCT status FROM runs") == ["FINISHED"]
-    assert services.cluster.rows("klear_prefect", "SELECT state_type FROM flow_run") == [
-        "COMPLETED"
-    ]
+    states = services.cluster.rows("klear_prefect", "SELECT state_type FROM flow_run")
+    assert states == ["COMPLETED"]
 
 
 def test_the_worker_registers_the_forms_and_signs_on(services: Services) -> None:
     services.start("worker")
-    workers = "SELECT name FROM worker"
-    query = "SELECT count(*) FROM deployment"
-    assert eventually(lambda: services.cluster.rows("klear_prefect", workers)), services.log(
-        "worker"
-    )
-    assert int(services.cluster.rows("klear_prefect", query)[0]) > 0
+    rows = services.cluster.rows
+    signed_on = eventually(lambda: rows("klear_prefect", "SELECT name FROM worker"))
+    assert signed_on, services.log("worker")
+    assert int(rows("klear_prefect", "SELECT count(*) FROM deployment")[0]) > 0
 
 
 def test_no_password_is_on_a_command_line_in_a_log_or_in_a_database(services: Services) -> None:
@@ -220,9 +208,7 @@ def test_no_password_is_on_a_command_line_in_a_log_or_in_a_database(services: Se
 
 
 @pytest.mark.parametrize("service", ["worker", "mlflow", "prefect"])
-def test_one_signal_ends_a_service_and_all_that_it_started(
-    services: Services, service: str
-) -> None:
+def test_one_signal_ends_a_service_and_all_that_it_started(services, service):
     if service not in services.begun or services.begun[service].poll() is not None:
         services.start(service)
     process = services.begun[service]

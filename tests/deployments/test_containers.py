@@ -83,9 +83,7 @@ def test_only_the_servers_reach_the_database_and_only_workers_make_namespaces() 
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_service_is_one_of_klear_serve_waits_for_what_it_needs_and_starts_again(
-    name: str,
-) -> None:
+def test_a_service_is_one_of_klear_serve_waits_for_what_it_needs_and_starts_again(name):
     service = SERVICES[name]
     serve, what = service["command"]
     assert (serve, what in ("prefect", "mlflow", "worker")) == ("serve", True)

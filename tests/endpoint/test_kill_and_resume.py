@@ -49,16 +49,9 @@ def client(folder: Path, rows: list[Problem], url: str, mlflow: str = "") -> sub
     """Distill `rows` into `folder/store`, in a process of its own."""
     (folder / "problems").mkdir(exist_ok=True)
     write_table(folder / "problems" / "kept.parquet", Problem, rows)
+    folders = [str(folder / "problems"), str(folder / "store")]
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            CLIENT,
-            str(folder / "problems"),
-            str(folder / "store"),
-            url,
-            mlflow,
-        ],
+        [sys.executable, "-c", CLIENT, *folders, url, mlflow],
         cwd=folder,
         env={**os.environ, "OPENAI_API_KEY": KEY, "PYTHONPATH": str(ROOT / ".package")},
         stdout=subprocess.PIPE,

@@ -6,27 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from klear.configs.settings.evaluation import (
-    PAPER_PROTOCOLS,
-    WITH_FORMAT,
-    BenchmarkProtocol,
-    named_protocols,
-)
-from klear.eval.benchmarks.benchmarks import (
-    MATH,
-    NO_TEMPLATE,
-    STDIN,
-    BenchmarkResult,
-    in_window,
-    overlaps,
-    problems_of,
-    question,
-    questions_hash,
-    score_benchmark,
-    template_hash,
-)
-from klear.eval.records import CallCase, FinishReason, Problem, Sample, Score, StdinCase, TestSuite
-from tests.eval.evaluations_by_hand import STATEMENT
+from klear.configs.settings import evaluation
+from klear.configs.settings.evaluation import PAPER_PROTOCOLS, WITH_FORMAT, BenchmarkProtocol
+from klear.eval.benchmarks import benchmarks
+from klear.eval.benchmarks.benchmarks import problems_of, question, questions_hash, score_benchmark
+from klear.eval.records import CallCase, FinishReason, Problem, Sample, StdinCase, TestSuite
+from tests.eval.evaluations_by_hand import STATEMENT, scored
 
 LCB = Path(__file__).parents[3] / "shared" / "data" / "livecodebench" / "problems_v6.jsonl.gz"
 
@@ -35,22 +20,13 @@ def math_problem(prompt: str, source: str = "aime24", date: str | None = None) -
     return Problem(domain="math", prompt=prompt, answer="1", source=source, date=date)
 
 
-def score(problem: Problem, index: int, correct: bool | None, answer: str = "1") -> Score:
-    if correct is None:
-        return Score(problem_id=problem.id, index=index, reward=None, correct=None,
-                     pass_rate=None, verdict="IE")  # fmt: skip
-    return Score(problem_id=problem.id, index=index, reward=1.0 if correct else -1.0,
-                 correct=correct, pass_rate=float(correct), answer=answer,
-                 verdict="AC" if correct else "WA")  # fmt: skip
-
-
 def sample(problem: Problem, index: int, tokens: int, finish: FinishReason = "stop") -> Sample:
     return Sample(problem_id=problem.id, index=index, model="m", text="t",
                   finish_reason=finish, completion_tokens=tokens)  # fmt: skip
 
 
 def test_the_windows_of_livecodebench_hold_374_and_131_problems_51_of_them_in_both():
-    assert in_window(PAPER_PROTOCOLS[4], "2025-02-01T10:30:00")
+    assert benchmarks.in_window(PAPER_PROTOCOLS[4], "2025-02-01T10:30:00")
     if not LCB.exists():
         pytest.skip("needs ../shared/data/livecodebench")
     with gzip.open(LCB, "rt") as file:
@@ -61,7 +37,10 @@ def test_the_windows_of_livecodebench_hold_374_and_131_problems_51_of_them_in_bo
     found = {p.name: problems_of(p, problems) for p in PAPER_PROTOCOLS[3:]}
     assert {name: len(chosen) for name, chosen in found.items()} == {"lcb_v5": 374, "lcb_v6": 131}
     february = sum((p.date or "").startswith("2025-02") for p in problems)
-    assert overlaps(found) == {"lcb_v5": {"lcb_v6": february}, "lcb_v6": {"lcb_v5": february}}
+    assert benchmarks.overlaps(found) == {
+        "lcb_v5": {"lcb_v6": february},
+        "lcb_v6": {"lcb_v5": february},
+    }
     assert february == 51
 
 
@@ -73,7 +52,7 @@ def test_the_hash_of_the_questions_sees_every_word_and_their_order():
     boxed = BenchmarkProtocol(name="aime24", question="{prompt}\n{format}")
     assert plain.questions == questions_hash(["p"])
     assert plain.avg is None
-    assert BenchmarkResult.model_validate_json(plain.model_dump_json()) == plain
+    assert benchmarks.BenchmarkResult.model_validate_json(plain.model_dump_json()) == plain
     assert score_benchmark(boxed, [p], {}, {}, STATEMENT).questions != plain.questions
 
 
@@ -114,7 +93,7 @@ def test_a_result_counts_what_was_cut_lost_and_scored():
     p, q = math_problem("p"), math_problem("q")
     outcomes = {(p.id, 0): True, (p.id, 1): False, (q.id, 0): None}  # (q, 1) was never answered
     outcomes[p.id, 2] = True  # beyond k: it belongs to another protocol
-    scores = {key: score(p if key[0] == p.id else q, key[1], o) for key, o in outcomes.items()}
+    scores = {key: scored(key[0], o, key[1]) for key, o in outcomes.items()}
     samples = {(p.id, 0): sample(p, 0, 10), (p.id, 1): sample(p, 1, 64, "length"),
                (q.id, 0): sample(q, 0, 16)}  # fmt: skip
     result = score_benchmark(
@@ -128,7 +107,7 @@ def test_a_result_counts_what_was_cut_lost_and_scored():
 
 def test_majority_is_reported_where_right_answers_agree():
     p = math_problem("p")
-    scores = {(p.id, i): score(p, i, correct=i < 2, answer=str(i // 2)) for i in range(3)}
+    scores = {(p.id, i): scored(p.id, i < 2, i, answer=str(i // 2)) for i in range(3)}
     protocol = BenchmarkProtocol(name="aime24", k=3)
     assert score_benchmark(protocol, [p], {}, scores, STATEMENT).majority_at_k == 1.0
     tests = TestSuite(kind="stdin", cases=(StdinCase(input="", output=""),))
@@ -148,15 +127,15 @@ def code(suite: TestSuite) -> Problem:
 def test_the_instruction_fits_the_way_the_problem_is_judged_and_a_bare_problem_has_none():
     sum_of = Problem(domain="math", prompt="1 + 1? {format}", answer="2")
     assert question(BARE, sum_of) == "1 + 1? {format}"
-    assert question(WITH, sum_of.model_copy(update={"prompt": "1?"})) == f"1?\n\n{MATH}"
+    assert question(WITH, sum_of.model_copy(update={"prompt": "1?"})) == f"1?\n\n{benchmarks.MATH}"
     stdin = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="2"),))
-    assert question(WITH, code(stdin)) == f"Double {{n}}.\n\n{STDIN}"
+    assert question(WITH, code(stdin)) == f"Double {{n}}.\n\n{benchmarks.STDIN}"
     call = TestSuite(kind="call", fn_name="double", cases=(CallCase(args=(1,), output=2),))
     assert "`class Solution` with the method `double`" in question(WITH, code(call))
 
 
 def test_the_named_benchmarks_are_those_of_table_1_with_the_instruction_and_more():
-    known = named_protocols()
+    known = evaluation.named_protocols()
     assert {"math500", "livecodebench"} <= set(known)
     for paper in PAPER_PROTOCOLS:
         ours = known[paper.name]
@@ -175,6 +154,6 @@ def test_the_template_hash_sees_every_word_of_the_template_wherever_it_is_writte
     for name, (file, text) in files.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text(text)
-        found[name] = template_hash(tmp_path / name)
+        found[name] = benchmarks.template_hash(tmp_path / name)
     assert found["old"] == found["plain"] != found["other"]
-    assert found["bare"] == NO_TEMPLATE
+    assert found["bare"] == benchmarks.NO_TEMPLATE

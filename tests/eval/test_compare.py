@@ -6,26 +6,22 @@ import pytest
 
 from klear.eval.programs.compare import equal_json, same_json, same_text, same_tokens, same_value
 
+SAME = [
+    ("7 \n\n", "7"), ("1 2 \n3", "1 2\n3\n"), ("1  2", "1 2"), ("7.00", "7"), ("1e3", "1000"),
+    ("0.30000000000000004", "0.3"), ("1\r\n2\r\n", "1\n2\n"), ("9" * 6000, "9" * 6000),
+]  # fmt: skip
+OTHER = [
+    ("", "7"), ("7 7", "7"), ("7", "7 7"), ("1 2 3", "1 2\n3"), ("1\n\n2", "1\n2"), ("yes", "YES"),
+    ("7.0000001", "7"),  # an integer has no tolerance
+    ("1_000", "1000"), ("nan", "0.5"), ("inf", "1.5"), ("0.3001", "0.3"),
+    ("10000000000000000000001", "10000000000000000000000"),
+    ("\N{ARABIC-INDIC DIGIT SEVEN}", "7"), ("1e999999999", "1.0"),
+]  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("actual", "expected"),
-    [("7 \n\n", "7"), ("1 2 \n3", "1 2\n3\n"), ("1  2", "1 2"), ("7.00", "7"), ("1e3", "1000"),
-     ("0.30000000000000004", "0.3"), ("1\r\n2\r\n", "1\n2\n"), ("9" * 6000, "9" * 6000)],
-)  # fmt: skip
-def test_layout_and_float_noise_are_forgiven(actual, expected):
-    assert same_text(actual, expected)
 
-
-@pytest.mark.parametrize(
-    ("actual", "expected"),
-    [("", "7"), ("7 7", "7"), ("7", "7 7"), ("1 2 3", "1 2\n3"), ("1\n\n2", "1\n2"), ("yes", "YES"),
-     ("7.0000001", "7"),  # an integer has no tolerance
-     ("1_000", "1000"), ("nan", "0.5"), ("inf", "1.5"), ("0.3001", "0.3"),
-     ("10000000000000000000001", "10000000000000000000000"),
-     ("\N{ARABIC-INDIC DIGIT SEVEN}", "7"), ("1e999999999", "1.0")],
-)  # fmt: skip
-def test_other_values_are_other_answers(actual, expected):
-    assert not same_text(actual, expected)
+@pytest.mark.parametrize("pair", SAME + OTHER, ids=lambda pair: f"{pair[0]:.20} {pair[1]:.20}")
+def test_layout_and_float_noise_are_forgiven_and_other_values_are_other_answers(pair):
+    assert same_text(*pair) == (pair in SAME)
 
 
 def test_tokens_are_compared_wherever_the_lines_break():

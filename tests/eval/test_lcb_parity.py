@@ -11,6 +11,7 @@ from klear.eval.benchmarks.benchmarks import all_errata, errata_of
 from klear.eval.programs.lcb_runner import official, same_text, side_by_side
 from klear.eval.programs.verify import judge_program
 from klear.eval.records import Problem, Score, TestSuite, Verdict
+from tests.eval.evaluations_by_hand import scored
 
 SHARED = Path(__file__).parents[3] / "shared"
 OURS = JudgeSettings(runtime=JudgeRuntime(workers=1))
@@ -95,17 +96,13 @@ def test_lines_match_as_text_or_as_equal_decimals(actual, expected, same):
     assert same_text(actual, expected) is same
 
 
-def scores(*verdicts: Verdict) -> list[Score]:
-    numbers = [None if v == "IE" else float(v == "AC") for v in verdicts]
-    rights = [None if n is None else n > 0 for n in numbers]
-    rows = enumerate(zip(verdicts, numbers, rights, strict=True))
-    return [Score(problem_id="p", index=i, reward=n, pass_rate=n, correct=right, verdict=v)
-            for i, (v, n, right) in rows]  # fmt: skip
+def scores(*rights: bool | None) -> list[Score]:
+    return [scored("p", right, i) for i, right in enumerate(rights)]
 
 
 def test_two_judgements_are_counted_side_by_side():
-    ours = scores("AC", "AC", "WA", "WA", "IE", "AC")
-    theirs = scores("AC", "RE", "AC", "WA", "AC")
+    ours = scores(True, True, False, False, None, True)
+    theirs = scores(True, False, True, False, True)
     assert side_by_side(ours, theirs) == (0.5, 2)
     assert side_by_side([], theirs) == (None, 0)
 

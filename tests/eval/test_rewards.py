@@ -29,12 +29,9 @@ def rewards(draw) -> RewardSettings:
 
 
 def reward_of(settings: RewardSettings, domain: str, share: float, closed: bool) -> float:
-    right = share == 1
-    return (
-        settings.of_math(right, closed)
-        if domain == "math"
-        else settings.of_code(right, share, closed)
-    )
+    if domain == "math":
+        return settings.of_math(share == 1, closed)
+    return settings.of_code(share == 1, share, closed)
 
 
 @given(rewards(), shares, shares)

@@ -54,15 +54,10 @@ def test_a_machine_that_stands_still_once_fails_no_program(stops, late):
 @pytest.mark.parametrize(
     "program",
     [
-        "open('{folder}/secret').read()",
-        "open('{folder}/new', 'w')",
         "import os; os.unlink('{folder}/secret')",
-        "open('/etc/passwd').read()",
         "open('/proc/1/environ').read()",
         "import os; open(os.__file__, 'a')",
-        "import os; os.fork()",
         "import os; os.execv('/bin/true', ['true'])",
-        "import os; os.posix_spawn('/bin/true', ['true'], dict())",
         "import subprocess; subprocess.run(['/bin/true'])",
         "import multiprocessing as m; p = m.Process(target=print); p.start(); p.join()",
         *(

@@ -82,24 +82,19 @@ def test_the_source_names_the_function_where_its_tests_do_not():
         parse_suite([{"input": "a = 1", "output": "2"}], fn_name="Solution().f")
 
 
-def test_each_assert_of_a_check_function_is_one_case():
-    source = (
-        "import math\n\ndef check(candidate):\n"
-        "    assert candidate(n = 1) == 2\n"
-        "    assert candidate(\n        n = 2) == 3, 'two'\n"
+def test_each_assert_of_a_check_function_is_one_case_and_all_are_one_beside_other_code():
+    asserts = (
+        "    assert candidate(n = 1) == 2\n    assert candidate(\n        n = 2) == 3, 'two'\n"
     )
-    suite = parse_suite(source, fn_name="Solution().f")
+    suite = parse_suite(f"import math\n\ndef check(candidate):\n{asserts}", fn_name="Solution().f")
     assert (suite.kind, suite.fn_name) == ("assert", "Solution().f")
     assert suite.cases == (
         AssertCase(code="assert candidate(n = 1) == 2"),
         AssertCase(code="assert candidate(\n    n = 2) == 3, 'two'"),
     )
-
-
-def test_a_check_function_with_other_code_stays_one_case():
-    source = "def check(candidate):\n    for i in range(3):\n        assert candidate(i) == i\n"
-    (case,) = parse_suite(source).cases
-    assert case == AssertCase(code="for i in range(3):\n    assert candidate(i) == i")
+    loop = "for i in range(3):\n    assert candidate(i) == i"
+    indented = loop.replace("\n", "\n    ")
+    assert parse_suite(f"def check(candidate):\n    {indented}\n").cases == (AssertCase(code=loop),)
 
 
 def test_what_the_asserts_need_from_around_them_comes_along():

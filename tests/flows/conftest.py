@@ -28,9 +28,7 @@ def webhook() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.fixture(scope="session")
-def cockpit(
-    tmp_path_factory: pytest.TempPathFactory, webhook: tuple[str, list[str]]
-) -> Iterator[Home]:
+def cockpit(tmp_path_factory, webhook):
     folder = tmp_path_factory.mktemp("cockpit")
     place = Home(
         folder,

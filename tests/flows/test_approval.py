@@ -3,6 +3,7 @@
 import pytest
 
 from klear.configs.loading import load_profile
+from klear.configs.settings.base import key_of
 from klear.flows.stages import Call, approve_all
 from klear.tasks.answers.distill import NeedsApproval
 
@@ -26,8 +27,6 @@ def test_the_command_line_refuses_in_one_line_that_names_the_option():
 
 
 def test_the_option_approves_every_stage_that_asks_an_engine_and_changes_no_key():
-    from klear.configs.settings.base import key_of
-
     before = load_profile("tiny", ["distill.engine.runtime.approve_above=10"])
     after = approve_all(before, 30)
     runtime = after.distill.engine.runtime

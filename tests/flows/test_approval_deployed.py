@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,14 +29,10 @@ def paused(cockpit: Home, first: str, endpoint: Endpoint, request: pytest.Fixtur
     """A distillation that has come to its pause, with as many samples a prompt as no other."""
     runtime = {"output_price": 1000.0, "approve_above": 0.5}
     engine = {"kind": "openai", "model": MODEL, "base_url": endpoint.url, "runtime": runtime}
-    changes = [
-        f"distill.samples_per_prompt={request.param}",
-        f"distill.engine={json.dumps(engine)}",
-    ]
-    asked = {"profile": "small", "stage": "distill"}
-    run = cockpit.submit(
-        "stage", changes="\n".join([*changes, "distill.engine.api_key_env=''"]), **asked
-    )
+    lines = (f"samples_per_prompt={request.param}", f"engine={json.dumps(engine)}",
+             "engine.api_key_env=''")  # fmt: skip
+    changes = "\n".join(f"distill.{line}" for line in lines)
+    run = cockpit.submit("stage", profile="small", stage="distill", changes=changes)
     waits(cockpit, run)
     return run
 
@@ -57,9 +52,8 @@ def shows(cockpit: Home, run: str, *states: str) -> None:
 def form(cockpit: Home, run: str) -> tuple[dict[str, Any], str]:
     """Fields and description of the form behind the button Resume, as the UI reads them."""
     keys = cockpit.flow_run(run)["state"]["state_details"]["run_input_keyset"]
-    schema, about = (
-        cockpit.call(f"flow_runs/{run}/input/{keys[name]}") for name in ("schema", "description")
-    )
+    paths = (f"flow_runs/{run}/input/{keys[name]}" for name in ("schema", "description"))
+    schema, about = map(cockpit.call, paths)
     return schema["properties"], about
 
 
@@ -68,9 +62,7 @@ def resume(cockpit: Home, run: str, **answer: object) -> None:
 
 
 @pytest.mark.parametrize("paused", [SAMPLES], indirect=True)
-def test_a_paused_run_goes_on_where_it_was_when_its_form_is_filled_in(
-    cockpit: Home, endpoint: Endpoint, paused: str
-) -> None:
+def test_a_paused_run_goes_on_where_it_was_when_its_form_is_filled_in(cockpit, endpoint, paused):
     shows(cockpit, paused, "WaitingForApproval")
     assert endpoint.attempts.total() == PILOT  # nothing but the pilot has been paid for
     fields, about = form(cockpit, paused)
@@ -78,9 +70,7 @@ def test_a_paused_run_goes_on_where_it_was_when_its_form_is_filled_in(
     assert titles == ["Spend It", "Cost That May Be Spent"]
     assert fields["spend_it"]["default"] is False
     assert re.match(r"\*\*distill\*\*: \d+ answers would cost about", about)
-    cost = fields["cost_that_may_be_spent"][
-        "default"
-    ]  # the amount that the form proposes is enough
+    cost = fields["cost_that_may_be_spent"]["default"]  # what the form proposes is enough
     resume(cockpit, paused, spend_it=True, cost_that_may_be_spent=0.6)
     assert eventually(lambda: len(cockpit.states(paused)["distill"]) == 2)
     waits(cockpit, paused)  # too little: it asks again
@@ -105,9 +95,6 @@ def test_a_refusal_fails_the_run_with_one_line_and_keeps_what_the_pilot_has_paid
     assert "\n" not in message
     shows(cockpit, paused, "Refused")
     assert endpoint.attempts.total() == PILOT
-    journal = max(_journals(cockpit.store), key=lambda path: path.stat().st_mtime)
-    assert len(journal.read_text().splitlines()) == PILOT
-
-
-def _journals(store: Path) -> list[Path]:
-    return [*store.glob(".work/distill/*/.resume/samples.jsonl")]
+    journals = cockpit.store.glob(".work/distill/*/.resume/samples.jsonl")
+    newest = max(journals, key=lambda path: path.stat().st_mtime)
+    assert len(newest.read_text().splitlines()) == PILOT

@@ -45,9 +45,8 @@ def test_help_is_instant_and_imports_nothing_heavy() -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     nothing = min(seconds("-c", "pass") for _ in range(3))
-    assert (
-        min(seconds("-m", "klear.flows.cli.main", "--help") for _ in range(3)) < 0.3 + 2 * nothing
-    )
+    help_ = min(seconds("-m", "klear.flows.cli.main", "--help") for _ in range(3))
+    assert help_ < 0.3 + 2 * nothing
     code = (
         "import sys; from klear.flows.cli.main import main; main(['--help'])\n"
         "sys.exit(','.join({'pydantic', 'prefect', 'mlflow', 'torch', 'pyarrow'} & "
@@ -79,16 +78,12 @@ def test_help_is_instant_and_imports_nothing_heavy() -> None:
         (["store", "gc", "--days", "nan"], "--days. Must be >= 0"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_says_what_is_wrong(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_exits_with_2_and_says_what_is_wrong(argv, said, capsys):
     assert main(argv) == 2
     assert said in capsys.readouterr().err
 
 
-def test_wrong_settings_exit_with_2_and_one_line_each(
-    profile: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_settings_exit_with_2_and_one_line_each(profile, capsys):
     assert main(["run", profile, "--set", "sft.learning_rat=1", "--set", "sft.epochs=four"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "sft.epochs: 'four' should be a valid number, unable to parse string as a number",
@@ -135,8 +130,6 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"klear {version('klear')}\n"
 
 
-def test_a_run_without_servers_says_what_to_do(
-    profile: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_servers_says_what_to_do(profile, capsys):
     assert main(["run", profile]) == 1
     assert capsys.readouterr().err == "the servers are not up: run `klear up` first\n"

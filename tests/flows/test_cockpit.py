@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
 
+from klear.configs import metrics as catalogue
 from klear.flows.forms.registration import CRASH_SILENT, NOTIFY
 from klear.tasks.tracking.run_tracker import STEP_METRIC
 
 MINUTE = 60
+OF_SMALL = {"profile": "small", "inputs_as_of": "small-seed0"}
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +40,19 @@ def dead(cockpit: Home, first: str) -> str:
     return run["id"]
 
 
+def test_every_metric_that_a_run_logs_is_explained(cockpit: Home, first: str) -> None:
+    logged = {name for run in cockpit.tracked("") for name in run.data.metrics}
+    assert {"loss", "reward/mean", "entropy", "countdown_test/avg", "kept", "seconds"} <= logged
+    assert not [
+        name for name in sorted(logged) if catalogue.place(name) == len(catalogue.metrics())
+    ]
+
+
 def test_a_stage_from_its_form_is_of_the_run_that_it_names(cockpit: Home, first: str) -> None:
     before = set(cockpit.store.glob("select/*/manifest.json"))
-    asked = {"profile": "small", "stage": "select", "inputs_as_of": "small-seed0"}
-    run = cockpit.ended(cockpit.submit("stage", **asked))
-    assert (run["state_name"], run["name"]) == (
-        "Completed",
-        "small-seed0 · select · as of small-seed0",
-    )
+    run = cockpit.ended(cockpit.submit("stage", stage="select", **OF_SMALL))
+    assert run["state_name"] == "Completed"
+    assert run["name"] == "small-seed0 · select · as of small-seed0"
     assert cockpit.states(run["id"]) == {"select": ["Cached"]}
     assert set(cockpit.store.glob("select/*/manifest.json")) == before
     (artifact,) = cockpit.call("artifacts/filter", {"artifacts": {
@@ -92,10 +99,8 @@ def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: 
 
 
 @pytest.mark.system
-def test_suspended_in_training_it_stops_and_resumes_to_one_training(
-    cockpit: Home, first: str
-) -> None:
-    run = cockpit.submit("stage", profile="small", stage="sft", inputs_as_of="small-seed0", seed=31)
+def test_suspended_in_training_it_stops_and_resumes_to_one_training(cockpit, first):
+    run = cockpit.submit("stage", stage="sft", seed=31, **OF_SMALL)
     cockpit.hold_at_checkpoint("sft")
     cockpit.signal_jobs(signal.SIGCONT)
     until = {"pause_timeout": "2100-01-01T00:00:00Z", "pause_reschedule": True}
@@ -113,7 +118,7 @@ def test_suspended_in_training_it_stops_and_resumes_to_one_training(
 def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit: Home, first: str, dead: str, webhook: tuple[str, list[str]]
 ) -> None:
-    asked = {"profile": "small", "stage": "sft", "inputs_as_of": "small-seed0", "seed": 30}
+    asked = {**OF_SMALL, "stage": "sft", "seed": 30}
     run = cockpit.submit("stage", **asked)
     cockpit.hold_at_checkpoint("sft")
     (engine,) = cockpit.engines()
@@ -165,9 +170,7 @@ def test_a_stage_waits_for_the_gpu_until_its_holder_is_gone(cockpit: Home, first
     lock = cockpit.home / "gpu" / "gpu-0.lock"
     with lock.open("a") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        run = cockpit.submit(
-            "stage", profile="small", stage="base", inputs_as_of="small-seed0", seed=71
-        )
+        run = cockpit.submit("stage", stage="base", seed=71, **OF_SMALL)
         assert eventually(lambda: cockpit.states(run).get("base") == ["Running"])
         assert not cockpit.children()
     assert cockpit.ended(run)["state_name"] == "Completed"
@@ -197,19 +200,11 @@ def test_a_run_without_a_sign_of_life_is_marked_crashed(cockpit: Home, dead: str
 
 @pytest.mark.system
 @pytest.mark.timeout(4 * PATIENCE_S)
-def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missing(
-    cockpit: Home, first: str
-) -> None:
+def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missing(cockpit, first):
     """One run from a form, which trains meanwhile, and one from the command line behind it."""
     seed = next(n for n in range(20, 90) if not cockpit.named(f"small-seed{n}"))  # of no other try
-    from_form = cockpit.submit(
-        "stage",
-        profile="small",
-        stage="sft",
-        inputs_as_of="small-seed0",
-        changes="sft.epochs=36",
-        seed=seed,
-    )
+    long = {"stage": "sft", "changes": "sft.epochs=36", "seed": seed}
+    from_form = cockpit.submit("stage", **long, **OF_SMALL)
     before = _steps(cockpit.store)
     assert eventually(lambda: _steps(cockpit.store) > before)
     command = cockpit.start("--seed", str(seed), "--until", "base")
@@ -278,9 +273,7 @@ def _steps(store: Path) -> int:
     return count
 
 
-def test_the_address_of_the_webhook_is_in_no_page_and_no_log(
-    cockpit: Home, webhook: tuple[str, list[str]]
-) -> None:
+def test_the_address_of_the_webhook_is_in_no_page_and_no_log(cockpit, webhook):
     secret = webhook[0].rpartition("/")[2]
     for log in (cockpit.home / "logs").glob("*.log"):
         assert secret not in log.read_text(errors="replace"), log

@@ -47,9 +47,7 @@ def lines(path: Path) -> list[dict]:
 
 
 def test_rows_keep_every_field_and_the_rejected_ones_say_why(tmp_path: Path, bench: Path):
-    clean = (
-        b'{"id": "a", "prompt" : "\xc3\xa9", "extra": {"big": 123456789012345678901, "n": -0.0}}'
-    )
+    clean = b'{"id": "a", "prompt" : "\xc3\xa9", "x": {"big": 123456789012345678901, "n": -0.0}}'
     lone = b'{"prompt": "\\ud83d", "f": 1.0}'
     leaked = {"id": "b", "prompt": f"Solve: {ITEM}", "extra": 3}
     assert command(written(tmp_path / "in.jsonl.gz", clean, b"", lone, leaked), bench) == 0
@@ -65,9 +63,7 @@ def test_rows_keep_every_field_and_the_rejected_ones_say_why(tmp_path: Path, ben
     }  # fmt: skip
 
 
-def test_lines_that_are_no_utf8_no_json_or_no_text_are_counted_rejects(
-    tmp_path: Path, bench: Path, capsys
-):
+def test_lines_that_are_no_utf8_no_json_or_no_text_are_counted_rejects(tmp_path, bench, capsys):
     bad = [b'{"prompt": "torn', b'{"prompt": "caf\xe9"}', b"\x00\x01\x02", b'{"prompt": NaN}',
            b'{"prompt": null}', b'{"prompt": ["a"]}', b"17", b"[" * 100_000, b"{ }"]  # fmt: skip
     surrogate = b'{"prompt": "\\ud83d ' + ITEM.encode() + b'"}'
@@ -183,9 +179,7 @@ def test_a_benchmark_that_protects_nothing_is_refused(tmp_path, capsys, content,
     assert said in capsys.readouterr().err
 
 
-def test_a_damaged_file_fails_by_its_name_and_leaves_earlier_results(
-    tmp_path: Path, bench: Path, capsys
-):
+def test_a_damaged_file_fails_by_its_name_and_leaves_earlier_results(tmp_path, bench, capsys):
     assert command(written(tmp_path / "good.jsonl", {"prompt": "fine"}), bench) == 0
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
     source = parquet(tmp_path, pa.array([f"row {i} {'é' * (i % 90)}" for i in range(20_000)]))

@@ -52,9 +52,7 @@ def digests(profile: str, store: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("profile", FEW)
-def test_every_data_stage_gives_the_recorded_bytes(
-    profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_every_data_stage_gives_the_recorded_bytes(profile, tmp_path, monkeypatch):
     if profile == "replay" and not (ROOT / "../shared/data").is_dir():
         pytest.skip("needs ../shared/data")
     monkeypatch.chdir(ROOT)  # files of `replay` are named from here, and their names are in keys

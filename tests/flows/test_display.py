@@ -51,9 +51,7 @@ def test_a_run_that_ctrl_c_ends_exits_with_130(capsys) -> None:
     assert "interrupted\nThe same command continues from here." in capsys.readouterr().out
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then_with_rate_and_time_left(
-    monkeypatch,
-) -> None:
+def test_without_a_terminal_progress_is_a_line_now_and_then_with_rate_and_time_left(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(run.time, "monotonic", lambda: now[0])
     screen, out = shown()
@@ -71,11 +69,8 @@ def test_without_a_terminal_progress_is_a_line_now_and_then_with_rate_and_time_l
 def test_every_stage_has_a_sentence_and_no_figure_is_written_with_an_exponent() -> None:
     scores = {"countdown_test/avg": 0.4125, "countdown_test/ci_low": 0.35, "aime24/avg": 0.1}
     assert figure_of("evaluate_sft", scores) == "41.2 % math · 10.0 % AIME 2024"
-    assert figure_of("dedup", {"kept": 12345.0, "rejected": 5.0}) == (
-        "12,345 of 12,350 problems kept"
-    )
-    assert figure_of("own", {"tokens": 12345678.0, "x": 1 / 3, "y": 1.0}) == (
-        "tokens 12,345,678, x 0.333"
-    )
+    kept, own = {"kept": 12345.0, "rejected": 5.0}, {"tokens": 12345678.0, "x": 1 / 3, "y": 1.0}
+    assert figure_of("dedup", kept) == "12,345 of 12,350 problems kept"
+    assert figure_of("own", own) == "tokens 12,345,678, x 0.333"
     sentences = tomllib.loads(Path(figures.__file__).with_suffix(".toml").read_text())["stages"]
     assert {s for s in STAGES if not s.startswith("evaluate_")} == set(sentences)

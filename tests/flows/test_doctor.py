@@ -22,9 +22,7 @@ from klear.tasks.store.shared import ObjectStore
 from tests.s3_server import s3_server, signed_on
 
 
-def test_every_version_that_differs_is_named_with_the_fix(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_every_version_that_differs_is_named_with_the_fix(monkeypatch, tmp_path):
     lock = tmp_path / "requirements-cpu.lock"
     lock.write_text(
         "# comment\n--extra-index-url https://example.org\ntorch==2.13.0+cpu\ntrl==1.16.0 ; a\n"
@@ -92,9 +90,7 @@ def test_a_gpu_needs_a_driver_and_a_torch_that_can_use_it(
             gpu()
 
 
-def test_one_bad_check_fails_the_whole(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_bad_check_fails_the_whole(monkeypatch, capsys):
     def bad() -> str:
         raise Trouble("1 GB")
 
@@ -133,9 +129,7 @@ def test_a_store_that_takes_results_is_good_and_left_as_it_was(bucket: None) -> 
         ask("store", "s3://misspelt/results")
 
 
-def test_a_store_that_does_not_answer_is_given_up_and_its_keys_stay_out(
-    bucket: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_does_not_answer_is_given_up_and_its_keys_stay_out(bucket, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{free_ports(1)[0]}")
     monkeypatch.setitem(doctor.SECONDS, "store", 8.0)
     with pytest.raises(Trouble, match="AWS_ENDPOINT_URL_S3") as caught:

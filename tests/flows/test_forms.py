@@ -76,9 +76,7 @@ def a_run(root: Path, name: str, seed: int = 0) -> Manifest:
     return report
 
 
-def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_named(
-    tmp_path: Path,
-) -> None:
+def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_named(tmp_path):
     first, last = a_run(tmp_path, "one"), a_run(tmp_path, "two")
     a_run(tmp_path, "other", seed=1)
     store = Store(tmp_path)

@@ -70,9 +70,7 @@ def results(done: "subprocess.CompletedProcess[str]") -> dict[str, tuple[str, di
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_each_data_stage_killed_once_gives_the_digests_of_an_undisturbed_run(
-    tmp_path: Path, profile: Path
-):
+def test_each_data_stage_killed_once_gives_the_digests_of_an_undisturbed_run(tmp_path, profile):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

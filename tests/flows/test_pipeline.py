@@ -19,9 +19,7 @@ def stages_of(cockpit: Home, parent: str, stage: str = "") -> list[str]:
     return [run.info.run_id for run in cockpit.tracked(query)]
 
 
-def test_every_stage_runs_and_mlflow_holds_one_child_each_and_the_scores(
-    cockpit: Home, first: str
-) -> None:
+def test_every_stage_runs_and_mlflow_holds_one_child_each_and_the_scores(cockpit, first):
     assert sorted(computed(first)) == sorted(EVERY_STAGE)
     (page,) = cockpit.store.glob("report/*/report.html")
     assert "not comparable to the paper" in page.read_text()
@@ -86,6 +84,5 @@ def test_a_missing_data_file_is_one_line_and_nothing_half_written(cockpit: Home)
     (line,) = [x for x in failed.stdout.splitlines() if "failed:" in x]
     assert "aime_1983_2023" in line
     assert "Traceback" not in failed.stdout + failed.stderr
-    assert not any(
-        "nonexistent" in (m.read_text()) for m in cockpit.store.glob("collect/*/manifest.json")
-    )
+    manifests = cockpit.store.glob("collect/*/manifest.json")
+    assert not any("nonexistent" in manifest.read_text() for manifest in manifests)

@@ -12,16 +12,8 @@ from rich.console import Console
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import STAGES
 from klear.configs.settings.topology import Topology
-from klear.flows.cli.plan import (
-    Plan,
-    amount,
-    assumptions,
-    critical_path,
-    plan,
-    print_plan,
-    rows,
-    summary,
-)
+from klear.flows.cli import plan as module
+from klear.flows.cli.plan import Plan, assumptions, critical_path, plan, print_plan, rows, summary
 from klear.flows.stages import run_stages
 from klear.tasks.models.train import local_model
 from klear.tasks.report.page import literal
@@ -139,17 +131,11 @@ def test_rates_measured_on_the_cluster_take_the_place_of_assumptions(tmp_path):
         ("rate", paper.rate, (), 1000,
          {"samples": 100, "tokens": 8e5, "prompt_tokens": 2e4, "tokens_per_second": 2500}),
     )  # fmt: skip
-    for stage, settings, inputs, seconds, metrics in measured:
-        publish(
-            tmp_path,
-            stage,
-            settings=settings,
-            inputs=inputs,
-            seconds=seconds,
-            metrics=metrics,
-            hardware="8 × NVIDIA H100 80GB HBM3",
-            curve={"completions/mean_length": [9000.0]},
-        )
+    names = ("settings", "inputs", "seconds", "metrics")
+    curve = {"completions/mean_length": [9000.0]}
+    for stage, *told in measured:
+        about = dict(zip(names, told, strict=True))
+        publish(tmp_path, stage, **about, hardware="8 × NVIDIA H100 80GB HBM3", curve=curve)
 
     stages = by_stage(tmp_path)
 
@@ -199,7 +185,7 @@ def test_the_sum_adds_up_what_is_left_marks_assumptions_and_names_what_was_never
 
 
 def test_quantities_read_well():
-    assert [amount(v) for v in (0.021, 7.46, 12_345.6)] == ["0.021", "7.5", "12,346"]
+    assert [module.amount(v) for v in (0.021, 7.46, 12_345.6)] == ["0.021", "7.5", "12,346"]
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -13,29 +13,20 @@ from pydantic import SecretStr
 from klear.configs.machine import Machine
 from klear.flows.servers import prefect_api, processes, servers
 from klear.flows.servers.prefect_api import ServersError, crash_orphans, refusal, worker_name
-from klear.flows.servers.processes import (
-    prepare,
-    process_environment,
-    server_command,
-    settings_digest,
-)
+from klear.flows.servers.processes import prepare, server_command, settings_digest
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
 
 
 def machine(home: Path, **changed: Any) -> Machine:
-    known: dict[str, Any] = {
-        "password": SecretStr(WORD),
-        "database": SecretStr(f"postgresql://klear:{DATABASE_WORD}@db"),
-    }
+    database = SecretStr(f"postgresql://klear:{DATABASE_WORD}@db")
+    known: dict[str, Any] = {"password": SecretStr(WORD), "database": database}
     return Machine(**{"home": home, "store": home / "store", **known, **changed})
 
 
 @pytest.mark.parametrize("name", ["prefect", "mlflow", "worker"])
-def test_no_command_line_holds_a_secret_and_other_settings_start_anew(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_command_line_holds_a_secret_and_other_settings_start_anew(tmp_path, name, monkeypatch):
     here = machine(tmp_path)
     words = " ".join(server_command(here, name))
     assert WORD not in words
@@ -47,19 +38,15 @@ def test_no_command_line_holds_a_secret_and_other_settings_start_anew(
     assert settings_digest(other, name) != before
 
 
-def test_a_worker_does_not_inherit_the_way_into_the_database(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_worker_does_not_inherit_the_way_into_the_database(monkeypatch, tmp_path):
     monkeypatch.setenv("KLEAR_DATABASE", f"postgresql://klear:{DATABASE_WORD}@db")
     monkeypatch.setenv("PGPASSWORD", DATABASE_WORD)
-    seen = process_environment(machine(tmp_path), "worker")
+    seen = processes.process_environment(machine(tmp_path), "worker")
     assert not any(DATABASE_WORD in value for value in seen.values())
     assert seen["KLEAR_PASSWORD"] == WORD  # it talks to the servers
 
 
-def test_mlflow_checks_passwords_against_its_own_database(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_mlflow_checks_passwords_against_its_own_database(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "database_trouble", lambda *_, **__: "")
     here = machine(tmp_path, database=SecretStr("postgresql://us%40er@db"))
     prepare(here, "mlflow", 0)
@@ -78,9 +65,7 @@ def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("server", ["prefect", "mlflow"])
-def test_who_is_refused_is_told_what_to_set(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_refused_is_told_what_to_set(tmp_path, server, monkeypatch):
     refuse = httpx.MockTransport(lambda _: httpx.Response(HTTPStatus.UNAUTHORIZED))
     monkeypatch.setattr(prefect_api, "_http", lambda *_: httpx.Client(transport=refuse))
     said = refusal(Machine(home=tmp_path, password=SecretStr(WORD)), server)
@@ -91,9 +76,7 @@ def test_who_is_refused_is_told_what_to_set(
 @pytest.mark.parametrize(
     ("status", "crashed"), [("OFFLINE", ["ours", "new"]), ("ONLINE", ["ours"])]
 )
-def test_runs_of_workers_on_other_machines_are_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str, crashed: list[str]
-) -> None:
+def test_runs_of_workers_on_other_machines_are_left_alone(monkeypatch, tmp_path, status, crashed):
     of = "prefect.worker.name"
     runs = [
         {"id": "ours", "labels": {of: worker_name()}},
@@ -112,9 +95,7 @@ def test_runs_of_workers_on_other_machines_are_left_alone(
     assert asked[2:] == [f"flow_runs/{run}/set_state" for run in crashed]
 
 
-def test_a_registration_that_hangs_is_ended_and_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_registration_that_hangs_is_ended_and_said(monkeypatch, tmp_path):
     here = Machine(home=tmp_path, prefect_url="http://of.another", mlflow_url="http://of.another")
     for name, answer in (
         ("load_machine", here), ("answers", True), ("refusal", ""), ("create_pool", None),

@@ -20,16 +20,14 @@ from klear.flows.servers.processes import ServerProcess, launch, stop
 from klear.flows.servers.servers import alive, down, up
 
 
-def machine_in(folder: Path) -> Machine:
-    prefect, mlflow = free_ports(2)
-    home = folder / "home"
+def machine_in(home: Path, prefect: int, mlflow: int) -> Machine:
     return Machine(home=home, store=home / "store", prefect_port=prefect, mlflow_port=mlflow)
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """What `up` and `down` of this process meet."""
-    found = machine_in(tmp_path)
+    found = machine_in(tmp_path / "home", *free_ports(2))
     monkeypatch.setattr(servers, "load_machine", lambda: found)
     return found
 
@@ -43,9 +41,7 @@ def started(tmp_path: Path, script: str) -> ServerProcess:
     return process
 
 
-def test_a_pid_that_now_belongs_to_somebody_else_is_not_ours(
-    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pid_that_now_belongs_to_somebody_else_is_not_ours(machine, tmp_path, capsys):
     with subprocess.Popen(["sleep", "300"]) as theirs:
         ours = ServerProcess(name="prefect", pid=theirs.pid, mark="of ours", log=tmp_path / "log")
         machine.home.mkdir(parents=True)
@@ -58,9 +54,7 @@ def test_a_pid_that_now_belongs_to_somebody_else_is_not_ours(
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_whole_family_ends_also_behind_a_server_that_was_killed(
-    tmp_path: Path, killed: bool
-) -> None:
+def test_the_whole_family_ends_also_behind_a_server_that_was_killed(tmp_path, killed):
     process = started(tmp_path, "sleep 300 & setsid sleep 300 & echo $!; wait")
     assert process.log
     child = psutil.Process(int(process.log.read_text()))
@@ -73,9 +67,7 @@ def test_the_whole_family_ends_also_behind_a_server_that_was_killed(
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_process_that_ignores_signals_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_ignores_signals_is_killed(tmp_path, monkeypatch):
     patience = {signal.SIGTERM: 0.2, signal.SIGINT: 0.2, signal.SIGKILL: 10.0}
     monkeypatch.setattr(processes, "PATIENCE_S", patience)
     process = started(tmp_path, "trap '' TERM INT; echo ready; while :; do sleep 1; done")
@@ -83,9 +75,7 @@ def test_a_process_that_ignores_signals_is_killed(
     assert not process.alive()
 
 
-def test_a_failed_start_leaves_nothing_running(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_start_leaves_nothing_running(machine, monkeypatch):
     commands = {"prefect": ["sh", "-c", "echo no database; exit 3"], "mlflow": ["sleep", "300"]}
     monkeypatch.setattr(processes, "server_command", lambda _, name: commands[name])
     begun: list[ServerProcess] = []
@@ -102,9 +92,7 @@ def test_a_failed_start_leaves_nothing_running(
     assert alive(machine) == {}
 
 
-def test_a_server_with_other_settings_than_now_is_named_and_left_alone(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_a_server_with_other_settings_than_now_is_named_and_left_alone(machine, tmp_path):
     old = started(tmp_path, "echo ready; sleep 300")
     machine.home.mkdir()
     state = old.model_copy(update={"name": "mlflow", "settings": "of yesterday"})
@@ -121,10 +109,8 @@ class Klear(Home):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, HOME=str(folder))
-        prefect, mlflow = (int(self.environment[f"KLEAR_{n}_PORT"]) for n in ("PREFECT", "MLFLOW"))
-        self.machine = Machine(
-            home=self.home, store=self.store, prefect_port=prefect, mlflow_port=mlflow
-        )
+        ports = (int(self.environment[f"KLEAR_{name}_PORT"]) for name in ("PREFECT", "MLFLOW"))
+        self.machine = machine_in(self.home, *ports)
 
     def forms(self) -> dict[str, dict[str, Any]]:
         return {d["name"]: d for d in self.call("deployments/filter", {})}
@@ -141,9 +127,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Klear]:
 
 
 class TestRealServers:
-    def test_every_profile_has_a_short_form_and_one_with_all_its_settings(
-        self, running: Klear
-    ) -> None:
+    def test_every_profile_has_a_short_form_and_one_with_all_its_settings(self, running):
         whole = {f"{name}-advanced": name for name in profiles()}
         assert set(running.forms()) == {*profiles(), *whole, "stage", "ablation"}
         for form_name, name in whole.items():
@@ -156,9 +140,7 @@ class TestRealServers:
             assert form["concurrency_options"]["collision_strategy"] == "ENQUEUE"
             assert form["global_concurrency_limit"]["limit"] == 1
 
-    def test_up_again_changes_nothing_and_nothing_lies_outside_of_home(
-        self, running: Klear
-    ) -> None:
+    def test_up_again_changes_nothing_and_nothing_lies_outside_of_home(self, running):
         before = running.machine.state_file.read_text()
         again = running.command("up")
         assert again.stdout.startswith("already up"), again.stderr
@@ -196,9 +178,7 @@ class TestRealServers:
         (orphan,) = post(running.machine, "flow_runs/filter", only)
         assert orphan["state_type"] == "CRASHED"
 
-    def test_forms_that_are_no_longer_made_go_and_those_of_others_stay(
-        self, running: Klear
-    ) -> None:
+    def test_forms_that_are_no_longer_made_go_and_those_of_others_stay(self, running):
         flow = post(running.machine, "flows/", {"name": "klear-stage"})["id"]
         theirs = {"name": "small-of-somebody-else", "flow_id": flow}
         for form in (theirs, {"name": "of-yesterday", "flow_id": flow, "tags": ["klear"]}):

@@ -53,9 +53,8 @@ much()
 def prefect(home: Home) -> Iterator[None]:
     """`klear serve prefect`, all of which is killed without a word after the block."""
     with (home.folder / "prefect.log").open("ab") as log:
-        server = subprocess.Popen(
-            [*KLEAR, "serve", "prefect"], env=home.environment, cwd=ROOT, stdout=log, stderr=log
-        )
+        command, where = [*KLEAR, "serve", "prefect"], {"env": home.environment, "cwd": ROOT}
+        server = subprocess.Popen(command, **where, stdout=log, stderr=log)
     try:
         home.call("health")
         yield

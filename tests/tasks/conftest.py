@@ -1,12 +1,16 @@
-"""Looking for processes, for the tests that promise to leave none."""
+"""Looking for processes, for the tests that promise to leave none, and a judge that only reads."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from processes import commanded, eventually, left
+
+from klear.eval.records import Problem, Score
+from klear.tasks.answers import judge
+from tests.eval.evaluations_by_hand import scored
 
 
 class Marked:
@@ -33,6 +37,42 @@ def marked() -> Iterator[Marked]:
     yield mine
     for process in mine.processes():
         process.kill()
+
+
+class ScriptedJudge:
+    """Right answers say "right"; raises KeyboardInterrupt at the text "kill"."""
+
+    judged: list[str]
+
+    def __init__(self, settings: object) -> None:
+        ScriptedJudge.judged = []
+
+    def __enter__(self) -> "ScriptedJudge":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def judge_many(self, items: Iterable[tuple[Problem, str, int]]) -> Iterator[Score]:
+        ahead = []  # looks one item ahead, as a pool of workers does
+        for item in items:
+            ahead.append(item)
+            if len(ahead) > 1:
+                yield self._score(*ahead.pop(0))
+        for item in ahead:
+            yield self._score(*item)
+
+    def _score(self, problem: Problem, text: str, index: int) -> Score:
+        if text == "kill":
+            raise KeyboardInterrupt
+        ScriptedJudge.judged.append(text)
+        return scored(problem.id, text == "right", index, seconds=0.25)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedJudge]:
+    """The judge of this test; `judged` are the texts that it has scored since it began."""
+    monkeypatch.setattr(judge, "Judge", ScriptedJudge)
+    return ScriptedJudge
 
 
 @pytest.fixture(scope="session")

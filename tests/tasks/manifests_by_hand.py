@@ -1,11 +1,21 @@
-"""Published results without running a stage: manifests written as a store would hold them."""
+"""Results without running a stage: tables as one would leave them, and published manifests as a
+store would hold them."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from klear.tasks.store.store import MANIFEST, FileEntry, InputRef, Manifest
+from klear.eval.tables import write_table
+from klear.tasks.store.store import MANIFEST, Artifact, FileEntry, InputRef, Manifest
+
+
+def folder_with(folder: Path, **tables: list[Any]) -> Artifact:
+    """A folder with these tables of records, and in it an empty one, `out`."""
+    (folder / "out").mkdir(parents=True, exist_ok=True)
+    for name, rows in tables.items():
+        write_table(folder / f"{name}.parquet", type(rows[0]), rows)
+    return Artifact.of_folder(folder)
 
 
 def publish(

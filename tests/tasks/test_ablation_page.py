@@ -265,7 +265,9 @@ def test_a_result_counts_only_for_the_experiment_that_it_answers(tmp_path):
     contrasts = tuple(c.model_copy(update={"says": "…"}) for c in SPEC.contrasts)
     extra = tuple(c.model_copy(update={"part_of_claim": False}) for c in contrasts[1:])
     retold = {"contrasts": (contrasts[0], *extra), "claim": "…", "untested": "…"}
-    turned = [c.model_copy(update={"better": c.than[0], "than": (c.better,)}) for c in contrasts]
+    turned = tuple(
+        c.model_copy(update={"better": c.than[0], "than": (c.better,)}) for c in contrasts
+    )
     scale = SPEC.scale("tiny").model_copy(update={"set": {"rl_math.steps": 3}})
     for change, counts in (
         (retold, 1),

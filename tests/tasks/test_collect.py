@@ -56,9 +56,8 @@ def test_rows_of_several_files_and_formats_become_problems_in_order(tmp_path):
     jsonl(tmp_path / "d" / "a.jsonl", {"problem": "1+1?", "answer": "2"})
     more = {"problem": "2+2?", "answer": 4}
     (tmp_path / "d" / "b.jsonl.gz").write_bytes(gzip.compress(json.dumps(more).encode()))
-    pq.write_table(
-        pa.Table.from_pylist([{"problem": "3+3?", "answer": "6"}]), tmp_path / "c.parquet"
-    )
+    last = pa.Table.from_pylist([{"problem": "3+3?", "answer": "6"}])
+    pq.write_table(last, tmp_path / "c.parquet")
     source = Source(name="sums", files=("d/*", "c.parquet"))
     kept, rejected, metrics = run(tmp_path, source)
     assert [(p.prompt, p.answer) for p in kept] == [("1+1?", "2"), ("2+2?", "4"), ("3+3?", "6")]
@@ -103,9 +102,8 @@ def test_a_bad_row_is_rejected_with_file_row_field_and_reason_and_the_rest_goes_
 
 
 def test_a_missing_file_is_an_error_that_names_source_and_file(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=r"source 'gone', files: no file nowhere\.jsonl .*data\.root"
-    ):
+    says = r"source 'gone', files: no file nowhere\.jsonl .*data\.root"
+    with pytest.raises(FileNotFoundError, match=says):
         run(tmp_path, Source(name="gone", files=("nowhere.jsonl",)))
 
 
@@ -174,9 +172,7 @@ def settings(tmp_path: Path) -> CollectSettings:
         Source(name="letters", files=("[a-d].jsonl",), **fields),
         Source(name="two", files=("[a-d].jsonl",), limit=5, **fields),
         Source(name="made", kind="generated", family="countdown", size=5),
-        Source.model_validate(
-            {"name": "refers", "files": ["refer.jsonl"], "lookup": LOOKUP, **fields}
-        ),
+        source("refer.jsonl", name="refers", lookup=LOOKUP, **fields),
     )
     return CollectSettings(root=str(tmp_path), sources=sources)
 
@@ -263,19 +259,15 @@ _PROBLEM = module.to_problem({"problem": "1+1?", "answer": "2"}, Source(name="h"
 def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, settings):
     (tmp_path / "ds.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
     clone = Source(use="deepscaler", files=("ds.jsonl",))
-    collected(
-        tmp_path / "out", CollectSettings(root=str(tmp_path), sources=(*settings.sources, clone))
-    )
+    sources = (*settings.sources, clone)
+    collected(tmp_path / "out", CollectSettings(root=str(tmp_path), sources=sources))
     facts = json.loads((tmp_path / "out" / "sources.json").read_text())
     assert [f["name"] for f in facts] == ["letters", "two", "made", "refers", "deepscaler"]
     assert facts[0] == {"name": "letters", "dataset": "[a-d].jsonl", "revision": "", "licence": ""}
     assert facts[2]["dataset"] == "generated: countdown"
-    assert facts[4] == {
-        "name": "deepscaler",
-        "dataset": "agentica-org/DeepScaleR-Preview-Dataset (local files)",
-        "revision": "",
-        "licence": "mit",
-    }
+    dataset = "agentica-org/DeepScaleR-Preview-Dataset (local files)"
+    named = {"name": "deepscaler", "dataset": dataset}
+    assert facts[4] == {**named, "revision": "", "licence": "mit"}
 
 
 # ---------------------------------------------------------------- generated
@@ -304,14 +296,8 @@ def test_planted_problems_are_the_benchmarks_own_and_planted_duplicates_real(tmp
     domain = "math" if family == "countdown" else "code"
     shared = {"kind": "generated", "family": family, "domain": domain}
     bench = Source(name="bench", split_part="test", fixed_seed=7, size=100, **shared)
-    train = Source(
-        name="train",
-        size=1000,
-        duplicate_share=0.1,
-        contaminated_share=0.05,
-        contaminated_seed=7,
-        **shared,
-    )
+    planted = {"duplicate_share": 0.1, "contaminated_share": 0.05, "contaminated_seed": 7}
+    train = Source(name="train", size=1000, **planted, **shared)
     kept = problems(tmp_path / "out", train, bench)
     rows = [p for p in kept if p.source == "train"]
     held_out = {p.id for p in kept if p.source == "bench"}
@@ -321,10 +307,8 @@ def test_planted_problems_are_the_benchmarks_own_and_planted_duplicates_real(tmp
 
 
 def test_a_duplicate_follows_its_original_and_differs_in_typesetting_at_times(tmp_path):
-    rows = problems(tmp_path / "out", countdown(size=500, duplicate_share=0.2))
-    seen: dict[str, str] = {}
-    kinds: Counter[bool] = Counter()
-    for p in rows:
+    seen, kinds = dict[str, str](), Counter[bool]()
+    for p in problems(tmp_path / "out", countdown(size=500, duplicate_share=0.2)):
         if p.id in seen:
             assert normalise_prompt(p.prompt) == normalise_prompt(seen[p.id])
             kinds[p.prompt == seen[p.id]] += 1

@@ -13,9 +13,8 @@ from klear.configs.settings.data import DecontaminateSettings, PartsRuntime
 from klear.eval.records import Problem, Rejected
 from klear.eval.tables import ArrowWriter, read_table, write_table
 from klear.tasks.data.decontaminate import decontaminate
-from klear.tasks.data.decontamination_page import PAGE, write_page
 from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.overlaps import HITS, LISTED_PER_ROW, ROW, Hit, Overlaps
+from klear.tasks.data.overlaps import HITS, LISTED_PER_ROW, PAGE, ROW, Hit, Overlaps, write_page
 from klear.tasks.store.store import Artifact, content_digest, scan
 from tests.tasks.pages_by_hand import Elements
 
@@ -36,9 +35,8 @@ def run(tmp_path: Path, rows: list[str], items: list[str], **chosen):
     benchmarks = folder(tmp_path / "benchmarks", "bench", *items)
     out = tmp_path / "out"
     out.mkdir()
-    metrics = decontaminate.body(
-        out, problems, benchmarks, settings=DecontaminateSettings(**chosen)
-    )
+    settings = DecontaminateSettings(**chosen)
+    metrics = decontaminate.body(out, problems, benchmarks, settings=settings)
     kept = [p.prompt for p in read_table(out / "kept.parquet", Problem)]
     rejected = list(read_table(out / "rejected.parquet", Rejected))
     return metrics, kept, rejected, list(read_table(out / "hits.parquet", Hit))
@@ -136,7 +134,8 @@ def page_of(out: Path, rows: list[str], items: list[Item]) -> tuple[Elements, di
     told = [numbers, numbers.cast(pa.string()), pa.array(["s"] * len(rows)), pa.array(rows)]
     with ArrowWriter(out / "hits.parquet", HITS) as hits:
         gone = Overlaps(index, 0.0, hits).decide(pa.record_batch(told, names=list(ROW)))
-    figures = write_page(out, index, DecontaminateSettings(), rows=len(rows), removed=len(gone))
+    counts = {"kept": len(rows) - len(gone), "rejected": len(gone)}
+    figures = write_page(out, index, DecontaminateSettings(), counts)
     return Elements((out / PAGE).read_text()), figures
 
 

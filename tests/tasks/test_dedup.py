@@ -24,8 +24,7 @@ def run(place: Path, rows: list[Problem], **chosen):
     inputs.mkdir(parents=True)
     out.mkdir()
     write_table(inputs / "kept.parquet", Problem, rows)
-    chosen_settings = DedupSettings(**chosen)
-    metrics = dedup.body(out, Artifact.of_folder(inputs), settings=chosen_settings)
+    metrics = dedup.body(out, Artifact.of_folder(inputs), settings=DedupSettings(**chosen))
     kept = list(read_table(out / "kept.parquet", Problem))
     return metrics, kept, list(read_table(out / "rejected.parquet", Rejected))
 
@@ -42,29 +41,14 @@ def test_the_first_problem_of_a_query_stays_and_the_others_name_it(tmp_path: Pat
     assert Problem.model_validate_json(rejected[0].row) == rows[2]
     assert metrics["kept/a"] == 2.0
     assert metrics["rejected/b"] == metrics["rejected_exact"] == metrics["rejected"] == 1.0
-    assert duplicates(tmp_path) == [
-        {
-            "row": 2,
-            "id": "other",
-            "source": "b",
-            "kind": "exact",
-            "duplicate_of": rows[0].id,
-            "duplicate_of_row": 0,
-            "duplicate_of_source": "a",
-        }
-    ]
+    first = {"duplicate_of": rows[0].id, "duplicate_of_row": 0, "duplicate_of_source": "a"}
+    gone = {"row": 2, "id": "other", "source": "b", "kind": "exact"}
+    assert duplicates(tmp_path) == [{**gone, **first}]
 
 
-def test_an_id_that_names_another_query_is_rejected_and_its_query_kept_under_the_next(
-    tmp_path: Path,
-):
-    rows = [
-        problem("Find x.", id="7"),
-        problem("Find y.", id="7"),
-        problem("find y.", id="8"),
-        problem("Find z.", id="8"),
-        problem("FIND Y.", id="9"),
-    ]
+def test_an_id_that_names_another_query_is_rejected_and_its_query_kept_under_the_next(tmp_path):
+    prompts = ("Find x.", "Find y.", "find y.", "Find z.", "FIND Y.")
+    rows = [problem(p, id=i) for p, i in zip(prompts, "77889", strict=True)]
     metrics, kept, rejected = run(tmp_path, rows)
     assert kept == [rows[0], rows[2]]
     assert metrics["rejected_id"] == 2.0
@@ -103,9 +87,7 @@ WORDS = st.lists(st.sampled_from(["a", "B", "b", "c ", "ç"]), min_size=1, max_s
 
 @given(st.lists(WORDS.map(" ".join), max_size=12), st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_dedup_is_idempotent_keeps_the_order_and_loses_no_row(
-    tmp_path_factory: pytest.TempPathFactory, prompts: list[str], near: bool
-):
+def test_dedup_is_idempotent_keeps_the_order_and_loses_no_row(tmp_path_factory, prompts, near):
     place = tmp_path_factory.mktemp("dedup")
     rows = [problem(p) for p in prompts]
     _, kept, rejected = run(place / "once", rows, near=near)
@@ -141,9 +123,7 @@ def problems(tmp_path_factory) -> Path:
             prompts.append(chance.choice(prompts).upper() + chance.choice(["", " é more"]))
         else:
             prompts.append(" ".join(f"w{chance.randrange(500)}" for _ in range(40)))
-    rows = [
-        Problem(domain="math", prompt=p, answer="1", source=chance.choice("ab")) for p in prompts
-    ]
+    rows = [problem(p, chance.choice("ab")) for p in prompts]
     rows[-1] = rows[-1].model_copy(update={"id": rows[0].id})
     write_table(folder / "kept.parquet", Problem, rows)
     table = pq.read_table(folder / "kept.parquet")
@@ -163,9 +143,7 @@ def digest_of(problems: Path, out: Path, chosen: DedupSettings) -> tuple[str, di
 
 
 @pytest.mark.parametrize(("rows", "workers"), [(1, 1), (ROWS_PER_PART, 1), (90, 2)])
-def test_results_depend_on_neither_the_part_size_nor_the_workers(
-    tmp_path: Path, problems: Path, rows: int, workers: int
-):
+def test_results_depend_on_neither_the_part_size_nor_the_workers(tmp_path, problems, rows, workers):
     whole = digest_of(problems, tmp_path / "whole", in_parts(10**6))
     assert digest_of(problems, tmp_path / "parts", in_parts(rows, workers)) == whole
     found = whole[1]

@@ -19,13 +19,14 @@ from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings
 from klear.eval.judge.grades import Grade
 from klear.eval.records import Problem, Rejected, Sample
-from klear.eval.tables import read_table, write_table
+from klear.eval.tables import read_table
 from klear.tasks.answers import distill as module
 from klear.tasks.answers.distill import NeedsApproval, Plan, distill, pilot_of
 from klear.tasks.store.store import Artifact
 from klear.training.engines import generate
 from klear.training.engines.generate import Journal, journal_path
 from klear.training.engines.interface import EngineError, Key, Request
+from tests.tasks.manifests_by_hand import folder_with
 
 PROMPTS = ("p0", "p1", "p2", "p3")
 
@@ -84,9 +85,7 @@ def problems(tmp_path: Path) -> Artifact:
     """Four problems of two sources; one stands there twice."""
     rows = [Problem(domain="math", prompt=p, answer="1", source=f"s{i % 2}")
             for i, p in enumerate([*PROMPTS, "p0"])]  # fmt: skip
-    (tmp_path / "problems").mkdir()
-    write_table(tmp_path / "problems" / "kept.parquet", Problem, rows)
-    return Artifact.of_folder(tmp_path / "problems")
+    return folder_with(tmp_path / "problems", kept=rows)
 
 
 def run(out: Path, problems: Artifact, samples: int = 8, **chosen: Any) -> dict[str, float]:
@@ -147,9 +146,8 @@ def test_a_killed_stage_asks_only_for_what_is_missing_and_ends_with_the_same_byt
 
 def test_truncated_empty_refused_and_failed_answers_are_counted_and_paid(tmp_path, problems, hire):
     hire(ends=("length", "empty", "refused", "error"))
-    engine = EngineSettings(
-        kind="scripted", runtime=EngineRuntime(input_price=1.0, output_price=2.0)
-    )
+    priced = EngineRuntime(input_price=1.0, output_price=2.0)
+    engine = EngineSettings(kind="scripted", runtime=priced)
     metrics = run(tmp_path / "o", problems, engine=engine)
     ways = ("truncated", "empty", "refused", "errors")
     assert {n: metrics[n] for n in ways} == dict.fromkeys(ways, 8)
@@ -167,10 +165,9 @@ def test_problems_without_a_recording_and_unusable_recordings_are_rejected_by_na
     ]
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
     asked = [Problem(domain="math", prompt=p, answer="1", source="s") for p in ("q1", "q2", "q3")]
-    write_table(tmp_path / "kept.parquet", Problem, asked)
     one, two, three = (p.id for p in asked)
     engine = EngineSettings(kind="recorded", files=(str(file),), grade_field="ok", model="m")
-    metrics = run(tmp_path / "o", Artifact.of_folder(tmp_path), 2, engine=engine)
+    metrics = run(tmp_path / "o", folder_with(tmp_path, kept=asked), 2, engine=engine)
     got = [(s.problem_id, s.index, s.text) for s in samples(tmp_path / "o")]
     assert got == [(one, 0, "a"), (one, 1, "b"), (three, 0, "c")]
     rejected = list(read_table(tmp_path / "o" / "rejected.parquet", Rejected))
@@ -228,9 +225,8 @@ KEY = "sk-from-a-block-42"
 @pytest.fixture
 def costly(tmp_path, monkeypatch, hire) -> tuple[Artifact, Teacher]:
     """Forty problems, of which ten make up the pilot, and who answers them."""
-    write_table(tmp_path / "kept.parquet", Problem, PROBLEMS)
     monkeypatch.setattr("klear.tasks.answers.distill.PILOT_PROMPTS", 10)
-    return Artifact.of_folder(tmp_path), hire(tokens=dict(TOKENS))
+    return folder_with(tmp_path, kept=PROBLEMS), hire(tokens=dict(TOKENS))
 
 
 def spend(out: Path, problems: Artifact, **budget: float | None) -> dict[str, float]:
@@ -307,9 +303,8 @@ with prefect_test_harness(server_startup_timeout=150):
 
 @pytest.mark.system
 def test_the_key_comes_from_the_named_block_and_settings_hold_its_name_only():
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=180
-    )
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
     found, settings, refused = done.stdout.strip().splitlines()[-3:]
     assert found == KEY

@@ -3,7 +3,6 @@ where nothing else is said, a judge that reads: every model is scored once, what
 
 import json
 import runpy
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from klear.eval.benchmarks.benchmarks import score_benchmark
 from klear.eval.judge.judge import Judge
 from klear.eval.programs.lcb_runner import official
 from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
-from klear.eval.tables import count_rows, read_table, write_table
+from klear.eval.tables import count_rows, read_table
 from klear.tasks.ablation.ablate import read_learning
 from klear.tasks.answers import distill
 from klear.tasks.answers import judge as judging
@@ -37,7 +36,8 @@ from klear.training.engines.generate import Journal, journal_path
 from klear.training.engines.interface import Request
 from klear.training.launch.jobs import GenerateJob
 from klear.training.layout import kept_model, kept_models
-from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result, scored
+from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result
+from tests.tasks.manifests_by_hand import folder_with
 
 A = [Problem(domain="math", prompt=f"a{i}", answer="1", source="alpha") for i in range(3)]
 B = [Problem(domain="math", prompt=f"b{i}", answer="1", source="beta", date=f"2025-0{i + 1}-01")
@@ -79,40 +79,18 @@ class Engine:
         )  # fmt: skip
 
 
-class FakeJudge:
-    """Right says the text; `lost` texts are unscored; counts what it was asked."""
-
-    asked = 0
-
-    def __init__(self, settings: object) -> None: ...
-
-    def __enter__(self) -> "FakeJudge":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def judge_many(self, items: Iterable[tuple[Problem, str, int]]) -> Iterator[Score]:
-        for problem, text, index in items:
-            FakeJudge.asked += 1
-            yield scored(problem.id, text == "right", index, seconds=0.7)
-
-
 def artifacts(root: Path) -> tuple[Artifact, Artifact]:
     model, bench = root / "model", root / "bench"
     (model / "checkpoint").mkdir(parents=True, exist_ok=True)
     (model / "checkpoint" / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    bench.mkdir(exist_ok=True)
-    write_table(bench / "kept.parquet", Problem, [*A, *B])
-    return Artifact.of_folder(model, "sft"), Artifact.of_folder(bench, "benchmarks")
+    return Artifact.of_folder(model, "sft"), folder_with(bench, kept=[*A, *B])
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+def engine(monkeypatch: pytest.MonkeyPatch, scripted: object) -> Engine:
     """The engine that answers in this test."""
     answers = Engine()
-    FakeJudge.asked = 0
     monkeypatch.setattr(distill, "run_child", answers)
-    monkeypatch.setattr(judging, "Judge", FakeJudge)
     return answers
 
 
@@ -175,17 +153,16 @@ def test_outputs_are_equal_wherever_the_checkpoint_lies_and_however_long_judging
 
 
 def test_with_all_answers_on_file_no_engine_starts_and_only_missing_verdicts_are_judged(
-    engine, tmp_path
+    engine, tmp_path, scripted
 ):
     out, _ = run(tmp_path)
     first = outputs(out)
     scores = out / ".resume" / "scores.jsonl"
     lines = scores.read_text().splitlines(keepends=True)
     scores.write_text("".join(lines[:10]) + lines[10][:20])  # killed while writing the 11th
-    FakeJudge.asked = 0
     run(tmp_path)
     assert len(engine.jobs) == 1
-    assert FakeJudge.asked == 16 - 10
+    assert len(scripted.judged) == 16 - 10
     assert outputs(out) == first
 
 
@@ -355,13 +332,9 @@ PROGRAMS = (
 
 def test_both_verdicts_are_in_the_result_and_only_official_benchmarks_are_judged_twice(tmp_path):
     texts = [f"<think>x</think>\n```python\n{program}\n```" for program in PROGRAMS]
-    rows = [
-        Sample(problem_id=p.id, index=i, model="m", text=text)
-        for p in (ADD, OTHER)
-        for i, text in enumerate(texts)
-    ]
-    write_table(tmp_path / "problems.parquet", Problem, [ADD, OTHER])
-    write_table(tmp_path / "samples.parquet", Sample, rows)
+    asked = [(p.id, i, text) for p in (ADD, OTHER) for i, text in enumerate(texts)]
+    rows = [Sample(problem_id=p, index=i, model="m", text=text) for p, i, text in asked]
+    folder_with(tmp_path, problems=[ADD, OTHER], samples=rows)
     settings = JudgeSettings(runtime=JudgeRuntime(workers=1))
 
     ours = judge_all(tmp_path, settings)

@@ -36,16 +36,9 @@ from klear.tasks.answers.select import select
 from klear.tasks.data.filter_tests import distinct_cases, filter_tests
 from klear.tasks.store.store import Artifact
 from tests.eval.evaluations_by_hand import scored
+from tests.tasks.manifests_by_hand import folder_with
 
 ONE_WORKER = JudgeSettings(runtime=JudgeRuntime(workers=1))
-
-
-def given(folder: Path, **tables: list[Any]) -> Artifact:
-    """A folder with these tables."""
-    for name, rows in tables.items():
-        write_table(folder / f"{name}.parquet", type(rows[0]), rows)
-    (folder / "out").mkdir(exist_ok=True)
-    return Artifact.of_folder(folder)
 
 
 def kept_in(folder: Path, kind: type[Any] = Problem) -> list[Any]:
@@ -66,13 +59,11 @@ def score(id_: str, index: int, correct: bool | None) -> Score:
 
 
 def rated(folder: Path, marks: dict[str, list[bool | None]], samples: int | None = None, **chosen):
-    problems = [
-        Problem(id=i, domain="math", prompt=f"problem {i}", answer="1", source=f"source_{i}")
-        for i in marks
-    ]
+    known = {"domain": "math", "prompt": "What?", "answer": "1"}
+    problems = [Problem(id=i, source=f"source_{i}", **known) for i in marks]
     scores = [score(i, k, mark) for i, row in marks.items() for k, mark in enumerate(row)]
     answers = [Sample(problem_id=s.problem_id, index=s.index, model="m", text="") for s in scores]
-    data = given(folder, kept=problems, scores=scores, samples=answers[:samples])
+    data = folder_with(folder, kept=problems, scores=scores, samples=answers[:samples])
     settings = DifficultySettings(**chosen)
     metrics = difficulty.body(folder / "out", data, data, data, settings=settings)
     rows = read_table(folder / "out" / "difficulty.parquet", Difficulty)
@@ -122,7 +113,7 @@ def coded(name: str, tests: int, repeats: int = 0, source: str = "s") -> Problem
 
 
 def with_tests(folder: Path, rows: list[Problem], **chosen):
-    data, settings = given(folder, kept=rows), FilterTestsSettings(**chosen)
+    data, settings = folder_with(folder, kept=rows), FilterTestsSettings(**chosen)
     return filter_tests.body(folder / "out", data, settings=settings)
 
 
@@ -174,7 +165,7 @@ def sampled(folder: Path, rows: dict[str, tuple[int, int, int]], **chosen):
     ]
     marks = {i: [True] * n[0] + [False] * n[1] + [None] * n[2] for i, n in rows.items()}
     scores = [score(i, k, mark) for i, row in marks.items() for k, mark in enumerate(row)]
-    data = given(folder, kept=problems, scores=scores)
+    data = folder_with(folder, kept=problems, scores=scores)
     metrics = filter_rl.body(folder / "out", data, data, settings=FilterRLSettings(**chosen))
     reasons = {r.id: r.reason for r in rejected_in(folder)}
     return metrics, [p.id for p in kept_in(folder)], reasons
@@ -236,7 +227,7 @@ def test_every_answer_to_it_is_unscored_with_the_reason_and_never_zero(problem, 
 def judged(tmp_path: Path) -> Artifact:
     """Problems with one answer each, its score and difficulty, by the stages themselves."""
     samples = [Sample(problem_id=p.id, index=0, model="m", text=TEXT) for p in MIXED]
-    data = given(tmp_path, kept=MIXED, samples=samples)
+    data = folder_with(tmp_path, kept=MIXED, samples=samples)
     found = judge.body(tmp_path, data, data, settings=JudgeStageSettings(judge=ONE_WORKER))
     assert (found["unscored"], found["not_judgeable"], found["correct_share"]) == (2, 2, 1)
     data = Artifact.of_folder(tmp_path)

@@ -46,9 +46,7 @@ def forecast(
     root: Path, stage: Stage, settings: Settings, *inputs: Artifact, on: Topology = CLUSTER
 ) -> PlannedStage:
     forecaster = Forecaster(StoreHistory(Store(root)), on, BaseModelSettings())
-    found = forecaster.of(stage, inputs, settings)
-    assert found is not None
-    return found
+    return forecaster.of(stage, inputs, settings)
 
 
 def engine(kind: str, model: str, **runtime: float) -> SampleSettings:
@@ -163,39 +161,29 @@ def rate(root: Path, body: str, stage: str, gpus: int = 0, gpu: str = "") -> flo
     return Forecaster(history, on).rate(body, next(history.of(stage)), gpus)
 
 
+SIX_GPUS = engine("vllm", "Qwen/Qwen3-8B", tensor_parallel=2, data_parallel=3)
+SPEED = {"tokens": 9000, "tokens_per_second": 4500}  # the engine alone, and the stage
+ON_8 = {"gpus": 8, "gpu": "H100"}
+
+
 @pytest.mark.parametrize(
-    ("body", "stage", "settings", "metrics", "per_second"),
+    ("body", "stage", "settings", "metrics", "on", "per_second"),
     [
-        ("dedup", "dedup", DedupSettings(), {"kept": 900, "rejected": 100}, 100),
-        ("judge", "judge_rl", JudgeStageSettings(), {"scores": 50}, 5),
-        ("sft", "sft", SFT, {"steps": 20}, 2000),
-        ("rl", "rl_math", RLSettings(), {"rollout_steps": 10}, 10 * 128 * 8 * 400 / 10),
-        ("evaluate", "evaluate_sft", EvaluateSettings(), {"completion_tokens": 400}, 40),
+        ("dedup", "dedup", DedupSettings(), {"kept": 900, "rejected": 100}, {}, 100),
+        ("judge", "judge_rl", JudgeStageSettings(), {"scores": 50}, {}, 5),
+        ("sft", "sft", SFT, {"steps": 20}, {}, 2000),
+        ("rl", "rl_math", RLSettings(), {"rollout_steps": 10}, {}, 10 * 128 * 8 * 400 / 10),
+        ("evaluate", "evaluate_sft", EvaluateSettings(), {"completion_tokens": 400}, {}, 40),
+        # Measured on more or fewer GPUs, it is counted by the GPU: of the engine, of all nodes.
+        ("distill", "distill", SIX_GPUS, SPEED, ON_8, 4500 * 8 / 6),
+        ("sft", "sft", SFT, {"steps": 20, "processes": 32}, ON_8, 2000 * 8 / 32),
     ],
 )
-def test_a_rate_is_work_by_seconds(tmp_path, body, stage, settings, metrics, per_second):
+def test_a_rate_is_work_by_seconds(tmp_path, body, stage, settings, metrics, on, per_second):
     lengths = {"completions/mean_length": [300.0, 500.0]}
-    publish(tmp_path, stage, settings=settings, metrics=metrics, seconds=10, curve=lengths)
-    assert rate(tmp_path, body, stage) == per_second
-
-
-@pytest.mark.parametrize(
-    ("body", "settings", "metrics", "per_second"),
-    [
-        (  # by the engine alone: three processes of two GPUs
-            "distill",
-            engine("vllm", "Qwen/Qwen3-8B", tensor_parallel=2, data_parallel=3),
-            {"tokens": 9000.0, "samples": 3.0, "tokens_per_second": 4500.0},
-            4500 * 8 / 6,
-        ),
-        ("sft", SFT, {"steps": 20.0, "processes": 32.0}, 2000 * 8 / 32),  # over several nodes
-    ],
-)
-def test_what_was_measured_on_more_or_fewer_gpus_is_counted_by_the_gpu(
-    tmp_path, body, settings, metrics, per_second
-):
-    publish(tmp_path, body, settings=settings, metrics=metrics, seconds=10, hardware=H100)
-    assert rate(tmp_path, body, body, 8, "H100") == per_second
+    how = {"settings": settings, "metrics": metrics, "curve": lengths}
+    publish(tmp_path, stage, **how, seconds=10, hardware=H100 if on else "")
+    assert rate(tmp_path, body, stage, **on) == per_second
 
 
 @pytest.mark.parametrize(

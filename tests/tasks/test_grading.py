@@ -5,28 +5,25 @@ from pathlib import Path
 
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.judge.grades import GRADED, Graded, read_graded
-from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
-from klear.eval.tables import write_table
+from klear.eval.records import Problem, Sample, StdinCase, TestSuite
 from klear.tasks.report import grading
 from klear.tasks.report.grading import ANSWERS, CHECKS, grade_some
 from klear.tasks.report.report import report_page
 from klear.tasks.store.store import Artifact
 from tests.eval.evaluations_by_hand import scored
+from tests.tasks.manifests_by_hand import folder_with
 
 CASES = tuple(StdinCase(input=str(n), output=str(2 * n)) for n in range(CHECKS + 3))
-TWICE = Problem(
-    domain="code", prompt="Print twice the number.", tests=TestSuite(kind="stdin", cases=CASES)
-)
+SUITE = TestSuite(kind="stdin", cases=CASES)
+TWICE = Problem(domain="code", prompt="Print twice the number.", tests=SUITE)
 ALWAYS_TWO = "<think>\n</think>\n```python\nprint(2)\n```"
 ONLY_THE_SECOND_IS_RIGHT = ["AC" if n == 1 else "WA" for n in range(CHECKS)]
 
 
 def evaluated(folder: Path, problems: list[Problem], text: str, right: set[int]) -> Path:
-    write_table(folder / "problems.parquet", Problem, problems)
     samples = [Sample(problem_id=p.id, index=0, model="m", text=text) for p in problems]
-    write_table(folder / "samples.parquet", Sample, samples)
     scores = [scored(p.id, i in right) for i, p in enumerate(problems)]
-    write_table(folder / "scores.parquet", Score, scores)
+    folder_with(folder, problems=problems, samples=samples, scores=scores)
     return folder / "problems.parquet"
 
 
@@ -69,7 +66,6 @@ def test_an_answer_with_any_line_separator_is_read_back(tmp_path):
 
 def test_a_program_is_judged_once_a_test_and_the_report_shows_what_each_said(tmp_path):
     folder = tmp_path / "evaluate_sft"
-    folder.mkdir()
     asked = evaluated(folder, [TWICE], ALWAYS_TWO, set())
     (folder / "results.json").write_text("[]")
     graded = grade_some(folder, [asked], JudgeSettings(sandbox="none"))

@@ -40,9 +40,8 @@ def kept(out: Path, *sources: Source) -> list[str]:
 
 def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
     by_id = Source(name="id", kind="hub", dataset=str(clone))
-    by_files = Source(
-        name="f", kind="hub", dataset=str(clone), data_files=("train-[12].jsonl",), split="test"
-    )
+    files = {"data_files": ("train-[12].jsonl",), "split": "test"}
+    by_files = Source(name="f", kind="hub", dataset=str(clone), **files)
     limited = Source(name="l", kind="hub", dataset=str(clone), limit=3)
     parts = planned(CollectSettings(sources=(by_id,)), tmp_path / "scratch")
     assert len(parts) == 3
@@ -50,14 +49,12 @@ def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
     assert found == [*(f"p{i}" for i in range(6)), "p2", "p3", "p4", "p5", "p0", "p1", "p2"]
 
 
-def test_only_what_is_no_commit_is_asked_for_and_a_hub_out_of_reach_is_one_line(monkeypatch):
+def test_only_what_is_no_commit_is_asked_for(monkeypatch):
     asked: list[tuple[str, str]] = []
 
     class Api:
         def dataset_info(self, dataset, revision):
             asked.append((dataset, revision))
-            if revision == "gone":
-                raise ConnectionError("no route\nto host")
             return type("Info", (), {"sha": COMMIT})
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
@@ -65,10 +62,6 @@ def test_only_what_is_no_commit_is_asked_for_and_a_hub_out_of_reach_is_one_line(
     assert resolved(source, "s") == COMMIT
     assert resolved(source.model_copy(update={"revision": "v2"}), "s") == COMMIT
     assert asked == [("a/b", "v2")]
-    with pytest.raises(ValueError, match=r"source 's': cannot read dataset=a/b revision=gone") as e:
-        resolved(source.model_copy(update={"revision": "gone"}), "s")
-    assert "no route to host. Without a network, name local copies" in str(e.value)
-    assert "\n" not in str(e.value)
 
 
 def test_a_file_that_breaks_off_is_an_error_that_names_source_and_dataset(clone):
@@ -113,5 +106,7 @@ def test_what_the_hub_does_not_give_is_one_line_that_says_why(monkeypatch):
     why = r"403 Client Error\. Access is restricted\."
     with pytest.raises(ValueError, match=rf"^org/none .*fetched from the hub: {why}$"):
         identified(evaluation("org/none"))
-    with pytest.raises(ValueError, match=rf"^source 's': cannot read dataset=org/none .*: {why}"):
+    place = r"dataset=org/none revision=v2 split=train"
+    says = rf"^source 's': cannot read {place}: {why}\. Without a network, name local.*$"
+    with pytest.raises(ValueError, match=says):
         resolved(Source(name="s", kind="hub", dataset="org/none", revision="v2"), "s")

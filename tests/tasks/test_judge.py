@@ -1,4 +1,3 @@
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -6,54 +5,20 @@ import pytest
 from klear.configs.settings.data import JudgeStageSettings
 from klear.eval.records import Problem, Sample, Score
 from klear.eval.tables import read_table, write_table
-from klear.tasks.answers import judge as judge_module
 from klear.tasks.answers.judge import judge
 from klear.tasks.store.store import SCRATCH, Artifact
-from tests.eval.evaluations_by_hand import scored
-
-
-class ScriptedJudge:
-    """Right answers say "right"; raises KeyboardInterrupt at the text "kill"."""
-
-    judged: list[str]
-
-    def __init__(self, settings: object) -> None:
-        ScriptedJudge.judged = []
-
-    def __enter__(self) -> "ScriptedJudge":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def judge_many(self, items: Iterable[tuple[Problem, str, int]]) -> Iterator[Score]:
-        ahead = []  # looks one item ahead, as a pool of workers does
-        for item in items:
-            ahead.append(item)
-            if len(ahead) > 1:
-                yield self._score(*ahead.pop(0))
-        for item in ahead:
-            yield self._score(*item)
-
-    def _score(self, problem: Problem, text: str, index: int) -> Score:
-        if text == "kill":
-            raise KeyboardInterrupt
-        ScriptedJudge.judged.append(text)
-        return scored(problem.id, text == "right", index, seconds=0.25)
+from tests.tasks.manifests_by_hand import folder_with
 
 
 def inputs(place: Path, texts: list[str]) -> Artifact:
     """Answers to two problems in turn; one without a text is one that the engine failed to give."""
-    place.mkdir(exist_ok=True)
     problems = [Problem(id=i, domain="math", prompt=i, answer="4") for i in ("a", "b")]
     samples = [
         Sample(problem_id="ab"[i % 2], index=i // 2, model="m", text=text,
                finish_reason="stop" if text else "error")
         for i, text in enumerate(texts)
     ]  # fmt: skip
-    write_table(place / "kept.parquet", Problem, problems)
-    write_table(place / "samples.parquet", Sample, samples)
-    return Artifact.of_folder(place)
+    return folder_with(place, kept=problems, samples=samples)
 
 
 def run(out: Path, artifact: Artifact):
@@ -62,15 +27,10 @@ def run(out: Path, artifact: Artifact):
     return metrics, list(read_table(out / "scores.parquet", Score))
 
 
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge_module, "Judge", ScriptedJudge)
+pytestmark = pytest.mark.usefixtures("scripted")
 
 
-@pytest.mark.usefixtures("scripted")
-def test_scores_come_in_the_order_of_the_samples_and_what_was_not_answered_is_unscored(
-    tmp_path: Path,
-):
+def test_scores_come_in_the_order_of_the_samples_and_what_was_not_answered_is_unscored(tmp_path):
     artifact = inputs(tmp_path / "in", ["", "right", "", "", "no", ""])
     metrics, scores = run(tmp_path / "out", artifact)
     assert [s.verdict for s in scores] == ["IE", "AC", "IE", "IE", "WA", "IE"]
@@ -81,22 +41,20 @@ def test_scores_come_in_the_order_of_the_samples_and_what_was_not_answered_is_un
     assert {s.seconds for s in scores} == {0.0}
 
 
-@pytest.mark.usefixtures("scripted")
-def test_a_killed_stage_judges_only_what_is_left(tmp_path: Path):
+def test_a_killed_stage_judges_only_what_is_left(tmp_path, scripted):
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         run(out, inputs(tmp_path / "in", ["right", "one", "two", "kill", "four"]))
-    assert ScriptedJudge.judged == ["right", "one", "two"]
+    assert scripted.judged == ["right", "one", "two"]
     journal = out / SCRATCH / "scores.jsonl"
     journal.write_bytes(journal.read_bytes()[:-9])  # the kill tore the last line
     artifact = inputs(tmp_path / "in", ["right", "one", "two", "three", "four"])
     _, resumed = run(out, artifact)
-    assert ScriptedJudge.judged == ["two", "three", "four"]
+    assert scripted.judged == ["two", "three", "four"]
     _, at_once = run(tmp_path / "fresh", artifact)
     assert resumed == at_once
 
 
-@pytest.mark.usefixtures("scripted")
 def test_a_sample_of_an_unknown_problem_is_an_error(tmp_path: Path):
     artifact = inputs(tmp_path / "in", ["right"])
     stranger = Sample(problem_id="z", index=0, model="m", text="right")

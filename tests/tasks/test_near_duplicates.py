@@ -35,10 +35,8 @@ def near(texts: list[str], jaccard: float = 0.7, shingle: int = 3, permutations:
     text = folded(texts)
     bands = band_keys(text, shingle, jaccard, permutations)
     keys = [pa.chunked_array([band]) for band in bands]
-    rows = np.arange(len(texts))
-    pairs, similarity, first = near_groups(
-        pa.chunked_array([text]), keys, rows, jaccard=jaccard, shingle=shingle
-    )
+    column, rows = pa.chunked_array([text]), np.arange(len(texts))
+    pairs, similarity, first = near_groups(column, keys, rows, jaccard=jaccard, shingle=shingle)
     return list(map(tuple, pairs.tolist())), similarity.tolist(), first.tolist()
 
 

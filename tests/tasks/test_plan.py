@@ -113,15 +113,12 @@ def test_what_is_there_is_reused_and_what_differs_is_named(made, asked, first, s
     assert actions(planned(made, **asked)) == [first, second]
 
 
-def test_what_is_reused_has_its_measured_cost(made):
-    found = planned(made)[0]
-    assert found.bytes == len("0.5 0")
-    assert found.seconds is not None
-
-
 def test_a_setting_that_came_later_is_named_when_it_is_switched_off_again(tmp_path):
     run(tmp_path, first=Knobs(later=2))
     assert planned(tmp_path)[0].why == "later: 2 → 0"
+    there = planned(tmp_path, Knobs(later=2))[0]  # reused, with its measured cost
+    assert (there.action, there.bytes) == ("reuse", len("0.5 0"))
+    assert there.seconds is not None
 
 
 def test_other_rows_of_an_input_are_named(tmp_path):

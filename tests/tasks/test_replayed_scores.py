@@ -28,10 +28,8 @@ def test_every_model_gets_its_published_score_on_aime24():
     if not FILE.exists():
         pytest.skip("needs ../shared/data/skythought_cot/aime24.jsonl.gz")
     rows = (row.value for row in read_rows(FILE) if row.value)
-    problems = {
-        p.id: p
-        for p in (Problem(domain="math", prompt=r["question"], answer=str(r["gt"])) for r in rows)
-    }
+    asked = (Problem(domain="math", prompt=r["question"], answer=str(r["gt"])) for r in rows)
+    problems = {p.id: p for p in asked}
     answers: dict[str, list[tuple[Sample, bool]]] = defaultdict(list)
     for found in recordings(ENGINE):
         assert isinstance(found, Recording)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from klear.configs.settings.data import SelectSettings
 from klear.eval.records import Example, Problem, Rejected, Sample, Score, StdinCase, TestSuite
-from klear.eval.tables import read_table, write_table
+from klear.eval.tables import read_table
 from klear.tasks.answers import select as module
 from klear.tasks.answers.difficulty import Difficulty
 from klear.tasks.answers.select import GRID, choose, embed, k_center_greedy, select
-from klear.tasks.store.store import Artifact
 from tests.eval.evaluations_by_hand import scored
+from tests.tasks.manifests_by_hand import folder_with
 
 TESTS = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="1"),))
 GOOD = "<think>so</think> 4"
@@ -31,36 +31,24 @@ class Data:
         self.scores: list[Score] = []
         self.labels: list[Difficulty] = []
 
-    def problem(
-        self, id_: str, prompt: str = "", domain: Any = "math", source="s", label: Any = "hard"
-    ):
-        given: Any = {"answer": "4"} if domain == "math" else {"tests": TESTS}
-        self.problems.append(
-            Problem(id=id_, domain=domain, prompt=prompt or id_, source=source, **given)
-        )
-        self.labels.append(
-            Difficulty(
-                problem_id=id_, source=source, domain=domain, pass_rate=0.0, scored=1, label=label
-            )
-        )
+    def problem(self, id_: str, prompt: str = "", domain="math", source="s", label="hard"):
+        gold: Any = {"answer": "4"} if domain == "math" else {"tests": TESTS}
+        of: Any = {"domain": domain, "source": source}
+        self.problems.append(Problem(id=id_, prompt=prompt or id_, **of, **gold))
+        rated: Any = {"pass_rate": 0.0, "scored": 1, "label": label}
+        self.labels.append(Difficulty(problem_id=id_, **of, **rated))
         return self
 
     def answer(self, id_: str, correct: bool | None = True, text: str = GOOD, finish: Any = "stop"):
         index = sum(s.problem_id == id_ for s in self.samples)
-        self.samples.append(
-            Sample(problem_id=id_, index=index, model="m", text=text, finish_reason=finish)
-        )
+        told = {"index": index, "text": text, "finish_reason": finish}
+        self.samples.append(Sample(problem_id=id_, model="m", **told))
         self.scores.append(scored(id_, correct, index))
         return self
 
     def run(self, place: Path, **chosen):
-        place.mkdir(exist_ok=True)
-        write_table(place / "kept.parquet", Problem, self.problems)
-        write_table(place / "samples.parquet", Sample, self.samples)
-        write_table(place / "scores.parquet", Score, self.scores)
-        write_table(place / "difficulty.parquet", Difficulty, self.labels)
-        data, out = Artifact.of_folder(place), place / "out"
-        out.mkdir()
+        tables = {"samples": self.samples, "scores": self.scores, "difficulty": self.labels}
+        data, out = folder_with(place, kept=self.problems, **tables), place / "out"
         settings = SelectSettings(**chosen)
         metrics = select.body(out, data, data, data, data, settings=settings, seed=0)
         rejected = {r.id: r.reason for r in read_table(out / "rejected.parquet", Rejected)}
@@ -74,11 +62,8 @@ def named(examples: list[Example]) -> list[str]:
 def test_right_and_wrong_answers_are_kept_by_default(tmp_path: Path):
     data = Data().problem("a", "What is 2+2?").answer("a").answer("a", correct=False)
     metrics, kept, rejected = data.answer("a", correct=None).run(tmp_path)
-    assert [(e.prompt, e.response, e.correct) for e in kept] == [
-        ("What is 2+2?", GOOD, True),
-        ("What is 2+2?", GOOD, False),
-        ("What is 2+2?", GOOD, None),
-    ]
+    assert {(e.prompt, e.response) for e in kept} == {("What is 2+2?", GOOD)}
+    assert [e.correct for e in kept] == [True, False, None]
     assert rejected == {}
     assert metrics["kept"] == metrics["kept_math"] == 3.0
     assert metrics["kept_correct"] == 1.0

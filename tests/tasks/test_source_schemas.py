@@ -35,10 +35,8 @@ STEPS = "Let's think step by step and output the final answer within \\boxed{}."
 
 
 PLAIN = {"problem": "What is 1 + 1?", "answer": "2"}
-CHAT = [
-    {"from": "human", "value": "What is 1 + 1?"},
-    {"from": "gpt", "value": "<think>two</think>2"},
-]
+QUESTION = {"from": "human", "value": PLAIN["problem"]}
+CHAT = [QUESTION, {"from": "gpt", "value": "<think>two</think>2"}]
 MATH_ROWS: dict[str, dict[str, Any]] = {
     "openthoughts3_math": {"domain": "math", "conversations": CHAT},
     "numina_math": {**PLAIN, "problem_is_valid": "Yes", "solution_is_valid": "Yes"},
@@ -187,11 +185,8 @@ def test_functions_of_taco_and_apps_are_called_and_their_header_is_in_the_prompt
     for name, row in (("taco", TACO), ("apps", APPS)):
         problem = to_problem({**row, **more}, Source(use=name))
         assert problem.prompt == "Add one.\n\nStarter code\n\ndef add(n):"
-        assert problem.tests == TestSuite(
-            kind="call",
-            fn_name="add",
-            cases=(CallCase(args=(1,), output=2), CallCase(args=(3,), output=4)),
-        )
+        cases = (CallCase(args=(1,), output=2), CallCase(args=(3,), output=4))
+        assert problem.tests == TestSuite(kind="call", fn_name="add", cases=cases)
 
 
 def test_codeforces_prompt_limits_and_day_and_without_published_tests_a_prompt_for_sft():
@@ -253,21 +248,16 @@ def test_assertions_of_skywork_and_klear_run_one_by_one(tests, fn_name, codes):
 def test_livecodebench_functions_are_named_by_the_metadata_and_keep_their_day():
     public = '[{"input": "1\\n[2]", "output": "3", "testtype": "functional"}]'
     private = [{"input": "4\n[5]", "output": "[6]", "testtype": "functional"}]
-    row = livecodebench(
-        private,
-        public_test_cases=public,
-        metadata='{"func_name": "add"}',
-        starter_code="class Solution:\n    def add(self, a, b):\n        ",
-    )
+    header = "class Solution:\n    def add(self, a, b):\n        "
+    named = {"metadata": '{"func_name": "add"}', "starter_code": header}
+    row = livecodebench(private, public_test_cases=public, **named)
     problem = to_problem(row, Source(use="livecodebench"))
     assert problem.date == "2025-02-01"
     assert problem.prompt.endswith("Starter code\n\nclass Solution:\n    def add(self, a, b):")
     assert problem.tests
     assert problem.tests.fn_name == "add"
-    assert problem.tests.cases == (
-        CallCase(args=(1, [2]), output=3),
-        CallCase(args=(4, [5]), output=[6]),
-    )
+    first, second = CallCase(args=(1, [2]), output=3), CallCase(args=(4, [5]), output=[6])
+    assert problem.tests.cases == (first, second)
 
 
 # ---------------------------------------------------------------- every source

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from transformers import TrainerCallback
 
 from klear.configs.settings.training import SFTSettings, TrainRuntime
 from klear.eval.records import Example
-from klear.eval.tables import count_rows, write_table
+from klear.eval.tables import count_rows, read_table, write_table
 from klear.training import layout, sft
 from klear.training.checkpoints import load_model, load_tokenizer
 from klear.training.launch.jobs import SFTJob
@@ -111,6 +112,23 @@ def test_rows_are_cut_to_the_longest_length_and_tokenised_once(files, tmp_path):
     assert len(made[1]["input_ids"]) == 64
     again = tokenized(path, tokenizer, 64, tmp_path, lambda *_: pytest.fail("made twice"))
     assert list(again) == list(made)
+
+
+def test_held_out_problems_are_not_trained_on_and_their_loss_is_logged(files, tmp_path, job):
+    """Evaluating changes no bit: the same weights come of examples without those problems."""
+    rows = list(read_table(files["examples"], Example))
+    sft.run_sft(asked := job("validated", validation_problems=3))
+    logged = [line["metrics"] for line in layout.read_lines(asked.out / layout.METRICS)]
+    losses = [metrics["eval/loss"] for metrics in logged]
+    assert losses[-1] < 0.9 * losses[0]
+    aside = set(random.Random(4).sample(sorted({row.problem_id for row in rows}), 3))
+    few = tmp_path / "few.parquet"
+    write_table(few, Example, [row for row in rows if row.problem_id not in aside])
+    sft.run_sft(plain := job("plain").model_copy(update={"examples": few}))
+    one, other = (load_model(j.out / "checkpoint", dtype="float32") for j in (asked, plain))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    with pytest.raises(ValueError, match="validation_problems=999 leaves none of"):
+        sft.run_sft(job("nothing", validation_problems=999))
 
 
 class Small(nn.Module):

@@ -9,14 +9,13 @@ import pytest
 
 from klear.tasks.stage import beside
 from klear.tasks.stage.beside import Node, run_graph
-from klear.tasks.stage.watchdog import Stalled, watched
 
 PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "at_once", lambda: 2)
+    monkeypatch.setattr(beside, "cores", lambda: 2)
 
 
 def hang() -> str:
@@ -94,18 +93,3 @@ def test_an_interrupt_of_the_main_thread_ends_every_stage_with_its_clean_up() ->
         run_graph({name: Node((), stage(name)) for name in "ab"})
     signal.signal(signal.SIGUSR2, before)
     assert sorted(cleaned) == ["a", "b"]
-
-
-@pytest.mark.parametrize("wait", [hang, threading.Event().wait], ids=["python", "one call"])
-def test_a_stage_that_stalls_fails_also_where_nothing_interrupts_it(
-    wait: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(beside, "GRACE_S", 0.5)
-
-    def work() -> None:
-        with watched("collect", 0.2 / 60) as beat:
-            beat("7 of 40")
-            wait()
-
-    with pytest.raises(Stalled, match=r"collect made no progress .*last: 7 of 40"):
-        run_graph({"collect": Node((), work)})

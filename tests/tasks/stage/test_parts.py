@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from processes import eventually
 
+from klear.tasks.stage.beside import Node, run_graph
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.watchdog import Stalled, watched
 
@@ -124,7 +125,7 @@ def test_workers_that_hang_are_ended_with_the_stage(tmp_path, work, names):
             time.sleep(0.05)
 
     with pytest.raises(Stalled, match="collect made no progress"):
-        stage()
+        run_graph({"collect": Node((), stage)})
     assert len(list(names.iterdir())) == 2
     assert left(names) == []
 

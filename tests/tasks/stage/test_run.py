@@ -63,7 +63,7 @@ def here(mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ml
         **dict.fromkeys(("mark_crashed", "crash_task_runs", "settle_task_runs"), lambda *_: None),
     }
     for name, function in instead.items():
-        monkeypatch.setattr(module, name, function)
+        monkeypatch.setattr(module if hasattr(module, name) else prefect_states, name, function)
     return MlflowClient(tracking_uri=mlflow_uri)
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from klear.tasks.report.report import report as report_stage
 from klear.tasks.report.report import summary_text
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage import progress
+from klear.tasks.stage.beside import Node, run_graph
 from klear.tasks.stage.progress import Plain, report
 from klear.tasks.stage.run import Run, active, story_of_this_run
 from klear.tasks.stage.stage import Metrics, stage
@@ -169,14 +169,13 @@ def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
 
 
 PATIENCE = 2 / 60  # minutes, also for all that a stage does before its first report
-SILENT = threading.Event()
 
 
 @stage(version=1)
 def hang(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
     report(1, 7, "files moved")
-    SILENT.wait(3600)
-    return {}
+    while True:
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("where", ["body", "fetch", "publish", "share"])
@@ -195,8 +194,9 @@ def test_a_stage_that_hangs_fails_and_publishes_nothing(
     patient = replace(run, stall_minutes=PATIENCE)
     called = {"body": hang, "share": write_text}.get(where, write_text.named("tail"))
     inputs = () if where == "share" else (made,)
+    work = Node((), lambda: called(*inputs, settings=Knobs()))
     with active(patient), pytest.raises(Stalled, match=r"made no progress.*1 of 7 files moved"):
-        called(*inputs, settings=Knobs())
+        run_graph({"": work})
     assert told == ([] if where == "share" else ["FAILED"])
     assert {path.parent.name for path in run.store.root.glob("[!.]*/*")} == {"write_text"}
 

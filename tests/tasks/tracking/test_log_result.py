@@ -1,15 +1,20 @@
 """What MLflow knows of finished stages: rows, checkpoint, scores, traces, and the ways between."""
 
+import base64
 import json
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mlflow import MlflowClient
 from mlflow.tracing.client import TracingClient
 
+from klear.configs import metrics as catalogue
 from klear.configs.settings.base import Settings
 from klear.configs.settings.evaluation import BenchmarkProtocol
 from klear.configs.settings.judging import JudgeSettings
@@ -19,7 +24,7 @@ from klear.eval.tables import write_table
 from klear.tasks.stage.run import Run, active
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, Store
-from klear.tasks.tracking.log_result import log_complete
+from klear.tasks.tracking.log_result import _Result, log_complete
 from klear.tasks.tracking.run_tracker import Tracker
 from tests.eval.evaluations_by_hand import STATEMENT, scored
 
@@ -205,6 +210,50 @@ def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told
     assert span.outputs["reward"] == -1.0
     (check,) = span.outputs["checks"]
     assert (check["expected"], check["verdict"]) == ("3", "WA")
+    made = place.store.manifest(scores)
+    assert wrong.info.request_time / 1000 == pytest.approx(made.made - made.seconds, abs=0.1)
+    assert wrong.info.execution_duration / 1000 == pytest.approx(made.seconds, abs=0.1)
+
+
+def test_an_answer_of_a_rollout_was_made_when_its_step_says(place):
+    _, (*_, scores) = place.chain()
+    line = {"step": 2, "time": 1e9, "metrics": {"seconds/rollout": 5.0}}
+    result = _Result(Mock(), scores, place.store.manifest(scores), ())
+    assert result._interval(line, 0.5) == (1e9 - 4.5, 1e9 + 0.5)
+
+
+def test_the_view_of_an_experiment_stands_beside_those_of_people(told):
+    """What the page does with it is for the browser's tests."""
+    place, (*_, model, scores) = told
+    tracker, key = Tracker(place.uri, place.name), "mlflow.sharedViewState."
+    place.client.set_experiment_tag(tracker.experiment, f"{key}mine", "a person's")
+    tracker.save_view(["sums"])
+    assert tracker.flush()
+    tags = place.client.get_experiment(tracker.experiment).tags
+    assert tags[f"{key}mine"] == "a person's"
+    saved = json.loads(tags[f"{key}klear-learning"])
+    packed = base64.b64decode(saved["state"].removeprefix("deflate;"))
+    view = json.loads(zlib.decompress(packed))
+    sections = [s["name"] for s in view["compareRunSections"]]
+    assert (saved["name"], sections[:2]) == ("Learning", ["Accuracy by stage", "Reward"])
+    drawn = [m for chart in view["compareRunCharts"] for m in chart["selectedMetricKeys"]]
+    assert drawn[0] == "sums/avg"
+    assert not [name for name in drawn if catalogue.place(name) == len(catalogue.metrics())]
+    listed = place.client.search_runs([tracker.experiment], view["searchFilter"])
+    assert [run.info.run_id for run in listed] == [model.mlflow_run]
+    kinds = place.client.search_runs([tracker.experiment], "tags.`mlflow.runType`='genai_evaluate'")
+    assert [run.info.run_id for run in kinds] == [scores.mlflow_run]
+
+
+def test_the_rollouts_of_a_stage_are_histograms(tmp_path):
+    row = {"step": 1, "tokens": 3, "reward": 1.0}
+    pq.write_table(pa.Table.from_pylist([row, row | {"step": 2, "reward": None}]),
+                   tmp_path / "rollouts.parquet")  # fmt: skip
+    server = Mock()
+    _Result(Mock(), Mock(folder=tmp_path), Mock(), ()).histograms(server, "run")
+    (run, figure, name), _ = server.log_figure.call_args
+    assert (run, name) == ("run", "figures/rollouts.png")
+    assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [2, 1]
 
 
 def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(place):

@@ -1,0 +1,191 @@
+"""What MkDocs reads from the code while it builds: reference pages, tables, and links that lead
+out of docs/."""
+
+import inspect
+import json
+import os.path
+import re
+import tomllib
+from fnmatch import fnmatchcase
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App, Parameter
+from cyclopts.docs.markdown import generate_markdown_docs
+from mkdocs.structure.files import File
+
+from klear.configs import metrics
+from klear.configs.machine import Machine
+from klear.configs.settings.pipeline import Pipeline
+from klear.flows.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = "configs/ablations/RESULTS.md"
+SOURCES = {
+    "index.md": "README.md",
+    "machines.md": "deployments/README.md",
+    "trainer.md": "training/README.md",
+}
+"""Pages whose text lies elsewhere in the repository."""
+LINK = re.compile(r"(!?)\[([^][]*(?:\[[^]]*\][^][]*)*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+SOURCE = re.compile(r"<!-- source: ([\w.]+): ([\w ]+) -->")
+PAPER = re.compile(r"§[\d.]+|(?:Table|Fig(?:ure|\.)|Eq\.|App\.) ?\w+")
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+BOUNDS |= {"minLength": "characters ≥", "maxLength": "characters ≤"}
+
+
+def app() -> App:
+    """The command line, as `main` builds it."""
+    made = App(name="klear", default_parameter=Parameter(negative=()), version_flags=())
+    for name, (function, text) in COMMANDS.items():
+        made.command(f"klear.flows.{function}", name=name, help=text)
+    return made
+
+
+def cli() -> str:
+    """Every command with its options, by cyclopts itself."""
+    text = generate_markdown_docs(app(), recursive=True, generate_toc=False)
+    codes = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 Ctrl-C."
+    return f"# Command line\n\n{codes}\n" + re.sub(
+        r"\A.*?(?=^## )", "\n", text, count=1, flags=re.S | re.M
+    )
+
+
+def configuration() -> str:
+    """Every setting: a table a group, from the JSON schema of the whole tree."""
+    schema = Pipeline.model_json_schema()
+    groups = {"Pipeline": schema, **schema["$defs"]}
+    page = [
+        "# Configuration",
+        "Made from the settings themselves. A default is the paper's value where the paper gives "
+        "one. Change any of them with `--set sft.epochs=2` or in a profile. Unknown keys and wrong "
+        "types are refused, all at once, with the nearest key.",
+    ]
+    for name, group in groups.items():
+        if "properties" in group:
+            used = [f"`{path}`" for path in _paths(groups, name)]
+            said = group.get("description", "").replace("\n", " ")
+            page += [
+                f"## {name}",
+                f"At {', '.join(used[:9])}." if used else "",
+                said,
+                _table(group),
+            ]
+    page += ["## Environment", "What is said of a machine, not of a run."]
+    page += [_table(Machine.model_json_schema(), "KLEAR_")]
+    return "\n\n".join(filter(None, page)) + "\n"
+
+
+def _paths(groups: dict[str, Any], wanted: str) -> list[str]:
+    """Where in the tree a group stands."""
+    found, left = [], [("", "Pipeline")]
+    while left:
+        above, name = left.pop(0)
+        for key, value in groups[name].get("properties", {}).items():
+            path = f"{above}{key}"
+            for inner in re.findall(r"#/\$defs/(\w+)", json.dumps(value)):
+                found += [path] if inner == wanted else []
+                left.append((f"{path}.", inner))
+    return found
+
+
+def _table(group: dict[str, Any], prefix: str = "") -> str:
+    rows = ["| setting | kind and bounds | default | meaning | paper |", "|---|---|---|---|---|"]
+    for name, value in group["properties"].items():
+        said = " ".join(value.get("description", "").split())
+        default = json.dumps(value["default"], ensure_ascii=False) if "default" in value else ""
+        default = (
+            "" if default.startswith("{") else default and f"`{default}`"
+        )  # a group has its own
+        paper = ", ".join(dict.fromkeys(m.strip() for m in PAPER.findall(said)))
+        name = name.upper() if prefix else name
+        cells = (f"`{prefix}{name}`", _kind(value), default, said, paper)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _kind(value: dict[str, Any]) -> str:
+    if "$ref" in value:
+        return f"[{(name := value['$ref'].rpartition('/')[2])}](#{name.lower()})"
+    if "enum" in value or "const" in value:
+        return " · ".join(f"`{v}`" for v in value.get("enum", [value.get("const")]))
+    for together in ("anyOf", "oneOf", "allOf"):
+        if together in value:
+            return " or ".join(_kind(v) for v in value[together])
+    if "items" in value:
+        return f"list of {_kind(value['items'])}"
+    bounds = [f"{sign} {value[key]:,}" for key, sign in BOUNDS.items() if key in value]
+    return " ".join([value.get("type", "any").replace("null", "none"), *bounds])
+
+
+def status() -> str:
+    """The table of what was seen where, from docs/status.toml, its tests and GPU.jsonl."""
+    log = ROOT / "GPU.jsonl"
+    cases = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    rows = ["| part | seen on CPU | seen on GPU | never run |", "|---|---|---|---|"]
+    for part in tomllib.loads((ROOT / "docs/status.toml").read_text())["part"]:
+        test, pattern = part.get("cpu"), part.get("gpu")
+        passed = [c for c in cases if pattern and c["result"] == "pass"]
+        passed = [c for c in passed if fnmatchcase(c["case"].lower(), pattern)]
+        on_cpu = f"[{Path(test).stem}]({test})" if test and (ROOT / test).is_file() else "–"
+        on_gpu = "not yet" if pattern else "–"
+        on_gpu = f"{len(passed)} cases, {passed[-1]['gpu']}" if passed else on_gpu
+        rows.append(f"| {part['name']} | {on_cpu} | {on_gpu} | {'' if passed or test else '×'} |")
+    return "\n".join(rows)
+
+
+def claims() -> str:
+    """The eight claims of the paper's analysis, from the results of the ablations."""
+    text = (ROOT / RESULTS).read_text()
+    return text[text.index("|  | claim") : text.index("\n## Figure 2")].strip()
+
+
+def beside(module: str, *names: str) -> str:
+    """Functions of a module: what the docstring says with its equations, then the code."""
+    text = [inspect.getdoc(import_module(module)) or ""]
+    for name in names:
+        function = getattr(import_module(module), name)
+        code = inspect.getsource(function).replace(f'    """{function.__doc__}"""\n', "")
+        text += [f"### `{name}`", inspect.getdoc(function) or "", f"```python\n{code}```"]
+    return "\n\n".join(text)
+
+
+GENERATED = {"cli.md": cli, "configuration.md": configuration, "metrics.md": metrics.page}
+
+
+def on_files(files, config):
+    for name, make in GENERATED.items():
+        files.append(File.generated(config, name, content=make()))
+    for name, source in SOURCES.items():
+        files.append(File.generated(config, name, content=(ROOT / source).read_text()))
+    for picture in (ROOT / "deployments/screenshots").glob("*.png"):
+        name = f"screenshots/{picture.name}"
+        files.append(File.generated(config, name, content=picture.read_bytes()))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Tables in their places; a link to a file that is no page becomes its text."""
+    here = SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    pages = {source: name for name, source in SOURCES.items()}
+
+    def lead(match: re.Match[str]) -> str:
+        mark, text, target, anchor = match.groups()
+        path = os.path.normpath(os.path.join(os.path.dirname(here), target))
+        if path in pages:
+            target = pages[path]
+        elif path.startswith("docs/"):
+            target = path.removeprefix("docs/")
+        elif path.startswith("deployments/screenshots/"):
+            target = path.removeprefix("deployments/")
+        else:
+            return text if "`" in text else f"{text} (`{path}`)" if text != path else f"`{path}`"
+        return f"{mark}[{text}]({target}{anchor or ''})"
+
+    for made in (status, claims):
+        name, table = made.__name__, made()
+        parts = re.split(rf"<!-- {name} -->.*?<!-- /{name} -->", markdown, flags=re.S)
+        markdown = table.join(parts)
+    markdown = SOURCE.sub(lambda m: beside(m[1], *m[2].split()), markdown)
+    return LINK.sub(lead, markdown)
