@@ -21,18 +21,10 @@ from transformers import (
 from klear.configs.settings.training import BaseModelSettings
 from klear.eval.records import Example
 from klear.eval.tables import read_table
-from klear.training import render
-from klear.training.checkpoints import (
-    NO_CODE,
-    WEIGHTS,
-    public_name,
-    read_lineage,
-    save_model,
-    step_of,
-)
+from klear.training import checkpoints, render
 from klear.training.launch.jobs import BaseJob
 from klear.training.layout import CHECKPOINT
-from klear.training.render import TURN_END, TURN_START, end_of_turn
+from klear.training.render import TURN_END, TURN_START
 
 PAD, END_OF_TEXT = "<|pad|>", "<|endoftext|>"
 THINK_TAGS = [render.THINK_OPEN, render.THINK_CLOSE]
@@ -51,21 +43,21 @@ def create_base(job: BaseJob) -> dict[str, float]:
         start = f"random weights, seed {job.seed}"
     else:
         # the commit that the revision of a hub model means now; a local folder has none
-        config = AutoConfig.from_pretrained(s.model, revision=s.revision, **NO_CODE)
+        config = AutoConfig.from_pretrained(s.model, revision=s.revision, **checkpoints.NO_CODE)
         commit = getattr(config, "_commit_hash", None) or s.revision
-        tokenizer = AutoTokenizer.from_pretrained(s.model, revision=commit, **NO_CODE)
+        tokenizer = AutoTokenizer.from_pretrained(s.model, revision=commit, **checkpoints.NO_CODE)
         model = AutoModelForCausalLM.from_pretrained(
-            s.model, revision=commit, dtype="auto", **WEIGHTS
+            s.model, revision=commit, dtype="auto", **checkpoints.WEIGHTS
         )
         prepare_for_chat(model, tokenizer)
         if s.positions is not None:
             model.config.max_position_embeddings = s.positions
         start = f"{s.model}@{commit}"
         if Path(s.model).is_dir():  # a model of ours that is taken up again keeps its history
-            start, lineage = public_name(s.model), read_lineage(s.model)
+            start, lineage = checkpoints.public_name(s.model), checkpoints.read_lineage(s.model)
     render.check_tokenizer(tokenizer)
-    lineage.append(step_of("base", start, job.seed, s))
-    save_model(model, tokenizer, job.out / CHECKPOINT, lineage)
+    lineage.append(checkpoints.step_of("base", start, job.seed, s))
+    checkpoints.save_model(model, tokenizer, job.out / CHECKPOINT, lineage)
     return {"parameters": float(model.num_parameters()), "vocabulary": float(len(tokenizer))}
 
 
@@ -107,7 +99,7 @@ def small_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
 
 def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: int):
     """A Qwen3 of about a million parameters, fp32, initialised from `seed`."""
-    end, pad = end_of_turn(tokenizer), tokenizer.pad_token_id
+    end, pad = render.end_of_turn(tokenizer), tokenizer.pad_token_id
     config = Qwen3Config(
         vocab_size=-(-len(tokenizer) // 16) * 16,
         hidden_size=s.hidden,

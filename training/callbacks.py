@@ -1,4 +1,4 @@
-"""What both trainers share: their configuration, and what they do at their steps.
+"""What both trainers share: their configuration, where they begin, and what they do at their steps.
 
 At its steps a trainer writes metrics and progress, and marks its checkpoints as whole.
 """
@@ -16,7 +16,18 @@ from transformers import TrainerCallback
 
 from klear.configs.metrics import place
 from klear.configs.settings.training import RLSettings, SFTSettings
-from klear.training.layout import ALARM, STABLE, MetricsFile, ProgressFile, number_of, read_lines
+from klear.training.checkpoints import check_layout
+from klear.training.launch.jobs import RLJob, SFTJob
+from klear.training.layout import (
+    ALARM,
+    STABLE,
+    MetricsFile,
+    ProgressFile,
+    latest,
+    number_of,
+    read_lines,
+)
+from klear.training.stopping import StopOnTerm
 
 KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.
@@ -46,6 +57,26 @@ def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[
     }
 
 
+def begins_after(trainer: Any, updates: int) -> int:
+    """Steps of so many updates that the newest checkpoint has behind it."""
+    start = latest(Path(trainer.args.output_dir))
+    return number_of(start) // updates if start else 0
+
+
+def train(trainer: Any, job: SFTJob | RLJob, progress: ProgressFile, updates: int = 1) -> None:
+    """Train from the newest checkpoint to the end or a stop, with metrics and progress.
+
+    One step of the files (RL: a rollout) is `updates` optimizer updates.
+    """
+    start = latest(Path(trainer.args.output_dir))
+    check_layout(trainer, start)
+    if trainer.is_world_process_zero():
+        metrics = MetricsFile(job.out, after_step=begins_after(trainer, updates))
+        stop = job.settings.runtime.stop_on_divergence
+        trainer.add_callback(WriteMetrics(metrics, progress, updates, stop_on_divergence=stop))
+    StopOnTerm(trainer, updates).train(start)
+
+
 WINDOW = 50
 TOO_HIGH = {"loss": 3.0, "grad_norm": 10.0}
 
@@ -68,41 +99,35 @@ def diverges(lines: Sequence[Mapping[str, float]], now: Mapping[str, float]) -> 
 
 
 class WriteMetrics(TrainerCallback):
-    """One line of metrics.jsonl for each line the trainer logs.
+    """One line of metrics.jsonl for each line the trainer logs, from rank 0.
 
-    `updates_per_step` optimizer updates make one step of the files (RL: one rollout).
+    `each` optimizer updates make one step of the files (RL: one rollout).
     """
 
     def __init__(
-        self,
-        metrics: MetricsFile,
-        progress: ProgressFile,
-        *,
-        updates_per_step: int = 1,
-        stop_on_divergence: bool = False,
+        self, metrics: MetricsFile, progress: ProgressFile, each: int, *, stop_on_divergence: bool
     ) -> None:
-        self.metrics, self.progress = metrics, progress
+        self.metrics, self.progress, self.each = metrics, progress, each
         self.stop_on_divergence = stop_on_divergence
         self.lines = [line["metrics"] for line in read_lines(metrics.path)]
-        self.updates_per_step = updates_per_step
         self._note = ""
 
     def on_step_end(self, args, state, control, **_) -> None:
-        if state.is_world_process_zero:
-            each = self.updates_per_step
-            self.progress.report(state.global_step // each, state.max_steps // each, self._note)
+        self.progress.report(
+            state.global_step // self.each, state.max_steps // self.each, self._note
+        )
 
     on_train_begin = on_step_end
 
     def on_log(self, args, state, control, logs=None, **_) -> None:
-        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+        if not logs or "train_runtime" in logs:
             return
         numbers = {
             name: float(value)
             for name, value in sorted(logs.items(), key=lambda item: place(item[0]))
             if isinstance(value, (int, float)) and name not in _NOISE
         }
-        step = state.global_step // self.updates_per_step
+        step = state.global_step // self.each
         why = diverges(self.lines, numbers)
         self.lines.append(numbers)
         self.metrics.append(step, {**({ALARM: step} if why else {}), **numbers})
@@ -121,17 +146,15 @@ class WriteMetrics(TrainerCallback):
 class StableCheckpoints(TrainerCallback):
     """Marks every finished checkpoint STABLE, then removes all but the newest `KEEP`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
     def on_save(self, args, state, control, **_) -> None:
         PartialState().wait_for_everyone()  # each has written its part
         if not state.is_world_process_zero:
             return
-        checkpoint = self.folder / f"checkpoint-{state.global_step}"
+        folder = Path(args.output_dir)
+        checkpoint = folder / f"checkpoint-{state.global_step}"
         flush(checkpoint)
         (checkpoint / STABLE).touch()
-        whole = (mark.parent for mark in self.folder.glob(f"*/{STABLE}"))
+        whole = (mark.parent for mark in folder.glob(f"*/{STABLE}"))
         for old in sorted(whole, key=number_of)[:-KEEP]:
             (old / STABLE).unlink()
             shutil.rmtree(old)

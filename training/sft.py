@@ -18,14 +18,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from klear.configs.settings.training import SFTSettings
 from klear.eval.tables import column
 from klear.training import checkpoints, layout, render
-from klear.training.callbacks import StableCheckpoints, WriteMetrics, in_trls_words
+from klear.training.callbacks import StableCheckpoints, in_trls_words, train
 from klear.training.launch.jobs import SFTJob
 from klear.training.launch.ranks import rank0_first, world_size
 from klear.training.packing import cut_steps, optimizer_steps
-from klear.training.stopping import StopOnTerm
 
 IGNORED = -100  # label of a token without loss
 LOG_STEPS = 10
@@ -33,28 +31,21 @@ LOG_STEPS = 10
 
 def run_sft(job: SFTJob) -> dict[str, float]:
     """Fine-tune `job.base` on `job.examples` into `job.out/checkpoint`; resumes in `job.out`."""
-    s, scratch, progress = job.settings, job.out / layout.SCRATCH, layout.ProgressFile(job.out)
+    s, progress = job.settings, layout.ProgressFile(job.out)
     model, tokenizer = checkpoints.load_to_train(job.base, s)
 
     def tokenising(n: int, of: int) -> None:
         # done: 0, for of the training, which a plan reads from this file, nothing is
         progress.report(0, of, f"tokenised {n:,} of {of:,} examples")
 
-    cache, folder = scratch / layout.TOKENS, scratch / layout.CHECKPOINTS
+    cache = job.out / layout.SCRATCH / layout.TOKENS
     dataset = rank0_first(
         cache / "DONE", lambda: tokenized(job.examples, tokenizer, s.max_length, cache, tokenising)
     )
     to_train, held_out = split(dataset, job)
-    trainer = build_trainer(job, model, tokenizer, to_train, folder)
+    trainer = build_trainer(job, model, tokenizer, to_train)
     trainer.held_out = held_out and held_out.remove_columns(["length", "tokens"])
-    start = layout.latest(folder)
-    checkpoints.check_layout(trainer, start)
-    if trainer.is_world_process_zero():
-        done = layout.number_of(start) if start else 0
-        metrics = layout.MetricsFile(job.out, after_step=done)
-        stop = s.runtime.stop_on_divergence
-        trainer.add_callback(WriteMetrics(metrics, progress, stop_on_divergence=stop))
-    StopOnTerm(trainer, folder).train(start)
+    train(trainer, job, progress)
     lineage = checkpoints.lineage_after(job.base, model, "sft", job.seed, s)
     target = job.out / layout.CHECKPOINT
     checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
@@ -171,13 +162,9 @@ class PlannedSFTTrainer(SFTTrainer):
 
 
 def build_trainer(
-    job: SFTJob,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    dataset: Dataset,
-    folder: Path,
+    job: SFTJob, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dataset: Dataset
 ) -> PlannedSFTTrainer:
-    """The trainer with its plan of micro-batches and its optimizer; `folder` is for checkpoints."""
+    """The trainer with its plan of micro-batches and its optimizer."""
     s, world = job.settings, world_size()
     rows, lengths = trainable(dataset)
     steps = optimizer_steps(lengths, s.batch_tokens, s.max_length, s.epochs, job.seed)
@@ -187,21 +174,22 @@ def build_trainer(
         optimizer = MuonAndAdamW(model, s.muon_learning_rate, s.learning_rate, s.weight_decay)
     return PlannedSFTTrainer(
         model=model,
-        args=sft_config(s, job.seed, folder, accumulation, len(steps)),
+        args=sft_config(job, accumulation, len(steps)),
         train_dataset=rows,
         processing_class=tokenizer,
-        callbacks=[StableCheckpoints(folder)],
+        callbacks=[StableCheckpoints()],
         optimizers=(optimizer, None),
         plan=plan,
     )
 
 
-def sft_config(s: SFTSettings, seed: int, folder: Path, accumulation: int, steps: int) -> SFTConfig:
+def sft_config(job: SFTJob, accumulation: int, steps: int) -> SFTConfig:
     """The paper's schedule (§4.1): cosine from the highest to the lowest learning rate."""
+    s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
     # a log line never spans a checkpoint, so a resumed run logs the same lines
     every = max(n for n in range(1, LOG_STEPS + 1) if s.checkpoint_steps % n == 0)
     return SFTConfig(
-        **in_trls_words(s, seed, folder),
+        **in_trls_words(s, job.seed, folder),
         max_steps=steps,
         per_device_train_batch_size=2,  # nominal: the plan brings its own batches
         gradient_accumulation_steps=accumulation,

@@ -126,7 +126,7 @@ def layer_bytes(facts: ModelFacts, tokens: int) -> int:
 
 
 def activation_bytes(
-    facts: ModelFacts, tokens: int, *, checkpointing: bool = True, residual_bytes: int = BF16
+    facts: ModelFacts, tokens: int, residual_bytes: int = BF16, *, checkpointing: bool = True
 ) -> dict[str, int]:
     """The parts that grow with the micro-batch. Layers and head are not at work at once: the
     larger of the two counts.
@@ -156,23 +156,105 @@ class Fit:
     """One stage on its GPUs: the arithmetic, and what is wrong with it."""
 
     stage: str
+    topology: Topology
     lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def __hash__(self) -> int:
         return hash(self.stage)
 
+    @property
+    def limit(self) -> int:
+        """Bytes of one GPU."""
+        return int(self.topology.card.memory_gib * GIB)
+
     def refuse_if(self, wrong: object, problem: str) -> None:
         if wrong:
             self.problems.append(problem)
 
-    def sum_up(self, what: str, parts: Mapping[str, int], t: Topology, cure: str) -> None:
+    def sum_up(self, what: str, parts: Mapping[str, int], cure: str) -> None:
         """A line with the sum of named parts of a GPU's memory; a problem where it is too much."""
         terms = " + ".join(f"{name} {gib(size)}" for name, size in parts.items())
-        total, limit = sum(parts.values()), _limit(t)
+        total, limit = sum(parts.values()), self.limit
         text = f"{terms} = {gib(total)} {'≤' if total <= limit else '>'} {gib(limit)} GiB"
         self.lines.append(f"{what}: {text}")
         self.refuse_if(total > limit, f"{what} does not fit: {text}; {cure}")
+
+    def add_training(
+        self, facts: ModelFacts, s: SFTSettings | RLSettings, world: int, longest: int, step: float
+    ) -> None:
+        """The sum of what training keeps on a GPU while a micro-batch is trained on; a row may have
+        `longest` tokens, and a step has `step` of them a GPU.
+
+        Under FSDP2 two layers are gathered in bf16 (one in use, one fetched ahead) with one layer's
+        gradients, and embedding and head with theirs; and where a step has several micro-batches,
+        gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
+        """
+        tokens = max(s.runtime.micro_batch_tokens, longest)
+        sharded = self.topology.sharding != "none" and world > 1
+        gathered = 3 * facts.layer_parameters + 2 * facts.outer_parameters
+        residuals = BF16 if sharded else FP32
+        parts = {
+            **state_bytes(facts, world, sharded=sharded),
+            "bf16 copies": BF16 * (gathered if sharded else facts.parameters),
+            **activation_bytes(
+                facts, tokens, residuals, checkpointing=s.runtime.gradient_checkpointing
+            ),
+            "CUDA": CUDA_CONTEXT,
+        }
+        if sharded and step > tokens:
+            parts["unreduced gradients"] = FP32 * facts.parameters
+        if isinstance(s, RLSettings) and s.engine == "vllm_colocate":
+            parts["vLLM asleep"] = VLLM_ASLEEP
+        cure = (
+            f"set {self.stage}.runtime.gradient_checkpointing=true, {self.stage}.runtime."
+            f"micro_batch_tokens={longest} and topology.sharding=full, or name more or larger GPUs"
+        )
+        self.sum_up(f"training, {tokens:,} tokens at once", parts, cure)
+
+    def add_generation_beside(
+        self, name: str, facts: ModelFacts, r: EngineRuntime, world: int
+    ) -> None:
+        """vLLM on the trainer's GPUs: it wakes up while the state of the training stays."""
+        self.refuse_if(
+            world % r.tensor_parallel,
+            f"{world} training GPUs are no multiple of {name}.tensor_parallel={r.tensor_parallel}, "
+            "which share one vLLM",
+        )
+        state = state_bytes(facts, world, sharded=self.topology.sharding != "none")
+        parts = {
+            "training state": sum(state.values()),
+            "weights in transfer": FP32 * facts.vocabulary * facts.hidden,
+            "CUDA": CUDA_CONTEXT,
+        }
+        most = max(0, int((1 - sum(parts.values()) / self.limit) * 20)) / 20
+        cure = f"set {name}.gpu_memory_utilization={most:g} or less, or train on more GPUs"
+        parts["vLLM"] = int(self.limit * r.gpu_memory_utilization)
+        self.sum_up("generating beside the trainer", parts, cure)
+
+    def add_generation(self, name: str, facts: ModelFacts, r: EngineRuntime, context: int) -> None:
+        """vLLM has its share of the memory, less bf16 weights over tensor parallel GPUs and its
+        workspace, for keys and values: does one answer of full length have room?"""
+        tp, share, limit = r.tensor_parallel, r.gpu_memory_utilization, self.limit
+        self.refuse_if(
+            facts.heads % tp,
+            f"{name}: {facts.heads} attention heads are no multiple of tensor_parallel={tp}",
+        )
+        weights, token = BF16 * facts.parameters // tp, facts.kv_bytes_per_token(tp)
+        room = int(limit * share) - weights - VLLM_WORKSPACE
+        fitting = max(0, room) // (token * context)
+        line = (
+            f"vLLM: {share:g} × {gib(limit)} - weights {gib(weights)} - "
+            f"workspace {gib(VLLM_WORKSPACE)} = {gib(room)} GiB for keys and values; {token:,} B × "
+            f"{context:,} tokens = {gib(token * context)} GiB an answer: {fitting} such answers at "
+            "once"
+        )
+        self.lines.append(line)
+        self.refuse_if(
+            not fitting,
+            f"no answer fits ({line}): raise {name}.tensor_parallel or gpu_memory_utilization, or "
+            "ask for shorter answers",
+        )
 
 
 def check(p: Pipeline) -> list[Fit]:
@@ -195,29 +277,30 @@ def refuse(p: Pipeline, until: str = "") -> None:
 def _fits(p: Pipeline) -> Iterator[Fit]:
     t, base = p.topology, facts_of_base(p.base)
     for stage in SAMPLERS:
-        s, fit = getattr(p, stage), Fit(stage)
+        s, fit = getattr(p, stage), Fit(stage, t)
         if s is None or s.engine.kind != "vllm":
             continue
         if facts := facts_of_model(s.engine.model):
-            name, longest = f"{stage}.engine.runtime", s.sampling.max_tokens + PROMPT_TOKENS
-            _generation(fit, name, facts, s.engine.runtime, longest, t)
+            longest = s.engine.runtime.max_model_len or s.sampling.max_tokens + PROMPT_TOKENS
+            fit.add_generation(f"{stage}.engine.runtime", facts, s.engine.runtime, longest)
         else:
             fit.lines.append(UNKNOWN.format(s.engine.model))
         yield fit
     if base is None:
-        yield Fit("base", [UNKNOWN.format(p.base.model)])
+        yield Fit("base", t, [UNKNOWN.format(p.base.model)])
         return
     yield _sft(base, p.sft, t)
     yield _rl("rl_math", base, p.rl_math, t)
     yield _rl("rl_code", base, p.rl_code, t)
     if p.evaluate.engine == "vllm":
-        fit, longest = Fit("evaluate"), p.evaluate.sampling.max_tokens + PROMPT_TOKENS
-        _generation(fit, "evaluate.engine_runtime", base, p.evaluate.engine_runtime, longest, t)
+        fit, r = Fit("evaluate", t), p.evaluate.engine_runtime
+        longest = r.max_model_len or p.evaluate.sampling.max_tokens + PROMPT_TOKENS
+        fit.add_generation("evaluate.engine_runtime", base, r, longest)
         yield fit
 
 
 def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
-    fit, world = Fit("sft"), t.gpus
+    fit, world = Fit("sft", t), t.gpus
     rows = max(1, round(s.batch_tokens / s.max_length))
     fit.refuse_if(
         rows % world,
@@ -228,114 +311,22 @@ def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
         s.optimizer == "muon" and t.sharding != "none" and world > 1,
         "optimizer=muon needs whole matrices: set topology.sharding=none, or adamw",
     )
-    _training(fit, facts, s, t, world, s.max_length, s.batch_tokens / world)
+    fit.add_training(facts, s, world, s.max_length, s.batch_tokens / world)
     return fit
 
 
 def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
-    fit, world = Fit(stage), t.rl_gpus or t.gpus
-    answers = s.mini_batch_prompts * s.rollouts_per_prompt / world
+    fit, world = Fit(stage, t), t.rl_gpus or t.gpus
     fit.refuse_if(
         s.mini_batch_prompts % world,
         f"{s.mini_batch_prompts} prompts a mini-batch cannot be shared by {world} GPUs: set "
         "topology.rl_gpus to a number that divides them",
     )
     longest = s.max_prompt_tokens + s.max_tokens
-    _training(fit, facts, s, t, world, longest, answers * longest)
-    if s.engine == "vllm_colocate":
-        name, runtime = f"{stage}.engine_runtime", s.engine_runtime
-        _beside_the_trainer(fit, name, facts, runtime, t, world)
-        runtime = runtime.model_copy(update={"max_model_len": None})  # not asked for
-        _generation(fit, name, facts, runtime, longest, t)
+    answers = s.mini_batch_prompts * s.rollouts_per_prompt / world
+    fit.add_training(facts, s, world, longest, answers * longest)
+    if s.engine == "vllm_colocate":  # which is not asked for a max_model_len
+        name = f"{stage}.engine_runtime"
+        fit.add_generation_beside(name, facts, s.engine_runtime, world)
+        fit.add_generation(name, facts, s.engine_runtime, longest)
     return fit
-
-
-def _training(
-    fit: Fit,
-    facts: ModelFacts,
-    s: SFTSettings | RLSettings,
-    t: Topology,
-    world: int,
-    longest: int,
-    tokens_a_step: float,
-) -> None:
-    """The sum of what training keeps on a GPU while a micro-batch is trained on.
-
-    Under FSDP2 two layers are gathered in bf16 (one in use, one fetched ahead) with one layer's
-    gradients, and embedding and head with theirs; and where a step has several micro-batches,
-    gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
-    """
-    tokens = max(s.runtime.micro_batch_tokens, longest)
-    sharded = t.sharding != "none" and world > 1
-    gathered = BF16 * (3 * facts.layer_parameters + 2 * facts.outer_parameters)
-    parts = state_bytes(facts, world, sharded=sharded)
-    parts["bf16 copies"] = gathered if sharded else BF16 * facts.parameters
-    parts |= activation_bytes(
-        facts,
-        tokens,
-        checkpointing=s.runtime.gradient_checkpointing,
-        residual_bytes=BF16 if sharded else FP32,
-    )
-    parts["CUDA"] = CUDA_CONTEXT
-    if sharded and tokens_a_step > tokens:
-        parts["unreduced gradients"] = FP32 * facts.parameters
-    if isinstance(s, RLSettings) and s.engine == "vllm_colocate":
-        parts["vLLM asleep"] = VLLM_ASLEEP
-    cure = (
-        f"set {fit.stage}.runtime.gradient_checkpointing=true, {fit.stage}.runtime."
-        f"micro_batch_tokens={longest} and topology.sharding=full, or name more or larger GPUs"
-    )
-    fit.sum_up(f"training, {tokens:,} tokens at once", parts, t, cure)
-
-
-def _beside_the_trainer(
-    fit: Fit, name: str, facts: ModelFacts, r: EngineRuntime, t: Topology, world: int
-) -> None:
-    """vLLM on the trainer's GPUs: it wakes up while the state of the training stays."""
-    fit.refuse_if(
-        world % r.tensor_parallel,
-        f"{world} training GPUs are no multiple of {name}.tensor_parallel={r.tensor_parallel}, "
-        "which share one vLLM",
-    )
-    state, limit = state_bytes(facts, world, sharded=t.sharding != "none"), _limit(t)
-    parts = {
-        "training state": sum(state.values()),
-        "weights in transfer": FP32 * facts.vocabulary * facts.hidden,
-        "CUDA": CUDA_CONTEXT,
-    }
-    most = max(0, int((1 - sum(parts.values()) / limit) * 20)) / 20
-    cure = f"set {name}.gpu_memory_utilization={most:g} or less, or train on more GPUs"
-    parts["vLLM"] = int(limit * r.gpu_memory_utilization)
-    fit.sum_up("generating beside the trainer", parts, t, cure)
-
-
-def _generation(
-    fit: Fit, name: str, facts: ModelFacts, r: EngineRuntime, context: int, t: Topology
-) -> None:
-    """vLLM has its share of the memory, less bf16 weights over tensor parallel GPUs and its
-    workspace, for keys and values: does one answer of full length have room?"""
-    tp = r.tensor_parallel
-    fit.refuse_if(
-        facts.heads % tp,
-        f"{name}: {facts.heads} attention heads are no multiple of tensor_parallel={tp}",
-    )
-    context = r.max_model_len or context
-    weights, token = BF16 * facts.parameters // tp, facts.kv_bytes_per_token(tp)
-    room = int(_limit(t) * r.gpu_memory_utilization) - weights - VLLM_WORKSPACE
-    fitting = max(0, room) // (token * context)
-    line = (
-        f"vLLM: {r.gpu_memory_utilization:g} × {gib(_limit(t))} - weights {gib(weights)} - "
-        f"workspace {gib(VLLM_WORKSPACE)} = {gib(room)} GiB for keys and values; {token:,} B × "
-        f"{context:,} tokens = {gib(token * context)} GiB an answer: {fitting} such answers at once"
-    )
-    fit.lines.append(line)
-    fit.refuse_if(
-        not fitting,
-        f"no answer fits ({line}): raise {name}.tensor_parallel or gpu_memory_utilization, or ask "
-        "for shorter answers",
-    )
-
-
-def _limit(t: Topology) -> int:
-    """Bytes of one GPU."""
-    return int(t.card.memory_gib * GIB)

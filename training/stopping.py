@@ -8,16 +8,26 @@ it first ends the step. Several processes always do, for all of them must agree.
 import json
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from klear.training.layout import STOPPED, latest, number_of
 
 WINDOW = "window.json"
+GENERATORS: tuple[
+    tuple[Callable[[], Any], Callable[[Any], Any]], ...
+] = (  # of random numbers: how the state of each is read and set; no GPU has no state
+    (random.getstate, random.setstate),
+    (np.random.get_state, np.random.set_state),
+    (torch.get_rng_state, torch.set_rng_state),
+    (torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all),
+)
 
 
 class Stopped(SystemExit):
@@ -28,8 +38,9 @@ class StopOnTerm(TrainerCallback):
     """See the module's text; one step is `updates_per_step` optimizer updates. First in line, so
     that what it writes is there before a checkpoint is marked whole."""
 
-    def __init__(self, trainer: Any, folder: Path, updates_per_step: int = 1) -> None:
-        self.trainer, self.folder, self.each = trainer, folder, updates_per_step
+    def __init__(self, trainer: Any, updates_per_step: int) -> None:
+        self.trainer, self.each = trainer, updates_per_step
+        self.folder = Path(trainer.args.output_dir)
         self.asked = self.unchanged = False
         trainer.callback_handler.callbacks.insert(0, self)
 
@@ -76,14 +87,10 @@ class StopOnTerm(TrainerCallback):
         self.unchanged = False
 
     def on_step_end(self, args, state, control, **_) -> None:
-        if state.global_step % self.each:
-            return
-        accelerator = self.trainer.accelerator
-        if accelerator.num_processes > 1:
-            asked = torch.tensor(float(self.asked), device=accelerator.device)
-            self.asked = accelerator.reduce(asked, reduction="sum").item() > 0
-        if self.asked:
-            control.should_save = control.should_training_stop = True
+        if state.global_step % self.each == 0:
+            self.asked = any(gather_object([self.asked]))  # one process is enough
+            if self.asked:
+                control.should_save = control.should_training_stop = True
 
     def on_save(self, args, state, control, **_) -> None:
         if state.is_world_process_zero:
@@ -95,16 +102,11 @@ class StopOnTerm(TrainerCallback):
 
     def _remember(self) -> None:
         t = self.trainer
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-        self.random = random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
+        self.random = [read() for read, _ in GENERATORS]
         self.metrics = {name: list(values) for name, values in t._metrics["train"].items()}
         self.loss = t._tr_loss.clone()
 
     def _restore(self) -> None:
-        python, numpy, cpu, cuda = self.random
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
+        for (_, write), state in zip(GENERATORS, self.random, strict=True):
+            write(state)
         self.trainer._metrics["train"], self.trainer._tr_loss = self.metrics, self.loss

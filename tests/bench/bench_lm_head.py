@@ -14,11 +14,12 @@ Prints one JSON line.
 import argparse
 import json
 import resource
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from own_process import in_a_process
 
 sys.path.insert(0, str(Path(__file__).parents[2] / ".package"))
 
@@ -86,13 +87,14 @@ class Problem:
                 logits.T @ part
 
 
-def measure(o: argparse.Namespace) -> dict[str, float]:
-    """Least seconds of a pass (CPU time on CPU), and peak memory over the inputs in MB."""
+def measure(side: str, o: argparse.Namespace) -> dict[str, float]:
+    """Least seconds of a pass (CPU time on CPU), and peak memory over the inputs in MB; of a peer
+    that the GPU cannot hold, all of its memory."""
     import torch
 
     torch.set_num_threads(o.threads)
     problem = Problem(o)
-    run = getattr(problem, o.side)
+    run = getattr(problem, side)
     cuda = o.device == "cuda"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = []
@@ -106,7 +108,7 @@ def measure(o: argparse.Namespace) -> dict[str, float]:
                 torch.cuda.synchronize()
             seconds.append(clock() - began)
     except torch.OutOfMemoryError:
-        if o.side == "ours":
+        if side == "ours":
             raise
         return {"seconds": float("inf"), "peak_mb": torch.cuda.mem_get_info()[1] / 2**20}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
@@ -115,25 +117,12 @@ def measure(o: argparse.Namespace) -> dict[str, float]:
     return {"seconds": min(seconds), "peak_mb": max(1.0, peak)}  # what is measured is in pages
 
 
-def in_a_process(side: str, o: argparse.Namespace) -> dict[str, float]:
-    """`measure` of one side; of a peer that the GPU cannot hold, all of its memory."""
-    command = [sys.executable, __file__, "--side", side]
-    for name in OPTIONS:
-        command += [f"--{name}", str(getattr(o, name))]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in OPTIONS.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)
-    parser.add_argument("--side", choices=("ours", "peer", "gemms"))
     o = parser.parse_args(words)
-    if o.side:
-        print(json.dumps(measure(o)))
-        return
-    ours, peer, gemms = (in_a_process(side, o) for side in ("ours", "peer", "gemms"))
+    ours, peer, gemms = (in_a_process(measure, side, o) for side in ("ours", "peer", "gemms"))
     setup = (
         f"{o.tokens} tokens x {o.hidden} x {o.vocab}, {o.dtype} on {o.device}; "
         f"{ours['seconds']:.2f} s against {peer['seconds']:.2f} s, "

@@ -1,7 +1,9 @@
 """A base model of a few thousand parameters and trainers on it, shared by the training tests."""
 
 import random
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from klear.eval.tables import write_table
 SMALL = BaseModelSettings(
     kind="random", hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=64, vocabulary=320
 )
+ALONE: Any = SimpleNamespace(rank=0, size=1, total=list, each=lambda value: [value])
+"""In the place of `Processes`: there is one."""
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +29,13 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def close(a: dict[str, Any], b: dict[str, Any], rtol: float = 1e-4, atol: float = 1e-6) -> None:
+    """Tensors by the names of their parameters."""
+    assert a.keys() == b.keys()
+    for name, tensor in a.items():
+        torch.testing.assert_close(tensor, b[name], rtol=rtol, atol=atol)
 
 
 def small_problems(count: int) -> list[Problem]:
@@ -44,14 +55,19 @@ def small_examples(problems: list[Problem], each: int) -> list[Example]:
 
 def small_files(folder: Path, problems: list[Problem], examples: list[Example]) -> dict[str, Path]:
     """examples.parquet, problems.parquet and the checkpoint of a small base model."""
-    from klear.training.base import create_base
-    from klear.training.launch.jobs import BaseJob
-
     paths = {"examples": folder / "examples.parquet", "problems": folder / "problems.parquet"}
     write_table(paths["examples"], Example, examples)
     write_table(paths["problems"], Problem, problems)
-    create_base(BaseJob(out=folder, examples=paths["examples"], settings=SMALL, seed=0))
-    return {**paths, "checkpoint": folder / "checkpoint"}
+    return {**paths, "checkpoint": small_base(folder, paths["examples"], SMALL)}
+
+
+def small_base(folder: Path, examples: Path, settings: BaseModelSettings) -> Path:
+    """The checkpoint of a base model."""
+    from klear.training.base import create_base
+    from klear.training.launch.jobs import BaseJob
+
+    create_base(BaseJob(out=folder, examples=examples, settings=settings))
+    return folder / "checkpoint"
 
 
 @pytest.fixture(scope="session")
@@ -72,19 +88,16 @@ def files(tmp_path_factory, problems, examples) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def vllm_checkpoint(tmp_path_factory, files) -> Path:
     """vLLM on CPU has no kernel for the heads of the other small model."""
-    from klear.training.base import create_base
-    from klear.training.launch.jobs import BaseJob
-
-    folder = tmp_path_factory.mktemp("vllm")
     sizes = {"hidden": 64, "head_dim": 32, "max_positions": 256, "initializer_range": 0.3}
     settings = SMALL.model_copy(update=sizes)
-    create_base(BaseJob(out=folder, examples=files["examples"], settings=settings))
-    return folder / "checkpoint"
+    return small_base(tmp_path_factory.mktemp("vllm"), files["examples"], settings)
 
 
-@pytest.fixture
-def make_trainer(files, tmp_path):
-    """GPPOTrainer on the small model: `make(reward, prompts=4, rollouts=4, mini_batch=2, ...)`.
+def small_trainer(
+    checkpoint: str | Path, out: Path, reward: Any, *, prompts: int = 4, rollouts: int = 4,
+    mini_batch: int = 2, steps: int = 1, rollout_func: Any = None, **config: Any,
+):  # fmt: skip
+    """GPPOTrainer on a small model, with so many prompts a device in a rollout and in an update.
 
     `rollout_func` replaces sampling; other keywords are GPPOConfig's.
     """
@@ -94,48 +107,30 @@ def make_trainer(files, tmp_path):
     from klear.training.rl.train import rollout_function
     from klear.training.rl.trainer import GPPOTrainer
 
-    def make(
-        reward: Any,
-        *,
-        prompts: int = 4,
-        rollouts: int = 4,
-        mini_batch: int = 2,
-        steps: int = 1,
-        dataset: int = 8,
-        rollout_func: Any = None,
-        **config: Any,
-    ) -> GPPOTrainer:
-        updates = prompts // mini_batch
-        rows = [{"prompt": render.conversation(f"Make {i} from 1, 2, 3.")} for i in range(dataset)]
-        defaults = {
-            "output_dir": str(tmp_path / "trainer"),
-            "per_device_train_batch_size": mini_batch * rollouts,
-            "steps_per_generation": updates,
-            "num_generations": rollouts,
-            "max_steps": steps * updates,
-            "logging_steps": updates,
-            "max_completion_length": 12,
-            "learning_rate": 1e-3,
-            "lr_scheduler_type": "constant",
-            "micro_batch_tokens": 256,
-            "bf16": False,
-            "use_cpu": True,
-            "gradient_checkpointing": False,
-            "report_to": [],
-            "disable_tqdm": True,
-            "save_strategy": "no",
-            "shuffle_dataset": False,
-        }
-        return GPPOTrainer(
-            model=load_model(files["checkpoint"], dtype="float32"),
-            reward_funcs=reward,
-            args=GPPOConfig(**(defaults | config)),
-            train_dataset=Dataset.from_list(rows),
-            processing_class=load_tokenizer(files["checkpoint"]),  # type: ignore[arg-type]
-            rollout_func=rollout_func or rollout_function(RLSettings(engine="transformers")),
-        )
+    updates = prompts // mini_batch
+    rows = [{"prompt": render.conversation(f"Make {i} from 1, 2, 3.")} for i in range(8)]
+    defaults = {
+        "output_dir": str(out), "per_device_train_batch_size": mini_batch * rollouts,
+        "steps_per_generation": updates, "num_generations": rollouts,
+        "max_steps": steps * updates, "logging_steps": updates, "max_completion_length": 12,
+        "learning_rate": 1e-3, "lr_scheduler_type": "constant", "micro_batch_tokens": 256,
+        "bf16": False, "use_cpu": True, "gradient_checkpointing": False, "report_to": [],
+        "disable_tqdm": True, "save_strategy": "no", "shuffle_dataset": False,
+    }  # fmt: skip
+    return GPPOTrainer(
+        model=load_model(checkpoint, dtype="float32"),
+        reward_funcs=reward,
+        args=GPPOConfig(**(defaults | config)),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=load_tokenizer(checkpoint),  # type: ignore[arg-type]
+        rollout_func=rollout_func or rollout_function(RLSettings(engine="transformers")),
+    )
 
-    return make
+
+@pytest.fixture
+def make_trainer(files, tmp_path):
+    """`make(reward, **changes)`: `small_trainer` on the small model."""
+    return partial(small_trainer, files["checkpoint"], tmp_path / "trainer")
 
 
 @pytest.fixture

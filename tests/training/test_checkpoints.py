@@ -31,7 +31,7 @@ def test_a_saved_checkpoint_is_marked_and_of_the_marked_ones_the_last_two_are_ke
         checkpoint(tmp_path, step)
     for step in (3, 9):  # a kill came before 9 was whole
         checkpoint(tmp_path, step, stable=False)
-    StableCheckpoints(tmp_path).on_save(None, state(3), None)  # type: ignore[arg-type]
+    StableCheckpoints().on_save(SimpleNamespace(output_dir=tmp_path), state(3), None)  # type: ignore[arg-type]
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"checkpoint-{n}" for n in (2, 3, 9)]
     assert latest(tmp_path) == tmp_path / "checkpoint-3"
 

@@ -17,7 +17,7 @@ from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSe
 from klear.tasks.models import launch
 from klear.training.launch import child, ranks
 from klear.training.launch.jobs import JOB, BaseJob, GenerateJob, RLJob, SFTJob
-from klear.training.layout import MetricsFile
+from klear.training.layout import MetricsFile, read_lines
 
 HERE = Path("somewhere")
 PLACE = ["--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"]
@@ -58,11 +58,6 @@ def test_a_failing_job_says_why_and_has_no_result(tmp_path):
     assert not (tmp_path / ".resume/result.json").exists()
 
 
-def steps(out):
-    lines = (out / "logs/metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["step"] for line in lines]
-
-
 def test_a_resumed_run_drops_the_lines_after_its_checkpoint_and_one_cut_by_a_kill(tmp_path):
     metrics = MetricsFile(tmp_path)
     for step in (10, 20, 30):
@@ -70,9 +65,9 @@ def test_a_resumed_run_drops_the_lines_after_its_checkpoint_and_one_cut_by_a_kil
     with (tmp_path / "logs/metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "ti')
     MetricsFile(tmp_path, after_step=20).append(30, {"loss": 2.0})
-    assert steps(tmp_path) == [10, 20, 30]
-    last = (tmp_path / "logs/metrics.jsonl").read_text().splitlines()[-1]
-    assert json.loads(last)["metrics"] == {"loss": 2.0}
+    lines = read_lines(tmp_path / "logs/metrics.jsonl")
+    assert [line["step"] for line in lines] == [10, 20, 30]
+    assert lines[-1]["metrics"] == {"loss": 2.0}
 
 
 @pytest.mark.parametrize("sharding", ["full", "none"])

@@ -64,7 +64,7 @@ def test_the_teacher_slips_more_on_a_source_that_says_so():
 
 def test_the_interface_and_the_factory_import_no_torch():
     code = (
-        "import sys, klear.training.engines.generate, training.engines.endpoint\n"
+        "import sys, klear.training.engines.generate, klear.training.engines.endpoint\n"
         "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,7 +1,8 @@
 """What RL writes down: whole lines only, of a resumed run nothing twice, whatever a model wrote."""
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -31,12 +32,10 @@ def journal(tmp_path, monkeypatch):
     monkeypatch.setattr(render, "response_texts", lambda _, answers: [SEPARATORS] * len(answers))
     score = Score(problem_id="p", reward=None, correct=None, pass_rate=None, verdict="IE",
                   reason=SEPARATORS)  # fmt: skip
-    tokenizer: Any = None
+    tokenizer, reward = cast(Any, None), cast(Any, SimpleNamespace(scores=[score, score]))
 
     def make(after_step=0) -> RolloutJournal:
-        return RolloutJournal(
-            tmp_path, tokenizer, lambda: [score, score], keep=1, after_step=after_step
-        )
+        return RolloutJournal(tmp_path, tokenizer, reward, 1, after_step)
 
     return make
 

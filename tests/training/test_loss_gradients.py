@@ -43,17 +43,14 @@ class Case:
     def logp(self, logits):
         return logits.log_softmax(-1).gather(2, self.target)[..., 0]
 
-    def ours(self, loss, logits, clip=CLIP, alpha=ALPHA):
+    def gradient(self, loss):
+        logits = self.logits.clone().requires_grad_()
         logp = self.logp(logits)
-        weight = policy_weight(loss, logp, self.old, self.advantage, clip)
-        tokens = token_weight(weight, self.advantage, self.positive, self.mask, lm_weight=alpha,
+        weight = policy_weight(loss, logp, self.old, self.advantage, CLIP)
+        tokens = token_weight(weight, self.advantage, self.positive, self.mask, lm_weight=ALPHA,
                               policy_tokens=self.policy_tokens,
                               positive_tokens=self.positive_tokens)  # fmt: skip
-        return weighted_nll(logp, tokens)
-
-    def gradient(self, loss, **options):
-        logits = self.logits.clone().requires_grad_()
-        self.ours(loss, logits, **options).backward()
+        weighted_nll(logp, tokens).backward()
         assert logits.grad is not None
         return logits.grad
 

@@ -3,7 +3,6 @@
 import json
 import math
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +20,9 @@ from klear.training.losses import (
 from klear.training.rl.off_policy_counts import headline, read_off_policy, summed, write_off_policy
 from klear.training.rl.rollout import MicroBatch
 from klear.training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
+from tests.training.conftest import ALONE
 
 CLIP = Clip()
-ALONE: Any = SimpleNamespace(rank=0, size=1, total=list, each=lambda value: [value])
 
 
 @pytest.mark.parametrize("loss", sorted(POLICY_LOSSES))

@@ -17,6 +17,7 @@ from klear.training import layout, sft
 from klear.training.checkpoints import load_model, load_tokenizer
 from klear.training.launch.jobs import SFTJob
 from klear.training.sft import IGNORED, MuonAndAdamW, split_parameters, tokenized
+from tests.training.conftest import close
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
 
@@ -171,7 +172,7 @@ def train(files, job):
         asked, tokenizer = job(name, **(paper | changes)), load_tokenizer(files["checkpoint"])
         model = load_model(files["checkpoint"], attention=attention, dtype="float32")
         rows = tokenized(files["examples"], tokenizer, 256, asked.out / "tokens")
-        trainer = sft.build_trainer(asked, model, tokenizer, rows, asked.out / "checkpoints")
+        trainer = sft.build_trainer(asked, model, tokenizer, rows)
         kept = Keep(trainer)
         trainer.add_callback(kept)
         trainer.train()
@@ -180,22 +181,17 @@ def train(files, job):
     return run
 
 
-def close(a, b, rtol=2e-4):
-    for name, gradient in a.items():
-        torch.testing.assert_close(gradient, b[name], rtol=rtol, atol=1e-6)
-
-
 def test_a_step_has_one_gradient_for_every_micro_batch_and_layout(train):
     whole = train(10_000, "whole")
     for budget in (1, 250, 1_000):  # single sequences, then about 2 and 8 at a time
         cut = train(budget, f"cut{budget}")
         assert cut.trainer.args.gradient_accumulation_steps > 1
         assert len(cut.gradients) == len(whole.gradients) > 1
-        close(cut.gradients[0], whole.gradients[0])
+        close(cut.gradients[0], whole.gradients[0], rtol=2e-4)
     for attention in ("sdpa", "eager"):  # flash attention: test_gppo_equivalence.py
         packed = train(500, f"packed_{attention}", attention, packing=True)
         assert packed.trainer.padding_free
-        close(packed.gradients[0], whole.gradients[0])
+        close(packed.gradients[0], whole.gradients[0], rtol=2e-4)
 
 
 def test_the_gradient_is_the_mean_nll_of_the_answers_in_float64(train, files):

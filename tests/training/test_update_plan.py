@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from klear.training.rl.rollout import Rollout, fair_quotas
 from klear.training.rl.rollout import plan_updates as plan_of
+from tests.training.conftest import ALONE
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=12)
-
-
-ALONE: Any = SimpleNamespace(rank=0, size=1, total=list, each=lambda value: [value])
 
 
 def rollout(lengths):
@@ -33,9 +31,10 @@ def rollout(lengths):
     )
 
 
-def plan_updates(rollout, **changes):
-    cut = {"group_size": 1, "mini_batch_groups": 100, "most_updates": 1, "budget": 20}
-    return plan_of(rollout, random.Random(0), ALONE, **(cut | changes))
+def plan_updates(rollout, packed=False, **changes):
+    cut = {"num_generations": 1, "mini_batch_groups": 100, "updates": 1, "micro_batch_tokens": 20}
+    args: Any = SimpleNamespace(**(cut | changes))
+    return plan_of(rollout, random.Random(0), ALONE, args, packed)
 
 
 @given(LENGTHS, st.booleans())
@@ -87,6 +86,6 @@ def test_survivors_over_the_batch_are_left_out_and_too_few_make_fewer_updates():
     for kept, updates, groups in ((12, 4, 8), (8, 4, 8), (5, 2, 5), (1, 1, 1), (0, 0, 0)):
         r = rollout(lengths)
         r.keep[kept:] = False
-        plan = plan_updates(r, mini_batch_groups=2, most_updates=4)
+        plan = plan_updates(r, mini_batch_groups=2, updates=4)
         assert len(plan) == updates
         assert sum(len(m.input_ids) for u in plan for m in u.micro_batches) == groups

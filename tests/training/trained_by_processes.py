@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from accelerate import state
 from accelerate.utils import DistributedType
-from datasets import Dataset
 from transformers import TrainerCallback
 
 from klear.configs.settings.training import SFTSettings, TrainRuntime
-from klear.training import render, sft
+from klear.training import sft
 from klear.training.checkpoints import load_model, load_tokenizer, save_trained
 from klear.training.launch.jobs import SFTJob
 from klear.training.launch.ranks import join_run, rank, world_size
-from klear.training.rl.config import GPPOConfig
-from klear.training.rl.trainer import GPPOTrainer
 from tests.cluster.fixed_answers import GROUP, number, roll_out
+from tests.training.conftest import small_trainer
 
 PROMPTS = 8
 
@@ -44,18 +42,10 @@ def pay(prompts: list[Any], **_: Any) -> list[float]:
 
 def rl(name: str, checkpoint: str, out: Path, **more: Any) -> None:
     """Two steps into `out/name`; `resumed` begins after the first one of another run."""
-    tokenizer = load_tokenizer(checkpoint)
-    rows = [{"prompt": render.conversation(f"Make {i} from 1.")} for i in range(PROMPTS)]
-    trainer = GPPOTrainer(
-        model=load_model(checkpoint, dtype="float32"), reward_funcs=pay, rollout_func=roll_out,
-        processing_class=tokenizer, train_dataset=Dataset.from_list(rows),
-        args=GPPOConfig(
-            output_dir=str(out), per_device_train_batch_size=PROMPTS * GROUP // world_size(),
-            steps_per_generation=1, num_generations=GROUP, max_steps=2, learning_rate=1e-3,
-            max_completion_length=12, micro_batch_tokens=128, bf16=False, use_cpu=True,
-            gradient_checkpointing=False, report_to=[], disable_tqdm=True, save_strategy="steps",
-            save_steps=1, shuffle_dataset=False, lm_weight=0.5, logging_steps=1, **more,
-        ),
+    each = PROMPTS // world_size()
+    trainer = small_trainer(
+        checkpoint, out, pay, prompts=each, mini_batch=each, rollouts=GROUP, steps=2, lm_weight=0.5,
+        rollout_func=roll_out, micro_batch_tokens=128, save_strategy="steps", save_steps=1, **more,
     )  # fmt: skip
 
     class Keep(TrainerCallback):
@@ -80,7 +70,7 @@ def tune(name: str, checkpoint: str, examples: str, out: Path, start: str | None
     tokenizer = load_tokenizer(checkpoint)
     rows = sft.tokenized(job.examples, tokenizer, 256, out / f"tokens{rank()}")
     model = load_model(checkpoint, dtype="float32")
-    trainer = sft.build_trainer(job, model, tokenizer, rows, out / "checkpoints")
+    trainer = sft.build_trainer(job, model, tokenizer, rows)
     trainer.train(resume_from_checkpoint=start)
     assert trainer.args.gradient_accumulation_steps > 1
     assert trainer.is_fsdp_enabled == ("ACCELERATE_USE_FSDP" in os.environ)
@@ -99,7 +89,7 @@ def main(checkpoint: str, examples: str, out: Path) -> None:
     rl("packed", checkpoint, out, packed=True)
     save_trained(tune("sft", checkpoint, examples, out), out / "half", bf16=True)
     if world_size() > 1:
-        tune("sft_resumed", checkpoint, examples, out, f"{out}/checkpoints/checkpoint-2")
+        tune("sft_resumed", checkpoint, examples, out, f"{out}/.resume/checkpoints/checkpoint-2")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -23,7 +24,7 @@ import openai
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.answers import THINK_CLOSE, THINK_OPEN, writable
 from klear.eval.records import FinishReason, Sample
-from klear.training.engines.interface import Engine, EngineError, Key, Request, ask_concurrently
+from klear.training.engines.interface import Engine, EngineError, Request, ask_concurrently
 
 FATAL = {
     401: "the key is refused",
@@ -56,14 +57,11 @@ class EndpointEngine(Engine):
         super().__init__(settings, sampling)
         self._key = key or _key_from_environment(settings)
 
-    def answer(
-        self, requests: Iterable[Request], finished: Container[Key] = ()
-    ) -> Iterator[Sample]:
+    def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
         self._answered = self._failed_in_a_row = 0
         self._failures: Counter[str] = Counter()
         runtime = self.settings.runtime
-        left = (r for r in requests if r.key not in finished)
         client = openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.settings.base_url,
@@ -73,7 +71,7 @@ class EndpointEngine(Engine):
         with asyncio.Runner() as runner:
             try:
                 yield from ask_concurrently(
-                    runner, lambda r: self._ask(client, r), left, runtime.concurrency
+                    runner, partial(self._ask, client), requests, runtime.concurrency
                 )
             finally:
                 runner.run(client.close())
@@ -184,15 +182,15 @@ class EndpointEngine(Engine):
             )
 
     def _fatal(self, status: int) -> EngineError:
-        s = self.settings
-        where = f"the environment variable {s.api_key_env or '(none is named)'}"
-        if s.api_key_block:
-            where = f"the Prefect Secret block {s.api_key_block}"
-        hint = f"the key is in {where}"
+        s, hint = self.settings, "base_url usually ends in /v1"
         if status == 404:
-            hint = "base_url usually ends in /v1"
             with suppress(EngineError):
                 hint = f"it serves: {', '.join(served_models(s.base_url, self._key)[:8])}"
+        elif s.api_key_block:
+            hint = f"the key is in the Prefect Secret block {s.api_key_block}"
+        else:
+            name = s.api_key_env or "(none is named)"
+            hint = f"the key is in the environment variable {name}"
         what = f"{FATAL[status]} (HTTP {status})"
         return EngineError(f"{what} by {s.base_url} for model {s.model}; {hint}")
 

@@ -58,6 +58,10 @@ class Engine(AbstractContextManager["Engine"]):
     ) -> Iterator[Sample]:
         """Samples in the order in which they finish; what is `finished` is not asked again, unless
         the batch it belongs to is not whole."""
+        return self.answer_all(r for r in requests if r.key not in finished)
+
+    def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
+        """A sample of each request, as `answer`."""
         raise NotImplementedError
 
 

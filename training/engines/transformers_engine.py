@@ -7,6 +7,7 @@ place: small models on CPU spend most of a rollout on exactly that.
 
 import hashlib
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -135,10 +136,7 @@ def sample(
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     answers: list[list[int]] = [[] for _ in prompts]
     training, stops = model.training, torch.tensor(list(stop_ids), device=model.device)
-
-    def choose(logits: torch.Tensor) -> torch.Tensor:
-        return draw(logits.float(), temperature, top_p, generator)
-
+    choose = partial(draw, temperature=temperature, top_p=top_p, generator=generator)
     model.eval()
     try:
         for start in range(0, len(order), batch_size):
@@ -180,7 +178,7 @@ def _sample_batch(
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
-        chosen = choose(logits)
+        chosen = choose(logits.float())
         written[rows, t] = chosen
         ended = running & (torch.isin(chosen, stops) | (length[rows] <= t + 1))
         length[rows[ended]] = t + 1

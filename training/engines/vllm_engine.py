@@ -6,13 +6,13 @@ rounding of the kernels.
 
 import asyncio
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
-from klear.training.engines.interface import EngineError, Key, Request, ask_concurrently
+from klear.training.engines.interface import EngineError, Request, ask_concurrently
 from klear.training.engines.local_model import LocalModel, yarn_parameters
 from klear.training.render import prompt_ids
 
@@ -35,12 +35,9 @@ class VLLMEngine(LocalModel):
         self.engine.shutdown()
         self._runner.close()
 
-    def answer(
-        self, requests: Iterable[Request], finished: Container[Key] = ()
-    ) -> Iterator[Sample]:
-        left = (r for r in requests if r.key not in finished)
+    def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         at_once = AT_ONCE * self.settings.runtime.data_parallel
-        yield from ask_concurrently(self._runner, self._ask, left, at_once)
+        return ask_concurrently(self._runner, self._ask, requests, at_once)
 
     async def _ask(self, request: Request) -> Sample:
         from vllm import SamplingParams

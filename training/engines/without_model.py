@@ -6,7 +6,7 @@ among the recordings of that prompt. Files are streamed, so their size does not 
 
 import random
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from klear.eval.families import by_example, countdown
 from klear.eval.judge.grades import Grade
 from klear.eval.records import FinishReason, Rejected, Sample, problem_id
 from klear.eval.row_files import Row, find_files, read_rows
-from klear.training.engines.interface import Engine, EngineError, Key, Request
+from klear.training.engines.interface import Engine, EngineError, Request
 
 FAMILIES = (countdown, by_example)
 
@@ -24,15 +24,13 @@ FAMILIES = (countdown, by_example)
 class ScriptedEngine(Engine):
     """Answers prompts of `eval.families`, sometimes wrong, by the seed of each request alone."""
 
-    def answer(
-        self, requests: Iterable[Request], finished: Container[Key] = ()
-    ) -> Iterator[Sample]:
+    def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """Token counts are words and symbols: the teacher has no tokenizer.
 
         Raises EngineError at a prompt that belongs to no family.
         """
         rates = self.settings.source_error_rates
-        for request in (r for r in requests if r.key not in finished):
+        for request in requests:
             family = next((f for f in FAMILIES if f.parse(request.prompt)), None)
             if family is None:
                 raise EngineError(
@@ -53,12 +51,9 @@ class ScriptedEngine(Engine):
 class RecordedEngine(Engine):
     """Yields the recordings that were asked for; what was not recorded does not come back."""
 
-    def answer(
-        self, requests: Iterable[Request], finished: Container[Key] = ()
-    ) -> Iterator[Sample]:
+    def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """One pass over the files; memory holds the requests, not the texts."""
-        left = (r for r in requests if r.key not in finished)
-        wanted = {(problem_id(r.prompt), r.index): r.problem_id for r in left}
+        wanted = {(problem_id(r.prompt), r.index): r.problem_id for r in requests}
         for found in recordings(self.settings):
             if isinstance(found, Recording):
                 asked_as = wanted.get((found.sample.problem_id, found.sample.index))

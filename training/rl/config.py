@@ -146,16 +146,13 @@ def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any
         "vllm_max_model_length": min(s.max_prompt_tokens + s.max_tokens, positions or sys.maxsize),
     }
     if s.engine == "vllm_colocate":
-        return {
-            **arguments,
+        return arguments | {
             "vllm_gpu_memory_utilization": runtime.gpu_memory_utilization,
             "vllm_tensor_parallel_size": runtime.tensor_parallel,
             "vllm_enable_sleep_mode": cuda,  # it frees GPU memory
         }
     if not cuda:
         raise ValueError("engine=vllm_server needs CUDA to send weights: take vllm_colocate")
-    return {
-        **arguments,
-        "vllm_server_base_url": s.runtime.vllm_server_url,
-        "vllm_group_port": get_free_port(),  # two stages on one machine must not meet there
-    }
+    # two stages on one machine must not meet at one port
+    named = {"vllm_server_base_url": s.runtime.vllm_server_url, "vllm_group_port": get_free_port()}
+    return arguments | named

@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from klear.training.packing import length_groups
+from klear.training.rl.config import GPPOConfig
 
 
 class Processes:
@@ -117,34 +118,34 @@ def plan_updates(
     rollout: Rollout,
     rng: random.Random,
     processes: Processes,
-    *,
-    group_size: int,
-    mini_batch_groups: int,
-    most_updates: int,
-    budget: int,
+    args: GPPOConfig,
     packed: bool = False,
 ) -> list[Update]:
-    """The surviving groups, shuffled, in mini-batches of about `mini_batch_groups` groups.
+    """The surviving groups, shuffled, in mini-batches of about `args.mini_batch_groups` groups.
 
-    Survivors beyond `most_updates` full mini-batches are left out. When groups were dropped there
-    are fewer updates, not smaller ones, as in the authors' code. A micro-batch has at most `budget`
-    tokens, padding included. Every process plans as many updates and micro-batches as every other.
+    Survivors beyond `args.updates` full mini-batches are left out. When groups were dropped there
+    are fewer updates, not smaller ones, as in the authors' code. A micro-batch has at most
+    `args.micro_batch_tokens`, padding included. Every process plans as many updates and
+    micro-batches as every other.
     """
-    starts = range(0, len(rollout.tokens), group_size)
-    groups = [[i for i in range(s, s + group_size) if rollout.keep[i]] for s in starts]
+    size, most = args.num_generations or 1, args.mini_batch_groups * args.updates
+    starts = range(0, len(rollout.tokens), size)
+    groups = [[i for i in range(s, s + size) if rollout.keep[i]] for s in starts]
     groups = [g for g in groups if g]
-    quotas = fair_quotas(processes.each(len(groups)), mini_batch_groups * most_updates)
+    quotas = fair_quotas(processes.each(len(groups)), most)
     survivors = sum(quotas)
     if not survivors:
         return []
     groups = groups[: quotas[processes.rank]]
     rng.shuffle(groups)
-    updates = min(most_updates, max(1, round(survivors / mini_batch_groups)))
+    updates = min(args.updates, max(1, round(survivors / args.mini_batch_groups)))
     plan = []
     for number in range(updates):
         rows = [i for group in groups[number::updates] for i in group]
         lengths = [len(rollout.tokens[i]) for i in rows]
-        cut = [[rows[j] for j in group] for group in length_groups(lengths, budget)]
+        cut = [
+            [rows[j] for j in group] for group in length_groups(lengths, args.micro_batch_tokens)
+        ]
         batches = [_micro_batch(rollout, group, packed) for group in cut]
         for _ in range(max(processes.each(len(batches))) - len(batches)):
             shortest = min(range(len(rollout.tokens)), key=lambda i: len(rollout.tokens[i]))

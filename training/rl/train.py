@@ -3,15 +3,16 @@
 import json
 import os
 import random
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
 from datasets import Dataset
 from pydantic import Field
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from klear.configs.files import replace_text
 from klear.configs.settings.judging import JudgeSettings
@@ -21,7 +22,7 @@ from klear.eval.ray_cluster import on_cluster_wait
 from klear.eval.records import Problem, Record, Score, Verdict
 from klear.eval.tables import read_table, write_table
 from klear.training import checkpoints, layout, render
-from klear.training.callbacks import StableCheckpoints, WriteMetrics, flush
+from klear.training.callbacks import StableCheckpoints, begins_after, flush, train
 from klear.training.engines.local_model import positions_of
 from klear.training.engines.transformers_engine import sample
 from klear.training.launch.jobs import RLJob
@@ -31,36 +32,28 @@ from klear.training.rl.config import gppo_config
 from klear.training.rl.off_policy_counts import write_off_policy
 from klear.training.rl.statistics import RolloutRecord
 from klear.training.rl.trainer import GPPOTrainer
-from klear.training.stopping import StopOnTerm
 
 
 def run_rl(job: RLJob) -> dict[str, float]:
     """Train `job.checkpoint` on `job.problems` into `job.out/checkpoint`; resumes in `job.out`."""
-    s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
+    s = job.settings
     model, tokenizer = checkpoints.load_to_train(job.checkpoint, s)
     given = list(read_table(job.problems, Problem))
     problems = fitting(given, tokenizer, s, positions_of(model.config))
-    start, progress, journal = layout.latest(folder), layout.ProgressFile(job.out), None
+    progress, journal = layout.ProgressFile(job.out), None
     on_cluster_wait.set(lambda note: progress.report(0, 0, note))
     with Judge(share_of_judge(s.judge)) as judge:
         reward = JudgeReward(judge, problems)
-        trainer = build_trainer(job, model, tokenizer, problems, reward, folder)
-        checkpoints.check_layout(trainer, start)
+        trainer = build_trainer(job, model, tokenizer, reward)
         updates = trainer.args.updates
-        done = layout.number_of(start) // updates if start else 0
         if trainer.is_world_process_zero():
-            kept = {"keep": s.audit_rollouts, "after_step": done}
-            journal = RolloutJournal(job.out, tokenizer, lambda: reward.scores, **kept)
+            done = begins_after(trainer, updates)
+            journal = RolloutJournal(job.out, tokenizer, reward, s.audit_rollouts, done)
             trainer.on_rollout = journal.add
             trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
-            metrics = layout.MetricsFile(job.out, after_step=done)
-            options = {"stop_on_divergence": s.runtime.stop_on_divergence}
-            trainer.add_callback(
-                WriteMetrics(metrics, progress, updates_per_step=updates, **options)
-            )
         if s.keep_every:
             trainer.add_callback(KeepModels(job, trainer, model))
-        StopOnTerm(trainer, folder, updates).train(start)
+        train(trainer, job, progress, updates)
     if journal is not None:
         journal.write(job.out / layout.ROLLOUTS)
     lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
@@ -150,19 +143,13 @@ class JudgeReward:
         """Of the latest rollout, in the order of its answers."""
 
     def __call__(
-        self,
-        *,
-        completions: list[Any],
-        problem_id: list[str],
-        trainer_state: TrainerState,
-        log_metric: Any = None,
-        **_: Any,
+        self, *, completions, problem_id, trainer_state, log_metric=None, **_
     ) -> list[float | None]:
-        seen: Counter[str] = Counter()
-        items = []
-        for id_, turns in zip(problem_id, completions, strict=True):
-            items.append((self.problems[id_], turns[-1]["content"], seen[id_]))
-            seen[id_] += 1
+        places = defaultdict[str, Iterator[int]](count)
+        items = [
+            (self.problems[id_], turns[-1]["content"], next(places[id_]))
+            for id_, turns in zip(problem_id, completions, strict=True)
+        ]
         self.scores = list(self.judge.judge_many(items, draw=trainer_state.global_step))
         if log_metric is not None:
             for name, value in components(self.scores).items():
@@ -177,14 +164,13 @@ def components(scores: Sequence[Score]) -> dict[str, float]:
     deviations, so `reward/std` comes from `training.rl.statistics`, which sees all rewards.
     """
     scored = [s for s in scores if not s.unscored]
-    shares: dict[str, float] = {}
-    if scored:
-        shares["reward/mean"] = sum(s.reward or 0.0 for s in scored) / len(scored)
-        shares["reward/correct"] = sum(bool(s.correct) for s in scored) / len(scored)
-        shares["reward/pass_rate"] = sum(s.pass_rate or 0.0 for s in scored) / len(scored)
-        for verdict, count in sorted(Counter(s.verdict for s in scored).items()):
-            shares[f"verdict/{verdict}"] = count / len(scored)
-    return shares
+    sums = {
+        "reward/mean": sum(s.reward or 0.0 for s in scored),
+        "reward/correct": sum(bool(s.correct) for s in scored),
+        "reward/pass_rate": sum(s.pass_rate or 0.0 for s in scored),
+        **{f"verdict/{v}": n for v, n in sorted(Counter(s.verdict for s in scored).items())},
+    }
+    return {name: value / len(scored) for name, value in sums.items()} if scored else {}
 
 
 class RolloutRow(Record):
@@ -206,21 +192,14 @@ class RolloutRow(Record):
 
 
 class RolloutJournal:
-    """Keeps `keep` answers of every rollout of rank 0, always those at the same places.
-
-    `scores()`: those of the latest rollout, in the order of its answers.
-    """
+    """Keeps `keep` answers of every rollout of rank 0, which `reward` has scored, always those at
+    the same places; `after_step` is where a resumed run begins."""
 
     def __init__(
-        self,
-        out: Path,
-        tokenizer: PreTrainedTokenizerBase,
-        scores: Callable[[], Sequence[Score]],
-        *,
-        keep: int,
+        self, out: Path, tokenizer: PreTrainedTokenizerBase, reward: JudgeReward, keep: int,
         after_step: int = 0,
-    ) -> None:
-        self.tokenizer, self.scores, self.keep = tokenizer, scores, keep
+    ) -> None:  # fmt: skip
+        self.tokenizer, self.reward, self.keep = tokenizer, reward, keep
         self.shown = out / layout.SHOWN / "rollouts"
         self.rows = layout.StepLines(out / layout.ROLLOUT_JOURNAL, after_step=after_step)
         self.off_policy = layout.StepLines(out / layout.OFF_POLICY, after_step=after_step)
@@ -239,7 +218,7 @@ class RolloutJournal:
                 advantage=float(rollout.advantage[i]),
                 tokens=rollout.answer_length(i),
                 trained=bool(rollout.keep[i]),
-                **self.scores()[i].model_dump(exclude={"answer", "seconds"}),
+                **self.reward.scores[i].model_dump(exclude={"answer", "seconds"}),
             )
             rows.append(row.model_dump())
             self.rows.write(rows[-1])
@@ -254,24 +233,19 @@ class RolloutJournal:
 
 
 def build_trainer(
-    job: RLJob,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    problems: Sequence[Problem],
-    reward: JudgeReward,
-    folder: Path,
+    job: RLJob, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reward: JudgeReward
 ) -> GPPOTrainer:
-    """The trainer of one stage, with its checkpoints in `folder`. Rows carry an id; the tests stay
-    with the judge."""
-    s, positions = job.settings, positions_of(model.config)
+    """The trainer of one stage. Rows carry an id; the tests stay with the judge."""
+    s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
+    problems, units = reward.problems.values(), rl_schedule(s, world_size())
     rows = [{"prompt": render.conversation(p.prompt), "problem_id": p.id} for p in problems]
     trainer = GPPOTrainer(
         model=model,
         reward_funcs=reward,
-        args=gppo_config(s, job.seed, rl_schedule(s, world_size()), folder, positions),
+        args=gppo_config(s, job.seed, units, folder, positions_of(model.config)),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,  # type: ignore[arg-type]
-        callbacks=[StableCheckpoints(folder)],
+        callbacks=[StableCheckpoints()],
         rollout_func=rollout_function(s) if s.engine == "transformers" else None,
     )
     if s.engine == "vllm_colocate" and not trainer.use_vllm:

@@ -112,16 +112,8 @@ class GPPOTrainer(GRPOTrainer):
         if self.on_rollout is not None:
             self.on_rollout(record)
         self._give_up_without_scores(rewards)
-        updates = plan_updates(
-            rollout,
-            random.Random(f"{args.seed}:{self.state.global_step}"),
-            self.processes,
-            group_size=self.num_generations,
-            mini_batch_groups=args.mini_batch_groups,
-            most_updates=args.updates,
-            budget=args.micro_batch_tokens,
-            packed=self._packed,
-        )
+        rng = random.Random(f"{args.seed}:{self.state.global_step}")
+        updates = plan_updates(rollout, rng, self.processes, args, self._packed)
         self._remember_old_logps(updates)
         for name, value in record.metrics().items():
             self._metrics["train"][name].append(value)
