@@ -20,9 +20,8 @@ from transformers import TrainerCallback
 from klear.training.layout import STOPPED, latest, number_of
 
 WINDOW = "window.json"
-GENERATORS: tuple[
-    tuple[Callable[[], Any], Callable[[Any], Any]], ...
-] = (  # of random numbers: how the state of each is read and set; no GPU has no state
+# Of random numbers: how the state of each is read and set. Without a GPU its state is empty.
+GENERATORS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (random.getstate, random.setstate),
     (np.random.get_state, np.random.set_state),
     (torch.get_rng_state, torch.set_rng_state),

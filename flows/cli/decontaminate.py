@@ -86,7 +86,7 @@ def decontaminate(
             with suppress(OSError):  # it holds results, or never was
                 out.rmdir()
     facts = {**figures, **counts, "n": settings.n, "out": out, "page": out / PAGE}
-    print(render_text("decontamination.txt", **facts))
+    print(render_text("terminal/decontamination.txt", **facts))
     return 0
 
 

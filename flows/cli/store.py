@@ -163,5 +163,5 @@ def lineage(name: str, /) -> int:
     value = number(figure, named.metrics[metric]) if metric else ""
     facts = {"chain": chain, "folder": folder, "later": descendants(everything, named)}
     facts |= {"scores": scores_of(here, named), "benchmark": benchmark, "figure": figure}
-    print(render_text("lineage.txt", **facts, value=value, mlflow=machine.mlflow_url))
+    print(render_text("terminal/lineage.txt", **facts, value=value, mlflow=machine.mlflow_url))
     return 0

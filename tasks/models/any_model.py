@@ -151,4 +151,4 @@ def results_text(results: Sequence[BenchmarkResult], costs: Mapping[str, float])
     repeatable: protocol, windows, overlaps; and costs."""
     zeros = {r.name: 100 * upper_bound_of_zero(r.problems) for r in results if r.avg == 0}
     facts = {"s": results[0].statement, "results": results, "zeros": zeros, "costs": costs}
-    return render_text("evaluation.txt", **facts)
+    return render_text("terminal/evaluation.txt", **facts)

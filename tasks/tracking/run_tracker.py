@@ -23,7 +23,7 @@ import requests
 
 from klear.configs.settings.evaluation import LEARNING_CURVE
 from klear.tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
-from klear.tasks.tracking.views import PAGE, tags_of, view
+from klear.tasks.tracking.views import ABOUT, CHARTS, PAGE, tags_of, view
 from klear.training.layout import METRICS, SHOWN
 
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "KILLED": 2.0}
@@ -65,7 +65,7 @@ class Tracker:
         self._messages: deque[tuple[str, Send]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self.experiment = self.server.experiment(experiment, PAGE["about"]) if uri else ""
+        self.experiment = self.server.experiment(experiment, ABOUT) if uri else ""
 
     @cached_property
     def server(self) -> Mlflow:
@@ -139,7 +139,7 @@ class Tracker:
 
     def view_url(self) -> str:
         """The experiment's runs as charts in the MLflow UI; '' without a server."""
-        page = PAGE["charts"].format(id=self.experiment)
+        page = CHARTS.format(id=self.experiment)
         return f"{self.uri}/{page}" if self.uri[:4] == "http" else ""
 
     def finish(self, run_id: str, status: str) -> None:

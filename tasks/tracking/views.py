@@ -7,6 +7,8 @@ from typing import Any
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 PAGE = TABLE["page"]  # in which {id} is the experiment's
+CHARTS = PAGE["charts"].replace("{key}", PAGE["key"])
+ABOUT = PAGE["about"].replace("{charts}", CHARTS)
 
 
 def tags_of(name: str) -> dict[str, str]:

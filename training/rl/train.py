@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from datasets import Dataset
 from pydantic import Field
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
 from klear.configs.files import replace_text
 from klear.configs.settings.judging import JudgeSettings
@@ -143,8 +143,9 @@ class JudgeReward:
         """Of the latest rollout, in the order of its answers."""
 
     def __call__(
-        self, *, completions, problem_id, trainer_state, log_metric=None, **_
-    ) -> list[float | None]:
+        self, *, completions: list[Any], problem_id: list[str], trainer_state: TrainerState,
+        log_metric: Any = None, **_: Any,
+    ) -> list[float | None]:  # fmt: skip
         places = defaultdict[str, Iterator[int]](count)
         items = [
             (self.problems[id_], turns[-1]["content"], next(places[id_]))
