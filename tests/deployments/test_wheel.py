@@ -56,3 +56,11 @@ def test_the_trainer_the_losses_and_the_judge_are_imported_by_the_names_of_the_c
     trainer, judge, file = said(installed, tmp_path, "python", "-c", code).split()
     assert (trainer, judge) == ("klear.training.rl.trainer", "klear.eval.judge.judge")
     assert Path(file).is_relative_to(installed)
+
+
+def test_every_file_that_the_code_reads_beside_itself_is_there(installed: Path) -> None:
+    code = [ROOT / name for name in ("configs", "eval", "training", "tasks", "flows")]
+    read = {p.relative_to(ROOT) for folder in code for p in folder.rglob("*.*") if p.is_file()}
+    written = {"README.md", "RESULTS.md", "RESULTS.jsonl"}
+    left_out = {p for p in read if not (installed / "klear" / p).exists()}
+    assert not [p for p in left_out if "__pycache__" not in p.parts and p.name not in written]
