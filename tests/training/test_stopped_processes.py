@@ -1,0 +1,48 @@
+"""SIGTERM to a stage of two processes, as Cancel and Suspend send it; then the same job again."""
+
+import json
+import time
+from functools import partial
+
+import pytest
+
+from klear.configs.settings.topology import Launch
+from klear.tasks.models.launch import command_of
+from klear.tasks.stage.child import run_child, start_supervised
+from klear.training import layout
+from klear.training.launch.jobs import SFTJob
+from tests.training.killed_child import SFT
+
+pytestmark = pytest.mark.system
+COMMAND = partial(command_of, launch=Launch(processes=2, sharding="none"), launcher="local")
+
+
+def steps_of(out) -> int:
+    path = out / layout.PROGRESS
+    return int(json.loads(path.read_text())["done"]) if path.exists() else 0
+
+
+def test_two_processes_save_their_step_and_go_on_to_the_same_bits(files, tmp_path):
+    settings = SFT.model_copy(update={"epochs": 10, "checkpoint_steps": 10**6})
+
+    def job(name: str) -> SFTJob:
+        made = {"out": tmp_path / name, "base": files["checkpoint"], "examples": files["examples"]}
+        return SFTJob(**made, seed=3, settings=settings)
+
+    whole, cut = job("whole"), job("cut")
+    run_child(whole, whole.out, command=COMMAND)
+    file, log = cut.out / ".resume/job.json", cut.out / "child.log"
+    file.parent.mkdir(parents=True)
+    file.write_text(cut.model_dump_json())
+    stage = start_supervised(COMMAND(file), log)
+    while steps_of(cut.out) < 3:
+        assert stage.poll() is None, log.read_text()[-3000:]
+        time.sleep(0.02)
+    stage.terminate()
+    stage.wait()
+    newest = layout.latest(cut.out / ".resume/checkpoints")
+    assert newest, log.read_text()[-3000:]
+    assert 3 <= layout.number_of(newest) < steps_of(whole.out)
+    run_child(cut, cut.out, command=COMMAND)
+    made = "checkpoint/model.safetensors"
+    assert (cut.out / made).read_bytes() == (whole.out / made).read_bytes()
