@@ -3,9 +3,12 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from klear.tasks.stage import watchdog
 
 settings.register_profile("klear", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("klear")
@@ -23,6 +26,19 @@ def environment_put_back() -> Iterator[None]:
     for name in os.environ.keys() - before.keys() - {PYTEST_OWN}:
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture
+def silence(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """`silence()`: for the watchdog an hour has passed. Else its clock stands still, so that no
+    stage stalls because the machine is busy."""
+    now = [0.0]
+
+    def pass_an_hour() -> None:
+        now[0] += 3600
+
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return pass_an_hour
 
 
 @pytest.fixture(scope="session")

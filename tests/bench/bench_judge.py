@@ -72,12 +72,13 @@ def built_in_corpus() -> list[Entry]:
 
 
 def suite_of(entry: Entry) -> TestSuite:
+    """stdin as it is written, or one JSON argument a line for programs with a function."""
     pairs = zip(entry["inputs"], entry["outputs"], strict=True)
     if entry["fn"] is None:
         cases = [{"input": given, "output": expected} for given, expected in pairs]
         return TestSuite.model_validate({"kind": "stdin", "cases": cases})
     cases = [
-        {"args": [json.loads(x) for x in given.split("\n")], "output": json.loads(expected)}
+        {"args": [json.loads(x) for x in given.splitlines()], "output": json.loads(expected)}
         for given, expected in pairs
     ]
     return TestSuite.model_validate({"kind": "call", "fn_name": entry["fn"], "cases": cases})

@@ -2,14 +2,12 @@
 
 import importlib
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import psutil
 import pytest
-from processes import left
+from processes import eventually, left
 
 from klear.eval.sandbox import MachineUnfit
 from klear.tasks.stage.beside import Node, run_graph
@@ -52,17 +50,16 @@ def test_a_part_that_is_lost_every_time_is_an_error_with_advice(cluster, place, 
         list(computed_parts(place / "parts", [0, 1], work.die_at_zero, workers=2))
 
 
-def test_parts_that_hang_are_ended_with_the_stage(cluster, place, work, tmp_path):
+def test_parts_that_hang_are_ended_with_the_stage(cluster, place, work, tmp_path, silence):
     """They hold every CPU, but they are ours: the stage does not wait for others."""
 
-    def until_one_hangs(beat: Callable[[str], None]) -> None:
-        while not list(tmp_path.iterdir()):
-            beat("starting")
-            time.sleep(0.05)
+    def until_one_hangs() -> None:
+        assert eventually(lambda: list(tmp_path.iterdir()))
+        silence()
 
     def stage() -> None:
-        with watched("collect", 1 / 60) as beat, listening(lambda _, __, note: beat(note)):
-            threading.Thread(target=until_one_hangs, args=(beat,), daemon=True).start()
+        with watched("collect", 30) as beat, listening(lambda _, __, note: beat(note)):
+            threading.Thread(target=until_one_hangs, daemon=True).start()
             list(computed_parts(place / "parts", [str(tmp_path)] * 3, work.hang))
 
     with pytest.raises(Stalled, match="collect made no progress"):

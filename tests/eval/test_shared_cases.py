@@ -14,8 +14,9 @@ import pytest
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.judge.judge import Judge
 from klear.eval.programs.verify import judge_program
-from klear.eval.records import Problem, TestSuite
+from klear.eval.records import Problem
 from klear.eval.sandbox.sandbox import Sandbox
+from tests.bench.bench_judge import suite_of
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="the shared cases are not here")
@@ -31,19 +32,6 @@ def cases(name: str) -> list[dict[str, Any]]:
 def judge() -> Iterator[Judge]:
     with Judge(JudgeSettings(runtime=JudgeRuntime(workers=1))) as running:
         yield running
-
-
-def suite_of(case: dict[str, Any]) -> TestSuite:
-    """stdin as it is written, or one JSON argument a line for programs with a function."""
-    pairs = list(zip(case["inputs"], case["outputs"], strict=True))
-    if not case["fn"]:
-        cases = [{"input": given, "output": output} for given, output in pairs]
-        return TestSuite.model_validate({"kind": "stdin", "cases": cases})
-    cases = [
-        {"args": [json.loads(line) for line in given.splitlines()], "output": json.loads(output)}
-        for given, output in pairs
-    ]
-    return TestSuite.model_validate({"kind": "call", "fn_name": case["fn"], "cases": cases})
 
 
 def sums(case: dict[str, Any]) -> dict[str, Any]:

@@ -184,16 +184,6 @@ def test_only_a_line_break_of_json_separates_the_arguments_of_a_call():
     assert suite.cases == (CallCase(args=(text, [2]), output=3),)
 
 
-def test_a_checker_gets_its_files_in_the_order_of_open_r1(monkeypatch, capsys):
-    program = '"""Doc."""\nfrom __future__ import annotations\nimport sys\nprint(sys.argv[1:])'
-    (checker, *_) = [
-        c.model_dump()["checker"] for c in with_checker(parse_suite(AS_LIST), program).cases
-    ]
-    monkeypatch.setattr("sys.argv", ["checker.py", "input", "output", "answer"])
-    exec(checker, {})
-    assert capsys.readouterr().out == "['input', 'answer', 'output']\n"
-
-
 def test_a_checker_judges_programs_and_nothing_else():
     checked = with_checker(parse_suite(AS_LIST), "print(1)")
     assert checked.kind == "checker"

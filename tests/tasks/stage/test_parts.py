@@ -5,8 +5,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,32 +15,14 @@ from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.watchdog import Stalled, watched
 
 ROOT = Path(__file__).parents[3]
-WORK = """
-import os, signal, time
-from pathlib import Path
-
-def hang(part, folder):
-    # a part is the folder where each worker says who it is; the first does not heed TERM
-    if not list(Path(part).iterdir()):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    (Path(part) / str(os.getpid())).touch()
-    time.sleep(3600)
-
-def write_square(part, folder):
-    (folder / "square").write_text(str(part * part))
-
-def die(part, folder):
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+WORK = ROOT / "tests" / "cluster"
 
 
 @pytest.fixture
-def work(tmp_path, monkeypatch):
-    """A module that worker processes can import, which this file is not."""
-    (tmp_path / "work_of_parts.py").write_text(WORK)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("work_of_parts")
-    sys.modules.pop("work_of_parts")
+def work(monkeypatch):
+    """The module of the cluster's tests that worker processes can import, which this file is not."""
+    monkeypatch.syspath_prepend(WORK)
+    return importlib.import_module("parts_of_tests")
 
 
 def squares(folders) -> list[int]:
@@ -75,7 +55,7 @@ def test_a_finished_part_is_not_computed_again(tmp_path, work):
 
 def test_a_worker_that_dies_is_an_error_with_advice(tmp_path, work):
     with pytest.raises(RuntimeError, match="fewer workers or smaller parts"):
-        list(computed_parts(tmp_path / "parts", [1, 2], work.die, workers=2))
+        list(computed_parts(tmp_path / "parts", [0, 1], work.die_at_zero, workers=2))
 
 
 @pytest.fixture
@@ -92,18 +72,17 @@ def left(names: Path) -> list[str]:
 
 
 def test_workers_end_with_the_process_that_started_them(tmp_path, names):
-    (tmp_path / "work_of_parts.py").write_text(WORK)
     (tmp_path / "slow.py").write_text(
         textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        sys.path.insert(0, {str(ROOT / ".package")!r})
+        sys.path[:0] = {[str(ROOT / ".package"), str(WORK)]!r}
         from klear.tasks.stage.parts import computed_parts
-        from work_of_parts import hang
+        from parts_of_tests import hang
 
         if __name__ == "__main__":
             names = Path({str(names)!r})
-            list(computed_parts(names.parent / "parts", [names, names], hang, workers=2))
+            list(computed_parts(names.parent / "parts", [str(names)] * 2, hang, workers=2))
         """)
     )
     parent = subprocess.Popen([sys.executable, str(tmp_path / "slow.py")])
@@ -113,16 +92,15 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, names):
     assert eventually(lambda: not left(names), 120)
 
 
-def test_workers_that_hang_are_ended_with_the_stage(tmp_path, work, names):
+def test_workers_that_hang_are_ended_with_the_stage(tmp_path, work, names, silence):
     def stage() -> None:
-        with watched("collect", 1 / 60) as beat:
-            threading.Thread(target=until_they_hang, args=(beat,), daemon=True).start()
-            list(computed_parts(tmp_path / "parts", [names] * 4, work.hang, workers=2))
+        with watched("collect", 30):
+            threading.Thread(target=until_they_hang, daemon=True).start()
+            list(computed_parts(tmp_path / "parts", [str(names)] * 4, work.hang, workers=2))
 
-    def until_they_hang(beat: Callable[[str], None]) -> None:
-        while len(list(names.iterdir())) < 2:
-            beat("starting")
-            time.sleep(0.05)
+    def until_they_hang() -> None:
+        assert eventually(lambda: len(list(names.iterdir())) == 2)
+        silence()
 
     with pytest.raises(Stalled, match="collect made no progress"):
         run_graph({"collect": Node((), stage)})

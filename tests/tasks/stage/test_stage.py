@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,21 +169,19 @@ def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
         assert free
 
 
-PATIENCE = 2 / 60  # minutes, also for all that a stage does before its first report
-
-
-@stage(version=1)
-def hang(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
-    report(1, 7, "files moved")
-    while True:
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("where", ["body", "fetch", "publish", "share"])
 def test_a_stage_that_hangs_fails_and_publishes_nothing(
-    run: Run, monkeypatch: pytest.MonkeyPatch, where: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, silence: Callable[[], None], where: str
 ) -> None:
     """Also where it is the store's server that does not answer any more."""
+
+    @stage(version=1)
+    def hang(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
+        report(1, 7, "files moved")
+        silence()
+        while True:
+            time.sleep(0.01)
+
     with active(run):
         made = write_text(settings=Knobs())
     if where != "body":
@@ -191,7 +190,7 @@ def test_a_stage_that_hangs_fails_and_publishes_nothing(
         )
     told: list[str] = []
     monkeypatch.setattr(StageLog, "finish", lambda _, status: told.append(status))
-    patient = replace(run, stall_minutes=PATIENCE)
+    patient = replace(run, stall_minutes=30)
     called = {"body": hang, "share": write_text}.get(where, write_text.named("tail"))
     inputs = () if where == "share" else (made,)
     work = Node((), lambda: called(*inputs, settings=Knobs()))
