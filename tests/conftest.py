@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +27,16 @@ def environment_put_back() -> Iterator[None]:
     for name in os.environ.keys() - before.keys() - {PYTEST_OWN}:
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, of which no variable says more."""
+    for name in [n for n in os.environ if n.startswith("KLEAR_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A real `vllm serve` on this machine's CPU: on loopback, to be killed and started again."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Self
 
 import psutil
-from processes import below, free_ports, left
+from processes import below, commanded, free_ports, left
 
 from klear.configs.settings.training import BaseModelSettings
+from klear.eval.families import countdown
+from klear.training.engines.interface import Request, request_seed
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1",
@@ -30,14 +33,22 @@ SERVE = "from vllm.entrypoints.launchers.api_server.entry import main; main()"
 """Not `vllm serve`, which asks for the version of a package that the build for CPUs lacks."""
 
 
-def tiny_teacher(folder: Path) -> Path:
-    """A checkpoint of random weights, with heads for which vLLM on CPU has a kernel."""
+def tiny_teacher(folder: Path, sizes: BaseModelSettings = TINY) -> Path:
+    """A checkpoint of random weights; vLLM on CPU has a kernel for the heads of TINY."""
     from klear.training.base import small_model, small_tokenizer
     from klear.training.checkpoints import save_model
 
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
-    save_model(small_model(TINY, tokenizer, 0), tokenizer, folder / "checkpoint")
+    save_model(small_model(sizes, tokenizer, 0), tokenizer, folder / "checkpoint")
     return folder / "checkpoint"
+
+
+def countdown_requests(count: int) -> list[Request]:
+    """Of so many problems, each to be answered once."""
+    return [
+        Request(problem_id=p.id, index=0, prompt=p.prompt, seed=request_seed(0, p.id, 0))
+        for p in countdown.generate(random.Random(0), count, "train")
+    ]
 
 
 class VLLMServer:
@@ -97,7 +108,7 @@ class VLLMServer:
     def kill(self, victim: str) -> list[psutil.Process]:
         """SIGKILL of the `server`, of its `engine`, or of `all`; what there was before."""
         tree = self.tree()
-        engines = [p for p in tree if _is_engine(p)]
+        engines = commanded("EngineCore", tree)
         self._kill({"server": tree[:1], "engine": engines, "all": tree}[victim])
         return tree
 
@@ -121,14 +132,3 @@ class VLLMServer:
                 process.kill()
         if self._process is not None:
             self._process.poll()
-
-
-def _is_engine(process: psutil.Process) -> bool:
-    return "EngineCore" in _name(process)
-
-
-def _name(process: psutil.Process) -> str:
-    """What it calls itself; the kernel's own name of a process is cut."""
-    with suppress(psutil.Error):
-        return " ".join(process.cmdline()) or process.name()
-    return ""

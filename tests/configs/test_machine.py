@@ -19,9 +19,8 @@ SECRET, QUOTED = "s3cret/word", "s3cret%2Fword"
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [*Machine.model_fields, "secrets"]:
-        monkeypatch.delenv(f"KLEAR_{name.upper()}", raising=False)
+def _clean_environment(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KLEAR_HOME")
     for name in ("CREDENTIALS_DIRECTORY", "PGPASSWORD", "MLFLOW_SERVER_ALLOWED_HOSTS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

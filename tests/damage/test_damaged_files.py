@@ -26,14 +26,6 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def delete(path: Path) -> None:
-    path.unlink()
-
-
 def make_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -45,21 +37,17 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def newer(path: Path) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2, "shards": []}))
+def holding(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
 
 
-def of_another(path: Path) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"key": "0" * 16}))
+def with_entries(**entries: object) -> Callable[[Path], object]:
+    """A manifest that says so in place of what it said."""
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
 
-def broken(path: Path) -> None:
-    path.write_bytes(b"\x00" * 100)
-
-
-def of_a_poisoner(path: Path) -> None:
-    files = {"../../../escape": {"bytes": 1, "sha256": ""}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"files": files}))
+POISON = {"../../../escape": {"bytes": 1, "sha256": ""}}
+UNREADABLE = "unreadable manifest (damaged, or a newer klear made it)"
 
 
 def contents(store: Path) -> dict[str, bytes]:
@@ -68,7 +56,7 @@ def contents(store: Path) -> dict[str, bytes]:
     return {str(p.relative_to(store)): p.read_bytes() for p in found if p.name != "README.md"}
 
 
-def hurt(store: Path, stage: str, name: str, damage: Callable[[Path], None]) -> dict[str, bytes]:
+def hurt(store: Path, stage: str, name: str, damage: Callable[[Path], object]) -> dict[str, bytes]:
     """Damage one file; what the store held before."""
     before = contents(store)
     (path,) = store.glob(f"{stage}/*/{name}")
@@ -104,7 +92,7 @@ def test_the_matrix_names_every_file_of_the_stages(made: Path) -> None:
     assert {(stage, "/".join(rest)) for stage, _, *rest in places} == {*ALL, *MANIFESTS}
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, delete, make_folder])
+@pytest.mark.parametrize("damage", [truncate, holding(b""), Path.unlink, make_folder])
 @pytest.mark.parametrize(("stage", "name"), ALL)
 def test_a_file_of_another_size_is_noticed_at_a_cache_hit(spare, stage, name, damage) -> None:
     before = hurt(spare, stage, name, damage)
@@ -121,14 +109,14 @@ def test_changed_bytes_are_noticed_by_verify_and_not_by_a_cache_hit(spare, stage
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (delete, "unreadable manifest (No such file or directory)"),
-        (empty, "unreadable manifest (damaged, or a newer klear made it)"),
-        (truncate, "unreadable manifest (damaged, or a newer klear made it)"),
-        (broken, "unreadable manifest (damaged, or a newer klear made it)"),
+        (Path.unlink, "unreadable manifest (No such file or directory)"),
         (make_folder, "unreadable manifest (Is a directory)"),
-        (newer, "unreadable manifest (damaged, or a newer klear made it)"),
-        (of_another, "has the manifest of "),
-        (of_a_poisoner, "unreadable manifest (damaged, or a newer klear made it)"),
+        (with_entries(key="0" * 16), "has the manifest of "),
+        (holding(b""), UNREADABLE),
+        (holding(b"\x00" * 100), UNREADABLE),
+        (truncate, UNREADABLE),
+        (with_entries(format=2, shards=[]), UNREADABLE),
+        (with_entries(files=POISON), UNREADABLE),
     ],
 )
 @pytest.mark.parametrize("stage", FILES)

@@ -168,6 +168,7 @@ def test_a_success_in_between_resets_the_count(endpoint_of, monkeypatch):
      (403, "access is refused"), (404, "it serves: teacher-r1")],
 )  # fmt: skip
 def test_a_fatal_status_ends_the_run_at_once_with_the_cure(endpoint_of, status, cure, caplog):
+    caplog.set_level("DEBUG")
     with (
         endpoint_of(lambda *_: error(status, f"Incorrect API key: {KEY}")) as endpoint,
         pytest.raises(EngineError, match=f"HTTP {status}") as caught,
@@ -175,6 +176,7 @@ def test_a_fatal_status_ends_the_run_at_once_with_the_cure(endpoint_of, status, 
         asked(engine(endpoint.url, concurrency=1), 50)
     assert endpoint.attempts.total() == 1
     assert cure in str(caught.value)
+    assert "HTTP Request" in caplog.text  # the client's own log is on
     assert KEY not in str(caught.value) + caplog.text
 
 

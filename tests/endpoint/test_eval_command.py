@@ -1,7 +1,6 @@
 """`klear eval`: any model or endpoint on any benchmark, its score and its protocol."""
 
 import dataclasses
-import gzip
 import json
 import pickle
 from base64 import b64encode
@@ -10,24 +9,17 @@ from typing import Any
 from zlib import compress
 
 import pytest
+from shared_data import DATA, shared_rows
 
-from klear.configs.machine import Machine
 from klear.eval.records import Sample
 from klear.eval.tables import read_table
 from klear.flows.cli.main import main
 from klear.tasks.models import any_model
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 KEY = "sk-very-secret-0123456789"
 
 
-@pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    for name in Machine.model_fields:
-        monkeypatch.delenv(f"KLEAR_{name.upper()}", raising=False)
-    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.fixture
@@ -97,8 +89,7 @@ def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpo
 
 
 def test_benchmarks_of_the_catalogue_are_read_from_local_files(endpoint_of, tmp_path, capsys):
-    if not DATA.exists():
-        pytest.skip("needs ../shared/data")
+    right = sum(row["expected_answer"] == "204" for row in shared_rows("aime24/test"))
     folders = {"aime24": "aime24", "hmmt25": "hmmt_feb_2025", "math500": "math500"}
     found = {name: next((DATA / folder).glob("*.gz")) for name, folder in folders.items()}
     benches = ",".join(f"{name}={file}" for name, file in found.items())
@@ -109,8 +100,6 @@ def test_benchmarks_of_the_catalogue_are_read_from_local_files(endpoint_of, tmp_
         )  # fmt: skip
     assert code == 0, err
     found = {r["name"]: (r["problems"], r["avg"]) for r in results(tmp_path / "o")}
-    with gzip.open(DATA / "aime24" / "test.jsonl.gz", "rt") as file:
-        right = sum(json.loads(line)["expected_answer"] == "204" for line in file)
     assert found["aime24"] == (30, right / 30)
     assert found["hmmt25"][0] == found["math500"][0] == 30
 

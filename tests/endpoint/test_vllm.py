@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_server import ENVIRONMENT, POSITIONS, VLLMServer, tiny_teacher
+from vllm_server import ENVIRONMENT, POSITIONS, VLLMServer, countdown_requests, tiny_teacher
 
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
@@ -24,7 +24,7 @@ from klear.flows.cli.main import main
 from klear.tasks.answers.distill import distill
 from klear.tasks.store.store import Artifact
 from klear.training.engines.endpoint import EndpointEngine
-from klear.training.engines.interface import Request, request_seed
+from klear.training.engines.interface import Request
 
 pytestmark = pytest.mark.system
 
@@ -49,14 +49,6 @@ with make_engine(settings, Sampling(max_tokens=12, temperature=0)) as engine:
 """
 
 
-def requests(count: int = 8) -> list[Request]:
-    problems = countdown.generate(random.Random(0), count, "train")
-    return [
-        Request(problem_id=p.id, index=0, prompt=p.prompt, seed=request_seed(0, p.id, 0))
-        for p in problems
-    ]
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
     return tiny_teacher(tmp_path_factory.mktemp("model"))
@@ -65,7 +57,7 @@ def checkpoint(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def offline(checkpoint) -> dict[str, Any]:
     """What vLLM in a process of its own says to the requests, with the context stretched."""
-    asked = json.dumps([r.model_dump() for r in requests()])
+    asked = json.dumps([r.model_dump() for r in countdown_requests(8)])
     done = subprocess.run(
         [sys.executable, "-c", OFFLINE, str(checkpoint), asked],
         cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=480,
@@ -121,7 +113,7 @@ def test_distilling_from_a_served_model_fills_the_table_with_real_token_counts(s
 def test_a_prompt_longer_than_the_context_is_marked_and_the_others_are_answered(server):
     long = Request(problem_id="long", index=0, prompt="12 " * 400)
     engine = EndpointEngine(served(server), Sampling(max_tokens=8))
-    found = {s.problem_id: s.finish_reason for s in engine.answer([long, *requests(3)])}
+    found = {s.problem_id: s.finish_reason for s in engine.answer([long, *countdown_requests(3)])}
     assert found.pop("long") == "error"
     assert len(found) == 3
     assert "error" not in found.values()

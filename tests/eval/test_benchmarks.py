@@ -1,10 +1,9 @@
 """Benchmarks: which problems, in which words, and the statement that every score travels with."""
 
-import gzip
 import json
-from pathlib import Path
 
 import pytest
+from shared_data import shared_rows
 
 from klear.configs.settings import evaluation
 from klear.configs.settings.evaluation import PAPER_PROTOCOLS, WITH_FORMAT, BenchmarkProtocol
@@ -12,8 +11,6 @@ from klear.eval.benchmarks import benchmarks
 from klear.eval.benchmarks.benchmarks import problems_of, question, questions_hash, score_benchmark
 from klear.eval.records import CallCase, FinishReason, Problem, Sample, StdinCase, TestSuite
 from tests.eval.evaluations_by_hand import STATEMENT, scored
-
-LCB = Path(__file__).parents[3] / "shared" / "data" / "livecodebench" / "problems_v6.jsonl.gz"
 
 
 def math_problem(prompt: str, source: str = "aime24", date: str | None = None) -> Problem:
@@ -27,13 +24,10 @@ def sample(problem: Problem, index: int, tokens: int, finish: FinishReason = "st
 
 def test_the_windows_of_livecodebench_hold_374_and_131_problems_51_of_them_in_both():
     assert benchmarks.in_window(PAPER_PROTOCOLS[4], "2025-02-01T10:30:00")
-    if not LCB.exists():
-        pytest.skip("needs ../shared/data/livecodebench")
-    with gzip.open(LCB, "rt") as file:
-        problems = [
-            math_problem(r["question_id"], "livecodebench", r["contest_date"])
-            for r in map(json.loads, file)
-        ]
+    problems = [
+        math_problem(r["question_id"], "livecodebench", r["contest_date"])
+        for r in shared_rows("livecodebench/problems_v6")
+    ]
     found = {p.name: problems_of(p, problems) for p in PAPER_PROTOCOLS[3:]}
     assert {name: len(chosen) for name, chosen in found.items()} == {"lcb_v5": 374, "lcb_v6": 131}
     february = sum((p.date or "").startswith("2025-02") for p in problems)

@@ -1,19 +1,15 @@
 """LiveCodeBench's runner and comparison, rebuilt in the sandbox, and the two verdicts together."""
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
+from shared_data import shared_rows
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.benchmarks.benchmarks import all_errata, errata_of
 from klear.eval.programs.lcb_runner import official, same_text, side_by_side
 from klear.eval.programs.verify import judge_program
-from klear.eval.records import Problem, Score, TestSuite, Verdict
+from klear.eval.records import Problem, Score, TestSuite, Verdict, problem_id
 from tests.eval.evaluations_by_hand import scored
 
-SHARED = Path(__file__).parents[3] / "shared"
 OURS = JudgeSettings(runtime=JudgeRuntime(workers=1))
 OFFICIAL = official(OURS)
 SUM = "print(sum(map(int, input().split())))"
@@ -117,13 +113,8 @@ def test_errata_are_found_by_statement_or_by_the_sources_id():
 
 
 def test_errata_belong_to_published_problems():
-    path = SHARED / "data/livecodebench/problems_v6.jsonl.gz"
-    if not path.exists():
-        pytest.skip("needs ../shared/data/livecodebench/problems_v6.jsonl.gz")
-    from klear.eval.records import problem_id
-
-    with gzip.open(path, "rt") as lines:
-        published = {problem_id(row["question_content"]): row for row in map(json.loads, lines)}
+    rows = shared_rows("livecodebench/problems_v6")
+    published = {problem_id(row["question_content"]): row for row in rows}
     listed = [e for e in all_errata() if e.source == "livecodebench"]
     assert len({e.problem_id for e in all_errata()}) == len(all_errata())
     assert all(published[e.problem_id]["question_id"] == e.question_id for e in listed)

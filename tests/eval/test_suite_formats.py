@@ -1,23 +1,20 @@
 """Public test formats become the one TestSuite; what cannot is refused with a reason."""
 
 import base64
-import gzip
-import itertools
 import json
 import os
 import pickle
 import pickletools
 import zlib
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shared_data import shared_rows
 
 from klear.eval.programs.formats import joined, parse_suite, pickled_text, with_checker
 from klear.eval.records import AssertCase, CallCase, StdinCase, TestSuite
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))
 META = {"func_name": "f"}
 CALLS = (CallCase(args=(1, [2]), output=3), CallCase(args=(4, [5]), output=[6, 7]))
@@ -195,7 +192,6 @@ def test_a_checker_judges_programs_and_nothing_else():
         with_checker(parse_suite(FUNCTION_CALLS), "print(1)")
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data")
 @pytest.mark.parametrize(
     ("name", "field", "fn_field", "kind", "step", "count"),
     [
@@ -208,27 +204,21 @@ def test_a_checker_judges_programs_and_nothing_else():
     ],
 )  # fmt: skip
 def test_every_row_of_a_published_dataset_is_a_suite(name, field, fn_field, kind, step, count):
-    for row in published(name, step):
+    for row in shared_rows(name)[::step]:
         suite = parse_suite(row[field], fn_name=row.get(fn_field, ""))
         assert (suite.kind, suite.fn_name or "") == (kind, row.get(fn_field, ""))
         assert len(suite.cases) == count(row[field]) if count else suite.cases
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data")
 def test_tests_that_need_functions_of_their_prompt_are_refused_and_more_tests_join():
     refused: dict[str, str] = {}
-    for row in published("humaneval/test", 1):
+    for row in shared_rows("humaneval/test"):
         try:
             assert parse_suite(row["test"], fn_name=row["entry_point"]).cases
         except ValueError as error:
             refused[row["task_id"]] = str(error).split()[2]
     names = {"32": "poly,", "38": "encode_cyclic,", "50": "encode_shift,"}
     assert refused == {f"HumanEval/{number}": name for number, name in names.items()}
-    more = next(r for r in published("mbpp/mbpp", 1) if r["challenge_test_list"])
+    more = next(r for r in shared_rows("mbpp/mbpp") if r["challenge_test_list"])
     suites = [parse_suite(more[name]) for name in ("test_list", "challenge_test_list")]
     assert len(joined(suites).cases) == len(more["test_list"]) + len(more["challenge_test_list"])
-
-
-def published(name: str, step: int) -> list[dict]:
-    with gzip.open(DATA / f"{name}.jsonl.gz", "rt") as file:
-        return [json.loads(line) for line in itertools.islice(file, None, None, step)]

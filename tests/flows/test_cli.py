@@ -9,10 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from klear.configs.machine import Machine
 from klear.flows.cli import store
 from klear.flows.cli.main import COMMANDS, main
 from klear.tasks.store.shared import StoreUnreachable
+
+pytestmark = pytest.mark.usefixtures("own_home")
 
 MINIMAL = """
 collect: {sources: [{name: sums, kind: generated, family: countdown}]}
@@ -20,13 +21,6 @@ benchmarks: {}
 distill: {engine: {kind: scripted}}
 sample: {engine: {kind: scripted}}
 """
-
-
-@pytest.fixture(autouse=True)
-def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in Machine.model_fields:
-        monkeypatch.delenv(f"KLEAR_{name.upper()}", raising=False)
-    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture

@@ -1,32 +1,14 @@
 """Recall and precision on real problems, with true pairs found without any n-gram."""
 
-import gzip
-import json
 import re
 from collections import Counter, defaultdict
-from functools import cache
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from shared_data import shared_rows
 
 from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.words import Normalisation
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
-
-
-@cache
-def rows_of(name: str) -> list[dict]:
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"needs ../shared/data/{name}")
-    with gzip.open(path, "rt") as lines:
-        return [json.loads(line) for line in lines]
-
-
-def texts(name: str, field: str = "problem") -> list[str]:
-    return [row[field] for row in rows_of(name)]
 
 
 def index_of(items: list[str], normalise: Normalisation = "alnum") -> NgramIndex:
@@ -67,13 +49,13 @@ def true_pairs(items: list[tuple[str, str]], rows: list[tuple[str, str]]) -> set
 
 OTHER_TYPESETTING = {
     "aime24": (
-        ("aime24/test.jsonl.gz", "problem", "expected_answer"),
-        ("aimo_validation_aime/train.jsonl.gz", "question", "answer"),
+        ("aime24/test", "problem", "expected_answer"),
+        ("aimo_validation_aime/train", "question", "answer"),
         30,
     ),
     "hmmt_feb_2025": (
-        ("hmmt_feb_2025/test.jsonl.gz", "problem", "solution"),
-        ("comp_math_24_25/test.jsonl.gz", "problem", "expected_answer"),
+        ("hmmt_feb_2025/test", "problem", "solution"),
+        ("comp_math_24_25/test", "problem", "expected_answer"),
         29,  # problem 24 of 30 is not in that collection
     ),
 }
@@ -82,8 +64,8 @@ OTHER_TYPESETTING = {
 @pytest.mark.parametrize("benchmark", OTHER_TYPESETTING)
 def test_alnum_finds_every_problem_in_other_typesetting(benchmark: str):
     (name, text, gold), (other, other_text, other_gold), expected = OTHER_TYPESETTING[benchmark]
-    items = [(row[text], row[gold]) for row in rows_of(name)]
-    rows = [(row[other_text], row[other_gold]) for row in rows_of(other)]
+    items = [(row[text], row[gold]) for row in shared_rows(name)]
+    rows = [(row[other_text], row[other_gold]) for row in shared_rows(other)]
     true = true_pairs(items, rows)
     assert len(true) == expected
     item_texts, row_texts = [t for t, _ in items], [t for t, _ in rows]
@@ -97,8 +79,8 @@ def nine_grams(text: str) -> list[str]:
 
 
 def test_whitespace_gives_the_flags_and_the_coverage_of_the_published_rule():
-    items = texts("math500/test.jsonl.gz")
-    rows = texts("deepscaler/train.jsonl.gz")[::4]
+    items = [row["problem"] for row in shared_rows("math500/test")]
+    rows = [row["problem"] for row in shared_rows("deepscaler/train")[::4]]
     owners = defaultdict(set)
     for number, item in enumerate(items):
         for gram in nine_grams(item):

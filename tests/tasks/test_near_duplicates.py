@@ -1,14 +1,11 @@
-import gzip
-import json
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from datasketch import MinHash, MinHashLSH
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared_data import shared_rows
 
 from klear.eval.records import normalise_prompt
 from klear.tasks.data import near_duplicates
@@ -16,7 +13,6 @@ from klear.tasks.data.near_duplicates import WEIGHTS, band_keys, buckets, near_g
 from klear.tasks.data.text_columns import fold
 from klear.tasks.data.words import query_words
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 TEXTS = st.lists(st.lists(st.sampled_from("abcé"), max_size=9).map(" ".join), max_size=8)
 
 
@@ -73,14 +69,6 @@ def test_groups_are_what_verified_candidates_connect(texts: list[str]):
     assert len(pairs) == sum(i != f for i, f in enumerate(first))  # a forest of uniting pairs
 
 
-def real_texts(count: int) -> list[str]:
-    path = DATA / "deepscaler" / "train.jsonl.gz"
-    if not path.exists():
-        pytest.skip("needs ../shared/data/deepscaler/train.jsonl.gz")
-    with gzip.open(path, "rt") as lines:
-        return [json.loads(line)["problem"] for line, _ in zip(lines, range(count), strict=False)]
-
-
 def sketched(text: pa.Scalar) -> MinHash:
     """datasketch's own MinHash over the 32-bit hashes of our shingles."""
     data = np.frombuffer(text.as_py(), np.uint8)
@@ -93,7 +81,8 @@ def sketched(text: pa.Scalar) -> MinHash:
 
 
 def test_candidates_of_real_prompts_are_those_of_datasketch():
-    texts = folded([*real_texts(3000), "", "x y"])
+    real = (row["problem"] for row in shared_rows("deepscaler/train")[:3000])
+    texts = folded([*real, "", "x y"])
     keys = band_keys(texts, 5, 0.7, 128)
     lsh = MinHashLSH(threshold=0.7, num_perm=128, weights=WEIGHTS)
     theirs: set[tuple[int, int]] = set()

@@ -2,21 +2,21 @@
 reaches vLLM, without starting it."""
 
 import json
-import random
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm_server import countdown_requests, tiny_teacher
 
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.configs.settings.training import BaseModelSettings
-from klear.eval.families import countdown
 from klear.eval.records import Sample
 from klear.training.engines import generate
 from klear.training.engines.generate import Journal, generate_job, journal_path, make_engine
-from klear.training.engines.interface import EngineError, Request, request_seed
+from klear.training.engines.interface import EngineError, Request
 from klear.training.engines.local_model import LocalModel, yarn_parameters
 from klear.training.engines.vllm_engine import VLLMEngine, engine_arguments
 from klear.training.launch.jobs import GenerateJob
@@ -30,13 +30,7 @@ LONG = Request(problem_id="long", index=0, prompt="12 " * 200)
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    from klear.training.base import small_model, small_tokenizer
-    from klear.training.checkpoints import save_model
-
-    folder = tmp_path_factory.mktemp("model") / "checkpoint"
-    tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
-    save_model(small_model(TINY, tokenizer, 0), tokenizer, folder)
-    return folder
+    return tiny_teacher(tmp_path_factory.mktemp("model"), TINY)
 
 
 def settings(checkpoint: Path, **more: Any) -> EngineSettings:
@@ -46,12 +40,7 @@ def settings(checkpoint: Path, **more: Any) -> EngineSettings:
     )
 
 
-def requests(count: int = 11) -> list[Request]:
-    problems = countdown.generate(random.Random(0), count, "train")
-    return [
-        Request(problem_id=p.id, index=0, prompt=p.prompt, seed=request_seed(0, p.id, 0))
-        for p in problems
-    ]
+requests = partial(countdown_requests, 11)
 
 
 def job(checkpoint: Path, out: Path, asked: list[Request]) -> GenerateJob:
@@ -104,12 +93,12 @@ def test_a_job_killed_in_the_middle_of_a_batch_ends_with_the_samples_of_a_whole_
 
 def test_answers_of_an_earlier_round_do_not_stand_for_those_of_this_one(checkpoint, tmp_path):
     """Rounds share a journal: 12 answers are there already, to other requests than these 4."""
-    second = job(checkpoint, tmp_path, requests(4))
+    second = job(checkpoint, tmp_path, countdown_requests(4))
     with Journal(journal_path(second.out)) as journal:
         for i in range(12):
             journal.append(Sample(problem_id=f"round one, {i}", index=0, model="m", text="t"))
     generate_job(second)
-    assert len(results(second.out, requests(4))) == 4
+    assert len(results(second.out, countdown_requests(4))) == 4
 
 
 def test_when_no_prompt_fits_the_run_fails_in_one_line(checkpoint, tmp_path):
@@ -167,7 +156,7 @@ def test_what_the_template_writes_of_the_answer_is_judged_with_it(
     assert turn in template.read_text()
     template.write_text(template.read_text().replace(turn, turn + tail))
     with make_engine(settings(folder), Sampling(max_tokens=4)) as engine:
-        (sample,) = engine.answer(requests(1))
+        (sample,) = engine.answer(countdown_requests(1))
     assert sample.text.startswith(prefill)
     assert sample.text.startswith("<think>") == bool(prefill)
 
@@ -187,7 +176,7 @@ def test_yarn_stretches_the_context_by_its_factor(checkpoint):
         },
     }
     with make_engine(settings(checkpoint, yarn_factor=2.0), Sampling()) as engine:
-        got = list(engine.answer(requests(2)))
+        got = list(engine.answer(countdown_requests(2)))
     assert 128 < max(s.prompt_tokens + s.completion_tokens for s in got) <= 256
 
 

@@ -1,4 +1,4 @@
-"""The scripts of docs/examples and the README's snippet, at toy size."""
+"""The scripts of docs/examples and the snippets of both READMEs, at toy size."""
 
 import asyncio
 import importlib
@@ -35,8 +35,9 @@ def test_gppo_in_a_trl_script_learns(example, tmp_path):
     assert rewards[-1] > rewards[0] + 0.1
 
 
-def test_the_snippet_of_the_readme_trains(files, tmp_path, monkeypatch):
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+@pytest.mark.parametrize("page", ["README.md", "training/README.md"])
+def test_the_snippet_of_the_readme_trains(files, tmp_path, monkeypatch, page):
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     monkeypatch.chdir(tmp_path)
     small = '"out", use_cpu=True, bf16=False, max_completion_length=16,'
     for theirs, ours in (("Qwen/Qwen3-0.6B", str(files["checkpoint"])), ('"out",', small)):

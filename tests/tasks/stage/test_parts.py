@@ -20,7 +20,7 @@ WORK = ROOT / "tests" / "cluster"
 
 @pytest.fixture
 def work(monkeypatch):
-    """The module of the cluster's tests that worker processes can import, which this file is not."""
+    """The module of the cluster's tests: worker processes can import it, as they cannot this."""
     monkeypatch.syspath_prepend(WORK)
     return importlib.import_module("parts_of_tests")
 

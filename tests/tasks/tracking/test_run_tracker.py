@@ -1,17 +1,17 @@
 """What is logged arrives in order and once, whatever the server does and whoever is killed."""
 
-import http.server
 import json
 import logging
 import os
+import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import requests
+import responses
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
@@ -85,32 +85,15 @@ def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog):
     assert "refused the note: no such column" in caplog.text
 
 
-@pytest.fixture
-def sick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a server that answers every request with this status and a page of HTML."""
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-
-    class Sick(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(request.param)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Sick)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize(
-    ("sick", "unreachable"), [(500, False), (502, True), (503, True)], indirect=["sick"]
-)
+@pytest.mark.parametrize(("status", "unreachable"), [(500, False), (502, True), (503, True)])
+@responses.activate
 def test_a_server_that_failed_is_unreachable_or_refuses_and_its_runs_are_not_taken_for_missing(
-    sick: str, unreachable: bool
+    monkeypatch: pytest.MonkeyPatch, status: int, unreachable: bool
 ):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    responses.get(re.compile("http://sick/.*"), "<html>", status=status)
     with pytest.raises(MlflowException) as caught:
-        Mlflow(sick).active_run("a" * 32)
+        Mlflow("http://sick").active_run("a" * 32)
     assert is_unreachable(caught.value) == unreachable
     error = MlflowException("API request failed")
     error.__context__ = requests.exceptions.ChunkedEncodingError("2 more")
