@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from processes import eventually, free_ports
 
 from klear.configs.settings.pipeline import STAGES
+from klear.tasks.tracking.run_tracker import STEP_METRIC
 from klear.training.layout import STABLE
 
 KLEAR = [sys.executable, "-m", "klear.flows.cli.main"]
@@ -203,6 +204,12 @@ class Home:
         experiment = self.mlflow.get_experiment_by_name("klear-small")
         assert experiment is not None
         return list(self.mlflow.search_runs([experiment.experiment_id], query))
+
+    def check_steps(self, run: str) -> None:
+        """An MLflow run has every step, and each once."""
+        steps = sorted(m.step for m in self.mlflow.get_metric_history(run, STEP_METRIC))
+        assert len(steps) == len(set(steps)), "a step was logged twice"
+        assert steps == [*range(steps[0], steps[-1] + 1, steps[1] - steps[0])], "one is missing"
 
     # Processes
 

@@ -13,8 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -63,27 +63,21 @@ def judge(requests: int) -> dict[str, float]:
         for thread in threads:
             thread.join()
         took = time.monotonic() - began
-        tree = psutil.Process().children(recursive=True)
-        below, cpu = (sum(map(what, tree)) for what in (_memory, _cpu))  # before they end
+        cpu, below = _cpu_and_memory(psutil.Process().children(recursive=True))  # before they end
     assert not wrong, wrong[:3]
     cuts = statistics.quantiles(latencies, n=100) if len(latencies) > 1 else [0.0] * 99
     figures = {"all_s": took, "p50_s": cuts[49], "p99_s": cuts[98], "workers_mb": below / (1 << 20)}
     return {**figures, "cpu_s": cpu + time.process_time()}
 
 
-def _cpu(process: psutil.Process) -> float:
-    """Seconds, with those of its children that have ended."""
-    try:
-        return sum(process.cpu_times()[:4])
-    except psutil.NoSuchProcess:
-        return 0.0
-
-
-def _memory(process: psutil.Process) -> int:
-    try:
-        return process.memory_info().rss
-    except psutil.NoSuchProcess:
-        return 0
+def _cpu_and_memory(processes: Iterable[psutil.Process]) -> tuple[float, int]:
+    """Seconds, with those of children that have ended, and bytes, of those that live."""
+    seconds, held = 0.0, 0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            seconds += sum(process.cpu_times()[:4])
+            held += process.memory_info().rss
+    return seconds, held
 
 
 def mlflow(points: int) -> dict[str, float]:
@@ -114,9 +108,8 @@ def mlflow(points: int) -> dict[str, float]:
         again.steps(lines[-1:])
         assert tracker.flush(600)
         reopened = time.monotonic() - began
-        memory = _memory(psutil.Process(server.pid)) + sum(
-            _memory(p) for p in psutil.Process(server.pid).children(recursive=True)
-        )
+        top = psutil.Process(server.pid)
+        _, memory = _cpu_and_memory([top, *top.children(recursive=True)])
     return {"told_s": told, "longest_wait_s": max(waits, default=0.0), "arrived_s": arrived,
             "reopened_s": reopened, "server_mb": memory / (1 << 20)}  # fmt: skip
 

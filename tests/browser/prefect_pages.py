@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from playwright.sync_api import Locator, Page, Response, expect
@@ -25,31 +25,27 @@ def open_form(page: Page, url: str, name: str, schema: Schema) -> "Form":
 
 
 class Form:
-    """The form of a deployment. A field is found by its path in the settings, whatever its label:
-    the label is what the deployment's own schema says."""
+    """The form of a deployment. A field is found by its parameter, whatever its label: that is what
+    the deployment's own schema says."""
 
     def __init__(self, page: Page, schema: Schema) -> None:
         self._page, self._schema = page, schema
         self._submit = page.get_by_role("button", name="Submit", exact=True)
         expect(self._submit).to_be_visible()
 
-    def field(self, path: str) -> Locator:
-        """The box of `settings.sft.epochs`: its label, its description and its input."""
-        box = self._page.locator("body")
-        for depth, title in enumerate(titles(self._schema, path.split("."))):
-            texts = " or ".join(f"normalize-space(.)={_quoted(t)}" for t in _spellings(title))
-            box = box.locator(
-                f"xpath=.//{_PROPERTY}[count(ancestor::{_PROPERTY})={depth}]"
-                f"[./div[contains(@class, 'p-label__header')]//{_LABEL}[{texts}]]"
-            )
-        return box
+    def field(self, name: str) -> Locator:
+        """The box of `sft_epochs`: its label, its description and its input."""
+        title = self._schema["properties"][name]["title"]
+        texts = " or ".join(f'normalize-space(.)="{t}"' for t in (title, f"{title} (Optional)"))
+        header = f"./div[contains(@class, 'p-label__header')]//{_LABEL}[{texts}]"
+        return self._page.locator(f"xpath=//{_PROPERTY}[{header}]")
 
-    def number(self, path: str) -> Locator:
-        return self.field(path).locator("input[type=number]")
+    def number(self, name: str) -> Locator:
+        return self.field(name).locator("input[type=number]")
 
-    def choose(self, path: str, value: str) -> None:
+    def choose(self, name: str, value: str) -> None:
         """By the keyboard: a list in headless Chromium is closed by the mouse."""
-        chosen = self.field(path).locator(".p-select-button__control")
+        chosen = self.field(name).locator(".p-select-button__control")
         chosen.press("Enter")
         self._page.keyboard.type(value)
         self._page.keyboard.press("ArrowDown")
@@ -121,30 +117,3 @@ class RunPage:
         named = self._page.get_by_text(key, exact=True)
         self._page.get_by_role("link", name=key).or_(named).last.click()
         self._page.wait_for_url("**/artifacts/artifact/*")
-
-
-def titles(schema: Schema, path: Sequence[str]) -> list[str]:
-    """What the form writes above each property on the way to `path`."""
-    found = []
-    node = schema
-    for name in path:
-        node = _resolved(schema, node)["properties"][name]
-        found.append(node.get("title") or name.replace("_", " ").title())
-    return found
-
-
-def _resolved(schema: Schema, node: Schema) -> Schema:
-    """The definition that a property refers to, directly or as the only member of a union."""
-    for inner in (node, *node.get("allOf", ()), *node.get("anyOf", ())):
-        if "$ref" in inner:
-            return schema["definitions"][inner["$ref"].rpartition("/")[2]]
-    return node
-
-
-def _spellings(title: str) -> tuple[str, str]:
-    return title, f"{title} (Optional)"
-
-
-def _quoted(text: str) -> str:
-    """An XPath literal."""
-    return f'"{text}"' if '"' not in text else f"'{text}'"

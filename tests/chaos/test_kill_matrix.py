@@ -3,20 +3,16 @@
 import random
 
 import pytest
+from home import EVERY_STAGE
 from matrix import Strike, chaos
-from place import ROLES, place_in
+from place import SERVERS, place_in
 
 SEED = 5  # the moments; the machine's load shifts them all the same
-UNTIL = "judge"
-FEW = (  # nine kills before the first training
-    ("collect", ("child",)),
-    ("collect", ("flow",)),
-    ("decontaminate", ("mlflow", "prefect", "worker")),
-    ("distill", ("flow",)),
-    ("judge", ("flow",)),
-    ("judge", ("sandbox", "judge worker")),
-)
-# a minute on a machine that does nothing else
+UNTIL = "filter_rl"
+DATA = EVERY_STAGE[: EVERY_STAGE.index(UNTIL) + 1]
+"""Every stage before the first training; in each the run is killed, and in some more than it."""
+MORE = {"collect": ("child",), "decontaminate": SERVERS, "judge": ("sandbox", "judge worker")}
+# some minutes on a machine that does nothing else
 pytestmark = [pytest.mark.system, pytest.mark.timeout(3600)]
 
 
@@ -24,10 +20,15 @@ def test_whoever_is_killed_the_results_are_those_of_an_undisturbed_run(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     chance = random.Random(SEED)
-    strikes = [Strike(s, victims, round(chance.uniform(0, 0.4), 3)) for s, victims in FEW]
+    strikes = [
+        Strike(stage, victims, round(chance.uniform(0, 0.4), 3))
+        for stage in DATA
+        for victims in (("flow",), MORE.get(stage, ()))
+        if victims
+    ]
     with place_in(tmp_path_factory.mktemp("killed")) as place:
         report = chaos(place, UNTIL, strikes)
     assert report.broken == []
     # A stage may be over before its victim is found; then it is computed and hunted again.
-    assert len(report.killed) >= len(ROLES), report.unmet
+    assert len(report.killed) >= len(DATA), report.unmet
     assert {"flow", "prefect", "mlflow", "worker"} <= set(report.by_victim)

@@ -15,6 +15,7 @@ from klear.configs.settings.base import Settings
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.tasks.data.collect import collect
 from klear.tasks.report.page import Page, literal
+from klear.tasks.stage.progress import Plain
 from klear.tasks.stage.run import Run, active
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, Store
@@ -61,18 +62,16 @@ def settings_of(store: Path) -> CollectSettings:
     )
 
 
-class Lines:
+class Lines(Plain):
     """The display of a run as plain lines."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.why: dict[str, str] = {}
         self.outcome: dict[str, str] = {}
 
     def started(self, stage: str, why: str) -> None:
         self.why[stage] = why
-
-    def progress(self, stage: str, done: float, total: float, note: str) -> None:
-        """Nothing."""
 
     def finished(self, stage: str, outcome: str, seconds: float, metrics: object) -> None:
         self.outcome[stage] = outcome
@@ -81,7 +80,7 @@ class Lines:
 def run_all(store: Path, *, verify: bool = False) -> Lines:
     """Compute or reuse the three stages; what became of each, also when one fails."""
     lines = Lines()
-    with active(Run(store=Store(store), verify=verify, display=lines)):  # type: ignore[arg-type]
+    with active(Run(store=Store(store), verify=verify, display=lines)):
         problems = collect(settings=settings_of(store))
         report(problems, sft(problems, settings=Knobs()), settings=Knobs())
     return lines

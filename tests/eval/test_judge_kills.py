@@ -99,14 +99,18 @@ def test_work_that_is_killed_every_time_is_unscored():
 
 
 def test_kills_at_random_moments_lose_nothing():
-    chance = random.Random(0)
+    """Six kills spoil six answers at most, however long a busy machine takes for them all."""
+    chance, kills = random.Random(0), 6
     before = set(below())
     seen: set[psutil.Process] = set()
 
     def any_one() -> list[psutil.Process]:
+        nonlocal kills
         started = set(below(fork_server().pid)) - before
         seen.update(started)
-        return chance.sample(sorted(started, key=lambda p: p.pid), min(1, len(started)))
+        victims = chance.sample(sorted(started, key=lambda p: p.pid), min(1, len(started), kills))
+        kills -= len(victims)
+        return victims
 
     with Judge(JudgeSettings(runtime=JudgeRuntime(workers=2))) as judge:
         judge.check_sandbox()
@@ -116,7 +120,8 @@ def test_kills_at_random_moments_lose_nothing():
     assert [score.index for score in scores] == list(range(24))
     # MLE: the victim was the program itself, which looks like the kernel's out-of-memory kill.
     assert {score.verdict for score in scores} <= {"AC", "IE", "MLE"}
-    assert sum(score.verdict == "AC" for score in scores) >= 18
+    assert sum(score.verdict == "AC" for score in scores) >= 24 - 6
+    assert kills < 6
     assert left(seen) == []
 
 

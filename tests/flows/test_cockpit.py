@@ -18,7 +18,6 @@ from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
 
 from klear.configs import metrics as catalogue
 from klear.flows.forms.registration import CRASH_SILENT, NOTIFY
-from klear.tasks.tracking.run_tracker import STEP_METRIC
 
 MINUTE = 60
 OF_SMALL = {"profile": "small", "inputs_as_of": "small-seed0"}
@@ -99,22 +98,6 @@ def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: 
 
 
 @pytest.mark.system
-def test_suspended_in_training_it_stops_and_resumes_to_one_training(cockpit, first):
-    run = cockpit.submit("stage", stage="sft", seed=31, **OF_SMALL)
-    cockpit.hold_at_checkpoint("sft")
-    cockpit.signal_jobs(signal.SIGCONT)
-    until = {"pause_timeout": "2100-01-01T00:00:00Z", "pause_reschedule": True}
-    state = {"type": "PAUSED", "name": "Suspended", "state_details": until}
-    assert cockpit.call(f"flow_runs/{run}/set_state", {"state": state})["status"] == "ACCEPT"
-    assert eventually(lambda: not cockpit.children() and not cockpit.engines(), 120)
-    assert cockpit.flow_run(run)["state_name"] == "Suspended"
-    cockpit.call(f"flow_runs/{run}/resume", {})
-    assert cockpit.ended(run)["state_name"] == "Completed"
-    assert "sft: computing (resuming at step" in cockpit.log(run)
-    _one_training(cockpit, seed=31)
-
-
-@pytest.mark.system
 def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit: Home, first: str, dead: str, webhook: tuple[str, list[str]]
 ) -> None:
@@ -139,20 +122,13 @@ def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
 
     again = cockpit.submit("stage", **asked)
     assert cockpit.ended(again)["state_name"] == "Completed"
-    _one_training(cockpit, seed=30)
-
-
-def _one_training(cockpit: Home, seed: int) -> None:
-    """One MLflow run, with every step once, whatever became of its processes."""
+    # one MLflow run, with every step once, whatever became of its processes
     manifests = (json.loads(p.read_text()) for p in cockpit.store.glob("sft/*/manifest.json"))
-    (key,) = [m["key"] for m in manifests if m["seed"] == seed]
+    (key,) = [m["key"] for m in manifests if m["seed"] == asked["seed"]]
     (child,) = cockpit.tracked(f"tags.`klear.stage` = 'sft' and tags.`klear.key` = '{key}'")
     parent = cockpit.mlflow.get_run(child.data.tags["mlflow.parentRunId"])
     assert parent.data.tags["klear.kind"] == "stage"
-    history = cockpit.mlflow.get_metric_history(child.info.run_id, STEP_METRIC)
-    steps = sorted(m.step for m in history)
-    assert len(steps) == len(set(steps)), "a step was logged twice"
-    assert steps == list(range(steps[0], steps[-1] + 1, steps[1] - steps[0])), "a step is missing"
+    cockpit.check_steps(child.info.run_id)
 
 
 def _told_of(run: str, name: str, state: str, posts: list[str]) -> None:

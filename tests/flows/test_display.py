@@ -51,7 +51,10 @@ def test_a_run_that_ctrl_c_ends_exits_with_130(capsys) -> None:
     assert "interrupted\nThe same command continues from here." in capsys.readouterr().out
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then_with_rate_and_time_left(monkeypatch):
+def test_without_a_terminal_and_in_the_log_progress_is_a_line_now_and_then_with_rate_and_time_left(
+    monkeypatch, caplog
+):
+    caplog.set_level("INFO", "klear")
     now = [0.0]
     monkeypatch.setattr(run.time, "monotonic", lambda: now[0])
     screen, out = shown()
@@ -59,11 +62,13 @@ def test_without_a_terminal_progress_is_a_line_now_and_then_with_rate_and_time_l
     for second in range(0, 65):
         now[0] = float(second)
         screen.progress("sft", 1000 + 10 * second, 2000, "loss 1.0")
-    progress = [line.strip() for line in out.getvalue().splitlines() if " of " in line]
-    assert progress == [
-        "sft              1,300 of 2,000 (65 %), 10/s, 1 min 10 s left, loss 1.0",
-        "sft              1,600 of 2,000 (80 %), 10/s, 40 s left, loss 1.0",
+    lines = [
+        "sft: 1,300 of 2,000 (65 %), 10/s, 1 min 10 s left, loss 1.0",
+        "sft: 1,600 of 2,000 (80 %), 10/s, 40 s left, loss 1.0",
     ]
+    assert [m for m in caplog.messages if " of " in m] == lines
+    shown_lines = (line.strip() for line in out.getvalue().splitlines() if " of " in line)
+    assert [re.sub(r"^sft +", "sft: ", line) for line in shown_lines] == lines
 
 
 def test_every_stage_has_a_sentence_and_no_figure_is_written_with_an_exponent() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import commanded, eventually, left
+from processes import commanded, left
 
 from klear.eval.records import Problem, Score
 from klear.tasks.answers import judge
@@ -19,15 +19,9 @@ class Marked:
     def __init__(self) -> None:
         self.word = f"klear-test-{uuid.uuid4().hex}"
 
-    def processes(self) -> list[psutil.Process]:
-        return left(commanded(self.word, psutil.process_iter()), seconds=0)
-
-    def pids(self) -> list[int]:
-        return [process.pid for process in self.processes()]
-
-    def gone(self, seconds: float = 60.0) -> bool:
-        """Whether there is none, or soon will be."""
-        return eventually(lambda: not self.processes(), seconds)
+    def processes(self, seconds: float = 0.0) -> list[psutil.Process]:
+        """Those that are there, and still are so much later."""
+        return left(commanded(self.word, psutil.process_iter()), seconds)
 
 
 @pytest.fixture

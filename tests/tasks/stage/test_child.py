@@ -80,19 +80,19 @@ def test_an_interrupt_ends_the_whole_tree_before_it_goes_on(
     tmp_path: Path, marked: Any, error: type[BaseException]
 ) -> None:
     def interrupt(*_: object) -> None:
-        assert len(marked.pids()) >= 5  # supervisor, command and its three
+        assert len(marked.processes()) >= 5  # supervisor, command and its three
         raise error
 
     ready = tmp_path / ".resume" / "progress.json"
     with listening(interrupt), pytest.raises(error):
         run_command(python(FAMILY, marked.word, str(ready), "sleep"), tmp_path)
-    assert marked.pids() == []
+    assert marked.processes() == []
 
 
 def test_what_a_finished_command_left_behind_is_ended(tmp_path: Path, marked: Any) -> None:
     with pytest.raises(ChildFailed, match="exit code 3"):
         run_command(python(FAMILY, marked.word, str(tmp_path / "ready"), "end"), tmp_path)
-    assert marked.pids() == []
+    assert marked.processes() == []
 
 
 def test_a_command_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, marked: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, m
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
-    assert marked.pids() == []
+    assert marked.processes() == []
 
 
 def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> None:
@@ -117,10 +117,10 @@ def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> 
     )
     while not ready.exists():
         assert process.poll() is None
-    assert len(marked.pids()) >= 6
+    assert len(marked.processes()) >= 6
     process.kill()
     process.wait()
-    assert marked.gone()
+    assert marked.processes(seconds=60) == []
 
 
 class Job(BaseModel):

@@ -15,9 +15,8 @@ from klear.configs.settings.evaluation import ReportSettings
 from klear.tasks.report.report import report as report_stage
 from klear.tasks.report.report import summary_text
 from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage import progress
 from klear.tasks.stage.beside import Node, run_graph
-from klear.tasks.stage.progress import Plain, report
+from klear.tasks.stage.progress import report
 from klear.tasks.stage.run import Run, active, story_of_this_run
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.stage.watchdog import Stalled
@@ -215,19 +214,3 @@ def test_a_run_tells_its_report_what_it_planned_and_did(run: Run) -> None:
     assert "never computed" in pages[0].file("report.html").read_text()
     assert pages[0].key == pages[1].key
     assert story_of_this_run() is None
-
-
-def test_a_long_stage_says_how_far_it_is_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    shown = Plain()
-    with caplog.at_level("INFO", "klear"):
-        shown.started("rl_math", "new")
-        for now[0] in range(80):
-            shown.progress("rl_math", now[0], 99, "reward 0.5")
-    assert caplog.messages[1:] == [
-        f"rl_math: {n} of 99 ({share} %), 1/s, {left} left, reward 0.5"
-        for n, share, left in ((30, 30, "1 min 09 s"), (60, 61, "39 s"))
-    ]
