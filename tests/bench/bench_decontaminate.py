@@ -11,7 +11,6 @@ which the peer cannot find, are counted apart. Each ratio is of CPU seconds of o
 """
 
 import argparse
-import gzip
 import json
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 from open_r1_peer import Benchmarks, N, as_shipped, core_loop
-from real_documents import DATA, cpu_seconds
+from real_documents import DATA, cpu_seconds, rows_of
 
 from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.overlaps import BATCH_ROWS, COLUMNS
@@ -40,11 +39,6 @@ class Verdicts(NamedTuple):
 
     best: dict[int, tuple[str, str, str, float]]
     by_ngram: set[int]
-
-
-def rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt") as lines:
-        yield from map(json.loads, lines)
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -8,9 +8,9 @@ import gzip
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,16 +55,20 @@ def _variant(text: str, words: list[str], chance: random.Random) -> str:
     return " ".join(kept)
 
 
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt") as lines:
+        yield from map(json.loads, lines)
+
+
 def _real() -> list[str]:
     texts: list[str] = []
     for path in sorted(DATA.glob("*/*.jsonl.gz")):
-        with gzip.open(path, "rt") as lines:
-            for row in map(json.loads, lines):
-                if "skythought" in path.parent.name:  # long answers: a paragraph is a document
-                    texts += [p for p in row["response"].split("\n\n") if len(p) > 300][:27]
-                    continue
-                found = (row[name] for name in FIELDS if isinstance(row.get(name), str))
-                texts += {t: None for t in found if t != row.get("answer") or len(t) > LONG_ANSWER}
+        for row in rows_of(path):
+            if "skythought" in path.parent.name:  # long answers: a paragraph is a document
+                texts += [p for p in row["response"].split("\n\n") if len(p) > 300][:27]
+                continue
+            found = (row[name] for name in FIELDS if isinstance(row.get(name), str))
+            texts += {t: None for t in found if t != row.get("answer") or len(t) > LONG_ANSWER}
     return [text for text in texts if text.strip()]
 
 
