@@ -4,6 +4,7 @@ beside those that the fixture `sandbox` has tried already: the network, files, p
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -90,6 +91,12 @@ def test_raw_system_calls_gain_nothing(sandbox):
         "    if libc.syscall(*call) >= 0 or ctypes.get_errno() != 38: print(name)\n"
     )
     assert output_of(sandbox, program, json.dumps(calls)) == ""
+
+
+def test_a_signal_ends_its_sender(sandbox):
+    for program in ("import os; os.kill(-1, 9)", "import os; os.kill(1, 0); print('sent')"):
+        sandbox.compile(program.encode(), LIMITS)
+        assert sandbox.run(b"", LIMITS).exit_code == -signal.SIGSYS
 
 
 def test_a_program_has_its_three_descriptors_and_nothing_of_the_environment(sandbox, monkeypatch):
