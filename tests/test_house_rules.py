@@ -1,11 +1,8 @@
 """The house rules a linter does not know (CONTRIBUTING.md)."""
 
 import ast
-import subprocess
 from collections import defaultdict
 from pathlib import Path
-
-import pytest
 
 from klear.configs.settings.pipeline import STAGES
 
@@ -73,9 +70,3 @@ def test_the_flow_knows_exactly_the_named_stages() -> None:
 
     every = {name for profile in ("paper", "replay") for name in calls(load_profile(profile))}
     assert every == set(STAGES)
-
-
-@pytest.mark.parametrize("name", ["demo", "test", "test-system", "check", "bench", "clean"])
-def test_the_makefile_has_the_targets_of_the_readme(name: str) -> None:
-    done = subprocess.run(["make", "-n", name], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

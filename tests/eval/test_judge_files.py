@@ -87,7 +87,6 @@ def test_the_command_says_what_it_found_and_exits_with_it(judged, tmp_path, caps
 MATH = {"domain": "math", "prompt": "6*7?", "answer": "42"}
 ONE = {"kind": "stdin", "cases": [{"input": "1 2", "output": "3"}]}
 CODE = {"domain": "code", "prompt": "add", "tests": ONE}
-PROGRAM = "```python\nprint(sum(map(int, input().split())))\n```"
 
 
 def scores_of(*lines: str) -> list[Score]:
@@ -98,18 +97,6 @@ def scores_of(*lines: str) -> list[Score]:
 
 def line(problem: object, text: object, **more: object) -> str:
     return json.dumps({"problem": problem, "text": text, **more}) + "\n"
-
-
-def test_every_line_gets_a_score_in_order():
-    scores = scores_of(
-        line(CODE, PROGRAM),
-        line(MATH, r"<think></think>\boxed{42}"),
-        line(CODE, "<think></think>" + PROGRAM),
-        line(MATH, r"\boxed{41}", index=5),
-    )
-    assert [s.verdict for s in scores] == ["AC", "AC", "AC", "WA"]
-    assert [s.reward for s in scores] == [-1, 1, 1, -1]
-    assert scores[3].index == 5
 
 
 @pytest.mark.parametrize(
@@ -126,10 +113,10 @@ def test_every_line_gets_a_score_in_order():
     ],
 )
 def test_a_malformed_line_is_answered_and_the_next_ones_judged(bad, reason):
-    first, second = scores_of(bad, line(MATH, r"\boxed{42}"))
+    first, second = scores_of(bad, line(MATH, r"\boxed{42}", index=5))
     assert first.verdict == "IE"
     assert reason in first.reason
-    assert second.correct
+    assert (second.correct, second.index) == (True, 5)
 
 
 def test_half_a_surrogate_pair_is_written_as_a_question_mark():

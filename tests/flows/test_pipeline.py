@@ -79,7 +79,8 @@ def test_a_missing_data_file_is_one_line_and_nothing_half_written(cockpit: Home)
     failed = cockpit.command("run", "replay", *words)
     assert failed.returncode == 1
     (line,) = [x for x in failed.stdout.splitlines() if "failed:" in x]
-    assert "aime_1983_2023" in line
+    assert "source 'aime_1983_2023'" in line
+    assert "--set data.root=DIR names the folder that holds it" in line
     assert "Traceback" not in failed.stdout + failed.stderr
     manifests = cockpit.store.glob("collect/*/manifest.json")
     assert not any("nonexistent" in manifest.read_text() for manifest in manifests)

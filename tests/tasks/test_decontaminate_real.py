@@ -9,6 +9,7 @@ from shared_data import shared_rows
 
 from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.words import Normalisation
+from tests.bench.open_r1_peer import grams
 
 
 def index_of(items: list[str], normalise: Normalisation = "alnum") -> NgramIndex:
@@ -73,22 +74,17 @@ def test_alnum_finds_every_problem_in_other_typesetting(benchmark: str):
     assert not true <= found_pairs(item_texts, row_texts, "whitespace")
 
 
-def nine_grams(text: str) -> list[str]:
-    words = text.lower().split()
-    return [" ".join(words[i : i + 9]) for i in range(len(words) - 8)]
-
-
 def test_whitespace_gives_the_flags_and_the_coverage_of_the_published_rule():
     items = [row["problem"] for row in shared_rows("math500/test")]
     rows = [row["problem"] for row in shared_rows("deepscaler/train")[::4]]
     owners = defaultdict(set)
     for number, item in enumerate(items):
-        for gram in nine_grams(item):
+        for gram in grams(item):
             owners[gram].add(number)
-    sizes = [len(set(nine_grams(item))) for item in items]
+    sizes = [len(set(grams(item))) for item in items]
     published = {}
     for number, row in enumerate(rows):
-        shared = Counter(item for gram in set(nine_grams(row)) for item in owners.get(gram, ()))
+        shared = Counter(item for gram in set(grams(row)) for item in owners.get(gram, ()))
         published |= {(number, item): count / sizes[item] for item, count in shared.items()}
     index = index_of(items, "whitespace")
     found = index.search(pa.array(rows, pa.large_string()))

@@ -59,19 +59,15 @@ def named(examples: list[Example]) -> list[str]:
     return [f"{e.problem_id}/{e.index}" for e in examples]
 
 
-def test_right_and_wrong_answers_are_kept_by_default(tmp_path: Path):
+def test_right_and_wrong_answers_are_kept_unless_only_those_known_to_be_right_are(tmp_path: Path):
     data = Data().problem("a", "What is 2+2?").answer("a").answer("a", correct=False)
-    metrics, kept, rejected = data.answer("a", correct=None).run(tmp_path)
+    metrics, kept, rejected = data.answer("a", correct=None).run(tmp_path / "mixed")
     assert {(e.prompt, e.response) for e in kept} == {("What is 2+2?", GOOD)}
     assert [e.correct for e in kept] == [True, False, None]
     assert rejected == {}
     assert metrics["kept"] == metrics["kept_math"] == 3.0
     assert metrics["kept_correct"] == 1.0
-
-
-def test_only_true_keeps_what_is_known_to_be_right(tmp_path: Path):
-    data = Data().problem("a").answer("a").answer("a", correct=False).answer("a", correct=None)
-    _, kept, rejected = data.run(tmp_path, correctness="only_true")
+    _, kept, rejected = data.run(tmp_path / "right", correctness="only_true")
     assert named(kept) == ["a/0"]
     assert rejected == {"a/1": "wrong", "a/2": "unscored"}
 
