@@ -2,7 +2,6 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -24,10 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1",
                "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
 START_S = 1_200.0
-POSITIONS = 256
 TINY = BaseModelSettings(
     kind="random", hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, mlp=64, vocabulary=280,
-    max_positions=POSITIONS,
+    max_positions=256,
 )  # fmt: skip
 SERVE = "from vllm.entrypoints.launchers.api_server.entry import main; main()"
 """Not `vllm serve`, which asks for the version of a package that the build for CPUs lacks."""
@@ -74,7 +72,8 @@ class VLLMServer:
 
     def __exit__(self, *_: object) -> None:
         tree = self.tree()
-        self._send(signal.SIGTERM)
+        if self._process is not None:
+            self._process.terminate()
         self._kill(left(tree, 30.0))
 
     def start(self) -> None:
@@ -119,12 +118,6 @@ class VLLMServer:
         self._kill(tree)
         still = left(tree)
         assert not still, f"cannot be ended: {still}"
-
-    def _send(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(30)
 
     def _kill(self, processes: Sequence[psutil.Process]) -> None:
         for process in processes:

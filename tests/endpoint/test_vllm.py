@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_server import ENVIRONMENT, POSITIONS, VLLMServer, countdown_requests, tiny_teacher
+from vllm_server import ENVIRONMENT, TINY, VLLMServer, countdown_requests, tiny_teacher
 
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
@@ -86,7 +86,7 @@ def texts(samples: Any) -> dict[str, tuple[str, int]]:
 
 def test_yarn_reaches_vllm_offline_and_samples_depend_on_their_seed_alone(offline):
     assert offline["rope"] == {"type": "yarn", "factor": 2.5}
-    assert offline["longest"] == 2.5 * POSITIONS
+    assert offline["longest"] == 2.5 * TINY.max_positions
     forwards, backwards = map(texts, offline["drawn"])
     assert forwards == backwards
     assert forwards != texts(offline["greedy"])

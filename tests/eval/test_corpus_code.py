@@ -3,15 +3,13 @@
 The command `python tests/bench/corpus_code.py` judges all of them.
 """
 
-from pathlib import Path
-
 import pytest
+from shared_data import DATA
 
 from klear.configs.settings.judging import JudgeSettings
 from tests.bench import corpus_code
 
-SHARED = Path(__file__).parents[3] / "shared/data"
-pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared/data")
+pytestmark = pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data")
 
 # LeetCode offers sortedcontainers, which is not installed here; the other has several answers.
 EXPECTED = {"word-ladder-ii", "sortedcontainers", "SortedList"}

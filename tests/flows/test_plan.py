@@ -182,9 +182,6 @@ def test_the_sum_adds_up_what_is_left_marks_assumptions_and_names_what_was_never
     assert (row["time"], row["GPU-hours"]) == ("≈1 h 00 min", "≈8")
     assert list(rows([reused])[0]) == ["stage", "action", "why", "time"]  # what is known
     assert [row["time"] for row in rows([reused, forced])] == ["(50 s)", "1 min 40 s"]
-
-
-def test_quantities_read_well():
     assert [module.amount(v) for v in (0.021, 7.46, 12_345.6)] == ["0.021", "7.5", "12,346"]
 
 

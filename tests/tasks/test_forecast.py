@@ -218,13 +218,10 @@ def driver(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_gpus_are_counted_and_named_by_the_driver(driver, monkeypatch):
+def test_gpus_are_counted_and_named_by_the_driver_and_read_back_so(driver, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert gpus(driver) == "2 × NVIDIA H200"
     assert gpus(driver / "nothing") == ""
-
-
-def test_a_name_is_read_back_as_count_and_device():
     assert split("8 × NVIDIA H100 80GB HBM3") == (8, "NVIDIA H100 80GB HBM3")
     assert split("") == (1, "")
 
