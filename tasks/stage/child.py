@@ -69,9 +69,16 @@ def run_command(command: Sequence[str], out: Path) -> None:
     with gpu_slot() as held, locked(out / SCRATCH / "child.lock") as lock:
         assert lock is not None
         log_start = log.stat().st_size if log.exists() else 0
+        progress, seen, ended = out / PROGRESS, 0, False
+        progress.unlink(missing_ok=True)  # an earlier attempt's
         process = start_supervised(command, log, pass_fds=(lock.fileno(), *held))
         try:
-            _wait(process, out / PROGRESS)
+            while not ended:
+                time.sleep(POLL_S)
+                ended = process.poll() is not None  # before the look at what it wrote last
+                if progress.exists() and (stamp := progress.stat().st_mtime_ns) != seen:
+                    seen, now = stamp, json.loads(progress.read_text(encoding="utf-8"))
+                    report(float(now["done"]), float(now["total"]), str(now.get("note", "")))
         finally:
             process.terminate()  # the supervisor, which ends the whole tree
             process.wait()
@@ -98,22 +105,6 @@ def start_supervised(
             pass_fds=pass_fds,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"},
         )
-
-
-def _wait(process: "subprocess.Popen[bytes]", progress: Path) -> None:
-    """Report the progress that it writes until it ends; what an earlier attempt wrote is old."""
-    seen, ended = _changed(progress), False
-    while not ended:
-        time.sleep(POLL_S)
-        ended = process.poll() is not None  # before the look at what it wrote last
-        if (stamp := _changed(progress)) != seen:
-            seen, now = stamp, json.loads(progress.read_text(encoding="utf-8"))
-            report(float(now["done"]), float(now["total"]), str(now.get("note", "")))
-
-
-def _changed(path: Path) -> int:
-    """When a file, which is replaced whole, was written; 0 while there is none."""
-    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 @contextmanager

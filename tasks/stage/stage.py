@@ -31,8 +31,7 @@ from klear.configs.settings.base import Settings, key_of
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.judge.grades import GRADED
 from klear.tasks.report.card import write_card
-from klear.tasks.stage.figures import figure_of
-from klear.tasks.stage.progress import Listener, listening
+from klear.tasks.stage.progress import Listener, figure_of, listening
 from klear.tasks.stage.run import Run, as_params, current_run, git_commit, package_versions
 from klear.tasks.stage.watchdog import Interrupted, watched
 from klear.tasks.store.hardware import this_machine
