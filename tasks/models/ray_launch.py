@@ -18,7 +18,7 @@ from klear.configs.settings.topology import Launch
 from klear.eval.ray_cluster import code_digest, join, same_code
 from klear.tasks.models.launch import PORTS, REFUSED, node_command
 from klear.tasks.stage.child import GRACE_S, start_supervised
-from klear.tasks.stage.watchdog import log_tail
+from klear.tasks.stage.graph import log_tail
 from klear.tasks.store.store import LOGS
 from klear.training.layout import ProgressFile
 

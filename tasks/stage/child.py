@@ -22,9 +22,9 @@ from pydantic import BaseModel
 
 from klear.configs.files import PACKAGE, locked, replace_text
 from klear.configs.machine import load_machine
+from klear.tasks.stage.graph import log_tail
 from klear.tasks.stage.progress import report
 from klear.tasks.stage.supervise import supervised
-from klear.tasks.stage.watchdog import log_tail
 from klear.training.layout import LOGS, PROGRESS, SCRATCH
 
 POLL_S = 0.2

@@ -29,8 +29,7 @@ from klear.tasks.store.shared import open_store
 from klear.tasks.store.store import Artifact, Store
 from klear.tasks.tracking import prefect_states
 from klear.tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
-from klear.tasks.tracking.run_tracker import Tracker
-from klear.tasks.tracking.views import tags_of
+from klear.tasks.tracking.run_tracker import Tracker, tags_of
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")

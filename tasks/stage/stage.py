@@ -31,9 +31,9 @@ from klear.configs.settings.base import Settings, key_of
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.judge.grades import GRADED
 from klear.tasks.report.card import write_card
+from klear.tasks.stage.graph import Interrupted, watched
 from klear.tasks.stage.progress import Listener, figure_of, listening
 from klear.tasks.stage.run import Run, as_params, current_run, git_commit, package_versions
-from klear.tasks.stage.watchdog import Interrupted, watched
 from klear.tasks.store.hardware import this_machine
 from klear.tasks.store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
 from klear.tasks.tracking.log_result import log_result

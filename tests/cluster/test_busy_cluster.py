@@ -18,9 +18,9 @@ from klear.eval.ray_cluster import BUSY, code_digest, join
 from klear.eval.records import Problem
 from klear.flows.servers import doctor
 from klear.tasks.models import ray_launch
+from klear.tasks.stage.graph import watched
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.progress import listening
-from klear.tasks.stage.watchdog import watched
 
 pytestmark = pytest.mark.system
 
