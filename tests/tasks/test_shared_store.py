@@ -24,8 +24,8 @@ from klear.configs.settings.explain import ConfigError
 from klear.flows.cli.main import main
 from klear.tasks.stage.run import Run, active
 from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.care import damaged, results
-from klear.tasks.store.complete import begins
+from klear.tasks.store.care import damaged
+from klear.tasks.store.lineage import begins, results
 from klear.tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
 from klear.tasks.store.store import MANIFEST, Artifact
 from tests.s3_server import s3_server, signed_on
