@@ -15,7 +15,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -173,7 +172,24 @@ def main(arguments: list[str]) -> int:
         command = node_command(job_file, launch, port, which)
         call = start.options(**place, max_retries=0).remote(command, str(log))
         calls[call] = f"node {rank} ({hosts[rank]})", log
-    return _trained(ray, calls)
+    left = list(calls)
+    try:
+        while left:
+            [ended], left = ray.wait(left)
+            node, log = calls[ended]
+            try:
+                how = f"failed with exit code {code}" if (code := ray.get(ended)) else ""
+            except ray.exceptions.RayError as error:
+                how = f"was lost: {type(error).__name__}"
+            if how:
+                print(f"{node} {how}{log_tail(log)}", file=sys.stderr)
+                return 1
+        return 0
+    finally:
+        for call in left:  # when one fails, the others are ended
+            ray.cancel(call)
+        if left:  # the next launch writes the same files
+            ray.wait(left, num_returns=len(left), timeout=END_S)
 
 
 def places_of(ray: Any, launch: Launch) -> list[dict[str, Any]]:
@@ -191,28 +207,6 @@ def places_of(ray: Any, launch: Launch) -> list[dict[str, Any]]:
         }
         for number in range(launch.nodes)
     ]
-
-
-def _trained(ray: Any, calls: Mapping[Any, tuple[str, Path]]) -> int:
-    """Wait for all calls; when one fails, the others are ended."""
-    left = list(calls)
-    try:
-        while left:
-            [ended], left = ray.wait(left)
-            node, log = calls[ended]
-            try:
-                how = f"failed with exit code {code}" if (code := ray.get(ended)) else ""
-            except ray.exceptions.RayError as error:
-                how = f"was lost: {type(error).__name__}"
-            if how:
-                print(f"{node} {how}{log_tail(log)}", file=sys.stderr)
-                return 1
-        return 0
-    finally:
-        for call in left:
-            ray.cancel(call)
-        if left:  # the next launch writes the same files
-            ray.wait(left, num_returns=len(left), timeout=END_S)
 
 
 if __name__ == "__main__":

@@ -50,18 +50,13 @@ def alone(job_file: Path) -> list[str]:
 def run_child(
     job: BaseModel, out: Path, *, command: Callable[[Path], Sequence[str]] = alone
 ) -> None:
-    """Run `command` on the file of `job` and wait for it; see `run_command`."""
-    job_file = out / SCRATCH / "job.json"
-    replace_text(job_file, job.model_dump_json(indent=2))
-    run_command(command(job_file), out)
-
-
-def run_command(command: Sequence[str], out: Path) -> None:
-    """Run any command, on the GPU once it is free.
+    """Run `command` on the file of `job` and wait for it, on the GPU once it is free.
 
     Its output goes to `<out>/logs/child.log`; what it writes to `<out>/.resume/progress.json`
     ({"done", "total", "note"}) is reported. Raises ChildFailed with the end of the log.
     """
+    job_file = out / SCRATCH / "job.json"
+    replace_text(job_file, job.model_dump_json(indent=2))
     log = out / LOGS / "child.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     # The supervisor of a killed run may take some seconds to end its child: two at once would write
@@ -71,7 +66,7 @@ def run_command(command: Sequence[str], out: Path) -> None:
         log_start = log.stat().st_size if log.exists() else 0
         progress, seen, ended = out / PROGRESS, 0, False
         progress.unlink(missing_ok=True)  # an earlier attempt's
-        process = start_supervised(command, log, pass_fds=(lock.fileno(), *held))
+        process = start_supervised(command(job_file), log, pass_fds=(lock.fileno(), *held))
         try:
             while not ended:
                 time.sleep(POLL_S)

@@ -154,25 +154,22 @@ def watched(stage: str, minutes: float, log: Path | None = None) -> Iterator[Bea
 
 
 def stalled(thread: int) -> Stalled | None:
-    """The error of the stage in this thread, where it has made no progress for too long."""
+    """The error of the stage in this thread, where it has made no progress for too long: with the
+    end of its log, and without one the lines of code that it is at."""
     watch = _watches.get(thread)
-    if watch and time.monotonic() >= watch.due:
-        evidence = _evidence(watch.log, thread)
-        watch.error = Stalled(
-            f"{watch.stage} made no progress for {watch.minutes:g} minutes "
-            f"(last: {watch.note or 'nothing'}), so it was ended. "
-            f"A slow stage needs a larger stall_minutes{evidence}"
-        )
-        return watch.error
-    return None
-
-
-def _evidence(log: Path | None, thread: int) -> str:
-    """The end of the log, and without one the lines of code that the thread is at."""
-    if log and log.exists() and log.stat().st_size:
-        return log_tail(log)
-    stack = traceback.format_stack(sys._current_frames().get(thread))[-FRAMES:]
-    return "".join(["; it was at:\n", *stack]).rstrip()
+    if watch is None or time.monotonic() < watch.due:
+        return None
+    if watch.log and watch.log.exists() and watch.log.stat().st_size:
+        evidence = log_tail(watch.log)
+    else:
+        stack = traceback.format_stack(sys._current_frames().get(thread))[-FRAMES:]
+        evidence = "".join(["; it was at:\n", *stack]).rstrip()
+    watch.error = Stalled(
+        f"{watch.stage} made no progress for {watch.minutes:g} minutes "
+        f"(last: {watch.note or 'nothing'}), so it was ended. "
+        f"A slow stage needs a larger stall_minutes{evidence}"
+    )
+    return watch.error
 
 
 def log_tail(log: Path, start: int = 0) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
@@ -202,7 +203,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             tracker.finish(run.run_id, status)
             if failed or suspended:
                 prefect_states.settle_task_runs(flow_run, run.ended_tasks)
-            elif prefect_states.is_cancelling(flow_run):  # and not ended by another signal
+            elif (shown := prefect_states.state_of(flow_run)) and shown.is_cancelling():
                 prefect_states.set_cancelled(flow_run)
             raise
         tracker.finish(run.run_id, "FINISHED")
@@ -298,13 +299,10 @@ def _crash_orphans(tracker: Tracker, store: Store, mine: RunState, flow_run: str
 
 def git_commit() -> str:
     """The commit the code runs from, with `+` if the tree has changes; '' outside of git."""
-    if not (PACKAGE / ".git").exists():
+    if not (PACKAGE / ".git").exists() or not shutil.which("git"):
         return ""
     git = ["git", "-C", str(PACKAGE), "describe", "--always", "--abbrev=40", "--dirty=+"]
-    try:
-        said = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True)
-    except FileNotFoundError:
-        return ""
+    said = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True)
     return said.stdout.strip()
 
 

@@ -38,7 +38,7 @@ from klear.tasks.store.store import (
     Manifest,
     Store,
     UnusableManifest,
-    file_sha256,
+    damage,
     read_manifest,
 )
 
@@ -114,13 +114,10 @@ class ObjectStore:
 
     def download(self, folder: Path, files: Mapping[str, FileEntry], of: str) -> None:
         """Copy `files` below `of` into `folder`. Raises ObjectDamaged for one that is damaged."""
-        lost = self.damage(files, of, verify=False)
-        if not lost:
-            far, here = [f"{of}/{n}" for n in files], [str(folder / n) for n in files]
+        far, here = [f"{of}/{n}" for n in files], [str(folder / n) for n in files]
+        with suppress(FileNotFoundError):
             self._ask("get", far, here, callback=_reporting("files downloaded"))
-            wrong = (n for n, f in files.items() if file_sha256(folder / n) != f.sha256)
-            lost = next(wrong, "")
-        if lost:
+        if lost := next((n for n, f in files.items() if damage(folder / n, f, verify=True)), ""):
             raise ObjectDamaged(
                 f"{self.url}/{of}: {lost} is missing or was changed; the next run that makes it "
                 "computes it again"

@@ -62,11 +62,10 @@ def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) ->
 
     `best` goes to the one whose benchmarks have the highest mean, at equal means the earlier.
     """
-    stages = [n.removeprefix("evaluate_") for n in made if n.startswith("evaluate_")]
-    scores = {n: made[f"evaluate_{n}"].metrics for n in stages if n in made}
     means = {
-        n: fmean([v for name, v in metrics.items() if name.endswith("/avg")] or [0.0])
-        for n, metrics in scores.items()
+        n: fmean([v for name, v in scores.metrics.items() if name.endswith("/avg")] or [0.0])
+        for n in made
+        if (scores := made.get(f"evaluate_{n}"))
     }
     score = {made[n].digest: f"{mean:.6f}" for n, mean in means.items()}
     aliases = {ALIASES.get(stage, stage): made[stage] for stage in means}
