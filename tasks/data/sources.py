@@ -121,8 +121,7 @@ def resolved(table: Table, name: str) -> str:
 
 
 def piece_rows(piece: Piece, table: Table, root: Path, name: str) -> Iterator[Row]:
-    """The rows of a piece, in order and each with its place. Raises ValueError that names the
-    dataset."""
+    """The rows of a piece, each with its place. Raises ValueError that names the dataset."""
     if piece.file:
         yield from read_rows(piece.file, root)
         return

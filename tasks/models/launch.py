@@ -43,8 +43,8 @@ END_S = 10 * GRACE_S  # until all that a node launched is gone
 _LOG = logging.getLogger("klear")
 
 
-def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
-    """Run the job in all processes of `launch`; returns how often it had to start again.
+def run_launched(job: BaseModel, out: Path, launch: Launch) -> dict[str, float]:
+    """Run the job in all processes of `launch`; returns its result, of several with `restarts`.
 
     A launch of several processes that failed begins again at its last checkpoint. Raises
     ChildFailed when it did so `launch.restarts` times, or came no further than the time before;
@@ -54,8 +54,8 @@ def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
     restarts, begun = 0, _reached(out)
     while True:
         try:
-            run_child(job, out, command=command)
-            return restarts
+            result = run_child(job, out, command=command)
+            return result if launch.world == 1 else {**result, "restarts": float(restarts)}
         except ChildFailed as failure:
             reached = _reached(out)
             if launch.world == 1 or failure.code == REFUSED:

@@ -25,11 +25,10 @@ from klear.configs.machine import load_machine
 from klear.tasks.stage.graph import log_tail
 from klear.tasks.stage.progress import report
 from klear.tasks.stage.supervise import supervised
-from klear.training.layout import LOGS, PROGRESS, SCRATCH
+from klear.training.layout import LOGS, PROGRESS, RESULT, SCRATCH
 
 POLL_S = 0.2
 GRACE_S = 5.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
-WAITING_POLL_S = 1.0
 WAITING = "waiting for the GPU"
 
 
@@ -49,8 +48,8 @@ def alone(job_file: Path) -> list[str]:
 
 def run_child(
     job: BaseModel, out: Path, *, command: Callable[[Path], Sequence[str]] = alone
-) -> None:
-    """Run `command` on the file of `job` and wait for it, on the GPU once it is free.
+) -> dict[str, float]:
+    """Run `command` on the file of `job`, on the GPU once it is free; returns its result.
 
     Its output goes to `<out>/logs/child.log`; what it writes to `<out>/.resume/progress.json`
     ({"done", "total", "note"}) is reported. Raises ChildFailed with the end of the log.
@@ -82,6 +81,8 @@ def run_child(
         raise ChildFailed(
             f"the child failed with exit code {code}{why}{log_tail(log, log_start)}", code
         )
+    result = out / RESULT
+    return json.loads(result.read_text()) if result.exists() else {}
 
 
 def start_supervised(
@@ -115,5 +116,5 @@ def gpu_slot() -> Iterator[list[int]]:
                     yield [file.fileno()]
                     return
         report(0, 0, WAITING)
-        time.sleep(WAITING_POLL_S)
+        time.sleep(POLL_S)
     yield []

@@ -136,10 +136,8 @@ _watches: dict[int, _Watch] = {}  # by thread
 
 @contextmanager
 def watched(stage: str, minutes: float, log: Path | None = None) -> Iterator[Beat]:
-    """Fail the block with Stalled unless the yielded function is called every so many minutes.
-
-    The end of `log` goes into the error.
-    """
+    """Fail the block with Stalled, which says the end of `log`, unless the yielded function is
+    called every so many minutes."""
     thread = threading.get_ident()
     watch = _watches[thread] = _Watch(stage, minutes, log)
     watch.beat("")

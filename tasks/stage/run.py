@@ -264,11 +264,8 @@ def link_to_prefect() -> str:
 
 
 class RunState:
-    """Which run is unfinished for one configuration, so that the same command continues it.
-
-    The file `<store>/.runs/<config>.json` exists from start to success; the lock `run-<config>` is
-    held while the run lives, so a free one beside the file means that the run died.
-    """
+    """Which run is unfinished for one configuration, so that the same command continues it. The
+    file exists from start to success; a free lock beside it means that the run died."""
 
     def __init__(self, store: Store, config: str) -> None:
         self.path, self.lock = store.root / ".runs" / f"{config}.json", f"run-{config}"

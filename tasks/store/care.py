@@ -25,10 +25,7 @@ class Waste(NamedTuple):
 
 
 def damaged(store: Store) -> Iterator[tuple[str, str]]:
-    """(stage/key, what is wrong, '' for a sound result) of every result, by its digests.
-
-    Of the copies here alone: a shared store finds what is sound elsewhere, and mends.
-    """
+    """(stage/key, what is wrong, '' for a sound result) of every result here, by its digests."""
     for name in manifests_here(store):
         yield name, Store.find(store, *name.split("/"), verify=True)[1]
 

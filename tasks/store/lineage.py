@@ -1,6 +1,4 @@
-"""Which results there are, what each was made from, what was made of it, which belong together,
-and which one a name means.
-"""
+"""Which results there are, what each is made from, which belong together, which a name means."""
 
 import json
 from collections.abc import Sequence
@@ -33,10 +31,7 @@ def manifests_here(store: Store) -> dict[str, Manifest | None]:
 
 
 def results(store: Store, stage: str = "") -> list[Manifest]:
-    """Every readable result that this machine can use, the oldest first; of `stage`, if named.
-
-    Raises StoreUnreachable when the object store does not answer.
-    """
+    """Every readable result that this machine can use, the oldest first; of `stage`, if named."""
     here = [m for m in manifests_here(store).values() if m and stage in ("", m.stage)]
     far = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
     found = {(m.stage, m.key): m for m in (*filter(None, map(parsed, far)), *here)}
@@ -44,10 +39,7 @@ def results(store: Store, stage: str = "") -> list[Manifest]:
 
 
 def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
-    """Everything that `results` were made from, each once, oldest first, without themselves.
-
-    A result that is gone from the store ends its branch.
-    """
+    """Everything that `results` were made from, each once, oldest first, without themselves."""
     seen = {(r.stage, r.key) for r in results}
     found: list[Manifest] = []
 
@@ -58,7 +50,7 @@ def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
             seen.add((ref.stage, ref.key))
             try:
                 parent = store.manifest(ref)
-            except FileNotFoundError:
+            except FileNotFoundError:  # gone from the store: it ends its branch
                 continue
             visit(parent.inputs)
             found.append(parent)

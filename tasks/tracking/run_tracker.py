@@ -77,8 +77,7 @@ def view(benchmarks: Sequence[str]) -> dict[str, Any]:
 
 
 class Tracker:
-    """One pipeline's view of an MLflow server, and the messages to it; without a `uri` nobody
-    listens."""
+    """An MLflow server and the messages to it; without a `uri` nobody listens."""
 
     def __init__(self, uri: str = "", experiment: str = "") -> None:
         self.uri, self.name, self.experiment = uri, experiment, ""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from klear.configs.settings.topology import Launch
 from klear.tasks.stage import supervise
 from klear.tasks.stage.child import WAITING, ChildFailed, gpu_slot, run_child
 from klear.tasks.stage.progress import listening
@@ -44,7 +45,7 @@ def python(code: str, *words: str) -> list[str]:
 
 
 def run_command(command: list[str], out: Path) -> None:
-    run_child(BaseModel(), out, command=lambda _: command)
+    run_child(Launch(), out, command=lambda _: command)
 
 
 def log_of(out: Path) -> str:
@@ -112,9 +113,9 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, m
 
 def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> None:
     stage = (
-        "import sys; from pathlib import Path; from pydantic import BaseModel; "
+        "import sys; from pathlib import Path; from klear.configs.settings.topology import Launch; "
         "from klear.tasks.stage.child import run_child; command = [sys.executable, '-c']; "
-        "run_child(BaseModel(), Path(sys.argv[1]), command=lambda _: command + sys.argv[2:])"
+        "run_child(Launch(), Path(sys.argv[1]), command=lambda _: command + sys.argv[2:])"
     )
     ready = tmp_path / "ready"
     process = subprocess.Popen(
