@@ -73,8 +73,9 @@ class Run:
         return next((p.why for p in self.planned if p.stage == stage and p.why), "new")
 
     def note(self, artifact: Artifact, action: str, why: str) -> None:
-        """What became of a stage."""
-        metrics = artifact.metrics
+        """What became of a stage: shown, and kept for the report."""
+        metrics, outcome = artifact.metrics, "cached" if action == "reused" else "computed"
+        self.display.finished(artifact.stage, outcome, artifact.seconds, metrics)
         self.happened[artifact.stage] = StageOutcome(
             stage=artifact.stage,
             action=action,

@@ -182,14 +182,13 @@ class _Computation:
         run = self.run
         with self._watched():
             found = run.store.share(found)
-        run.note(found, "reused", "")
         manifest = run.store.manifest(found)
         if manifest.pipeline_run == run.run_id:
             # An earlier attempt made it, and may have been killed before all of it was logged.
             log = self._log(found.folder, only_unfinished=True)
             log.poll()
             log_result(log, found, manifest, self.inputs)
-        run.display.finished(self.stage.name, "cached", found.seconds, found.metrics)
+        run.note(found, "reused", "")
         return found
 
     def _computed(self, work: Path) -> Artifact:
@@ -223,7 +222,6 @@ class _Computation:
                 run.display.finished(stage.name, outcome, time.monotonic() - began, {})
             raise
         log_result(log, artifact, run.store.manifest(artifact), self.inputs)
-        run.display.finished(stage.name, "computed", seconds, artifact.metrics)
         return artifact
 
     def _publish(self, work: Path, metrics: Metrics, seconds: float, mlflow_run: str) -> Artifact:

@@ -157,11 +157,7 @@ def open_store(machine: Machine) -> Store:
 
 
 class SharedStore(Store):
-    """The folder `root` in front of the object store at `url` (`s3://bucket/folder`, `gs://…`).
-
-    A result is found by its manifest and the sizes of its files; `fetch` brings the files of those
-    that are read.
-    """
+    """The folder `root` in front of the object store at `url` (`s3://bucket/folder`, `gs://…`)."""
 
     def __init__(self, root: Path, url: str) -> None:
         super().__init__(root)
@@ -170,8 +166,9 @@ class SharedStore(Store):
         """stage/key → the upload that was there before this process computed the result."""
 
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
-        """As `Store.find`; what is in the object store alone is found too, by the same rules. With
-        `verify`, whichever of copy and shared result is damaged gives way to the sound one."""
+        """As `Store.find`; what is in the object store alone is found too, by its manifest and the
+        sizes of its files, which `fetch` brings. With `verify`, whichever of copy and shared result
+        is damaged gives way to the sound one."""
         found, wrong = super().find(stage, key, verify=verify)
         if found and not verify:
             return found, wrong

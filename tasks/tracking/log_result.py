@@ -57,11 +57,8 @@ def log_result(
 
 
 def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) -> None:
-    """The rows and models of a complete run on its page, and the aliases to its checkpoints: so
-    they descend from one another.
-
-    `best` goes to the one whose benchmarks have the highest mean, at equal means the earlier.
-    """
+    """The rows and models of a complete run on its page, and the aliases to its checkpoints: `best`
+    is the one whose benchmarks have the highest mean, at equal means the earlier."""
     means = {
         n: fmean([v for name, v in scores.metrics.items() if name.endswith("/avg")] or [0.0])
         for n in made

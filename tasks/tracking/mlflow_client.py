@@ -134,11 +134,8 @@ class Mlflow(MlflowClient):
     def register(
         self, experiment: str, registered: str, run_id: str, tags: Mapping[str, str]
     ) -> str:
-        """The id of the model with these tags, made by the run, and a version of `registered`;
-        each is made if it is new.
-
-        Nothing is uploaded: weights stay where they are.
-        """
+        """The id of the model with these tags, made by the run, with a version of `registered`;
+        each is made if it is new, and nothing is uploaded."""
         same = {n: tags[n] for n in (ARTIFACT_TAG, DIGEST_TAG)}
         found = self.search_logged_models([experiment], _with_tags(same), max_results=1)
         name = tags[ARTIFACT_TAG].replace("/", "-")
