@@ -92,7 +92,7 @@ class ObjectStore:
     def damage(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> str:
         """The first of `files` that is not below `of` in its size, and with `verify` its digest;
         '' if all are."""
-        there = self._sizes(of)
+        there = self.sizes(of)
         for number, (name, entry) in enumerate(files.items()):
             path = f"{of}/{name}"
             if there.get(path) != entry.bytes:
@@ -106,7 +106,7 @@ class ObjectStore:
 
     def upload(self, folder: Path, files: Mapping[str, FileEntry], to: str) -> None:
         """Copy `files` of `folder` below `to`; what is there in its size is kept."""
-        there = self._sizes(to)
+        there = self.sizes(to)
         names = [n for n, f in files.items() if there.get(f"{to}/{n}") != f.bytes]
         here, far = [str(folder / n) for n in names], [f"{to}/{n}" for n in names]
         if names:
@@ -123,16 +123,13 @@ class ObjectStore:
                 "computes it again"
             )
 
-    def names(self, below: str = "") -> list[str]:
-        """Every object, sorted."""
-        return sorted(self._sizes(below))
-
     def remove(self, name: str) -> None:
         """Remove an object, or all below a folder; none is no error."""
-        if found := self.names(name):
+        if found := list(self.sizes(name)):
             self._ask("rm", found)
 
-    def _sizes(self, below: str) -> dict[str, int]:
+    def sizes(self, below: str = "") -> dict[str, int]:
+        """Every object and its bytes, by name."""
         found = self._ask("find", below, detail=True)
         return {name: facts["size"] for name, facts in found.items()}
 
@@ -249,7 +246,7 @@ class SharedStore(Store):
 
     def manifests(self, stage: str = "") -> dict[str, bytes]:
         """The text of every shared manifest, by stage/key; of one stage, if it is named."""
-        tail, names = f"/{MANIFEST}", self.objects.names(stage)
+        tail, names = f"/{MANIFEST}", sorted(self.objects.sizes(stage))
         found = self.objects.read_all([n for n in names if n.endswith(tail) and n.count("/") == 2])
         return {name.removesuffix(tail): text for name, text in found.items()}
 
