@@ -20,7 +20,7 @@ from klear.flows.stages import run_stages
 from klear.tasks.report.page import with_inline_plots
 from klear.tasks.report.report import SCORES, summary_text
 from klear.tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
-from klear.tasks.store.complete import CompleteRun, note_complete
+from klear.tasks.store.lineage import CompleteRun, note_complete
 from klear.tasks.store.store import Artifact
 from klear.tasks.tracking.log_result import log_complete
 from klear.tasks.tracking.prefect_states import ends_cancelled

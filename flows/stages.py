@@ -31,7 +31,7 @@ from klear.tasks.models.train import base, rl, sft
 from klear.tasks.planning.plan import Planner
 from klear.tasks.report.report import report
 from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage.beside import Node, run_graph
+from klear.tasks.stage.graph import Node, run_graph
 from klear.tasks.stage.stage import Stage
 from klear.tasks.store.store import Artifact
 from klear.tasks.tracking.prefect_states import is_worker_run, settle_approval

@@ -95,10 +95,10 @@ def alarms(out: Path) -> dict[str, float]:
     return {ALARM: float(count)} if count else {}
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Lines of JSON, without one that a kill has cut; none where there is no file."""
+def read_lines(path: Path, after: int = 0) -> list[dict[str, Any]]:
+    """Lines of JSON, without the first `after` and one that a kill has cut; none without a file."""
     text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line]
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()[after:]]
 
 
 class StepLines:

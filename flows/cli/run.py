@@ -27,8 +27,7 @@ from klear.configs.settings.pipeline import Pipeline, StageName
 from klear.flows.servers.prefect_api import ServersError
 from klear.flows.servers.servers import why_down
 from klear.tasks.report.run_story import duration
-from klear.tasks.stage.figures import figure_of
-from klear.tasks.stage.progress import Outcome, Plain, chosen_display
+from klear.tasks.stage.progress import Outcome, Plain, chosen_display, figure_of
 
 _MARK = {
     "computed": "[green]✓[/]",

@@ -14,14 +14,15 @@ from klear.configs.settings.pipeline import STAGES
 from klear.flows.servers.prefect_api import ServersError, answers, post
 from klear.flows.servers.servers import alive, health_urls
 from klear.tasks.report.run_story import duration, size
-from klear.tasks.stage.figures import number
-from klear.tasks.store.care import damaged, remove, results, waste
+from klear.tasks.stage.progress import number
+from klear.tasks.store.care import damaged, remove, waste
 from klear.tasks.store.lineage import (
     AVERAGE,
     EVALUATION,
     ancestors,
     descendants,
     find_named,
+    results,
     scores_of,
 )
 from klear.tasks.store.shared import SharedStore, open_store

@@ -23,9 +23,9 @@ from klear.flows.pipeline import publish_markdown, publish_plan, run_spec, typed
 from klear.flows.stages import calls, compute_one, plan_stages
 from klear.tasks.planning.plan import Planner
 from klear.tasks.report.page import literal, with_inline_plots
-from klear.tasks.stage.figures import number
+from klear.tasks.stage.progress import number
 from klear.tasks.stage.run import run_context
-from klear.tasks.store.complete import LATEST, as_of, begins, family, mixtures
+from klear.tasks.store.lineage import LATEST, as_of, begins, family, mixtures
 from klear.tasks.store.shared import open_store
 from klear.tasks.store.store import Artifact, Manifest, Store
 from klear.tasks.tracking.prefect_states import ends_cancelled

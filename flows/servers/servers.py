@@ -35,7 +35,7 @@ from klear.flows.servers.processes import (
     start,
     stop,
 )
-from klear.tasks.stage.watchdog import log_tail
+from klear.tasks.stage.graph import log_tail
 
 START_TIMEOUT_S = 300.0
 TAG = "klear"

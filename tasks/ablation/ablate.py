@@ -26,7 +26,7 @@ from klear.tasks.ablation.effects import (
 from klear.tasks.report.page import Figure, Page, render
 from klear.tasks.report.plots import Series, curve_plot
 from klear.tasks.report.results import ACCURACY, answers_of, curves_of, means_of, read_results
-from klear.tasks.stage.figures import title_of
+from klear.tasks.stage.progress import title_of
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.care import ABLATE_VERSION
 from klear.tasks.store.store import Artifact

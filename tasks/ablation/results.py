@@ -19,8 +19,8 @@ from klear.configs.settings.ablation import Ablation
 from klear.eval.records import Record
 from klear.tasks.ablation.ablate import NOT_RUN, RESULTS, Compared, Outcome, compared
 from klear.tasks.report.page import Page, render
-from klear.tasks.store.care import ABLATE, ABLATE_VERSION, results
-from klear.tasks.store.lineage import ancestors
+from klear.tasks.store.care import ABLATE, ABLATE_VERSION
+from klear.tasks.store.lineage import ancestors, results
 from klear.tasks.store.store import Store
 
 VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)

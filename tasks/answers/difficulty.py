@@ -19,9 +19,7 @@ Label = Literal["easy", "hard", "unrated"]
 
 
 class Difficulty(Record):
-    """One problem and how the rater fared; unrated when none of its answers was scored, as with a
-    problem that is not judgeable. A label by source needs no score.
-    """
+    """One problem and how the rater fared; unrated when none of its answers was scored."""
 
     problem_id: str
     source: str

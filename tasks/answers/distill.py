@@ -6,7 +6,6 @@ sample of a few prompts whose answers are used, and goes on when the estimate is
 approval, or below what a person approved; it also stops when answers have really cost that much.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -35,7 +34,6 @@ from klear.training.engines.generate import (
 from klear.training.engines.interface import EngineError, Request, request_seed
 from klear.training.engines.without_model import recordings
 from klear.training.launch.jobs import GenerateJob
-from klear.training.layout import RESULT
 
 KINDS = {"length": "truncated", "empty": "empty", "refused": "refused", "error": "errors"}
 PILOT_PROMPTS = 20
@@ -79,15 +77,14 @@ def ask(
     file = out / SCRATCH / "requests.jsonl"
     with file.open("w", encoding="utf-8") as lines:
         lines.writelines(r.model_dump_json() + "\n" for r in requests)
+    job = GenerateJob(out=out, engine=engine, sampling=sampling, requests=file)
     try:
-        run_child(GenerateJob(out=out, engine=engine, sampling=sampling, requests=file), out)
+        return run_child(job, out).get("tokens_per_second", 0.0)
     except ChildFailed as error:
         name, _, message = str(error).splitlines()[-1].partition(": ")
         if name.endswith(EngineError.__name__):  # what the engine said, without its traceback
             raise EngineError(message) from error
         raise
-    result = out / RESULT
-    return json.loads(result.read_text())["tokens_per_second"] if result.exists() else 0.0
 
 
 def api_key(engine: EngineSettings) -> str | None:

@@ -1,7 +1,7 @@
 """Judge: a Score for every Sample, in the same order, by the one judge of `eval.judge.judge`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 from itertools import islice, tee
 from pathlib import Path
 
@@ -19,32 +19,6 @@ NOT_ANSWERED = {
     **dict.fromkeys(("reward", "correct", "pass_rate", "answer")),
     **{"verdict": "IE", "reason": "the engine gave no answer", "seconds": 0.0},
 }
-
-
-class ScoreJournal:
-    """The scores made so far, one JSON line each; `done` of them are on file. What a kill leaves is
-    read again, and a last line that it tore is cut off."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        with path.open("r+b") as file:
-            whole = [len(line) for line in file if line.endswith(b"\n")]
-            file.truncate(sum(whole))
-        self.path, self.done = path, len(whole)
-
-    def __iter__(self) -> Iterator[Score]:
-        with self.path.open("rb") as file:
-            yield from map(Score.model_validate_json, file)
-
-    def append(self, scores: Iterable[Score]) -> Iterator[Score]:
-        """Pass `scores` on, each once it is on file."""
-        with self.path.open("ab") as file:
-            for score in scores:
-                file.write(score.model_dump_json().encode() + b"\n")
-                file.flush()
-                self.done += 1
-                yield score
 
 
 def judged(judge: Judge, problems: Lookup[Problem], samples: Iterator[Sample]) -> Iterator[Score]:
@@ -70,18 +44,27 @@ def score_table(
     settings: JudgeSettings,
     name: str = "scores",
     only: Set[str] | None = None,
-) -> ScoreJournal:
-    """The scores of a table of samples (of the problems `only`), in order; goes on after the last
-    one on file."""
+) -> Iterator[Score]:
+    """The scores of a table of samples (of the problems `only`), in order. Each is on file before
+    the next; what a kill leaves is read again, without a last line that it tore."""
     chosen = (s for s in read_table(samples, Sample) if only is None or s.problem_id in only)
     total = sum(only is None or i in only for i in column(samples, "problem_id"))
-    journal = ScoreJournal(out / SCRATCH / f"{name}.jsonl")
-    if journal.done < total:
-        by_id = Lookup(problems, Problem)
-        with Judge(settings) as judge:
-            for _ in journal.append(judged(judge, by_id, islice(chosen, journal.done, None))):
-                report(journal.done, total, name.replace("_", " "))
-    return journal
+    journal = out / SCRATCH / f"{name}.jsonl"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    with journal.open("a+b") as file:
+        file.seek(0)
+        whole = [len(line) for line in file if line.endswith(b"\n")]
+        file.truncate(sum(whole))
+        if (done := len(whole)) < total:
+            by_id = Lookup(problems, Problem)
+            with Judge(settings) as judge:
+                for score in judged(judge, by_id, islice(chosen, done, None)):
+                    file.write(score.model_dump_json().encode() + b"\n")
+                    file.flush()
+                    done += 1
+                    report(done, total, name.replace("_", " "))
+        file.seek(0)
+        yield from map(Score.model_validate_json, file)
 
 
 @stage(version=GRADER_VERSION)
@@ -91,11 +74,10 @@ def judge(
     """Score every sample against its problem; resumes after the last score on file. Seconds are
     measurements, so the table has 0 there; their sum is a metric."""
     tables = samples.file("samples.parquet"), problems.file("kept.parquet")
-    journal = score_table(out, *tables, settings.judge)
     verdicts: Counter[str] = Counter()
     correct, without_gold, seconds = 0, 0, 0.0
     with TableWriter(out / "scores.parquet", Score) as writer:
-        for score in journal:
+        for score in score_table(out, *tables, settings.judge):
             verdicts[score.verdict] += 1
             correct += bool(score.correct)
             without_gold += score.reason == NO_GOLD

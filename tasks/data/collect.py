@@ -12,7 +12,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from klear.configs.settings.sources import CollectSettings, Source
+from klear.configs.settings.sources import CollectSettings
 from klear.eval.records import Problem, Rejected
 from klear.eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
 from klear.tasks.data.sources import COUNTS, KEPT, REJECTED, collect_part, collected_files, planned
@@ -58,7 +58,16 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
                     f"source {name!r} gives no problem: {counts[f'rejected/{name}']:,} rows are "
                     f"rejected and its `where` leaves out {counts[f'left_out/{name}']:,}{example}"
                 )
-    facts = [_facts(source, commits.get(n, "")) for n, source in enumerate(settings.sources)]
+    facts = [
+        {
+            "name": source.name,
+            "dataset": (source.dataset or ", ".join(source.files) or f"generated: {source.family}")
+            + (" (local files)" if source.dataset and source.files else ""),
+            "revision": commits.get(number, ""),
+            "licence": source.licence,
+        }
+        for number, source in enumerate(settings.sources)
+    ]
     (out / SOURCES).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     in_order = sorted(counts.items(), key=lambda count: count[0].partition("/")[0])
     return {
@@ -66,11 +75,3 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
         **{name: n for name, n in in_order if n or name.startswith("kept/")},
         "left_out": sum(n for name, n in in_order if name.startswith("left_out/")),
     }
-
-
-def _facts(source: Source, commit: str) -> dict[str, str]:
-    """What the card of every dataset made from it names (`tasks/report/card.py`)."""
-    dataset = source.dataset or ", ".join(source.files) or f"generated: {source.family}"
-    local = " (local files)" if source.dataset and source.files else ""
-    facts = {"name": source.name, "dataset": dataset + local, "revision": commit}
-    return {**facts, "licence": source.licence}

@@ -24,14 +24,10 @@ def decontaminate(
     The published rule (any shared n-gram) removes mostly common wording; `hits.parquet` holds
     every pair with its coverage, `decontamination.html` and the metrics count both readings.
     """
-    source, against = problems.file("kept.parquet"), benchmarks.file("kept.parquet")
-    rows, workers = settings.runtime.rows_per_part, settings.runtime.workers
-    compute = partial(
-        decide_part, source=source, items=against, digest=benchmarks.digest, rule=settings
-    )
-    parts = computed_parts(
-        out / SCRATCH / f"rows-{rows}", table_parts(source, rows), compute, workers
-    )
+    source, rows = problems.file("kept.parquet"), settings.runtime.rows_per_part
+    scratch, found = out / SCRATCH / f"rows-{rows}", table_parts(source, rows)
+    compute = partial(decide_part, source=source, against=benchmarks, rule=settings)
+    parts = computed_parts(scratch, found, compute, settings.runtime.workers)
     reasons: dict[int, str] = {}
     with closing(parts), ArrowWriter(out / "hits.parquet", HITS) as hits:
         for folder in parts:
@@ -39,5 +35,6 @@ def decontaminate(
             for table in row_groups(folder / "hits.parquet"):
                 hits.write(table)
     counts = split_rows(source, reasons, out)
-    index = benchmark_index(against, benchmarks.digest, settings.n, settings.normalize)
+    items = benchmarks.file("kept.parquet")
+    index = benchmark_index(items, benchmarks.digest, settings.n, settings.normalize)
     return {**counts, **write_page(out, index, settings, counts)}

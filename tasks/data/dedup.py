@@ -16,17 +16,17 @@ from klear.tasks.store.store import SCRATCH, Artifact
 KEPT, EXACT, ID, NEAR = range(4)
 KINDS = ("kept", "exact", "id", "near")
 REASONS = ("", "same query as {}", "id {} already names another query", "near-duplicate of {}")
-Verdicts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""For every row what became of it (uint8 [N]: KEPT, EXACT, ID or NEAR) and the first row of the
-same query, of the same id or of the group (int64 [N], else itself); the verified pairs of rows that
-joined groups (int64 [P, 2]) and their similarities (float64 [P])."""
 
 
-def find_duplicates(source: Path, scratch: Path, settings: DedupSettings) -> Verdicts:
+def find_duplicates(
+    source: Path, scratch: Path, settings: DedupSettings
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Decide about every row of a table of problems, reading its prompts and ids alone.
 
-    Queries are equal when `normalise_prompt` makes them equal. Parts finished below `scratch` by
-    an earlier run are used.
+    Returns what became of each row (uint8 [N]: KEPT, EXACT, ID or NEAR) and the first row of the
+    same query, of the same id or of the group (int64 [N], else itself); the verified pairs of rows
+    that joined groups (int64 [P, 2]) and their similarities (float64 [P]). Queries are equal when
+    `normalise_prompt` makes them equal. Parts finished below `scratch` are used.
     """
     # Compiled code: loading it takes longer than reading a small table.
     from klear.tasks.data.prompt_parts import PROMPTS, compute_part

@@ -14,11 +14,8 @@ from klear.tasks.store.store import Artifact
 
 
 def distinct_cases(tests: TestSuite) -> TestSuite:
-    """The suite without repeated cases: the first of each stays, in order.
-
-    White space around a program's input and output, and around an assertion, makes no other
-    test: a second copy of the same test proves nothing more about a program.
-    """
+    """The suite without repeated cases: the first of each stays, in order. White space around a
+    program's input and output, and around an assertion, makes no other test."""
     first: dict[object, Any] = {}
     for case in tests.cases:
         texts = tuple(str(value).strip() for _, value in case)

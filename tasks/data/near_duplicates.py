@@ -50,18 +50,6 @@ def band_keys(texts: pa.Array, shingle: int, jaccard: float, permutations: int) 
     return np.ascontiguousarray((used @ np.cumprod(np.full(rows, _BASE))).T)
 
 
-def shingle_sets(texts: pa.Array, shingle: int) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes of the distinct shingles, sorted: those of text i are hashes[ends[i]:ends[i+1]].
-
-    uint64, and int64 [N+1]. Two of n shingles collide with probability below n²/2⁶⁵: 10⁻¹³ for
-    the few thousand of a pair of texts.
-    """
-    data = buffers(texts)
-    hashes = np.empty(int((data.ends - data.starts).sum()) // 2 + len(texts), np.uint64)
-    ends = np.zeros(len(texts) + 1, np.int64)
-    return hashes[: _sets(*data, shingle, hashes, ends)], ends
-
-
 def near_groups(
     texts: pa.ChunkedArray,
     bands: list[pa.ChunkedArray],
@@ -83,7 +71,12 @@ def near_groups(
     for members, _ in found:
         is_candidate[members] = True
     candidates = np.flatnonzero(is_candidate)
-    sets = shingle_sets(texts.filter(pa.array(is_candidate)).combine_chunks(), shingle)
+    # The sorted hashes of the distinct shingles of candidate i are hashes[ends[i]:ends[i+1]]. Two
+    # of n shingles collide with probability below n²/2⁶⁵: 10⁻¹³ for the thousands of a pair.
+    data = buffers(texts.filter(pa.array(is_candidate)).combine_chunks())
+    hashes = np.empty(int((data.ends - data.starts).sum()) // 2 + len(candidates), np.uint64)
+    ends = np.zeros(len(candidates) + 1, np.int64)
+    sets = hashes[: _sets(*data, shingle, hashes, ends)], ends
     parent = np.arange(len(candidates))
     pairs, similarities = np.empty((len(candidates), 2), np.int64), np.empty(len(candidates))
     joined = 0

@@ -22,6 +22,7 @@ from klear.eval.records import Record
 from klear.eval.tables import ArrowWriter, arrow_schema, row_groups, to_records
 from klear.tasks.data.split_rows import TablePart
 from klear.tasks.data.words import Normalisation
+from klear.tasks.store.store import Artifact
 
 if TYPE_CHECKING:  # its compiled code takes half a second to load, which most commands never need
     from klear.tasks.data.ngrams import Found, NgramIndex
@@ -132,16 +133,11 @@ def benchmark_index(path: Path, digest: str, n: int, normalise: Normalisation) -
 
 
 def decide_part(
-    part: TablePart,
-    folder: Path,
-    *,
-    source: Path,
-    items: Path,
-    digest: str,
-    rule: DecontaminateSettings,
+    part: TablePart, folder: Path, *, source: Path, against: Artifact, rule: DecontaminateSettings
 ) -> None:
     """Write the hits of a part and, as (number of the row in the table, reason), which rows go."""
-    index = benchmark_index(items, digest, rule.n, rule.normalize)
+    items = against.file("kept.parquet")
+    index = benchmark_index(items, against.digest, rule.n, rule.normalize)
     reasons: list[tuple[int, str]] = []
     before = part.before
     with ArrowWriter(folder / "hits.parquet", HITS) as hits, pq.ParquetFile(source) as file:

@@ -120,8 +120,11 @@ def resolved(table: Table, name: str) -> str:
         return HfApi().dataset_info(table.dataset, revision=table.revision).sha or ""
 
 
-def hub_rows(table: Table, piece: Piece, name: str) -> Iterator[Row]:
-    """The rows of a piece, in order. Raises ValueError that names the dataset."""
+def piece_rows(piece: Piece, table: Table, root: Path, name: str) -> Iterator[Row]:
+    """The rows of a piece, each with its place. Raises ValueError that names the dataset."""
+    if piece.file:
+        yield from read_rows(piece.file, root)
+        return
     rows, place = _opened(table, piece.commit, name), table.dataset
     if piece.of > 1:
         rows = rows.shard(num_shards=piece.of, index=piece.shard, contiguous=True)
@@ -197,11 +200,6 @@ def read_source(
         for row in piece_rows(piece, source, Path(settings.root), source.name):
             wanted = row.value is None or _is_wanted(row.value, source)
             yield checked(row, source, tables) if wanted else None
-
-
-def piece_rows(piece: Piece, table: Table, root: Path, name: str) -> Iterator[Row]:
-    """The rows of one piece, each with its place."""
-    return read_rows(piece.file, root) if piece.file else hub_rows(table, piece, name)
 
 
 def _is_wanted(row: dict[str, Any], source: Source) -> bool:

@@ -36,8 +36,7 @@ benchmark = collect.named("benchmark")
 
 @stage(version=GRADER_VERSION, reads=lambda settings: map(Path, settings.files.values()))
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
-    """avg@k of any model on benchmarks that were collected or lie in files. Writes what `evaluate`
-    writes."""
+    """What `evaluate` writes, of any model on benchmarks that were collected or lie in files."""
     found = [p for a in collected for p in read_table(a.file("kept.parquet"), Problem)]
     for name, file in settings.files.items():
         found += problems_of_file(Path(file), name) or ()

@@ -196,8 +196,8 @@ def judge_all(
 ) -> dict[Key, Score]:
     """Score samples.parquet (of the problems `only`) into NAME.parquet; without timings."""
     tables = out / "samples.parquet", out / "problems.parquet"
-    journal = score_table(out, *tables, settings, name, only)
-    scores = [s.model_copy(update={"seconds": 0.0}) for s in journal]
+    found = score_table(out, *tables, settings, name, only)
+    scores = [s.model_copy(update={"seconds": 0.0}) for s in found]
     write_table(out / f"{name}.parquet", Score, scores)
     return {(s.problem_id, s.index): s for s in scores}
 

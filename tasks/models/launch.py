@@ -2,24 +2,32 @@
 
 Each way to launch is one local command, so that one supervisor watches and ends it: `accelerate
 launch` (with the files of configs/accelerate) on this machine, `srun` with it on the nodes of a
-Slurm allocation, or a driver with it on those of a Ray cluster.
+Slurm allocation, or this module with it on those of a Ray cluster:
+
+    python -m klear.tasks.models.launch JOB.json LAUNCH_JSON
+
+Ray finds the nodes and says when one dies; one plain task on each runs the command. However this
+ends, all that it launched ends with it.
 """
 
 import logging
 import os
 import random
 import sys
+import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
 from klear.configs.files import PACKAGE
 from klear.configs.machine import load_machine
 from klear.configs.settings.topology import Launch
-from klear.tasks.stage.child import ChildFailed, alone, run_child
-from klear.tasks.store.store import SCRATCH
-from klear.training.layout import CHECKPOINTS, latest, number_of
+from klear.eval.ray_cluster import code_digest, join, same_code
+from klear.tasks.stage.child import GRACE_S, ChildFailed, alone, run_child, start_supervised
+from klear.tasks.stage.graph import log_tail
+from klear.training.layout import CHECKPOINTS, LOGS, SCRATCH, ProgressFile, latest, number_of
 
 SLURM = "slurm"
 PORTS = range(20_000, 30_000)  # TCP ports of which no system hands out any by itself
@@ -30,11 +38,13 @@ ON_A_SLURM_NODE = (  # the first node of this step need not be the first of its 
     'first=$(scontrol show hostnames "$SLURM_STEP_NODELIST" | head -n 1) && exec "${@:1:4}" '
     '--machine_rank "$SLURM_NODEID" --main_process_ip "$first" "${@:5}"'
 )
-log = logging.getLogger("klear")
+POLL_S = 0.2
+END_S = 10 * GRACE_S  # until all that a node launched is gone
+_LOG = logging.getLogger("klear")
 
 
-def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
-    """Run the job in all processes of `launch`; returns how often it had to start again.
+def run_launched(job: BaseModel, out: Path, launch: Launch) -> dict[str, float]:
+    """Run the job in all processes of `launch`; returns its result, of several with `restarts`.
 
     A launch of several processes that failed begins again at its last checkpoint. Raises
     ChildFailed when it did so `launch.restarts` times, or came no further than the time before;
@@ -44,8 +54,8 @@ def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
     restarts, begun = 0, _reached(out)
     while True:
         try:
-            run_child(job, out, command=command)
-            return restarts
+            result = run_child(job, out, command=command)
+            return result if launch.world == 1 else {**result, "restarts": float(restarts)}
         except ChildFailed as failure:
             reached = _reached(out)
             if launch.world == 1 or failure.code == REFUSED:
@@ -58,7 +68,7 @@ def run_launched(job: BaseModel, out: Path, launch: Launch) -> int:
             if why:
                 raise ChildFailed(f"{why}; {failure}", failure.code) from failure
             restarts, begun = restarts + 1, reached
-            log.warning("training starts again from step %d: %s", reached, failure)
+            _LOG.warning("training starts again from step %d: %s", reached, failure)
 
 
 def _reached(out: Path) -> int:
@@ -90,7 +100,7 @@ def command_of(job_file: Path, launch: Launch, launcher: str) -> list[str]:
     if launcher == "alone":
         return alone(job_file)
     if launcher == "ray":
-        module = [sys.executable, "-P", "-m", "klear.tasks.models.ray_launch"]
+        module = [sys.executable, "-P", "-m", "klear.tasks.models.launch"]
         return [*module, str(job_file), launch.model_dump_json()]
     if launcher == SLURM:
         tasks = [f"--nodes={launch.nodes}", f"--ntasks={launch.nodes}", "--ntasks-per-node=1"]
@@ -115,3 +125,89 @@ def node_command(
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [*ACCELERATE, *words, "--module", "klear.training.launch.child", str(job_file)]
+
+
+def look(code: str, job_file: str) -> str:
+    """On a node: its address, if it has our code and sees our files."""
+    same_code(code, Path(job_file))
+    import ray
+
+    return ray.util.get_node_ip_address()
+
+
+def run_node(command: list[str], log: str) -> int:
+    """On a node: the exit code of `command`; its output goes to `log`. Cancelled, it ends it."""
+    process = start_supervised(command, Path(log))
+    try:
+        while process.poll() is None:  # Ray interrupts nothing but Python
+            time.sleep(POLL_S)
+        return process.returncode
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main(arguments: list[str]) -> int:
+    """Launch on all nodes and wait for them."""
+    job_file, launch = Path(arguments[0]), Launch.model_validate_json(arguments[1])
+    ray = join(load_machine().ray_address)
+    places = places_of(ray, launch)
+    asked = code_digest(), str(job_file)
+    ask, start = ray.remote(look), ray.remote(run_node)
+    # The cluster counts a node that has just died for some seconds more: then it asks another one.
+    seen = [ask.options(**place, max_retries=-1).remote(*asked) for place in places]
+    wanted = f"{launch.nodes} nodes with {launch.gpus} free GPUs each"
+    ProgressFile(job_file.parents[1]).report(0, 0, f"waiting for {wanted}")
+    try:
+        hosts = ray.get(seen, timeout=launch.wait_minutes * 60)
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.RayTaskError) as error:
+        late = f"no {wanted} in {launch.wait_minutes:g} minutes: add nodes"
+        print(getattr(error, "cause", None) or late, file=sys.stderr)
+        return REFUSED
+    port, calls = random.choice(PORTS), {}
+    for rank, place in enumerate(places):
+        log = job_file.parents[1] / LOGS / f"node-{rank}.log"
+        log.write_bytes(b"")
+        which = {"machine_rank": rank, "main_process_ip": hosts[0]}
+        command = node_command(job_file, launch, port, which)
+        call = start.options(**place, max_retries=0).remote(command, str(log))
+        calls[call] = f"node {rank} ({hosts[rank]})", log
+    left = list(calls)
+    try:
+        while left:
+            [ended], left = ray.wait(left)
+            node, log = calls[ended]
+            try:
+                how = f"failed with exit code {code}" if (code := ray.get(ended)) else ""
+            except ray.exceptions.RayError as error:
+                how = f"was lost: {type(error).__name__}"
+            if how:
+                print(f"{node} {how}{log_tail(log)}", file=sys.stderr)
+                return 1
+        return 0
+    finally:
+        for call in left:  # when one fails, the others are ended
+            ray.cancel(call)
+        if left:  # the next launch writes the same files
+            ray.wait(left, num_returns=len(left), timeout=END_S)
+
+
+def places_of(ray: Any, launch: Launch) -> list[dict[str, Any]]:
+    """Options of a task for each node, which starts when there is one with so many GPUs free."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    # no CPU: launchers wait, and the judge of another run may hold every CPU for days
+    bundle = {"memory": 1, **({"GPU": launch.gpus} if launch.gpus else {})}
+    group = ray.util.placement_group([bundle] * launch.nodes, strategy="STRICT_SPREAD")
+    return [
+        {
+            "num_cpus": 0,
+            "num_gpus": launch.gpus,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, number),
+        }
+        for number in range(launch.nodes)
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,6 @@
 A killed stage leaves its checkpoints in `.resume/`; the same key finds them and goes on.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from klear.tasks.stage.child import run_child
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import SCRATCH, Artifact
 from klear.training.launch.jobs import BaseJob, RLJob, SFTJob
-from klear.training.layout import RESULT
 
 
 def local_model(settings: BaseModelSettings) -> Iterable[Path]:
@@ -34,8 +32,7 @@ def base(
 ) -> Metrics:
     """The model training starts from: pretrained (§4.1), or a small Qwen3 made from the seed."""
     corpus = examples.file("kept.parquet") if examples else None
-    run_child(BaseJob(out=out, examples=corpus, settings=settings, seed=seed), out)
-    return _result(out)
+    return run_child(BaseJob(out=out, examples=corpus, settings=settings, seed=seed), out)
 
 
 @stage(version=1)
@@ -44,7 +41,8 @@ def sft(
 ) -> Metrics:
     """Long chain-of-thought supervised fine-tuning (§3.1, Eq. 8)."""
     start, rows = base.file("checkpoint"), examples.file("kept.parquet")
-    return _trained(SFTJob(out=out, base=start, examples=rows, settings=settings, seed=seed), out)
+    job = SFTJob(out=out, base=start, examples=rows, settings=settings, seed=seed)
+    return run_launched(job, out, settings.runtime.launch or Launch())
 
 
 @stage(version=1 + GRADER_VERSION)  # rewards are the judge's verdicts
@@ -63,16 +61,4 @@ def rl(
         )
     start = checkpoint.file("checkpoint")
     job = RLJob(out=out, checkpoint=start, problems=chosen, settings=settings, seed=seed)
-    return {"problems": count, **_trained(job, out)}
-
-
-def _trained(job: SFTJob | RLJob, out: Path) -> Metrics:
-    """Run the job in child processes, as many as its launch says."""
-    launch = job.settings.runtime.launch or Launch()
-    restarts = run_launched(job, out, launch)
-    return {**_result(out), **({"restarts": float(restarts)} if launch.world > 1 else {})}
-
-
-def _result(out: Path) -> Metrics:
-    """The metrics that the child returned."""
-    return json.loads((out / RESULT).read_text())
+    return {"problems": count, **run_launched(job, out, settings.runtime.launch or Launch())}

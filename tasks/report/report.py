@@ -22,7 +22,7 @@ from klear.tasks.report.page import TEMPLATES, Figure, Page, render
 from klear.tasks.report.plots import Series, curve_plot
 from klear.tasks.report.results import Evaluation, Outputs, change_of, curves_of
 from klear.tasks.report.run_story import RunStory
-from klear.tasks.stage.figures import title_of
+from klear.tasks.stage.progress import title_of
 from klear.tasks.stage.run import story_of_this_run
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact

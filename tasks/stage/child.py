@@ -22,14 +22,13 @@ from pydantic import BaseModel
 
 from klear.configs.files import PACKAGE, locked, replace_text
 from klear.configs.machine import load_machine
+from klear.tasks.stage.graph import log_tail
 from klear.tasks.stage.progress import report
 from klear.tasks.stage.supervise import supervised
-from klear.tasks.stage.watchdog import log_tail
-from klear.training.layout import LOGS, PROGRESS, SCRATCH
+from klear.training.layout import LOGS, PROGRESS, RESULT, SCRATCH
 
 POLL_S = 0.2
 GRACE_S = 5.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM
-WAITING_POLL_S = 1.0
 WAITING = "waiting for the GPU"
 
 
@@ -49,19 +48,14 @@ def alone(job_file: Path) -> list[str]:
 
 def run_child(
     job: BaseModel, out: Path, *, command: Callable[[Path], Sequence[str]] = alone
-) -> None:
-    """Run `command` on the file of `job` and wait for it; see `run_command`."""
-    job_file = out / SCRATCH / "job.json"
-    replace_text(job_file, job.model_dump_json(indent=2))
-    run_command(command(job_file), out)
-
-
-def run_command(command: Sequence[str], out: Path) -> None:
-    """Run any command, on the GPU once it is free.
+) -> dict[str, float]:
+    """Run `command` on the file of `job`, on the GPU once it is free; returns its result.
 
     Its output goes to `<out>/logs/child.log`; what it writes to `<out>/.resume/progress.json`
     ({"done", "total", "note"}) is reported. Raises ChildFailed with the end of the log.
     """
+    job_file = out / SCRATCH / "job.json"
+    replace_text(job_file, job.model_dump_json(indent=2))
     log = out / LOGS / "child.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     # The supervisor of a killed run may take some seconds to end its child: two at once would write
@@ -69,9 +63,16 @@ def run_command(command: Sequence[str], out: Path) -> None:
     with gpu_slot() as held, locked(out / SCRATCH / "child.lock") as lock:
         assert lock is not None
         log_start = log.stat().st_size if log.exists() else 0
-        process = start_supervised(command, log, pass_fds=(lock.fileno(), *held))
+        progress, seen, ended = out / PROGRESS, 0, False
+        progress.unlink(missing_ok=True)  # an earlier attempt's
+        process = start_supervised(command(job_file), log, pass_fds=(lock.fileno(), *held))
         try:
-            _wait(process, out / PROGRESS)
+            while not ended:
+                time.sleep(POLL_S)
+                ended = process.poll() is not None  # before the look at what it wrote last
+                if progress.exists() and (stamp := progress.stat().st_mtime_ns) != seen:
+                    seen, now = stamp, json.loads(progress.read_text(encoding="utf-8"))
+                    report(float(now["done"]), float(now["total"]), str(now.get("note", "")))
         finally:
             process.terminate()  # the supervisor, which ends the whole tree
             process.wait()
@@ -80,6 +81,8 @@ def run_command(command: Sequence[str], out: Path) -> None:
         raise ChildFailed(
             f"the child failed with exit code {code}{why}{log_tail(log, log_start)}", code
         )
+    result = out / RESULT
+    return json.loads(result.read_text()) if result.exists() else {}
 
 
 def start_supervised(
@@ -100,22 +103,6 @@ def start_supervised(
         )
 
 
-def _wait(process: "subprocess.Popen[bytes]", progress: Path) -> None:
-    """Report the progress that it writes until it ends; what an earlier attempt wrote is old."""
-    seen, ended = _changed(progress), False
-    while not ended:
-        time.sleep(POLL_S)
-        ended = process.poll() is not None  # before the look at what it wrote last
-        if (stamp := _changed(progress)) != seen:
-            seen, now = stamp, json.loads(progress.read_text(encoding="utf-8"))
-            report(float(now["done"]), float(now["total"]), str(now.get("note", "")))
-
-
-def _changed(path: Path) -> int:
-    """When a file, which is replaced whole, was written; 0 while there is none."""
-    return path.stat().st_mtime_ns if path.exists() else 0
-
-
 @contextmanager
 def gpu_slot() -> Iterator[list[int]]:
     """Hold one of this machine's slots, if it has any; yields the descriptors that the computing
@@ -129,5 +116,5 @@ def gpu_slot() -> Iterator[list[int]]:
                     yield [file.fileno()]
                     return
         report(0, 0, WAITING)
-        time.sleep(WAITING_POLL_S)
+        time.sleep(POLL_S)
     yield []

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping
@@ -29,8 +30,7 @@ from klear.tasks.store.shared import open_store
 from klear.tasks.store.store import Artifact, Store
 from klear.tasks.tracking import prefect_states
 from klear.tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
-from klear.tasks.tracking.run_tracker import Tracker
-from klear.tasks.tracking.views import tags_of
+from klear.tasks.tracking.run_tracker import Tracker, tags_of
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
@@ -73,8 +73,9 @@ class Run:
         return next((p.why for p in self.planned if p.stage == stage and p.why), "new")
 
     def note(self, artifact: Artifact, action: str, why: str) -> None:
-        """What became of a stage."""
-        metrics = artifact.metrics
+        """What became of a stage: shown, and kept for the report."""
+        metrics, outcome = artifact.metrics, "cached" if action == "reused" else "computed"
+        self.display.finished(artifact.stage, outcome, artifact.seconds, metrics)
         self.happened[artifact.stage] = StageOutcome(
             stage=artifact.stage,
             action=action,
@@ -203,7 +204,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             tracker.finish(run.run_id, status)
             if failed or suspended:
                 prefect_states.settle_task_runs(flow_run, run.ended_tasks)
-            elif prefect_states.is_cancelling(flow_run):  # and not ended by another signal
+            elif (shown := prefect_states.state_of(flow_run)) and shown.is_cancelling():
                 prefect_states.set_cancelled(flow_run)
             raise
         tracker.finish(run.run_id, "FINISHED")
@@ -264,11 +265,8 @@ def link_to_prefect() -> str:
 
 
 class RunState:
-    """Which run is unfinished for one configuration, so that the same command continues it.
-
-    The file `<store>/.runs/<config>.json` exists from start to success; the lock `run-<config>` is
-    held while the run lives, so a free one beside the file means that the run died.
-    """
+    """Which run is unfinished for one configuration, so that the same command continues it. The
+    file exists from start to success; a free lock beside it means that the run died."""
 
     def __init__(self, store: Store, config: str) -> None:
         self.path, self.lock = store.root / ".runs" / f"{config}.json", f"run-{config}"
@@ -299,13 +297,10 @@ def _crash_orphans(tracker: Tracker, store: Store, mine: RunState, flow_run: str
 
 def git_commit() -> str:
     """The commit the code runs from, with `+` if the tree has changes; '' outside of git."""
-    if not (PACKAGE / ".git").exists():
+    if not (PACKAGE / ".git").exists() or not shutil.which("git"):
         return ""
     git = ["git", "-C", str(PACKAGE), "describe", "--always", "--abbrev=40", "--dirty=+"]
-    try:
-        said = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True)
-    except FileNotFoundError:
-        return ""
+    said = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True)
     return said.stdout.strip()
 
 

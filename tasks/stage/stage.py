@@ -31,10 +31,9 @@ from klear.configs.settings.base import Settings, key_of
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.judge.grades import GRADED
 from klear.tasks.report.card import write_card
-from klear.tasks.stage.figures import figure_of
-from klear.tasks.stage.progress import Listener, listening
+from klear.tasks.stage.graph import Interrupted, watched
+from klear.tasks.stage.progress import Listener, figure_of, listening
 from klear.tasks.stage.run import Run, as_params, current_run, git_commit, package_versions
-from klear.tasks.stage.watchdog import Interrupted, watched
 from klear.tasks.store.hardware import this_machine
 from klear.tasks.store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
 from klear.tasks.tracking.log_result import log_result
@@ -183,14 +182,13 @@ class _Computation:
         run = self.run
         with self._watched():
             found = run.store.share(found)
-        run.note(found, "reused", "")
         manifest = run.store.manifest(found)
         if manifest.pipeline_run == run.run_id:
             # An earlier attempt made it, and may have been killed before all of it was logged.
             log = self._log(found.folder, only_unfinished=True)
             log.poll()
             log_result(log, found, manifest, self.inputs)
-        run.display.finished(self.stage.name, "cached", found.seconds, found.metrics)
+        run.note(found, "reused", "")
         return found
 
     def _computed(self, work: Path) -> Artifact:
@@ -224,7 +222,6 @@ class _Computation:
                 run.display.finished(stage.name, outcome, time.monotonic() - began, {})
             raise
         log_result(log, artifact, run.store.manifest(artifact), self.inputs)
-        run.display.finished(stage.name, "computed", seconds, artifact.metrics)
         return artifact
 
     def _publish(self, work: Path, metrics: Metrics, seconds: float, mlflow_run: str) -> Artifact:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import psutil
 
@@ -66,17 +67,15 @@ def _reap(command: int = 0) -> int | None:
     return code
 
 
-def _die_with_supervisor() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def main(argv: Sequence[str]) -> int:
     parent, grace_s, command = int(argv[0]), float(argv[1]), list(argv[3:])
     asked: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(sign, lambda number, _: asked.append(number))
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    child = subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_supervisor)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    die_with_supervisor = partial(prctl, PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    child = subprocess.Popen(command, start_new_session=True, preexec_fn=die_with_supervisor)
     code: int | None = None
     while code is None and not asked and os.getppid() == parent:
         time.sleep(POLL_S)

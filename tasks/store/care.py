@@ -1,15 +1,13 @@
-"""Keeping a store in order: what is in it, what is damaged, what nothing needs any more."""
+"""Keeping a store in order: what is damaged, what nothing needs any more."""
 
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from klear.tasks.store.lineage import ancestors
-from klear.tasks.store.shared import SharedStore, parsed
-from klear.tasks.store.store import MANIFEST, Manifest, Store
+from klear.tasks.store.lineage import ancestors, manifests_here
+from klear.tasks.store.store import Store
 
 SECONDS_A_DAY = 86_400.0
 ABLATE = "ablate_"  # begins the name of an ablation's last stage
@@ -26,23 +24,9 @@ class Waste(NamedTuple):
     why: str
 
 
-def results(store: Store, stage: str = "") -> list[Manifest]:
-    """Every readable result that this machine can use, the oldest first; of `stage`, if named.
-
-    Raises StoreUnreachable when the object store does not answer.
-    """
-    here = [m for m in _manifests(store).values() if m and stage in ("", m.stage)]
-    far = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
-    found = {(m.stage, m.key): m for m in (*filter(None, map(parsed, far)), *here)}
-    return sorted(found.values(), key=lambda m: (m.made, m.stage, m.key))
-
-
 def damaged(store: Store) -> Iterator[tuple[str, str]]:
-    """(stage/key, what is wrong, '' for a sound result) of every result, by its digests.
-
-    Of the copies here alone: a shared store finds what is sound elsewhere, and mends.
-    """
-    for name in _manifests(store):
+    """(stage/key, what is wrong, '' for a sound result) of every result here, by its digests."""
+    for name in manifests_here(store):
         yield name, Store.find(store, *name.split("/"), verify=True)[1]
 
 
@@ -54,7 +38,7 @@ def waste(store: Store, days: float) -> tuple[list[Waste], str]:
     left = list(_left_behind(store, oldest_kept))
     if _is_busy(store):
         return left, "a run is under way: results are kept, for it may be reading them"
-    manifests = _manifests(store)
+    manifests = manifests_here(store)
     known = {name: m for name, m in manifests.items() if m}
     if lost := [name for name in manifests if name not in known]:
         return left, (
@@ -99,14 +83,3 @@ def _left_behind(store: Store, oldest_kept: float) -> Iterator[Waste]:
             if max(f.stat().st_mtime for f in (path, *files)) < oldest_kept:
                 size = sum(f.stat().st_size for f in files)
                 yield Waste(str(path.relative_to(store.root)), path, size, why)
-
-
-def _manifests(store: Store) -> dict[str, Manifest | None]:
-    """stage/key → manifest of every folder here; None where it cannot be read."""
-    found: dict[str, Manifest | None] = {}
-    for folder in sorted(p for p in store.root.glob("[!.]*/[!.]*") if p.is_dir()):
-        name = f"{folder.parent.name}/{folder.name}"
-        found[name] = None
-        with suppress(OSError):
-            found[name] = parsed((folder / MANIFEST).read_bytes())
-    return found

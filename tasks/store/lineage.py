@@ -1,20 +1,45 @@
-"""What a result was made from, what was made of it, and which result a score is of."""
+"""Which results there are, what each is made from, which belong together, which a name means."""
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from klear.tasks.store.store import InputRef, Manifest, Store
+from pydantic import BaseModel
+
+from klear.configs.settings.base import MOST_SHOWN
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.pipeline import STAGES
+from klear.tasks.store.shared import SharedStore, parsed
+from klear.tasks.store.store import MANIFEST, InputRef, Manifest, Store
 
 AVERAGE = "avg"
 EVALUATION = "evaluate_"
+COMPLETE = ".runs/complete.jsonl"  # in a store
+LATEST = "latest"
+
+
+def manifests_here(store: Store) -> dict[str, Manifest | None]:
+    """stage/key → manifest of every folder here; None where it cannot be read."""
+    found: dict[str, Manifest | None] = {}
+    for folder in sorted(p for p in store.root.glob("[!.]*/[!.]*") if p.is_dir()):
+        name = f"{folder.parent.name}/{folder.name}"
+        found[name] = None
+        with suppress(OSError):
+            found[name] = parsed((folder / MANIFEST).read_bytes())
+    return found
+
+
+def results(store: Store, stage: str = "") -> list[Manifest]:
+    """Every readable result that this machine can use, the oldest first; of `stage`, if named."""
+    here = [m for m in manifests_here(store).values() if m and stage in ("", m.stage)]
+    far = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
+    found = {(m.stage, m.key): m for m in (*filter(None, map(parsed, far)), *here)}
+    return sorted(found.values(), key=lambda m: (m.made, m.stage, m.key))
 
 
 def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
-    """Everything that `results` were made from, each once, oldest first, without themselves.
-
-    A result that is gone from the store ends its branch.
-    """
+    """Everything that `results` were made from, each once, oldest first, without themselves."""
     seen = {(r.stage, r.key) for r in results}
     found: list[Manifest] = []
 
@@ -25,7 +50,7 @@ def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
             seen.add((ref.stage, ref.key))
             try:
                 parent = store.manifest(ref)
-            except FileNotFoundError:
+            except FileNotFoundError:  # gone from the store: it ends its branch
                 continue
             visit(parent.inputs)
             found.append(parent)
@@ -75,3 +100,75 @@ def scores_of(store: Store, manifest: Manifest) -> dict[str, dict[str, Any]]:
     store.fetch(manifest)
     path = store.folder(manifest.stage, manifest.key) / "results.json"
     return {r["name"]: r for r in json.loads(path.read_text())} if path.exists() else {}
+
+
+class CompleteRun(BaseModel, frozen=True):
+    """A run that reached its report, which names all of its results."""
+
+    profile: str
+    seed: int
+    name: str
+    flow_run: str
+    mlflow_run: str
+    report: str
+    """The key."""
+
+
+def note_complete(store: Store, run: CompleteRun) -> None:
+    """Remember a run, for stages that are run again on its results."""
+    path = store.root / COMPLETE
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(run.model_dump_json() + "\n")
+
+
+def as_of(store: Store, which: str, profile: str, seed: int) -> Manifest:
+    """The result whose ancestry `which` means: of `latest`, the report of the last complete run of
+    this profile and seed; of the name or id of a run, its report; or stage/key, the key may be cut.
+
+    Raises ConfigError with what there is.
+    """
+    path = store.root / COMPLETE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    runs = [CompleteRun.model_validate_json(line) for line in reversed(lines)]
+    mine = [r for r in runs if (r.profile, r.seed) == (profile, seed)]
+    named = [r for r in runs if which in (r.name, r.flow_run, r.mlflow_run)]
+    stage, _, key = which.partition("/")
+    names = [r.report for r in (mine if which == LATEST else named)]
+    if stage in STAGES and key:
+        return begins(store, stage, key)
+    if not names:
+        known = ", ".join(dict.fromkeys(r.name for r in (mine or runs)[:MOST_SHOWN])) or "none"
+        none = f"whole run of {profile} with seed {seed}" if which == LATEST else f"run {which}"
+        raise ConfigError([f"as_of: there is no {none}; complete runs: {known}"])
+    return begins(store, "report", names[0])
+
+
+def begins(store: Store, stage: str, digits: str) -> Manifest:
+    """The result whose key begins with the digits; raises ConfigError where that is not one."""
+    found = [m for m in results(store, stage) if m.key.startswith(digits)]
+    if len(found) != 1:
+        several = f"{digits} begins several keys of {stage}: {', '.join(m.key for m in found)}"
+        none = f"there is no {stage}/{digits}; `klear store ls` says what there is"
+        raise ConfigError([several if found else none])
+    return found[0]
+
+
+def family(store: Store, result: Manifest) -> dict[str, Manifest]:
+    """A result and all that it was made from, by stage."""
+    return {m.stage: m for m in (*ancestors(store, result), result)}
+
+
+def mixtures(store: Store, results: Sequence[Manifest]) -> list[str]:
+    """What does not belong together among results: a line for each stage that two of them, or what
+    they were made from, have with different bytes."""
+    met: dict[str, Manifest] = {}
+    found: dict[str, str] = {}
+    for result in results:
+        for stage, m in family(store, result).items():
+            other = met.setdefault(stage, m)
+            if other.digest != m.digest:
+                of = f"{result.stage}/{result.key[:8]}"
+                behind = "" if stage == result.stage else f" behind {of}"
+                found[stage] = f"{stage}/{other.key[:8]} and {stage}/{m.key[:8]}{behind}"
+    return list(found.values())

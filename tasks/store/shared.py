@@ -38,7 +38,7 @@ from klear.tasks.store.store import (
     Manifest,
     Store,
     UnusableManifest,
-    file_sha256,
+    damage,
     read_manifest,
 )
 
@@ -92,7 +92,7 @@ class ObjectStore:
     def damage(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> str:
         """The first of `files` that is not below `of` in its size, and with `verify` its digest;
         '' if all are."""
-        there = self._sizes(of)
+        there = self.sizes(of)
         for number, (name, entry) in enumerate(files.items()):
             path = f"{of}/{name}"
             if there.get(path) != entry.bytes:
@@ -106,7 +106,7 @@ class ObjectStore:
 
     def upload(self, folder: Path, files: Mapping[str, FileEntry], to: str) -> None:
         """Copy `files` of `folder` below `to`; what is there in its size is kept."""
-        there = self._sizes(to)
+        there = self.sizes(to)
         names = [n for n, f in files.items() if there.get(f"{to}/{n}") != f.bytes]
         here, far = [str(folder / n) for n in names], [f"{to}/{n}" for n in names]
         if names:
@@ -114,28 +114,22 @@ class ObjectStore:
 
     def download(self, folder: Path, files: Mapping[str, FileEntry], of: str) -> None:
         """Copy `files` below `of` into `folder`. Raises ObjectDamaged for one that is damaged."""
-        lost = self.damage(files, of, verify=False)
-        if not lost:
-            far, here = [f"{of}/{n}" for n in files], [str(folder / n) for n in files]
+        far, here = [f"{of}/{n}" for n in files], [str(folder / n) for n in files]
+        with suppress(FileNotFoundError):
             self._ask("get", far, here, callback=_reporting("files downloaded"))
-            wrong = (n for n, f in files.items() if file_sha256(folder / n) != f.sha256)
-            lost = next(wrong, "")
-        if lost:
+        if lost := next((n for n, f in files.items() if damage(folder / n, f, verify=True)), ""):
             raise ObjectDamaged(
                 f"{self.url}/{of}: {lost} is missing or was changed; the next run that makes it "
                 "computes it again"
             )
 
-    def names(self, below: str = "") -> list[str]:
-        """Every object, sorted."""
-        return sorted(self._sizes(below))
-
     def remove(self, name: str) -> None:
         """Remove an object, or all below a folder; none is no error."""
-        if found := self.names(name):
+        if found := list(self.sizes(name)):
             self._ask("rm", found)
 
-    def _sizes(self, below: str) -> dict[str, int]:
+    def sizes(self, below: str = "") -> dict[str, int]:
+        """Every object and its bytes, by name."""
         found = self._ask("find", below, detail=True)
         return {name: facts["size"] for name, facts in found.items()}
 
@@ -160,11 +154,7 @@ def open_store(machine: Machine) -> Store:
 
 
 class SharedStore(Store):
-    """The folder `root` in front of the object store at `url` (`s3://bucket/folder`, `gs://…`).
-
-    A result is found by its manifest and the sizes of its files; `fetch` brings the files of those
-    that are read.
-    """
+    """The folder `root` in front of the object store at `url` (`s3://bucket/folder`, `gs://…`)."""
 
     def __init__(self, root: Path, url: str) -> None:
         super().__init__(root)
@@ -173,8 +163,9 @@ class SharedStore(Store):
         """stage/key → the upload that was there before this process computed the result."""
 
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
-        """As `Store.find`; what is in the object store alone is found too, by the same rules. With
-        `verify`, whichever of copy and shared result is damaged gives way to the sound one."""
+        """As `Store.find`; what is in the object store alone is found too, by its manifest and the
+        sizes of its files, which `fetch` brings. With `verify`, whichever of copy and shared result
+        is damaged gives way to the sound one."""
         found, wrong = super().find(stage, key, verify=verify)
         if found and not verify:
             return found, wrong
@@ -255,7 +246,7 @@ class SharedStore(Store):
 
     def manifests(self, stage: str = "") -> dict[str, bytes]:
         """The text of every shared manifest, by stage/key; of one stage, if it is named."""
-        tail, names = f"/{MANIFEST}", self.objects.names(stage)
+        tail, names = f"/{MANIFEST}", sorted(self.objects.sizes(stage))
         found = self.objects.read_all([n for n in names if n.endswith(tail) and n.count("/") == 2])
         return {name.removesuffix(tail): text for name, text in found.items()}
 

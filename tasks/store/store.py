@@ -184,10 +184,8 @@ class Store:
         return self.root / ".work" / stage / key
 
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
-        """The published result, or None and the reason why it cannot be used ('' if never made).
-
-        Sizes are checked always, digests with `verify`.
-        """
+        """The published result, or None and why it cannot be used ('' if it was never made). Sizes
+        are checked always, digests with `verify`."""
         folder = self.folder(stage, key)
         if not folder.exists():
             return None, ""
@@ -207,11 +205,8 @@ class Store:
         return read_manifest(self.folder(artifact.stage, artifact.key))
 
     def publish(self, work: Path, about: About | None = None, **fields: Any) -> Artifact:
-        """Seal `work` with a manifest and rename it into place; replaces what was there.
-
-        `about` may add pages that tell about the result, once its files are known. Scratch goes
-        last: whatever fails before (a full disk), the same key continues from it.
-        """
+        """Seal `work` with a manifest and rename it into place; replaces what was there. `about`
+        may add pages that tell about the result, once its files are known."""
         files = scan(work)
         manifest = Manifest(files=files, digest=content_digest(files), **fields)
         pages = scan(work, about(manifest, work) if about else ())
@@ -221,6 +216,7 @@ class Store:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        # Last: whatever fails before (a full disk), the same key continues from it.
         shutil.rmtree(work / SCRATCH, ignore_errors=True)
         target = self.folder(manifest.stage, manifest.key)
         target.parent.mkdir(parents=True, exist_ok=True)

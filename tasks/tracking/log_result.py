@@ -17,13 +17,12 @@ from klear.configs.files import replace_text
 from klear.configs.settings.evaluation import LEARNING_CURVE
 from klear.eval.judge.grades import GOLD, GRADED, Graded, read_graded
 from klear.tasks.report.plots import rollout_histograms
-from klear.tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest
+from klear.tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest, read_manifest
 from klear.tasks.tracking.mlflow_client import (
     ARTIFACT_TAG,
     DIGEST_TAG,
     MODEL_TAG,
     Mlflow,
-    assessments,
     entities,
     made_by,
     metric,
@@ -58,16 +57,12 @@ def log_result(
 
 
 def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) -> None:
-    """The rows and models of a complete run on its page, and the aliases to its checkpoints: so
-    they descend from one another.
-
-    `best` goes to the one whose benchmarks have the highest mean, at equal means the earlier.
-    """
-    stages = [n.removeprefix("evaluate_") for n in made if n.startswith("evaluate_")]
-    scores = {n: made[f"evaluate_{n}"].metrics for n in stages if n in made}
+    """The rows and models of a complete run on its page, and the aliases to its checkpoints: `best`
+    is the one whose benchmarks have the highest mean, at equal means the earlier."""
     means = {
-        n: fmean([v for name, v in metrics.items() if name.endswith("/avg")] or [0.0])
-        for n, metrics in scores.items()
+        n: fmean([v for name, v in scores.metrics.items() if name.endswith("/avg")] or [0.0])
+        for n in made
+        if (scores := made.get(f"evaluate_{n}"))
     }
     score = {made[n].digest: f"{mean:.6f}" for n, mean in means.items()}
     aliases = {ALIASES.get(stage, stage): made[stage] for stage in means}
@@ -143,8 +138,13 @@ class _Result:
         """The graded answers: asked, written, graded, with every check of the judge."""
         artifact = self.artifact
         model = {"mlflow.modelId": self.model} if self.model else {}
-        lines = {line["step"]: line for line in read_lines(artifact.folder / METRICS)}
+        of_stage = self.manifest.made, self.manifest.seconds
+        of_step = {
+            line["step"]: (line["time"], line["metrics"].get("seconds/rollout", 0.001))
+            for line in read_lines(artifact.folder / METRICS)
+        }
         for i, graded in enumerate(read_graded(artifact.folder / GRADED)):
+            end, seconds = of_step.get(graded.step, of_stage)
             step = "" if graded.step is None else f"step {graded.step}, "
             tags = {
                 "mlflow.traceName": f"{artifact.stage}: {step}{graded.problem_id} #{graded.index}",
@@ -155,12 +155,14 @@ class _Result:
             server.trace(
                 self.tracker.experiment,
                 f"{run_id}/{artifact.digest}/{graded.step}/{graded.problem_id}/{graded.index}",
-                self._interval(lines.get(graded.step), i / 1000),
+                (end + i / 1000 - seconds, end + i / 1000),
                 {"prompt": as_read(graded.prompt)},
                 as_shown(graded),
                 {"mlflow.sourceRun": run_id, **model},
                 tags,
-                assessments(graded.correct, graded.reason, gold, run_id),
+                graded.correct,
+                graded.reason,
+                gold,
             )
 
     def histograms(self, server: Mlflow, run_id: str) -> None:
@@ -169,24 +171,13 @@ class _Result:
         if path.exists() and (rows := pq.read_table(path, columns=columns).to_pylist()):
             server.log_figure(run_id, rollout_histograms(rows), "figures/rollouts.png")
 
-    def _interval(self, line: Mapping[str, Any] | None, later: float) -> tuple[float, float]:
-        """Start and end (Unix seconds) of what made an answer: rollout step (`line`) or stage."""
-        end, seconds = self.manifest.made + later, self.manifest.seconds
-        if line:
-            end, seconds = line["time"] + later, line["metrics"].get("seconds/rollout", 0.001)
-        return end - seconds, end
-
     def _models_read(self, server: Mlflow) -> list[str]:
         """The ids of the inputs that are models; one that nobody recorded is left out."""
-        found = []
-        for artifact in self.inputs:
-            path = artifact.folder / MANIFEST
-            if path.exists() and (artifact.folder / CHECKPOINT).exists():
-                # Not the artifact's: the run may have been signed in after it was handed out.
-                run_id = json.loads(path.read_text())["mlflow_run"]
-                run = server.active_run(run_id) if run_id else None
-                found += [run.data.tags[MODEL_TAG]] if run and MODEL_TAG in run.data.tags else []
-        return found
+        models = [a.folder for a in self.inputs if (a.folder / CHECKPOINT).exists()]
+        # Not the artifact's: the run may have been signed in after it was handed out.
+        made_by_runs = filter(None, (read_manifest(folder).mlflow_run for folder in models))
+        runs = filter(None, map(server.active_run, made_by_runs))
+        return [run.data.tags[MODEL_TAG] for run in runs if MODEL_TAG in run.data.tags]
 
 
 def as_shown(graded: Graded) -> dict[str, Any]:

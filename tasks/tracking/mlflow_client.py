@@ -134,11 +134,8 @@ class Mlflow(MlflowClient):
     def register(
         self, experiment: str, registered: str, run_id: str, tags: Mapping[str, str]
     ) -> str:
-        """The id of the model with these tags, made by the run, and a version of `registered`;
-        each is made if it is new.
-
-        Nothing is uploaded: weights stay where they are.
-        """
+        """The id of the model with these tags, made by the run, with a version of `registered`;
+        each is made if it is new, and nothing is uploaded."""
         same = {n: tags[n] for n in (ARTIFACT_TAG, DIGEST_TAG)}
         found = self.search_logged_models([experiment], _with_tags(same), max_results=1)
         name = tags[ARTIFACT_TAG].replace("/", "-")
@@ -175,19 +172,28 @@ class Mlflow(MlflowClient):
         answered: Mapping[str, Any],
         about: Mapping[str, str],
         tags: Mapping[str, str],
-        graded: Iterable[entities.Assessment] = (),
+        correct: bool | None,
+        reason: str,
+        expected: str,
     ) -> None:
-        """A trace of one span, with what was found of it. Its id and theirs are made of its key:
-        MLflow gives new ones, so that a message sent twice would be two. `time`: start and end,
-        in Unix seconds. `about`: its metadata."""
+        """A trace of one span, with the judge's verdict on the answer (None: unscored) and the
+        answer it should have been. Their ids are made of its key: MLflow gives new ones, so that a
+        message sent twice would be two. `time`: start and end, in Unix seconds. `about`: metadata.
+        """
         seed = hashlib.sha256(key.encode()).digest()
         trace_id, (start, end) = f"tr-{seed[:16].hex()}", time
         request, response = json.dumps(asked), json.dumps(answered)
-        found = list(graded)
+        judge = entities.AssessmentSource(entities.AssessmentSourceType.CODE, "klear judge")
+        run = {"mlflow.assessment.sourceRunId": about["mlflow.sourceRun"]}
+        more: Any = {"source": judge, "metadata": run, "trace_id": trace_id}
+        found: list[entities.Assessment] = []
+        if correct is not None:
+            found.append(entities.Feedback("correct", correct, rationale=reason or None, **more))
+        if expected:
+            found.append(entities.Expectation("expected_response", expected, **more))
         for assessment in found:
             name = f"{key}/{assessment.name}".encode()
             assessment.assessment_id = f"a-{hashlib.sha256(name).hexdigest()[:32]}"
-            assessment.trace_id = trace_id
         info = entities.TraceInfo(
             trace_id,
             entities.TraceLocation.from_experiment_id(experiment),
@@ -219,20 +225,6 @@ class Mlflow(MlflowClient):
         client = TracingClient(self.tracking_uri)
         client.start_trace(info)
         client.log_spans(experiment, [MlflowSpan.from_dict(span)])
-
-
-def assessments(
-    correct: bool | None, reason: str, expected: str, run_id: str
-) -> list[entities.Assessment]:
-    """The judge's verdict on an answer (none: unscored), and the answer it should have been."""
-    judge = entities.AssessmentSource(entities.AssessmentSourceType.CODE, "klear judge")
-    more: Any = {"source": judge, "metadata": {"mlflow.assessment.sourceRunId": run_id}}
-    found: list[entities.Assessment] = []
-    if correct is not None:
-        found.append(entities.Feedback("correct", correct, rationale=reason or None, **more))
-    if expected:
-        found.append(entities.Expectation("expected_response", expected, **more))
-    return found
 
 
 def _with_tags(tags: Mapping[str, str]) -> str:

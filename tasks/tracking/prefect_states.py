@@ -55,7 +55,7 @@ def heeding_the_ui(flow_run: str) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(SECONDS_BETWEEN_LOOKS):
-            state = _state_of(flow_run)
+            state = state_of(flow_run)
             if state and state.is_cancelling() and not is_worker_run():
                 asked.append(CancelledInUI())
             elif state and state.is_paused() and state.name == SUSPENDED:
@@ -95,12 +95,8 @@ def ends_cancelled(body: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def is_cancelling(flow_run: str) -> bool:
-    """Whether somebody asked the run to end and it has not said yet that it did. Best effort."""
-    return bool((state := _state_of(flow_run)) and state.is_cancelling())
-
-
-def _state_of(flow_run: str) -> State[Any] | None:
+def state_of(flow_run: str) -> State[Any] | None:
+    """Best effort."""
     return _best_effort(lambda client: client.read_flow_run(UUID(flow_run)).state)
 
 

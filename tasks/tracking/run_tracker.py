@@ -13,9 +13,9 @@ import logging
 import re
 import threading
 import time
+import tomllib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ import requests
 
 from klear.configs.settings.evaluation import LEARNING_CURVE
 from klear.tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
-from klear.tasks.tracking.views import ABOUT, CHARTS, PAGE, tags_of, view
-from klear.training.layout import METRICS, SHOWN
+from klear.training.layout import METRICS, SHOWN, read_lines
 
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""
@@ -48,40 +47,57 @@ _BROKEN = (
 )
 _LOG = logging.getLogger("klear")
 Send = Callable[[Mlflow], object]
+VIEWS = tomllib.loads(Path(__file__).with_name("views.toml").read_text(encoding="utf-8"))
+"""What stands on an experiment's page, and the view saved in it beside those of people."""
+PAGE = VIEWS["page"]  # in which {id} is the experiment's
+CHARTS = PAGE["charts"].replace("{key}", PAGE["key"])
+ABOUT = PAGE["about"].replace("{charts}", CHARTS)
 
 
 class NotLogged(RuntimeError):
     """The run is done, but MLflow was unreachable for too long to log all of it."""
 
 
+def tags_of(name: str) -> dict[str, str]:
+    """What MLflow's pages tell the run of a stage, or of a "pipeline", by."""
+    return VIEWS["tags"].get(name.partition("_")[0], {})
+
+
+def view(benchmarks: Sequence[str]) -> dict[str, Any]:
+    """The state of the experiment's page."""
+    sections = VIEWS["sections"] | {"Accuracy by stage": [[f"{name}/avg"] for name in benchmarks]}
+    charts = [
+        {**VIEWS["chart"], "uuid": of[0], "metricSectionId": name}
+        | {"metricKey": of[0], "selectedMetricKeys": of}
+        for name, wanted in sections.items()
+        for of in wanted
+    ]
+    folded = [{"uuid": n, "name": n, "display": bool(sections[n])} for n in sections]
+    return VIEWS["view"] | {"compareRunCharts": charts, "compareRunSections": folded}
+
+
 class Tracker:
-    """One pipeline's view of an MLflow server, and the messages to it; without a `uri` nobody
-    listens. The thread that sends lives while there are messages."""
+    """An MLflow server and the messages to it; without a `uri` nobody listens."""
 
     def __init__(self, uri: str = "", experiment: str = "") -> None:
-        self.uri, self.name = uri, experiment
+        self.uri, self.name, self.experiment = uri, experiment, ""
         self.refused = 0
         """Messages that the server answered with an error."""
         self._messages: deque[tuple[str, Send]] = deque()
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self.experiment = self.server.experiment(experiment, ABOUT) if uri else ""
-
-    @cached_property
-    def server(self) -> Mlflow:
-        return Mlflow(self.uri)
+        if uri:
+            self.server = Mlflow(uri)
+            self.experiment = self.server.experiment(experiment, ABOUT)
+            # A daemon: a run that is cancelled ends at once, whatever is left to send.
+            threading.Thread(target=self._work, name="mlflow-queue", daemon=True).start()
 
     def put(self, what: str, send: Send, *, soon: bool = False) -> None:
         """Call `send(server)` after all that was put before, or right after what is being sent;
         `what` names it in warnings."""
-        if not self.uri:
-            return
-        with self._changed:
-            self._messages.insert(1 if soon else len(self._messages), (what, send))
-            if self._thread is None:
-                # A daemon: a run that is cancelled ends at once, whatever is left to send.
-                self._thread = threading.Thread(target=self._work, name="mlflow-queue", daemon=True)
-                self._thread.start()
+        if self.uri:
+            with self._changed:
+                self._messages.insert(1 if soon else len(self._messages), (what, send))
+                self._changed.notify_all()
 
     def flush(self, seconds: float = 60.0) -> bool:
         """Wait until everything has arrived; False if it has not within `seconds`."""
@@ -155,13 +171,12 @@ class Tracker:
 
     def _work(self) -> None:
         while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._messages)
             self._send(*self._messages[0])
             with self._changed:
                 self._messages.popleft()
-                if not self._messages:
-                    self._thread = None
-                    self._changed.notify_all()
-                    return
+                self._changed.notify_all()
 
     def _send(self, what: str, send: Send) -> None:
         warned = False
@@ -216,7 +231,7 @@ class StageLog:
         self._only_unfinished = only_unfinished
         self._opened = threading.Event()
         self._monitor: Any = None
-        self._read: dict[str, int] = {}  # file of a curve → bytes of it that were put
+        self._read: dict[str, int] = {}  # file of a curve → lines of it that were put
         self._last: dict[str, int] = {}  # marker of a curve → the last step that the server has
         self._shown: dict[Path, int] = {}  # page → when it was changed last
         self._due = 0.0
@@ -248,7 +263,9 @@ class StageLog:
         if not self.tracker.uri or (not now and time.monotonic() < self._due):
             return
         for name, marker in CURVES.items():
-            if lines := self._new_lines(self._folder / name):
+            # By their number: a resumed child writes those after its checkpoint again.
+            if lines := read_lines(self._folder / name, after=self._read.get(name, 0)):
+                self._read[name] = self._read.get(name, 0) + len(lines)
                 self.steps(lines, marker)
         root = self._folder / SHOWN
         files = sorted(p for p in root.rglob("*") if p.suffix in (".html", ".json"))
@@ -276,15 +293,6 @@ class StageLog:
             self._last[marker] = max((line["step"] for line in fresh), default=self._last[marker])
 
         self.put("curves", send)
-
-    def _new_lines(self, path: Path) -> list[dict[str, Any]]:
-        """The whole lines of a curve since the last look; a torn last one waits for its end."""
-        everything = path.read_bytes() if path.exists() else b""
-        start, end = self._read.get(path.name, 0), everything.rfind(b"\n") + 1
-        if end < start:
-            start = 0  # a resumed child cut the lines after its checkpoint
-        self._read[path.name] = end
-        return [json.loads(line) for line in everything[start:end].splitlines() if line.strip()]
 
     def _show(self, name: str, text: str, listed: str) -> None:
         """One page or table, which replaces its earlier self, and which artifacts are tables."""

@@ -25,12 +25,12 @@ from real_documents import cpu_seconds, documents, write_problems
 
 from klear.configs.settings.data import DedupSettings
 from klear.eval.records import normalise_prompt
-from klear.tasks.data.dedup import KEPT, Verdicts, find_duplicates
+from klear.tasks.data.dedup import KEPT, find_duplicates
 
 SETTINGS = DedupSettings(near=True)
 
 
-def ours(table: Path) -> Verdicts:
+def ours(table: Path) -> tuple[np.ndarray, ...]:
     with tempfile.TemporaryDirectory() as scratch:
         return find_duplicates(table, Path(scratch), SETTINGS)
 

@@ -1,7 +1,7 @@
 """Ray on 127.0.0.1 that listens nowhere else.
 
 `loopback.py ray ARGUMENTS` is Ray's command line, `loopback.py launch JOB LAUNCH` is
-`tasks.models.ray_launch`, and `loopback.py fixed JOB LAUNCH` the same with fixed answers.
+`tasks.models.launch`, and `loopback.py fixed JOB LAUNCH` the same with fixed answers.
 """
 
 import sys
@@ -9,9 +9,9 @@ import sys
 from ray._private import services
 from ray.scripts.scripts import main as ray_main
 
-from klear.tasks.models import ray_launch
+from klear.tasks.models import launch
 
-launched = ray_launch.run
+launched = launch.run_node
 
 
 def run_fixed(command: list[str], log: str) -> int:
@@ -26,5 +26,5 @@ if what == "ray":
     sys.argv = ["ray", *arguments]
     ray_main()
 if what == "fixed":
-    ray_launch.run = run_fixed
-sys.exit(ray_launch.main(arguments))
+    launch.run_node = run_fixed
+sys.exit(launch.main(arguments))

@@ -17,10 +17,10 @@ from klear.eval.judge.judge import Judge
 from klear.eval.ray_cluster import BUSY, code_digest, join
 from klear.eval.records import Problem
 from klear.flows.servers import doctor
-from klear.tasks.models import ray_launch
+from klear.tasks.models import launch
+from klear.tasks.stage.graph import watched
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.progress import listening
-from klear.tasks.stage.watchdog import watched
 
 pytestmark = pytest.mark.system
 
@@ -111,7 +111,7 @@ def test_an_answer_that_waits_for_a_cpu_says_so_and_one_that_takes_long_does_not
 @pytest.mark.usefixtures("others")
 def test_training_begins_while_a_judge_holds_every_cpu() -> None:
     api: Any = ray
-    places = ray_launch.places_of(api, Launch(nodes=2))
+    places = launch.places_of(api, Launch(nodes=2))
     nodes = [api.remote(where).options(**place).remote() for place in places]
     assert len(set(api.get(nodes, timeout=HELD_S))) == 2
     api.util.remove_placement_group(places[0]["scheduling_strategy"].placement_group)

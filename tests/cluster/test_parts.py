@@ -10,10 +10,9 @@ import pytest
 from processes import eventually, left
 
 from klear.eval.sandbox import MachineUnfit
-from klear.tasks.stage.beside import Node, run_graph
+from klear.tasks.stage.graph import Node, Stalled, run_graph, watched
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.progress import listening
-from klear.tasks.stage.watchdog import Stalled, watched
 
 HERE = Path(__file__).parent
 

@@ -6,8 +6,7 @@ import pytest
 from damage.three_stages import run_all
 
 from klear.flows.cli.main import main
-from klear.tasks.store.care import results
-from klear.tasks.store.lineage import ancestors
+from klear.tasks.store.lineage import ancestors, results
 from klear.tasks.store.store import MANIFEST, Store
 
 

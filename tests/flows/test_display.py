@@ -2,8 +2,6 @@
 
 import io
 import re
-import tomllib
-from pathlib import Path
 from unittest.mock import Mock
 
 from rich.console import Console
@@ -11,8 +9,7 @@ from rich.console import Console
 from klear.configs.settings.pipeline import STAGES
 from klear.flows.cli import run
 from klear.flows.cli.run import Terminal
-from klear.tasks.stage import figures
-from klear.tasks.stage.figures import figure_of
+from klear.tasks.stage.progress import WORDS, figure_of
 
 
 def shown(terminal: bool = False) -> tuple[Terminal, io.StringIO]:
@@ -77,5 +74,4 @@ def test_every_stage_has_a_sentence_and_no_figure_is_written_with_an_exponent() 
     kept, own = {"kept": 12345.0, "rejected": 5.0}, {"tokens": 12345678.0, "x": 1 / 3, "y": 1.0}
     assert figure_of("dedup", kept) == "12,345 of 12,350 problems kept"
     assert figure_of("own", own) == "tokens 12,345,678, x 0.333"
-    sentences = tomllib.loads(Path(figures.__file__).with_suffix(".toml").read_text())["stages"]
-    assert {s for s in STAGES if not s.startswith("evaluate_")} == set(sentences)
+    assert {s for s in STAGES if not s.startswith("evaluate_")} == set(WORDS["stages"])

@@ -11,7 +11,7 @@ from klear.flows.forms import profile_form
 from klear.flows.forms.profile_form import defaults, form
 from klear.flows.forms.stage_form import chosen
 from klear.flows.stages import calls
-from klear.tasks.store.complete import LATEST, CompleteRun, as_of, mixtures, note_complete
+from klear.tasks.store.lineage import LATEST, CompleteRun, as_of, mixtures, note_complete
 from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
 

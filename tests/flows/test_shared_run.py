@@ -118,7 +118,7 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_i
     killed_while_uploading("sft", tmp_path / "first", profile)
 
     shared = SharedStore(tmp_path / "second" / "store", bucket)
-    assert not [name for name in shared.objects.names("sft") if name.endswith(MANIFEST)]
+    assert not [name for name in shared.objects.sizes("sft") if name.endswith(MANIFEST)]
     whole = {name.split("/")[0]: wrong for name, wrong in shared.shared_damage()}
     whole.pop(BESIDE, None)
     assert whole == dict.fromkeys(everything[: everything.index("sft")], "")
@@ -137,7 +137,7 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_i
     assert [p.parent.parent.name for p in copies.glob("*/*/manifest.json")] == ["report"]
     assert {wrong for _, wrong in shared.shared_damage()} == {""}
 
-    for name in shared.objects.names("report"):
+    for name in shared.objects.sizes("report"):
         shared.objects.remove(name)
     again, _, _ = run_on(tmp_path / "third", profile)
     assert again == dict.fromkeys(everything, "cached") | {"report": "computed"}

@@ -12,7 +12,8 @@ from klear.configs.settings.base import Settings
 from klear.flows.cli.main import main
 from klear.tasks.stage.run import Run, active
 from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.care import damaged, remove, results, waste
+from klear.tasks.store.care import damaged, remove, waste
+from klear.tasks.store.lineage import results
 from klear.tasks.store.shared import SharedStore
 from klear.tasks.store.store import MANIFEST, Artifact, Store
 

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from klear.configs.settings.sources import Source
 from klear.eval.records import Rejected
 from klear.eval.row_files import Row
-from klear.tasks.data.sources import Piece, checked, hub_rows
+from klear.tasks.data.sources import Piece, checked, piece_rows
 from klear.training.checkpoints import load_model, load_tokenizer
 
 
@@ -86,7 +86,7 @@ def test_a_dataset_that_is_a_program_is_refused(tmp_path: Path, mark: Path, name
     (folder / "data.pkl").write_bytes(pickle.dumps(Evil(mark)))
     source = Source(name="e", kind="hub", dataset=str(folder), revision="main")
     with pytest.raises(ValueError, match="source 'e': "):
-        list(hub_rows(source, Piece(), "e"))
+        list(piece_rows(Piece(), source, Path(), "e"))
 
 
 def test_tests_that_are_a_pickle_are_a_rejected_row(mark: Path) -> None:

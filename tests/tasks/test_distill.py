@@ -183,11 +183,12 @@ def test_problems_without_a_recording_and_unusable_recordings_are_rejected_by_na
 def test_local_engines_get_a_job_once(tmp_path, problems, monkeypatch):
     jobs = []
 
-    def child(job, out: Path) -> None:
+    def child(job, out: Path) -> dict[str, float]:
         jobs.append(job)
         with Journal(journal_path(out)) as journal, job.requests.open() as lines:
             for line in lines:
                 journal.append(Request.model_validate_json(line).answered("m", "t"))
+        return {"tokens_per_second": 1.0}
 
     monkeypatch.setattr(module, "run_child", child)
     engine = EngineSettings(kind="transformers", model="somewhere")

@@ -58,7 +58,7 @@ class Engine:
         self.jobs: list[GenerateJob] = []
         self.answered = 0
 
-    def __call__(self, job: GenerateJob, out: Path) -> None:
+    def __call__(self, job: GenerateJob, out: Path) -> dict[str, float]:
         self.jobs.append(job)
         with Journal(journal_path(out)) as journal:
             for line in reversed(job.requests.read_text().splitlines()):  # any order will do
@@ -69,6 +69,7 @@ class Engine:
                     raise RuntimeError("killed")
                 self.answered += 1
                 journal.append(self.sample(request, job))
+        return {}
 
     def sample(self, request: Request, job: GenerateJob) -> Sample:
         right = request.prompt.startswith("a") and request.index < 2

@@ -13,7 +13,7 @@ from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Problem
 from klear.eval.tables import read_table
 from klear.tasks.data.collect import collect
-from klear.tasks.data.sources import Piece, hub_rows, planned, resolved
+from klear.tasks.data.sources import Piece, piece_rows, planned, resolved
 from klear.tasks.models.any_model import identified
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -69,7 +69,7 @@ def test_a_file_that_breaks_off_is_an_error_that_names_source_and_dataset(clone)
         file.write("{broken\n")
     source = Source(name="s", kind="hub", dataset=str(clone))
     with pytest.raises(ValueError, match=r"source 's': cannot read dataset=.*clone .* in row 2"):
-        list(hub_rows(source, Piece(), "s"))
+        list(piece_rows(Piece(), source, Path(), "s"))
 
 
 def evaluation(model: str) -> Evaluation:

@@ -96,7 +96,7 @@ def run(tmp_path, monkeypatch):
     """`run("1:2,0:4")`: each attempt's exit code and the checkpoint that it reaches."""
     base = load_profile("tiny", []).base
 
-    def launched(ends: str, launch_settings: Launch = SEVERAL) -> int:
+    def launched(ends: str, launch_settings: Launch = SEVERAL) -> dict[str, float]:
         command = [sys.executable, "-c", PRETEND, str(tmp_path), ends]
         monkeypatch.setattr(launch, "command_of", lambda job_file, launch, launcher: command)
         job = BaseJob(out=tmp_path, settings=base)
@@ -107,7 +107,7 @@ def run(tmp_path, monkeypatch):
 
 
 def test_a_lost_node_costs_a_restart_from_the_last_checkpoint_which_is_counted(run, caplog):
-    assert run("1:4,137:8,0:12") == 2
+    assert run("1:4,137:8,0:12") == {"restarts": 2.0}
     starts = [m for m in caplog.messages if "starts again" in m]
     for start, step, code in zip(starts, (4, 8), (1, 137), strict=True):
         assert start.startswith(f"training starts again from step {step}:")

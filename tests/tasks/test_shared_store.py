@@ -24,8 +24,8 @@ from klear.configs.settings.explain import ConfigError
 from klear.flows.cli.main import main
 from klear.tasks.stage.run import Run, active
 from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.care import damaged, results
-from klear.tasks.store.complete import begins
+from klear.tasks.store.care import damaged
+from klear.tasks.store.lineage import begins, results
 from klear.tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
 from klear.tasks.store.store import MANIFEST, Artifact
 from tests.s3_server import s3_server, signed_on
@@ -107,7 +107,7 @@ def reused(store: SharedStore, *, verify: bool = False) -> Artifact:
 
 def rows_there(store: SharedStore) -> list[str]:
     """The names under which the rows lie in the object store."""
-    return [n for n in store.objects.names() if n.endswith("rows.jsonl")]
+    return [n for n in sorted(store.objects.sizes()) if n.endswith("rows.jsonl")]
 
 
 def damage_there(store: SharedStore, content: bytes | None) -> None:
@@ -177,7 +177,7 @@ def test_a_forced_result_replaces_the_shared_one_that_was_seen_and_no_other(url,
     assert fetched(there) == "old"
     made(here, rows="new here")
     assert fetched(SharedStore(tmp_path / "c", url)) == "new here"
-    uploads = {name.split("/")[2] for name in here.objects.names()}
+    uploads = {name.split("/")[2] for name in here.objects.sizes()}
     assert len(uploads) == 2  # the manifest and one folder: the old files are gone
     assert made(there, rows="new there").file("rows.jsonl").read_text() == "new here"
     assert problems(here) == []

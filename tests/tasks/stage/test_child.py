@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from klear.configs.settings.topology import Launch
 from klear.tasks.stage import supervise
-from klear.tasks.stage.child import WAITING, ChildFailed, gpu_slot, run_child, run_command
+from klear.tasks.stage.child import WAITING, ChildFailed, gpu_slot, run_child
 from klear.tasks.stage.progress import listening
 
 SLEEP = "import time; time.sleep(300)"
@@ -41,6 +42,10 @@ sys.exit(3)
 
 def python(code: str, *words: str) -> list[str]:
     return [sys.executable, "-c", code, *words]
+
+
+def run_command(command: list[str], out: Path) -> None:
+    run_child(Launch(), out, command=lambda _: command)
 
 
 def log_of(out: Path) -> str:
@@ -108,8 +113,9 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, m
 
 def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> None:
     stage = (
-        "import sys; from pathlib import Path; from klear.tasks.stage.child import run_command; "
-        "run_command([sys.executable, '-c', *sys.argv[2:]], Path(sys.argv[1]))"
+        "import sys; from pathlib import Path; from klear.configs.settings.topology import Launch; "
+        "from klear.tasks.stage.child import run_child; command = [sys.executable, '-c']; "
+        "run_child(Launch(), Path(sys.argv[1]), command=lambda _: command + sys.argv[2:])"
     )
     ready = tmp_path / "ready"
     process = subprocess.Popen(

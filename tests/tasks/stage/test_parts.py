@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from processes import eventually
 
-from klear.tasks.stage.beside import Node, run_graph
+from klear.tasks.stage.graph import Node, Stalled, run_graph, watched
 from klear.tasks.stage.parts import computed_parts
-from klear.tasks.stage.watchdog import Stalled, watched
 
 ROOT = Path(__file__).parents[3]
 WORK = ROOT / "tests" / "cluster"

@@ -59,7 +59,7 @@ def here(mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ml
         "open_store": lambda _: Store(tmp_path / "store"),
         "get_run_logger": lambda: logging.getLogger("klear"),
         "heeding_the_ui": lambda _: nullcontext(),
-        "is_cancelling": lambda _: False,
+        "state_of": lambda _: None,
         **dict.fromkeys(("mark_crashed", "crash_task_runs", "settle_task_runs"), lambda *_: None),
     }
     for name, function in instead.items():

@@ -15,11 +15,10 @@ from klear.configs.settings.evaluation import ReportSettings
 from klear.tasks.report.report import report as report_stage
 from klear.tasks.report.report import summary_text
 from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage.beside import Node, run_graph
+from klear.tasks.stage.graph import Node, Stalled, run_graph
 from klear.tasks.stage.progress import report
 from klear.tasks.stage.run import Run, active, story_of_this_run
 from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.stage.watchdog import Stalled
 from klear.tasks.store.hardware import this_machine
 from klear.tasks.store.store import Artifact, Store
 from klear.tasks.tracking.run_tracker import StageLog

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from klear.tasks.stage import beside
-from klear.tasks.stage.beside import Node, run_graph
-from klear.tasks.stage.watchdog import Beat, Stalled, stalled, watched
+from klear.tasks.stage import graph
+from klear.tasks.stage.graph import Beat, Node, Stalled, run_graph, stalled, watched
 
 
 def hang() -> None:
@@ -63,7 +62,7 @@ def fail(error: BaseException) -> None:
     ],
 )
 def test_a_clean_up_that_fails_or_hangs_hides_no_stall(clean_up, monkeypatch, silence):
-    monkeypatch.setattr(beside, "GRACE_S", 0.5)
+    monkeypatch.setattr(graph, "GRACE_S", 0.5)
 
     def work(beat: Beat) -> None:
         beat("step 3")

@@ -19,6 +19,7 @@ from klear.configs.settings.base import Settings
 from klear.configs.settings.evaluation import BenchmarkProtocol
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.benchmarks.benchmarks import score_benchmark
+from klear.eval.judge.grades import GRADED, read_graded
 from klear.eval.records import Problem, Rejected, Sample, Score
 from klear.eval.tables import write_table
 from klear.tasks.stage.run import Run, active
@@ -26,6 +27,7 @@ from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, Store
 from klear.tasks.tracking.log_result import _Result, log_complete
 from klear.tasks.tracking.run_tracker import Tracker
+from klear.training.layout import METRICS
 from tests.eval.evaluations_by_hand import STATEMENT, scored
 
 PROBLEMS = [
@@ -217,9 +219,15 @@ def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told
 
 def test_an_answer_of_a_rollout_was_made_when_its_step_says(place):
     _, (*_, scores) = place.chain()
+    graded = read_graded(scores.folder / GRADED)[:2]
+    lines = [answer.model_copy(update={"step": 2}).model_dump_json() for answer in graded]
+    (scores.folder / GRADED).write_text("".join(line + "\n" for line in lines))
     line = {"step": 2, "time": 1e9, "metrics": {"seconds/rollout": 5.0}}
-    result = _Result(Mock(), scores, place.store.manifest(scores), ())
-    assert result._interval(line, 0.5) == (1e9 - 4.5, 1e9 + 0.5)
+    (scores.folder / METRICS).write_text(json.dumps(line) + "\n")
+    server = Mock()
+    _Result(Mock(), scores, place.store.manifest(scores), ()).traces(server, "a-run")
+    asked = [call.args[2] for call in server.trace.call_args_list]
+    assert asked == [(1e9 - 5, 1e9), (1e9 - 4.999, 1e9 + 0.001)]
 
 
 def test_the_view_of_an_experiment_stands_beside_those_of_people(told):

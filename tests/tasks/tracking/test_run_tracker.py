@@ -7,7 +7,7 @@ import re
 import threading
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import requests
@@ -44,9 +44,8 @@ def client(mlflow_uri: str) -> MlflowClient:
 
 def messages() -> Tracker:
     """Of a tracker whose messages do not look at their server."""
-    tracker = Tracker()
-    tracker.uri, tracker.server = "somewhere", Mock()
-    return tracker
+    with patch.object(run_tracker, "Mlflow"):
+        return Tracker("somewhere")
 
 
 def stage_log(tracker: Tracker, parent: str, work: Path, **params: str) -> StageLog:

@@ -1,4 +1,5 @@
-"""Runs the stages of a graph, those that do not need each other beside each other.
+"""Runs the stages of a graph, those that do not need each other beside each other, and watches
+each: no progress for some minutes fails it, with what it was doing.
 
 Each runs in a thread. Only the main thread receives signals, so it waits and interrupts the others:
 all when the run ends early, one when it stalls. An interrupt is an exception in the thread, which
@@ -7,20 +8,27 @@ ends with the process, and its child with it.
 """
 
 import ctypes
+import math
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
-from klear.tasks.stage.watchdog import Interrupted, stalled
 from klear.tasks.store.hardware import cores
 
 POLL_S = 0.5
 GRACE_S = 7.0
 """Of the ten seconds that a Cancel may take: a child has some of them to save its work."""
+TAIL_LINES = 20
+FRAMES = 6
+Beat = Callable[[str], None]
 T = TypeVar("T")
 
 
@@ -97,3 +105,74 @@ def interrupt(thread: threading.Thread) -> None:
     """Raise Interrupted at the next line of Python in the thread."""
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
     raise_in(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupted))
+
+
+class Stalled(RuntimeError):
+    """A stage made no progress for too long; the message ends with its log or where it waited."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised in the thread of a stage: it stalled, or the run ends. No `except Exception` takes it
+    for a failure of its own, and Ray passes on no other kind."""
+
+
+@dataclass
+class _Watch:
+    """One stage under watch."""
+
+    stage: str
+    minutes: float
+    log: Path | None
+    note: str = ""
+    due: float = math.inf
+    error: Stalled | None = None
+
+    def beat(self, note: str) -> None:
+        self.note, self.due = note, time.monotonic() + self.minutes * 60
+
+
+_watches: dict[int, _Watch] = {}  # by thread
+
+
+@contextmanager
+def watched(stage: str, minutes: float, log: Path | None = None) -> Iterator[Beat]:
+    """Fail the block with Stalled, which says the end of `log`, unless the yielded function is
+    called every so many minutes."""
+    thread = threading.get_ident()
+    watch = _watches[thread] = _Watch(stage, minutes, log)
+    watch.beat("")
+    try:
+        yield watch.beat
+    except (Exception, KeyboardInterrupt) as error:  # also what cleaning up raised
+        if watch.error:
+            raise watch.error from error
+        raise
+    finally:
+        del _watches[thread]
+
+
+def stalled(thread: int) -> Stalled | None:
+    """The error of the stage in this thread, where it has made no progress for too long: with the
+    end of its log, and without one the lines of code that it is at."""
+    watch = _watches.get(thread)
+    if watch is None or time.monotonic() < watch.due:
+        return None
+    if watch.log and watch.log.exists() and watch.log.stat().st_size:
+        evidence = log_tail(watch.log)
+    else:
+        stack = traceback.format_stack(sys._current_frames().get(thread))[-FRAMES:]
+        evidence = "".join(["; it was at:\n", *stack]).rstrip()
+    watch.error = Stalled(
+        f"{watch.stage} made no progress for {watch.minutes:g} minutes "
+        f"(last: {watch.note or 'nothing'}), so it was ended. "
+        f"A slow stage needs a larger stall_minutes{evidence}"
+    )
+    return watch.error
+
+
+def log_tail(log: Path, start: int = 0) -> str:
+    """The end of an error message: where the log is, and its last lines after byte `start`."""
+    with log.open("rb") as file:
+        file.seek(max(start, log.stat().st_size - 65_536))
+        lines = file.read().decode(errors="replace").rstrip().splitlines()[-TAIL_LINES:]
+    return "\n".join([f"; the log is {log}, its last lines:", *lines]) if lines else f"; see {log}"

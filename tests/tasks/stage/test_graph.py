@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from klear.tasks.stage import beside
-from klear.tasks.stage.beside import Node, run_graph
+from klear.tasks.stage import graph
+from klear.tasks.stage.graph import Node, run_graph
 
 PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "cores", lambda: 2)
+    monkeypatch.setattr(graph, "cores", lambda: 2)
 
 
 def hang() -> str:
