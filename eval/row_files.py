@@ -27,11 +27,9 @@ LARGEST_ROW = 128 << 20
 TOO_LONG = f"longer than {LARGEST_ROW >> 20} MiB, the most a row may have"
 MOST_UNPACKED = 500
 """Times the size of its file. Text packs to a tenth, repeated text to a fiftieth."""
-FREE_UNPACKED = 1 << 30
-"""Bytes that a file may unpack to whatever its own size."""
+FREE_UNPACKED = 1 << 30  # bytes that a file may unpack to whatever its own size
 _LONG_NUMBER = re.compile(rb"(?<![\d.])\d{19}")  # orjson makes floats of integers beyond 64 bits
-LARGEST_ARRAY = 1 << 30
-"""Bytes of a file that is one JSON array, which is read whole."""
+LARGEST_ARRAY = 1 << 30  # bytes of a file that is one JSON array, which is read whole
 LARGEST_BATCH = 256 << 20
 """Bytes that a batch may decode to when every row is the longest text of its dictionaries."""
 ROWS_PER_BATCH = 256
@@ -48,8 +46,7 @@ class Row(NamedTuple):
     number: int
     value: dict[str, Any] | None
     error: str = ""
-    raw: str = ""
-    """The unreadable text, when `value` is None."""
+    raw: str = ""  # the unreadable text, when `value` is None
 
 
 def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = "") -> list[Path]:
@@ -96,8 +93,7 @@ def read_rows(path: Path, root: Path | None = None) -> Iterator[Row]:
         ) from error
 
 
-Found = tuple[int, Any, str, str]
-"""Number, value (None with an error), error, raw text."""
+Found = tuple[int, Any, str, str]  # number, value (None with an error), error, raw text
 
 
 def _refuse_bomb(unpacked: int, path: Path) -> None:

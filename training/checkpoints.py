@@ -39,10 +39,8 @@ SHOWN = ("loss", "lm_weight", "beta1", "beta2", "eps_low", "eps_high", "learning
 class TrainingStep(Record):
     """One stage a model went through."""
 
-    stage: str
-    """base, sft, rl math or rl code."""
-    start: str
-    """Hub id with revision, the name of a local folder, or `the step before`."""
+    stage: str  # base, sft, rl math or rl code
+    start: str  # hub id with revision, the name of a local folder, or `the step before`
     seed: int
     settings: dict[str, str]
     """Dotted names and values, without anything that only says how it was computed."""
@@ -98,22 +96,22 @@ def write_lineage(folder: Path, steps: Sequence[TrainingStep]) -> None:
 
 
 def load_model(
-    folder: Path | str, *, attention: str = "sdpa", dtype: str = "auto"
+    folder: Path | str, *, attention: str | None = None, dtype: str = "auto", **more: Any
 ) -> PreTrainedModel:
     """The causal language model in `folder` (or of a hub id), in `auto`, `float32`, `bfloat16`."""
     return AutoModelForCausalLM.from_pretrained(
-        str(folder), attn_implementation=attention, dtype=dtype, **WEIGHTS
+        str(folder), attn_implementation=attention, dtype=dtype, **more, **WEIGHTS
     )
 
 
-def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(str(folder), **NO_CODE)
+def load_tokenizer(folder: Path | str, revision: str | None = None) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(str(folder), revision=revision, **NO_CODE)
 
 
 def load_to_train(
     folder: Path | str, s: SFTSettings | RLSettings
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer; raises ValueError where its answers could not be trained on.
+    """PreTrainedModel and tokenizer; raises ValueError where its answers could not be trained on.
 
     Computed in bf16 (autocast) over fp32 weights, as the authors: an update of 1e-6 is lost in
     bf16.

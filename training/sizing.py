@@ -42,8 +42,7 @@ class ModelFacts:
     kv_heads: int
     head_dim: int
     vocabulary: int
-    tied: bool
-    """The output head is the embedding."""
+    tied: bool  # the output head is the embedding
 
     @property
     def layer_parameters(self) -> int:

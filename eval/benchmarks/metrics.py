@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-Outcomes = Mapping[str, Sequence[bool | None]]
-"""Problem id → outcomes of its samples."""
+Outcomes = Mapping[str, Sequence[bool | None]]  # problem id → outcomes of its samples
 
 
 def scored(outcomes: Outcomes) -> dict[str, list[bool]]:

@@ -57,7 +57,10 @@ class WorkerPool:
         self.workers = workers or len(os.sched_getaffinity(0))
         self._lock = threading.Lock()
         self._pool: ProcessPool | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="klear-judge-", ignore_cleanup_errors=True
+        )
+        os.chmod(self._folder.name, 0o711)
         self._closed = False
         self._open: set[Future[Any]] = set()
 
@@ -66,10 +69,8 @@ class WorkerPool:
         first = self._schedule(deadline_s, payload)
 
         def result() -> Any:
-            try:
+            with contextlib.suppress(*_LOST):
                 return first.result()
-            except _LOST:
-                pass
             try:
                 return self._schedule(deadline_s, payload).result()
             except _LOST as error:
@@ -94,11 +95,6 @@ class WorkerPool:
         """A new pool. A pool breaks when its last idle worker or the fork server is killed."""
         if broken is not None:  # in a thread: this may be one of its own, which it waits for
             threading.Thread(target=broken.join, daemon=True).start()
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(
-                prefix="klear-judge-", ignore_cleanup_errors=True
-            )
-            os.chmod(self._folder.name, 0o711)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, *TASKS.values()])
         pinned = self.kind == "code" and self.workers >= len(os.sched_getaffinity(0))
@@ -116,8 +112,7 @@ class WorkerPool:
             self._pool.join()
         for future in tuple(self._open):
             future.cancel()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._folder.cleanup()
 
 
 def start_worker(kind: Kind, folder: str, pinned: bool) -> None:

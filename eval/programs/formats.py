@@ -31,8 +31,7 @@ from pydantic import ValidationError
 from klear.eval.records import CheckerCase, TestSuite
 from klear.eval.sandbox.zygote.asserts import PROVIDED, names_of
 
-LARGEST_UNPACKED = 512 << 20
-"""Bytes of text that a packed suite may hold."""
+LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 _HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
 _INNER = ("assert_case", "functional", "test_code", "test_cases")

@@ -219,8 +219,8 @@ def _judge_call(
     sandbox: Sandbox, call: NamedCall, limits: Limits, same_json: Callable[[bytes, Any], bool]
 ) -> Result:
     function, case, names = call
-    given = {"args": case.args, "names": names} if names else case.args
-    outcome = sandbox.call(function, json.dumps(given).encode(), limits)
+    given = json.dumps({"args": case.args, "names": names})
+    outcome = sandbox.call(function, given.encode(), limits)
     if failure := _failure(outcome, limits):
         return failure
     if not outcome.result:

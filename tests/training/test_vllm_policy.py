@@ -1,5 +1,5 @@
 """vLLM in RL: no rollout of a server that was started again is trained on, and without CUDA its
-layers hold the weights that were handed over."""
+head is packed with the policy's weights (what it then samples: test_sigkill)."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from klear.training.rl.vllm_on_cpu import PolicyWeights
+from klear.training.rl.vllm_on_cpu import pack_tied_head
 
 
 @pytest.mark.parametrize("starts", ["aab", "ab"])
@@ -25,26 +25,12 @@ def test_a_server_that_was_started_again_ends_the_stage(make_trainer, monkeypatc
         trainer._generate_single_turn()
 
 
-def test_the_worker_loads_the_policy_then_packs_a_tied_head_anew() -> None:
-    embedding = SimpleNamespace(weight=torch.zeros(1))
-    done: list[Any] = []
-
-    def loaded(weight: torch.Tensor) -> Any:
-        """The head of a worker that has taken a policy."""
-        method = SimpleNamespace(process_weights_after_loading=done.append)
-        head = SimpleNamespace(weight=weight, quant_method=method)
-        model = SimpleNamespace(lm_head=head, model=SimpleNamespace(embed_tokens=embedding))
-
-        class Worker(PolicyWeights):
-            model_runner = SimpleNamespace(get_model=lambda: model)
-
-            def reload_weights(self, **given: Any) -> None:
-                done.append(given)
-
-        Worker().take_policy([("w", weight)])
-        return head
-
-    tied = loaded(embedding.weight)
-    assert done == [{"weights_iterator": [("w", embedding.weight)]}, tied]
-    loaded(torch.zeros(1))  # has weights of its own
-    assert len(done) == 3
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_head_is_packed_anew_and_no_other(tied) -> None:
+    packed: list[Any] = []
+    weight = torch.zeros(1)
+    method = SimpleNamespace(process_weights_after_loading=packed.append)
+    head = SimpleNamespace(weight=weight if tied else torch.zeros(1), quant_method=method)
+    embedding = SimpleNamespace(weight=weight)
+    pack_tied_head(SimpleNamespace(lm_head=head, model=SimpleNamespace(embed_tokens=embedding)))
+    assert packed == [head] * tied

@@ -34,8 +34,7 @@ FATAL = {
 }
 """Statuses that no waiting changes; once answers came, a broken balancer may send one."""
 OVERLOADED = (429, 503)
-PASSING = (408, 409, 429)
-"""Statuses below 500 that say nothing about the request itself."""
+PASSING = (408, 409, 429)  # statuses below 500 that say nothing about the request itself
 INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang
 FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
@@ -55,7 +54,13 @@ class EndpointEngine(Engine):
         self, settings: EngineSettings, sampling: Sampling, key: str | None = None
     ) -> None:
         super().__init__(settings, sampling)
-        self._key = key or _key_from_environment(settings)
+        name = settings.api_key_env
+        self._key = key or (os.environ.get(name, "") if name else NO_KEY)
+        if not self._key:
+            raise EngineError(
+                f"{settings.base_url} needs a key: set the environment variable {name} (any text "
+                "for a local server without keys)"
+            )
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
@@ -201,10 +206,8 @@ class Reply:
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    model: str = ""
-    """The name under which the endpoint answered."""
-    ended: str = ""
-    """The endpoint's finish reason; empty: none was given."""
+    model: str = ""  # the name under which the endpoint answered
+    ended: str = ""  # the endpoint's finish reason; empty: none was given
     refusal: bool = False
     prompt_tokens: int = 0
     tokens: int = 0
@@ -256,17 +259,6 @@ class Reply:
         if not think_prefill and THINK_CLOSE in content and THINK_OPEN not in content:
             return f"{THINK_OPEN}\n{content}"
         return content
-
-
-def _key_from_environment(settings: EngineSettings) -> str:
-    if not settings.api_key_env:
-        return NO_KEY
-    if key := os.environ.get(settings.api_key_env):
-        return key
-    raise EngineError(
-        f"{settings.base_url} needs a key: set the environment variable {settings.api_key_env} "
-        "(any text for a local server without keys)"
-    )
 
 
 def served_models(base_url: str, key: str = "") -> list[str]:

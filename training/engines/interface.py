@@ -18,8 +18,7 @@ from typing import Any
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Record, Sample
 
-Key = tuple[str, int]
-"""Problem id and index of a sample."""
+Key = tuple[str, int]  # problem id and index of a sample
 
 
 class EngineError(RuntimeError):
@@ -33,8 +32,7 @@ class Request(Record):
     index: int
     prompt: str
     seed: int = 0
-    part: str = ""
-    """What its tokens and cost are booked under: the source of its problem."""
+    part: str = ""  # what its tokens and cost are booked under: the source of its problem
 
     @property
     def key(self) -> Key:

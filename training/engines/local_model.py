@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, GenerationConfig
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
-from klear.training.checkpoints import NO_CODE
+from klear.training.checkpoints import NO_CODE, load_tokenizer
 from klear.training.engines.interface import Engine, EngineError, Request
 from klear.training.render import conversation, end_of_turn, response_texts
 
@@ -22,10 +22,10 @@ class LocalModel(Engine):
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
         """Raises EngineError for a model that cannot be loaded."""
         super().__init__(settings, sampling)
-        where: dict[str, Any] = {"revision": settings.revision}
+        name, where = settings.model, dict[str, Any](revision=settings.revision)
         try:
-            self.config: Any = AutoConfig.from_pretrained(settings.model, **where, **NO_CODE)
-            self.tokenizer = AutoTokenizer.from_pretrained(settings.model, **where, **NO_CODE)
+            self.config: Any = AutoConfig.from_pretrained(name, **where, **NO_CODE)
+            self.tokenizer = load_tokenizer(name, settings.revision)
         except (OSError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise EngineError(f"engine model={settings.model} cannot be loaded: {first}") from error

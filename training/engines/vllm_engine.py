@@ -16,8 +16,7 @@ from klear.training.engines.interface import EngineError, Request, ask_concurren
 from klear.training.engines.local_model import LocalModel, yarn_parameters
 from klear.training.render import prompt_ids
 
-AT_ONCE = 1024
-"""Requests in each copy of the model: enough that it never waits for us."""
+AT_ONCE = 1024  # requests in each copy of the model: enough that it never waits for us
 
 
 class VLLMEngine(LocalModel):

@@ -65,8 +65,7 @@ class Recording(NamedTuple):
     """One usable row of the files."""
 
     sample: Sample
-    grade: Grade | None
-    """As published, where `grade_field` names one."""
+    grade: Grade | None  # as published, where `grade_field` names one
 
 
 def recordings(settings: EngineSettings) -> Iterator[Recording | Rejected]:

@@ -11,8 +11,7 @@ from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSe
 
 
 class _Job(Settings):
-    out: Path
-    """Work folder; a second run of the job resumes in it."""
+    out: Path  # work folder; a second run of the job resumes in it
     seed: NonNegativeInt = 0
 
 
@@ -55,5 +54,4 @@ class GenerateJob(_Job):
 
 
 Job = BaseJob | SFTJob | RLJob | GenerateJob
-JOB: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])
-"""A job file."""
+JOB: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])  # a job file

@@ -42,15 +42,11 @@ class Processes:
 class Rollout:
     """The answers of this process, one row a sequence, and what the loss needs of them."""
 
-    tokens: list[Tensor]
-    """Prompt and answer, [T_i], no padding."""
+    tokens: list[Tensor]  # prompt and answer, [T_i], no padding
     prompt_length: list[int]
-    advantage: Tensor
-    """[B]"""
-    positive: Tensor
-    """[B] bool: correct answers, Φ of Eq. 13."""
-    keep: Tensor
-    """[B] bool: forwarded and counted; the others left before any compute."""
+    advantage: Tensor  # [B]
+    positive: Tensor  # [B] bool: correct answers, Φ of Eq. 13
+    keep: Tensor  # [B] bool: forwarded and counted; the others left before any compute
     sampling_logp: list[Tensor] | None = None
     """The sampler's log-probabilities of the answer tokens, where it reported them."""
 
@@ -80,21 +76,16 @@ class MicroBatch:
     Packed: b = 1, the sequences one after another, told apart by `position_ids`."""
 
     input_ids: Tensor
-    answers: int
-    """The last `answers` columns hold every answer token of the batch."""
+    answers: int  # the last `answers` columns hold every answer token of the batch
     mask: Tensor
     """[b, answers] bool: answer tokens; none where the batch only keeps this process in step with
     the others."""
-    advantage: Tensor
-    """[b, 1]; packed: [1, answers]"""
-    positive: Tensor
-    """[b]; packed: [1, answers]"""
+    advantage: Tensor  # [b, 1]; packed: [1, answers]
+    positive: Tensor  # [b]; packed: [1, answers]
     old_logp: Tensor | None = None
     """[b, answers]; None while the policy has not moved since the rollout."""
-    position_ids: Tensor | None = None
-    """[1, T] of a packed batch, from 0 in every sequence."""
-    sampling_logp: Tensor | None = None
-    """[b, answers]"""
+    position_ids: Tensor | None = None  # [1, T] of a packed batch, from 0 in every sequence
+    sampling_logp: Tensor | None = None  # [b, answers]
 
     @property
     def labels(self) -> Tensor:

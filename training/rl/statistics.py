@@ -26,18 +26,12 @@ from klear.training.rl.rollout import MicroBatch, Processes, Rollout
 class RolloutRecord:
     """One rollout as an observer sees it. Tensors [N, G] are of all processes, by group."""
 
-    step: int
-    """From 0."""
-    inputs: list[dict[str, Any]]
-    """The dataset row of each answer of this process."""
-    rollout: Rollout
-    """Of this process."""
-    rewards: Tensor
-    """[N, G]; NaN: unscored."""
-    overlong: Tensor
-    """[N, G] bool: left out because it was cut at the length limit."""
-    lengths: Tensor
-    """[N, G]: tokens of the answers."""
+    step: int  # from 0
+    inputs: list[dict[str, Any]]  # the dataset row of each answer of this process
+    rollout: Rollout  # of this process
+    rewards: Tensor  # [N, G]; NaN: unscored
+    overlong: Tensor  # [N, G] bool: left out because it was cut at the length limit
+    lengths: Tensor  # [N, G]: tokens of the answers
     found: Advantages
     seconds: float
 

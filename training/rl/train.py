@@ -139,8 +139,7 @@ class JudgeReward:
     def __init__(self, judge: Judge, problems: Sequence[Problem]) -> None:
         self.judge = judge
         self.problems = {p.id: p for p in problems}
-        self.scores: list[Score] = []
-        """Of the latest rollout, in the order of its answers."""
+        self.scores: list[Score] = []  # of the latest rollout, in the order of its answers
 
     def __call__(
         self, *, completions: list[Any], problem_id: list[str], trainer_state: TrainerState,
@@ -188,8 +187,7 @@ class RolloutRow(Record):
     reason: str
     advantage: float
     tokens: int
-    trained: bool
-    """False: the answer was unscored, or its group had equal rewards."""
+    trained: bool  # False: the answer was unscored, or its group had equal rewards
 
 
 class RolloutJournal:

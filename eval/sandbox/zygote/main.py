@@ -68,8 +68,7 @@ class Isolation(TypedDict):
     """How to isolate; told to the zygote when it starts."""
 
     uid: int | None
-    seccomp: str
-    """Hexadecimal BPF program; empty: no filter, no namespaces either."""
+    seccomp: str  # hexadecimal BPF program; empty: no filter, no namespaces either
     folder: str
     """Where the test may write. Without namespaces it is emptied after each test."""
 
@@ -94,8 +93,7 @@ class Zygote:
         self.isolation = isolation
         program = bytes.fromhex(isolation["seccomp"])
         self.seccomp = _SeccompFilter(len(program) // 8, program) if program else None
-        self.code = b""
-        """Of the program, marshalled: only children unpack it."""
+        self.code = b""  # of the program, marshalled: only children unpack it
         self.isolated = mmap.mmap(-1, mmap.PAGESIZE)  # each child sets its byte, then unmaps it
         sys.setrecursionlimit(50_000)
         sys.set_int_max_str_digits(50_000)

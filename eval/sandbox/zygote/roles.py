@@ -31,8 +31,7 @@ _STAR += " functools operator io sys json builtins typing"
 _PRELOADED = "ast contextlib dataclasses decimal enum fractions queue"
 _STREAMS = {f"{place}{fd}": fd for place in ("/dev/fd/", "/proc/self/fd/") for fd in range(3)}
 _STREAMS |= {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
-NOT_JSON = "is not JSON"
-"""How the error of role `call` ends when the result only lacks a JSON form."""
+NOT_JSON = "is not JSON"  # how the error of role `call` ends when the result only lacks a JSON form
 
 
 def open_file(file: Any, *args: Any, _open: Callable[..., Any] = io.open, **keywords: Any) -> Any:
@@ -178,12 +177,11 @@ _encode = json.JSONEncoder(default=_plain).encode
 def call(process: Process, code: types.CodeType, function: str, arguments: bytes) -> None:
     """Role `call`: write the JSON of what the function returns to descriptor 3.
 
-    `arguments` is a JSON list, or {"args": list, "names": names of its last ones}.
+    `arguments` is JSON: {"args": list, "names": names of its last ones}.
     """
     process.globals.update(FOR_PROGRAMS)
     exec(code, process.globals)
     given = json.loads(arguments)
-    given = given if isinstance(given, dict) else {"args": given, "names": []}
     result = call_with(function_of(process, function), given["args"], given["names"])
     _write(_encode(result).encode())
 
