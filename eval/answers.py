@@ -46,9 +46,7 @@ def has_closed_think(text: str) -> bool:
 
 def after_think(text: str) -> str | None:
     """The part that is judged: what follows the last `</think>`, or all of a text without tags.
-
-    None when a block is opened and never closed: the text was cut off while thinking.
-    """
+    None when a block is opened and never closed: the text was cut off while thinking."""
     answer = text.rpartition(THINK_CLOSE)[2]
     return None if THINK_OPEN in answer else answer
 

@@ -71,10 +71,8 @@ def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = 
 
 
 def read_rows(path: Path, root: Path | None = None) -> Iterator[Row]:
-    """Stream the rows of one file, named by its path below `root`, or its name elsewhere.
-
-    Raises ValueError for a damaged file.
-    """
+    """Stream the rows of one file, named by its path below `root`, or its name elsewhere. Raises
+    ValueError for a damaged file."""
     name = str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
     number = 0
@@ -135,10 +133,8 @@ def _batch_values(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | None
 
 
 def rows_of_longest(path: Path, metadata: pq.FileMetaData) -> int:
-    """How many rows fit in `LARGEST_BATCH`, whatever they are; at least one.
-
-    A dictionary page may hold one text of gigabytes that every row repeats.
-    """
+    """How many rows fit in `LARGEST_BATCH`, whatever they are; at least one. A dictionary page may
+    hold one text of gigabytes that every row repeats."""
     longest = 1
     with path.open("rb") as file:
         for group in map(metadata.row_group, range(metadata.num_row_groups)):

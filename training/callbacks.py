@@ -58,10 +58,8 @@ def begins_after(trainer: Any, updates: int) -> int:
 def train(
     trainer: Any, job: SFTJob | RLJob, progress: layout.ProgressFile, updates: int = 1
 ) -> None:
-    """Train from the newest checkpoint to the end or a stop, with metrics and progress.
-
-    One step of the files (RL: a rollout) is `updates` optimizer updates.
-    """
+    """Train from the newest checkpoint to the end or a stop, with metrics and progress. One step of
+    the files (RL: a rollout) is `updates` optimizer updates."""
     start = layout.latest(Path(trainer.args.output_dir))
     check_layout(trainer, start)
     if trainer.is_world_process_zero():
@@ -92,10 +90,8 @@ def diverges(lines: Sequence[Mapping[str, float]], now: Mapping[str, float]) -> 
 
 
 class WriteMetrics(TrainerCallback):
-    """One line of metrics.jsonl for each line the trainer logs, from rank 0.
-
-    `each` optimizer updates make one step of the files (RL: one rollout).
-    """
+    """One line of metrics.jsonl for each line the trainer logs, from rank 0. `each` optimizer
+    updates make one step of the files (RL: one rollout)."""
 
     def __init__(
         self, job: SFTJob | RLJob, progress: layout.ProgressFile, each: int, after_step: int

@@ -166,9 +166,7 @@ def check_layout(trainer: Any, checkpoint: Path | None) -> None:
 
 def policy_on_each(trainer: Any) -> PreTrainedModel:
     """The policy as a plain model: processes that sample do not wait for each other's answers.
-
-    Where weights are spread there must be room for all of them beside the shards.
-    """
+    Where weights are spread there must be room for all of them beside the shards."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     return plain(model, dict(gathered(model))) if trainer.is_fsdp_enabled else model
 

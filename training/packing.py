@@ -69,10 +69,8 @@ def optimizer_steps(
 def cut_steps(
     steps: Sequence[list[int]], lengths: Sequence[int], budget: int, processes: int
 ) -> tuple[list[list[int]], int]:
-    """(micro-batches of at most `budget` tokens, how many of them each process takes a step).
-
-    All steps have the same number of micro-batches; an empty one has nothing to train on.
-    """
+    """(micro-batches of at most `budget` tokens, how many of them each process takes a step). All
+    steps have the same number of micro-batches; an empty one has nothing to train on."""
     cut = [
         [[step[j] for j in group] for group in length_groups([lengths[i] for i in step], budget)]
         for step in steps

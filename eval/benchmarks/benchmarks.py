@@ -162,10 +162,8 @@ def in_window(protocol: BenchmarkProtocol, date: str) -> bool:
 
 
 def problems_of(protocol: BenchmarkProtocol, problems: Sequence[Problem]) -> list[Problem]:
-    """The problems of one benchmark, each once, in their order.
-
-    Raises ValueError when there are none, or when a window meets a problem without a date.
-    """
+    """The problems of one benchmark, each once, in their order. Raises ValueError when there are
+    none, or when a window meets a problem without a date."""
     name, source = protocol.name, protocol.source or protocol.name
     first = {p.id: p for p in reversed(problems) if p.source == source}
     found = [first[id_] for id_ in dict.fromkeys(p.id for p in problems) if id_ in first]

@@ -51,10 +51,8 @@ def forms(constant: int) -> tuple[Form, ...]:
 
 @lru_cache(maxsize=2048)
 def _inputs(form: Form, largest: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Where the form is defined, and the telling part of it: a, b and the constant differ.
-
-    Both are empty for a form that is defined in too few places or takes under four values.
-    """
+    """Where the form is defined, and the telling part of it: a, b and the constant differ. Both are
+    empty for a form that is defined in too few places or takes under four values."""
     numbers = range(1, largest + 1)
     inputs = tuple((a, b) for a in numbers for b in numbers if form.at(a, b).in_range)
     constants = {form.x, form.y, form.z}
@@ -120,10 +118,8 @@ def parse(prompt: str) -> tuple[int, tuple[str, str], list[tuple[int, ...]]] | N
 
 
 def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
-    """The scripted teacher's answer, worked out from the prompt alone; may be wrong.
-
-    The settings mean what they mean in `countdown.teach`. A slip flips the verdict on one example.
-    """
+    """The scripted teacher's answer, worked out from the prompt alone; may be wrong. The settings
+    mean what they mean in `countdown.teach`. A slip flips the verdict on one example."""
     task = parse(prompt)
     if task is None:
         raise ValueError(f"no by_example prompt: {prompt[:80]!r}")

@@ -92,10 +92,8 @@ def compare(
     scores: Iterable[Score],
     grades: Iterable[Grade],
 ) -> Agreement:
-    """Compare verdicts with grades, matched by (problem id, index).
-
-    A score of a problem that `problems` lacks is still compared; only its texts stay empty.
-    """
+    """Compare verdicts with grades, matched by (problem id, index). A score of a problem that
+    `problems` lacks is still compared; only its texts stay empty."""
     published = {(g.problem_id, g.index): g for g in grades}
     judged = {(s.problem_id, s.index): s for s in scores}
     pairs = [

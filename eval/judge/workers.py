@@ -135,10 +135,8 @@ def start_worker(kind: Kind, folder: str, pinned: bool) -> None:
 
 
 def keep_to_a_core(folder: str) -> None:
-    """Run on the first core that no other worker with this `folder` keeps to, if there is one.
-
-    The lock on a core's file is freed by the kernel, however a worker ends.
-    """
+    """Run on the first core that no other worker with this `folder` keeps to, if there is one. The
+    lock on a core's file is freed by the kernel, however a worker ends."""
     for core in sorted(os.sched_getaffinity(0)):
         fd = os.open(os.path.join(folder, f"core-{core}"), os.O_CREAT | os.O_RDWR, 0o600)
         try:

@@ -42,10 +42,8 @@ _NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 def parse_suite(
     value: Any, *, fn_name: str = "", time_limit_s: float = 6.0, memory_mb: int = 1024
 ) -> TestSuite:
-    """The suite in `value`; limits and function name count where the value names none.
-
-    Raises ValueError that says what is wrong with the value.
-    """
+    """The suite in `value`; limits and function name count where the value names none. Raises
+    ValueError that says what is wrong with the value."""
     suite = _suite(_decode(value) if isinstance(value, str) else value, fn_name)
     limits = {"time_limit_s": time_limit_s, "memory_mb": memory_mb}
     try:
@@ -98,10 +96,8 @@ def _decode(text: str) -> Any:
 
 
 def unpack_tests(text: str) -> Any:
-    """The JSON value in `text`; None when `text` is not base64.
-
-    Raises ValueError that says what is wrong with what is packed.
-    """
+    """The JSON value in `text`; None when `text` is not base64. Raises ValueError that says what is
+    wrong with what is packed."""
     try:
         packed = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -9,6 +9,7 @@ import os
 import socket
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from klear.configs.settings.judging import JudgeSettings
@@ -52,16 +53,18 @@ _sandbox: Sandbox | None = None
 
 
 def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeVerdict | None:
-    """Judge one program; without a suite, only make sure that there is a sandbox.
-
-    One that dies is replaced. Raises SandboxUnavailable, SandboxDied and TestsBroken.
-    """
+    """Judge one program; without a suite, only make sure that there is a sandbox. One that dies is
+    replaced. Raises SandboxUnavailable, SandboxDied and TestsBroken."""
     global _sandbox
     for left in reversed(range(_ATTEMPTS)):
         try:
             if _sandbox is None or _sandbox.backend != settings.sandbox:
                 discard()
-                _sandbox = _started(settings.sandbox)
+                with ExitStack() as failing:
+                    sandbox = failing.enter_context(Sandbox(settings.sandbox))
+                    assert_isolated(sandbox)
+                    failing.pop_all()
+                _sandbox = sandbox
             return suite and judge_program(_sandbox, suite, program, settings)
         except SandboxDied:
             discard()
@@ -69,18 +72,6 @@ def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeV
                 raise
             time.sleep(0.1)
     return None
-
-
-def _started(backend: str) -> Sandbox:
-    """A new sandbox that has passed its test."""
-    sandbox = Sandbox(backend)
-    try:
-        sandbox.start()
-        assert_isolated(sandbox)
-    except BaseException:
-        sandbox.close()
-        raise
-    return sandbox
 
 
 def discard() -> None:

@@ -179,7 +179,8 @@ def _judge_stdin(
     limits: Limits,
     same_text: Callable[[str, str], bool],
 ) -> Result:
-    limits = _with_room(limits, 2 * len(case.output) + 65_536)
+    limits = limits.copy()
+    limits["output"] = max(limits["output"], 2 * len(case.output) + 65_536)
     outcome = sandbox.run(case.input.encode("utf-8", "surrogatepass"), limits)
     if failure := _failure(outcome, limits):
         return failure
@@ -193,26 +194,19 @@ def _judge_stdin(
 def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Result:
     given, expected = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
     files = {"input.txt": given, "output.txt": output, "answer.txt": expected}  # as in argv
-    limits = _with_room(limits, max(map(len, files.values())) + _MIB)
+    limits = limits.copy()
+    limits["output"] = max(limits["output"], max(map(len, files.values())) + _MIB)
     said = sandbox.check(case.checker, files, limits)
-    if _checker_failed(said):
+    if said.timed_out or said.exit_code == 3:
         # Whose fault? A checker that fails on the expected output too cannot judge anybody.
         fair = sandbox.check(case.checker, files | {"output.txt": expected}, limits)
-        if _checker_failed(fair):
+        if fair.timed_out or fair.exit_code == 3:
             raise TestsBroken(f"the checker failed: {said.last_error_line or 'no message'}")
         return Result("WA", "the checker fails on this output, and not on the expected one")
     last = said.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
     if said.exit_code == 0 and last not in _NO:
         return Result("AC")
     return Result("WA", f"the checker says: {last[:200] or said.last_error_line or 'no'}")
-
-
-def _checker_failed(said: Outcome) -> bool:
-    return said.timed_out or said.exit_code == 3
-
-
-def _with_room(limits: Limits, output: int) -> Limits:
-    return Limits(**{**limits, "output": max(limits["output"], output)})
 
 
 def _judge_call(

@@ -70,10 +70,8 @@ class Outcome:
 
 
 class Sandbox:
-    """One sandboxed interpreter; a context manager. Not thread-safe.
-
-    Raises SandboxUnavailable when it cannot start, SandboxDied when it stops answering.
-    """
+    """One sandboxed interpreter; a context manager. Not thread-safe. Raises SandboxUnavailable when
+    it cannot start, SandboxDied when it stops answering."""
 
     def __init__(self, backend: str) -> None:
         self.backend = backend

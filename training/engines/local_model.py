@@ -52,10 +52,8 @@ class LocalModel(Engine):
         return most if self.positions is None else max(0, min(most, self.positions - prompt))
 
     def sample(self, request: Request, prompt_tokens: int, ids: Sequence[int] | None) -> Sample:
-        """A Sample from generated ids; None: there was no room for an answer.
-
-        Ids that hold no end token were cut: finish_reason `length`.
-        """
+        """A Sample from generated ids; None: there was no room for an answer. Ids that hold no end
+        token were cut: finish_reason `length`."""
         text, finish = "", "error"
         if ids is not None:
             stop = next((i for i, token in enumerate(ids) if token in self.ends), None)
@@ -73,9 +71,7 @@ class LocalModel(Engine):
 
 def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:
     """The overrides that stretch the context of `config` by `factor` with YaRN (§4.3).
-
-    `max_position_embeddings` is the stretched length, as transformers and vLLM expect it.
-    """
+    `max_position_embeddings` is the stretched length, as transformers and vLLM expect it."""
     trained = int(config.max_position_embeddings)
     rope = dict(config.rope_parameters or {})
     rope |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained}

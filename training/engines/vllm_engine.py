@@ -5,7 +5,6 @@ rounding of the kernels.
 """
 
 import asyncio
-import os
 from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
@@ -67,15 +66,8 @@ class VLLMEngine(LocalModel):
         return self.sample(request, len(ids), final.outputs[0].token_ids)
 
 
-def set_environment() -> None:
-    """Variables that vLLM reads when an engine starts, where the user has not set them."""
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GB
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-
-
 async def _start(arguments: dict[str, Any]) -> Any:
     """vLLM's engine, in the event loop that will ask it."""
-    set_environment()
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext

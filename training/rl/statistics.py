@@ -78,10 +78,8 @@ class TokenStatistics:
         correction: Tensor | None,
         clip: Clip,
     ) -> None:
-        """One micro-batch of an update; tensors [b, answers].
-
-        `weight` is F of Eq. 12, `correction` what it is multiplied with for the sampler's sake.
-        """
+        """One micro-batch of an update; tensors [b, answers]. `weight` is F of Eq. 12, `correction`
+        what it is multiplied with for the sampler's sake."""
         kept = micro.mask
         logp, entropy = logp.detach(), entropy.detach()
         ratio = importance_ratio(logp, old_logp)

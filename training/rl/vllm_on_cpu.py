@@ -13,7 +13,6 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.utils import ensure_master_addr_port
 
 from klear.training.checkpoints import policy_on_each
-from klear.training.engines.vllm_engine import set_environment
 from klear.training.launch.ranks import rank, world_size
 from klear.training.render import prompt_ids
 
@@ -31,7 +30,6 @@ class VLLMOnCPU:
     """TRL's hook for sampling: every rollout comes from the policy as it is then."""
 
     def __init__(self, model: PreTrainedModel, args: GRPOConfig) -> None:
-        set_environment()
         places = {"RANK": rank(), "LOCAL_RANK": rank(), "WORLD_SIZE": world_size()}
         for name, value in {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, **places}.items():
             os.environ.setdefault(name, str(value))

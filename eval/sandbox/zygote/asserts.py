@@ -157,10 +157,8 @@ def _asking(channel: values.Channel) -> Ask:
 
 
 def _exception(name: str) -> type[Exception]:
-    """The built-in exception that the program raised: tests may expect it.
-
-    Not one that means something else where it arrives: StopIteration ends `all(map(…))` early.
-    """
+    """The built-in exception that the program raised: tests may expect it. Not one that means
+    something else where it arrives: StopIteration ends `all(map(…))` early."""
     kind = getattr(builtins, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         return ProgramFailed

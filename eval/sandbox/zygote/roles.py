@@ -131,10 +131,8 @@ def _left_open() -> list[Any]:
 
 
 def function_of(process: Process, name: str) -> Any:
-    """`name` of the program: a method of its class Solution, or what its module defines.
-
-    The prelude does not count: a program without `add` must not pass for `operator.add`.
-    """
+    """`name` of the program: a method of its class Solution, or what its module defines. The
+    prelude does not count: a program without `add` must not pass for `operator.add`."""
     name = name.rpartition(".")[2]
     solution = process.globals.get("Solution")
     if isinstance(solution, type) and hasattr(solution, name):
@@ -175,10 +173,8 @@ _encode = json.JSONEncoder(default=_plain).encode
 
 
 def call(process: Process, code: types.CodeType, function: str, arguments: bytes) -> None:
-    """Role `call`: write the JSON of what the function returns to descriptor 3.
-
-    `arguments` is JSON: {"args": list, "names": names of its last ones}.
-    """
+    """Role `call`: write the JSON of what the function returns to descriptor 3. `arguments` is
+    JSON: {"args": list, "names": names of its last ones}."""
     process.globals.update(FOR_PROGRAMS)
     exec(code, process.globals)
     given = json.loads(arguments)

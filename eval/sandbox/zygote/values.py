@@ -61,10 +61,8 @@ def _build(form: str, values: Any, node: Any) -> Any:
 
 
 def node_values(value: Any) -> tuple[str, list[Any]] | None:
-    """("list_node" or "tree_node", values) of a node of either kind; None for anything else.
-
-    Raises ValueError where the nodes form a circle.
-    """
+    """("list_node" or "tree_node", values) of a node of either kind; None for anything else. Raises
+    ValueError where the nodes form a circle."""
     form = next((f for f, name in _NODES.items() if name == type(value).__name__), "")
     if not form or not all(hasattr(value, name) for name in ("val", *_SIDES[form])):
         return None
@@ -145,9 +143,7 @@ def unpack(
     value: Any, object_of: Callable[[Any], Any], classes: dict[str, Any], functions: bool = False
 ) -> Any:
     """The inverse of `pack`; a kept object becomes `object_of(name)`, nodes are of `classes`.
-
-    Raises KeyError for what may not cross.
-    """
+    Raises KeyError for what may not cross."""
     again = functools.partial(unpack, object_of=object_of, classes=classes, functions=functions)
     if isinstance(value, list):
         return list(map(again, value))
