@@ -71,8 +71,7 @@ def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = 
 
 
 def read_rows(path: Path, root: Path | None = None) -> Iterator[Row]:
-    """Stream the rows of one file, named by its path below `root`, or its name elsewhere. Raises
-    ValueError for a damaged file."""
+    """The rows of one file, named by its path below `root`. ValueError: the file is damaged."""
     name = str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
     number = 0

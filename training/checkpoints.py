@@ -64,8 +64,7 @@ def public_name(model: str) -> str:
 
 
 def read_lineage(checkpoint: str | Path, commit: str | None = None) -> list[TrainingStep]:
-    """The steps behind a checkpoint; one of another origin has the step that names it, with its
-    `commit` on the hub."""
+    """The steps behind a checkpoint; one of another origin has a step with its name and commit."""
     file = Path(checkpoint) / LINEAGE
     if file.exists():
         return _STEPS.validate_json(file.read_bytes())
@@ -113,8 +112,7 @@ def load_to_train(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """PreTrainedModel and tokenizer; raises ValueError where its answers could not be trained on.
 
-    Computed in bf16 (autocast) over fp32 weights, as the authors: an update of 1e-6 is lost in
-    bf16.
+    Computed in bf16 (autocast) over fp32 weights, as the authors: bf16 loses an update of 1e-6.
     """
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer)

@@ -10,8 +10,7 @@ STABLE: weights, optimizer and random numbers (the Trainer's own). `logs/*.jsonl
 `.resume/rollouts.jsonl` are cut back to its step; rows and settings are given again by the parent
 (`.resume/job.json`).
 
-The child knows neither Prefect nor MLflow; its parent, which has no torch, tails metrics.jsonl and
-progress.json.
+The child knows no Prefect and no MLflow; its parent, without torch, tails metrics and progress.
 """
 
 import json

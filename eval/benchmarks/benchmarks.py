@@ -125,9 +125,7 @@ class BenchmarkResult(Record):
     official: float | None = None
     """Share of right answers by LiveCodeBench's own runner, where it was asked too."""
     disagreements: int = 0  # answers that only one of the two calls right
-    errata: int = 0
-    """Problems whose published tests are known to be wrong (eval/benchmarks/errata.jsonl); they
-    count."""
+    errata: int = 0  # problems whose published tests are known to be wrong; they count
     statement: Statement
 
     @property

@@ -29,8 +29,7 @@ from klear.eval.records import Problem, StdinCase, TestSuite, normalise_prompt
 
 OPERATORS = ("+", "*", "-", "max", "min")
 LARGEST_NUMBER = 9  # of a, b and the constant, unless asked otherwise
-EXAMPLES, HIDDEN_TESTS = 2, 16
-FEWEST_TESTS = 4
+EXAMPLES, HIDDEN_TESTS, FEWEST_TESTS = 2, 16, 4
 _PROMPT = re.compile(r"use a, b, (\d+), (\S+), (\S+)\.((?: a=\d+ b=\d+ f=\d+)+)")
 _EXAMPLE = re.compile(r"a=(\d+) b=(\d+) f=(\d+)")
 

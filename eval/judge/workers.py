@@ -5,9 +5,8 @@ forked. So workers are forks of Python's fork server. A worker that passes its d
 and replaced, and its task is tried once more. Whoever is killed, all below it end: workers get
 SIGKILL when the judge or the fork server ends, and a sandbox ends with its worker.
 
-A worker, its sandbox and the program of the moment take turns, thousands of times a second. So
-where there is a worker for every core, each is pinned to one of its own with all below it, which
-saves a sixth of the time.
+A worker, its sandbox and the program of the moment take turns, thousands of times a second. Where
+there is a worker for every core, pinning each to its own, with all below it, saves a sixth.
 
 On a Ray cluster every answer is a plain task of one CPU, and a Ray worker holds what the local
 judge starts. What is lost with a node is done again; after some losses it is unscored: the program

@@ -96,8 +96,7 @@ def _decode(text: str) -> Any:
 
 
 def unpack_tests(text: str) -> Any:
-    """The JSON value in `text`; None when `text` is not base64. Raises ValueError that says what is
-    wrong with what is packed."""
+    """The JSON value in `text`; None when that is not base64. Raises ValueError with the reason."""
     try:
         packed = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -49,9 +49,7 @@ class TestsBroken(Exception):
     __test__ = False  # not a pytest class
 
 
-class Result(NamedTuple):
-    """Of one test."""
-
+class Result(NamedTuple):  # of one test
     verdict: Verdict
     reason: str = ""
 
@@ -78,8 +76,7 @@ class CodeVerdict:
 def chosen_suite(
     suite: TestSuite, problem_id: str, max_tests: int | None, draw: int = 0
 ) -> TestSuite:
-    """The suite with the tests that every answer of this problem is judged on: all, or a sample
-    fixed by id and draw.
+    """The suite with the tests that answers are judged on: all, or a sample fixed by id and draw.
 
     Answers to one prompt in one step of RL are compared with each other, so they share a draw.
     """

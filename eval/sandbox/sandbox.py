@@ -151,8 +151,7 @@ class Sandbox:
         return self._run([("stdin", None, stdin)], limits)[0]
 
     def call(self, function: str, arguments: bytes, limits: Limits) -> Outcome:
-        """Call `function` with JSON {"args", "names" of the last ones}; `result` is the JSON that
-        it returned."""
+        """Call `function` with JSON {"args", "names" of the last ones}; `result` is JSON, too."""
         return self._run([("call", function, arguments, b"")], limits)[0]
 
     def asserts(self, tests: str, function: str | None, limits: Limits) -> tuple[Outcome, Outcome]:

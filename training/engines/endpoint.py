@@ -89,8 +89,7 @@ class EndpointEngine(Engine):
             )
 
     async def _ask(self, client: openai.AsyncOpenAI, request: Request) -> Sample | None:
-        """A sample; None where the request failed. Raises EngineError where no request of this run
-        can succeed.
+        """A sample; None where the request failed. Raises EngineError where all would fail.
 
         While it waits for another attempt a request keeps its place among those in flight, so an
         endpoint that refuses is asked less. Refusals cost nothing as long as others are answered.
@@ -104,13 +103,8 @@ class EndpointEngine(Engine):
                 self._check_name(reply.model, broken)
                 self._answered += 1
                 self._failed_in_a_row = 0
-                return request.answered(
-                    s.model,
-                    reply.text(s.think_prefill),
-                    finish_reason=finish,
-                    prompt_tokens=reply.prompt_tokens,
-                    completion_tokens=reply.tokens,
-                )
+                text = reply.text(s.think_prefill)
+                return request.answered(s.model, text, finish, reply.prompt_tokens, reply.tokens)
             except openai.APIStatusError as error:
                 status, words = error.status_code, str(error.message).partition("\n")[0][:200]
                 reason = f"HTTP {status} ({words.replace(self._key, '***')})"
@@ -121,7 +115,7 @@ class EndpointEngine(Engine):
                     continue
                 if status < 500 and not again and status not in PASSING:
                     self._count_failure(reason)
-                    return request.answered(s.model, "", finish_reason="error")
+                    return request.answered(s.model, "", "error")
             except openai.APIConnectionError as error:  # time-outs too
                 reason, again = f"no connection ({error.__cause__ or error})", False
                 if not self._answered and not isinstance(error, openai.APITimeoutError):

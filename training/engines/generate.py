@@ -166,8 +166,7 @@ def generate(
 
     Answers, tokens, cost and speed go to `report`, and every few seconds to
     `out/logs/metrics.jsonl`. Raises EngineError when some could not be answered. Once answers have
-    cost `limit` no more are asked, those on their way are kept, and SpentApproved is raised if any
-    is left.
+    cost `limit` those on their way are kept, and SpentApproved is raised if any is left.
     """
     runtime, part_of = settings.runtime, {r.problem_id: r.part for r in requests}
     with Journal(journal_path(out), sync_each=settings.kind == "openai") as journal:

@@ -46,8 +46,7 @@ class LocalModel(Engine):
         """Tokens of prompt and answer together."""
 
     def room(self, prompt: int) -> int:
-        """Tokens that the answer to a prompt of so many tokens may have; 0: the prompt alone fills
-        the model's context."""
+        """Tokens that the answer to a prompt of so many may have; 0: it fills the context alone."""
         most = self.sampling.max_tokens
         return most if self.positions is None else max(0, min(most, self.positions - prompt))
 
@@ -60,13 +59,8 @@ class LocalModel(Engine):
             text = response_texts(self.tokenizer, [list(ids[:stop])])[0]
             finish = "length" if stop is None else "stop" if text.strip() else "empty"
             text = self.prefill + text
-        return request.answered(
-            self.settings.model,
-            text,
-            finish_reason=finish,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=len(ids or ()),
-        )
+        model, tokens = self.settings.model, len(ids or ())
+        return request.answered(model, text, finish, prompt_tokens, tokens)
 
 
 def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Sampling with vLLM: its asynchronous engine, over all the GPUs it is given.
 
-Every request has its own seed, so a sample does not depend on what it is batched with, up to the
-rounding of the kernels.
+Every request has its own seed: up to rounding a sample depends on none that it is batched with.
 """
 
 import asyncio

@@ -38,12 +38,9 @@ class ScriptedEngine(Engine):
             slips = rates.get(request.part, self.settings.error_rate)
             teacher = self.settings.model_copy(update={"error_rate": slips})
             text = family.teach(random.Random(request.seed), request.prompt, teacher)
-            yield request.answered(
-                self.settings.model or "scripted",
-                text,
-                prompt_tokens=len(request.prompt.split()),
-                completion_tokens=len(text.split()),
-            )
+            asked, tokens = len(request.prompt.split()), len(text.split())
+            name = self.settings.model or "scripted"
+            yield request.answered(name, text, "stop", asked, tokens)
 
 
 class RecordedEngine(Engine):

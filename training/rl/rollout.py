@@ -77,9 +77,7 @@ class MicroBatch:
 
     input_ids: Tensor
     answers: int  # the last `answers` columns hold every answer token of the batch
-    mask: Tensor
-    """[b, answers] bool: answer tokens; none where the batch only keeps this process in step with
-    the others."""
+    mask: Tensor  # [b, answers] bool: answer tokens; none: it keeps this process in step
     advantage: Tensor  # [b, 1]; packed: [1, answers]
     positive: Tensor  # [b]; packed: [1, answers]
     old_logp: Tensor | None = None
@@ -116,8 +114,7 @@ def plan_updates(
 
     Survivors beyond `args.updates` full mini-batches are left out. When groups were dropped there
     are fewer updates, not smaller ones, as in the authors' code. A micro-batch has at most
-    `args.micro_batch_tokens`, padding included. Every process plans as many updates and
-    micro-batches as every other.
+    `args.micro_batch_tokens`, padding included. All processes plan as many of both.
     """
     size, most = args.num_generations or 1, args.mini_batch_groups * args.updates
     starts = range(0, len(rollout.tokens), size)

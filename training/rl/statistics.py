@@ -38,8 +38,7 @@ class RolloutRecord:
     def metrics(self) -> dict[str, float]:
         """Shares of what was scored (answers, groups), 0 where nothing was, and speeds.
 
-        `reward/std` is the population's, over the scored answers of all processes, which no mean
-        of theirs would be.
+        `reward/std` is over the scored answers of all processes: no mean of theirs would be it.
         """
         scored = self.rewards[self.rewards.isfinite()]
         groups, mixed = (int(kind.any(1).sum()) for kind in (self.found.scored, self.found.mixed))

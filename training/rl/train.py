@@ -130,8 +130,7 @@ def fitting(
 class JudgeReward:
     """A TRL reward function. None is unscored: the answer leaves its group, it is never a 0.
 
-    Where a problem is judged on a part of its tests, all answers of a step share that part, and
-    the next step draws another.
+    Where a problem is judged on a part of its tests, all answers of a step share that part.
     """
 
     __name__ = "judge"

@@ -181,8 +181,7 @@ def _update(argument: Any, after: Any) -> None:
 def run_tests(source: str, function: str | None) -> None:
     """Role `asserts`: run the test code; names it does not define belong to the program.
 
-    A function `check` that is defined and never called is called with `candidate`, as HumanEval's
-    tests expect.
+    A `check` that is defined and never called is called with `candidate`, as HumanEval's tests are.
     """
     channel = values.Channel()
     channel.receive()  # or tests that call nothing could end before the program is isolated

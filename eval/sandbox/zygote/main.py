@@ -186,8 +186,7 @@ class Zygote:
             os._exit(1)
 
     def _steps(self, fds: list[int], limits: Limits) -> list[Step]:
-        """What a child does before its role: its own descriptors only, then isolation, in the order
-        that the kernel demands."""
+        """What a child does before its role, in the order that the kernel demands."""
         folder, uid = self.isolation["folder"], self.isolation["uid"]
         steps: list[Step] = [(os.dup2, (fd, _FIRST_FD + i)) for i, fd in enumerate(fds)]
         steps += [(os.dup2, (_FIRST_FD + i, i)) for i in range(len(fds))]

@@ -64,9 +64,7 @@ def prelude() -> dict[str, Any]:
 
 
 def open_streams() -> None:
-    """Standard streams on descriptors 0 to 2. While they are opened, 0 and 1 are empty files at
-    their start, as in a test.
-    """
+    """Standard streams on descriptors 0 to 2: 0 and 1 are empty files meanwhile, as in a test."""
     for fd in (0, 1):
         file = os.memfd_create("empty")
         os.dup2(file, fd)
