@@ -7,8 +7,7 @@ logs/                   curves, counts and logs; `logs/shown` is for people, the
 
 A killed SFT or RL stage goes on from the newest `.resume/checkpoints/checkpoint-N` with the mark
 STABLE: weights, optimizer and random numbers (the Trainer's own). `logs/*.jsonl` and
-`.resume/rollouts.jsonl` are cut back to its step; rows and settings are given again by the parent
-(`.resume/job.json`).
+`.resume/rollouts.jsonl` are cut back to its step; the parent gives `.resume/job.json` anew.
 
 The child knows no Prefect and no MLflow; its parent, without torch, tails metrics and progress.
 """

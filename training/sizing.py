@@ -20,8 +20,7 @@ from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSe
 
 GIB = 1024**3
 BF16, FP32 = 2, 4
-HEAD_TILE = 4_096 * 32_768
-"""Logits that the fused head holds at a time: tokens × words of TRL's chunked kernel."""
+HEAD_TILE = 4_096 * 32_768  # logits that TRL's fused head holds at a time: tokens × words
 # Allowances; vLLM measures its own.
 CUDA_CONTEXT = GIB  # CUDA, NCCL buffers and allocator slack of a training process
 VLLM_WORKSPACE = 2 * GIB  # activations and CUDA graphs

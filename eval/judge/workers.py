@@ -9,8 +9,7 @@ A worker, its sandbox and the program of the moment take turns, thousands of tim
 there is a worker for every core, pinning each to its own, with all below it, saves a sixth.
 
 On a Ray cluster every answer is a plain task of one CPU, and a Ray worker holds what the local
-judge starts. What is lost with a node is done again; after some losses it is unscored: the program
-may be what kills.
+judge starts. What is lost with a node is done again; after some losses it is unscored.
 """
 
 import contextlib

@@ -34,8 +34,7 @@ from klear.eval.sandbox.zygote.asserts import PROVIDED, names_of
 LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 _HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
-_INNER = ("assert_case", "functional", "test_code", "test_cases")
-"""Fields that hold tests in one of the other forms."""
+_INNER = ("assert_case", "functional", "test_code", "test_cases")  # hold one of the other forms
 _NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 
 

@@ -26,13 +26,12 @@ from klear.eval.answers import THINK_CLOSE, THINK_OPEN, writable
 from klear.eval.records import FinishReason, Sample
 from klear.training.engines.interface import Engine, EngineError, Request, ask_concurrently
 
-FATAL = {
+FATAL = {  # no waiting changes these; once answers came, a broken balancer may send one
     401: "the key is refused",
     402: "the account has no credit left",
     403: "access is refused",
     404: "no such model or URL",
 }
-"""Statuses that no waiting changes; once answers came, a broken balancer may send one."""
 OVERLOADED = (429, 503)
 PASSING = (408, 409, 429)  # statuses below 500 that say nothing about the request itself
 INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang

@@ -31,8 +31,7 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
 @dataclass
 class GPPOConfig(GRPOConfig):
     """One rollout feeds `steps_per_generation` optimizer updates; each takes
-    `per_device_train_batch_size / oversampling` sequences on each device, cut into micro-batches
-    by tokens.
+    `per_device_train_batch_size / oversampling` sequences a device, cut by tokens.
 
     Use `training.packing.rl_schedule` to get these numbers from prompts and rollouts.
     """

@@ -80,8 +80,7 @@ class MicroBatch:
     mask: Tensor  # [b, answers] bool: answer tokens; none: it keeps this process in step
     advantage: Tensor  # [b, 1]; packed: [1, answers]
     positive: Tensor  # [b]; packed: [1, answers]
-    old_logp: Tensor | None = None
-    """[b, answers]; None while the policy has not moved since the rollout."""
+    old_logp: Tensor | None = None  # [b, answers]; None: the policy is still that of the rollout
     position_ids: Tensor | None = None  # [1, T] of a packed batch, from 0 in every sequence
     sampling_logp: Tensor | None = None  # [b, answers]
 
@@ -127,17 +126,13 @@ def plan_updates(
     groups = groups[: quotas[processes.rank]]
     rng.shuffle(groups)
     updates = min(args.updates, max(1, round(survivors / args.mini_batch_groups)))
-    plan = []
+    plan, lengths = [], list(map(len, rollout.tokens))
     for number in range(updates):
         rows = [i for group in groups[number::updates] for i in group]
-        lengths = [len(rollout.tokens[i]) for i in rows]
-        cut = [
-            [rows[j] for j in group] for group in length_groups(lengths, args.micro_batch_tokens)
-        ]
+        cut = length_groups(rows, lengths, args.micro_batch_tokens)
         batches = [_micro_batch(rollout, group, packed) for group in cut]
         for _ in range(max(processes.each(len(batches))) - len(batches)):
-            shortest = min(range(len(rollout.tokens)), key=lambda i: len(rollout.tokens[i]))
-            idle = _micro_batch(rollout, [shortest], packed)
+            idle = _micro_batch(rollout, [lengths.index(min(lengths))], packed)
             batches.append(replace(idle, mask=torch.zeros_like(idle.mask)))
         tokens = [float(rollout.answer_length(i)) for i in rows]
         positive = [t for t, i in zip(tokens, rows, strict=True) if rollout.positive[i]]

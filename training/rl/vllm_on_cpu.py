@@ -1,7 +1,6 @@
 """vLLM as the sampler of an RL stage without CUDA, in the training process itself.
 
-TRL writes the weights of the policy into vLLM's layers as they are, which those cannot take on CPU:
-they hold packed copies.
+TRL writes the policy's weights into vLLM's layers as they are; on CPU those hold packed copies.
 """
 
 import os

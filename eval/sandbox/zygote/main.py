@@ -74,8 +74,7 @@ class Isolation(TypedDict):
 
 
 Spawn = tuple[str, str | None, int]
-"""A process to fork: its role, its argument, and how many of the descriptors that were sent along
-are its descriptors 0, 1, 2, …"""
+"""A process to fork: its role, its argument, and how many descriptors of those sent are its own."""
 Ended = tuple[int, bool, float, float, int]
 """The kernel's word on a process: wait status, whether a time limit ended it, CPU and wall seconds,
 and whether it was isolated when it began its role."""

@@ -89,13 +89,12 @@ def _same(kind: type, one: Any, other: Any) -> bool:
 
 
 FOR_PROGRAMS = {"ListNode": ListNode, "TreeNode": TreeNode}
-FOR_TESTS = {
+FOR_TESTS = {  # undefined names that tests may use; those that do get the two classes as well
     "list_node": functools.partial(_build, "list_node", node=ListNode),
     "tree_node": functools.partial(_build, "tree_node", node=TreeNode),
     "is_same_list": functools.partial(_same, ListNode),
     "is_same_tree": functools.partial(_same, TreeNode),
 }
-"""What tests may use without defining it; those that do get the two classes as well."""
 
 _LISTS = list | range | Iterator | KeysView | ValuesView | ItemsView
 _FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
