@@ -40,18 +40,13 @@ def writable(text: str) -> str:
 
 def has_closed_think(text: str) -> bool:
     """Exactly one well-formed think block, and nothing but whitespace before it."""
-    return (
-        text.lstrip().startswith(THINK_OPEN)
-        and text.count(THINK_OPEN) == 1
-        and text.count(THINK_CLOSE) == 1
-    )
+    opened, closed = text.count(THINK_OPEN), text.count(THINK_CLOSE)
+    return text.lstrip().startswith(THINK_OPEN) and opened == closed == 1
 
 
 def after_think(text: str) -> str | None:
     """The part that is judged: what follows the last `</think>`, or all of a text without tags.
-
-    None when a block is opened and never closed: the text was cut off while thinking.
-    """
+    None when a block is opened and never closed: the text was cut off while thinking."""
     answer = text.rpartition(THINK_CLOSE)[2]
     return None if THINK_OPEN in answer else answer
 
@@ -61,8 +56,6 @@ def extract_boxed(text: str) -> Extracted:
     answer = after_think(text)
     if answer is None:
         return _NOT_CLOSED
-    if r"\boxed" not in answer and r"\fbox" not in answer:
-        return Extracted(None, "no boxed answer")
     # One pass with a stack of open braces, so that nested and unclosed boxes cost O(n).
     open_braces: list[int] = []  # where a box's content starts; -1 for a plain brace
     start, end = -1, -1

@@ -43,10 +43,8 @@ CPUs for days, and whoever waits for one has not stalled."""
 
 
 def join(address: str) -> Any:
-    """The module `ray`, connected to the cluster at `address` ("host:port", or "auto").
-
-    Raises RuntimeError with the fix when there is no cluster.
-    """
+    """The module `ray`, connected to the cluster at `address` ("host:port", or "auto"). Raises
+    RuntimeError with the fix when there is no cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
@@ -110,9 +108,7 @@ def parts_over_ray(
     address: str, scratch: Path, parts: Sequence[Any], compute: Callable[[Any, Path], None]
 ) -> Generator[Path, None, None]:
     """The folder of each part in order; a node writes it into `scratch`, which all nodes see.
-
-    Raises what `compute` raises, and RuntimeError when a part is lost too often.
-    """
+    Raises what `compute` raises, and RuntimeError when a part is lost too often."""
     ray = join(address)
     task = ray.remote(_compute).options(num_cpus=1, max_retries=_ATTEMPTS - 1)
     _clear(scratch)

@@ -94,15 +94,12 @@ class Problem(Record):
     id: str = ""
     domain: Domain
     prompt: str = Field(min_length=1)
-    answer: str | None = None
-    """Math: the gold answer, LaTeX or plain."""
+    answer: str | None = None  # math: the gold answer, LaTeX or plain
     numbers: tuple[int, ...] | None = None
     """Make-the-target problems: the numbers the boxed expression must use, each exactly once."""
-    tests: TestSuite | None = None
-    """Code: the hidden tests."""
+    tests: TestSuite | None = None  # code: the hidden tests
     source: str = ""
-    date: str | None = None
-    """ISO date the problem was published: benchmarks are cut by date window."""
+    date: str | None = None  # ISO date the problem was published: benchmarks are cut by date window
     judgeable: bool = True
     """False: its source gives neither answer nor tests. Answers to it are for SFT, never scored."""
 
@@ -151,8 +148,7 @@ class Score(Record):
     pass_rate: float | None
     """Code: share of tests passed, in [0, 1]. Math: 1.0 or 0.0."""
     verdict: Verdict
-    answer: str | None = None
-    """What was judged: the boxed expression, or the program."""
+    answer: str | None = None  # what was judged: the boxed expression, or the program
     reason: str = ""
     seconds: float = 0.0
 

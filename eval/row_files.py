@@ -27,11 +27,9 @@ LARGEST_ROW = 128 << 20
 TOO_LONG = f"longer than {LARGEST_ROW >> 20} MiB, the most a row may have"
 MOST_UNPACKED = 500
 """Times the size of its file. Text packs to a tenth, repeated text to a fiftieth."""
-FREE_UNPACKED = 1 << 30
-"""Bytes that a file may unpack to whatever its own size."""
+FREE_UNPACKED = 1 << 30  # bytes that a file may unpack to whatever its own size
 _LONG_NUMBER = re.compile(rb"(?<![\d.])\d{19}")  # orjson makes floats of integers beyond 64 bits
-LARGEST_ARRAY = 1 << 30
-"""Bytes of a file that is one JSON array, which is read whole."""
+LARGEST_ARRAY = 1 << 30  # bytes of a file that is one JSON array, which is read whole
 LARGEST_BATCH = 256 << 20
 """Bytes that a batch may decode to when every row is the longest text of its dictionaries."""
 ROWS_PER_BATCH = 256
@@ -48,8 +46,7 @@ class Row(NamedTuple):
     number: int
     value: dict[str, Any] | None
     error: str = ""
-    raw: str = ""
-    """The unreadable text, when `value` is None."""
+    raw: str = ""  # the unreadable text, when `value` is None
 
 
 def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = "") -> list[Path]:
@@ -74,10 +71,7 @@ def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = 
 
 
 def read_rows(path: Path, root: Path | None = None) -> Iterator[Row]:
-    """Stream the rows of one file, named by its path below `root`, or its name elsewhere.
-
-    Raises ValueError for a damaged file.
-    """
+    """The rows of one file, named by its path below `root`. ValueError: the file is damaged."""
     name = str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
     number = 0
@@ -96,8 +90,7 @@ def read_rows(path: Path, root: Path | None = None) -> Iterator[Row]:
         ) from error
 
 
-Found = tuple[int, Any, str, str]
-"""Number, value (None with an error), error, raw text."""
+Found = tuple[int, Any, str, str]  # number, value (None with an error), error, raw text
 
 
 def _refuse_bomb(unpacked: int, path: Path) -> None:
@@ -139,10 +132,8 @@ def _batch_values(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | None
 
 
 def rows_of_longest(path: Path, metadata: pq.FileMetaData) -> int:
-    """How many rows fit in `LARGEST_BATCH`, whatever they are; at least one.
-
-    A dictionary page may hold one text of gigabytes that every row repeats.
-    """
+    """How many rows fit in `LARGEST_BATCH`, whatever they are; at least one. A dictionary page may
+    hold one text of gigabytes that every row repeats."""
     longest = 1
     with path.open("rb") as file:
         for group in map(metadata.row_group, range(metadata.num_row_groups)):

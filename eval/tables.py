@@ -177,12 +177,9 @@ class Lookup(Generic[R]):
         for number, table in enumerate(row_groups(path, ["id"])):
             for row, id_ in enumerate(table.column(0).to_pylist()):
                 self._places.setdefault(id_, (number, row))
-
-        @lru_cache(GROUPS_IN_MEMORY)
-        def group(number: int) -> list[R]:
-            return list(to_records(file.read_row_group(number), record))
-
-        self._group = group
+        self._group = lru_cache(GROUPS_IN_MEMORY)(
+            lambda number: list(to_records(file.read_row_group(number), record))
+        )
 
     def get(self, id_: str) -> R | None:
         """The record with this id, or None."""

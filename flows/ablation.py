@@ -158,7 +158,7 @@ def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Pla
     """What the matrix would reuse and compute: each stage once, with the runs that share it, on
     the machines of its first run."""
     shared: dict[tuple[object, ...], tuple[PlannedStage, list[str]]] = {}
-    fits: dict[Fit, None] = {}  # an arm may have one of its own
+    fits: list[Fit] = []  # an arm may have one of its own
     matrix = list(cells(spec, profile, seeds))
     for arm, settings in matrix:
         planner = Planner(Run(store=store, seed=settings.seed), settings.topology, settings.base)
@@ -170,12 +170,12 @@ def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Pla
             mine[call.stage.name] = call.stage.name, key_of(call.settings), seed, inputs
             _, runs = shared.setdefault(mine[call.stage.name], (line, []))
             runs.append(label(arm, settings.seed))
-        fits |= dict.fromkeys(fits_of(settings, planned))
+        fits += [fit for fit in fits_of(settings, planned) if fit not in fits]
     stages = []
     for line, runs in shared.values():
         by = runs[0] if len(runs) == 1 else f"shared by {len(runs)} runs from {runs[0]}"
         stages.append(replace(line, why="; ".join(filter(None, (by, line.why)))))
-    return Plan(stages, matrix[0][1].topology, [*fits])
+    return Plan(stages, matrix[0][1].topology, fits)
 
 
 def _calls(spec: Ablation, settings: Pipeline) -> list[Call]:

@@ -8,8 +8,6 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -45,10 +43,8 @@ def create_base(job: BaseJob) -> dict[str, float]:
         # the commit that the revision of a hub model means now; a local folder has none
         config = AutoConfig.from_pretrained(s.model, revision=s.revision, **checkpoints.NO_CODE)
         commit = getattr(config, "_commit_hash", None) or s.revision
-        tokenizer = AutoTokenizer.from_pretrained(s.model, revision=commit, **checkpoints.NO_CODE)
-        model = AutoModelForCausalLM.from_pretrained(
-            s.model, revision=commit, dtype="auto", **checkpoints.WEIGHTS
-        )
+        tokenizer = checkpoints.load_tokenizer(s.model, commit)
+        model = checkpoints.load_model(s.model, revision=commit)
         prepare_for_chat(model, tokenizer)
         if s.positions is not None:
             model.config.max_position_embeddings = s.positions

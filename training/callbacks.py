@@ -16,17 +16,9 @@ from transformers import TrainerCallback
 
 from klear.configs.metrics import place
 from klear.configs.settings.training import RLSettings, SFTSettings
+from klear.training import layout
 from klear.training.checkpoints import check_layout
 from klear.training.launch.jobs import RLJob, SFTJob
-from klear.training.layout import (
-    ALARM,
-    STABLE,
-    MetricsFile,
-    ProgressFile,
-    latest,
-    number_of,
-    read_lines,
-)
 from klear.training.stopping import StopOnTerm
 
 KEEP = 2  # checkpoints
@@ -59,21 +51,20 @@ def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[
 
 def begins_after(trainer: Any, updates: int) -> int:
     """Steps of so many updates that the newest checkpoint has behind it."""
-    start = latest(Path(trainer.args.output_dir))
-    return number_of(start) // updates if start else 0
+    start = layout.latest(Path(trainer.args.output_dir))
+    return layout.number_of(start) // updates if start else 0
 
 
-def train(trainer: Any, job: SFTJob | RLJob, progress: ProgressFile, updates: int = 1) -> None:
-    """Train from the newest checkpoint to the end or a stop, with metrics and progress.
-
-    One step of the files (RL: a rollout) is `updates` optimizer updates.
-    """
-    start = latest(Path(trainer.args.output_dir))
+def train(
+    trainer: Any, job: SFTJob | RLJob, progress: layout.ProgressFile, updates: int = 1
+) -> None:
+    """Train from the newest checkpoint to the end or a stop, with metrics and progress. One step of
+    the files (RL: a rollout) is `updates` optimizer updates."""
+    start = layout.latest(Path(trainer.args.output_dir))
     check_layout(trainer, start)
     if trainer.is_world_process_zero():
-        metrics = MetricsFile(job.out, after_step=begins_after(trainer, updates))
-        stop = job.settings.runtime.stop_on_divergence
-        trainer.add_callback(WriteMetrics(metrics, progress, updates, stop_on_divergence=stop))
+        after_step = begins_after(trainer, updates)
+        trainer.add_callback(WriteMetrics(job, progress, updates, after_step))
     StopOnTerm(trainer, updates).train(start)
 
 
@@ -99,23 +90,20 @@ def diverges(lines: Sequence[Mapping[str, float]], now: Mapping[str, float]) -> 
 
 
 class WriteMetrics(TrainerCallback):
-    """One line of metrics.jsonl for each line the trainer logs, from rank 0.
-
-    `each` optimizer updates make one step of the files (RL: one rollout).
-    """
+    """One line of metrics.jsonl for each line the trainer logs, from rank 0. `each` optimizer
+    updates make one step of the files (RL: one rollout)."""
 
     def __init__(
-        self, metrics: MetricsFile, progress: ProgressFile, each: int, *, stop_on_divergence: bool
+        self, job: SFTJob | RLJob, progress: layout.ProgressFile, each: int, after_step: int
     ) -> None:
-        self.metrics, self.progress, self.each = metrics, progress, each
-        self.stop_on_divergence = stop_on_divergence
-        self.lines = [line["metrics"] for line in read_lines(metrics.path)]
+        self.job, self.progress, self.each = job, progress, each
+        self.metrics = layout.MetricsFile(job.out, after_step=after_step)
+        self.lines = [line["metrics"] for line in layout.read_lines(self.metrics.path)]
         self._note = ""
 
     def on_step_end(self, args, state, control, **_) -> None:
-        self.progress.report(
-            state.global_step // self.each, state.max_steps // self.each, self._note
-        )
+        step, steps = state.global_step // self.each, state.max_steps // self.each
+        self.progress.report(step, steps, self._note)
 
     on_train_begin = on_step_end
 
@@ -130,13 +118,13 @@ class WriteMetrics(TrainerCallback):
         step = state.global_step // self.each
         why = diverges(self.lines, numbers)
         self.lines.append(numbers)
-        self.metrics.append(step, {**({ALARM: step} if why else {}), **numbers})
+        self.metrics.append(step, {**({layout.ALARM: step} if why else {}), **numbers})
         shown = ("loss", "reward/mean")
         self._note = ", ".join(f"{n} {numbers[n]:.3g}" for n in shown if n in numbers)
         if why:
             print(f"divergence alarm at step {step}: {why}", flush=True)
             self._note += ", DIVERGENCE ALARM"
-            if self.stop_on_divergence:
+            if self.job.settings.runtime.stop_on_divergence:
                 raise RuntimeError(
                     f"stopped at step {step}, for {why}: lower the learning rate, or set "
                     "runtime.stop_on_divergence=false to go on from the last checkpoint"
@@ -153,10 +141,10 @@ class StableCheckpoints(TrainerCallback):
         folder = Path(args.output_dir)
         checkpoint = folder / f"checkpoint-{state.global_step}"
         flush(checkpoint)
-        (checkpoint / STABLE).touch()
-        whole = (mark.parent for mark in folder.glob(f"*/{STABLE}"))
-        for old in sorted(whole, key=number_of)[:-KEEP]:
-            (old / STABLE).unlink()
+        (checkpoint / layout.STABLE).touch()
+        whole = (mark.parent for mark in folder.glob(f"*/{layout.STABLE}"))
+        for old in sorted(whole, key=layout.number_of)[:-KEEP]:
+            (old / layout.STABLE).unlink()
             shutil.rmtree(old)
 
 

@@ -39,10 +39,8 @@ SHOWN = ("loss", "lm_weight", "beta1", "beta2", "eps_low", "eps_high", "learning
 class TrainingStep(Record):
     """One stage a model went through."""
 
-    stage: str
-    """base, sft, rl math or rl code."""
-    start: str
-    """Hub id with revision, the name of a local folder, or `the step before`."""
+    stage: str  # base, sft, rl math or rl code
+    start: str  # hub id with revision, the name of a local folder, or `the step before`
     seed: int
     settings: dict[str, str]
     """Dotted names and values, without anything that only says how it was computed."""
@@ -66,8 +64,7 @@ def public_name(model: str) -> str:
 
 
 def read_lineage(checkpoint: str | Path, commit: str | None = None) -> list[TrainingStep]:
-    """The steps behind a checkpoint; one of another origin has the step that names it, with its
-    `commit` on the hub."""
+    """The steps behind a checkpoint; one of another origin has a step with its name and commit."""
     file = Path(checkpoint) / LINEAGE
     if file.exists():
         return _STEPS.validate_json(file.read_bytes())
@@ -98,25 +95,24 @@ def write_lineage(folder: Path, steps: Sequence[TrainingStep]) -> None:
 
 
 def load_model(
-    folder: Path | str, *, attention: str = "sdpa", dtype: str = "auto"
+    folder: Path | str, *, attention: str | None = None, dtype: str = "auto", **more: Any
 ) -> PreTrainedModel:
     """The causal language model in `folder` (or of a hub id), in `auto`, `float32`, `bfloat16`."""
     return AutoModelForCausalLM.from_pretrained(
-        str(folder), attn_implementation=attention, dtype=dtype, **WEIGHTS
+        str(folder), attn_implementation=attention, dtype=dtype, **more, **WEIGHTS
     )
 
 
-def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(str(folder), **NO_CODE)
+def load_tokenizer(folder: Path | str, revision: str | None = None) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(str(folder), revision=revision, **NO_CODE)
 
 
 def load_to_train(
     folder: Path | str, s: SFTSettings | RLSettings
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer; raises ValueError where its answers could not be trained on.
+    """PreTrainedModel and tokenizer; raises ValueError where its answers could not be trained on.
 
-    Computed in bf16 (autocast) over fp32 weights, as the authors: an update of 1e-6 is lost in
-    bf16.
+    Computed in bf16 (autocast) over fp32 weights, as the authors: bf16 loses an update of 1e-6.
     """
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer)
@@ -168,9 +164,7 @@ def check_layout(trainer: Any, checkpoint: Path | None) -> None:
 
 def policy_on_each(trainer: Any) -> PreTrainedModel:
     """The policy as a plain model: processes that sample do not wait for each other's answers.
-
-    Where weights are spread there must be room for all of them beside the shards.
-    """
+    Where weights are spread there must be room for all of them beside the shards."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     return plain(model, dict(gathered(model))) if trainer.is_fsdp_enabled else model
 

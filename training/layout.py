@@ -7,11 +7,9 @@ logs/                   curves, counts and logs; `logs/shown` is for people, the
 
 A killed SFT or RL stage goes on from the newest `.resume/checkpoints/checkpoint-N` with the mark
 STABLE: weights, optimizer and random numbers (the Trainer's own). `logs/*.jsonl` and
-`.resume/rollouts.jsonl` are cut back to its step; rows and settings are given again by the parent
-(`.resume/job.json`).
+`.resume/rollouts.jsonl` are cut back to its step; the parent gives `.resume/job.json` anew.
 
-The child knows neither Prefect nor MLflow; its parent, which has no torch, tails metrics.jsonl and
-progress.json.
+The child knows no Prefect and no MLflow; its parent, without torch, tails metrics and progress.
 """
 
 import json
@@ -37,13 +35,9 @@ CHECKPOINTS, TOKENS = "checkpoints", "tokens"  # in SCRATCH
 PROGRESS = f"{SCRATCH}/progress.json"
 RESULT = f"{SCRATCH}/result.json"
 ROLLOUT_JOURNAL = f"{SCRATCH}/rollouts.jsonl"
-STABLE = "STABLE"
-"""The file that marks a training checkpoint as whole."""
-TRAINED = ("sft", "rl")  # kinds of jobs that have checkpoints
-ALARM = "alarm/divergence"
-"""The metric of a log line that looks like divergence: its step."""
-STOPPED = 75
-"""Exit code of a training process that saved a checkpoint because it got SIGTERM."""
+STABLE = "STABLE"  # the file that marks a training checkpoint as whole
+ALARM = "alarm/divergence"  # the metric of a log line that looks like divergence: its step
+STOPPED = 75  # exit code of a training process that saved a checkpoint because it got SIGTERM
 
 PROGRESS_INTERVAL_S = 0.5
 
@@ -70,23 +64,17 @@ def number_of(model: Path) -> int:
 
 
 def resuming(work: Path) -> str:
-    """How a stage whose `work` an earlier attempt left goes on, in words."""
-    job = work / SCRATCH / "job.json"
-    if not job.exists() or json.loads(job.read_text())["kind"] not in TRAINED:
+    """How a stage whose `work` an earlier attempt left goes on, in words; a step is an optimizer
+    step of SFT, a rollout step of RL."""
+    file, newest = work / SCRATCH / "job.json", latest(work / SCRATCH / CHECKPOINTS)
+    job = json.loads(file.read_text()) if file.exists() else {}
+    if job.get("kind") not in ("sft", "rl"):  # others have no checkpoints
         return "resuming"
-    point = resume_point(work)
-    return "resuming at step {} of {}".format(*point) if point else "starting over: no checkpoint"
-
-
-def resume_point(work: Path) -> tuple[int, int] | None:
-    """(step, steps in all) that the stage with the work folder `work` would go on from: optimizer
-    steps of SFT, rollout steps of RL. None: there is no whole checkpoint, it starts over."""
-    newest, job = latest(work / SCRATCH / CHECKPOINTS), work / SCRATCH / "job.json"
-    if newest is None or not job.exists():
-        return None
+    if newest is None:
+        return "starting over: no checkpoint"
     total = json.loads((newest / "trainer_state.json").read_text())["max_steps"]
-    steps = json.loads(job.read_text())["settings"].get("steps", total)
-    return number_of(newest) * steps // total, steps
+    steps = job["settings"].get("steps", total)
+    return f"resuming at step {number_of(newest) * steps // total} of {steps}"
 
 
 def alarms(out: Path) -> dict[str, float]:

@@ -28,12 +28,9 @@ SAME_REWARD = 1e-6  # rewards closer than this are equal: rounding is no signal
 class Advantages(NamedTuple):
     """All [N, G]: N groups (prompts) of G answers (Eq. 4)."""
 
-    advantage: Tensor
-    """Ã; 0 for every answer outside `mixed`."""
-    scored: Tensor
-    """bool: the answer has a reward, in a group with at least two of them."""
-    mixed: Tensor
-    """bool: scored, in a group whose rewards differ."""
+    advantage: Tensor  # Ã; 0 for every answer outside `mixed`
+    scored: Tensor  # bool: the answer has a reward, in a group with at least two of them
+    mixed: Tensor  # bool: scored, in a group whose rewards differ
 
 
 def group_advantages(

@@ -6,18 +6,18 @@ updates. Importable without torch.
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from klear.configs.settings.training import RLSettings
 
 POOL = 2_048  # sequences sorted by length at a time: like lengths meet, yet epochs differ
 
 
-def length_groups(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut indices, sorted by length, into groups whose padded size (sequences × the longest) stays
-    within `budget`; a sequence longer than that is alone in its group."""
+def length_groups(rows: Iterable[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Cut `rows`, sorted by their `lengths`, into groups whose padded size (sequences × the
+    longest) stays within `budget`; a sequence longer than that is alone in its group."""
     groups: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+    for i in sorted(rows, key=lambda i: lengths[i]):
         if not groups or (len(groups[-1]) + 1) * lengths[i] > budget:
             groups.append([])
         groups[-1].append(i)
@@ -40,9 +40,7 @@ def epoch_batches(
         order = order[: round(len(order) * min(1.0, epochs - epoch))]
         of_epoch: list[list[int]] = []
         for start in range(0, len(order), POOL):
-            pool = order[start : start + POOL]
-            groups = length_groups([lengths[i] for i in pool], budget)
-            of_epoch += [[pool[i] for i in group] for group in groups]
+            of_epoch += length_groups(order[start : start + POOL], lengths, budget)
         rng.shuffle(of_epoch)
         batches += of_epoch
     if not batches:
@@ -69,14 +67,9 @@ def optimizer_steps(
 def cut_steps(
     steps: Sequence[list[int]], lengths: Sequence[int], budget: int, processes: int
 ) -> tuple[list[list[int]], int]:
-    """(micro-batches of at most `budget` tokens, how many of them each process takes a step).
-
-    All steps have the same number of micro-batches; an empty one has nothing to train on.
-    """
-    cut = [
-        [[step[j] for j in group] for group in length_groups([lengths[i] for i in step], budget)]
-        for step in steps
-    ]
+    """(micro-batches of at most `budget` tokens, how many of them each process takes a step). All
+    steps have the same number of micro-batches; an empty one has nothing to train on."""
+    cut = [length_groups(step, lengths, budget) for step in steps]
     each = max(-(-len(batches) // processes) for batches in cut)
 
     def size(batch: list[int]) -> int:

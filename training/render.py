@@ -36,8 +36,6 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> li
 
 def response_ids(tokenizer: PreTrainedTokenizerBase, responses: Sequence[str]) -> list[list[int]]:
     """Token ids of each answer, closed by the end-of-turn token."""
-    if not responses:
-        return []
     end = end_of_turn(tokenizer)
     encoded = tokenizer(list(responses), add_special_tokens=False)["input_ids"]
     return [[*ids, end] for ids in encoded]  # type: ignore[misc]

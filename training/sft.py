@@ -101,14 +101,6 @@ def split(dataset: Dataset, job: SFTJob) -> tuple[Dataset, Dataset | None]:
     return dataset.select(train), dataset.select(held_out)
 
 
-def trainable(dataset: Dataset) -> tuple[Dataset, list[int]]:
-    """(rows to train on, their lengths); the last row is a filler without any label."""
-    rows = dataset.remove_columns(["length", "tokens"])
-    ids = rows[0]["input_ids"][:2]
-    filler = {"input_ids": ids, "labels": [IGNORED] * len(ids)}
-    return rows.add_item(filler), list(dataset["length"])  # type: ignore[arg-type]
-
-
 class PlannedSFTTrainer(SFTTrainer):
     """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler."""
 
@@ -166,7 +158,8 @@ def build_trainer(
 ) -> PlannedSFTTrainer:
     """The trainer with its plan of micro-batches and its optimizer."""
     s, world = job.settings, world_size()
-    rows, lengths = trainable(dataset)
+    rows, lengths = dataset.remove_columns(["length", "tokens"]), list(dataset["length"])
+    filler = {"input_ids": rows[0]["input_ids"][:2], "labels": [IGNORED] * 2}
     steps = optimizer_steps(lengths, s.batch_tokens, s.max_length, s.epochs, job.seed)
     plan, accumulation = cut_steps(steps, lengths, s.runtime.micro_batch_tokens, world)
     optimizer = None
@@ -175,7 +168,7 @@ def build_trainer(
     return PlannedSFTTrainer(
         model=model,
         args=sft_config(job, accumulation, len(steps)),
-        train_dataset=rows,
+        train_dataset=rows.add_item(filler),  # type: ignore[arg-type]
         processing_class=tokenizer,
         callbacks=[StableCheckpoints()],
         optimizers=(optimizer, None),

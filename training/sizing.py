@@ -20,8 +20,7 @@ from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSe
 
 GIB = 1024**3
 BF16, FP32 = 2, 4
-HEAD_TILE = 4_096 * 32_768
-"""Logits that the fused head holds at a time: tokens × words of TRL's chunked kernel."""
+HEAD_TILE = 4_096 * 32_768  # logits that TRL's fused head holds at a time: tokens × words
 # Allowances; vLLM measures its own.
 CUDA_CONTEXT = GIB  # CUDA, NCCL buffers and allocator slack of a training process
 VLLM_WORKSPACE = 2 * GIB  # activations and CUDA graphs
@@ -42,13 +41,11 @@ class ModelFacts:
     kv_heads: int
     head_dim: int
     vocabulary: int
-    tied: bool
-    """The output head is the embedding."""
+    tied: bool  # the output head is the embedding
 
     @property
     def layer_parameters(self) -> int:
-        """q and o: h·H·d each; k and v: h·KV·d each; gate, up, down: h·f each; 2 norms of h, 2 of
-        d. Qwen3-8B: 192,946,432."""
+        """q, o: h·H·d each; k, v: h·KV·d each; gate, up, down: h·f each; 2 norms of h, 2 of d."""
         attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
         norms = 2 * self.hidden + 2 * self.head_dim
         return attention + 3 * self.hidden * self.mlp + norms
@@ -128,8 +125,7 @@ def layer_bytes(facts: ModelFacts, tokens: int) -> int:
 def activation_bytes(
     facts: ModelFacts, tokens: int, residual_bytes: int = BF16, *, checkpointing: bool = True
 ) -> dict[str, int]:
-    """The parts that grow with the micro-batch. Layers and head are not at work at once: the
-    larger of the two counts.
+    """The parts that grow with the micro-batch: of layers and head, which take turns, the larger.
 
     Gradient checkpointing keeps the input of every layer, L·T·h·bytes (Qwen3-8B at 36,864 tokens
     in bf16: 36 · 36,864 · 4,096 · 2 = 10.9e9); without it every layer keeps what it saves. In a
@@ -159,9 +155,6 @@ class Fit:
     topology: Topology
     lines: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-
-    def __hash__(self) -> int:
-        return hash(self.stage)
 
     @property
     def limit(self) -> int:

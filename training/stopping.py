@@ -51,7 +51,9 @@ class StopOnTerm(TrainerCallback):
         except Stopped:  # what was begun after the last step is forgotten
             newest = latest(self.folder)
             if newest is None or number_of(newest) != t.state.global_step:
-                self._restore()
+                for (_, write), state in zip(GENERATORS, self.random, strict=True):
+                    write(state)
+                t._metrics["train"], t._tr_loss = self.metrics, self.loss
                 t._save_checkpoint(t.model, None)
                 t.callback_handler.on_save(t.args, t.state, t.control)
             raise
@@ -77,8 +79,10 @@ class StopOnTerm(TrainerCallback):
 
     def on_step_begin(self, args, state, control, **_) -> None:
         if state.global_step % self.each == 0:
-            self._remember()
-            self.unchanged = self.trainer.accelerator.num_processes == 1
+            t = self.trainer
+            self.random, self.loss = [read() for read, _ in GENERATORS], t._tr_loss.clone()
+            self.metrics = {name: list(values) for name, values in t._metrics["train"].items()}
+            self.unchanged = t.accelerator.num_processes == 1
             if self.unchanged and self.asked:
                 self._on_term()
 
@@ -98,14 +102,3 @@ class StopOnTerm(TrainerCallback):
             window = {"logged": t._globalstep_last_logged, "loss": loss, "metrics": metrics}
             file = self.folder / f"checkpoint-{state.global_step}" / WINDOW
             file.write_text(json.dumps(window))
-
-    def _remember(self) -> None:
-        t = self.trainer
-        self.random = [read() for read, _ in GENERATORS]
-        self.metrics = {name: list(values) for name, values in t._metrics["train"].items()}
-        self.loss = t._tr_loss.clone()
-
-    def _restore(self) -> None:
-        for (_, write), state in zip(GENERATORS, self.random, strict=True):
-            write(state)
-        self.trainer._metrics["train"], self.trainer._tr_loss = self.metrics, self.loss

@@ -20,8 +20,6 @@ from klear.eval.benchmarks.metrics import majority_at_k, summarise
 from klear.eval.programs.lcb_runner import side_by_side
 from klear.eval.records import Problem, Record, Sample, Score
 
-NO_TEMPLATE = "none"
-
 
 class Erratum(Record):
     """A problem whose published tests are wrong; `problem_id` is that of its statement."""
@@ -77,8 +75,7 @@ GRADER_VERSION = 6
 class Statement(Record):
     """How the answers of one evaluation were made and judged: the same for all its benchmarks."""
 
-    model: str = ""
-    """Stage, folder name, hub id, or the model's name at an endpoint."""
+    model: str = ""  # stage, folder name, hub id, or the model's name at an endpoint
     checkpoint: str
     """Content digest of the checkpoint, 16 hex digits; a revision of the hub; or the endpoint."""
     engine: str
@@ -94,8 +91,7 @@ class Statement(Record):
     grader_version: int
     sandbox: str
     seed: int
-    resamples: int
-    """Bootstrap resamples behind the interval."""
+    resamples: int  # bootstrap resamples behind the interval
 
 
 class BenchmarkResult(Record):
@@ -110,35 +106,26 @@ class BenchmarkResult(Record):
     k: int
     date_from: str
     date_to: str
-    questions: str = ""
-    """`questions_hash` of what was asked."""
+    questions: str = ""  # `questions_hash` of what was asked
     shared: dict[str, int] = Field(default_factory=dict)
     """Problems that are also in another benchmark of this evaluation: where, and how many."""
-    problems: int
-    """Problems behind the means."""
+    problems: int  # problems behind the means
     problems_unscored: int
-    samples: int
-    """Scored samples."""
+    samples: int  # scored samples
     samples_unscored: int
-    truncated: int
-    """Samples cut at max_tokens; they are judged like any other."""
+    truncated: int  # samples cut at max_tokens; they are judged like any other
     mean_tokens: float
     avg: float | None = None
     ci_low: float | None = None
-    ci_high: float | None = None
-    """95 % bootstrap interval over problems."""
+    ci_high: float | None = None  # 95 % bootstrap interval over problems
     sample_low: float | None = None
-    sample_high: float | None = None
-    """95 % bootstrap interval over the samples of each problem."""
+    sample_high: float | None = None  # 95 % bootstrap interval over the samples of each problem
     pass_at_k: float | None = None
     majority_at_k: float | None
     official: float | None = None
     """Share of right answers by LiveCodeBench's own runner, where it was asked too."""
-    disagreements: int = 0
-    """Answers that only one of the two calls right."""
-    errata: int = 0
-    """Problems whose published tests are known to be wrong (eval/benchmarks/errata.jsonl); they
-    count."""
+    disagreements: int = 0  # answers that only one of the two calls right
+    errata: int = 0  # problems whose published tests are known to be wrong; they count
     statement: Statement
 
     @property
@@ -147,8 +134,7 @@ class BenchmarkResult(Record):
         return self.truncated / max(1, self.samples + self.samples_unscored)
 
 
-RESULTS = TypeAdapter(tuple[BenchmarkResult, ...])
-"""The file `results.json` of an evaluation."""
+RESULTS = TypeAdapter(tuple[BenchmarkResult, ...])  # the file `results.json` of an evaluation
 
 
 def questions_hash(questions: Iterable[str]) -> str:
@@ -170,17 +156,12 @@ def overlaps(problems: Mapping[str, Sequence[Problem]]) -> dict[str, dict[str, i
 
 def in_window(protocol: BenchmarkProtocol, date: str) -> bool:
     """Is the ISO `date` (or date and time) in [date_from, date_to)?"""
-    day = date[:10]
-    return (not protocol.date_from or day >= protocol.date_from) and (
-        not protocol.date_to or day < protocol.date_to
-    )
+    return protocol.date_from <= date[:10] < (protocol.date_to or "9999")
 
 
 def problems_of(protocol: BenchmarkProtocol, problems: Sequence[Problem]) -> list[Problem]:
-    """The problems of one benchmark, each once, in their order.
-
-    Raises ValueError when there are none, or when a window meets a problem without a date.
-    """
+    """The problems of one benchmark, each once, in their order. Raises ValueError when there are
+    none, or when a window meets a problem without a date."""
     name, source = protocol.name, protocol.source or protocol.name
     first = {p.id: p for p in reversed(problems) if p.source == source}
     found = [first[id_] for id_ in dict.fromkeys(p.id for p in problems) if id_ in first]
@@ -253,10 +234,7 @@ def score_benchmark(
 def template_hash(checkpoint: Path) -> str:
     """16 hex digits of the SHA-256 of a checkpoint's chat template; "none" where it has none."""
     file, config = checkpoint / "chat_template.jinja", checkpoint / "tokenizer_config.json"
-    if file.exists():
-        template = file.read_text()
-    else:
-        template = json.loads(config.read_text()).get("chat_template") if config.exists() else None
-    if not template:
-        return NO_TEMPLATE
-    return hashlib.sha256(str(template).encode()).hexdigest()[:16]
+    template = file.read_text() if file.exists() else None
+    if template is None and config.exists():
+        template = json.loads(config.read_text()).get("chat_template")
+    return hashlib.sha256(str(template).encode()).hexdigest()[:16] if template else "none"

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-Outcomes = Mapping[str, Sequence[bool | None]]
-"""Problem id → outcomes of its samples."""
+Outcomes = Mapping[str, Sequence[bool | None]]  # problem id → outcomes of its samples
 
 
 def scored(outcomes: Outcomes) -> dict[str, list[bool]]:
@@ -79,18 +78,14 @@ def _percentiles(draws: np.ndarray) -> tuple[float, float]:
 
 
 def upper_bound_of_zero(problems: int) -> float:
-    """Largest share of solvable problems that n problems without one solved do not rule out.
-
-    Exact binomial at 95 %: (1 − p)^n = 0.05, about 3/n ("rule of three").
-    """
+    """Largest share of solvable problems that n problems without one solved do not rule out. Exact
+    binomial at 95 %: (1 − p)^n = 0.05, about 3/n ("rule of three")."""
     return 1.0 - 0.05 ** (1.0 / problems) if problems else 1.0
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """95 % Wilson score interval of a share (Wilson 1927); (0, 1) when there are no trials.
-
-    It keeps its width at shares of 0 and 1.
-    """
+    """95 % Wilson score interval of a share (Wilson 1927); (0, 1) when there are no trials. It
+    keeps its width at shares of 0 and 1."""
     from scipy.stats import binomtest  # takes a second to import
 
     if trials == 0:

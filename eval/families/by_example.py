@@ -29,8 +29,7 @@ from klear.eval.records import Problem, StdinCase, TestSuite, normalise_prompt
 
 OPERATORS = ("+", "*", "-", "max", "min")
 LARGEST_NUMBER = 9  # of a, b and the constant, unless asked otherwise
-EXAMPLES, HIDDEN_TESTS = 2, 16
-FEWEST_TESTS = 4
+EXAMPLES, HIDDEN_TESTS, FEWEST_TESTS = 2, 16, 4
 _PROMPT = re.compile(r"use a, b, (\d+), (\S+), (\S+)\.((?: a=\d+ b=\d+ f=\d+)+)")
 _EXAMPLE = re.compile(r"a=(\d+) b=(\d+) f=(\d+)")
 
@@ -49,21 +48,10 @@ def forms(constant: int) -> tuple[Form, ...]:
     )
 
 
-@lru_cache(maxsize=1024)
-def candidates(constant: int, operators: tuple[str, str]) -> tuple[Form, ...]:
-    """The functions that use exactly the named operators."""
-    return tuple(f for f in forms(constant) if sorted((f.op1, f.op2)) == sorted(operators))
-
-
-Points = tuple[tuple[int, int], ...]
-
-
 @lru_cache(maxsize=2048)
-def _inputs(form: Form, largest: int) -> tuple[Points, Points]:
-    """Where the form is defined, and the telling part of it: a, b and the constant differ.
-
-    Both are empty for a form that is defined in too few places or takes under four values.
-    """
+def _inputs(form: Form, largest: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Where the form is defined, and the telling part of it: a, b and the constant differ. Both are
+    empty for a form that is defined in too few places or takes under four values."""
     numbers = range(1, largest + 1)
     inputs = tuple((a, b) for a in numbers for b in numbers if form.at(a, b).in_range)
     constants = {form.x, form.y, form.z}
@@ -117,58 +105,48 @@ def generate(
     return different(draw, size, f"by_example has fewer than size={size} {split} problems")
 
 
-Examples = tuple[tuple[int, int, int], ...]
-"""Values (a, b, f) of the hidden function."""
-
-
-def parse(prompt: str) -> tuple[int, tuple[str, str], Examples] | None:
-    """Constant, operators and examples of a prompt of this family in any case and spacing; None for
-    other prompts."""
+def parse(prompt: str) -> tuple[int, tuple[str, str], list[tuple[int, ...]]] | None:
+    """Constant, operators and examples (a, b, f) of a prompt of this family in any case and
+    spacing; None for other prompts."""
     match = _PROMPT.fullmatch(normalise_prompt(prompt))
     if match is None:
         return None
     constant, first, second, examples = match.groups()
-    found = tuple((int(a), int(b), int(f)) for a, b, f in _EXAMPLE.findall(examples))
+    found = [tuple(map(int, example)) for example in _EXAMPLE.findall(examples)]
     return int(constant), (first, second), found
 
 
 def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
-    """The scripted teacher's answer, worked out from the prompt alone; may be wrong.
-
-    The settings mean what they mean in `countdown.teach`. A slip flips the verdict on one example.
-    """
+    """The scripted teacher's answer, worked out from the prompt alone; may be wrong. The settings
+    mean what they mean in `countdown.teach`. A slip flips the verdict on one example."""
     task = parse(prompt)
     if task is None:
         raise ValueError(f"no by_example prompt: {prompt[:80]!r}")
     constant, operators, examples = task
     a, b, f = examples[0]
-    named = candidates(constant, operators)
+    named = [f for f in forms(constant) if sorted((f.op1, f.op2)) == sorted(operators)]
     defined = [form for form in named if form.at(a, b).in_range]
     order = countdown.closest_first(rng, defined, lambda form: form.at(a, b).value - f, settings)
+
+    def attempt(form: Form) -> tuple[str, bool]:
+        """The lines on one candidate, and whether the teacher believes that all examples fit."""
+        lines = f"{form.expression()}:"
+        for n, (a, b, f) in enumerate(examples):
+            there = form.at(a, b)
+            if not there.in_range:
+                return lines, False
+            seen = there.value
+            if rng.random() < settings.error_rate:
+                seen = f if seen != f else f + rng.choice((-1, 1))
+            lines += f"{chr(10) if n else ' '}{there.working(there.value)} ?{f} {verdict(seen, f)}"
+            if seen != f:
+                return lines, False
+        return lines, True
+
     brief = settings.brief_rate if settings.code_brief_rate is None else settings.code_brief_rate
     if rng.random() < brief:
         thought, form = order[0].expression(), order[0]
     else:
-        thought, form = countdown.search(
-            rng, order, lambda form: _attempt(rng, form, examples, settings.error_rate), settings
-        )
+        thought, form = countdown.search(rng, order, attempt, settings)
     program = f"a,b=map(int,input().split())\nprint({form.expression()})"
     return f"<think>\n{thought}\n</think>\n```python\n{program}\n```"
-
-
-def _attempt(
-    rng: random.Random, form: Form, examples: Examples, error_rate: float
-) -> tuple[str, bool]:
-    """The teacher's lines on one candidate, and whether it believes that all examples fit."""
-    lines = f"{form.expression()}:"
-    for n, (a, b, f) in enumerate(examples):
-        there = form.at(a, b)
-        if not there.in_range:
-            return lines, False
-        seen = there.value
-        if rng.random() < error_rate:
-            seen = f if seen != f else f + rng.choice((-1, 1))
-        lines += f"{chr(10) if n else ' '}{there.working(there.value)} ?{f} {verdict(seen, f)}"
-        if seen != f:
-            return lines, False
-    return lines, True

@@ -37,10 +37,8 @@ class _Request(BaseModel):
 def judge_files(
     problems: Path, samples: Path, out: Path, settings: JudgeSettings
 ) -> "Counter[str]":
-    """Write the scores to `out`, all or nothing; how often each verdict was given.
-
-    Raises ConfigError for files that cannot be judged, OSError, and SandboxUnavailable.
-    """
+    """Write the scores to `out`, all or nothing; how often each verdict was given. Raises
+    ConfigError for files that cannot be judged, OSError, and SandboxUnavailable."""
     if not out.absolute().parent.is_dir():
         raise ConfigError([f"{out}: its folder does not exist"])
     known = _problems(problems)

@@ -12,8 +12,7 @@ from klear.eval.benchmarks.metrics import wilson_interval
 from klear.eval.records import Count, Problem, Record, Sample, Score, Verdict
 
 GRADED = "logs/graded.jsonl"
-GOLD = "gold answer"
-"""The name of the check that compares an answer with the one of its problem."""
+GOLD = "gold answer"  # the name of the check that compares an answer with the one of its problem
 TAIL_CHARS = 300
 
 
@@ -30,8 +29,7 @@ class Check(Record):
 class Graded(Record):
     """One answer and its grade, as they stand in the stage's tables; texts may be cut."""
 
-    step: int | None = None
-    """Rollout step in RL; None for a benchmark's answer."""
+    step: int | None = None  # rollout step in RL; None for a benchmark's answer
     problem_id: str
     index: int
     prompt: str
@@ -69,10 +67,8 @@ class Disagreement(NamedTuple):
     grade: Grade
     score: Score
     prompt: str
-    gold: str
-    """The gold answer; empty for a program, which tests judge."""
-    tail: str
-    """The last characters of the answer."""
+    gold: str  # the gold answer; empty for a program, which tests judge
+    tail: str  # the last characters of the answer
 
 
 class Agreement(NamedTuple):
@@ -80,18 +76,13 @@ class Agreement(NamedTuple):
 
     both_right: int
     both_wrong: int
-    only_ours: int
-    """Right for our judge, wrong as published."""
+    only_ours: int  # right for our judge, wrong as published
     only_published: int
-    unscored: int
-    """Graded samples that our judge could not score: in no share."""
-    ungraded: int
-    """Scored samples without a published grade: in no share."""
+    unscored: int  # graded samples that our judge could not score: in no share
+    ungraded: int  # scored samples without a published grade: in no share
     compared: int
-    share: float | None
-    """Of the compared ones, where both say the same; None for none."""
-    interval: tuple[float, float]
-    """95 % Wilson interval of `share`."""
+    share: float | None  # of the compared ones, where both say the same; None for none
+    interval: tuple[float, float]  # 95 % Wilson interval of `share`
     disagreements: list[Disagreement]
 
 
@@ -101,10 +92,8 @@ def compare(
     scores: Iterable[Score],
     grades: Iterable[Grade],
 ) -> Agreement:
-    """Compare verdicts with grades, matched by (problem id, index).
-
-    A score of a problem that `problems` lacks is still compared; only its texts stay empty.
-    """
+    """Compare verdicts with grades, matched by (problem id, index). A score of a problem that
+    `problems` lacks is still compared; only its texts stay empty."""
     published = {(g.problem_id, g.index): g for g in grades}
     judged = {(s.problem_id, s.index): s for s in scores}
     pairs = [

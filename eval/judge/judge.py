@@ -6,8 +6,7 @@
 
 The answer is what follows the think block: the last boxed expression (math) or the last fenced
 program (code). `correct` never depends on the format; the reward does: without exactly one closed
-think block it is `unclosed_think` or `code_unclosed_think`. What could not be judged is unscored
-(IE), never wrong.
+think block it is `unclosed_think` or `code_unclosed_think`. What is not judged is unscored (IE).
 """
 
 import hashlib

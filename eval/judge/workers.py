@@ -5,13 +5,11 @@ forked. So workers are forks of Python's fork server. A worker that passes its d
 and replaced, and its task is tried once more. Whoever is killed, all below it end: workers get
 SIGKILL when the judge or the fork server ends, and a sandbox ends with its worker.
 
-A worker, its sandbox and the program of the moment take turns, thousands of times a second. So
-where there is a worker for every core, each is pinned to one of its own with all below it, which
-saves a sixth of the time.
+A worker, its sandbox and the program of the moment take turns, thousands of times a second. Where
+there is a worker for every core, pinning each to its own, with all below it, saves a sixth.
 
 On a Ray cluster every answer is a plain task of one CPU, and a Ray worker holds what the local
-judge starts. What is lost with a node is done again; after some losses it is unscored: the program
-may be what kills.
+judge starts. What is lost with a node is done again; after some losses it is unscored.
 """
 
 import contextlib
@@ -57,7 +55,10 @@ class WorkerPool:
         self.workers = workers or len(os.sched_getaffinity(0))
         self._lock = threading.Lock()
         self._pool: ProcessPool | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="klear-judge-", ignore_cleanup_errors=True
+        )
+        os.chmod(self._folder.name, 0o711)
         self._closed = False
         self._open: set[Future[Any]] = set()
 
@@ -66,10 +67,8 @@ class WorkerPool:
         first = self._schedule(deadline_s, payload)
 
         def result() -> Any:
-            try:
+            with contextlib.suppress(*_LOST):
                 return first.result()
-            except _LOST:
-                pass
             try:
                 return self._schedule(deadline_s, payload).result()
             except _LOST as error:
@@ -94,11 +93,6 @@ class WorkerPool:
         """A new pool. A pool breaks when its last idle worker or the fork server is killed."""
         if broken is not None:  # in a thread: this may be one of its own, which it waits for
             threading.Thread(target=broken.join, daemon=True).start()
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(
-                prefix="klear-judge-", ignore_cleanup_errors=True
-            )
-            os.chmod(self._folder.name, 0o711)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, *TASKS.values()])
         pinned = self.kind == "code" and self.workers >= len(os.sched_getaffinity(0))
@@ -116,8 +110,7 @@ class WorkerPool:
             self._pool.join()
         for future in tuple(self._open):
             future.cancel()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._folder.cleanup()
 
 
 def start_worker(kind: Kind, folder: str, pinned: bool) -> None:
@@ -140,10 +133,8 @@ def start_worker(kind: Kind, folder: str, pinned: bool) -> None:
 
 
 def keep_to_a_core(folder: str) -> None:
-    """Run on the first core that no other worker with this `folder` keeps to, if there is one.
-
-    The lock on a core's file is freed by the kernel, however a worker ends.
-    """
+    """Run on the first core that no other worker with this `folder` keeps to, if there is one. The
+    lock on a core's file is freed by the kernel, however a worker ends."""
     for core in sorted(os.sched_getaffinity(0)):
         fd = os.open(os.path.join(folder, f"core-{core}"), os.O_CREAT | os.O_RDWR, 0o600)
         try:

@@ -153,15 +153,10 @@ def _mixed_number(match: re.Match[str]) -> str:
     return rf"\frac{{{whole * denominator + numerator}}}{{{denominator}}}"
 
 
-def _divisors(match: re.Match[str]) -> str:
-    function = math.gcd if match[1] == "gcd" else math.lcm
-    return str(function(int(match[2]), int(match[3])))
-
-
 _PARSABLE = rules(
     "parsable",
     MIXED=_mixed_number,
-    DIVISOR=_divisors,
+    DIVISOR=lambda m: str((math.gcd if m[1] == "gcd" else math.lcm)(int(m[2]), int(m[3]))),
     PRIMES=lambda m: f"{m[1]}_{{{1000 + len(m[2])}}}",
     REMAINDER=lambda m: str(int(m[1]) % (int(m[2]) or 1)),
     DECIMAL=lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}",

@@ -47,10 +47,8 @@ class Unreadable(Exception):
 
 
 class _Reader(_Latex2Sympy):
-    """latex2sympy, for which 2(3) is 6: the library reads it as the mixed number 2 + 3.
-
-    `parsable` has written out those that are mixed numbers.
-    """
+    """latex2sympy, for which 2(3) is 6: the library reads it as the mixed number 2 + 3. `parsable`
+    has written out those that are mixed numbers."""
 
     def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
         factor, last = self.convert_postfix(arr[i]), i == len(arr) - 1
@@ -148,10 +146,8 @@ def log10(formula: Any) -> float:
 
 
 def same_value(gold: str, answer: str, error: Fraction | None = None) -> bool:
-    """Whether two formulas are equal, or an irrational answer is within `error` of the gold.
-
-    Raises Unreadable when the gold cannot be read; an answer that cannot be read is wrong.
-    """
+    """Whether two formulas are equal, or an irrational answer is within `error` of the gold. Raises
+    Unreadable when the gold cannot be read; an answer that cannot be read is wrong."""
     expected = parse(gold)
     try:
         given = parse(answer)
@@ -215,10 +211,8 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
-    """Whether no digit tells the value from zero; None where it has none (a pole).
-
-    Raises TooCostly where it would take too many digits.
-    """
+    """Whether no digit tells the value from zero; None where it has none (a pole). Raises TooCostly
+    where it would take too many digits."""
     larger = _digits_of_large_numbers(formula)
     if larger and not point and (exact := _rational(formula)) is not None:
         return exact == 0
@@ -253,10 +247,8 @@ def _digits_of_large_numbers(formula: Any) -> float:
 
 
 def _rational(formula: Expr) -> Expr | None:
-    """The exact value of a formula of rational numbers, their powers and factorials.
-
-    None where it has so many digits that it takes seconds; fractions, with their gcd, have less.
-    """
+    """The exact value of a formula of rational numbers, their powers and factorials. None where it
+    has so many digits that it takes seconds; fractions, with their gcd, have less."""
     functions = formula.atoms(sympy.Function) - formula.atoms(factorial)
     if functions or not all(atom.is_Rational for atom in formula.atoms()):
         return None

@@ -72,7 +72,9 @@ def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
         return _quick_units(ours, theirs)
     if other_angle(ours, theirs):
         return None
-    same_text = _packed(theirs.body) in (_packed(ours.body), _without_groups(ours.body))
+    # 1234 of `1, 234`, which is a list as well: the gold decides
+    ungrouped = re.sub(r",\s?", "", ours.body) if _GROUPED.fullmatch(ours.body) else ours.body
+    same_text = _packed(theirs.body) in (_packed(ours.body), ungrouped)
     if same_text and not _hundredfold(ours, theirs):
         return MathVerdict("AC", "equal after normalisation")
     by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours.body, theirs.body)
@@ -96,11 +98,6 @@ def _rational(text: str) -> Fraction | None:
 def _packed(text: str) -> str:
     """Without the spaces that mean nothing: `1 2` is two numbers, `x + 1` is `x+1`."""
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
-
-
-def _without_groups(text: str) -> str:
-    """1234 of `1, 234`, which is a list as well: the gold decides."""
-    return re.sub(r",\s?", "", text) if _GROUPED.fullmatch(text) else text
 
 
 def _quick_units(ours: Spelled, theirs: Spelled) -> MathVerdict | None:

@@ -55,8 +55,7 @@ class OutOfTime(BaseException):
 def cpu_seconds(most: float) -> Iterator[None]:
     """Raise OutOfTime when the block has used this many CPU seconds; in the main thread only.
 
-    The alarm is seen between two steps of Python. A single step that takes for ever is ended from
-    outside, with its process.
+    The alarm is seen between two steps of Python; a single endless one is ended from outside.
     """
 
     def end(_: int, __: FrameType | None) -> None:

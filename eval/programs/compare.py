@@ -8,8 +8,7 @@ Text is compared line by line and token by token, as contest checkers do:
 Returned values are compared as JSON: tuples count as lists, and the same rule holds for reals.
 
 Two other rules can be chosen: `same_tokens`, where line breaks are spaces like any other, and
-LiveCodeBench's own in `eval.programs.lcb_runner`. Where tests say `==`, `equal_json` is Python's
-equality.
+LiveCodeBench's own in `eval.programs.lcb_runner`. `equal_json` is the `==` of tests.
 """
 
 import json

@@ -31,22 +31,18 @@ from pydantic import ValidationError
 from klear.eval.records import CheckerCase, TestSuite
 from klear.eval.sandbox.zygote.asserts import PROVIDED, names_of
 
-LARGEST_UNPACKED = 512 << 20
-"""Bytes of text that a packed suite may hold."""
+LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 _HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
-_INNER = ("assert_case", "functional", "test_code", "test_cases")
-"""Fields that hold tests in one of the other forms."""
+_INNER = ("assert_case", "functional", "test_code", "test_cases")  # hold one of the other forms
 _NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 
 
 def parse_suite(
     value: Any, *, fn_name: str = "", time_limit_s: float = 6.0, memory_mb: int = 1024
 ) -> TestSuite:
-    """The suite in `value`; limits and function name count where the value names none.
-
-    Raises ValueError that says what is wrong with the value.
-    """
+    """The suite in `value`; limits and function name count where the value names none. Raises
+    ValueError that says what is wrong with the value."""
     suite = _suite(_decode(value) if isinstance(value, str) else value, fn_name)
     limits = {"time_limit_s": time_limit_s, "memory_mb": memory_mb}
     try:
@@ -99,10 +95,7 @@ def _decode(text: str) -> Any:
 
 
 def unpack_tests(text: str) -> Any:
-    """The JSON value in `text`; None when `text` is not base64.
-
-    Raises ValueError that says what is wrong with what is packed.
-    """
+    """The JSON value in `text`; None when that is not base64. Raises ValueError with the reason."""
     try:
         packed = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -9,6 +9,7 @@ import os
 import socket
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from klear.configs.settings.judging import JudgeSettings
@@ -52,16 +53,18 @@ _sandbox: Sandbox | None = None
 
 
 def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeVerdict | None:
-    """Judge one program; without a suite, only make sure that there is a sandbox.
-
-    One that dies is replaced. Raises SandboxUnavailable, SandboxDied and TestsBroken.
-    """
+    """Judge one program; without a suite, only make sure that there is a sandbox. One that dies is
+    replaced. Raises SandboxUnavailable, SandboxDied and TestsBroken."""
     global _sandbox
     for left in reversed(range(_ATTEMPTS)):
         try:
             if _sandbox is None or _sandbox.backend != settings.sandbox:
                 discard()
-                _sandbox = _started(settings.sandbox)
+                with ExitStack() as failing:
+                    sandbox = failing.enter_context(Sandbox(settings.sandbox))
+                    assert_isolated(sandbox)
+                    failing.pop_all()
+                _sandbox = sandbox
             return suite and judge_program(_sandbox, suite, program, settings)
         except SandboxDied:
             discard()
@@ -69,18 +72,6 @@ def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeV
                 raise
             time.sleep(0.1)
     return None
-
-
-def _started(backend: str) -> Sandbox:
-    """A new sandbox that has passed its test."""
-    sandbox = Sandbox(backend)
-    try:
-        sandbox.start()
-        assert_isolated(sandbox)
-    except BaseException:
-        sandbox.close()
-        raise
-    return sandbox
 
 
 def discard() -> None:
@@ -93,11 +84,8 @@ def discard() -> None:
 
 def assert_isolated(sandbox: Sandbox) -> None:
     """Raises SandboxUnavailable with what a program could do."""
-    if sandbox.backend != "none" and (problem := _harm(sandbox)):
-        raise SandboxUnavailable(f"the sandbox does not isolate here: {problem}")
-
-
-def _harm(sandbox: Sandbox) -> str:
+    if sandbox.backend == "none":
+        return
     limits = Limits(cpu_s=10, wall_s=30, memory=1 << 30, output=1 << 20)
     with tempfile.TemporaryDirectory(prefix="klear-canary-") as name, socket.socket() as listener:
         folder = Path(name)
@@ -111,16 +99,17 @@ def _harm(sandbox: Sandbox) -> str:
         sandbox.compile(_CANARY.encode(), limits)
         outcome = sandbox.run(f"{port} {readable} {writable} {os.getpid()}".encode(), limits)
         done = outcome.stdout.decode("utf-8", "replace").split("\n")
-        if "done" not in done:
-            return f"the canary did not run: {outcome.last_error_line or outcome.exit_code}"
         harm = [line for line in done if line not in ("", "done")]
         harm += ["write a file outside"] * writable.exists()
-        return "a program could " + ", ".join(dict.fromkeys(harm)) if harm else ""
+        problem = "a program could " + ", ".join(dict.fromkeys(harm)) if harm else ""
+        if "done" not in done:
+            problem = f"the canary did not run: {outcome.last_error_line or outcome.exit_code}"
+        if problem:
+            raise SandboxUnavailable(f"the sandbox does not isolate here: {problem}")
 
 
 def check_sandbox(backend: str) -> tuple[str, int]:
-    """`klear sandbox check`: what `backend` does on this machine; 0 if it isolates, or is `none`,
-    else 1."""
+    """`klear sandbox check`: what `backend` does here; 0 if it isolates or is `none`, else 1."""
     about = f"judge.sandbox={backend}: "
     if backend == "none":
         return about + "programs run unprotected, and every score says so", 0

@@ -49,9 +49,7 @@ class TestsBroken(Exception):
     __test__ = False  # not a pytest class
 
 
-class Result(NamedTuple):
-    """Of one test."""
-
+class Result(NamedTuple):  # of one test
     verdict: Verdict
     reason: str = ""
 
@@ -78,8 +76,7 @@ class CodeVerdict:
 def chosen_suite(
     suite: TestSuite, problem_id: str, max_tests: int | None, draw: int = 0
 ) -> TestSuite:
-    """The suite with the tests that every answer of this problem is judged on: all, or a sample
-    fixed by id and draw.
+    """The suite with the tests that answers are judged on: all, or a sample fixed by id and draw.
 
     Answers to one prompt in one step of RL are compared with each other, so they share a draw.
     """
@@ -179,7 +176,8 @@ def _judge_stdin(
     limits: Limits,
     same_text: Callable[[str, str], bool],
 ) -> Result:
-    limits = _with_room(limits, 2 * len(case.output) + 65_536)
+    limits = limits.copy()
+    limits["output"] = max(limits["output"], 2 * len(case.output) + 65_536)
     outcome = sandbox.run(case.input.encode("utf-8", "surrogatepass"), limits)
     if failure := _failure(outcome, limits):
         return failure
@@ -193,12 +191,13 @@ def _judge_stdin(
 def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Result:
     given, expected = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
     files = {"input.txt": given, "output.txt": output, "answer.txt": expected}  # as in argv
-    limits = _with_room(limits, max(map(len, files.values())) + _MIB)
+    limits = limits.copy()
+    limits["output"] = max(limits["output"], max(map(len, files.values())) + _MIB)
     said = sandbox.check(case.checker, files, limits)
-    if _checker_failed(said):
+    if said.timed_out or said.exit_code == 3:
         # Whose fault? A checker that fails on the expected output too cannot judge anybody.
         fair = sandbox.check(case.checker, files | {"output.txt": expected}, limits)
-        if _checker_failed(fair):
+        if fair.timed_out or fair.exit_code == 3:
             raise TestsBroken(f"the checker failed: {said.last_error_line or 'no message'}")
         return Result("WA", "the checker fails on this output, and not on the expected one")
     last = said.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
@@ -207,20 +206,12 @@ def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Lim
     return Result("WA", f"the checker says: {last[:200] or said.last_error_line or 'no'}")
 
 
-def _checker_failed(said: Outcome) -> bool:
-    return said.timed_out or said.exit_code == 3
-
-
-def _with_room(limits: Limits, output: int) -> Limits:
-    return Limits(**{**limits, "output": max(limits["output"], output)})
-
-
 def _judge_call(
     sandbox: Sandbox, call: NamedCall, limits: Limits, same_json: Callable[[bytes, Any], bool]
 ) -> Result:
     function, case, names = call
-    given = {"args": case.args, "names": names} if names else case.args
-    outcome = sandbox.call(function, json.dumps(given).encode(), limits)
+    given = json.dumps({"args": case.args, "names": names})
+    outcome = sandbox.call(function, given.encode(), limits)
     if failure := _failure(outcome, limits):
         return failure
     if not outcome.result:

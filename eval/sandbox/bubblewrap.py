@@ -50,10 +50,8 @@ def package_folders() -> list[Path]:
 
 
 def bubblewrap(arguments: tuple[str, ...]) -> list[str]:
-    """The command that runs this interpreter with `arguments` in an empty root.
-
-    The interpreter is bound at a neutral path: it may live below a home that only its owner enters.
-    """
+    """The command that runs this interpreter with `arguments` in an empty root. The interpreter is
+    bound at a neutral path: it may live below a home that only its owner enters."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise SandboxUnavailable("bubblewrap is not installed: apt-get install bubblewrap")

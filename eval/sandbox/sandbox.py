@@ -51,8 +51,7 @@ _ARGUMENTS = ("-s", "-S", "-P", "-c", _BOOTSTRAP)
 class Outcome:
     """One process that has ended. Outputs are untrusted bytes."""
 
-    status: int
-    """Wait status, as `os.waitstatus_to_exitcode` reads it."""
+    status: int  # wait status, as `os.waitstatus_to_exitcode` reads it
     timed_out: bool
     cpu_s: float
     wall_s: float
@@ -71,10 +70,8 @@ class Outcome:
 
 
 class Sandbox:
-    """One sandboxed interpreter; a context manager. Not thread-safe.
-
-    Raises SandboxUnavailable when it cannot start, SandboxDied when it stops answering.
-    """
+    """One sandboxed interpreter; a context manager. Not thread-safe. Raises SandboxUnavailable when
+    it cannot start, SandboxDied when it stops answering."""
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
@@ -154,8 +151,7 @@ class Sandbox:
         return self._run([("stdin", None, stdin)], limits)[0]
 
     def call(self, function: str, arguments: bytes, limits: Limits) -> Outcome:
-        """Call `function` with a JSON list of arguments, or {"args", "names"} where the last ones
-        have names; `result` is the JSON it returned."""
+        """Call `function` with JSON {"args", "names" of the last ones}; `result` is JSON, too."""
         return self._run([("call", function, arguments, b"")], limits)[0]
 
     def asserts(self, tests: str, function: str | None, limits: Limits) -> tuple[Outcome, Outcome]:

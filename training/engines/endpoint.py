@@ -26,16 +26,14 @@ from klear.eval.answers import THINK_CLOSE, THINK_OPEN, writable
 from klear.eval.records import FinishReason, Sample
 from klear.training.engines.interface import Engine, EngineError, Request, ask_concurrently
 
-FATAL = {
+FATAL = {  # no waiting changes these; once answers came, a broken balancer may send one
     401: "the key is refused",
     402: "the account has no credit left",
     403: "access is refused",
     404: "no such model or URL",
 }
-"""Statuses that no waiting changes; once answers came, a broken balancer may send one."""
 OVERLOADED = (429, 503)
-PASSING = (408, 409, 429)
-"""Statuses below 500 that say nothing about the request itself."""
+PASSING = (408, 409, 429)  # statuses below 500 that say nothing about the request itself
 INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang
 FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
@@ -55,7 +53,13 @@ class EndpointEngine(Engine):
         self, settings: EngineSettings, sampling: Sampling, key: str | None = None
     ) -> None:
         super().__init__(settings, sampling)
-        self._key = key or _key_from_environment(settings)
+        name = settings.api_key_env
+        self._key = key or (os.environ.get(name, "") if name else NO_KEY)
+        if not self._key:
+            raise EngineError(
+                f"{settings.base_url} needs a key: set the environment variable {name} (any text "
+                "for a local server without keys)"
+            )
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
@@ -84,8 +88,7 @@ class EndpointEngine(Engine):
             )
 
     async def _ask(self, client: openai.AsyncOpenAI, request: Request) -> Sample | None:
-        """A sample; None where the request failed. Raises EngineError where no request of this run
-        can succeed.
+        """A sample; None where the request failed. Raises EngineError where all would fail.
 
         While it waits for another attempt a request keeps its place among those in flight, so an
         endpoint that refuses is asked less. Refusals cost nothing as long as others are answered.
@@ -99,13 +102,8 @@ class EndpointEngine(Engine):
                 self._check_name(reply.model, broken)
                 self._answered += 1
                 self._failed_in_a_row = 0
-                return request.answered(
-                    s.model,
-                    reply.text(s.think_prefill),
-                    finish_reason=finish,
-                    prompt_tokens=reply.prompt_tokens,
-                    completion_tokens=reply.tokens,
-                )
+                text = reply.text(s.think_prefill)
+                return request.answered(s.model, text, finish, reply.prompt_tokens, reply.tokens)
             except openai.APIStatusError as error:
                 status, words = error.status_code, str(error.message).partition("\n")[0][:200]
                 reason = f"HTTP {status} ({words.replace(self._key, '***')})"
@@ -116,7 +114,7 @@ class EndpointEngine(Engine):
                     continue
                 if status < 500 and not again and status not in PASSING:
                     self._count_failure(reason)
-                    return request.answered(s.model, "", finish_reason="error")
+                    return request.answered(s.model, "", "error")
             except openai.APIConnectionError as error:  # time-outs too
                 reason, again = f"no connection ({error.__cause__ or error})", False
                 if not self._answered and not isinstance(error, openai.APITimeoutError):
@@ -201,10 +199,8 @@ class Reply:
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    model: str = ""
-    """The name under which the endpoint answered."""
-    ended: str = ""
-    """The endpoint's finish reason; empty: none was given."""
+    model: str = ""  # the name under which the endpoint answered
+    ended: str = ""  # the endpoint's finish reason; empty: none was given
     refusal: bool = False
     prompt_tokens: int = 0
     tokens: int = 0
@@ -256,17 +252,6 @@ class Reply:
         if not think_prefill and THINK_CLOSE in content and THINK_OPEN not in content:
             return f"{THINK_OPEN}\n{content}"
         return content
-
-
-def _key_from_environment(settings: EngineSettings) -> str:
-    if not settings.api_key_env:
-        return NO_KEY
-    if key := os.environ.get(settings.api_key_env):
-        return key
-    raise EngineError(
-        f"{settings.base_url} needs a key: set the environment variable {settings.api_key_env} "
-        "(any text for a local server without keys)"
-    )
 
 
 def served_models(base_url: str, key: str = "") -> list[str]:

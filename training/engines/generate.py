@@ -41,10 +41,8 @@ def journal_path(out: Path) -> Path:
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Append-only samples keyed by (problem_id, index). Use as a context manager.
-
-    `sync_each` forces every sample to disk before `append` returns.
-    """
+    """Append-only samples keyed by (problem_id, index). Use as a context manager. `sync_each`
+    forces every sample to disk before `append` returns."""
 
     def __init__(self, path: Path, *, sync_each: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,10 +67,8 @@ class Journal(AbstractContextManager["Journal"]):
         return len(self._offsets)
 
     def append(self, sample: Sample, part: str = "") -> None:
-        """Keep `sample`, booked under `part`; a key that is already there is left alone.
-
-        Raises EngineError when the disk takes no more: what was appended before is kept.
-        """
+        """Keep `sample`, booked under `part`; a key that is already there is left alone. Raises
+        EngineError when the disk takes no more: what was appended before is kept."""
         if (sample.problem_id, sample.index) in self._offsets:
             return
         row = sample.model_dump() | {"part": part}
@@ -150,10 +146,8 @@ def is_local(settings: EngineSettings) -> bool:
 
 
 def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = None) -> Engine:
-    """The engine of `settings`; raises EngineError with the cure when it cannot start.
-
-    `key` is that of an endpoint; None: from the environment variable that the settings name.
-    """
+    """The engine of `settings`; raises EngineError with the cure when it cannot start. `key` is
+    that of an endpoint; None: from the environment variable that the settings name."""
     engine = pkgutil.resolve_name(f"klear.training.engines.{ENGINES[settings.kind]}")
     return engine(settings, sampling, *((key,) if settings.kind == "openai" else ()))
 
@@ -172,8 +166,7 @@ def generate(
 
     Answers, tokens, cost and speed go to `report`, and every few seconds to
     `out/logs/metrics.jsonl`. Raises EngineError when some could not be answered. Once answers have
-    cost `limit` no more are asked, those on their way are kept, and SpentApproved is raised if any
-    is left.
+    cost `limit` those on their way are kept, and SpentApproved is raised if any is left.
     """
     runtime, part_of = settings.runtime, {r.problem_id: r.part for r in requests}
     with Journal(journal_path(out), sync_each=settings.kind == "openai") as journal:

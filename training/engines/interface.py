@@ -16,10 +16,9 @@ from itertools import islice
 from typing import Any
 
 from klear.configs.settings.engines import EngineSettings, Sampling
-from klear.eval.records import Record, Sample
+from klear.eval.records import FinishReason, Record, Sample
 
-Key = tuple[str, int]
-"""Problem id and index of a sample."""
+Key = tuple[str, int]  # problem id and index of a sample
 
 
 class EngineError(RuntimeError):
@@ -33,15 +32,20 @@ class Request(Record):
     index: int
     prompt: str
     seed: int = 0
-    part: str = ""
-    """What its tokens and cost are booked under: the source of its problem."""
+    part: str = ""  # what its tokens and cost are booked under: the source of its problem
 
     @property
     def key(self) -> Key:
         return self.problem_id, self.index
 
-    def answered(self, model: str, text: str, **more: Any) -> Sample:
-        return Sample(problem_id=self.problem_id, index=self.index, model=model, text=text, **more)
+    def answered(
+        self, model: str, text: str, finish_reason: FinishReason = "stop", prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+    ) -> Sample:  # fmt: skip
+        who: dict[str, Any] = {"problem_id": self.problem_id, "index": self.index, "model": model}
+        how: dict[str, Any] = {"text": text, "finish_reason": finish_reason}
+        how |= {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+        return Sample(**who, **how)
 
 
 class Engine(AbstractContextManager["Engine"]):

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, GenerationConfig
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
-from klear.training.checkpoints import NO_CODE
+from klear.training.checkpoints import NO_CODE, load_tokenizer
 from klear.training.engines.interface import Engine, EngineError, Request
 from klear.training.render import conversation, end_of_turn, response_texts
 
@@ -22,10 +22,10 @@ class LocalModel(Engine):
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
         """Raises EngineError for a model that cannot be loaded."""
         super().__init__(settings, sampling)
-        where: dict[str, Any] = {"revision": settings.revision}
+        name, where = settings.model, dict[str, Any](revision=settings.revision)
         try:
-            self.config: Any = AutoConfig.from_pretrained(settings.model, **where, **NO_CODE)
-            self.tokenizer = AutoTokenizer.from_pretrained(settings.model, **where, **NO_CODE)
+            self.config: Any = AutoConfig.from_pretrained(name, **where, **NO_CODE)
+            self.tokenizer = load_tokenizer(name, settings.revision)
         except (OSError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise EngineError(f"engine model={settings.model} cannot be loaded: {first}") from error
@@ -46,36 +46,26 @@ class LocalModel(Engine):
         """Tokens of prompt and answer together."""
 
     def room(self, prompt: int) -> int:
-        """Tokens that the answer to a prompt of so many tokens may have; 0: the prompt alone fills
-        the model's context."""
+        """Tokens that the answer to a prompt of so many may have; 0: it fills the context alone."""
         most = self.sampling.max_tokens
         return most if self.positions is None else max(0, min(most, self.positions - prompt))
 
     def sample(self, request: Request, prompt_tokens: int, ids: Sequence[int] | None) -> Sample:
-        """A Sample from generated ids; None: there was no room for an answer.
-
-        Ids that hold no end token were cut: finish_reason `length`.
-        """
+        """A Sample from generated ids; None: there was no room for an answer. Ids that hold no end
+        token were cut: finish_reason `length`."""
         text, finish = "", "error"
         if ids is not None:
             stop = next((i for i, token in enumerate(ids) if token in self.ends), None)
             text = response_texts(self.tokenizer, [list(ids[:stop])])[0]
             finish = "length" if stop is None else "stop" if text.strip() else "empty"
             text = self.prefill + text
-        return request.answered(
-            self.settings.model,
-            text,
-            finish_reason=finish,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=len(ids or ()),
-        )
+        model, tokens = self.settings.model, len(ids or ())
+        return request.answered(model, text, finish, prompt_tokens, tokens)
 
 
 def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:
     """The overrides that stretch the context of `config` by `factor` with YaRN (§4.3).
-
-    `max_position_embeddings` is the stretched length, as transformers and vLLM expect it.
-    """
+    `max_position_embeddings` is the stretched length, as transformers and vLLM expect it."""
     trained = int(config.max_position_embeddings)
     rope = dict(config.rope_parameters or {})
     rope |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained}

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
-from klear.training.checkpoints import WEIGHTS
+from klear.training.checkpoints import load_model
 from klear.training.engines.interface import EngineError, Key, Request
 from klear.training.engines.local_model import LocalModel, yarn_parameters
 from klear.training.render import prompt_ids
@@ -42,13 +42,8 @@ class TransformersEngine(LocalModel):
         if settings.yarn_factor:
             for name, value in yarn_parameters(self.config, settings.yarn_factor).items():
                 setattr(self.config, name, value)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            settings.model,
-            revision=settings.revision,
-            config=self.config,
-            dtype=settings.runtime.dtype,
-            **WEIGHTS,
-        )
+        how = {"revision": settings.revision, "config": self.config}
+        model: Any = load_model(settings.model, dtype=settings.runtime.dtype, **how)
         self.model = model.eval()
         if torch.cuda.is_available():
             self.model = model.cuda()

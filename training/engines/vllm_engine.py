@@ -1,11 +1,9 @@
 """Sampling with vLLM: its asynchronous engine, over all the GPUs it is given.
 
-Every request has its own seed, so a sample does not depend on what it is batched with, up to the
-rounding of the kernels.
+Every request has its own seed: up to rounding a sample depends on none that it is batched with.
 """
 
 import asyncio
-import os
 from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
@@ -16,8 +14,7 @@ from klear.training.engines.interface import EngineError, Request, ask_concurren
 from klear.training.engines.local_model import LocalModel, yarn_parameters
 from klear.training.render import prompt_ids
 
-AT_ONCE = 1024
-"""Requests in each copy of the model: enough that it never waits for us."""
+AT_ONCE = 1024  # requests in each copy of the model: enough that it never waits for us
 
 
 class VLLMEngine(LocalModel):
@@ -68,15 +65,8 @@ class VLLMEngine(LocalModel):
         return self.sample(request, len(ids), final.outputs[0].token_ids)
 
 
-def set_environment() -> None:
-    """Variables that vLLM reads when an engine starts, where the user has not set them."""
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GB
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-
-
 async def _start(arguments: dict[str, Any]) -> Any:
     """vLLM's engine, in the event loop that will ask it."""
-    set_environment()
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext

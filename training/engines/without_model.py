@@ -25,10 +25,8 @@ class ScriptedEngine(Engine):
     """Answers prompts of `eval.families`, sometimes wrong, by the seed of each request alone."""
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
-        """Token counts are words and symbols: the teacher has no tokenizer.
-
-        Raises EngineError at a prompt that belongs to no family.
-        """
+        """Token counts are words and symbols: the teacher has no tokenizer. Raises EngineError at a
+        prompt that belongs to no family."""
         rates = self.settings.source_error_rates
         for request in requests:
             family = next((f for f in FAMILIES if f.parse(request.prompt)), None)
@@ -40,12 +38,9 @@ class ScriptedEngine(Engine):
             slips = rates.get(request.part, self.settings.error_rate)
             teacher = self.settings.model_copy(update={"error_rate": slips})
             text = family.teach(random.Random(request.seed), request.prompt, teacher)
-            yield request.answered(
-                self.settings.model or "scripted",
-                text,
-                prompt_tokens=len(request.prompt.split()),
-                completion_tokens=len(text.split()),
-            )
+            asked, tokens = len(request.prompt.split()), len(text.split())
+            name = self.settings.model or "scripted"
+            yield request.answered(name, text, "stop", asked, tokens)
 
 
 class RecordedEngine(Engine):
@@ -65,8 +60,7 @@ class Recording(NamedTuple):
     """One usable row of the files."""
 
     sample: Sample
-    grade: Grade | None
-    """As published, where `grade_field` names one."""
+    grade: Grade | None  # as published, where `grade_field` names one
 
 
 def recordings(settings: EngineSettings) -> Iterator[Recording | Rejected]:

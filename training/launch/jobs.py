@@ -11,8 +11,7 @@ from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSe
 
 
 class _Job(Settings):
-    out: Path
-    """Work folder; a second run of the job resumes in it."""
+    out: Path  # work folder; a second run of the job resumes in it
     seed: NonNegativeInt = 0
 
 
@@ -26,8 +25,7 @@ class BaseJob(_Job):
 
 
 class SFTJob(_Job):
-    """Fine-tune `base` (a folder or a hub id) on `examples` (parquet[Example]) into
-    `out/checkpoint`."""
+    """Fine-tune `base` (folder or hub id) on `examples`, parquet[Example] into `out/checkpoint`."""
 
     kind: Literal["sft"] = "sft"
     base: Path
@@ -55,5 +53,4 @@ class GenerateJob(_Job):
 
 
 Job = BaseJob | SFTJob | RLJob | GenerateJob
-JOB: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])
-"""A job file."""
+JOB: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="kind")])  # a job file

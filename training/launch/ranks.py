@@ -51,10 +51,8 @@ def join_run(out: Path) -> None:
 
 
 def rank0_first(done: Path, work: Callable[[], Any]) -> Any:
-    """Run `work()` on rank 0 first, then on the other ranks.
-
-    They wait for the file `done`, for as long as it takes: a barrier would give up after minutes.
-    """
+    """Run `work()` on rank 0 first, then on the other ranks. They wait for the file `done`, for as
+    long as it takes: a barrier would give up after minutes."""
     while world_size() > 1 and rank() and not done.exists():
         time.sleep(POLL_S)
     made = work()

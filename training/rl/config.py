@@ -31,8 +31,7 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
 @dataclass
 class GPPOConfig(GRPOConfig):
     """One rollout feeds `steps_per_generation` optimizer updates; each takes
-    `per_device_train_batch_size / oversampling` sequences on each device, cut into micro-batches
-    by tokens.
+    `per_device_train_batch_size / oversampling` sequences a device, cut by tokens.
 
     Use `training.packing.rl_schedule` to get these numbers from prompts and rollouts.
     """
@@ -52,8 +51,7 @@ class GPPOConfig(GRPOConfig):
     overlong_filter: bool = False  # answers cut at the length limit leave their group unrewarded
     micro_batch_tokens: int = 36_864  # padding included, in one forward pass
     packed: bool | None = None
-    """Sequences of a micro-batch in one row without padding; default: with flash attention, whose
-    kernel has variable lengths."""
+    """A micro-batch is one row without padding; default: with flash attention, which can do it."""
     vllm_importance_sampling_correction: bool = False
     """Weigh tokens by min(π_old/π_sampler, vllm_importance_sampling_clip_max)."""
     vllm_importance_sampling_mode: str = "token_truncate"

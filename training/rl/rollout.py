@@ -42,15 +42,11 @@ class Processes:
 class Rollout:
     """The answers of this process, one row a sequence, and what the loss needs of them."""
 
-    tokens: list[Tensor]
-    """Prompt and answer, [T_i], no padding."""
+    tokens: list[Tensor]  # prompt and answer, [T_i], no padding
     prompt_length: list[int]
-    advantage: Tensor
-    """[B]"""
-    positive: Tensor
-    """[B] bool: correct answers, Φ of Eq. 13."""
-    keep: Tensor
-    """[B] bool: forwarded and counted; the others left before any compute."""
+    advantage: Tensor  # [B]
+    positive: Tensor  # [B] bool: correct answers, Φ of Eq. 13
+    keep: Tensor  # [B] bool: forwarded and counted; the others left before any compute
     sampling_logp: list[Tensor] | None = None
     """The sampler's log-probabilities of the answer tokens, where it reported them."""
 
@@ -80,21 +76,13 @@ class MicroBatch:
     Packed: b = 1, the sequences one after another, told apart by `position_ids`."""
 
     input_ids: Tensor
-    answers: int
-    """The last `answers` columns hold every answer token of the batch."""
-    mask: Tensor
-    """[b, answers] bool: answer tokens; none where the batch only keeps this process in step with
-    the others."""
-    advantage: Tensor
-    """[b, 1]; packed: [1, answers]"""
-    positive: Tensor
-    """[b]; packed: [1, answers]"""
-    old_logp: Tensor | None = None
-    """[b, answers]; None while the policy has not moved since the rollout."""
-    position_ids: Tensor | None = None
-    """[1, T] of a packed batch, from 0 in every sequence."""
-    sampling_logp: Tensor | None = None
-    """[b, answers]"""
+    answers: int  # the last `answers` columns hold every answer token of the batch
+    mask: Tensor  # [b, answers] bool: answer tokens; none: it keeps this process in step
+    advantage: Tensor  # [b, 1]; packed: [1, answers]
+    positive: Tensor  # [b]; packed: [1, answers]
+    old_logp: Tensor | None = None  # [b, answers]; None: the policy is still that of the rollout
+    position_ids: Tensor | None = None  # [1, T] of a packed batch, from 0 in every sequence
+    sampling_logp: Tensor | None = None  # [b, answers]
 
     @property
     def labels(self) -> Tensor:
@@ -125,8 +113,7 @@ def plan_updates(
 
     Survivors beyond `args.updates` full mini-batches are left out. When groups were dropped there
     are fewer updates, not smaller ones, as in the authors' code. A micro-batch has at most
-    `args.micro_batch_tokens`, padding included. Every process plans as many updates and
-    micro-batches as every other.
+    `args.micro_batch_tokens`, padding included. All processes plan as many of both.
     """
     size, most = args.num_generations or 1, args.mini_batch_groups * args.updates
     starts = range(0, len(rollout.tokens), size)
@@ -139,17 +126,13 @@ def plan_updates(
     groups = groups[: quotas[processes.rank]]
     rng.shuffle(groups)
     updates = min(args.updates, max(1, round(survivors / args.mini_batch_groups)))
-    plan = []
+    plan, lengths = [], list(map(len, rollout.tokens))
     for number in range(updates):
         rows = [i for group in groups[number::updates] for i in group]
-        lengths = [len(rollout.tokens[i]) for i in rows]
-        cut = [
-            [rows[j] for j in group] for group in length_groups(lengths, args.micro_batch_tokens)
-        ]
+        cut = length_groups(rows, lengths, args.micro_batch_tokens)
         batches = [_micro_batch(rollout, group, packed) for group in cut]
         for _ in range(max(processes.each(len(batches))) - len(batches)):
-            shortest = min(range(len(rollout.tokens)), key=lambda i: len(rollout.tokens[i]))
-            idle = _micro_batch(rollout, [shortest], packed)
+            idle = _micro_batch(rollout, [lengths.index(min(lengths))], packed)
             batches.append(replace(idle, mask=torch.zeros_like(idle.mask)))
         tokens = [float(rollout.answer_length(i)) for i in rows]
         positive = [t for t, i in zip(tokens, rows, strict=True) if rollout.positive[i]]

@@ -26,26 +26,19 @@ from klear.training.rl.rollout import MicroBatch, Processes, Rollout
 class RolloutRecord:
     """One rollout as an observer sees it. Tensors [N, G] are of all processes, by group."""
 
-    step: int
-    """From 0."""
-    inputs: list[dict[str, Any]]
-    """The dataset row of each answer of this process."""
-    rollout: Rollout
-    """Of this process."""
-    rewards: Tensor
-    """[N, G]; NaN: unscored."""
-    overlong: Tensor
-    """[N, G] bool: left out because it was cut at the length limit."""
-    lengths: Tensor
-    """[N, G]: tokens of the answers."""
+    step: int  # from 0
+    inputs: list[dict[str, Any]]  # the dataset row of each answer of this process
+    rollout: Rollout  # of this process
+    rewards: Tensor  # [N, G]; NaN: unscored
+    overlong: Tensor  # [N, G] bool: left out because it was cut at the length limit
+    lengths: Tensor  # [N, G]: tokens of the answers
     found: Advantages
     seconds: float
 
     def metrics(self) -> dict[str, float]:
         """Shares of what was scored (answers, groups), 0 where nothing was, and speeds.
 
-        `reward/std` is the population's, over the scored answers of all processes, which no mean
-        of theirs would be.
+        `reward/std` is over the scored answers of all processes: no mean of theirs would be it.
         """
         scored = self.rewards[self.rewards.isfinite()]
         groups, mixed = (int(kind.any(1).sum()) for kind in (self.found.scored, self.found.mixed))
@@ -84,10 +77,8 @@ class TokenStatistics:
         correction: Tensor | None,
         clip: Clip,
     ) -> None:
-        """One micro-batch of an update; tensors [b, answers].
-
-        `weight` is F of Eq. 12, `correction` what it is multiplied with for the sampler's sake.
-        """
+        """One micro-batch of an update; tensors [b, answers]. `weight` is F of Eq. 12, `correction`
+        what it is multiplied with for the sampler's sake."""
         kept = micro.mask
         logp, entropy = logp.detach(), entropy.detach()
         ratio = importance_ratio(logp, old_logp)

@@ -130,8 +130,7 @@ def fitting(
 class JudgeReward:
     """A TRL reward function. None is unscored: the answer leaves its group, it is never a 0.
 
-    Where a problem is judged on a part of its tests, all answers of a step share that part, and
-    the next step draws another.
+    Where a problem is judged on a part of its tests, all answers of a step share that part.
     """
 
     __name__ = "judge"
@@ -139,8 +138,7 @@ class JudgeReward:
     def __init__(self, judge: Judge, problems: Sequence[Problem]) -> None:
         self.judge = judge
         self.problems = {p.id: p for p in problems}
-        self.scores: list[Score] = []
-        """Of the latest rollout, in the order of its answers."""
+        self.scores: list[Score] = []  # of the latest rollout, in the order of its answers
 
     def __call__(
         self, *, completions: list[Any], problem_id: list[str], trainer_state: TrainerState,
@@ -188,8 +186,7 @@ class RolloutRow(Record):
     reason: str
     advantage: float
     tokens: int
-    trained: bool
-    """False: the answer was unscored, or its group had equal rewards."""
+    trained: bool  # False: the answer was unscored, or its group had equal rewards
 
 
 class RolloutJournal:

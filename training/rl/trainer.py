@@ -22,13 +22,7 @@ import torch
 from torch import Tensor, nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from klear.training.losses import (
-    group_advantages,
-    mismatch_weight,
-    policy_weight,
-    token_weight,
-    weighted_nll,
-)
+from klear.training import losses
 from klear.training.packing import prompt_order
 from klear.training.rl.config import GPPOConfig
 from klear.training.rl.off_policy_counts import OffPolicy, headline
@@ -99,7 +93,8 @@ class GPPOTrainer(GRPOTrainer):
         args, local = self.args, self.processes.local
         rewards = self._rewards.view(-1, self.num_generations)
         overlong = self._truncated(batch).view_as(rewards) & args.overlong_filter
-        found = group_advantages(rewards.masked_fill(overlong, torch.nan), args.advantage_std)  # type: ignore[arg-type]
+        known = rewards.masked_fill(overlong, torch.nan)
+        found = losses.group_advantages(known, args.advantage_std)  # type: ignore[arg-type]
         rollout = Rollout.of_padded(
             batch,
             advantage=local(found.advantage),
@@ -205,15 +200,15 @@ class GPPOTrainer(GRPOTrainer):
         args = self.args
         logp, entropy = self._logp(model, micro)
         old_logp = logp.detach() if micro.old_logp is None else micro.old_logp
-        weight = policy_weight(args.policy_loss, logp, old_logp, micro.advantage, args.clip)
+        weight = losses.policy_weight(args.policy_loss, logp, old_logp, micro.advantage, args.clip)
         correction = None
         if args.vllm_importance_sampling_correction and micro.sampling_logp is not None:
             cap = args.vllm_importance_sampling_clip_max or math.inf
-            correction = mismatch_weight(old_logp, micro.sampling_logp, cap)
+            correction = losses.mismatch_weight(old_logp, micro.sampling_logp, cap)
         self._statistics.add(
             self._slot, micro, logp, old_logp, entropy, weight, correction, args.clip
         )
-        tokens = token_weight(
+        tokens = losses.token_weight(
             weight if correction is None else weight * correction,
             micro.advantage,
             micro.positive,
@@ -222,7 +217,7 @@ class GPPOTrainer(GRPOTrainer):
             positive_tokens=update.positive_tokens,
             lm_weight=args.lm_weight,
         )
-        return weighted_nll(logp, tokens)
+        return losses.weighted_nll(logp, tokens)
 
     def _logp(self, model: nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [b, answers] of the answer tokens, in one head pass.
@@ -272,7 +267,6 @@ class GPPOTrainer(GRPOTrainer):
         transformers' own figure is the mean over processes of their shares, counts updates that
         were not made, and after a resume forgets those before it.
         """
-        losses, self._losses = self._losses, []
-        shares = [float(loss) for loss in losses]
+        shares, self._losses = [float(loss) for loss in self._losses], []
         finite = [x for x in self.processes.total(shares) if math.isfinite(x)] if shares else []
         return sum(finite) / max(1, len(finite))

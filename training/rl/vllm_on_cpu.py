@@ -1,53 +1,39 @@
 """vLLM as the sampler of an RL stage without CUDA, in the training process itself.
 
-TRL writes the weights of the policy into vLLM's layers as they are, which those cannot take on CPU:
-they hold packed copies.
+TRL writes the policy's weights into vLLM's layers as they are; on CPU those hold packed copies.
 """
 
 import os
-from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
 from transformers import PreTrainedModel
 from trl.generation.vllm_generation import extract_logprobs
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.utils import ensure_master_addr_port
 
 from klear.training.checkpoints import policy_on_each
-from klear.training.engines.vllm_engine import set_environment
 from klear.training.launch.ranks import rank, world_size
 from klear.training.render import prompt_ids
 
 ONE_PASS = 4_096  # tokens of a forward pass, as TRL's colocated engine
 
 
-class PolicyWeights:
-    """A method added to vLLM's worker.
-
-    vLLM's own way for new weights is `reload_weights`, which packs the weights of the layers that
-    it loads; a tied head is not among them and would go on with the old ones.
-    """
-
-    def take_policy(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        worker: Any = self
-        worker.reload_weights(weights_iterator=weights)
-        model = worker.model_runner.get_model()
-        head, embedding = model.lm_head, model.model.embed_tokens
-        if head is not embedding and head.weight is embedding.weight:
-            head.quant_method.process_weights_after_loading(head)
+def pack_tied_head(model: Any) -> None:
+    """`reload_weights` packs the layers that it loads, of which a tied head is none."""
+    head, embedding = model.lm_head, model.model.embed_tokens
+    if head is not embedding and head.weight is embedding.weight:
+        head.quant_method.process_weights_after_loading(head)
 
 
 class VLLMOnCPU:
     """TRL's hook for sampling: every rollout comes from the policy as it is then."""
 
     def __init__(self, model: PreTrainedModel, args: GRPOConfig) -> None:
-        set_environment()
         places = {"RANK": rank(), "LOCAL_RANK": rank(), "WORLD_SIZE": world_size()}
         for name, value in {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, **places}.items():
             os.environ.setdefault(name, str(value))
         ensure_master_addr_port()
-        from vllm import LLM
+        from vllm import LLM, SamplingParams
 
         longest = args.vllm_max_model_length or 0
         self.llm = LLM(
@@ -58,32 +44,23 @@ class VLLMOnCPU:
             max_num_batched_tokens=max(ONE_PASS, longest),
             logprobs_mode="processed_logprobs",
             distributed_executor_backend="external_launcher",
-            worker_extension_cls=f"{__name__}.{PolicyWeights.__name__}",
             enforce_eager=True,
             enable_chunked_prefill=False,
             disable_log_stats=True,
             seed=rank(),
         )
+        most, warmth = args.max_completion_length, args.temperature
+        self.sampling = SamplingParams(temperature=warmth, max_tokens=most, logprobs=0)
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        from vllm import SamplingParams
-
         weights = policy_on_each(trainer).named_parameters()
-        self.llm.collective_rpc("take_policy", args=(weights,))
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        self.llm.apply_model(pack_tied_head)
         self.llm.reset_prefix_cache()
         ids = prompt_ids(trainer._tokenizer, [turns[-1]["content"] for turns in prompts])
-        answers = self.llm.generate(
-            [{"prompt_token_ids": prompt} for prompt in ids],
-            SamplingParams(
-                temperature=trainer.args.temperature,
-                max_tokens=trainer.args.max_completion_length,
-                logprobs=0,  # of the sampled token alone
-            ),
-            use_tqdm=False,
-        )
+        given: list[Any] = [{"prompt_token_ids": prompt} for prompt in ids]
+        answers = self.llm.generate(given, self.sampling, use_tqdm=False)
+        texts = [answer.outputs[0].token_ids for answer in answers]
         logp, _ = extract_logprobs(answers)
-        return {
-            "prompt_ids": ids,
-            "completion_ids": [answer.outputs[0].token_ids for answer in answers],
-            "logprobs": [[best[0] for best in tokens] for tokens in logp or ()],
-        }
+        drawn = [[best[0] for best in tokens] for tokens in logp or ()]
+        return {"prompt_ids": ids, "completion_ids": texts, "logprobs": drawn}

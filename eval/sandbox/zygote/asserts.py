@@ -26,14 +26,13 @@ PROGRAM_RAISED = 3  # exit status of the tests' process when the program, not an
 CANNOT_CROSS = 4  # … when the tests hand over what only exists in their own process
 _READY = "ready"  # the program's process is isolated and about to run the program
 _MODULES = "collections itertools json math random re string sys"
-PROVIDED: dict[str, Any] = {
+PROVIDED: dict[str, Any] = {  # what test code may use without defining it
     **{name: importlib.import_module(name) for name in _MODULES.split()},
     **{name: getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict")},
     **{"deque": collections.deque, "inf": math.inf},
     **values.FOR_TESTS,
     **values.FOR_PROGRAMS,
 }
-"""What test code may use without defining it."""
 
 Ask = Callable[[Any, str | None, list[Any], list[str] | None], Any]
 """Call an object of the program, or its attribute (first two arguments), with what is given, whose
@@ -100,8 +99,7 @@ class Remote:
     """A name or an object of the program, used from the tests' process.
 
     It has no operators: the program would learn what the tests expect, and its own methods would
-    say yes. So a comparison raises AssertionError (a wrong value was returned), except that no
-    object equals None.
+    say yes. So a comparison raises AssertionError (a wrong value); but no object equals None.
     """
 
     __slots__ = ("_ask_remote", "_remote")  # no attribute of the program can be set
@@ -157,10 +155,8 @@ def _asking(channel: values.Channel) -> Ask:
 
 
 def _exception(name: str) -> type[Exception]:
-    """The built-in exception that the program raised: tests may expect it.
-
-    Not one that means something else where it arrives: StopIteration ends `all(map(…))` early.
-    """
+    """The built-in exception that the program raised: tests may expect it. Not one that means
+    something else where it arrives: StopIteration ends `all(map(…))` early."""
     kind = getattr(builtins, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         return ProgramFailed
@@ -183,8 +179,7 @@ def _update(argument: Any, after: Any) -> None:
 def run_tests(source: str, function: str | None) -> None:
     """Role `asserts`: run the test code; names it does not define belong to the program.
 
-    A function `check` that is defined and never called is called with `candidate`, as HumanEval's
-    tests expect.
+    A `check` that is defined and never called is called with `candidate`, as HumanEval's tests are.
     """
     channel = values.Channel()
     channel.receive()  # or tests that call nothing could end before the program is isolated

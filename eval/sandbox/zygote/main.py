@@ -68,15 +68,13 @@ class Isolation(TypedDict):
     """How to isolate; told to the zygote when it starts."""
 
     uid: int | None
-    seccomp: str
-    """Hexadecimal BPF program; empty: no filter, no namespaces either."""
+    seccomp: str  # hexadecimal BPF program; empty: no filter, no namespaces either
     folder: str
     """Where the test may write. Without namespaces it is emptied after each test."""
 
 
 Spawn = tuple[str, str | None, int]
-"""A process to fork: its role, its argument, and how many of the descriptors that were sent along
-are its descriptors 0, 1, 2, …"""
+"""A process to fork: its role, its argument, and how many descriptors of those sent are its own."""
 Ended = tuple[int, bool, float, float, int]
 """The kernel's word on a process: wait status, whether a time limit ended it, CPU and wall seconds,
 and whether it was isolated when it began its role."""
@@ -94,8 +92,7 @@ class Zygote:
         self.isolation = isolation
         program = bytes.fromhex(isolation["seccomp"])
         self.seccomp = _SeccompFilter(len(program) // 8, program) if program else None
-        self.code = b""
-        """Of the program, marshalled: only children unpack it."""
+        self.code = b""  # of the program, marshalled: only children unpack it
         self.isolated = mmap.mmap(-1, mmap.PAGESIZE)  # each child sets its byte, then unmaps it
         sys.setrecursionlimit(50_000)
         sys.set_int_max_str_digits(50_000)
@@ -188,8 +185,7 @@ class Zygote:
             os._exit(1)
 
     def _steps(self, fds: list[int], limits: Limits) -> list[Step]:
-        """What a child does before its role: its own descriptors only, then isolation, in the order
-        that the kernel demands."""
+        """What a child does before its role, in the order that the kernel demands."""
         folder, uid = self.isolation["folder"], self.isolation["uid"]
         steps: list[Step] = [(os.dup2, (fd, _FIRST_FD + i)) for i, fd in enumerate(fds)]
         steps += [(os.dup2, (_FIRST_FD + i, i)) for i in range(len(fds))]

@@ -31,8 +31,7 @@ _STAR += " functools operator io sys json builtins typing"
 _PRELOADED = "ast contextlib dataclasses decimal enum fractions queue"
 _STREAMS = {f"{place}{fd}": fd for place in ("/dev/fd/", "/proc/self/fd/") for fd in range(3)}
 _STREAMS |= {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
-NOT_JSON = "is not JSON"
-"""How the error of role `call` ends when the result only lacks a JSON form."""
+NOT_JSON = "is not JSON"  # how the error of role `call` ends when the result only lacks a JSON form
 
 
 def open_file(file: Any, *args: Any, _open: Callable[..., Any] = io.open, **keywords: Any) -> Any:
@@ -65,9 +64,7 @@ def prelude() -> dict[str, Any]:
 
 
 def open_streams() -> None:
-    """Standard streams on descriptors 0 to 2. While they are opened, 0 and 1 are empty files at
-    their start, as in a test.
-    """
+    """Standard streams on descriptors 0 to 2: 0 and 1 are empty files meanwhile, as in a test."""
     for fd in (0, 1):
         file = os.memfd_create("empty")
         os.dup2(file, fd)
@@ -132,10 +129,8 @@ def _left_open() -> list[Any]:
 
 
 def function_of(process: Process, name: str) -> Any:
-    """`name` of the program: a method of its class Solution, or what its module defines.
-
-    The prelude does not count: a program without `add` must not pass for `operator.add`.
-    """
+    """`name` of the program: a method of its class Solution, or what its module defines. The
+    prelude does not count: a program without `add` must not pass for `operator.add`."""
     name = name.rpartition(".")[2]
     solution = process.globals.get("Solution")
     if isinstance(solution, type) and hasattr(solution, name):
@@ -176,14 +171,11 @@ _encode = json.JSONEncoder(default=_plain).encode
 
 
 def call(process: Process, code: types.CodeType, function: str, arguments: bytes) -> None:
-    """Role `call`: write the JSON of what the function returns to descriptor 3.
-
-    `arguments` is a JSON list, or {"args": list, "names": names of its last ones}.
-    """
+    """Role `call`: write the JSON of what the function returns to descriptor 3. `arguments` is
+    JSON: {"args": list, "names": names of its last ones}."""
     process.globals.update(FOR_PROGRAMS)
     exec(code, process.globals)
     given = json.loads(arguments)
-    given = given if isinstance(given, dict) else {"args": given, "names": []}
     result = call_with(function_of(process, function), given["args"], given["names"])
     _write(_encode(result).encode())
 

@@ -61,10 +61,8 @@ def _build(form: str, values: Any, node: Any) -> Any:
 
 
 def node_values(value: Any) -> tuple[str, list[Any]] | None:
-    """("list_node" or "tree_node", values) of a node of either kind; None for anything else.
-
-    Raises ValueError where the nodes form a circle.
-    """
+    """("list_node" or "tree_node", values) of a node of either kind; None for anything else. Raises
+    ValueError where the nodes form a circle."""
     form = next((f for f, name in _NODES.items() if name == type(value).__name__), "")
     if not form or not all(hasattr(value, name) for name in ("val", *_SIDES[form])):
         return None
@@ -91,13 +89,12 @@ def _same(kind: type, one: Any, other: Any) -> bool:
 
 
 FOR_PROGRAMS = {"ListNode": ListNode, "TreeNode": TreeNode}
-FOR_TESTS = {
+FOR_TESTS = {  # undefined names that tests may use; those that do get the two classes as well
     "list_node": functools.partial(_build, "list_node", node=ListNode),
     "tree_node": functools.partial(_build, "tree_node", node=TreeNode),
     "is_same_list": functools.partial(_same, ListNode),
     "is_same_tree": functools.partial(_same, TreeNode),
 }
-"""What tests may use without defining it; those that do get the two classes as well."""
 
 _LISTS = list | range | Iterator | KeysView | ValuesView | ItemsView
 _FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -145,9 +142,7 @@ def unpack(
     value: Any, object_of: Callable[[Any], Any], classes: dict[str, Any], functions: bool = False
 ) -> Any:
     """The inverse of `pack`; a kept object becomes `object_of(name)`, nodes are of `classes`.
-
-    Raises KeyError for what may not cross.
-    """
+    Raises KeyError for what may not cross."""
     again = functools.partial(unpack, object_of=object_of, classes=classes, functions=functions)
     if isinstance(value, list):
         return list(map(again, value))
