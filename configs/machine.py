@@ -216,7 +216,7 @@ class Machine(BaseSettings):
 
     @property
     def mlflow_auth(self) -> Path:
-        """How MLflow checks passwords (see klear.flows.servers.processes)."""
+        """How MLflow checks passwords (see klear.flows.servers.servers)."""
         return self.home / "mlflow" / "auth.ini"
 
     @property

@@ -16,8 +16,7 @@ from klear.configs.files import PACKAGE
 from klear.configs.machine import Machine, load_machine
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.flows.servers.prefect_api import refusal
-from klear.flows.servers.processes import database_trouble
-from klear.flows.servers.servers import alive, port_trouble, servers_here
+from klear.flows.servers.servers import alive, database_trouble, port_trouble, servers_here
 
 MIN_FREE_GB = 5.0
 SECONDS = {"store": 30.0, "ray": 75.0}

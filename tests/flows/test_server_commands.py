@@ -11,9 +11,9 @@ import pytest
 from pydantic import SecretStr
 
 from klear.configs.machine import Machine
-from klear.flows.servers import prefect_api, processes, servers
+from klear.flows.servers import prefect_api, servers
 from klear.flows.servers.prefect_api import ServersError, crash_orphans, refusal, worker_name
-from klear.flows.servers.processes import prepare, server_command, settings_digest
+from klear.flows.servers.servers import prepare, server_command, settings_digest
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
@@ -41,13 +41,13 @@ def test_no_command_line_holds_a_secret_and_other_settings_start_anew(tmp_path, 
 def test_a_worker_does_not_inherit_the_way_into_the_database(monkeypatch, tmp_path):
     monkeypatch.setenv("KLEAR_DATABASE", f"postgresql://klear:{DATABASE_WORD}@db")
     monkeypatch.setenv("PGPASSWORD", DATABASE_WORD)
-    seen = processes.process_environment(machine(tmp_path), "worker")
+    seen = servers.process_environment(machine(tmp_path), "worker")
     assert not any(DATABASE_WORD in value for value in seen.values())
     assert seen["KLEAR_PASSWORD"] == WORD  # it talks to the servers
 
 
 def test_mlflow_checks_passwords_against_its_own_database(monkeypatch, tmp_path):
-    monkeypatch.setattr(processes, "database_trouble", lambda *_, **__: "")
+    monkeypatch.setattr(servers, "database_trouble", lambda *_, **__: "")
     here = machine(tmp_path, database=SecretStr("postgresql://us%40er@db"))
     prepare(here, "mlflow", 0)
     config = ConfigParser()
@@ -101,8 +101,8 @@ def test_a_registration_that_hangs_is_ended_and_said(monkeypatch, tmp_path):
         ("load_machine", here), ("answers", True), ("refusal", ""), ("create_pool", None),
     ):  # fmt: skip
         monkeypatch.setattr(servers, name, lambda *_, answer=answer: answer)
-    monkeypatch.setattr(processes, "server_command", lambda *_: ["sleep", "60"])
-    monkeypatch.setattr(processes, "REGISTRATION_S", 0.2)
+    monkeypatch.setattr(servers, "server_command", lambda *_: ["sleep", "60"])
+    monkeypatch.setattr(servers, "REGISTRATION_S", 0.2)
     with pytest.raises(ServersError, match=r"forms could not be registered.*timed out"):
         servers.up()
     assert servers.read_state(here) == []
