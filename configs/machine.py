@@ -10,6 +10,7 @@ import re
 import socket
 from difflib import get_close_matches
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -220,18 +221,6 @@ class Machine(BaseSettings):
         return self.home / "mlflow" / "auth.ini"
 
     @property
-    def mlflow_artifacts(self) -> Path:
-        return self.home / "mlflow" / "artifacts"
-
-    @property
-    def prefect_home(self) -> Path:
-        return self.home / "prefect"
-
-    @property
-    def logs(self) -> Path:
-        return self.home / "logs"
-
-    @property
     def state_file(self) -> Path:
         """What `klear up` started (see klear.flows.servers.servers)."""
         return self.home / "servers.json"
@@ -253,18 +242,13 @@ class Machine(BaseSettings):
             "MLFLOW_TRACKING_PASSWORD": secret,
         }
         plain = self.model_dump(mode="json", exclude=set(SECRETS)).items()
+        clients = dotenv_values(CLIENTS, interpolate=False)
+        places = {"home": self.home, "prefect": self.prefect_api_url, "mlflow": self.mlflow_url}
         return {
             **{f"{PREFIX}{name.upper()}": str(value) for name, value in plain},
             "KLEAR_PREFECT_URL": "" if self.is_here("prefect") else self.prefect_url,
             "KLEAR_MLFLOW_URL": "" if self.is_here("mlflow") else self.mlflow_url,
-            **{name: value or "" for name, value in dotenv_values(CLIENTS).items()},
-            "PREFECT_HOME": str(self.prefect_home),
-            "PREFECT_PROFILES_PATH": str(self.prefect_home / "profiles.toml"),
-            "PREFECT_API_URL": self.prefect_api_url,
-            # Else both would be below the user's home folder.
-            "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(self.prefect_home / "storage"),
-            "PREFECT_SERVER_MEMO_STORE_PATH": str(self.prefect_home / "memo_store.toml"),
-            "MLFLOW_TRACKING_URI": self.mlflow_url,
+            **{name: Template(text or "").substitute(places) for name, text in clients.items()},
             "NO_PROXY": no_proxy,
             "no_proxy": no_proxy,
             **(asked if secret else {}),

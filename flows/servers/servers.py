@@ -59,7 +59,7 @@ def server_command(machine: Machine, name: str) -> list[str]:
         "prefect": ["uvicorn", "--factory", "prefect.server.api.server:create_app",
                     *host, "--port", str(machine.prefect_port)],
         "mlflow": ["mlflow", "server", "--workers", "1", *host, "--port", str(machine.mlflow_port),
-                   "--artifacts-destination", str(machine.mlflow_artifacts),
+                   "--artifacts-destination", f"{machine.home}/mlflow/artifacts",
                    *(["--app-name", "basic-auth"] if secret else [])],
         # The name is the same after a restart, for `crash_orphans`.
         "worker": ["prefect", "worker", "start", "--pool", POOL, "--type", "process",
@@ -91,8 +91,8 @@ def settings_digest(machine: Machine, name: str) -> str:
 def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> None:
     """Make what must be there before the command is run; raises ServersError for a Postgres that
     cannot be used within `wait_s` seconds."""
-    for folder in (machine.home, machine.prefect_home, machine.mlflow_artifacts, machine.logs):
-        folder.mkdir(parents=True, exist_ok=True)
+    for folder in ("prefect", "mlflow/artifacts", "logs"):
+        (machine.home / folder).mkdir(parents=True, exist_ok=True)
     if name in ("prefect", "mlflow") and machine.postgres:
         deadline = time.monotonic() + wait_s
         while wrong := database_trouble(machine, name):
@@ -315,7 +315,7 @@ def _start_missing(
     """Both servers start at once, the worker and the registration of the forms behind Prefect."""
 
     def log_of(name: str) -> Path:
-        return machine.logs / f"{name}.log"
+        return machine.home / "logs" / f"{name}.log"
 
     def begin(name: str) -> None:
         begun[name] = start(machine, name, log_of(name))
@@ -336,7 +336,7 @@ def _start_missing(
     for name in missing:
         begin(name)
     if begun:
-        print(f"starting the servers (their logs: {machine.logs})")
+        print(f"starting the servers (their logs: {machine.home}/logs)")
     await_server("prefect")
     create_pool(machine)
     if "worker" not in running:
