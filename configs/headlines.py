@@ -6,6 +6,7 @@ become overrides as of `--set`, and the lines of the box of changes come after t
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -15,24 +16,21 @@ from klear.configs.settings.base import flat, read_catalogue
 from klear.configs.settings.pipeline import Pipeline
 
 SOURCES = "sources"
-EACH = ".*."  # of all entries of a list
+
+
+def _sets(name: str, profile: Pipeline) -> list[str]:
+    """The settings that a field sets; `*` stands for each benchmark."""
+    names = [protocol.name for protocol in profile.evaluate.protocols]
+    patterns = read_catalogue("headlines")[name]["sets"]
+    every = ([p.replace("*", n) for n in names] if "*" in p else [p] for p in patterns)
+    return list(chain.from_iterable(every))
 
 
 def values_of(profile: Pipeline) -> dict[str, Any]:
     """What the fields show of a profile: the first of the settings that each of them sets."""
     there_is = flat(profile.model_dump(mode="json"), lists=True)
-    found: dict[str, Any] = {}
-    for name, headline in read_catalogue("headlines").items():
-        first = headline["sets"][0]
-        if name == SOURCES:
-            found[name] = [source.name for source in profile.collect.sources]
-        elif first.count(EACH):
-            begin, _, end = first.partition(EACH)
-            entries = (n for n in there_is if n.startswith(f"{begin}.") and n.endswith(f".{end}"))
-            found[name] = there_is[next(entries)]
-        else:
-            found[name] = there_is[first]
-    return found
+    found = {name: there_is.get(_sets(name, profile)[0]) for name in read_catalogue("headlines")}
+    return {**found, SOURCES: [source.name for source in profile.collect.sources]}
 
 
 def overrides_of(profile: Pipeline, values: Mapping[str, Any], changes: str) -> list[str]:
@@ -41,17 +39,10 @@ def overrides_of(profile: Pipeline, values: Mapping[str, Any], changes: str) -> 
     for name, value in values.items():
         if value == shown[name]:
             continue
-        for dotted in read_catalogue("headlines")[name]["sets"]:
-            begin, each, end = dotted.partition(EACH)
-            if name == SOURCES:
-                kept = [s for s in profile.collect.sources if s.name in value]
-                entries = [s.model_dump(mode="json", exclude_unset=True) for s in kept]
-                found.append(f"{dotted}={json.dumps(entries)}")
-            elif each:
-                protocols = profile.evaluate.protocols
-                found += [f"{begin}.{p.name}.{end}={json.dumps(value)}" for p in protocols]
-            else:
-                found.append(f"{dotted}={json.dumps(value)}")
+        if name == SOURCES:
+            kept = [s for s in profile.collect.sources if s.name in value]
+            value = [s.model_dump(mode="json", exclude_unset=True) for s in kept]
+        found += [f"{dotted}={json.dumps(value)}" for dotted in _sets(name, profile)]
     lines = (line.strip() for line in changes.splitlines())
     return [*found, *(line for line in lines if line and not line.startswith("#"))]
 

@@ -158,10 +158,8 @@ class Source(Table):
             return data
         entries, use = read_catalogue("catalogue"), str(data["use"])
         if use not in entries:
-            raise ValueError(
-                f"the catalogue has no source {use!r}{nearest(use, entries)} "
-                f"(it has: {', '.join(sorted(entries))})"
-            )
+            there = f"{nearest(use, entries)} (it has: {', '.join(sorted(entries))})"
+            raise ValueError(f"the catalogue has no source {use!r}{there}")
         own = {**data, "kind": "files"} if data.get("files") and "kind" not in data else data
         return layered({"name": use, "kind": "hub", **entries[use]}, own)
 
@@ -180,10 +178,7 @@ class Source(Table):
         elif self.smallest_target > self.largest_target:
             wrong = "has a smallest_target above largest_target"
         elif self.duplicate_share + self.contaminated_share >= 1:
-            wrong = (
-                "leaves no room for ordinary problems: duplicate_share and contaminated_share must "
-                "add up to less than 1"
-            )
+            wrong = "needs duplicate_share and contaminated_share that add up to less than 1"
         if wrong:
             raise ValueError(f"source {self.name!r} {wrong}")
         return self

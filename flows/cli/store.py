@@ -81,12 +81,6 @@ def store_lines(here: Store) -> Iterator[str]:
 
 
 @store.command
-def du() -> None:
-    """Results and bytes of every stage."""
-    print("\n".join(store_lines(Store(load_machine().store))))
-
-
-@store.command
 def ls(stage: str = "", /) -> None:
     """Every result, the oldest first; of one stage, if named."""
     here = open_store(load_machine())
