@@ -20,15 +20,7 @@ from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime
 from klear.configs.settings.topology import Topology
 from klear.configs.settings.training import BaseModelSettings
-from klear.tasks.planning.work import (
-    KINDS,
-    OF_A_MODEL,
-    Known,
-    PastResult,
-    StoreHistory,
-    Work,
-    kind_of,
-)
+from klear.tasks.planning.work import Known, PastResult, StoreHistory, Work, kind_of
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.run import Run
 from klear.tasks.stage.stage import Stage
@@ -71,10 +63,9 @@ class Planner:
         found, why = store.find(name, key) if key else (None, "")
         if found and name not in self._run.force:
             past = PastResult(store.manifest(found), found.folder)
-            body = stage.body.__name__
             tokens = past.sum("tokens") or past.sum("completion_tokens") or None
-            if body in ("sft", "rl"):
-                tokens = KINDS[body].done(past)
+            if (body := stage.body.__name__) in ("sft", "rl"):
+                tokens = kind_of(body).done(past)
             figures = found.seconds, past.manifest.bytes, tokens, found.metrics.get("cost")
             self.stages.append(PlannedStage(name, "reuse", "", *figures, key=key, inputs=names))
             return found
@@ -150,13 +141,13 @@ class Forecaster:
         """A stage whose work nobody has described takes what its newest result took."""
         body = stage.body.__name__
         alike = self.comparable(body, stage.name, settings)
-        facts = None
-        if self.base and body in ("base", *OF_A_MODEL):
+        facts, kind = None, kind_of(body)
+        if self.base and (body == "base" or kind.by == "model"):
             facts = facts_of_base(self.base)
         if isinstance(settings, SampleSettings) and is_local(settings.engine):
             facts = facts_of_model(settings.engine.model)
         s = Known(settings, inputs, next(iter(alike), None), facts, self.topology.assume)
-        work = kind_of(body).work(s)
+        work = kind.work(s)
         assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
         rate = next(filter(None, (self.rate(body, p, count) for p in alike)), None)
@@ -180,7 +171,7 @@ class Forecaster:
         wanted = _alike(body, settings.model_dump(mode="json"))
         earlier = self.history.of(*dict.fromkeys((stage, *kind_of(body).stages)))
         found = [p for p in earlier if _alike(body, p.manifest.settings) == wanted]
-        if body not in OF_A_MODEL or self.base is None:
+        if kind_of(body).by != "model" or self.base is None:
             return found
         model = _alike("base", self.base.model_dump(mode="json"))
         bases = [(past, self.history.base_of(past.manifest)) for past in found]
@@ -222,9 +213,10 @@ class Forecaster:
         if body == "distill" and s.settings.engine.kind == "openai":
             streams = s.settings.engine.runtime.concurrency
             return work.amount / (s.assume("stream_tokens_per_second") * streams)
-        if body in OF_A_MODEL or (body == "distill" and is_local(s.settings.engine)):
+        by = "model" if body == "distill" and is_local(s.settings.engine) else kind_of(body).by
+        if by == "model":
             return self._by_flops(body, s, work, count)
-        return work.amount / ROWS_A_SECOND if body in KINDS and body != "base" else None
+        return work.amount / ROWS_A_SECOND if by == "rows" else None
 
     def _judging(self, s: Known, answers: float) -> float:
         workers = self.topology.cores_per_node or cores()

@@ -9,20 +9,13 @@ from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from klear.configs.settings.base import flat
 from klear.configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
 from klear.configs.settings.topology import Assumptions
 from klear.configs.settings.training import RLSettings
-from klear.tasks.store.store import (
-    MANIFEST,
-    Artifact,
-    Manifest,
-    Store,
-    UnusableManifest,
-    read_manifest,
-)
+from klear.tasks.store.store import MANIFEST, Artifact, Manifest, Store, read_manifest
 from klear.training.layout import METRICS, read_lines
 from klear.training.sizing import SAMPLERS, ModelFacts
 
@@ -95,7 +88,7 @@ class StoreHistory:
         if manifest.stage == "base":
             return manifest
         model = next((i for i in manifest.inputs if i.stage in MODELS), None)
-        with suppress(UnusableManifest):
+        with suppress(FileNotFoundError):  # or damaged
             # pyright does not know that a frozen record has a hash.
             return self.base_of(self._manifest(model)) if model else None  # pyright: ignore
         return None
@@ -107,7 +100,7 @@ class StoreHistory:
                 dated.append((path.stat().st_mtime, path.parent))
         found: list[PastResult] = []
         for _, folder in sorted(dated, reverse=True)[:MOST_READ]:
-            with suppress(UnusableManifest):
+            with suppress(FileNotFoundError):
                 found.append(PastResult(read_manifest(folder), folder))
         return found
 
@@ -294,6 +287,8 @@ class Kind:
     """That are this kind, where they are not called by it."""
     alike: tuple[str, ...] = ()
     """Settings in which two results agree if the rate of one tells about the other."""
+    by: Literal["rows", "model", "once"] = "rows"
+    """What its time depends on. Those of a model are alike only if they go back to one base."""
 
 
 KINDS = {
@@ -319,15 +314,17 @@ KINDS = {
     "base": Kind(
         once,
         lambda past: 1.0,
+        by="once",
         alike=("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary"),
     ),
-    "sft": Kind(sft, lambda past: past.sum("steps") * past.settings["batch_tokens"]),
-    "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",)),
+    "sft": Kind(sft, lambda p: p.sum("steps") * p.settings["batch_tokens"], by="model"),
+    "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",), "model"),
     "evaluate": Kind(
         evaluate,
         lambda past: past.sum("completion_tokens"),
         ("evaluate_rl_code", "evaluate_rl_math", "evaluate_sft", "evaluate_base"),
         ("engine", "sampling.max_tokens"),
+        "model",
     ),
 }
 """By the name of the stage's body."""
@@ -335,8 +332,4 @@ KINDS = {
 
 def kind_of(body: str) -> Kind:
     """Any other body is done once."""
-    return KINDS.get(body) or Kind(once, lambda past: 1.0)
-
-
-OF_A_MODEL = ("sft", "rl", "evaluate")
-"""Their results are alike only where they go back to the same base model."""
+    return KINDS.get(body) or Kind(once, lambda past: 1.0, by="once")
