@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from klear.configs.settings.base import (
     NOT_IN_KEY,
+    BelowOne,
     Runtime,
     Settings,
     Share,
@@ -21,7 +22,6 @@ from klear.configs.settings.base import (
 from klear.configs.settings.explain import nearest
 
 Scalar = bool | int | str
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Target = Annotated[int, Field(ge=1, le=99)]
 DATA_FORMATS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "arrow"}
 """Suffix of a dataset's file → the builder of `datasets` that reads it."""

@@ -11,12 +11,10 @@ from pydantic import (
     model_validator,
 )
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, BelowOne, Runtime, Settings
 from klear.configs.settings.engines import EngineRuntime, no_secret
 from klear.configs.settings.judging import JudgeSettings
 from klear.configs.settings.topology import Launch, Topology, launch_of
-
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainRuntime(Runtime):
@@ -194,14 +192,10 @@ class RLSettings(Settings):
     lora: ClassVar = None  # all weights are trained
 
     @model_validator(mode="after")
-    def the_server_is_named(self) -> Self:
+    def the_settings_fit_each_other(self) -> Self:
         if self.engine == "vllm_server" and not self.runtime.vllm_server_url:
             fix = "start a vLLM as training/README.md says, or take engine=vllm_colocate"
             raise ValueError(f"engine=vllm_server needs runtime.vllm_server_url: {fix}")
-        return self
-
-    @model_validator(mode="after")
-    def groups_ranges_and_mini_batches_fit(self) -> Self:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
             begins = f"1 + eps_high = {1 + self.eps_high:g}, where clipping begins"
             raise ValueError(f"dual_clip={self.dual_clip:g} must be above {begins}")

@@ -18,14 +18,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 
-from klear.configs.headlines import parameters_of
 from klear.configs.loading import load_profile, run_name
 from klear.configs.machine import load_machine
 from klear.configs.settings.ablation import ablations, load_ablation
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline, StageName
-from klear.flows.servers.prefect_api import ServersError
-from klear.flows.servers.servers import why_down
+from klear.flows.servers.servers import ServersError, why_down
 from klear.tasks.report.run_story import duration
 from klear.tasks.stage.figures import figure_of
 from klear.tasks.stage.progress import Outcome, Plain, chosen_display
@@ -97,7 +95,7 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     prepare_run()
     from prefect.flow_engine import run_flow
 
-    from klear.flows.forms.profile_form import form, offered
+    from klear.flows.forms.profile_form import form, offered, parameters_of
     from klear.flows.pipeline import pipeline
     from klear.flows.stages import approve_all
 

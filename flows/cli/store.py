@@ -11,8 +11,7 @@ from cyclopts.validators import Number
 from klear.configs.machine import Machine, load_machine
 from klear.configs.settings.explain import nearest
 from klear.configs.settings.pipeline import STAGES
-from klear.flows.servers.prefect_api import ServersError, answers, post
-from klear.flows.servers.servers import alive, health_urls
+from klear.flows.servers.servers import ServersError, alive, answers, health_urls, post
 from klear.tasks.report.run_story import duration, size
 from klear.tasks.stage.figures import number
 from klear.tasks.store.care import damaged, remove, results, waste

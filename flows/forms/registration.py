@@ -33,8 +33,7 @@ from klear.flows.ablation import ablation
 from klear.flows.forms.profile_form import defaults, form, offered
 from klear.flows.forms.stage_form import stage
 from klear.flows.pipeline import pipeline
-from klear.flows.servers.prefect_api import POOL
-from klear.flows.servers.servers import TAG
+from klear.flows.servers.servers import POOL, TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
 AUTOMATIONS = Path(__file__).with_name("automations.yaml")

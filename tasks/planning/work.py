@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from klear.configs.settings.base import flat
+from klear.configs.settings.base import flat, read_catalogue
 from klear.configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
 from klear.configs.settings.topology import Assumptions
 from klear.configs.settings.training import RLSettings
@@ -22,11 +22,7 @@ from klear.training.sizing import SAMPLERS, ModelFacts
 KEPT = "kept/"
 """Begins the count of a source; NaN where nobody has counted it."""
 MODELS_KEPT = "models_kept"
-PROBLEMS = {
-    "aime24": 30, "aime25": 30, "hmmt25": 30, "math500": 500, "livecodebench": 1055,
-    "lcb_v5": 374, "lcb_v6": 131,
-}  # fmt: skip
-"""Of the benchmarks of the catalogue and of the windows of Table 1."""
+PROBLEMS: Mapping[str, Any] = read_catalogue("problems")["problems"]
 # On disk, as compressed parquet.
 BYTES_PER_TOKEN, BYTES_PER_ROW, BYTES_PER_SCORE = 1.5, 1_000.0, 10.0
 ROWS_READ = ("kept", "rejected", "easy", "hard", "unrated")

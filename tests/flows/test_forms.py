@@ -4,11 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from klear.configs.headlines import overrides_of, parameters_of, settings_of, values_of
 from klear.configs.loading import load_profile, profiles
 from klear.configs.settings.explain import ConfigError
 from klear.flows.forms import profile_form
-from klear.flows.forms.profile_form import defaults, form
+from klear.flows.forms.profile_form import (
+    defaults,
+    form,
+    overrides_of,
+    parameters_of,
+    settings_of,
+    values_of,
+)
 from klear.flows.forms.stage_form import chosen
 from klear.flows.stages import calls
 from klear.tasks.store.complete import LATEST, CompleteRun, as_of, mixtures, note_complete

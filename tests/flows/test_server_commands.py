@@ -11,9 +11,16 @@ import pytest
 from pydantic import SecretStr
 
 from klear.configs.machine import Machine
-from klear.flows.servers import prefect_api, servers
-from klear.flows.servers.prefect_api import ServersError, crash_orphans, refusal, worker_name
-from klear.flows.servers.servers import prepare, server_command, settings_digest
+from klear.flows.servers import servers
+from klear.flows.servers.servers import (
+    ServersError,
+    crash_orphans,
+    prepare,
+    refusal,
+    server_command,
+    settings_digest,
+    worker_name,
+)
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
@@ -67,7 +74,7 @@ def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -
 @pytest.mark.parametrize("server", ["prefect", "mlflow"])
 def test_who_is_refused_is_told_what_to_set(tmp_path, server, monkeypatch):
     refuse = httpx.MockTransport(lambda _: httpx.Response(HTTPStatus.UNAUTHORIZED))
-    monkeypatch.setattr(prefect_api, "_http", lambda *_: httpx.Client(transport=refuse))
+    monkeypatch.setattr(servers, "_http", lambda *_: httpx.Client(transport=refuse))
     said = refusal(Machine(home=tmp_path, password=SecretStr(WORD)), server)
     assert f"{server} refuses klear and asks for a password: set KLEAR_PASSWORD" in said
     assert WORD not in said
@@ -90,7 +97,7 @@ def test_runs_of_workers_on_other_machines_are_left_alone(monkeypatch, tmp_path,
         asked.append(path)
         return workers if "work_pools" in path else runs
 
-    monkeypatch.setattr(prefect_api, "post", post)
+    monkeypatch.setattr(servers, "post", post)
     crash_orphans(Machine(home=tmp_path))
     assert asked[2:] == [f"flow_runs/{run}/set_state" for run in crashed]
 

@@ -15,8 +15,17 @@ from processes import free_ports
 from klear.configs.loading import load_profile, profiles
 from klear.configs.machine import Machine
 from klear.flows.servers import servers
-from klear.flows.servers.prefect_api import ServersError, answers, post
-from klear.flows.servers.servers import ServerProcess, alive, down, launch, stop, up
+from klear.flows.servers.servers import (
+    ServerProcess,
+    ServersError,
+    alive,
+    answers,
+    down,
+    launch,
+    post,
+    stop,
+    up,
+)
 
 
 def machine_in(home: Path, prefect: int, mlflow: int) -> Machine:
