@@ -11,20 +11,11 @@ import socket
 from difflib import get_close_matches
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
-from pydantic import (
-    AfterValidator,
-    Field,
-    PositiveInt,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, PositiveInt, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from klear.configs.settings.engines import no_secret
@@ -179,17 +170,15 @@ class Machine(BaseSettings):
             known = {("shared" if n == "store" else n): v for n, v in known.items()}
         return known
 
-    @field_validator("host")
-    @classmethod
-    def _loopback_without_password(cls, host: str, info: ValidationInfo) -> str:
+    @model_validator(mode="after")
+    def _loopback_without_password(self) -> Self:
         """Whoever reaches the servers can run code here, so beyond loopback they must ask."""
-        local = re.fullmatch(r"localhost|::1|127(\.\d+){3}", host)
-        if not local and not info.data.get("password", "wrong itself"):
+        if not self.password and not re.fullmatch(r"localhost|::1|127(\.\d+){3}", self.host):
             raise ValueError(
-                f"{host!r} would open servers without passwords to the network; set KLEAR_PASSWORD "
+                f"{self.host!r} opens servers without passwords to the network; set KLEAR_PASSWORD "
                 f"({SHORTEST_PASSWORD} characters or more), or use 127.0.0.1 and an ssh tunnel"
             )
-        return host
+        return self
 
     def is_here(self, server: str) -> bool:
         """Whether `klear up` starts `prefect` or `mlflow`; else somebody else does, at its URL."""
@@ -277,11 +266,11 @@ def load_machine() -> Machine:
     try:
         return Machine(_secrets_dir=secrets)  # pyright: ignore[reportCallIssue]
     except ValidationError as error:
-        raise ConfigError(  # without the input, which may be a secret
-            f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()
-            if e["type"] != "default_factory_not_called"  # it needs another value, which is wrong
-        ) from error
+        # Not one that needs another value, which is wrong; that of the whole is about the host.
+        wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
+        said = {str((*e["loc"], "host")[0]): e["msg"].removeprefix("Value error, ") for e in wrong}
+        # Without the input, which may be a secret.
+        raise ConfigError(f"{PREFIX}{n.upper()}: {what}" for n, what in said.items()) from error
 
 
 def server_environment(machine: Machine, name: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ def label(name: str, field: FieldInfo | ComputedFieldInfo | None = None) -> str:
 
 
 @cache
-def read_catalogue(name: str) -> dict[str, dict[str, Any]]:
+def read_catalogue(name: str) -> dict[str, Any]:
     """What `configs/catalogue/<name>.toml` says by name: `catalogue`, of the keys of a `Source`;
     `benchmarks` and their `problems`; `gpus`; `models`, of their sizes."""
     return tomllib.loads((CATALOGUE / f"{name}.toml").read_text(encoding="utf-8"))

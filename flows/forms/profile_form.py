@@ -67,12 +67,10 @@ def overrides_of(profile: Pipeline, values: Mapping[str, Any], changes: str) -> 
     return [*found, *(line for line in lines if line and not line.startswith("#"))]
 
 
-def settings_of(
-    profile: str, values: Mapping[str, Any], changes: str = "", seed: int | None = None
-) -> Pipeline:
+def settings_of(profile: str, values: Mapping[str, Any], changes: str, seed: int) -> Pipeline:
     """The pipeline that a form asks for; raises ConfigError with all that is wrong."""
     told = overrides_of(load_profile(profile), values, changes)
-    return load_profile(profile, [*told, *([] if seed is None else [f"seed={seed}"])])
+    return load_profile(profile, [*told, f"seed={seed}"])
 
 
 def parameters_of(profile: str, overrides: Sequence[str], **more: Any) -> dict[str, Any]:

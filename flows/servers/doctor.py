@@ -20,7 +20,6 @@ from klear.flows.servers.servers import alive, database_trouble, port_trouble, r
 
 MIN_FREE_GB = 5.0
 SECONDS = {"store": 30.0, "ray": 75.0}
-CONNECT_S = 5.0
 NODE_S = 45.0  # a node that never ran our code starts a process for it
 FIXES = {
     "store": "check KLEAR_STORE, AWS_ENDPOINT_URL_S3 and the keys (AWS_ACCESS_KEY_ID, "
@@ -154,7 +153,7 @@ def try_ray(address: str) -> str:
 
     host, _, port = address.rpartition(":")
     if port.isdigit() and "/" not in host:  # Ray itself asks for more than a minute
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
     ray: Any = join(address)
     asked = ray.remote(num_cpus=0, max_retries=0)(same_code)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]

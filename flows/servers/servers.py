@@ -39,16 +39,13 @@ from klear.tasks.stage.watchdog import log_tail
 TAG = "klear"
 START_TIMEOUT_S = 300.0
 POOL = "klear-local"
-TRIES = 5
 _UNDER_WAY = {
     "state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}},
     "deployment_id": {"is_null_": False},  # from a form, so in the hands of a worker
 }
 MARK = "KLEAR_SERVER_MARK"
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
-DATABASE_WAIT_S = 60.0
 REGISTRATION_S = 300.0
-CONNECT_TIMEOUT_S = 5
 
 
 class ServersError(RuntimeError):
@@ -56,14 +53,10 @@ class ServersError(RuntimeError):
 
 
 @cache
-def _http(login: tuple[str, str] | None = None) -> httpx.Client:
+def _http(user: str = "", secret: str = "") -> httpx.Client:
     """Our own servers are never reached through a proxy."""
-    return httpx.Client(auth=login, trust_env=False, timeout=30.0)
-
-
-def _login(machine: Machine) -> tuple[str, str] | None:
-    secret = machine.password.get_secret_value()
-    return (machine.user, secret) if secret else None
+    auth = (user, secret) if secret else None
+    return httpx.Client(auth=auth, trust_env=False, timeout=30.0)
 
 
 def answers(url: str, timeout_s: float = 2.0) -> bool:
@@ -80,7 +73,7 @@ def refusal(machine: Machine, server: str) -> str:
         "mlflow": f"{machine.mlflow_url}/api/2.0/mlflow/experiments/search?max_results=1",
     }[server]
     try:
-        status = _http(_login(machine)).get(url).status_code
+        status = _http(machine.user, machine.password.get_secret_value()).get(url).status_code
     except httpx.HTTPError as error:
         return f"{server} does not answer at {url} (KLEAR_{server.upper()}_URL): {error}"
     if status not in (401, 403):
@@ -94,10 +87,10 @@ def refusal(machine: Machine, server: str) -> str:
 def post(machine: Machine, path: str, body: object) -> Any:
     """The JSON answer of Prefect's API; raises ServersError. A server error is tried again: SQLite
     answers 503 while another request holds the database."""
-    for left in reversed(range(TRIES)):
+    for left in reversed(range(5)):
         try:
-            url = f"{machine.prefect_api_url}/{path}"
-            answer = _http(_login(machine)).post(url, json=body)
+            http = _http(machine.user, machine.password.get_secret_value())
+            answer = http.post(f"{machine.prefect_api_url}/{path}", json=body)
             if answer.status_code < 500 or not left:
                 return answer.raise_for_status().json()
         except httpx.HTTPError as error:
@@ -170,7 +163,7 @@ def settings_digest(machine: Machine, name: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def prepare(machine: Machine, name: str, wait_s: float = DATABASE_WAIT_S) -> None:
+def prepare(machine: Machine, name: str, wait_s: float = 60.0) -> None:
     """Make what must be there before the command is run; raises ServersError for a Postgres that
     cannot be used within `wait_s` seconds."""
     for folder in ("prefect", "mlflow/artifacts", "logs"):
@@ -203,7 +196,7 @@ def database_trouble(machine: Machine, server: str) -> str:
         return psycopg2.connect(
             postgres.url("postgresql", database),
             password=postgres.password or None,  # None: PGPASSWORD, ~/.pgpass
-            connect_timeout=CONNECT_TIMEOUT_S,
+            connect_timeout=5,
         )
 
     try:

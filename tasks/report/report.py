@@ -28,10 +28,7 @@ from klear.tasks.store.store import Artifact
 from klear.training.layout import METRICS
 from klear.training.rl.off_policy_counts import read_off_policy, summed
 
-SUBTITLE = (
-    "From a base model to a reasoning model, after Klear-Reasoner (arXiv 2508.07629): long "
-    "chain-of-thought SFT, then GPPO on math and on code."
-)
+SUBTITLE = "After Klear-Reasoner (arXiv 2508.07629): long SFT, then GPPO on math and on code"
 PANELS = tomllib.loads((TEMPLATES / "panels.toml").read_text())["group"]
 TRAINED: Mapping[str, str] = {k: v for group in PANELS for k, v in group["stages"].items()}
 SCORES = "scores.md"
