@@ -253,9 +253,11 @@ def load_machine() -> Machine:
     """
     ours = [f"{PREFIX}{name.upper()}" for name in (*Machine.model_fields, "secrets")]
     foreign = [n for n in sorted(os.environ) if n.startswith(PREFIX) and n not in ours]
-    close = ((name, get_close_matches(name, ours, 1, 0.85)) for name in foreign)
-    said = "there is no such variable; did you mean"
-    if misspelt := [f"{name}: {said} {found[0]}?" for name, found in close if found]:
+    if misspelt := [
+        f"{name}: there is no such variable; did you mean {near}?"
+        for name in foreign
+        for near in get_close_matches(name, ours, 1, 0.85)
+    ]:
         raise ConfigError(misspelt)
     named = os.environ.get("KLEAR_SECRETS", "")
     places = (named, os.environ.get("CREDENTIALS_DIRECTORY", ""), "/run/secrets")

@@ -26,7 +26,6 @@ from klear.tasks.store.lineage import (
 from klear.tasks.store.shared import SharedStore, open_store
 from klear.tasks.store.store import Manifest, Store
 
-LATEST_RUNS = 5
 store = App(name="store")
 
 
@@ -56,7 +55,7 @@ def server_lines(machine: Machine) -> Iterator[str]:
 def run_lines(machine: Machine) -> Iterator[str]:
     """The latest flow runs, newest first, from the Prefect API."""
     try:
-        runs = post(machine, "flow_runs/filter", {"sort": "START_TIME_DESC", "limit": LATEST_RUNS})
+        runs = post(machine, "flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 5})
     except ServersError:
         yield "latest runs: unknown while Prefect is down"
         return

@@ -36,7 +36,6 @@ from klear.flows.pipeline import pipeline
 from klear.flows.servers.servers import POOL, TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
-AUTOMATIONS = Path(__file__).with_name("automations.yaml")
 
 
 def register_forms(machine: Machine) -> None:
@@ -106,7 +105,7 @@ def register_automations(machine: Machine) -> None:
 def automation(name: str, minutes: float = 0.0, block: object = "") -> AutomationCore:
     """One of automations.yaml."""
     facts = {"minutes": f"{minutes:g}", "seconds": 60 * minutes, "block": block}
-    text = Template(AUTOMATIONS.read_text()).safe_substitute(facts)
+    text = Template(Path(__file__).with_name("automations.yaml").read_text()).safe_substitute(facts)
     return AutomationCore.model_validate({"name": name, **yaml.safe_load(text)[name]})
 
 
