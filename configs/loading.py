@@ -17,22 +17,22 @@ FOLDER = Path(__file__).parent / "profiles"
 Group = TypeVar("Group", bound=Settings)
 
 
+def names_in(folder: Path) -> list[str]:
+    """Of the YAML files that ship with the package in a folder."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
 def profiles() -> list[str]:
     """Names of the profiles that ship with the package (ablations are not among them)."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return names_in(FOLDER)
 
 
 def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
-    """The pipeline a profile describes.
+    """The pipeline that `tiny` or a YAML file describes, with `a.b=c` texts applied in order.
 
-    Args:
-        name_or_path: `tiny`, or the path of a YAML file.
-        overrides: `a.b=c` texts, applied in order; values are YAML.
-
-    Raises:
-        ConfigError: with every problem found, one line each.
+    Raises ConfigError with every problem found, one line each.
     """
-    path = _find(name_or_path)
+    path = named_file(FOLDER, "profile", name_or_path)
     data = _with_bases(path)
     for text in overrides:
         apply_override(data, text)
@@ -66,18 +66,15 @@ def _validated(model: type[Group], data: dict[str, Any]) -> Group:
         raise ConfigError(dict.fromkeys(explain(error, model))) from error
 
 
-def _find(name_or_path: str) -> Path:
-    path, known = Path(name_or_path).expanduser(), profiles()
+def named_file(folder: Path, kind: str, name_or_path: str) -> Path:
+    """One of the folder's files by its name, or any YAML file by its path."""
+    path, known = Path(name_or_path).expanduser(), names_in(folder)
     if name_or_path in known:
-        return FOLDER / f"{name_or_path}.yaml"
-    if path.suffix not in (".yaml", ".yml"):
-        meant = f"{nearest(name_or_path, known)} (profiles: {', '.join(known)}"
-        raise ConfigError(
-            [f"no profile is called {name_or_path!r}{meant}; or give the path of a .yaml file)"]
-        )
-    if not os.path.isfile(path):
-        raise ConfigError([f"{name_or_path}: no such file"])
-    return path
+        return folder / f"{name_or_path}.yaml"
+    if path.suffix in (".yaml", ".yml") and os.path.isfile(path):
+        return path
+    there = f"{nearest(name_or_path, known)} (there: {', '.join(known)}; or a .yaml file's path)"
+    raise ConfigError([f"no {kind} is called {name_or_path!r}{there}"])
 
 
 def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -92,7 +89,8 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(base, str):
         raise ConfigError([f"{path}: extends: {base!r} is no profile name"])
     beside = path.parent / base
-    below = _with_bases(beside if beside.is_file() else _find(base), (*seen, path.resolve()))
+    found = beside if beside.is_file() else named_file(FOLDER, "profile", base)
+    below = _with_bases(found, (*seen, path.resolve()))
     below.pop("profile", None)  # a derived profile is another profile
     return layered(below, data)
 
@@ -114,12 +112,7 @@ def _distribute_root(data: dict[str, Any], group: Any) -> None:
 
 def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
     """`tiny-seed0`, and the first few differences from the profile, as in
-    `tiny-seed0 · sft.learning_rate=1e-4`.
-
-    Args:
-        settings: those of the run.
-        profile: what they are compared with; default: the shipped profile of that name, and
-            nothing for the name of a file that is not among them.
+    `tiny-seed0 · sft.learning_rate=1e-4`; default: from the shipped profile of that name, if any.
     """
     name = f"{settings.profile}-seed{settings.seed}"
     if profile is None and settings.profile in profiles():
@@ -145,17 +138,12 @@ def differences(settings: Settings, base: Settings) -> list[tuple[str, str]]:
 def _plain(text: str) -> Any:
     """The value of a YAML text as JSON has it: an alias is a copy, a date is its text.
 
-    Raises YAMLError, whatever is wrong with it.
+    Raises YAMLError, whatever is wrong with it: 2024-99-99, `!!int x`.
     """
     try:
         value = YAML(typ="safe", pure=True).load(text)
         return json.loads(json.dumps(value, default=str))
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # 2024-99-99, `!!int x`
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise YAMLError(f"a value cannot be read: {error}") from error
 
 
@@ -201,9 +189,8 @@ def _replaced(node: Any, keys: list[str], value: Any, above: str = "") -> Any:
     key, *rest = keys
     path = f"{above}.{key}" if above else key
     if isinstance(node, list):
-        names = [
-            str(e.get("name") or e.get("use", "")) if isinstance(e, dict) else "" for e in node
-        ]
+        entries = [entry if isinstance(entry, dict) else {} for entry in node]
+        names = [str(entry.get("name") or entry.get("use", "")) for entry in entries]
         places = [n or str(i) for i, n in enumerate(names)]
         if key not in places and key not in map(str, range(len(node))):
             there = ", ".join(places) or "none"

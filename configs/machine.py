@@ -10,20 +10,12 @@ import re
 import socket
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from string import Template
+from typing import Annotated, Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
-from pydantic import (
-    AfterValidator,
-    Field,
-    PositiveInt,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, PositiveInt, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from klear.configs.settings.engines import no_secret
@@ -178,17 +170,15 @@ class Machine(BaseSettings):
             known = {("shared" if n == "store" else n): v for n, v in known.items()}
         return known
 
-    @field_validator("host")
-    @classmethod
-    def _loopback_without_password(cls, host: str, info: ValidationInfo) -> str:
+    @model_validator(mode="after")
+    def _loopback_without_password(self) -> Self:
         """Whoever reaches the servers can run code here, so beyond loopback they must ask."""
-        local = re.fullmatch(r"localhost|::1|127(\.\d+){3}", host)
-        if not local and not info.data.get("password", "wrong itself"):
+        if not self.password and not re.fullmatch(r"localhost|::1|127(\.\d+){3}", self.host):
             raise ValueError(
-                f"{host!r} would open servers without passwords to the network; set KLEAR_PASSWORD "
+                f"{self.host!r} opens servers without passwords to the network; set KLEAR_PASSWORD "
                 f"({SHORTEST_PASSWORD} characters or more), or use 127.0.0.1 and an ssh tunnel"
             )
-        return host
+        return self
 
     def is_here(self, server: str) -> bool:
         """Whether `klear up` starts `prefect` or `mlflow`; else somebody else does, at its URL."""
@@ -216,20 +206,8 @@ class Machine(BaseSettings):
 
     @property
     def mlflow_auth(self) -> Path:
-        """How MLflow checks passwords (see klear.flows.servers.processes)."""
+        """How MLflow checks passwords (see klear.flows.servers.servers)."""
         return self.home / "mlflow" / "auth.ini"
-
-    @property
-    def mlflow_artifacts(self) -> Path:
-        return self.home / "mlflow" / "artifacts"
-
-    @property
-    def prefect_home(self) -> Path:
-        return self.home / "prefect"
-
-    @property
-    def logs(self) -> Path:
-        return self.home / "logs"
 
     @property
     def state_file(self) -> Path:
@@ -253,18 +231,13 @@ class Machine(BaseSettings):
             "MLFLOW_TRACKING_PASSWORD": secret,
         }
         plain = self.model_dump(mode="json", exclude=set(SECRETS)).items()
+        clients = dotenv_values(CLIENTS, interpolate=False)
+        places = {"home": self.home, "prefect": self.prefect_api_url, "mlflow": self.mlflow_url}
         return {
             **{f"{PREFIX}{name.upper()}": str(value) for name, value in plain},
             "KLEAR_PREFECT_URL": "" if self.is_here("prefect") else self.prefect_url,
             "KLEAR_MLFLOW_URL": "" if self.is_here("mlflow") else self.mlflow_url,
-            **{name: value or "" for name, value in dotenv_values(CLIENTS).items()},
-            "PREFECT_HOME": str(self.prefect_home),
-            "PREFECT_PROFILES_PATH": str(self.prefect_home / "profiles.toml"),
-            "PREFECT_API_URL": self.prefect_api_url,
-            # Else both would be below the user's home folder.
-            "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(self.prefect_home / "storage"),
-            "PREFECT_SERVER_MEMO_STORE_PATH": str(self.prefect_home / "memo_store.toml"),
-            "MLFLOW_TRACKING_URI": self.mlflow_url,
+            **{name: Template(text or "").substitute(places) for name, text in clients.items()},
             "NO_PROXY": no_proxy,
             "no_proxy": no_proxy,
             **(asked if secret else {}),
@@ -280,12 +253,12 @@ def load_machine() -> Machine:
     """
     ours = [f"{PREFIX}{name.upper()}" for name in (*Machine.model_fields, "secrets")]
     foreign = [n for n in sorted(os.environ) if n.startswith(PREFIX) and n not in ours]
-    close = {name: get_close_matches(name, ours, 1, 0.85) for name in foreign}
-    if misspelt := {name: found[0] for name, found in close.items() if found}:
-        raise ConfigError(
-            f"{name}: there is no such variable; did you mean {meant}?"
-            for name, meant in misspelt.items()
-        )
+    if misspelt := [
+        f"{name}: there is no such variable; did you mean {near}?"
+        for name in foreign
+        for near in get_close_matches(name, ours, 1, 0.85)
+    ]:
+        raise ConfigError(misspelt)
     named = os.environ.get("KLEAR_SECRETS", "")
     places = (named, os.environ.get("CREDENTIALS_DIRECTORY", ""), "/run/secrets")
     # Of some systems /run/secrets is there for root alone.
@@ -295,11 +268,11 @@ def load_machine() -> Machine:
     try:
         return Machine(_secrets_dir=secrets)  # pyright: ignore[reportCallIssue]
     except ValidationError as error:
-        raise ConfigError(  # without the input, which may be a secret
-            f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()
-            if e["type"] != "default_factory_not_called"  # it needs another value, which is wrong
-        ) from error
+        # Not one that needs another value, which is wrong; that of the whole is about the host.
+        wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
+        said = {str((*e["loc"], "host")[0]): e["msg"].removeprefix("Value error, ") for e in wrong}
+        # Without the input, which may be a secret.
+        raise ConfigError(f"{PREFIX}{n.upper()}: {what}" for n, what in said.items()) from error
 
 
 def server_environment(machine: Machine, name: str) -> dict[str, str]:

@@ -1,21 +1,10 @@
 """What the metrics of a run mean: the table `configs/catalogue/metrics.toml`, in its order."""
 
-import tomllib
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import NamedTuple
 
-from klear.configs.settings.base import CATALOGUE
-
-PAGE = """# Metrics
-
-Every number that a stage logs as a curve or returns, in the order in which one looks at them.
-`*` stands for a source, a benchmark, a verdict or a reason. This page is made of
-`configs/catalogue/metrics.toml`.
-
-| metric | title | unit | meaning |
-|---|---|---|---|
-"""
+from klear.configs.settings.base import read_catalogue
 
 
 class Metric(NamedTuple):
@@ -32,8 +21,7 @@ class Metric(NamedTuple):
 @cache
 def metrics() -> tuple[Metric, ...]:
     """All, in a person's order."""
-    text = (CATALOGUE / "metrics.toml").read_text(encoding="utf-8")
-    return tuple(Metric(**row) for row in tomllib.loads(text)["metric"])
+    return tuple(Metric(**row) for row in read_catalogue("metrics")["metric"])
 
 
 @cache
@@ -52,4 +40,4 @@ def place(name: str) -> int:
 def page() -> str:
     """The page of metrics of the site."""
     rows = (f"| `{m.pattern}` | {m.title} | {m.unit or '-'} | {m.about} |\n" for m in metrics())
-    return PAGE + "".join(rows)
+    return read_catalogue("metrics")["page"]["head"] + "".join(rows)

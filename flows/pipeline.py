@@ -27,8 +27,6 @@ from klear.tasks.tracking.prefect_states import ends_cancelled
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
-
-
 _GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho"
 _GREEK += "|sigma|tau|upsilon|phi|chi|psi|omega"
 # By Prefect: puzzling-orca; in a form iota71-mariah, beta3-canis-majoris-a.

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from klear.configs.loading import load_profile, read_yaml
+from klear.configs.loading import load_profile, named_file, names_in, read_yaml
 from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
-from klear.configs.settings.explain import ConfigError, explain, nearest
+from klear.configs.settings.explain import ConfigError, explain
 from klear.configs.settings.pipeline import Pipeline
 
 FOLDER = Path(__file__).parents[1] / "ablations"
@@ -124,7 +124,7 @@ class Ablation(Settings):
 
 def ablations() -> list[str]:
     """Names of the experiments that ship."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return names_in(FOLDER)
 
 
 def load_ablation(name: str) -> Ablation:
@@ -132,11 +132,7 @@ def load_ablation(name: str) -> Ablation:
 
     Raises ConfigError with every problem of the file, or with the names there are.
     """
-    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        known = ablations()
-        meant = f"{nearest(name, known)} (known: {', '.join(known)}, or a file ….yaml)"
-        raise ConfigError([f"no ablation is called {name!r}{meant}"])
+    path = named_file(FOLDER, "ablation", name)
     try:
         return Ablation.model_validate({"name": path.stem, **read_yaml(path)})
     except ValidationError as error:

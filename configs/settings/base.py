@@ -14,6 +14,7 @@ CATALOGUE = Path(__file__).parents[1] / "catalogue"
 MOST_SHOWN = 3
 LONGEST_VALUE = 40
 Share = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Price = Annotated[float, Field(ge=0)]
 ACRONYMS = ("API", "GPU", "KV", "MLP", "RL", "SFT", "URL", "vLLM", "YaRN")
 
@@ -26,9 +27,9 @@ def label(name: str, field: FieldInfo | ComputedFieldInfo | None = None) -> str:
 
 
 @cache
-def read_catalogue(name: str) -> dict[str, dict[str, Any]]:
+def read_catalogue(name: str) -> dict[str, Any]:
     """What `configs/catalogue/<name>.toml` says by name: `catalogue`, of the keys of a `Source`;
-    `benchmarks`; `gpus`; `models`, of their sizes."""
+    `benchmarks` and their `problems`; `gpus`; `models`, of their sizes."""
     return tomllib.loads((CATALOGUE / f"{name}.toml").read_text(encoding="utf-8"))
 
 

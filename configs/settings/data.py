@@ -74,9 +74,8 @@ class DifficultySettings(Settings):
     @model_validator(mode="after")
     def sources_are_named_where_they_decide(self) -> Self:
         if (self.rater == "source") != bool(self.easy_sources or self.hard_sources):
-            raise ValueError(
-                "difficulty: rater source goes together with easy_sources and hard_sources"
-            )
+            needed = "easy_sources and hard_sources"
+            raise ValueError(f"difficulty: rater source goes together with {needed}")
         if both := set(self.easy_sources) & set(self.hard_sources):
             raise ValueError(f"difficulty: {min(both)!r} is named both easy and hard")
         return self

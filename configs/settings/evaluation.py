@@ -56,10 +56,8 @@ class BenchmarkProtocol(Settings):
     @model_validator(mode="after")
     def the_window_holds_a_day(self) -> Self:
         if self.date_from and self.date_to and self.date_from >= self.date_to:
-            raise ValueError(
-                f"protocol {self.name!r}: date_to={self.date_to} is the first day after the "
-                f"window, so it must come after date_from={self.date_from}"
-            )
+            wrong = f"date_to={self.date_to} must come after date_from={self.date_from}"
+            raise ValueError(f"protocol {self.name!r}: {wrong}")
         return self
 
 
@@ -105,16 +103,12 @@ class EvaluateSettings(Settings):
             raise ValueError("two protocols have one name; names must be unique")
         asked = self.learning_curve.benchmarks if self.learning_curve else ()
         if unknown := [n for n in asked if n not in k]:
-            raise ValueError(
-                f"learning_curve.benchmarks: no protocol is called {unknown[0]!r} "
-                f"(protocols: {', '.join(k)})"
-            )
+            none = f"no protocol is called {unknown[0]!r} (protocols: {', '.join(k)})"
+            raise ValueError(f"learning_curve.benchmarks: {none}")
         for p in along.protocols if (along := self.along_the_way()) else ():
             if p.k > k[p.name]:
-                raise ValueError(
-                    f"learning_curve.k={p.k} is more than protocol {p.name!r} asks of the last "
-                    f"model (k={k[p.name]}): the curve compares equally many answers"
-                )
+                most = f"protocol {p.name!r} asks of the last model (k={k[p.name]})"
+                raise ValueError(f"learning_curve.k={p.k} is more than {most}")
         return self
 
     def along_the_way(self) -> Self | None:

@@ -43,10 +43,8 @@ class RewardSettings(Settings):
     @model_validator(mode="after")
     def a_wrong_program_is_paid_no_less(self) -> Self:
         if self.code != "soft" and self.code_unclosed_think > -1:
-            raise ValueError(
-                f"code_unclosed_think={self.code_unclosed_think} would pay more than a program "
-                "that passes nothing; use -1 or less"
-            )
+            more = "would pay more than a program that passes nothing; use -1 or less"
+            raise ValueError(f"code_unclosed_think={self.code_unclosed_think} {more}")
         return self
 
 

@@ -65,33 +65,19 @@ class Pipeline(Settings):
     """Watchdog: any stage that shows no progress for this long fails, with the end of its log"""
 
     @model_validator(mode="after")
-    def top_k_needs_a_ranking(self) -> Self:
+    def what_stages_take_is_there(self) -> Self:
         mixture = self.mixture
         if mixture.top_k_sources and not (mixture.math_sources or mixture.code_sources):
-            raise ValueError(
-                "select.top_k_sources needs a ranking: set select.math_sources and code_sources, "
-                "best first, or the rank of the sources"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def models_are_kept_where_they_are_scored(self) -> Self:
+            fix = "set select.math_sources and code_sources, or the rank of the sources"
+            raise ValueError(f"select.top_k_sources needs a ranking: {fix}")
         for name, rl in (("rl_math", self.rl_math), ("rl_code", self.rl_code)):
             if rl.keep_every >= rl.steps:
-                raise ValueError(
-                    f"{name}.keep_every={rl.keep_every} keeps no model before the last of "
-                    f"{name}.steps={rl.steps}: choose a smaller one, or 0"
-                )
+                last = f"the last of {name}.steps={rl.steps}: choose a smaller one, or 0"
+                raise ValueError(f"{name}.keep_every={rl.keep_every} keeps no model before {last}")
         kept = self.rl_math.keep_every or self.rl_code.keep_every
         if self.evaluate.learning_curve and not kept:
-            raise ValueError(
-                "evaluate.learning_curve scores models that RL keeps along the way, and it keeps "
-                "none: set rl_math.keep_every or rl_code.keep_every"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def stages_name_sources_that_are_collected(self) -> Self:
+            fix = "set rl_math.keep_every or rl_code.keep_every"
+            raise ValueError(f"evaluate.learning_curve scores models that RL keeps: {fix}")
         known = [source.name for source in self.collect.sources]
         stages = {n: getattr(self, n) for n in ("distill", "rate", "sample", "filter_tests")}
         named = {f"{stage}.sources": s.sources for stage, s in stages.items() if s}

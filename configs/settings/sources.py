@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from klear.configs.settings.base import (
     NOT_IN_KEY,
+    BelowOne,
     Runtime,
     Settings,
     Share,
@@ -21,7 +22,6 @@ from klear.configs.settings.base import (
 from klear.configs.settings.explain import nearest
 
 Scalar = bool | int | str
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Target = Annotated[int, Field(ge=1, le=99)]
 DATA_FORMATS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "arrow"}
 """Suffix of a dataset's file → the builder of `datasets` that reads it."""
@@ -158,10 +158,8 @@ class Source(Table):
             return data
         entries, use = read_catalogue("catalogue"), str(data["use"])
         if use not in entries:
-            raise ValueError(
-                f"the catalogue has no source {use!r}{nearest(use, entries)} "
-                f"(it has: {', '.join(sorted(entries))})"
-            )
+            there = f"{nearest(use, entries)} (it has: {', '.join(sorted(entries))})"
+            raise ValueError(f"the catalogue has no source {use!r}{there}")
         own = {**data, "kind": "files"} if data.get("files") and "kind" not in data else data
         return layered({"name": use, "kind": "hub", **entries[use]}, own)
 
@@ -180,10 +178,7 @@ class Source(Table):
         elif self.smallest_target > self.largest_target:
             wrong = "has a smallest_target above largest_target"
         elif self.duplicate_share + self.contaminated_share >= 1:
-            wrong = (
-                "leaves no room for ordinary problems: duplicate_share and contaminated_share must "
-                "add up to less than 1"
-            )
+            wrong = "needs duplicate_share and contaminated_share that add up to less than 1"
         if wrong:
             raise ValueError(f"source {self.name!r} {wrong}")
         return self

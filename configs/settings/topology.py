@@ -89,19 +89,14 @@ class Topology(Settings):
         if self.rl_gpus and not self.gpus_per_node:
             raise ValueError(f"rl_gpus={self.rl_gpus} are of no machine: set gpus_per_node too")
         if self.gpus_per_node and self.rl_gpus > self.gpus:
-            raise ValueError(
-                f"rl_gpus={self.rl_gpus} is more than nodes × gpus_per_node = {self.nodes} × "
-                f"{self.gpus_per_node} = {self.gpus}"
-            )
+            every = f"{self.nodes} × {self.gpus_per_node} = {self.gpus}"
+            raise ValueError(f"rl_gpus={self.rl_gpus} is more than nodes × gpus_per_node = {every}")
         if self.gpus_per_node and self.rl_gpus % min(self.gpus_per_node, self.rl_gpus or 1):
-            raise ValueError(
-                f"rl_gpus={self.rl_gpus} are no whole nodes of {self.gpus_per_node} GPUs"
-            )
+            whole = f"whole nodes of {self.gpus_per_node} GPUs"
+            raise ValueError(f"rl_gpus={self.rl_gpus} are no {whole}")
         if self.gpus_per_node and self.gpu not in GPUS:
-            known = ", ".join(GPUS)
-            raise ValueError(
-                f"gpu {self.gpu!r} is no known card{nearest(self.gpu, GPUS)} (known: {known})"
-            )
+            there = f"{nearest(self.gpu, GPUS)} (known: {', '.join(GPUS)})"
+            raise ValueError(f"gpu {self.gpu!r} is no known card{there}")
         return self
 
     @property

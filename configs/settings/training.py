@@ -11,12 +11,10 @@ from pydantic import (
     model_validator,
 )
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, BelowOne, Runtime, Settings
 from klear.configs.settings.engines import EngineRuntime, no_secret
 from klear.configs.settings.judging import JudgeSettings
 from klear.configs.settings.topology import Launch, Topology, launch_of
-
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainRuntime(Runtime):
@@ -78,10 +76,7 @@ class BaseModelSettings(Settings):
         if self.kind == "random" and self.stands_for != "base":
             raise ValueError(f"stands_for={self.stands_for} needs kind=pretrained and its model")
         if self.kind == "random" and self.heads % self.kv_heads:
-            raise ValueError(
-                f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}: each key-value "
-                "head serves as many attention heads as every other"
-            )
+            raise ValueError(f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}")
         return self
 
 
@@ -122,10 +117,8 @@ class SFTSettings(Settings):
     @model_validator(mode="after")
     def the_schedule_falls(self) -> Self:
         if self.min_learning_rate > self.learning_rate:
-            raise ValueError(
-                f"min_learning_rate={self.min_learning_rate:g} is above its peak, learning_rate="
-                f"{self.learning_rate:g}: the cosine ends there; choose at most the peak"
-            )
+            peak = f"its peak, learning_rate={self.learning_rate:g}; choose at most that"
+            raise ValueError(f"min_learning_rate={self.min_learning_rate:g} is above {peak}")
         return self
 
 
@@ -152,8 +145,8 @@ class RLSettings(Settings):
     """Rollout steps: each generates, judges and trains"""
     prompts_per_step: PositiveInt = 128
     """§4.1: 128"""
-    rollouts_per_prompt: PositiveInt = 8
-    """Size of a group; §4.1: 8"""
+    rollouts_per_prompt: Annotated[int, Field(ge=2)] = 8
+    """Size of a group; of one answer the advantage is always 0 (Eq. 4); §4.1: 8"""
     mini_batch_prompts: PositiveInt = 16
     """Prompts an update; must divide prompts_per_step; §4.1: 16 math, 32 code"""
     learning_rate: PositiveFloat = 1e-6
@@ -199,36 +192,19 @@ class RLSettings(Settings):
     lora: ClassVar = None  # all weights are trained
 
     @model_validator(mode="after")
-    def the_server_is_named(self) -> Self:
+    def the_settings_fit_each_other(self) -> Self:
         if self.engine == "vllm_server" and not self.runtime.vllm_server_url:
-            raise ValueError(
-                "engine=vllm_server asks a vLLM that runs already: start one as training/README.md "
-                "says and name it in runtime.vllm_server_url, or take engine=vllm_colocate"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def groups_ranges_and_mini_batches_fit(self) -> Self:
+            fix = "start a vLLM as training/README.md says, or take engine=vllm_colocate"
+            raise ValueError(f"engine=vllm_server needs runtime.vllm_server_url: {fix}")
         if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
-            raise ValueError(
-                f"dual_clip={self.dual_clip:g} must be above 1 + eps_high = {1 + self.eps_high:g}, "
-                "the ratio at which clipping begins"
-            )
+            begins = f"1 + eps_high = {1 + self.eps_high:g}, where clipping begins"
+            raise ValueError(f"dual_clip={self.dual_clip:g} must be above {begins}")
         if self.warmup_steps > self.steps:
-            raise ValueError(
-                f"warmup_steps={self.warmup_steps} is more than steps={self.steps}: the learning "
-                "rate would never reach its peak; choose at most the steps"
-            )
-        if self.rollouts_per_prompt == 1:
-            raise ValueError(
-                "rollouts_per_prompt=1 makes groups of one answer, whose advantage is always 0 "
-                "(Eq. 4): choose at least 2"
-            )
-        if rest := self.prompts_per_step % self.mini_batch_prompts:
-            raise ValueError(
-                f"prompts_per_step={self.prompts_per_step} is no multiple of mini_batch_prompts="
-                f"{self.mini_batch_prompts} (remainder {rest}); choose numbers that divide"
-            )
+            fewest = f"steps={self.steps}; choose at most the steps"
+            raise ValueError(f"warmup_steps={self.warmup_steps} is more than {fewest}")
+        if self.prompts_per_step % self.mini_batch_prompts:
+            of = f"no multiple of mini_batch_prompts={self.mini_batch_prompts}"
+            raise ValueError(f"prompts_per_step={self.prompts_per_step} is {of}")
         return self
 
 

@@ -34,8 +34,6 @@ from klear.tasks.report.page import render_text
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
 SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval", "data"})
 OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.jsonl", "rejected.parquet", "hits.parquet", PAGE)
-Decide = Callable[[pa.RecordBatch], dict[int, str]]
-"""As `Overlaps.decide`."""
 
 
 def decontaminate(
@@ -64,7 +62,6 @@ def decontaminate(
     options = (f"n={n}", f"normalize={normalize}", f"min_coverage={min_coverage}")
     settings = load_group(DecontaminateSettings, options)
     _check_paths(source, against, out)
-    created = not out.exists()
     try:
         index = NgramIndex(_items(against, text_field), settings.n, settings.normalize)
         out.mkdir(parents=True, exist_ok=True)
@@ -82,9 +79,8 @@ def decontaminate(
         print(f"klear decontaminate: {error}", file=sys.stderr)
         return 1
     finally:
-        if created:
-            with suppress(OSError):  # it holds results, or never was
-                out.rmdir()
+        with suppress(OSError):  # it holds results, or never was
+            out.rmdir()
     facts = {**figures, **counts, "n": settings.n, "out": out, "page": out / PAGE}
     print(render_text("terminal/decontamination.txt", **facts))
     return 0
@@ -135,7 +131,9 @@ def _items(paths: tuple[Path, ...], text_field: str) -> Iterator[Item]:
             raise ConfigError([f"{path} holds no rows: nothing would be protected"])
 
 
-def filter_rows(path: Path, field: str, decide: Decide, out: Path) -> Counter[str]:
+def filter_rows(
+    path: Path, field: str, decide: Callable[[pa.RecordBatch], dict[int, str]], out: Path
+) -> Counter[str]:
     """Write kept and rejected rows below `out`, parquet as parquet and others as JSONL, in bounded
     memory. A row that cannot be read is rejected as `line`.
 

@@ -53,15 +53,10 @@ def judge(
 
 
 @sandbox.command
-def check(*, sandbox: str = "") -> int:
-    """Self-test of the sandbox. Exit codes: 0 it isolates, 1 it does not.
-
-    Args:
-        sandbox: The backend that must work; default: that of judging.
-    """
+def check() -> int:
+    """Self-test of the sandbox. Exit codes: 0 it isolates, 1 it does not."""
     from klear.eval.programs.tested_sandbox import check_sandbox
 
-    chosen = [f"sandbox={sandbox}"] if sandbox else []
-    text, code = check_sandbox(load_group(JudgeSettings, chosen).sandbox)
+    text, code = check_sandbox(JudgeSettings().sandbox)
     print(text)
     return code

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         from klear.configs.settings.explain import ConfigError
         from klear.eval.sandbox import SandboxUnavailable
-        from klear.flows.servers.prefect_api import ServersError
+        from klear.flows.servers.servers import ServersError
         from klear.tasks.store.shared import StoreUnreachable
 
         failures = (ServersError, SandboxUnavailable, StoreUnreachable, OSError)

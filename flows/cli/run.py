@@ -18,14 +18,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 
-from klear.configs.headlines import parameters_of
 from klear.configs.loading import load_profile, run_name
 from klear.configs.machine import load_machine
 from klear.configs.settings.ablation import ablations, load_ablation
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline, StageName
-from klear.flows.servers.prefect_api import ServersError
-from klear.flows.servers.servers import why_down
+from klear.flows.servers.servers import ServersError, why_down
 from klear.tasks.report.run_story import duration
 from klear.tasks.stage.progress import Outcome, Plain, chosen_display, figure_of
 
@@ -94,50 +92,42 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     """
     settings = options.settings_of(profile)
     prepare_run()
-    from klear.flows.forms.profile_form import offered
+    from prefect.flow_engine import run_flow
+
+    from klear.flows.forms.profile_form import form, offered, parameters_of
     from klear.flows.pipeline import pipeline
     from klear.flows.stages import approve_all
 
     asked = {"until": options.until, "force": list(options.force), "verify": verify}
+    told = parameters_of(profile, options.overrides, seed=settings.seed, **asked)
     name = run_name(settings, load_profile(profile))
-    form = next((name for name, path in offered().items() if path == profile), "")
+    short = next((name for name, path in offered().items() if path == profile), "")
 
     def start() -> str:
-        if options.approve_cost is None and (deployment := deployment_of(form)):
-            told = parameters_of(profile, options.overrides, seed=settings.seed, **asked)
-            return run_of_form(form, deployment, name, told)
-        paid = options.approve_cost
-        whole = settings if paid is None else approve_all(settings, paid)
+        whole = settings
+        if options.approve_cost is not None:
+            whole = approve_all(settings, options.approve_cost)
+        elif short and (made := flow_run_of_form(short, name, told)):
+            of_form: Any = run_flow  # its types know of no flow that is no coroutine
+            return of_form(form(short), flow_run=made)
         named = pipeline.with_options(flow_run_name=lambda: name)
         return named(options.until, list(options.force), verify, settings=whole)
 
     return run_shown(f"klear run {settings.profile} (seed {settings.seed})", start)
 
 
-def deployment_of(form: str) -> Any:
-    """The id of a form; None where no worker has registered it with this Prefect."""
+def flow_run_of_form(form: str, name: str, parameters: dict[str, Any]) -> Any:
+    """What the short form of a profile would start, so that its page has Retry and "Copy to new
+    run" as any other; None where no worker has registered the form with this Prefect."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
-
-    with get_client(sync_client=True) as client, suppress(ObjectNotFound):
-        return client.read_deployment_by_name(f"klear/{form}").id if form else None
-
-
-def run_of_form(form: str, deployment: Any, name: str, parameters: dict[str, Any]) -> str:
-    """Run here what the short form of a profile would start, so that its page has Retry and "Copy
-    to new run" as any other."""
-    from prefect.client.orchestration import get_client
-    from prefect.flow_engine import run_flow
     from prefect.states import Pending
 
-    from klear.flows.forms import profile_form
-
-    with get_client(sync_client=True) as client:
-        # Pending: a worker takes those that are scheduled
-        about: Any = {"parameters": parameters, "name": name, "state": Pending()}
-        made = client.create_flow_run_from_deployment(deployment, **about)
-    run: Any = run_flow  # its types know of no flow that is no coroutine
-    return run(profile_form.form(form), flow_run=made)
+    # Pending: a worker takes those that are scheduled
+    about: Any = {"parameters": parameters, "name": name, "state": Pending()}
+    with get_client(sync_client=True) as client, suppress(ObjectNotFound):
+        there = client.read_deployment_by_name(f"klear/{form}")
+        return client.create_flow_run_from_deployment(there.id, **about)
 
 
 def prepare_plan() -> Any:

@@ -11,8 +11,7 @@ from cyclopts.validators import Number
 from klear.configs.machine import Machine, load_machine
 from klear.configs.settings.explain import nearest
 from klear.configs.settings.pipeline import STAGES
-from klear.flows.servers.prefect_api import ServersError, answers, post
-from klear.flows.servers.servers import alive, health_urls
+from klear.flows.servers.servers import ServersError, alive, answers, health_urls, post
 from klear.tasks.report.run_story import duration, size
 from klear.tasks.stage.progress import number
 from klear.tasks.store.care import damaged, remove, waste
@@ -28,7 +27,6 @@ from klear.tasks.store.lineage import (
 from klear.tasks.store.shared import SharedStore, open_store
 from klear.tasks.store.store import Manifest, Store
 
-LATEST_RUNS = 5
 store = App(name="store")
 
 
@@ -58,7 +56,7 @@ def server_lines(machine: Machine) -> Iterator[str]:
 def run_lines(machine: Machine) -> Iterator[str]:
     """The latest flow runs, newest first, from the Prefect API."""
     try:
-        runs = post(machine, "flow_runs/filter", {"sort": "START_TIME_DESC", "limit": LATEST_RUNS})
+        runs = post(machine, "flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 5})
     except ServersError:
         yield "latest runs: unknown while Prefect is down"
         return
@@ -79,12 +77,6 @@ def store_lines(here: Store) -> Iterator[str]:
             total, latest = size(sum(r.bytes for r in some)), when(some[-1].made)
             yield f"{stage:18} {len(some):5}  {total:>9}   latest {latest}"
     yield f"in {here.root}" if found else f"no results in {here.root}"
-
-
-@store.command
-def du() -> None:
-    """Results and bytes of every stage."""
-    print("\n".join(store_lines(Store(load_machine().store))))
 
 
 @store.command

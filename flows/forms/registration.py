@@ -33,11 +33,9 @@ from klear.flows.ablation import ablation
 from klear.flows.forms.profile_form import defaults, form, offered
 from klear.flows.forms.stage_form import stage
 from klear.flows.pipeline import pipeline
-from klear.flows.servers.prefect_api import POOL
-from klear.flows.servers.servers import TAG
+from klear.flows.servers.servers import POOL, TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
-AUTOMATIONS = Path(__file__).with_name("automations.yaml")
 
 
 def register_forms(machine: Machine) -> None:
@@ -88,32 +86,26 @@ def _offered() -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]
 
 def register_automations(machine: Machine) -> None:
     """Create or update them. One that is switched off in the UI stays off."""
-    wanted = [crash_silent(machine.zombie_minutes)]
+    wanted = [automation(CRASH_SILENT, machine.zombie_minutes)]
     if machine.webhook.get_secret_value():
-        wanted.append(notify(Webhook(method="POST", url=machine.webhook, allow_private_urls=True)))
+        block = Webhook(method="POST", url=machine.webhook, allow_private_urls=True)
+        # The block encrypts the address.
+        wanted.append(automation(NOTIFY, block=block.save("klear-webhook", overwrite=True)))
     with get_client(sync_client=True) as client:
         for found in client.read_automations_by_name(NOTIFY) if len(wanted) == 1 else ():
             client.delete_automation(found.id)
-        for automation in wanted:
-            if there := client.read_automations_by_name(automation.name):
+        for each in wanted:
+            if there := client.read_automations_by_name(each.name):
                 enabled = {"enabled": there[0].enabled}
-                client.update_automation(there[0].id, automation.model_copy(update=enabled))
+                client.update_automation(there[0].id, each.model_copy(update=enabled))
             else:
-                client.create_automation(automation)
+                client.create_automation(each)
 
 
-def crash_silent(minutes: float) -> AutomationCore:
-    """A run that sent a heartbeat and then neither another nor an end in `minutes` has crashed."""
-    return _automation(CRASH_SILENT, minutes=f"{minutes:g}", seconds=60 * minutes)
-
-
-def notify(block: Webhook) -> AutomationCore:
-    """Post every run that failed or crashed to the block's address; the block encrypts it."""
-    return _automation(NOTIFY, block=block.save("klear-webhook", overwrite=True))
-
-
-def _automation(name: str, **facts: object) -> AutomationCore:
-    text = Template(AUTOMATIONS.read_text()).safe_substitute(facts)
+def automation(name: str, minutes: float = 0.0, block: object = "") -> AutomationCore:
+    """One of automations.yaml."""
+    facts = {"minutes": f"{minutes:g}", "seconds": 60 * minutes, "block": block}
+    text = Template(Path(__file__).with_name("automations.yaml").read_text()).safe_substitute(facts)
     return AutomationCore.model_validate({"name": name, **yaml.safe_load(text)[name]})
 
 

@@ -12,13 +12,12 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from klear.configs.headlines import settings_of
 from klear.configs.machine import load_machine
 from klear.configs.settings.base import first_few, key_of, short
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline, StageName
 from klear.flows.cli.plan import Plan
-from klear.flows.forms.profile_form import offered
+from klear.flows.forms.profile_form import offered, settings_of
 from klear.flows.pipeline import publish_markdown, publish_plan, run_spec, typed_name
 from klear.flows.stages import calls, compute_one, plan_stages
 from klear.tasks.planning.plan import Planner

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,13 +16,10 @@ from typing import Any
 from klear.configs.files import PACKAGE
 from klear.configs.machine import Machine, load_machine
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
-from klear.flows.servers.prefect_api import refusal
-from klear.flows.servers.processes import database_trouble
-from klear.flows.servers.servers import alive, port_trouble, servers_here
+from klear.flows.servers.servers import alive, database_trouble, port_trouble, refusal, servers_here
 
 MIN_FREE_GB = 5.0
 SECONDS = {"store": 30.0, "ray": 75.0}
-CONNECT_S = 5.0
 NODE_S = 45.0  # a node that never ran our code starts a process for it
 FIXES = {
     "store": "check KLEAR_STORE, AWS_ENDPOINT_URL_S3 and the keys (AWS_ACCESS_KEY_ID, "
@@ -32,24 +30,20 @@ FIXES = {
 _PIN = re.compile(r"^([\w.-]+)(?:\[.*?\])?==([^\s;#\\]+)", re.MULTILINE)
 
 
-class Trouble(Exception):
-    """What is wrong, with the fix."""
-
-
 def doctor() -> int:
     """What would make a run fail: versions, sandbox, ports, disk, GPU, store, cluster."""
     good = True
     for name, check in checks(load_machine()).items():
         try:
             mark, said = "✓", check()
-        except (Trouble, RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
+        except (RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
             mark, said, good = "✗", str(error), False
         print(f"{mark} {name:10} {' '.join(said.split())}", flush=True)
     return 0 if good else 1
 
 
 def checks(machine: Machine) -> dict[str, Callable[[], str]]:
-    """What each says is well; it raises Trouble, or what it met, if not."""
+    """What each says is well; it raises RuntimeError with the fix, or what it met, if not."""
     return {
         "versions": versions,
         "sandbox": sandbox,
@@ -64,25 +58,20 @@ def checks(machine: Machine) -> dict[str, Callable[[], str]]:
 
 def lock_file() -> Path:
     """The lock this environment was installed from: its torch build tells which."""
-    try:
-        cpu = "+cpu" in version("torch")
-    except PackageNotFoundError:
-        cpu = shutil.which("nvidia-smi") is None
-    return PACKAGE / f"requirements-{'cpu' if cpu else 'gpu'}.lock"
+    return PACKAGE / f"requirements-{'cpu' if '+cpu' in version('torch') else 'gpu'}.lock"
 
 
 def versions() -> str:
     """Every `name==version` of the lock is what is installed."""
     lock, wrong = lock_file(), []
     for name, pinned in _PIN.findall(lock.read_text(encoding="utf-8")):
-        try:
+        found = "missing"
+        with suppress(PackageNotFoundError):
             found = version(name)
-        except PackageNotFoundError:
-            found = "missing"
         if pinned not in (found, found.partition("+")[0]):
             wrong.append(f"{name} is {found} (locked: {pinned})")
     if wrong:
-        raise Trouble(f"{'; '.join(wrong)}; fix: pip install --no-deps -r {lock.name}")
+        raise RuntimeError(f"{'; '.join(wrong)}; fix: pip install --no-deps -r {lock.name}")
     return f"as in {lock.name}, Python {sys.version.split()[0]}"
 
 
@@ -100,9 +89,9 @@ def server(machine: Machine, name: str) -> str:
     """It lets us in; or its port is free, and its Postgres has a database for it."""
     to_start = name in servers_here(machine) and name not in alive(machine)
     if wrong := (port_trouble if to_start else refusal)(machine, name):
-        raise Trouble(wrong)
+        raise RuntimeError(wrong)
     if to_start and machine.postgres and (wrong := database_trouble(machine, name)):
-        raise Trouble(f"Postgres at {machine.postgres}: {wrong}")
+        raise RuntimeError(f"Postgres at {machine.postgres}: {wrong}")
     return "not running; its port is free" if to_start else "lets us in"
 
 
@@ -111,7 +100,7 @@ def disk(store: Path) -> str:
     free = shutil.disk_usage(place).free / 1e9
     said = f"{free:.0f} GB free at {place}"
     if free < MIN_FREE_GB:
-        raise Trouble(f"{said}; {MIN_FREE_GB:.0f} GB are needed")
+        raise RuntimeError(f"{said}; {MIN_FREE_GB:.0f} GB are needed")
     return said
 
 
@@ -123,9 +112,9 @@ def gpu() -> str:
     found = subprocess.run(query, capture_output=True, text=True, timeout=30)
     names = "; ".join(found.stdout.strip().splitlines())
     if found.returncode or not names:
-        raise Trouble(f"nvidia-smi says: {found.stderr or names}")
+        raise RuntimeError(f"nvidia-smi says: {found.stderr or names}")
     if lock_file().name == "requirements-cpu.lock":
-        raise Trouble(f"{names}; torch is a CPU build: install requirements-gpu.lock")
+        raise RuntimeError(f"{names}; torch is a CPU build: install requirements-gpu.lock")
     return names
 
 
@@ -142,7 +131,7 @@ def ask(what: str, address: str) -> str:
         said = error.partition(": ")[2] or error
     except subprocess.TimeoutExpired:
         said = f"no answer in {SECONDS[what]:g} s"
-    raise Trouble(f"{address}: {said}; {FIXES[what]}")
+    raise RuntimeError(f"{address}: {said}; {FIXES[what]}")
 
 
 def try_store(url: str) -> str:
@@ -164,7 +153,7 @@ def try_ray(address: str) -> str:
 
     host, _, port = address.rpartition(":")
     if port.isdigit() and "/" not in host:  # Ray itself asks for more than a minute
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
     ray: Any = join(address)
     asked = ray.remote(num_cpus=0, max_retries=0)(same_code)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]

@@ -13,16 +13,8 @@ from klear.configs.settings.ablation import Ablation, Contrast
 from klear.configs.settings.base import Settings
 from klear.configs.settings.evaluation import LEARNING_CURVE
 from klear.eval.records import Record
-from klear.tasks.ablation.effects import (
-    FEWEST_SEEDS,
-    Effect,
-    Half,
-    Learning,
-    Means,
-    fall,
-    paired_effect,
-    steadiness_effect,
-)
+from klear.tasks.ablation import effects
+from klear.tasks.ablation.effects import FEWEST_SEEDS, Effect, Half, Learning, Means
 from klear.tasks.report.page import Figure, Page, render
 from klear.tasks.report.plots import Series, curve_plot
 from klear.tasks.report.results import ACCURACY, answers_of, curves_of, means_of, read_results
@@ -169,7 +161,7 @@ def _figures_of(cells: Sequence[Cell], benchmarks: Sequence[str]) -> ArmFigures:
             scores[name] = statistics.fmean(found), min(found), max(found)
     counts, decides = summed([c.off_policy for c in cells]), benchmarks[0]
     curve = band("", [c.curves.get(ACCURACY + decides, {}) for c in cells if decides in c.learned])
-    falls = [fall(c.learned[decides]) for c in cells if decides in c.learned]
+    falls = [effects.fall(c.learned[decides]) for c in cells if decides in c.learned]
     return ArmFigures(
         scores=scores,
         clipped=(counts.clipped, counts.clipped_gradient) if counts.tokens.any() else None,
@@ -185,7 +177,7 @@ def _findings(
     than FEWEST_SEEDS seeds, or of runs that have no problem in common."""
     for contrast, other, name in _asked(spec, benchmarks):
         of_score = contrast.measure == "score"
-        effect: Any = paired_effect if of_score else steadiness_effect
+        effect: Any = effects.paired_effect if of_score else effects.steadiness_effect
         found = {(c.arm, c.seed): (c.scores if of_score else c.learned).get(name) for c in cells}
         runs: dict[tuple[str, int], Any] = {run: scored for run, scored in found.items() if scored}
         if not of_score:  # fewer points, fewer chances to fall

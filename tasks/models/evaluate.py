@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from klear.configs.settings.data import SampleSettings
@@ -31,7 +32,7 @@ from klear.eval.records import Problem, Sample, Score
 from klear.eval.tables import TableWriter, column, count_rows, read_table, write_table
 from klear.tasks.answers.distill import ask
 from klear.tasks.answers.judge import score_table
-from klear.tasks.report.results import ACCURACY, RESULTS_FILE, accuracy, answers_of, read_results
+from klear.tasks.report.results import ACCURACY, RESULTS_FILE, answers_of, means_of, read_results
 from klear.tasks.stage.run import package_versions
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import LOGS, SCRATCH, Artifact
@@ -108,7 +109,7 @@ def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol
     scores = {step: {r.name: r.avg for r in read_results(f)} for step, f in kept_models(out)}
     k, names = max(p.k for p in protocols), {p.name for p in protocols}
     own = answers_of(out, below=k)
-    scores[last_step] = {n: accuracy(a) for n, a in own.items() if a and n in names}
+    scores[last_step] = {n: fmean(means_of(a).values()) for n, a in own.items() if a and n in names}
     curve = StepLines(out / LEARNING_CURVE, after_step=0)
     for step, found in scores.items():
         metrics = {ACCURACY + name: s for name, s in found.items() if s is not None}

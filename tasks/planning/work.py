@@ -1,31 +1,104 @@
 """How much work a stage will be: from its settings, from its inputs where their counts are known,
-from the nearest earlier result, and where all of these are silent from a named assumption."""
+from earlier results in the store, and where all of these are silent from a named assumption."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, cached_property, partial
+from itertools import pairwise
 from math import isnan, nan
-from typing import Any
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
 
+from klear.configs.settings.base import flat, read_catalogue
 from klear.configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
 from klear.configs.settings.topology import Assumptions
 from klear.configs.settings.training import RLSettings
-from klear.tasks.planning.history import PastResult
-from klear.tasks.store.store import Artifact
+from klear.tasks.store.store import MANIFEST, Artifact, Manifest, Store, read_manifest
+from klear.training.layout import METRICS, read_lines
 from klear.training.sizing import SAMPLERS, ModelFacts
 
 KEPT = "kept/"
 """Begins the count of a source; NaN where nobody has counted it."""
 MODELS_KEPT = "models_kept"
-PROBLEMS = {
-    "aime24": 30, "aime25": 30, "hmmt25": 30, "math500": 500, "livecodebench": 1055,
-    "lcb_v5": 374, "lcb_v6": 131,
-}  # fmt: skip
-"""Of the benchmarks of the catalogue and of the windows of Table 1."""
+PROBLEMS: Mapping[str, Any] = read_catalogue("problems")["problems"]
 # On disk, as compressed parquet.
 BYTES_PER_TOKEN, BYTES_PER_ROW, BYTES_PER_SCORE = 1.5, 1_000.0, 10.0
+ROWS_READ = ("kept", "rejected", "easy", "hard", "unrated")
 FREE = ("scripted", "recorded")
 """Engines that ask no model."""
+MOST_READ = 40
+"""Manifests of a stage that are read, the newest: a plan stays fast in a store of thousands."""
+MODELS = ("base", "sft", "rl_math", "rl_code")
+
+
+@dataclass(frozen=True)
+class PastResult:
+    """One published result."""
+
+    manifest: Manifest
+    folder: Path
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """By dotted name."""
+        return flat(self.manifest.settings, lists=True)
+
+    def sum(self, *metrics: str) -> float:
+        return sum(self.manifest.metrics.get(name, 0.0) for name in metrics)
+
+    def mean(self, metric: str) -> float:
+        """Over the steps of training; 0 where none was logged."""
+        values = [line["metrics"][metric] for line in self._log if metric in line["metrics"]]
+        return sum(values) / len(values) if values else 0.0
+
+    @cached_property
+    def seconds(self) -> float:
+        """The manifest has those of the last attempt; training may have had others, so its steps
+        took as long as so many usual ones."""
+        times = [line["time"] for line in self._log if "time" in line]
+        usual = median([b - a for a, b in pairwise(times)] or [0.0])
+        return max(self.manifest.seconds, usual * len(times))
+
+    @cached_property
+    def _log(self) -> list[dict[str, Any]]:
+        return [line for line in read_lines(self.folder / METRICS) if "metrics" in line]
+
+
+class StoreHistory:
+    """The results of a store, by stage, the newest first."""
+
+    def __init__(self, store: Store) -> None:
+        self._root, self._manifest = store.root, cache(store.manifest)
+        self._newest = cache(self._read)
+
+    def of(self, *stages: str) -> Iterator[PastResult]:
+        """Every readable one of the `MOST_READ` newest results of each stage."""
+        for stage in stages:
+            yield from self._newest(stage)
+
+    def base_of(self, manifest: Manifest) -> Manifest | None:
+        """The manifest of the base model that a model or an evaluation goes back to; None when
+        one on the way is gone."""
+        if manifest.stage == "base":
+            return manifest
+        model = next((i for i in manifest.inputs if i.stage in MODELS), None)
+        with suppress(FileNotFoundError):  # or damaged
+            # pyright does not know that a frozen record has a hash.
+            return self.base_of(self._manifest(model)) if model else None  # pyright: ignore
+        return None
+
+    def _read(self, stage: str) -> list[PastResult]:
+        dated: list[tuple[float, Path]] = []
+        for path in (self._root / stage).glob(f"*/{MANIFEST}"):
+            with suppress(OSError):
+                dated.append((path.stat().st_mtime, path.parent))
+        found: list[PastResult] = []
+        for _, folder in sorted(dated, reverse=True)[:MOST_READ]:
+            with suppress(FileNotFoundError):
+                found.append(PastResult(read_manifest(folder), folder))
+        return found
 
 
 @dataclass(frozen=True)
@@ -193,14 +266,6 @@ def once(s: Known) -> Work:
     return Work(1.0, s.weights())
 
 
-def _rows_read(past: PastResult) -> float:
-    return past.sum("kept", "rejected", "easy", "hard", "unrated")
-
-
-def _answers_given(past: PastResult) -> float:
-    return past.sum("samples" if past.settings["engine.kind"] in FREE else "tokens")
-
-
 def _tokens_rolled_out(past: PastResult) -> float:
     s = past.settings
     a_step = s["prompts_per_step"] * s["rollouts_per_prompt"] * s["oversampling"]
@@ -212,19 +277,26 @@ class Kind:
     """One kind of work, whichever stages do it."""
 
     work: Callable[[Known], Work]
-    done: Callable[[PastResult], float] = _rows_read
+    done: Callable[[PastResult], float] = lambda past: past.sum(*ROWS_READ)
     """How much work an earlier result was, in the units of `work`."""
     stages: tuple[str, ...] = ()
     """That are this kind, where they are not called by it."""
     alike: tuple[str, ...] = ()
     """Settings in which two results agree if the rate of one tells about the other."""
+    by: Literal["rows", "model", "once"] = "rows"
+    """What its time depends on. Those of a model are alike only if they go back to one base."""
 
 
 KINDS = {
     "collect": Kind(collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",)),
     "dedup": Kind(keeps, alike=("near",)),
     "decontaminate": Kind(keeps),
-    "distill": Kind(distill, _answers_given, SAMPLERS, ("engine.kind", "engine.model")),
+    "distill": Kind(
+        distill,
+        lambda past: past.sum("samples" if past.settings["engine.kind"] in FREE else "tokens"),
+        SAMPLERS,
+        ("engine.kind", "engine.model"),
+    ),
     "judge": Kind(
         partial(scores, place=1, name="samples"),
         lambda past: past.sum("scores"),
@@ -238,31 +310,22 @@ KINDS = {
     "base": Kind(
         once,
         lambda past: 1.0,
+        by="once",
         alike=("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary"),
     ),
-    "sft": Kind(sft, lambda past: past.sum("steps") * past.settings["batch_tokens"]),
-    "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",)),
+    "sft": Kind(sft, lambda p: p.sum("steps") * p.settings["batch_tokens"], by="model"),
+    "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",), "model"),
     "evaluate": Kind(
         evaluate,
         lambda past: past.sum("completion_tokens"),
         ("evaluate_rl_code", "evaluate_rl_math", "evaluate_sft", "evaluate_base"),
         ("engine", "sampling.max_tokens"),
+        "model",
     ),
 }
 """By the name of the stage's body."""
 
 
-def tokens_of(body: str, past: PastResult) -> float | None:
-    """Tokens that a result generated or was trained on; None where it has to do with none."""
-    if body in ("sft", "rl"):
-        return KINDS[body].done(past)
-    return past.sum("tokens") or past.sum("completion_tokens") or None
-
-
 def kind_of(body: str) -> Kind:
     """Any other body is done once."""
-    return KINDS.get(body) or Kind(once, lambda past: 1.0)
-
-
-OF_A_MODEL = ("sft", "rl", "evaluate")
-"""Their results are alike only where they go back to the same base model."""
+    return KINDS.get(body) or Kind(once, lambda past: 1.0, by="once")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import yaml
 
-from klear.eval.tables import row_groups
 from klear.tasks.report.page import Page, render
 from klear.tasks.store.lineage import ancestors
 from klear.tasks.store.store import CARD, Manifest, Store
@@ -66,11 +65,9 @@ def write_card(store: Store, manifest: Manifest, work: Path) -> list[str]:
 def _by_source(path: Path) -> Counter[str]:
     """Rows of each source, "" where they name none, in the order of appearance; none of a lost
     file."""
-    counts: Counter[str] = Counter()
-    if path.is_file():
-        if "source" not in pq.read_schema(path).names:
-            return Counter({"": pq.read_metadata(path).num_rows})
-        for table in row_groups(path, columns=["source"]):
-            for entry in table.column("source").value_counts().to_pylist():
-                counts[entry["values"]] += entry["counts"]
-    return counts
+    if not path.is_file():
+        return Counter()
+    if "source" not in pq.read_schema(path).names:
+        return Counter({"": pq.read_metadata(path).num_rows})
+    counts = pq.read_table(path, columns=["source"])["source"].value_counts()
+    return Counter({entry["values"]: entry["counts"] for entry in counts.to_pylist()})

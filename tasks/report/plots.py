@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 STYLE = Path(__file__).with_name("templates") / "plots.mplstyle"
-FEWEST_SMOOTHED = 10
-"""Points of a curve."""
+FEWEST_SMOOTHED = 10  # points of a curve
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,7 @@ from klear.tasks.store.store import Artifact
 from klear.training.layout import METRICS
 from klear.training.rl.off_policy_counts import read_off_policy, summed
 
-SUBTITLE = (
-    "From a base model to a reasoning model, after Klear-Reasoner (arXiv 2508.07629): long "
-    "chain-of-thought SFT, then GPPO on math and on code."
-)
+SUBTITLE = "After Klear-Reasoner (arXiv 2508.07629): long SFT, then GPPO on math and on code"
 PANELS = tomllib.loads((TEMPLATES / "panels.toml").read_text())["group"]
 TRAINED: Mapping[str, str] = {k: v for group in PANELS for k, v in group["stages"].items()}
 SCORES = "scores.md"
@@ -107,18 +103,9 @@ def summary_text(story: RunStory | None, scores: str, links: Mapping[str, str] =
 
 
 def differing(rollouts: Sequence[tuple[str, Graded]]) -> list[int]:
-    """Places of the few to read first: the one of the highest reward, then whatever is most unlike
-    each before it in stage, verdict, step and problem."""
-    traits = [(stage, g.verdict, g.step, g.problem_id) for stage, g in rollouts]
-    chosen: list[int] = []
-
-    def news(i: int) -> tuple[int, float]:
-        unlike = (sum(map(ne, traits[i], traits[other])) for other in chosen)
-        return min(unlike, default=0), rollouts[i][1].reward or 0.0
-
-    while len(chosen) < min(ROLLOUTS_OPEN, len(rollouts)):
-        chosen.append(max({*range(len(rollouts))} - {*chosen}, key=news))
-    return chosen
+    """Places of the few to read first: the first of each verdict in each stage."""
+    kinds = [(stage, graded.verdict) for stage, graded in rollouts]
+    return sorted(map(kinds.index, set(kinds)))[:ROLLOUTS_OPEN]
 
 
 def _as_in_table_1(evaluation: Evaluation) -> tuple[list, Statement] | None:
@@ -185,10 +172,7 @@ def _filtered(name: str, folder: Path) -> dict[str, Any] | None:
         "stage": name,
         "kept": count_rows(kept[0]),
         "rejected": counts.total(),
-        "reasons": [
-            (kind, rows, first[kind])
-            for kind, rows in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        ],
+        "reasons": [(kind, rows, first[kind]) for kind, rows in counts.most_common()],
         "answers": kept[0].stem == "samples",
     }
 

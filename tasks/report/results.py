@@ -139,8 +139,3 @@ def answers_of(evaluation: Path, below: int | None = None) -> dict[str, Answers]
 def means_of(answers: Answers) -> dict[str, float]:
     """Problem id → mean outcome."""
     return {i: fmean(row.values()) for i, row in answers.items()}
-
-
-def accuracy(answers: Answers) -> float:
-    """avg@k in [0, 1]."""
-    return fmean(means_of(answers).values())

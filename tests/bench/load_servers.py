@@ -22,8 +22,7 @@ from load_measured import run as run_load
 
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
-from klear.flows.servers.prefect_api import answers
-from klear.flows.servers.processes import ServerProcess, launch, stop
+from klear.flows.servers.servers import ServerProcess, answers, launch, stop
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
 CODE = {"kind": "stdin", "cases": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in range(4)]}

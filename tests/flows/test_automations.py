@@ -12,11 +12,11 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from klear.configs.machine import Machine
 from klear.flows.forms import registration
-from klear.flows.forms.registration import CRASH_SILENT, crash_silent, register_automations
+from klear.flows.forms.registration import CRASH_SILENT, automation, register_automations
 
 
 def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_changed(tmp_path):
-    rule = crash_silent(Machine(home=tmp_path).zombie_minutes)
+    rule = automation(CRASH_SILENT, Machine(home=tmp_path).zombie_minutes)
     assert isinstance(rule.trigger, EventTrigger)
     ends = [s().name for s in (Completed, Failed, Cancelled, Crashed)]
     ends.append("TimedOut")  # what Prefect calls the failure of a run past its time limit
@@ -29,7 +29,7 @@ def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_c
 
 def test_what_is_switched_off_stays_off(tmp_path, monkeypatch):
     here = Machine(home=tmp_path)
-    same = crash_silent(here.zombie_minutes).model_dump(mode="json")
+    same = automation(CRASH_SILENT, here.zombie_minutes).model_dump(mode="json")
     there = Automation.model_validate({**same, "id": uuid4(), "enabled": False})
     client = Mock()
     client.read_automations_by_name.side_effect = lambda name: [there] * (name == CRASH_SILENT)

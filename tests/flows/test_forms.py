@@ -4,11 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from klear.configs.headlines import overrides_of, parameters_of, settings_of, values_of
 from klear.configs.loading import load_profile, profiles
 from klear.configs.settings.explain import ConfigError
 from klear.flows.forms import profile_form
-from klear.flows.forms.profile_form import defaults, form
+from klear.flows.forms.profile_form import (
+    defaults,
+    form,
+    overrides_of,
+    parameters_of,
+    settings_of,
+    values_of,
+)
 from klear.flows.forms.stage_form import chosen
 from klear.flows.stages import calls
 from klear.tasks.store.lineage import LATEST, CompleteRun, as_of, mixtures, note_complete
@@ -25,7 +31,7 @@ def test_a_form_that_is_left_alone_is_the_profile(profile: str) -> None:
     assert len(given) < MOST_FIELDS
     form(profile).validate_parameters(given)
     fields = {name: given[name] for name in values_of(load_profile(profile))}
-    assert settings_of(profile, fields) == load_profile(profile)
+    assert settings_of(profile, fields, "", 0) == load_profile(profile, ["seed=0"])
 
 
 def test_a_worker_finds_a_form_by_its_name() -> None:
@@ -47,7 +53,7 @@ def test_a_field_that_is_changed_sets_all_that_it_is_for_and_a_line_comes_after_
 
 def test_what_is_wrong_is_named() -> None:
     with pytest.raises(ConfigError, match=r"sft\.epochz.*did you mean sft\.epochs"):
-        settings_of("tiny", {}, "sft.epochz=2")
+        settings_of("tiny", {}, "sft.epochz=2", 0)
 
 
 def test_a_command_is_the_form_with_its_changes() -> None:

@@ -11,9 +11,16 @@ import pytest
 from pydantic import SecretStr
 
 from klear.configs.machine import Machine
-from klear.flows.servers import prefect_api, processes, servers
-from klear.flows.servers.prefect_api import ServersError, crash_orphans, refusal, worker_name
-from klear.flows.servers.processes import prepare, server_command, settings_digest
+from klear.flows.servers import servers
+from klear.flows.servers.servers import (
+    ServersError,
+    crash_orphans,
+    prepare,
+    refusal,
+    server_command,
+    settings_digest,
+    worker_name,
+)
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
@@ -41,13 +48,13 @@ def test_no_command_line_holds_a_secret_and_other_settings_start_anew(tmp_path, 
 def test_a_worker_does_not_inherit_the_way_into_the_database(monkeypatch, tmp_path):
     monkeypatch.setenv("KLEAR_DATABASE", f"postgresql://klear:{DATABASE_WORD}@db")
     monkeypatch.setenv("PGPASSWORD", DATABASE_WORD)
-    seen = processes.process_environment(machine(tmp_path), "worker")
+    seen = servers.process_environment(machine(tmp_path), "worker")
     assert not any(DATABASE_WORD in value for value in seen.values())
     assert seen["KLEAR_PASSWORD"] == WORD  # it talks to the servers
 
 
 def test_mlflow_checks_passwords_against_its_own_database(monkeypatch, tmp_path):
-    monkeypatch.setattr(processes, "database_trouble", lambda *_, **__: "")
+    monkeypatch.setattr(servers, "database_trouble", lambda *_, **__: "")
     here = machine(tmp_path, database=SecretStr("postgresql://us%40er@db"))
     prepare(here, "mlflow", 0)
     config = ConfigParser()
@@ -67,7 +74,7 @@ def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -
 @pytest.mark.parametrize("server", ["prefect", "mlflow"])
 def test_who_is_refused_is_told_what_to_set(tmp_path, server, monkeypatch):
     refuse = httpx.MockTransport(lambda _: httpx.Response(HTTPStatus.UNAUTHORIZED))
-    monkeypatch.setattr(prefect_api, "_http", lambda *_: httpx.Client(transport=refuse))
+    monkeypatch.setattr(servers, "_http", lambda *_: httpx.Client(transport=refuse))
     said = refusal(Machine(home=tmp_path, password=SecretStr(WORD)), server)
     assert f"{server} refuses klear and asks for a password: set KLEAR_PASSWORD" in said
     assert WORD not in said
@@ -90,7 +97,7 @@ def test_runs_of_workers_on_other_machines_are_left_alone(monkeypatch, tmp_path,
         asked.append(path)
         return workers if "work_pools" in path else runs
 
-    monkeypatch.setattr(prefect_api, "post", post)
+    monkeypatch.setattr(servers, "post", post)
     crash_orphans(Machine(home=tmp_path))
     assert asked[2:] == [f"flow_runs/{run}/set_state" for run in crashed]
 
@@ -101,8 +108,8 @@ def test_a_registration_that_hangs_is_ended_and_said(monkeypatch, tmp_path):
         ("load_machine", here), ("answers", True), ("refusal", ""), ("create_pool", None),
     ):  # fmt: skip
         monkeypatch.setattr(servers, name, lambda *_, answer=answer: answer)
-    monkeypatch.setattr(processes, "server_command", lambda *_: ["sleep", "60"])
-    monkeypatch.setattr(processes, "REGISTRATION_S", 0.2)
+    monkeypatch.setattr(servers, "server_command", lambda *_: ["sleep", "60"])
+    monkeypatch.setattr(servers, "REGISTRATION_S", 0.2)
     with pytest.raises(ServersError, match=r"forms could not be registered.*timed out"):
         servers.up()
     assert servers.read_state(here) == []

@@ -14,10 +14,18 @@ from processes import free_ports
 
 from klear.configs.loading import load_profile, profiles
 from klear.configs.machine import Machine
-from klear.flows.servers import processes, servers
-from klear.flows.servers.prefect_api import ServersError, answers, post
-from klear.flows.servers.processes import ServerProcess, launch, stop
-from klear.flows.servers.servers import alive, down, up
+from klear.flows.servers import servers
+from klear.flows.servers.servers import (
+    ServerProcess,
+    ServersError,
+    alive,
+    answers,
+    down,
+    launch,
+    post,
+    stop,
+    up,
+)
 
 
 def machine_in(home: Path, prefect: int, mlflow: int) -> Machine:
@@ -69,7 +77,7 @@ def test_the_whole_family_ends_also_behind_a_server_that_was_killed(tmp_path, ki
 
 def test_a_process_that_ignores_signals_is_killed(tmp_path, monkeypatch):
     patience = {signal.SIGTERM: 0.2, signal.SIGINT: 0.2, signal.SIGKILL: 10.0}
-    monkeypatch.setattr(processes, "PATIENCE_S", patience)
+    monkeypatch.setattr(servers, "PATIENCE_S", patience)
     process = started(tmp_path, "trap '' TERM INT; echo ready; while :; do sleep 1; done")
     stop([process])
     assert not process.alive()
@@ -77,14 +85,14 @@ def test_a_process_that_ignores_signals_is_killed(tmp_path, monkeypatch):
 
 def test_a_failed_start_leaves_nothing_running(machine, monkeypatch):
     commands = {"prefect": ["sh", "-c", "echo no database; exit 3"], "mlflow": ["sleep", "300"]}
-    monkeypatch.setattr(processes, "server_command", lambda _, name: commands[name])
+    monkeypatch.setattr(servers, "server_command", lambda _, name: commands[name])
     begun: list[ServerProcess] = []
 
     def remembered(*args: Any, **kwargs: Any) -> ServerProcess:
         begun.append(launch(*args, **kwargs))
         return begun[-1]
 
-    monkeypatch.setattr(processes, "launch", remembered)
+    monkeypatch.setattr(servers, "launch", remembered)
     with pytest.raises(ServersError, match=r"prefect ended while starting(.|\n)*no database"):
         up()
     assert [p.name for p in begun] == ["prefect", "mlflow"]

@@ -52,11 +52,11 @@ def names(store: Store, days: float = 0.0) -> list[str]:
     return sorted(w.name.rpartition("/")[0] for w in waste(store, days)[0])
 
 
-def test_ls_and_du_count_what_is_there(store, capsys):
+def test_ls_and_status_count_what_is_there(store, capsys):
     assert main(["store", "ls", "collect"]) == 0
     assert capsys.readouterr().out.count("collect/") == 2
 
-    assert main(["store", "du"]) == 0
+    assert main(["status"]) == 0
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("collect"))
     assert line.split()[1:4] == ["2", "3.0", "kB"]
 

@@ -18,8 +18,8 @@ from klear.tasks.answers.distill import distill
 from klear.tasks.answers.judge import judge
 from klear.tasks.models.evaluate import evaluate
 from klear.tasks.models.train import rl, sft
-from klear.tasks.planning.forecast import Forecaster
-from klear.tasks.planning.history import StoreHistory
+from klear.tasks.planning.plan import Forecaster
+from klear.tasks.planning.work import StoreHistory
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.stage import Stage
 from klear.tasks.store.hardware import gpus, split, this_machine

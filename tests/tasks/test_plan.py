@@ -10,8 +10,8 @@ import pytest
 from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
 from klear.configs.settings.data import DedupSettings
 from klear.tasks.data.dedup import dedup
-from klear.tasks.planning.history import MOST_READ, StoreHistory
 from klear.tasks.planning.plan import Planner
+from klear.tasks.planning.work import MOST_READ, StoreHistory
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.run import Run, active
 from klear.tasks.stage.stage import Metrics, stage
@@ -184,4 +184,4 @@ def test_what_cannot_be_read_is_left_out(tmp_path):
     (tmp_path / "dedup" / "torn" / "manifest.json").write_text('{"stage": "ded')
     (tmp_path / "dedup" / "empty").mkdir()
 
-    assert [p.name for p in StoreHistory(Store(tmp_path)).of("dedup", "nothing")] == ["dedup/k"]
+    assert [p.folder.name for p in StoreHistory(Store(tmp_path)).of("dedup", "nothing")] == ["k"]
