@@ -1,0 +1,64 @@
+"""`make gpu-check` on a machine without a GPU: what it can run passes, the rest is skipped by name;
+whatever happens to a case, the others go on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gpu import check
+
+ROOT = Path(__file__).parents[2]
+TIERS = [path.stem for path in sorted(Path(__file__).parent.glob("tier*.py"))]
+
+
+def run(tmp_path: Path, tier: str, *words: str) -> tuple[int, dict[str, dict[str, Any]], str]:
+    """Exit code, lines by case, and what it printed."""
+    log = tmp_path / "GPU.jsonl"
+    command = [sys.executable, "-m", "tests.gpu.check", tier, "--log", str(log), *words]
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return done.returncode, {line["case"]: line for line in lines}, done.stdout
+
+
+def test_cases_of_t0_pass_on_the_cpu_or_are_skipped_by_name(tmp_path):
+    code, lines, printed = run(tmp_path, "0", "--only", "loss", "fused_head", "[flash_attention_2]")
+    assert code == 0, printed
+    said = {name: (line["result"], line["reason"]) for name, line in lines.items()}
+    assert said == {
+        "loss_gradients": ("pass", ""),
+        "fused_head": ("pass", ""),
+        "packed_is_padded[flash_attention_2]": ("skip", "needs CUDA"),
+    }
+    assert "2 pass, 0 fail, 1 skip, on no GPU" in printed
+    assert all(line["gpu"] is None and line["commit"] for line in lines.values())
+    assert all(line["versions"]["torch"] for line in lines.values())
+
+
+def test_a_broken_kernel_a_crash_and_a_hang_each_fail_alone(tmp_path):
+    code, lines, printed = run(tmp_path, "tests.gpu.broken")
+    assert code == 1
+    results = {name: line["result"] for name, line in lines.items()}
+    assert results == {
+        "broken_kernel": "fail", "crash": "fail", "hang": "fail", "needs_two": "skip",
+        "needs_a_package": "skip", "finds_out": "skip", "fine": "pass",
+    }  # fmt: skip
+    assert "float32 is 0.1, not at most 0.0001" in lines["broken_kernel"]["reason"]
+    assert lines["crash"]["reason"] == "ended by SIGSEGV"
+    assert lines["crash"]["figures"] == {"reached": 1.0}
+    assert lines["hang"]["reason"] == "not done after 5 s"
+    assert lines["needs_two"]["reason"] == "needs two GPUs, found 0"
+    assert lines["finds_out"]["reason"] == "not on a Tuesday"
+    assert "1 pass, 3 fail, 3 skip, on no GPU" in printed
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_every_tier_names_its_cases_once(tier):
+    names = [case.name for case in check.cases_of(f"tests.gpu.{tier}")]
+    assert names
+    assert len(set(names)) == len(names)
