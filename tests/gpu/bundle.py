@@ -46,7 +46,7 @@ def wheels(python: str) -> list[str]:
     """`name==version` of all that the needed packages need in turn."""
     text = (ROOT / "requirements-gpu.lock").read_text()
     pins = {plain(n): v for n, v in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.M)}
-    found, left = set[str](), list(NEEDED)
+    found, left = set[str](), list[str](NEEDED)
     while left:
         name = plain(left.pop())
         if name in found or name in LEFT_OUT:

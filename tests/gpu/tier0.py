@@ -24,11 +24,17 @@ ATTENTIONS = {  # beside sdpa, and the module that each one needs
 
 
 def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """‖one − other‖ / ‖other‖ over all tensors; NaN where something is not finite."""
+    """‖one − other‖ / ‖other‖ over all arrays by name; NaN where something is not finite."""
+    import numpy as np
+
     assert one.keys() == other.keys()
-    pairs = [(one[n].double().cpu(), other[n].double().cpu()) for n in other]
-    gap = sum(float((a - b).square().sum()) for a, b in pairs)
-    return math.sqrt(gap / sum(float(b.square().sum()) for _, b in pairs))
+    pairs = [(np.asarray(one[n], np.float64), np.asarray(other[n], np.float64)) for n in other]
+    gap = sum(float(np.square(a - b).sum()) for a, b in pairs)
+    return math.sqrt(gap / sum(float(np.square(b).sum()) for _, b in pairs))
+
+
+def arrays(**tensors: Any) -> dict[str, Any]:
+    return {name: tensor.detach().cpu().double().numpy() for name, tensor in tensors.items()}
 
 
 # ------------------------------------------------------------------------------------- correctness
@@ -49,7 +55,7 @@ def loss_gradients(report: Report) -> None:
                 if isinstance(value, torch.Tensor):
                     kind = torch.float32 if value.is_floating_point() else value.dtype
                     setattr(moved, name, value.to(report.device, kind))
-            gradients = ({"logits": case.gradient(loss)} for case in (moved, exact))
+            gradients = (arrays(logits=case.gradient(loss)) for case in (moved, exact))
             worst = max(worst, distance(*gradients))
         report.bound(loss, worst, 1e-5)
 
@@ -71,7 +77,7 @@ def fused_head(report: Report) -> None:
         plain.positive = head.positive
         head.ours()
         plain.peer()
-        found = [{n: getattr(p, n).grad for n in ("hidden", "weight")} for p in (head, plain)]
+        found = [arrays(hidden=p.hidden.grad, weight=p.weight.grad) for p in (head, plain)]
         report.bound(dtype, distance(*found), bound)
 
 
@@ -84,7 +90,8 @@ def small_checkpoint(folder: Path) -> dict[str, Path]:
 
 
 def update(checkpoint: Path, out: Path, attention: str = "sdpa", **changes: Any) -> Any:
-    """(gradients, new weights) of one GPPO update on given answers; `changes` are GPPOConfig's."""
+    """(gradients, new weights), as arrays, of one GPPO update on given answers; `changes` are
+    GPPOConfig's."""
     from tests.training.conftest import gradients_of, small_trainer
     from tests.training.test_gppo_equivalence import fixed, pay
 
@@ -96,52 +103,30 @@ def update(checkpoint: Path, out: Path, attention: str = "sdpa", **changes: Any)
         except OSError as error:  # of the hub, which is not asked: `kernels` has none in its cache
             raise Skip(f"{attention} cannot be loaded: {error}") from error
     (gradient,) = gradients_of(trainer)
-    return gradient, {n: p.detach().cpu() for n, p in trainer.model.named_parameters()}
+    return arrays(**gradient), arrays(**dict(trainer.model.named_parameters()))
 
 
-def update_as_arrays(*words: Any, **changes: Any) -> Any:
-    """`update`, as what can leave its process."""
-    return [{n: t.float().numpy() for n, t in found.items()} for found in update(*words, **changes)]
-
-
-def update_elsewhere(*words: Any, **changes: Any) -> Any:
-    """`update` in a process of its own: accelerate knows one device and one precision a process."""
-    import torch
+def compare_updates(report: Report, bound: float, here: dict, elsewhere: dict) -> None:
+    """An update with some changes and one with others, the second in a process of its own:
+    accelerate knows one device and one precision a process."""
     from own_process import in_a_process
 
-    found = in_a_process(partial(update_as_arrays, *words, **changes))
-    return [{n: torch.from_numpy(a) for n, a in arrays.items()} for arrays in found]
+    base = small_checkpoint(report.scratch)["checkpoint"]
+    one = update(base, report.scratch / "one", **here)
+    other = in_a_process(partial(update, base, report.scratch / "other", **elsewhere))
+    for name, a, b in zip(("gradient", "weights"), one, other, strict=True):
+        report.bound(name, distance(a, b), bound)
 
 
 def update_is_that_of_the_cpu(report: Report) -> None:
-    """float32 on the card: gradient and weights of one update."""
-    base = small_checkpoint(report.scratch)["checkpoint"]
-    here = update(base, report.scratch / "here", use_cpu=False)
-    cpu = update_elsewhere(base, report.scratch / "cpu", use_cpu=True)
-    report.bound("gradient", distance(here[0], cpu[0]), FP32)
-    report.bound("weights", distance(here[1], cpu[1]), FP32)
-
-
-def update_is_the_formula(report: Report) -> None:
-    """The gradient of an update against the formula in float64, by hand, on the CPU."""
-    from tests.training import test_gppo_equivalence as formula
-    from tests.training.conftest import gradients_of, small_trainer
-
-    files = small_checkpoint(report.scratch)
-    make = partial(small_trainer, files["checkpoint"], report.scratch / "out",
-                   use_cpu=not report.cuda)  # fmt: skip
-    formula.test_the_gradient_is_the_formula_in_float64_without_padding_or_fused_head(
-        make, gradients_of, files, 0.5
-    )
+    """float32 on the card."""
+    compare_updates(report, FP32, {"use_cpu": False}, {"use_cpu": True})
 
 
 def bf16_update(report: Report) -> None:
-    """Finite under autocast, and near the gradient in float32."""
-    base, on_cpu = small_checkpoint(report.scratch)["checkpoint"], not report.cuda
-    half = update(base, report.scratch / "half", use_cpu=on_cpu, bf16=True)
-    full = update_elsewhere(base, report.scratch / "full", use_cpu=on_cpu)
-    report.bound("gradient", distance(half[0], full[0]), BF16)
-    assert all(tensor.isfinite().all() for found in half for tensor in found.values())
+    """Under autocast: finite, and near the update in float32."""
+    device = {"use_cpu": not report.cuda}
+    compare_updates(report, BF16, device | {"bf16": True}, device)
 
 
 def packed_is_padded(attention: str, report: Report) -> None:
@@ -171,8 +156,9 @@ def kill_and_resume(kind: str, report: Report) -> None:
     assert not (cut / "checkpoint").exists()
     stage(kind, *inputs, cut)
     assert [step for step, _ in curves(cut)] == [step for step, _ in curves(whole)]
-    ended = [load_file(out / "checkpoint/model.safetensors") for out in (whole, again, cut)]
-    repeated, resumed = (distance(weights, ended[0]) for weights in ended[1:])
+    files = [out / "checkpoint/model.safetensors" for out in (whole, again, cut)]
+    first, *others = (arrays(**load_file(file)) for file in files)
+    repeated, resumed = (distance(weights, first) for weights in others)
     report.figure(another_whole_run=repeated)
     report.bound("resumed", resumed, 10 * repeated)
 
@@ -281,7 +267,7 @@ def sft_speed(report: Report) -> None:
         report.figure(mfu=6 * facts.parameters * length * rows / seconds / peak)
 
 
-def peak_memory(*, checkpointing: bool, report: Report) -> None:
+def peak_memory(checkpointing: bool, report: Report) -> None:
     """What `training.sizing` predicts for a step against what the allocator saw, within 15 %."""
     from klear.training import sizing
 
@@ -301,7 +287,6 @@ def peak_memory(*, checkpointing: bool, report: Report) -> None:
 CASES = [
     Case("loss_gradients", loss_gradients, 60),
     Case("fused_head", fused_head, 60),
-    Case("update_is_the_formula", update_is_the_formula, 90),
     Case("update_is_that_of_the_cpu", update_is_that_of_the_cpu, 120, ("cuda",)),
     Case("bf16_update", bf16_update, 120),
     Case("packed_is_padded[sdpa]", partial(packed_is_padded, "sdpa"), 90),
@@ -313,7 +298,7 @@ CASES = [
     Case("lm_head", lm_head, 120, alone=True),
     Case("sft_speed", sft_speed, 120, alone=True),
     *(
-        Case(f"peak_memory[{name}]", partial(peak_memory, checkpointing=on), 90, ("cuda",), True)
+        Case(f"peak_memory[{name}]", partial(peak_memory, on), 90, ("cuda",), True)
         for name, on in (("checkpointing", True), ("whole", False))
     ),
     Case("rl_step", rl_step, 280, alone=True),
