@@ -27,7 +27,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("transformers", "trl", "accelerate", "datasets", "numpy", "pydantic-settings", "orjson",
           "pebble", "pytest", "hypothesis")  # fmt: skip
-LEFT_OUT = ("torch", "hf-xet", "typer", "pygments")
+LEFT_OUT = ("torch", "hf-xet", "typer")
 """There already, or only asked for by command lines and downloads."""
 TESTS = ("tests/gpu/", "tests/training/", "tests/cluster/fixed_answers.py",
          "tests/bench/own_process.py", "tests/bench/bench_lm_head.py",

@@ -10,6 +10,7 @@ A case whose needs the machine lacks is skipped by name. Exit code 1 when one fa
 """
 
 import argparse
+import ctypes
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -31,6 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "triton", "transformers", "trl", "accelerate", "datasets", "numpy", "vllm",
             "flash-attn", "flash-attn-3", "kernels")  # fmt: skip
+PR_SET_PDEATHSIG = 1
 CORES_A_CASE = 4
 SLOWER = 10  # so many times the limit without a GPU
 PATHS = (".package", ".", "tests", "tests/bench")
@@ -105,6 +107,7 @@ class Case:
 
 
 def run_here(module: str, name: str, device: str, folders: list[Path]) -> int:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # end with the runner
     (case,) = (c for c in cases_of(module) if c.name == name)
     report = Report(device, *folders)
     try:

@@ -55,7 +55,8 @@ def main(words: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(BUNDLE / "wheels.tar.xz") as archive:
         archive.extractall(folder / "wheels", filter="data")
-    wheels, site = sorted((folder / "wheels").glob("*.whl")), folder / "site"
+    wheels = sorted((folder / "wheels").glob("*.whl"))
+    site = folder / "site-packages"  # by this name dill knows what it need not pickle whole
     wanted = [wheel for wheel in wheels if is_wanted(wheel)]
     print(f"installing {len(wanted)} of {len(wheels)} packages into {site}", flush=True)
     if wanted:
