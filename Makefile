@@ -8,7 +8,7 @@ LOCK := $(or $(patsubst $(VENV)/.done-%,%,$(wildcard $(VENV)/.done-*)),requireme
 DEPS := $(if $(filter requirements-cpu.lock,$(LOCK)),--no-deps)
 SYSTEM_PACKAGES := bubblewrap chromium firejail firejail-profiles fonts-liberation libseccomp2 postgresql
 
-.PHONY: demo test test-system check bench load chaos audit docs clean env gpu-env system
+.PHONY: demo test test-system check bench load chaos audit docs clean env gpu-env gpu-check gpu-bundle system
 
 demo: env ## servers, the whole tiny run, the report and where to look
 	$(BIN)/klear up
@@ -66,6 +66,12 @@ $(VENV)/.done-$(LOCK): $(LOCK) pyproject.toml requirements.in
 
 gpu-env: ## the same on a machine with NVIDIA GPUs
 	$(MAKE) env LOCK=requirements-gpu.lock DEPS=
+
+gpu-check: ## what works on a GPU, how fast, and what does not: TIER=0 to 3, into GPU.jsonl
+	$(BIN)/python -m tests.gpu.check $(or $(TIER),0) $(if $(MINUTES),--minutes $(MINUTES))
+
+gpu-bundle: env ## TIER=0 for a machine without network, with Python 3.12 (PY=3.11: that one) and torch
+	$(BIN)/python tests/gpu/bundle.py --python $(or $(PY),3.12)
 
 system: ## what apt must provide; installs it where that is allowed
 	@missing=; for p in $(SYSTEM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \

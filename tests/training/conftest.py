@@ -133,21 +133,22 @@ def make_trainer(files, tmp_path):
     return partial(small_trainer, files["checkpoint"], tmp_path / "trainer")
 
 
-@pytest.fixture
-def gradients():
-    """`gradients(trainer)`: trains, and returns the gradients of every update, by parameter."""
+def gradients_of(trainer: Any) -> list[dict[str, torch.Tensor]]:
+    """Trains, and returns the gradients of every update, by parameter, on the CPU."""
     from transformers import TrainerCallback
 
-    def run(trainer: Any) -> list[dict[str, torch.Tensor]]:
-        found: list[dict[str, torch.Tensor]] = []
+    found: list[dict[str, torch.Tensor]] = []
 
-        class Keep(TrainerCallback):
-            def on_pre_optimizer_step(self, args, state, control, **_):
-                named = trainer.model.named_parameters()
-                found.append({n: p.grad.clone() for n, p in named if p.grad is not None})
+    class Keep(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **_):
+            named = trainer.model.named_parameters()
+            found.append({n: p.grad.detach().cpu().clone() for n, p in named if p.grad is not None})
 
-        trainer.add_callback(Keep())
-        trainer.train()
-        return found
+    trainer.add_callback(Keep())
+    trainer.train()
+    return found
 
-    return run
+
+@pytest.fixture
+def gradients():
+    return gradients_of

@@ -23,9 +23,10 @@ HOOKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step
          "on_save")  # fmt: skip
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 CLOCKS = ("seconds/", "tokens_per_second")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / '.package'}:{ROOT}", "HF_HUB_OFFLINE": "1",
-               "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
-               "NO_PROXY": "127.0.0.1"}  # fmt: skip
+PATHS = [str(ROOT / ".package"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, PATHS)),
+               "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+               "VLLM_NO_USAGE_STATS": "1", "NO_PROXY": "127.0.0.1"}  # fmt: skip
 
 
 def stage(kind: str, *words: Any, hook: str = "", call: int = 0, sign: int = KILL) -> None:

@@ -20,6 +20,7 @@ from tests.cluster.fixed_answers import GROUP, number, roll_out
 from tests.training.conftest import small_trainer
 
 PROMPTS = 8
+CUDA = "TRAIN_ON_CUDA" in os.environ  # a card for each process: tests/gpu/tier3.py
 
 
 def shard_on_cpu() -> None:
@@ -45,7 +46,8 @@ def rl(name: str, checkpoint: str, out: Path, **more: Any) -> None:
     each = PROMPTS // world_size()
     trainer = small_trainer(
         checkpoint, out, pay, prompts=each, mini_batch=each, rollouts=GROUP, steps=2, lm_weight=0.5,
-        rollout_func=roll_out, micro_batch_tokens=128, save_strategy="steps", save_steps=1, **more,
+        rollout_func=roll_out, micro_batch_tokens=128, save_strategy="steps", save_steps=1,
+        use_cpu=not CUDA, **more,
     )  # fmt: skip
 
     class Keep(TrainerCallback):
@@ -80,7 +82,7 @@ def tune(name: str, checkpoint: str, examples: str, out: Path, start: str | None
 
 def main(checkpoint: str, examples: str, out: Path) -> None:
     torch.set_num_threads(1)
-    if "ACCELERATE_USE_FSDP" in os.environ:
+    if "ACCELERATE_USE_FSDP" in os.environ and not CUDA:
         shard_on_cpu()
     join_run(out)
     rl("padded", checkpoint, out)
