@@ -13,6 +13,11 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 _BOX_TOKEN = re.compile(r"(\\(?:boxed|fbox)\s*\{)|\\boxed\s++([-+]?[\w./]++)|\\.|([{}])", re.DOTALL)
 _BOX_COMMAND = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
+_SAYS_NOTHING = re.compile(  # between two boxes: layout, `or`, `and $x =`
+    r"(?:[\s$,;.:/&*=(){}]|\\[\s,;:!()\[\]\\]|\\(?:text|mathrm|q?quad|lor|land)(?![a-z])|或者?|和|与"
+    r"|(?i:\b(?:or|and|maybe|perhaps|possibly|alternatively|else|also)\b)"
+    r"|[A-Za-z]\w{0,9}+(?=\s*=))*+"
+)
 # Possessive quantifiers (*+) keep hostile texts linear.
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$", re.MULTILINE)
 _LATE_FENCE = re.compile(r"(?<!`)`{3,}+[ \t]*+$", re.MULTILINE)
@@ -52,30 +57,41 @@ def after_think(text: str) -> str | None:
 
 
 def extract_boxed(text: str) -> Extracted:
-    r"""The content of the last `\boxed{…}` or `\fbox{…}` after the think block."""
+    r"""The content of the last `\boxed{…}` or `\fbox{…}` after the think block.
+
+    Boxes between which nothing is said are one answer, the list of their contents: `\boxed{1}` or
+    `\boxed{2}` answers `1, 2` and neither 1 nor 2. Where words stand between, the last one counts.
+    """
     answer = after_think(text)
     if answer is None:
         return _NOT_CLOSED
     # One pass with a stack of open braces, so that nested and unclosed boxes cost O(n).
-    open_braces: list[int] = []  # where a box's content starts; -1 for a plain brace
-    start, end = -1, -1
+    open_braces: list[tuple[int, int]] = []  # where a box and its content start; -1 without box
+    boxes: list[tuple[int, int, int, int]] = []  # and where they end; none lies in another
     for token in _BOX_TOKEN.finditer(answer):
         if token[1]:
-            open_braces.append(token.end())
+            open_braces.append(token.span())
         elif token[2]:  # as in plain TeX: \boxed 7
-            start, end = token.span(2)
+            boxes.append((token.start(), *token.span(2), token.end()))
         elif token[3] == "{":
-            open_braces.append(-1)
+            open_braces.append((-1, -1))
         elif token[3] == "}" and open_braces:
-            opened = open_braces.pop()
-            if opened >= 0:
-                start, end = opened, token.start()
-    if any(opened > end for opened in open_braces):
+            box, content = open_braces.pop()
+            while box >= 0 and boxes and boxes[-1][0] > box:
+                boxes.pop()
+            if box >= 0:
+                boxes.append((box, content, *token.span()))
+    if any(content > (boxes[-1][2] if boxes else -1) for _, content in open_braces):
         return Extracted(None, "truncated: the last box is not closed")
-    if start < 0:
+    if not boxes:
         return Extracted(None, "no boxed answer")
-    content = _BOX_COMMAND.sub("", answer[start:end]).strip()
-    return Extracted(content) if content else Extracted(None, "the last box is empty")
+    first = len(boxes) - 1
+    while first and _SAYS_NOTHING.fullmatch(answer, boxes[first - 1][3], boxes[first][0]):
+        first -= 1
+    contents = [_BOX_COMMAND.sub("", answer[b[1] : b[2]]).strip() for b in boxes[first:]]
+    if not contents[-1]:
+        return Extracted(None, "the last box is empty")
+    return Extracted(r"\text{ and }".join(dict.fromkeys(filter(None, contents))))
 
 
 def extract_program(text: str) -> Extracted:

@@ -1,9 +1,8 @@
 """`klear judge`: answers from a file or a stream, one Score line for every answer, in order.
 
-Problems and samples are records of `eval.records` in any format of `eval.row_files`. A problem
-that is no problem stops the work before it starts, because every answer to it would be lost. A
-sample that is no sample, or answers no known problem, gets a Score with verdict IE and the reason;
-so does a line of a stream that cannot be read.
+Problems and samples are records of `eval.records` in any format of `eval.row_files`. A row that is
+no problem is rejected with its place. A sample that answers it or no known problem, or that is no
+sample, gets a Score with verdict IE and the reason; so does a line of a stream that cannot be read.
 """
 
 import glob
@@ -36,12 +35,15 @@ class _Request(BaseModel):
 
 def judge_files(
     problems: Path, samples: Path, out: Path, settings: JudgeSettings
-) -> "Counter[str]":
-    """Write the scores to `out`, all or nothing; how often each verdict was given. Raises
-    ConfigError for files that cannot be judged, OSError, and SandboxUnavailable."""
+) -> tuple["Counter[str]", list[str]]:
+    """Write the scores to `out`, all or nothing; how often each verdict was given.
+
+    And why rows are no problems, with their places. Raises ConfigError for files that cannot be
+    judged, OSError, and SandboxUnavailable.
+    """
     if not out.absolute().parent.is_dir():
         raise ConfigError([f"{out}: its folder does not exist"])
-    known = _problems(problems)
+    known, rejected = _problems(problems)
     verdicts: Counter[str] = Counter()
     partial = out.with_name(f"{out.name}.partial")
     try:
@@ -52,7 +54,7 @@ def judge_files(
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-    return verdicts
+    return verdicts, rejected
 
 
 def run_stream(lines: Iterable[str], out: TextIO, settings: JudgeSettings | None = None) -> None:
@@ -95,31 +97,43 @@ def _rows(path: Path) -> Iterator[Row]:
         raise ConfigError([str(error)]) from error
 
 
-def _problems(path: Path) -> dict[str, Problem]:
-    found: dict[str, Problem] = {}
+def _problems(path: Path) -> tuple[dict[str, Problem | str], list[str]]:
+    """The problems by id, a text in place of one that is rejected; and all those texts."""
+    found: dict[str, Problem | str] = {}
+    rejected: list[str] = []
     for row in _rows(path):
-        place = f"{path}:{row.number}"
         try:
             problem = Problem.model_validate(row.value)
+            name = problem.id
+            why = (
+                f"another problem has the id {name!r}"
+                if found.get(name, problem) != problem
+                else ""
+            )
         except ValidationError as error:
-            raise ConfigError([f"{place}: {row.error or explain(error, Problem)[0]}"]) from error
-        if found.setdefault(problem.id, problem) != problem:
-            raise ConfigError([f"{place}: another problem has the id {problem.id!r} already"])
-    if not found:
-        raise ConfigError([f"{path}: holds no problem"])
-    return found
+            name = str((row.value or {}).get("id") or "")
+            why = row.error or explain(error, Problem)[0]
+        if why:
+            rejected.append(f"{path}:{row.number}: {why}")
+        found[name] = rejected[-1] if why else problem
+    if not any(isinstance(problem, Problem) for problem in found.values()):
+        raise ConfigError([f"{path}: holds no problem", *rejected[:3]])
+    return found, rejected
 
 
-def _begin_row(judge: Judge, row: Row, known: dict[str, Problem]) -> Pending:
+def _begin_row(judge: Judge, row: Row, known: dict[str, Problem | str]) -> Pending:
     value = row.value or {}
     try:
         sample = Sample.model_validate(row.value)
-        if sample.problem_id not in known:
+        problem = known.get(sample.problem_id)
+        if problem is None:
             why = f"answers {sample.problem_id!r}, which is no problem here"
+        elif isinstance(problem, str):
+            why = f"its problem is rejected: {problem}"
         elif sample.finish_reason == "error":
             why = "the engine gave no answer"
         else:
-            return judge.begin(known[sample.problem_id], sample.text, sample.index)
+            return judge.begin(problem, sample.text, sample.index)
     except ValidationError as error:
         why = row.error or explain(error, Sample)[0]
     return _unjudged(f"{row.file}:{row.number}", why, value.get("problem_id"), value.get("index"))

@@ -170,6 +170,18 @@ def parsable(text: str) -> str:
     return text
 
 
+def renamed(answer: str, name: str, gold: str, known: str) -> str:
+    """The answer with its parameter called as in the gold, where no other letter is in the way.
+
+    A gold that does not say which letter is its parameter (`known`) has one that the answer lacks.
+    """
+    theirs, ours = (set(_LETTER.findall(side)) for side in (gold, answer))
+    other = {known} if known else {letter for letter in theirs - ours if len(letter) == 1}
+    if len(other) != 1 or other & ours or name in theirs:
+        return answer
+    return _LETTER.sub(lambda match: min(other) if match[0] == name else match[0], answer)
+
+
 def distinct_capitals(gold: str, answer: str) -> tuple[str, str]:
     """Where a letter occurs in both cases, the capital gets an index: latex2sympy reads N as n."""
     letters = set(_LETTER.findall(gold) + _LETTER.findall(answer))

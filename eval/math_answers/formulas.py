@@ -10,6 +10,7 @@ import math
 import random
 import re
 import warnings
+from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -18,6 +19,7 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy import Add, Expr, Integer, Mul, Pow, Rational, Symbol, factorial
+from sympy.polys.polyerrors import BasePolynomialError
 
 from klear.eval.math_answers.forms import SAID_BETWEEN, parsable
 
@@ -28,8 +30,8 @@ _LONGEST_SUM = 10_000
 _CONSTANTS = {Symbol("i"): sympy.I, Symbol("e"): sympy.E}
 _UNDONE = (sympy.Integral, sympy.Limit, sympy.Derivative)
 _EAGER = re.compile(r"\\(?:binom|choose|lfloor|lceil|gcd|lcm|mod|bmod|pmod)")
-_DIGITS, _DIGITS_AT_A_POINT = 1200, 120
-_MOST_DIGITS, _MOST_EXACT_DIGITS, _MOST_INTEGER_DIGITS = 20_000, 100_000, 1_000_000
+_DIGITS, _DIGITS_AT_A_POINT, _MOST_DIGITS = 1200, 120, 20_000
+_LARGEST_FACTORIAL = 100_000
 _POWERS = (Pow, factorial, sympy.exp)
 _ENDLESS = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo)
 _SIGNS_AT_A_POINT = (1, 1), (1, 1), (1, 1), (-1, 1)
@@ -103,6 +105,7 @@ def _check_text(text: str) -> None:
     if re.search(r"(?:[{(\[][^][{}()]*){30}", text):
         raise TooCostly("too deeply nested")
     tall = any(int(n) > 30 for n in re.findall(r"\^\s*\{?\s*(\d{1,9})", text))
+    tall = tall or re.search(r"\^\s*\{[^{}]*\^", text) is not None
     if _EAGER.search(text) and (tall or "!" in text or re.search(r"\d{5}", text)):
         raise TooCostly("too large to evaluate")
     if re.search(r"\d\s+\d", text):
@@ -131,7 +134,10 @@ def log10(formula: Any) -> float:
     if isinstance(formula, Integer | Rational):
         return math.log10(max(abs(formula.p), 1)) if formula.p < 10**300 else len(str(formula.p))
     if isinstance(formula, Pow | sympy.exp):
-        exponent = log10(formula.exp)
+        above: Any = formula.exp
+        exponent = log10(above)
+        if 1 < exponent <= 18 and not above.free_symbols:  # small enough to be looked at
+            exponent = math.log10(max(abs(complex(above.evalf())), 1))
         base = math.log10(math.e) if isinstance(formula, sympy.exp) else log10(formula.base)
         if isinstance(formula.base, Rational):
             base = max(base, math.log10(formula.base.q))
@@ -182,8 +188,28 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
         return True
     if max(expected.count_ops(), given.count_ops()) > _MOST_OPERATIONS:
         return False
-    one, other = (sympy.fraction(sympy.together(side))[0] for side in (expected, given))
-    return _proportional(one, other, symbols)
+    (one, excluded), (other, below) = (
+        sympy.fraction(sympy.together(side)) for side in (expected, given)
+    )
+    return _proportional(one, other, symbols) and all(
+        part in Mul.make_args(excluded) or _loses_nothing(other, part.as_base_exp()[0])
+        for part in Mul.make_args(below)
+    )
+
+
+def _loses_nothing(numerator: Any, denominator: Any) -> bool:
+    """Whether no solution is lost to a denominator: y = x^2 has (0, 0), y/x = x has not.
+
+    Where the denominator is zero, the numerator is its remainder.
+    """
+    if not denominator.free_symbols:
+        return True
+    for symbol in {denominator, *denominator.free_symbols}:
+        with suppress(BasePolynomialError):
+            remainder = sympy.rem(numerator, denominator, symbol)
+            if not remainder.free_symbols and remainder != 0:
+                return True
+    return False
 
 
 def _proportional(expected: Any, given: Any, symbols: set[Any]) -> bool:
@@ -214,8 +240,9 @@ def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
     """Whether no digit tells the value from zero; None where it has none (a pole). Raises TooCostly
     where it would take too many digits."""
     larger = _digits_of_large_numbers(formula)
-    if larger and not point and (exact := _rational(formula)) is not None:
-        return exact == 0
+    if larger and not point:
+        with suppress(ValueError):
+            return _residue(formula, _prime()) == 0
     digits = (_DIGITS_AT_A_POINT if point else _DIGITS) + int(min(larger, _MOST_DIGITS))
     try:
         value = formula.evalf(15, subs=point, maxn=digits)
@@ -246,17 +273,30 @@ def _digits_of_large_numbers(formula: Any) -> float:
     return max(sum(inside), size if size > 50 else 0)
 
 
-def _rational(formula: Expr) -> Expr | None:
-    """The exact value of a formula of rational numbers, their powers and factorials. None where it
-    has so many digits that it takes seconds; fractions, with their gcd, have less."""
-    functions = formula.atoms(sympy.Function) - formula.atoms(factorial)
-    if functions or not all(atom.is_Rational for atom in formula.atoms()):
-        return None
-    powers = [p for p in sympy.preorder_traversal(formula) if isinstance(p, _POWERS)]
-    whole = formula.atoms() == formula.atoms(Integer) and all(
-        isinstance(p, factorial) or (p.exp.is_Integer and p.exp.is_positive) for p in powers
-    )
-    if sum(map(log10, powers)) > (_MOST_INTEGER_DIGITS if whole else _MOST_EXACT_DIGITS):
-        return None
-    value = formula.doit()
-    return value if value.is_Rational else None
+@lru_cache
+def _prime() -> int:
+    """A large prime that every process draws anew: no answer is written to be a multiple of it."""
+    return sympy.nextprime(2**127 + random.SystemRandom().getrandbits(126))
+
+
+def _residue(formula: Any, prime: int) -> int:
+    """A formula of rational numbers, whole powers and factorials, modulo a prime.
+
+    ValueError where it holds anything else, or divides by zero.
+    """
+    if isinstance(formula, Rational):
+        return formula.p * pow(formula.q, -1, prime) % prime
+    if isinstance(formula, Add | Mul):
+        parts = [_residue(arg, prime) for arg in formula.args]
+        return (sum(parts) if isinstance(formula, Add) else math.prod(parts)) % prime
+    whole: Any = formula.args[-1].doit() if isinstance(formula, Pow | factorial) else None
+    if whole is None or not whole.is_Integer:
+        raise ValueError("no formula of rational numbers")
+    if isinstance(formula, Pow):
+        return pow(_residue(formula.base, prime), int(whole), prime)
+    if not 0 <= whole <= _LARGEST_FACTORIAL:
+        raise ValueError("a large factorial")
+    value = 1
+    for n in range(2, int(whole) + 1):
+        value = value * n % prime
+    return value

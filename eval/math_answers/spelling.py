@@ -9,8 +9,8 @@ import unicodedata
 from dataclasses import dataclass
 
 from klear.eval.math_answers import words
-from klear.eval.math_answers.forms import LATEX, is_name, rules
-from klear.eval.math_answers.words import GROUP, TEXT
+from klear.eval.math_answers.forms import LATEX, equation_sides, form_of, is_name, rules
+from klear.eval.math_answers.words import GROUP, TEXT, in_english
 
 NUMBER: str = LATEX["parts"]["NUMBER"]
 _NUMBERS = {word: str(number) for number, word in enumerate(words.NUMBERS)}
@@ -23,7 +23,14 @@ _TYPOGRAPHIC = re.compile(
 _ROOT = re.compile("√\\s*(\\d+(?:\\.\\d+)?|[a-zA-Z])")
 _COMMANDS = dict.fromkeys(LATEX["layout"], "") | LATEX["commands"]
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
-_REWRITES = rules("rewrites", DIGITS=lambda m: f"_{{{_NUMBERS[m[1]]}}}")
+_REWRITES = rules(
+    "rewrites",
+    DIGITS=lambda m: f"_{{{_NUMBERS[m[1]]}}}",
+    MINUTES=lambda m: (
+        rf"\frac{{{(int(m[1]) * 60 + int(m[2])) * 60 + int(m[3] or 0)}}}{{3600}}^\circ "
+    ),
+    HALF_LINE=lambda m: LATEX["half_lines"][m[1].replace(" ", "")],
+)
 # Possessive, and from the first digit only: 2,000 digits would take minutes otherwise.
 _OVERLINED = re.compile(r"(?<!\d)(\d*+)\.(\d*+)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?(?!\d)")
 _BRACKETED = re.compile(r"(?<!\d)(\d++)\.(\d*+)\((\d+)\)$")
@@ -31,10 +38,24 @@ _GOES_ON = re.compile(r"(?<!\d)(\d*+)\.(\d{0,94}?)(\d{1,6}?)(?:\3){2,}+\s*(?:\\l
 _MIXED = re.compile(r"^([-+]?\d+)\s+(\d+)\s*/\s*(\d+)$")
 _THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^\d{1,3}(?=.*, 0)(?:,\s?\d{3})+$")
 _POWER = r"(?:\s*\^\s*\{?([23])\}?)?\s*$"
-_TRAILING_TEXT = re.compile(rf"^(.*[\w)}}])\s*{TEXT}{_POWER}")
+_ONE_UNIT = rf"{TEXT}(?:\s*\^\s*\{{?\s*-?\d\s*\}}?)?"
+_UNITS = re.compile(  # \text{ m/s}^2, \frac{\text{m}}{\text{s}}, \mathrm{m s^{-1}}
+    rf"(?<=[\w)}}])\s*(\\frac\s*\{{\s*{_ONE_UNIT}\s*\}}\s*\{{\s*{_ONE_UNIT}\s*\}}"
+    rf"|{_ONE_UNIT}(?:\s*(?:/|\\cdot(?![a-z]))?\s*{_ONE_UNIT})*+)$"
+)
 _TRAILING_UNIT = re.compile(
     rf"^(.*(?:[\d)}}]|\\pi))\s*([a-zA-Z]+\.?(?:[\s/][a-zA-Z]+\.?){{0,3}}){_POWER}"
 )
+_ALL_BUT = re.compile(
+    r"\W*all (?:the )?real(?:s| numbers?)(?:\s+[a-z])?\W*?(?:except|but|excluding|other than)\b"
+    r"(?:\s*(?:for|when|where|at)\b)?(.*?)\W*",
+    re.IGNORECASE,
+)
+_DEGREES = re.compile(
+    rf"(-?(?:{NUMBER}|\([^()]*\)|(?:{NUMBER})?\s*\\(?:frac\s*{GROUP}|sqrt\s*(?:\[\d+\])?)\s*{GROUP}))"
+    r"\s*\^\\circ"
+)
+_NO_NAME = re.compile(r"=\s*(?:\\pi|\\infty|\\emptyset|[ei])\s*$|[<>]|\\[lgn]e(?![a-z])")
 _COUNTED = re.compile(
     r"(?!alpha|beta|gamma|delta|theta|lambda|omega|sinh|cosh|tanh|sqrt|frac)"
     r"[a-z]{4,}(?: [a-z]{2,}){0,3}"
@@ -62,26 +83,39 @@ def spell(text: str) -> Spelled:
     unit = "" if not money else "$" if money[1] == r"\$" else "eur"
     text = _ROOT.sub(r"\\sqrt{\1}", text)
     text = _TYPOGRAPHIC.sub(_plain_letter, text).translate(_UNICODE)
-    text = _COMMAND.sub(lambda m: _COMMANDS.get(m[1], m[0]), text)
+    text = in_english(_COMMAND.sub(lambda m: _COMMANDS.get(m[1], m[0]), text))
+    if match := _ALL_BUT.fullmatch(re.sub(TEXT, r" \1 ", text)):
+        but = (equation_sides(piece)[-1] for piece in form_of(match[1]).pieces)
+        text = rf"\mathbb{{R}}\setminus\{{{','.join(but)}\}}"
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     for pattern in (_OVERLINED, _BRACKETED, _GOES_ON):
         text = pattern.sub(_repeating, text.strip())
     text = text.strip().rstrip(".;,\\ ")
-    text = _unwrap(_MIXED.sub(_mixed, text))
+    text = _unwrap(_MIXED.sub(_mixed, _name_first(text)))
     text, unit = _without_unit(text, unit)
     name, equals, value = text.rpartition("=")
     if not is_name(name.strip()):
         name, equals, value = "", "", text
     percent = bool(re.search(r"\\?%$|\\?percent$|\bpercent$", value))
     value = re.sub(r"\s*(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$", "", value).strip()
-    degrees = bool(re.match(rf"^{NUMBER}\s*\^\\circ$", value))
+    degrees = bool(_DEGREES.fullmatch(value)) and r"\pi" not in value
     if degrees:
         value = value.removesuffix(r"^\circ").strip()
     listed = name + equals + value if _THOUSANDS.match(value) else ""
     value = re.sub(r",\s?", "", value) if listed else value
     value = _NUMBERS.get(value.casefold(), value)
     return Spelled(_unwrap(name + equals + value), unit, percent, degrees, listed)
+
+
+def _name_first(text: str) -> str:
+    """`x=5` for `5=x`, where a value without letters stands in front of its name."""
+    value, _, name = text.rpartition("=")
+    is_first = not value or is_name(value) or not is_name(name := name.strip())
+    if is_first or _NO_NAME.search(text):
+        return text
+    letters = re.search(r"(?<![\\A-Za-z])[A-Za-z]", re.sub(TEXT, "", value))
+    return text if letters and "(" not in name else f"{name}={value}"
 
 
 def _plain_letter(match: re.Match[str]) -> str:
@@ -116,12 +150,17 @@ def _without_unit(text: str, unit: str) -> tuple[str, str]:
         return text[: match.start()].strip(), "°" + (match[1] or match[2])
     if match := _MODULUS.search(text):
         return text[: match.start()].replace(r"\equiv", "="), f"mod {match[1]}"
-    said = _TRAILING_TEXT.match(text)
-    match = said or _TRAILING_UNIT.match(text)
-    if match and (behind := match[2].strip().strip(".").lower()):
-        known = words.unit_named(behind)
-        if known or ((said or _COUNTED.fullmatch(behind)) and words.is_unit(behind)):
-            return match[1].strip(), known + (match[3] or "")
+    if match := _UNITS.search(text):
+        behind = re.sub(r"\}\s*\{", "/", match[1].replace(r"\cdot", " "))
+        behind = re.sub(r"\\frac|[{}^]", "", re.sub(TEXT, r"\1", behind)).strip().strip(".")
+        known = words.unit_named(behind.lower())
+        if behind and (known or words.is_unit(behind.lower())):
+            return text[: match.start()].strip(), known
+    elif (match := _TRAILING_UNIT.match(text)) and (behind := match[2].strip(".")):
+        known = words.unit_named(behind.lower() + (match[3] or ""))
+        symbol = len(behind) > 1 or behind.islower() or behind == known  # 5M are no metres
+        if symbol and (known or (_COUNTED.fullmatch(behind) and words.is_unit(behind))):
+            return match[1].strip(), known
     return text, unit
 
 

@@ -8,6 +8,7 @@ Policies, where graders differ:
 - a unit, a percent sign or a degree sign that only one side has does not matter; known units that
   differ do (5 m is not 5 cm but 500 cm), 25\% is 0.25 but 0.25 is not 25, and 0.5\% is not 0.5;
 - words are compared without case; a choice may repeat its value: `(B) 12` answers B;
+- dozens, millions and the like of an answer are counted out, unless its gold says them too;
 - a rounded decimal does not answer an exact gold, an exact answer does answer a rounded gold;
 - a numeral with a base (1011_2) is not the decimal number with the same digits.
 """
@@ -16,11 +17,11 @@ import math
 import re
 import string
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from klear.eval.math_answers.spelling import NUMBER, Spelled, spell
-from klear.eval.math_answers.words import SYNONYMS, TEXT, size_of_count, unit_ratio
+from klear.eval.math_answers.words import HAN, SYNONYMS, TEXT, size_of_count, unit_ratio
 from klear.eval.records import Verdict
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
@@ -52,7 +53,8 @@ _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?", re.ASCII)
 _TIME = re.compile(r"0?(\d{1,2}):([0-5]\d)")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ANNOUNCED = re.compile(r"^(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?\s*:?\s*", re.I)
-_WORDS = re.compile(r"^(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z' .-]*$")  # not a product like xy
+_WORDS = re.compile(rf"^(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' .-]*$|^[{HAN}]+$")  # no product like xy
+_NOTHING = re.compile(r"(?:there (?:is|are|exists?) )?(no (?!one).+?)s?(?: exists?| possible)?")
 
 
 def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
@@ -67,7 +69,7 @@ def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
         if len(gold) > MAX_CHARACTERS:
             return MathVerdict("IE", "the gold answer is too long to be read")
         return MathVerdict("WA", "the answer is too long to be read")
-    ours, theirs = spell(answer), spell(gold)
+    theirs, ours = spell_both(gold, answer)
     if ours.unit and theirs.unit and ours.unit != theirs.unit:
         return _quick_units(ours, theirs)
     if other_angle(ours, theirs):
@@ -79,6 +81,18 @@ def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
         return MathVerdict("AC", "equal after normalisation")
     by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours.body, theirs.body)
     return by_text or _quick_number(ours, theirs)
+
+
+def spell_both(gold: str, answer: str) -> tuple[Spelled, Spelled]:
+    """Both sides in one spelling: 5 dozen are 60, where the gold says nothing of dozens."""
+    theirs, ours = spell(gold), spell(answer)
+    count = size_of_count(ours.unit)
+    if count and not theirs.unit:
+        name, equals, value = ours.body.rpartition("=")
+        number = _rational(value)
+        value = rf"{count}\cdot({value})" if number is None else str(number * count)
+        ours = replace(ours, body=name + equals + value, unit="")
+    return theirs, ours
 
 
 def _decided(same: bool, reason: str) -> MathVerdict:
@@ -125,6 +139,8 @@ def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:
     a, b = _said(ours), _said(theirs)
     if a != b and _is_product(a) and sorted(a) == sorted(b):
         return None
+    if b and not b.isascii() and a != b:
+        return _decided(False, "words")
     if a and b and not ({*a.split()} & {*b.split()} & {"and", "or"}):  # those are lists
         return _decided(a == b, "words")
     return None
@@ -142,6 +158,8 @@ def _said(text: str) -> str:
         return "no solution"
     words = " ".join(text.casefold().split()) if _WORDS.match(text) else ""
     words = re.sub(r"^(?:a|an|the) (?=.)", "", words)
+    if match := _NOTHING.fullmatch(words):
+        words = match[1]
     return SYNONYMS.get(words, words)
 
 
@@ -171,8 +189,8 @@ def _quick_number(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
     if a is None or b is None:
         return None
     same = a == b and not _hundredfold(ours, theirs)
-    if not same and (ours.unit == "") != (theirs.unit == ""):  # `5 million` may be 5 or 5000000
-        same = a * (size_of_count(ours.unit) or 1) == b * (size_of_count(theirs.unit) or 1)
+    if not same and not ours.unit and (count := size_of_count(theirs.unit)):
+        same = a == b * count  # a gold `5 million` may be 5 or 5000000
     if not same and ours.percent != theirs.percent:
         a, b = (a / 100, b) if ours.percent else (a, b / 100)
         same = a == b

@@ -6,10 +6,12 @@ is counted (apples, ways) is no part of the value.
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from pathlib import Path
 
+HAN = "\u4e00-\u9fff"
 _FONTS = r"text|textrm|textbf|textit|textnormal|mathrm|mathbf|mathsf|mbox|hbox|operatorname"
 GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 TEXT = rf"\\(?:{_FONTS})\*?\s*{GROUP}"
@@ -43,9 +45,28 @@ _CIRCUMSTANCE = re.compile(  # after 5 minutes
     r"(?!(?:and|or|to|by|times|plus|minus|more|less|mod|over)\b)[a-z]+\W*$"
 )
 _NUMBER_APART = re.compile(r"(?<![a-z^/\d.])\d")
-_CONNECTS = re.compile(_any("and or if when where for mod base"))
+_CONNECTS = re.compile(_any("and or if when where for mod base integer"))
 _CONNECTIVE = re.compile(r"[\s,;]*(?:and|or|and also)[\s,;]*", re.IGNORECASE)
-_COUNTED = re.compile(r"[a-z(][a-z0-9 .²³/^()-]*")
+_COUNTED = re.compile(rf"[a-z({HAN}][a-z0-9 .²³/^(){HAN}-]*")
+_CHINESE = [(re.compile(chinese), f" {english} ") for chinese, english in _WORDS["chinese"]]
+_IN_HAN = re.compile(rf"\\(?:{_FONTS})\*?\s*\{{([^{{}}]*[{HAN}][^{{}}]*)\}}")
+
+
+def in_english(text: str) -> str:
+    r"""Chinese words of a formula as `\text{…}`, in English where they matter to its value.
+
+    A text of Chinese characters alone is an answer in words and stays as it is.
+    """
+    text = _IN_HAN.sub(r"\1", text)
+    return text if re.fullmatch(f"[{HAN}]*", text) else re.sub(f"[{HAN}]+:?", _phrase, text)
+
+
+def _phrase(match: re.Match[str]) -> str:
+    words = match[0]
+    for chinese, english in _CHINESE:
+        words = chinese.sub(english, words)
+    words = re.sub(r" (or|and) ", r"}\\text{ \1 }\\text{", " ".join(f"{words} .".split())[:-1])
+    return rf"\text{{{words}}}"
 
 
 def is_unit(words: str) -> bool:
@@ -99,23 +120,32 @@ for _kind, _units in tomllib.loads(
         _UNITS[_unit] = _kind, Fraction(_size)
         _NAMES |= dict.fromkeys(_names, _unit)
         _NAMES |= {name + "s": _unit for name in _names if len(name) > 2}
-_POWER = re.compile(r"^(?:(square|sq\.?)|cubic|cu\.?)\s+(\w+)")
-_UNIT = re.compile(
-    r"([a-z]+)\s*\^?\{?([23]?)\}?(?:\s*(?:/|\bper\b)\s*([a-z]+)\s*\^?\{?([23]?)\}?)?"
-)
+_POWER = re.compile(r"\b(?:(square|sq\.?)|cubic|cu\.?)\s+(\w+)")
+_FACTOR = re.compile(rf"([a-z{HAN}]++)\s*\^?\s*\{{?(-?\d)?\}}?\s*")
 _QUANTITY = r"(\d++(?:\.\d++)?)\s*(?:\\text\s*\{([^{}\d]*)\}|([a-z]+)\b)\s*(?:,|and\b)?\s*"
 
 
 def unit_named(words: str) -> str:
-    """The unit that lower-case words are, or empty."""
+    """The unit that lower-case words are, or empty: `m/s` of `meters per second` and `m s-1`."""
     words = words.strip().strip(".").translate(str.maketrans("²³", "23"))
-    if size_of_count(first := words.partition(" ")[0]):  # million of `million dollars`
+    if size_of_count(first := _NAMES.get(words.partition(" ")[0], "")):  # of `million dollars`
         return first
-    match = _UNIT.fullmatch(_POWER.sub(lambda m: m[2] + ("2" if m[1] else "3"), words))
-    above, power, below, below_power = match.groups("") if match else ("", "", "", "")
-    if above not in _NAMES or (below and below not in _NAMES):
-        return ""
-    return _NAMES[above] + power + (f"/{_NAMES[below]}{below_power}" if below else "")
+    words = _POWER.sub(lambda m: m[2] + ("2" if m[1] else "3"), words)
+    powers: Counter[str] = Counter()
+    for n, side in enumerate(re.split(r"/|\bper\b", words)):
+        if not re.fullmatch(f"(?:{_FACTOR.pattern})+", side := side.strip()):
+            return ""
+        for name, power in _FACTOR.findall(side):
+            if name not in _NAMES:
+                return ""
+            powers[_NAMES[name]] += int(power or 1) * (-1 if n else 1)
+    above, below = (
+        " ".join(
+            f"{unit}{abs(p)}".removesuffix("1") for unit, p in sorted(powers.items()) if p * s > 0
+        )
+        for s in (1, -1)
+    )
+    return f"{above}/{below}" if below else above
 
 
 def quantity(text: str) -> tuple[Fraction, str] | None:
@@ -132,24 +162,26 @@ def quantity(text: str) -> tuple[Fraction, str] | None:
 
 def unit_ratio(ours: str, theirs: str) -> Fraction | None:
     """What one of `ours` is in `theirs` (cm2 in m2 is 1/10000); None for other dimensions."""
-    above, below = ours.split("/"), theirs.split("/")
-    if len(above) != len(below):
-        return None
-    ratio = Fraction(1)
-    for place, (one, other) in enumerate(zip(above, below, strict=True)):
-        (a, power), (b, other_power) = _power(one), _power(other)
-        kind, size = _UNITS.get(a, ("", Fraction(1)))
-        if power != other_power or not kind or _UNITS.get(b, ("",))[0] != kind:
-            return None
-        ratio *= (size / _UNITS[b][1]) ** (-power if place else power)
-    return ratio
+    (size, kinds), (other, other_kinds) = _measure(ours), _measure(theirs)
+    return size / other if kinds and kinds == other_kinds else None
+
+
+def _measure(unit: str) -> tuple[Fraction, dict[str, int]]:
+    """The size of a unit in those that stand for their kinds, and their powers; none if unknown."""
+    size, kinds = Fraction(1), Counter[str]()
+    for sign, side in zip((1, -1), unit.split("/"), strict=False):
+        for factor in side.split():
+            name, power = (factor[:-1], int(factor[-1])) if factor[-1].isdigit() else (factor, 1)
+            if name not in _UNITS:
+                return size, {}
+            kind, one = _UNITS[name]
+            inner, powers = (Fraction(1), {kind: 1}) if kind in (name, "count") else _measure(kind)
+            size *= (one * inner) ** (sign * power)
+            kinds.update({base: sign * power * p for base, p in powers.items()})
+    return size, {base: power for base, power in kinds.items() if power}
 
 
 def size_of_count(unit: str) -> Fraction | None:
     """1000 of `thousand`: a unit that may as well be part of the number; None for others."""
     kind, size = _UNITS.get(unit, ("", Fraction(0)))
     return size if kind == "count" else None
-
-
-def _power(unit: str) -> tuple[str, int]:
-    return (unit[:-1], int(unit[-1])) if unit[-1:].isdigit() else (unit, 1)

@@ -1,7 +1,8 @@
 """`klear judge` for files and for other programs, and `klear sandbox check`.
 
 Exit codes of `klear judge`: 0 every answer was judged (right or wrong), 1 some were not (verdict
-IE, each with its reason in the file), 2 wrong usage or a file that cannot be judged.
+IE, each with its reason in the file) or a problem was rejected, 2 wrong usage or a file that cannot
+be judged.
 """
 
 import io
@@ -44,12 +45,14 @@ def judge(
         return 0
     if stream or not (problems and samples and out):
         raise ConfigError(["klear judge needs --problems, --samples and --out, or --stream alone"])
-    verdicts = judge_files(problems, samples, out, settings)
+    verdicts, rejected = judge_files(problems, samples, out, settings)
+    for row in rejected:
+        print(f"rejected {row}", file=sys.stderr)
     found = ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
     print(f"{verdicts.total()} answers judged: {found or 'none'}; scores in {out}", file=sys.stderr)
     if unscored := verdicts["IE"]:
         print(f"{unscored} could not be judged; see `reason` in the scores", file=sys.stderr)
-    return 1 if unscored else 0
+    return 1 if unscored or rejected else 0
 
 
 @sandbox.command

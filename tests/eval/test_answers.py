@@ -18,10 +18,30 @@ from klear.eval.answers import extract_boxed, extract_program, has_closed_think
         (r"a stray { and \boxed{7}", "7"),
         (r"<think>\boxed{1}</think> so \boxed{2}", "2"),
         (r"<think>a</think>\boxed{1}</think>\boxed{2}", "2"),
+        (r"\boxed{7}, so \boxed{7}", "7"),
+        (r"\boxed{7} \boxed{7}", "7"),
+        (r"\boxed{} \boxed{7}", "7"),
+        (r"\boxed{1}+\boxed{2}", "2"),
     ],
 )
 def test_the_last_box_is_the_answer(text, answer):
     assert extract_boxed(text).answer == answer
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        *("", " ", "\n\n", ", ", ";", " or ", " and ", "$ or $", r"\text{ or }", r"\quad", "{}{}"),
+        *("/", " (or ", "$ and $x = ", "$$\n$$", "或", " maybe ", " or perhaps ", r"\\", r"\]\["),
+        " = ",
+    ],
+)
+@pytest.mark.parametrize("box", [r"\boxed{%s}", r"\fbox{%s}", r"\boxed{{%s}}", r"\boxed %s "])
+def test_boxes_between_which_nothing_is_said_are_one_answer(box, between):
+    """So that hedging never pays: of two boxes beside each other, neither is the answer."""
+    found = extract_boxed(f"${box % 8}{between}{box % 7}$").answer
+    assert (found or "").replace("{", "").replace("}", "") == r"8\text and 7"
+    assert extract_boxed(f"{box % 8}{between} no, it is {box % 7}").answer in ("7", "{7}")
 
 
 BOXLESS = [

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -57,19 +58,37 @@ def test_every_row_gets_its_score_in_order(judged):
         assert words in scores[number].reason
 
 
-@pytest.mark.parametrize(
-    ("problems", "message"),
-    [
-        ([], "holds no problem"),
-        (["{"], "problems.jsonl:1"),
-        ([PROBLEM, {**PROBLEM, "answer": None}], "problems.jsonl:2"),
-        ([PROBLEM, {**PROBLEM, "answer": "43"}], "another problem has the id 'a'"),
-    ],
-)
-def test_a_bad_problem_stops_before_anything_is_written(judged, tmp_path, problems, message):
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize("problems", [[], ["{"], [{**PROBLEM, "answer": None}]])
+def test_without_a_problem_nothing_is_written(judged, tmp_path, problems):
+    with pytest.raises(ConfigError, match="holds no problem"):
         judged(problems, [sample("a", r"\boxed{42}")])
     assert not list(tmp_path.glob("scores*"))
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (["{"], "delimiter|quotes"),
+        (["[1]"], "list"),
+        ([{**PROBLEM, "id": "b", "answer": None}], "needs an answer"),
+        ([{**PROBLEM, "id": "b", "answer": ""}], "needs an answer"),
+        ([{**PROBLEM, "id": "b", "anwser": "42"}], "anwser"),
+        ([{**PROBLEM, "id": "b"}, {**PROBLEM, "id": "b", "answer": "43"}], "another problem"),
+    ],
+)
+def test_a_bad_problem_is_rejected_with_its_place_and_the_others_judged(
+    judged, tmp_path, capsys, bad, message
+):
+    scores = judged([PROBLEM, *bad], [sample("b", r"\boxed{42}"), sample("a", r"\boxed{42}")])
+    assert [score.verdict for score in scores] == ["IE", "AC"]
+    files = [f"--problems={tmp_path}/problems.jsonl", f"--samples={tmp_path}/samples.jsonl"]
+    (tmp_path / "samples.jsonl").write_text(json.dumps(sample("a", r"\boxed{42}")))
+    assert main(["judge", *files, f"--out={tmp_path}/again.jsonl"]) == 1
+    said = capsys.readouterr().err
+    assert f"problems.jsonl:{len(bad) + 1}" in said
+    assert re.search(message, said)
+    if "b" in str(bad):
+        assert "is rejected" in scores[0].reason
 
 
 def test_the_command_says_what_it_found_and_exits_with_it(judged, tmp_path, capsys):
