@@ -29,7 +29,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from klear.eval.records import CheckerCase, TestSuite
-from klear.eval.sandbox.zygote.asserts import PROVIDED, names_of
+from klear.eval.sandbox.zygote.names import PROVIDED, names_of
 
 LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}

@@ -226,7 +226,7 @@ class Zygote:
         if role == "checker":
             return zygote_roles.check(process, json.loads(_all_of(3)))
         if role == "asserts":
-            return zygote_asserts.run_tests(_all_of(0).decode(), argument)
+            return zygote_asserts.run_tests(process, _all_of(0).decode(), argument)
         code = marshal.loads(self.code)
         if role == "serve":
             return zygote_asserts.serve(process, code, argument)
