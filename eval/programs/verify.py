@@ -2,7 +2,8 @@
 
 The verdict is that of the first test that fails: AC, WA, TLE (CPU or wall time), MLE, OLE, RE, CE.
 The wall limit is twice the CPU limit plus 4 s, and one test that ends there without having used
-its CPU time runs once more: a machine that is busy or stands still fails nobody.
+its CPU time runs once more: a machine that is busy or stands still fails nobody. A program that has
+slept for two such limits, in whichever of its tests, has failed the others too.
 
 An assertion that is one call with its result is judged as a call: that takes one process instead of
 two, and 0.4 times the CPU time. Only what JSON can say without loss is turned: results are numbers,
@@ -121,6 +122,9 @@ def judge_program(
         if settings.stop_at_first_failure and result.verdict != "AC":
             break
         if settings.stop_after_timeouts == timeouts:
+            break
+        if sandbox.waited_s > 2 * limits_of(suite, settings)["wall_s"] and len(results) < total:
+            results.append(Result("TLE", f"{sandbox.waited_s:.0f} s asleep in all tests"))
             break
     passed = sum(result.verdict == "AC" for result in results)
     failed = [(i, result) for i, result in enumerate(results, 1) if result.verdict != "AC"]

@@ -69,6 +69,28 @@ def test_a_program_that_waits_is_ended_by_the_wall_limit(verdict):
     assert 2 * 0.1 + 4 <= waiting.seconds < 30
 
 
+SLEEPS = "import time\ntime.sleep({seconds})\nprint(input())"
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict_of_all", "passed"),
+    [
+        (SLEEPS.format(seconds="60"), "TLE", 0),
+        (SLEEPS.format(seconds="3"), "TLE", 3),  # each test passes, all of them take too long
+        (SLEEPS.format(seconds="60 * (input() == '1')"), "RE", 0),
+        (SLEEPS.format(seconds="0.3"), "AC", 6),
+        ("import threading, time\nthreading.Timer(0.3, lambda: print(input())).start()", "AC", 6),
+        ("n = input()\nwhile n == '1': pass\nprint(n)", "TLE", 5),  # loops are CPU time
+        ("import time\nn = input()\nif n == '1': time.sleep(60)\nprint(n)", "TLE", 5),
+    ],
+)
+def test_an_answer_sleeps_for_two_tests_at_most(verdict, program, verdict_of_all, passed):
+    tests = stdin(*((f"{i}\n", f"{i}") for i in range(6)), time_limit_s=0.1)
+    result = verdict(program, **tests)
+    assert (result.verdict, result.passed, result.total) == (verdict_of_all, passed, 6)
+    assert result.seconds < 3 * (2 * 0.1 + 4) + 6
+
+
 def test_memory_is_limited_by_the_problem(verdict):
     program = "x = bytearray(300 << 20)\nprint(7)"
     assert verdict(program, **stdin(("", "7"), memory_mb=100)).verdict == "MLE"
