@@ -66,7 +66,8 @@ def test_a_value_that_lies_about_itself_is_what_it_is(verdict, pair):
 
 
 CAPTURES = [
-    "import contextlib, io\nout = io.StringIO()\nwith contextlib.redirect_stdout(out):\n    {call}\n",
+    "import contextlib, io\nout = io.StringIO()\n"
+    "with contextlib.redirect_stdout(out):\n    {call}\n",
     "import io, sys\nout = sys.stdout = io.StringIO()\n{call}\nsys.stdout = sys.__stdout__\n",
     "import io\nfrom unittest.mock import patch\n"
     "with patch('sys.stdout', new_callable=io.StringIO) as out:\n    {call}\n",
@@ -89,7 +90,7 @@ OWN = "class Bad({base}):\n    def __init__(self, code=7):\n        super().__in
 OWN += "        self.code = code\n"
 EXPECTING = {
     "except": "try:\n    f()\n    assert False\nexcept {name} as error:\n    assert {facts}",
-    "tuple": "try:\n    f()\nexcept (ZeroDivisionError, {name}):\n    pass\nelse:\n    assert False",
+    "tuple": "try:\n    f()\nexcept (KeyError, {name}):\n    pass\nelse:\n    assert False",
     "suppress": "import contextlib\nwith contextlib.suppress({name}):\n    f()\n    assert False",
     "unittest": "import unittest\nunittest.TestCase().assertRaises({name}, f)",
 }

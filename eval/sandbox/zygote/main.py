@@ -12,6 +12,7 @@ refuses ends the process: the judge takes one that reaches the program for an is
 Standard library only: this folder is all of the product that the sandbox holds.
 """
 
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -140,7 +141,8 @@ class Zygote:
             ended.append((status, timed_out, cpu_s, wall_s, self.isolated[i]))
         if not self.seccomp:
             shutil.rmtree(self.isolation["folder"], ignore_errors=True)
-            os.makedirs(self.isolation["folder"], exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.isolation["folder"])  # alone: where the judge's is gone, it has ended
         return ended
 
     def _wait(self, pids: list[int], limits: Limits, started: float) -> bool:

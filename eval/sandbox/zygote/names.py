@@ -107,11 +107,10 @@ def _judges(module: ast.Module, remote: set[str]) -> tuple[set[str], set[str]]:
                     compared.update(ast.walk(part))
     deciding = set(judging)
     for call in _all(module, ast.Call):
-        given = (*call.args, *call.keywords)
-        if isinstance(call.func, ast.Name) and (name := call.func.id) in remote:
-            if any(is_result(one, name) for one in given):
-                judging.add(name)
-                deciding |= set() if call in compared else {name}
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name in remote and any(is_result(n, name) for n in (*call.args, *call.keywords)):
+            judging.add(name)
+            deciding |= set() if call in compared else {name}
     return judging, deciding
 
 

@@ -172,7 +172,7 @@ def unpack(
 
 
 class Channel:
-    """One end of the socket on descriptor 3: a JSON value a line, a list asks and a dict replies."""
+    """One end of the socket on descriptor 3: JSON lines. A list asks, a dict replies."""
 
     def __init__(self) -> None:
         self.lines = os.fdopen(3, "rb", closefd=False)
