@@ -154,12 +154,14 @@ class Sandbox:
         return self._run([("stdin", None, stdin)], limits)[0]
 
     def call(self, function: str, arguments: bytes, limits: Limits) -> Outcome:
-        """Call `function` with JSON {"args", "names" of the last ones}; `result` is JSON, too."""
+        """Call `function` with the JSON that role `call` reads; `result` is JSON too."""
         return self._run([("call", function, arguments, b"")], limits)[0]
 
-    def asserts(self, tests: str, function: str | None, limits: Limits) -> tuple[Outcome, Outcome]:
+    def asserts(
+        self, tests: bytes, function: str | None, limits: Limits
+    ) -> tuple[Outcome, Outcome]:
         """The outcomes of the program and of the tests, which run in a process of their own."""
-        processes = [("serve", function, b""), ("asserts", function, tests.encode())]
+        processes = [("serve", function, b""), ("asserts", None, tests)]
         program, verdict = self._run(processes, limits)
         return program, verdict
 

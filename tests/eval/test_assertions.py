@@ -27,6 +27,28 @@ def verdict(sandbox):
     return judged
 
 
+PLAIN = [
+    [1, 2], (1, 2), [1.0, True], [[1], 2], [(1,), 2], {1, 2}, frozenset((2, 1)), {1: 2}, {"1": 2},
+    {1: [2]}, {1: (2,)}, {(1, 2): 3}, [], (), {}, set(), None, 0, 1, 1.0, "1", "", b"1", 1j, 0j,
+    {"tuple": [1, 2]}, {2: 3, 1: 2}, {1: 2, 2: 3}, "{",
+]  # fmt: skip
+ROUTES = ["assert f() == {0!r}", "x = f()\nassert x == {0!r}", "assert g({0!r}) == 'same'"]
+
+
+@pytest.mark.parametrize("expected", PLAIN, ids=repr)
+def test_plain_data_is_compared_as_python_does_whatever_the_form_of_the_assertion(
+    sandbox, expected
+):
+    cases = [{"code": route.format(expected)} for route in ROUTES]
+    suite = TestSuite.model_validate({"kind": "assert", "cases": cases})
+    for value in PLAIN:
+        program = f"value = {value!r}\ndef f(): return value\n"
+        program += "def g(x): return 'same' if (type(x), x) == (type(value), value) else 'other'"
+        found = judge_program(sandbox, suite, program, JudgeSettings())
+        same = type(value) is type(expected) and value == expected
+        assert found.passed == 2 * (value == expected) + same, value
+
+
 DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)
 VALUES: list[tuple[Any, Any]] = [  # and a neighbour of each
     (datetime.date(2024, 2, 29), datetime.date(2024, 2, 28)),

@@ -8,29 +8,34 @@ and call methods, but no operator puts it beside anything.
 """
 
 import builtins
+import collections
 import contextlib
 import functools
+import importlib
+import marshal
+import math
 import os
 import sys
 import traceback
 import types
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from klear.eval.sandbox.zygote import values
-from klear.eval.sandbox.zygote.names import (
-    PROVIDED,
-    CannotJudge,
-    caught_names,
-    names_of,
-    numpy_names,
-    program_names,
-)
 from klear.eval.sandbox.zygote.roles import Process, call_with, function_of
 
 PROGRAM_RAISED = 3  # exit status of the tests' process when the program, not an assertion, failed
-CANNOT_CROSS = 4  # … when the tests cannot judge any program
+CANNOT_CROSS = 4  # … when the tests hand over what only exists in their own process
 _READY = "ready"  # the program's process is isolated and about to run the program
+_MODULES = "collections itertools json math random re string sys"
+PROVIDED: dict[str, Any] = {
+    **{name: importlib.import_module(name) for name in _MODULES.split()},
+    **{name: getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict")},
+    **{"deque": collections.deque, "inf": math.inf},
+    **values.FOR_TESTS,
+    **values.FOR_PROGRAMS,
+}
+"""What test code may use without defining it."""
 
 Ask = Callable[[Any, str | None, list[Any], list[str] | None], Any]
 """Call an object of the program, or its attribute (first two arguments), with what is given, whose
@@ -39,6 +44,10 @@ last ones have these names; None for the names: read the attribute and call noth
 
 class ProgramFailed(Exception):
     """The program under test raised something that no test can name, or went away."""
+
+
+class CannotCross(Exception):
+    """The tests pass on an object of their own, or change what the program would not see."""
 
 
 def serve(process: Process, code: types.CodeType, candidate: str | None) -> None:
@@ -166,7 +175,7 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
         if callable(value) and not isinstance(value, type):
             functions.append(value)
             return [len(functions) - 1]
-        raise CannotJudge(f"a {type(value).__name__} of the tests cannot reach the program")
+        raise CannotCross(f"a {type(value).__name__} of the tests cannot reach the program")
 
     def object_of(name: Any) -> Remote:
         return Remote(ask, name)
@@ -176,14 +185,14 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
         try:
             result = call_with(functions[function[0]], given, names)
         except Exception as error:
-            if isinstance(error, CannotJudge | ProgramFailed):
+            if isinstance(error, CannotCross | ProgramFailed):
                 raise
             return {"error": type(error).__name__, "message": str(error)}
         return {"value": values.pack(result, name_of, functions=True)}
 
     def ask(target: Any, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
         if sys.stdin is not sys.__stdin__ or (builtins.input, builtins.print) != _PATCHED:
-            raise CannotJudge("what the tests put in place of input or print is not the program's")
+            raise CannotCross("what the tests put in place of input or print is not the program's")
         args = values.pack(given, name_of, functions=True)
         try:
             reply = channel.ask([target, attribute, args, names, list(expected)], answer)
@@ -195,7 +204,7 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
                 result, *after = values.unpack(reply["values"], object_of, values.FOR_PROGRAMS)
         except (EOFError, OSError) as gone:
             raise ProgramFailed("the program ended before it answered the test") from gone
-        except CannotJudge:
+        except CannotCross:
             raise
         except Exception as wrong:  # the program has the other end of the channel
             raise ProgramFailed(f"a reply of the program is none: {wrong}") from wrong
@@ -247,37 +256,23 @@ def _update(argument: Any, after: Any) -> None:
         vars(argument).update(vars(after))
 
 
-def run_tests(process: Process, source: str, function: str | None) -> None:
-    """Role `asserts`: run the test code. A function `check` that is defined and never called is
-    called with `candidate`, as HumanEval's tests expect."""
+def run_tests(process: Process, tests: bytes) -> None:
+    """Role `asserts`: run test code that `eval.programs.assertions` has prepared."""
     channel = values.Channel()
     channel.receive()  # or tests that call nothing could end before the program is isolated
-    try:
-        used, own = names_of(source)
-        free = used - own
-        if "check" in own - used:
-            source += "\ncheck(candidate)\n"
-            free.add("candidate")
-        remote = program_names(source, free, function, process.given)
-        caught = caught_names(source) & free - PROVIDED.keys() - vars(builtins).keys()
-        expected = {name: type(name, (Exception,), {}) for name in caught}
-        code = compile(source, "tests.py", "exec", dont_inherit=True)
-    except (CannotJudge, SyntaxError) as error:
-        _leave(CANNOT_CROSS, error)
+    code, remote, caught, numpy = marshal.loads(tests)
+    expected: dict[str, type[Exception]] = {name: type(name, (Exception,), {}) for name in caught}
     ask = _asking(channel, expected)
-    names = process.given | PROVIDED | {name: Remote(ask, name) for name in remote} | expected
+    process.globals.update({name: Remote(ask, name) for name in remote} | expected)
     try:
-        names.update(numpy_names(free - remote), __name__="tests", __builtins__=builtins)
-        exec(code, names)
+        process.globals.update({name: importlib.import_module("numpy") for name in numpy})
+        exec(code, process.globals)
     except Exception as error:
+        status = CANNOT_CROSS if isinstance(error, CannotCross | ImportError) else 0
         if isinstance(error, ProgramFailed) or isinstance(error.__cause__, ProgramFailed):
-            _leave(PROGRAM_RAISED, error)
-        if isinstance(error, CannotJudge | ImportError):
-            _leave(CANNOT_CROSS, error)
-        raise
-
-
-def _leave(status: int, error: Exception) -> NoReturn:
-    kind = "" if isinstance(error, CannotJudge | ProgramFailed) else f"{type(error).__name__}: "
-    sys.stderr.write(f"{kind}{error}"[:500].replace("\n", " ") + "\n")
-    raise SystemExit(status) from None
+            status = PROGRAM_RAISED
+        if not status:
+            raise
+        kind = "" if isinstance(error, CannotCross | ProgramFailed) else f"{type(error).__name__}: "
+        sys.stderr.write(f"{kind}{error}"[:500].replace("\n", " ") + "\n")
+        raise SystemExit(status) from None

@@ -101,6 +101,7 @@ class Zygote:
         names = zygote_roles.prelude()
         zygote_roles.open_streams()
         self.script, self.solution = Process("__main__", names), Process("solution", names)
+        self.tests = Process("tests", names | zygote_asserts.PROVIDED)
         sys.argv = ["solution.py"]
         random.seed(0)  # the same program gets the same verdict
         gc.collect()
@@ -182,6 +183,7 @@ class Zygote:
             self.isolated[index] = 1
             self.isolated.close()
             process = self.script if role in ("stdin", "checker") else self.solution
+            process = self.tests if role == "asserts" else process
             os._exit(process.run(lambda: self._play(process, role, argument)))
         finally:
             os._exit(1)
@@ -228,7 +230,7 @@ class Zygote:
         if role == "checker":
             return zygote_roles.check(process, json.loads(_all_of(3)))
         if role == "asserts":
-            return zygote_asserts.run_tests(process, _all_of(0).decode(), argument)
+            return zygote_asserts.run_tests(process, _all_of(0))
         code = marshal.loads(self.code)
         if role == "serve":
             return zygote_asserts.serve(process, code, argument)

@@ -171,12 +171,17 @@ def unpack(
     return _build(kind, again(content), classes[_NODES[kind]])
 
 
+def write(data: bytes) -> None:
+    """Write all of it to descriptor 3. Files of Python's cost more than most calls do."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(3, view) :]
+
+
 class Channel:
     """One end of the socket on descriptor 3: JSON lines. A list asks, a dict replies."""
 
-    def __init__(self) -> None:
-        self.lines = os.fdopen(3, "rb", closefd=False)
-        self.out = os.fdopen(3, "wb", closefd=False)
+    rest = b""  # read, and of the next line
 
     def ask(self, question: list[Any], answer: Callable[..., dict[str, Any]]) -> dict[str, Any]:
         """The reply to `question`. Before it the other end may ask too, which `answer` replies."""
@@ -186,12 +191,14 @@ class Channel:
         return message
 
     def send(self, message: Any) -> None:
-        self.out.write(json.dumps(message).encode() + b"\n")
-        self.out.flush()
+        write(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> Any:
         """Raises EOFError when the other end is closed."""
-        line = self.lines.readline()
-        if not line:
-            raise EOFError
+        parts = [self.rest]
+        while b"\n" not in parts[-1]:  # as in `write`, no file
+            parts.append(os.read(3, 1 << 16))
+            if not parts[-1]:
+                raise EOFError
+        line, _, self.rest = b"".join(parts).partition(b"\n")
         return json.loads(line)

@@ -1,37 +1,52 @@
 """Whose a name is that tests use and do not define: the library's, or the program's.
 
-Runs inside the sandbox. The program is what is tested, so a name that judges its results must not
-be taken from it: `assert isclose(f(), 0.1)` would pass with `isclose = lambda *a: True`. What the
-standard library or numpy has comes from there. A function that neither they nor the tests have and
-that is to judge the program's results makes the tests unjudgeable.
+The program is what is tested, so a name that judges its results must not be taken from it: `assert
+isclose(f(), 0.1)` would pass with `isclose = lambda *a: True`. What the standard library or numpy
+has comes from there. A function that neither they nor the tests have and that is to judge the
+program's results makes the tests unjudgeable. This is found out once for all answers to a problem.
 """
 
 import ast
 import builtins
-import collections
-import importlib
-import math
+import marshal
 import symtable
-from collections.abc import Container
+from functools import lru_cache
 from typing import Any
 
-from klear.eval.sandbox.zygote import values
+from klear.eval.sandbox.zygote.asserts import PROVIDED
+from klear.eval.sandbox.zygote.roles import library
 
-_MODULES = "collections itertools json math random re string sys"
-PROVIDED: dict[str, Any] = {
-    **{name: importlib.import_module(name) for name in _MODULES.split()},
-    **{name: getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict")},
-    **{"deque": collections.deque, "inf": math.inf},
-    **values.FOR_TESTS,
-    **values.FOR_PROGRAMS,
-}
-"""What test code may use without defining it."""
 NUMPY = ("np", "numpy")
 _EXPECT_ERRORS = ("raises", "assertRaises", "assertRaisesRegex", "suppress")
 
 
-class CannotJudge(Exception):
-    """The tests are broken, whatever the program is."""
+class TestsBroken(Exception):
+    """The tests themselves cannot judge (no tests, a checker that fails): unscored."""
+
+    __test__ = False  # not a pytest class
+
+
+@lru_cache(maxsize=4096)
+def prepared(source: str, function: str | None) -> bytes:
+    """What the sandbox needs to run the test code: the code itself, the names that are the
+    program's, those of them that are exceptions, and what numpy is called. `function` is tested.
+
+    A function `check` that is defined and never called is called with `candidate`, as HumanEval's
+    tests expect. Raises TestsBroken.
+    """
+    try:
+        used, own = names_of(source)
+        free = used - own
+        if "check" in own - used:
+            source += "\ncheck(candidate)\n"
+            free.add("candidate")
+        names = program_names(source, free, function)
+        caught = caught_names(source) & free - PROVIDED.keys() - vars(builtins).keys()
+        code = compile(source, "tests.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise TestsBroken(f"the tests are no Python: {error}") from error
+    numpy = (free - names) & {*NUMPY}
+    return marshal.dumps((code, *map(sorted, (names, caught, numpy))))
 
 
 def names_of(source: str) -> tuple[set[str], set[str]]:
@@ -47,30 +62,23 @@ def names_of(source: str) -> tuple[set[str], set[str]]:
     return used, {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
 
 
-def numpy_names(used: set[str]) -> dict[str, Any]:
-    """Numpy under those of its names that are `used`; it takes long to import."""
-    return {name: importlib.import_module("numpy") for name in NUMPY if name in used}
-
-
-def program_names(
-    source: str, free: set[str], function: str | None, library: Container[str]
-) -> set[str]:
+def program_names(source: str, free: set[str], function: str | None) -> set[str]:
     """Those of the `free` names that are the program's; `function` is the one that is tested.
 
     Where tests do not say what they test, a name of the library may be it (`assert gcd(4, 6) == 2`)
-    unless another function is. Raises CannotJudge.
+    unless another function is. Raises TestsBroken.
     """
     tested = free & {function, "candidate", "Solution"}
     remote = tested | free - PROVIDED.keys() - vars(builtins).keys()
     if len(remote) < 2:
         return remote
     module = ast.parse(source)
-    known = {name for name in remote - tested if name in library or name in NUMPY}
+    known = {name for name in remote - tested if name in library() or name in NUMPY}
     judging, deciding = _judges(module, remote - {*NUMPY})
     if not tested and not any(name[:1].islower() for name in remote - known):
         known &= judging | {*NUMPY}
     for name in sorted((judging if tested else deciding) - known - tested):
-        raise CannotJudge(f"the tests do not define {name!r}, by which they judge")
+        raise TestsBroken(f"the tests do not define {name!r}, by which they judge")
     return remote - known
 
 
