@@ -198,17 +198,17 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
             reply = channel.ask([target, attribute, args, names, list(expected)], answer)
             if sys.stdout is not sys.__stdout__:  # the tests look at what is printed
                 sys.stdout.write(reply["printed"])
-            if "error" in reply:
-                error = _raised(reply, expected, object_of)
-            else:
-                result, *after = values.unpack(reply["values"], object_of, values.FOR_PROGRAMS)
+            error = _raised(reply, expected, object_of) if "error" in reply else None
+            result, *after = values.unpack(
+                reply.get("values", [None]), object_of, values.FOR_PROGRAMS
+            )
         except (EOFError, OSError) as gone:
             raise ProgramFailed("the program ended before it answered the test") from gone
         except CannotCross:
             raise
         except Exception as wrong:  # the program has the other end of the channel
             raise ProgramFailed(f"a reply of the program is none: {wrong}") from wrong
-        if "error" in reply:
+        if error:
             raise error from ProgramFailed()
         for argument, changed in zip(given, after, strict=False):
             _update(argument, changed)
