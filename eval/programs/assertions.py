@@ -74,7 +74,7 @@ def program_names(source: str, free: set[str], function: str | None) -> set[str]
         return remote
     module = ast.parse(source)
     known = {name for name in remote - tested if name in library() or name in NUMPY}
-    judging, deciding = _judges(module, remote - {*NUMPY})
+    judging, deciding = _judges(module, remote - {*NUMPY}, known)
     if not tested and not any(name[:1].islower() for name in remote - known):
         known &= judging | {*NUMPY}
     for name in sorted((judging if tested else deciding) - known - tested):
@@ -82,11 +82,10 @@ def program_names(source: str, free: set[str], function: str | None) -> set[str]
     return remote - known
 
 
-def _judges(module: ast.Module, remote: set[str]) -> tuple[set[str], set[str]]:
+def _judges(module: ast.Module, remote: set[str], known: set[str]) -> tuple[set[str], set[str]]:
     """The functions among the `remote` names that take a result of another one, or stand beside it
     in an assertion; and of these the ones whose word is the verdict: a function may take back what
-    another did (`decode(encode(x)) == x`).
-    """
+    another did (`decode(encode(x)) == x`). The library's (`known`) are no rivals of any."""
     classes = {name for name in remote if name[:1].isupper()}  # what they make is no result yet
     results = remote - classes | remote & {"Solution"}
 
@@ -106,7 +105,7 @@ def _judges(module: ast.Module, remote: set[str]) -> tuple[set[str], set[str]]:
     judging, compared = set[str](), set[ast.AST]()
     for node in _all(module, ast.Assert):
         for part in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
-            rivals = outermost(part)
+            rivals = outermost(part) - known
             judging |= rivals if len(rivals) > 1 else set()
             match part:
                 case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(bool())]):

@@ -184,7 +184,8 @@ CLOSE = {
                 "assert isclose(0.1, f()) == True", "ok = isclose(f(), 0.1)\nassert ok"],
     "np": ["assert np.allclose(f(), [0.1])", "r = f()\nassert np.isclose(r, 0.1)"],
     "numpy": ["assert numpy.allclose(f(), 0.1)"],
-    "sqrt": ["assert abs(sqrt(f()) - 0.1 ** 0.5) < 1e-9"],
+    "pi": ["assert f() == round(pi / 31.4, 1)", "assert abs(f() - pi / 31.4159265) < 1e-6"],
+    "sqrt": ["assert round(f(), 9) == sqrt(0.01)", "assert abs(sqrt(f()) - 0.1 ** 0.5) < 1e-9"],
 }  # fmt: skip
 
 
