@@ -35,7 +35,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from corpus_code import DATA, entries, rows
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.judge.judge import Judge
@@ -45,6 +44,7 @@ from klear.eval.programs.tested_sandbox import assert_isolated
 from klear.eval.programs.verify import judge_program
 from klear.eval.records import Problem, TestSuite
 from klear.eval.sandbox.sandbox import Sandbox
+from klear.tests.bench.corpus_code import DATA, entries, rows
 
 Entry = dict[str, Any]
 MIXED, SIDES = "stdin and call, mixed", ("klear", "livecodebench", "prime_code")
