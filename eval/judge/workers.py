@@ -38,7 +38,7 @@ from klear.eval.ray_cluster import POLL_S, code_digest, join, same_code, tell_of
 Kind = Literal["math", "code"]
 TASKS = {"math": "klear.eval.math_answers.worker", "code": "klear.eval.programs.tested_sandbox"}
 _MATH_BYTES = 4 << 30
-_CLUSTER_ATTEMPTS = 3
+_CLUSTER_ATTEMPTS, _CLEANUPS = 3, 100
 _LOST = (DeadlinePassed, ProcessExpired, BrokenProcessPool)
 _PR_SET_PDEATHSIG = 1
 
@@ -110,7 +110,11 @@ class WorkerPool:
             self._pool.join()
         for future in tuple(self._open):
             future.cancel()
-        self._folder.cleanup()
+        for _ in range(_CLEANUPS):  # a program that is ending may still write
+            self._folder.cleanup()
+            if not os.path.exists(self._folder.name):
+                break
+            time.sleep(0.05)
 
 
 def start_worker(kind: Kind, folder: str, pinned: bool) -> None:

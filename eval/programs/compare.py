@@ -3,6 +3,8 @@
 Text is compared line by line and token by token, as contest checkers do:
 - blank space at either end of the output and of every line does not matter, line breaks do;
 - numbers that are equal are equal (`7.0` and `7`, `1e3` and `1000`), compared as exact decimals;
+  a string of digits is no number: what no program prints for one (`0101`, `+7`, `-0`, `1e5`) is
+  compared as text;
 - where the *expected* number is written as a real (`0.3`), 1e-6 absolute or relative is allowed;
   an expected integer never has a tolerance.
 Returned values are compared as JSON: tuples count as lists, and the same rule holds for reals.
@@ -21,7 +23,11 @@ from typing import Any
 
 TOLERANCE = 1e-6
 _MAX_REAL_TOKEN = 400  # characters; longer tokens are compared as text
-_NUMBER = re.compile(r"[+-]?(?:\d++\.?\d*+|\.\d++)(?:[eE][+-]?\d{1,6})?", re.ASCII)
+_WHOLE, _POWER = r"(?:0|[1-9]\d*+)", r"[eE][+-]?\d{1,6}"
+_INTEGER = re.compile(r"0|-?[1-9]\d*+", re.ASCII)
+# A power of ten behind an integer has its sign, as in `1e-05`: `1e5` may be hexadecimal.
+_REAL = re.compile(rf"-?(?:{_WHOLE}?\.\d++(?:{_POWER})?|[1-9][eE][+-]\d{{1,6}})", re.ASCII)
+_NUMBER = re.compile(rf"-?(?:{_WHOLE}(?:\.\d*+)?|\.\d++)(?:{_POWER})?", re.ASCII)
 _MOST_DIGITS = 50_000  # of a returned integer, as many as a program may write out
 
 
@@ -54,15 +60,17 @@ def _same_line(actual: str, expected: str) -> bool:
 def _same_token(actual: str, expected: str) -> bool:
     if actual == expected:
         return True
-    if not (_NUMBER.fullmatch(actual) and _NUMBER.fullmatch(expected)):
+    is_real = _REAL.fullmatch(expected)
+    if not (is_real or _INTEGER.fullmatch(expected)) or not _NUMBER.fullmatch(actual):
         return False
     ours, theirs = Decimal(actual), Decimal(expected)
     if ours == theirs:
         return True
-    is_real = any(c in expected for c in ".eE") and len(expected) <= _MAX_REAL_TOKEN
+    if not is_real or len(expected) > _MAX_REAL_TOKEN:
+        return False
     with localcontext() as context:
         context.prec, context.Emax, context.Emin = 50, MAX_EMAX, MIN_EMIN  # 99e999999 has a place
-        return is_real and abs(ours - theirs) <= Decimal(TOLERANCE) * max(1, abs(theirs))
+        return abs(ours - theirs) <= Decimal(TOLERANCE) * max(1, abs(theirs))
 
 
 def same_value(actual: Any, expected: Any) -> bool:
@@ -99,4 +107,14 @@ def equal_json(actual: bytes, expected: Any) -> bool:
     """Whether untrusted JSON text is a value equal to the expected one, without a tolerance."""
     with suppress(ValueError, RecursionError):
         return bool(json.loads(actual) == expected)
+    return False
+
+
+def equal_packed(actual: bytes, expected: Any) -> bool | None:
+    """Whether untrusted JSON text is what `values.pack` makes of an equal value; None where two
+    texts may stand for equal values, as those of sets do."""
+    with suppress(ValueError, RecursionError):
+        if json.loads(actual) == expected:
+            return True
+        return None if b"{" in actual or "{" in json.dumps(expected) else False
     return False

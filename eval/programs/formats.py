@@ -28,8 +28,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from klear.eval.programs.assertions import names_of
 from klear.eval.records import CheckerCase, TestSuite
-from klear.eval.sandbox.zygote.asserts import PROVIDED, names_of
+from klear.eval.sandbox.zygote.asserts import PROVIDED
 
 LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}

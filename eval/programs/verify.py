@@ -2,11 +2,11 @@
 
 The verdict is that of the first test that fails: AC, WA, TLE (CPU or wall time), MLE, OLE, RE, CE.
 The wall limit is twice the CPU limit plus 4 s, and one test that ends there without having used
-its CPU time runs once more: a machine that is busy or stands still fails nobody.
+its CPU time runs once more: a machine that is busy or stands still fails nobody. A program that has
+slept for two such limits, in whichever of its tests, has failed the others too.
 
 An assertion that is one call with its result is judged as a call: that takes one process instead of
-two, and 0.4 times the CPU time. Only what JSON can say without loss is turned: results are numbers,
-texts, truth values or None, because in a list a tuple could not be told from a list.
+two. Where that cannot tell whether two values are equal, the assertion itself is run.
 
 A checker test (many right answers) runs `checker` in the sandbox too, as
 `checker.py input.txt output.txt answer.txt` with the program's output also on standard input. The
@@ -20,20 +20,23 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.programs import compare, lcb_runner
+from klear.eval.programs.assertions import TestsBroken, prepared
 from klear.eval.records import AssertCase, CallCase, CheckerCase, StdinCase, TestSuite, Verdict
 from klear.eval.sandbox.sandbox import Outcome, Sandbox
 from klear.eval.sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
 from klear.eval.sandbox.zygote.main import Limits
 from klear.eval.sandbox.zygote.roles import NOT_JSON
+from klear.eval.sandbox.zygote.values import pack
 
 _MIB = 1 << 20
 _INTERPRETER_BYTES = 64 * _MIB  # address space of the interpreter itself, on top of the limit
 _COMPILE_CPU_S = 10.0
+_UNTOLD = "only the assertion itself can tell"
 _NO = frozenset({"0", "0.0", "false", "no", "wa", "wrong", "wrong answer", "reject", "rejected"})
 
 _SAME_TEXT = {
@@ -43,22 +46,20 @@ _SAME_TEXT = {
 }
 
 
-class TestsBroken(Exception):
-    """The tests themselves cannot judge (a checker that fails, no tests): unscored."""
+class Result(NamedTuple):
+    """Of one test."""
 
-    __test__ = False  # not a pytest class
-
-
-class Result(NamedTuple):  # of one test
     verdict: Verdict
     reason: str = ""
 
 
 class NamedCall(NamedTuple):
-    """A call of `function`; the last of its arguments are passed as `names`."""
+    """A call of `function` and its result, as `values.pack` writes them; the last of its arguments
+    are passed as `names`."""
 
     function: str
-    case: CallCase
+    args: Any
+    output: Any
     names: tuple[str, ...] = ()
 
 
@@ -122,6 +123,9 @@ def judge_program(
             break
         if settings.stop_after_timeouts == timeouts:
             break
+        if sandbox.waited_s > 2 * limits_of(suite, settings)["wall_s"] and len(results) < total:
+            results.append(Result("TLE", f"{sandbox.waited_s:.0f} s asleep in all tests"))
+            break
     passed = sum(result.verdict == "AC" for result in results)
     failed = [(i, result) for i, result in enumerate(results, 1) if result.verdict != "AC"]
     number, (verdict, reason) = failed[0] if failed else (0, Result("AC"))
@@ -147,15 +151,13 @@ def _results(
         return
     for case in suite.cases:
         if isinstance(case, CallCase):
-            yield _judge_call(sandbox, NamedCall(function, case), limits, same_json)
-        elif not isinstance(case, AssertCase):
-            yield _judge_stdin(sandbox, case, limits, _SAME_TEXT[settings.comparator])
+            given = {"args": case.args, "names": ()}
+            is_right = partial(same_json, expected=case.output)
+            yield _judge_call(sandbox, function, given, limits, is_right)
+        elif isinstance(case, AssertCase):
+            yield _judge_assert(sandbox, suite.fn_name, case, limits)
         else:
-            call = as_call(case, suite.fn_name)
-            result = call and _judge_call(sandbox, call, limits, compare.equal_json)
-            if result is None or (result.verdict == "RE" and result.reason.endswith(NOT_JSON)):
-                result = _judge_assert(sandbox, suite.fn_name, case, limits)
-            yield result
+            yield _judge_stdin(sandbox, case, limits, _SAME_TEXT[settings.comparator])
 
 
 def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> Result | None:
@@ -207,24 +209,31 @@ def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Lim
 
 
 def _judge_call(
-    sandbox: Sandbox, call: NamedCall, limits: Limits, same_json: Callable[[bytes, Any], bool]
+    sandbox: Sandbox,
+    function: str,
+    given: dict[str, Any],
+    limits: Limits,
+    is_right: Callable[[bytes], bool | None],
 ) -> Result:
-    function, case, names = call
-    given = json.dumps({"args": case.args, "names": names})
-    outcome = sandbox.call(function, given.encode(), limits)
+    outcome = sandbox.call(function, json.dumps(given).encode(), limits)
     if failure := _failure(outcome, limits):
         return failure
     if not outcome.result:
         return Result("WA", "the program ended before it returned a value")
-    if same_json(outcome.result, case.output):
-        return Result("AC")
-    return Result("WA", "wrong value returned")
+    right = is_right(outcome.result)
+    return Result("AC") if right else Result("WA", _UNTOLD if right is None else "wrong value")
 
 
 def _judge_assert(
     sandbox: Sandbox, function: str | None, case: AssertCase, limits: Limits
 ) -> Result:
-    program, tests = sandbox.asserts(case.code, function, limits)
+    if call := as_call(case, function):
+        given = {"args": call.args, "names": call.names, "typed": True}
+        is_right = partial(compare.equal_packed, expected=call.output)
+        result = _judge_call(sandbox, call.function, given, limits, is_right)
+        if result.reason != _UNTOLD and not result.reason.endswith(NOT_JSON):
+            return result
+    program, tests = sandbox.asserts(prepared(case.code, function), function, limits)
     if tests.timed_out or program.cpu_s > limits["cpu_s"]:
         return Result("TLE", f"{program.cpu_s:.2f} s CPU, {tests.wall_s:.2f} s wall")
     error = tests.last_error_line
@@ -263,6 +272,10 @@ def as_call(case: AssertCase, fn_name: str | None) -> NamedCall | None:
     return call._replace(function=name) if name else None
 
 
+def _is_no_value(value: Any) -> Any:
+    raise TypeError(f"{value!r} is no plain data")
+
+
 _LONGEST_PARSED = 1 << 20  # characters: this process has no limit of its own
 
 
@@ -283,9 +296,8 @@ def _parsed(code: str) -> NamedCall | None:
             case _:
                 return None
         *given, output = map(ast.literal_eval, nodes)
-        is_json = json.loads(json.dumps([*given, output])) == [*given, output]
-        if None in names or isinstance(output, list | dict) or not is_json:
-            return None
-        return NamedCall(name, CallCase(args=tuple(given), output=output), tuple(map(str, names)))
+        args, packed = pack(given, _is_no_value), pack(output, _is_no_value)
+        json.dumps([args, packed])  # not an integer of too many digits
+        return None if None in names else NamedCall(name, args, packed, tuple(map(str, names)))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None

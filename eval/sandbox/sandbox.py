@@ -32,6 +32,7 @@ from klear.eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folde
 from klear.eval.sandbox.zygote.main import Ended, Isolation, Limits, Spawn
 
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
+_SLEPT_S = 1.0  # a busy machine keeps a program waiting too, but not for so long without a turn
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
 _STACK_BYTES = 512 << 20
 _STDERR_TAIL = 2000
@@ -78,6 +79,8 @@ class Sandbox:
         self._control: socket.socket | None = None
         self._running = contextlib.ExitStack()
         self._may_try_again = True
+        self.waited_s = 0.0
+        """In which this program slept: of runs that took long and hardly any CPU time."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -143,7 +146,7 @@ class Sandbox:
 
     def compile(self, program: bytes, limits: Limits) -> Outcome:
         """Compile and keep `program`; the next runs are of it. A failure is a compile error."""
-        self._may_try_again = True
+        self._may_try_again, self.waited_s = True, 0.0
         return self._run([("compile", None, program, b"")], limits)[0]
 
     def run(self, stdin: bytes, limits: Limits) -> Outcome:
@@ -151,12 +154,14 @@ class Sandbox:
         return self._run([("stdin", None, stdin)], limits)[0]
 
     def call(self, function: str, arguments: bytes, limits: Limits) -> Outcome:
-        """Call `function` with JSON {"args", "names" of the last ones}; `result` is JSON, too."""
+        """Call `function` with the JSON that role `call` reads; `result` is JSON too."""
         return self._run([("call", function, arguments, b"")], limits)[0]
 
-    def asserts(self, tests: str, function: str | None, limits: Limits) -> tuple[Outcome, Outcome]:
+    def asserts(
+        self, tests: bytes, function: str | None, limits: Limits
+    ) -> tuple[Outcome, Outcome]:
         """The outcomes of the program and of the tests, which run in a process of their own."""
-        processes = [("serve", function, b""), ("asserts", function, tests.encode())]
+        processes = [("serve", function, b""), ("asserts", None, tests)]
         program, verdict = self._run(processes, limits)
         return program, verdict
 
@@ -171,10 +176,13 @@ class Sandbox:
         still, so the processes of a program have one second try in all."""
         outcomes = self._run_once(processes, limits)
         idle = any(o.timed_out and o.cpu_s < limits["cpu_s"] / 10 for o in outcomes)
-        if not (idle and self._may_try_again):
-            return outcomes
-        self._may_try_again = False
-        return self._run_once(processes, limits)
+        if idle and self._may_try_again:
+            self._may_try_again = False
+            outcomes = self._run_once(processes, limits)
+        wall_s = outcomes[-1].wall_s
+        if wall_s > _SLEPT_S and sum(o.cpu_s for o in outcomes) < wall_s / 20:
+            self.waited_s += wall_s
+        return outcomes
 
     def _run_once(self, processes: list[tuple[Any, ...]], limits: Limits) -> list[Outcome]:
         """Each process: its role, argument, standard input, and what the role reads on descriptor 3

@@ -2,19 +2,22 @@
 
     python tests/bench/bench_judge.py [--corpus FILE] [--rounds 4] [--started 8]
 
-Every side judges the same right programs on the same 16 tests each, one program after the other.
+Rows: trivial programs on every kind of tests, the mixed corpus of the shared cases, and real ones
+(submissions and references below ../shared/data) with the time that they take themselves.
+Every side judges the same right programs on the same tests, one program after the other.
 CPU time is that of a process and all its descendants, because wall time on a shared machine says
 little. Sides take turns for `--rounds` rounds and the least of each side counts, for what else
 runs on the machine only adds to it. Firejail, which starts a process for every test, runs
-`--started` programs only.
+`--started` programs of the mixed corpus only.
 
 - livecodebench, prime_code: the published runners in a process of their own (`judge_peers.py`);
   no isolation, and a line instead of a figure when the wheel cannot be fetched;
 - firejail: Klear's arguments without the two that do not work (`--kill-at-exit` is not an option,
   `--timeout` waits 2 s), with its profile `pip` where the package firejail-profiles is installed.
 
-The last line is JSON in milliseconds of CPU per test. `ours` includes the start of the sandbox and
-its self-test, spread over all tests of the run; `ratio` is firejail's over ours.
+The last lines are a table and JSON, in milliseconds of CPU per test. `ours` is of the mixed corpus
+and includes the start of the sandbox and its self-test, spread over all tests of the run; `ratio`
+is firejail's over ours.
 """
 
 import argparse
@@ -29,19 +32,22 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.judge.judge import Judge
 from klear.eval.programs.compare import same_text
+from klear.eval.programs.formats import parse_suite
 from klear.eval.programs.tested_sandbox import assert_isolated
 from klear.eval.programs.verify import judge_program
 from klear.eval.records import Problem, TestSuite
 from klear.eval.sandbox.sandbox import Sandbox
+from klear.tests.bench.corpus_code import DATA, entries, rows
 
 Entry = dict[str, Any]
+MIXED, SIDES = "stdin and call, mixed", ("klear", "livecodebench", "prime_code")
 STEP_TESTS = 128 * 8 * 16
 PROFILES = Path("/etc/firejail")
 PIP = f"--profile={PROFILES}/pip.profile" if (PROFILES / "pip.profile").exists() else ""
@@ -53,6 +59,14 @@ CALL = (
     "\nimport json, sys\nprint(json.dumps({call}(*map(json.loads, sys.stdin.read().split('\\n')))))"
 )
 PRELUDE = "from typing import *\nfrom collections import *\nimport math, heapq, bisect\n"
+
+
+class Job(NamedTuple):
+    """A right program with its tests; `entry` is what peers read."""
+
+    suite: TestSuite
+    program: str
+    entry: Entry | None = None
 
 
 def built_in_corpus() -> list[Entry]:
@@ -95,19 +109,72 @@ def seconds() -> float:
     return total
 
 
-def ours(corpus: list[Entry]) -> tuple[float, float]:
-    """CPU milliseconds per test, without the start; CPU seconds of the start."""
-    suites = [suite_of(entry) for entry in corpus]
-    before = seconds()
+def trivial() -> dict[str, list[Job]]:
+    """Programs that add two numbers, on every kind of tests. An assertion that is more than a call
+    and its value takes two processes."""
+    found: dict[str, list[Job]] = {}
+    forms = {
+        "assert": "assert add({0}, {1}) == {2}",
+        "assert, two processes": "x = add({0}, {1})\n",
+    }
+    forms["assert, two processes"] += "assert abs(x - {2}) < 1e-6"
+    for entry in built_in_corpus():
+        kind = "call" if entry["fn"] else "stdin"
+        found.setdefault(kind, []).append(Job(suite_of(entry), entry["src"], entry))
+        if entry["fn"]:
+            for name, form in forms.items():
+                sums = zip(entry["inputs"], entry["outputs"], strict=True)
+                codes = [form.format(*given.split("\n"), value) for given, value in sums]
+                found.setdefault(name, []).append(
+                    Job(parse_suite(codes, fn_name="add"), entry["src"])
+                )
+    return found
+
+
+def real() -> dict[str, list[Job]]:
+    """Accepted submissions of an olympiad, and the references of LeetCode, HumanEval and MBPP."""
+    stdin: list[Job] = []
+    for row in rows("kodsport"):
+        accepted = [
+            s["code"] for s in row["submissions"]
+            if s["verdict"] == "accepted" and s["file"].endswith(".py")
+        ]  # fmt: skip
+        if row["kind"] == "diff" and accepted:
+            cases = [{"input": t["input"], "output": t["output"]} for t in row["tests"][:16]]
+            suite = TestSuite.model_validate({"kind": "stdin", "cases": cases})
+            stdin.append(Job(suite, accepted[0]))
+    corpora = {"leetcode_v0.2.0": 90, "leetcode_v0.3.1": 12, "humaneval": 12, "mbpp": 40}
+    asserts = [
+        Job(entry.suite.model_copy(update={"time_limit_s": 6.0}), entry.program)
+        for name, every in corpora.items()
+        for entry in entries(name, every)
+        if entry.suite and entry.right
+    ]
+    return {"stdin": stdin, "assert": asserts}
+
+
+def ours(kinds: dict[str, list[Job]]) -> tuple[dict[str, float], float]:
+    """CPU milliseconds per test of each kind, without the start; CPU seconds of the start."""
+    before, found = seconds(), dict[str, float]()
     with Sandbox("bubblewrap") as sandbox:
         assert_isolated(sandbox)
         started = seconds()
-        for entry, suite in zip(corpus, suites, strict=True):
-            found = judge_program(sandbox, suite, entry["src"], JudgeSettings())
-            assert found.verdict == "AC", (found, entry["src"])
-        ended = seconds()  # while they live: a PID namespace that is killed reports nothing
-    tests = sum(len(suite.cases) for suite in suites)
-    return (ended - started) * 1e3 / tests, started - before
+        for kind, jobs in kinds.items():
+            since = seconds()
+            for job in jobs:
+                verdict = judge_program(sandbox, job.suite, job.program, JudgeSettings())
+                assert verdict.verdict == "AC", (verdict, job.program)
+            # while they live: a PID namespace that is killed reports nothing
+            tests = sum(len(job.suite.cases) for job in jobs)
+            found[kind] = (seconds() - since) * 1e3 / tests
+    return found, started - before
+
+
+def right(jobs: list[Job]) -> list[Job]:
+    """Those that pass: some submissions were accepted with another interpreter or checker."""
+    with Sandbox("bubblewrap") as sandbox:
+        verdicts = [judge_program(sandbox, j.suite, j.program, JudgeSettings()) for j in jobs]
+    return [job for job, found in zip(jobs, verdicts, strict=True) if found.verdict == "AC"]
 
 
 def throughput(corpus: list[Entry], workers: int) -> float:
@@ -151,8 +218,8 @@ def per_test(prefix: list[str], corpus: list[Entry]) -> float:
     return (seconds() - before) * 1e3 / tests
 
 
-def peers(corpus: list[Entry], few: list[Entry]) -> Iterator[tuple[str, float]]:
-    """CPU milliseconds per test of each peer that can be had."""
+def peers(corpus: list[Entry]) -> Iterator[tuple[str, float]]:
+    """CPU milliseconds per test of each peer in one process that can be had."""
     for name in ("livecodebench", "prime_code"):
         command = [sys.executable, str(Path(__file__).with_name("judge_peers.py")), name]
         done = subprocess.run(command, input=json.dumps(corpus), capture_output=True, text=True)
@@ -162,8 +229,6 @@ def peers(corpus: list[Entry], few: list[Entry]) -> Iterator[tuple[str, float]]:
         found = json.loads(done.stdout.splitlines()[-1])
         print(f"{name}: passes {found['passed']} of {found['tests']}", file=sys.stderr)
         yield name, found["cpu_s"] * 1e3 / found["tests"]
-    if shutil.which("firejail"):
-        yield "firejail", per_test(FIREJAIL, few)
 
 
 def main() -> None:
@@ -176,28 +241,46 @@ def main() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     given: Path = options.corpus
     corpus = json.loads(given.read_text()) if given.exists() else built_in_corpus()
-    stdin = [entry for entry in corpus if not entry["fn"]]
-    call = [entry for entry in corpus if entry["fn"]]
-    few = stdin[: options.started // 2] + call[: options.started // 2]
-    tests = sum(len(entry["inputs"]) for entry in corpus)
-    every: dict[str, list[float]] = {}
+    kinds = {f"{kind}, trivial": jobs for kind, jobs in trivial().items()}
+    kinds[MIXED] = [Job(suite_of(entry), entry["src"], entry) for entry in corpus]
+    if DATA.exists():
+        kinds |= {f"{kind}, real": right(jobs) for kind, jobs in real().items()}
+    plain = [entry for entry in corpus if not entry["fn"]][: options.started // 2]
+    few = plain + [entry for entry in corpus if entry["fn"]][: options.started // 2]
+    every: dict[str, dict[str, list[float]]] = {kind: {} for kind in kinds}
     starts: list[float] = []
     for number in range(options.rounds):
-        per, start_s = ours(corpus)
+        per, start_s = ours(kinds)
         starts.append(start_s)
-        for name, value in [("klear", per), *peers(corpus, few)]:
-            every.setdefault(name, []).append(value)
-            print(f"round {number + 1}: {name}: {value:.2f} ms per test", file=sys.stderr)
-    found = {name: round(min(values), 3) for name, values in every.items()}
-    cost = found.pop("klear") + min(starts) * 1e3 / (options.rounds * tests)
+        for kind, jobs in kinds.items():
+            told = [job.entry for job in jobs if job.entry]
+            others = list(peers(told)) if told else []
+            if kind == MIXED and shutil.which("firejail"):
+                others.append(("firejail", per_test(FIREJAIL, few)))
+            for name, value in [("klear", per[kind]), *others]:
+                every[kind].setdefault(name, []).append(value)
+                print(f"round {number + 1}: {kind}: {name}: {value:.2f} ms", file=sys.stderr)
+    found = {
+        kind: {name: round(min(values), 2) for name, values in sides.items()}
+        for kind, sides in every.items()
+    }
+    tests = {kind: sum(len(job.suite.cases) for job in jobs) for kind, jobs in kinds.items()}
+    peer = dict(found[MIXED])
+    cost = peer.pop("klear") + min(starts) * 1e3 / (options.rounds * tests[MIXED])
     one, two = throughput(corpus, 1), throughput(corpus, 2)
     profile = "the profile pip" if PIP else "its default profile"
+    print("| tests | programs × tests | klear | LiveCodeBench's runner | prime_code |")
+    print("|---|---|---|---|---|")
+    for kind, sides in found.items():
+        shown = [f"{sides[name]:.1f}" if name in sides else "–" for name in SIDES]
+        print(f"| {kind} | {len(kinds[kind])}: {tests[kind]} | {' | '.join(shown)} |")
     result = {
         "bench": "judge",
         "ours": round(cost, 3),
-        "peer": found,
+        "peer": peer,
+        "rows": found,
         "unit": "ms CPU per test",
-        "ratio": round(found["firejail"] / cost, 2) if "firejail" in found else None,
+        "ratio": round(peer["firejail"] / cost, 2) if "firejail" in peer else None,
         "setup": f"{len(corpus)} programs x 16 tests, full isolation, one core; of "
         f"{options.rounds} rounds the least of each side; firejail with {profile}",
         "start_cpu_s": round(min(starts), 3),

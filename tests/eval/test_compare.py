@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from klear.eval.programs.compare import equal_json, same_json, same_text, same_tokens, same_value
 
@@ -22,6 +24,41 @@ OTHER = [
 @pytest.mark.parametrize("pair", SAME + OTHER, ids=lambda pair: f"{pair[0]:.20} {pair[1]:.20}")
 def test_layout_and_float_noise_are_forgiven_and_other_values_are_other_answers(pair):
     assert same_text(*pair) == (pair in SAME)
+
+
+DIGITS = st.text("0123456789", min_size=1, max_size=30)
+INTEGERS = st.integers(-(10**30), 10**30)
+BEFORE = st.sampled_from(["0", "00", "+", "-0", "+0"])
+
+
+@given(DIGITS, BEFORE, st.sampled_from(["", ".0", ".50", "e+05"]))
+def test_a_string_of_digits_has_one_spelling(digits, before, after):
+    text = before + digits + after  # no program prints a number so
+    number = f"{int(digits)}{after}"
+    for same in (same_text, same_tokens):
+        assert same(f"x {text}\n", f"x {text}")
+        assert not same(number, text)
+        assert not same(f"-{number}", text)
+        if before != "-0" or digits.strip("0"):
+            assert not same(text, number)
+
+
+@given(INTEGERS)
+def test_what_is_no_number_as_programs_print_it_is_a_text(number):
+    for text in (f"{number}e5", f"{number}E2", f"{number}.", f"{number}_0", f"0x{abs(number)}"):
+        assert same_text(text, text)
+        assert not same_text(f"{float(text):.0f}" if "e" in text.lower() else f"{number}", text)
+
+
+@given(INTEGERS, st.integers(-300, 300))
+def test_a_number_has_many_spellings_and_a_neighbour_none_of_them(number, power):
+    spellings = [f"{number}.0", f"{number}.", f"{number}.000", f"{number * 10}e-1"]
+    for same in (same_text, same_tokens):
+        assert all(same(text, f"{number}") for text in spellings)
+        assert not any(same(text, f"{number + 1}") for text in spellings)
+    for real in (f"{number}.5", f"{number}.25e-3", f"7.5e{power}", f"-1e{power:+03d}"):
+        assert same_text(f"{float(real)!r}", real)
+        assert not same_text(f"{float(real) * 1.001 + 0.002}", real)
 
 
 def test_tokens_are_compared_wherever_the_lines_break():

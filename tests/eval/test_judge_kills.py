@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import psutil
@@ -63,6 +65,35 @@ def kill(victim: psutil.Process) -> None:
 def a_fork_server() -> None:
     with Judge(SETTINGS) as judge:
         judge.check_sandbox()
+
+
+@pytest.mark.parametrize("how", ["bubblewrap", "none"])
+@pytest.mark.parametrize("after_s", [None, 0.1, 0.4])
+def test_a_judge_that_ends_leaves_no_file_whatever_was_running(how, after_s, tmp_path, monkeypatch):
+    """`after_s`: how long after its start, while a program runs on many tests; None: after it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    many = {"kind": "stdin", "cases": SUMS * 100}
+    problem = Problem.model_validate({"domain": "code", "prompt": "Add.", "tests": many})
+    with Judge(SETTINGS.model_copy(update={"sandbox": how})) as judge:
+        wait = judge.begin(problem, answer(f"open('x', 'w').write('x')\n{RIGHT}")[1], 0)
+        wait() if after_s is None else time.sleep(after_s)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_written_to_while_it_is_removed_is_removed_again(tmp_path, monkeypatch):
+    cleanup, late = TemporaryDirectory.cleanup, ["a", "b"]
+
+    def refilled(folder: TemporaryDirectory[str]) -> None:
+        cleanup(folder)
+        if late:
+            Path(folder.name, late.pop()).mkdir(parents=True)
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(TemporaryDirectory, "cleanup", refilled)
+    with Judge(SETTINGS) as judge:
+        assert judge.judge(*answer(RIGHT)).correct
+    assert list(tmp_path.iterdir()) == []
+    assert not late
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -9,10 +9,12 @@ and call methods, but no operator puts it beside anything.
 
 import builtins
 import collections
+import contextlib
 import functools
 import importlib
+import marshal
 import math
-import symtable
+import os
 import sys
 import traceback
 import types
@@ -26,13 +28,14 @@ PROGRAM_RAISED = 3  # exit status of the tests' process when the program, not an
 CANNOT_CROSS = 4  # … when the tests hand over what only exists in their own process
 _READY = "ready"  # the program's process is isolated and about to run the program
 _MODULES = "collections itertools json math random re string sys"
-PROVIDED: dict[str, Any] = {  # what test code may use without defining it
+PROVIDED: dict[str, Any] = {
     **{name: importlib.import_module(name) for name in _MODULES.split()},
     **{name: getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict")},
     **{"deque": collections.deque, "inf": math.inf},
     **values.FOR_TESTS,
     **values.FOR_PROGRAMS,
 }
+"""What test code may use without defining it."""
 
 Ask = Callable[[Any, str | None, list[Any], list[str] | None], Any]
 """Call an object of the program, or its attribute (first two arguments), with what is given, whose
@@ -44,7 +47,7 @@ class ProgramFailed(Exception):
 
 
 class CannotCross(Exception):
-    """The tests pass on an object of their own, such as a function."""
+    """The tests pass on an object of their own, or change what the program would not see."""
 
 
 def serve(process: Process, code: types.CodeType, candidate: str | None) -> None:
@@ -54,6 +57,7 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
     process.globals.update(values.FOR_PROGRAMS)
     exec(code, process.globals)
     kept: list[Any] = []
+    shown = 0  # bytes of standard output that are older than the present question
 
     def keep(value: Any) -> int:
         kept.append(value)
@@ -62,26 +66,63 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
     def object_of(name: Any) -> Any:
         if isinstance(name, int):
             return kept[name]
+        if isinstance(name, list):
+            return functools.partial(ask_back, name)
         if name == "candidate":
             name = candidate or _last_function(process.globals)
         return function_of(process, name)
 
-    while True:
-        try:
-            target, attribute, args, names = channel.receive()
-        except EOFError:
-            return
+    def ask_back(function: list[int], *args: Any, **keywords: Any) -> Any:
+        """Call a function that the tests gave to the program."""
+        given = values.pack([*args, *keywords.values()], keep)
+        reply = channel.ask([function, given, list(keywords)], answer)
+        if "error" in reply:
+            raise _exception(reply["error"])(reply["message"])
+        return values.unpack(reply["value"], object_of, process.globals, functions=True)
+
+    def printed() -> str:
+        """What was written to the standard output since the last call."""
+        nonlocal shown
+        with contextlib.suppress(ValueError, OSError):  # closed by the program
+            for stream in (sys.stdout, process.streams[0]):
+                stream.flush()
+            text = os.pread(1, os.fstat(1).st_size - shown, shown)
+            shown += len(text)
+            return text.decode("utf-8", "replace")
+        return ""
+
+    def is_one(error: Exception, name: str) -> bool:
+        kind = process.globals.get(name)
+        return isinstance(kind, type) and isinstance(error, kind)
+
+    def answer(
+        target: Any, attribute: str | None, args: Any, names: list[str] | None, expected: list[str]
+    ) -> dict[str, Any]:
         try:
             given = values.unpack(args, object_of, process.globals, functions=True)
             found = object_of(target)
             found = getattr(found, attribute) if attribute else found
             result = found if names is None else call_with(found, given, names)
-            reply = values.pack([result, *given], keep)
+            return {"values": values.pack([result, *given], keep), "printed": printed()}
         except Exception as error:
             traceback.print_exc(limit=-3)
-            known = type(error) if type(error).__module__ == "builtins" else RuntimeError
-            reply = {"error": known.__name__, "message": str(error)[:500]}
-        channel.send(reply)
+            known = (c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins")
+            return {
+                "error": next(known),
+                "own": [name for name in expected if is_one(error, name)],
+                "args": values.pack(list(error.args), keep),
+                "message": str(error)[:500],
+                "object": keep(error),
+                "printed": printed(),
+            }
+
+    printed()
+    while True:
+        try:
+            question = channel.receive()
+        except EOFError:
+            return
+        channel.send(answer(*question))
 
 
 def _last_function(names: dict[str, Any]) -> str:
@@ -124,34 +165,73 @@ class Remote:
     __hash__ = object.__hash__
 
 
-def _asking(channel: values.Channel) -> Ask:
-    """The tests' end of the channel."""
+def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> Ask:
+    """The tests' end of the channel. `expected` are the program's exceptions that they name."""
+    functions: list[Callable[..., Any]] = []  # of the tests, which the program may call
 
     def name_of(value: Any) -> Any:
         if isinstance(value, Remote):
             return value._remote
+        if callable(value) and not isinstance(value, type):
+            functions.append(value)
+            return [len(functions) - 1]
         raise CannotCross(f"a {type(value).__name__} of the tests cannot reach the program")
 
+    def object_of(name: Any) -> Remote:
+        return Remote(ask, name)
+
+    def answer(function: list[int], args: Any, names: list[str]) -> dict[str, Any]:
+        given = values.unpack(args, object_of, values.FOR_PROGRAMS)
+        try:
+            result = call_with(functions[function[0]], given, names)
+        except Exception as error:
+            if isinstance(error, CannotCross | ProgramFailed):
+                raise
+            return {"error": type(error).__name__, "message": str(error)}
+        return {"value": values.pack(result, name_of, functions=True)}
+
     def ask(target: Any, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
+        if sys.stdin is not sys.__stdin__ or (builtins.input, builtins.print) != _PATCHED:
+            raise CannotCross("what the tests put in place of input or print is not the program's")
         args = values.pack(given, name_of, functions=True)
         try:
-            channel.send([target, attribute, args, names])
-            reply = channel.receive()
-        except (EOFError, OSError, ValueError) as gone:
-            raise ProgramFailed("the program ended before it answered the test") from gone
-        if isinstance(reply, dict) and reply.keys() == {"error", "message"}:
-            raise _exception(reply["error"])(reply["message"]) from ProgramFailed()
-        try:
+            reply = channel.ask([target, attribute, args, names, list(expected)], answer)
+            if sys.stdout is not sys.__stdout__:  # the tests look at what is printed
+                sys.stdout.write(reply["printed"])
+            error = _raised(reply, expected, object_of) if "error" in reply else None
             result, *after = values.unpack(
-                reply, lambda name: Remote(ask, name), values.FOR_PROGRAMS
+                reply.get("values", [None]), object_of, values.FOR_PROGRAMS
             )
-        except Exception as error:  # the program has the other end of the channel
-            raise ProgramFailed(f"a reply of the program is none: {error}") from error
+        except (EOFError, OSError) as gone:
+            raise ProgramFailed("the program ended before it answered the test") from gone
+        except CannotCross:
+            raise
+        except Exception as wrong:  # the program has the other end of the channel
+            raise ProgramFailed(f"a reply of the program is none: {wrong}") from wrong
+        if error:
+            raise error from ProgramFailed()
         for argument, changed in zip(given, after, strict=False):
             _update(argument, changed)
         return result
 
     return ask
+
+
+_PATCHED = (builtins.input, builtins.print)
+
+
+def _raised(
+    reply: dict[str, Any], expected: dict[str, type[Exception]], object_of: Callable[[int], Remote]
+) -> Exception:
+    """What the program raised, as the tests name it; attributes are those of its own object."""
+    own = [expected[name] for name in reply["own"]]
+    kind = _exception(reply["error"])
+    args = values.unpack(reply["args"], object_of, values.FOR_PROGRAMS)
+    if not own:
+        return kind(*args)
+    remote, message = object_of(reply["object"]), str(reply["message"])
+    body = {"__getattr__": lambda _, name: getattr(remote, name), "__str__": lambda _: message}
+    return type(own[0].__name__, (*own, kind), body)(*args)
 
 
 def _exception(name: str) -> type[Exception]:
@@ -176,43 +256,23 @@ def _update(argument: Any, after: Any) -> None:
         vars(argument).update(vars(after))
 
 
-def run_tests(source: str, function: str | None) -> None:
-    """Role `asserts`: run the test code; names it does not define belong to the program.
-
-    A `check` that is defined and never called is called with `candidate`, as HumanEval's tests are.
-    """
+def run_tests(process: Process, tests: bytes) -> None:
+    """Role `asserts`: run test code that `eval.programs.assertions` has prepared."""
     channel = values.Channel()
     channel.receive()  # or tests that call nothing could end before the program is isolated
-    used, own = names_of(source)
-    free = used - own
-    if "check" in own - used:
-        source += "\ncheck(candidate)\n"
-        free.add("candidate")
-    ask = _asking(channel)
-    remote = free - PROVIDED.keys() - vars(builtins).keys() | (free & {function})
-    names = PROVIDED | {name: Remote(ask, name) for name in remote}
-    names.update(__name__="tests", __builtins__=builtins)
+    code, remote, caught, numpy = marshal.loads(tests)
+    expected: dict[str, type[Exception]] = {name: type(name, (Exception,), {}) for name in caught}
+    ask = _asking(channel, expected)
+    process.globals.update({name: Remote(ask, name) for name in remote} | expected)
     try:
-        exec(compile(source, "tests.py", "exec", dont_inherit=True), names)
-    except CannotCross as error:
-        sys.stderr.write(f"{error}\n")
-        raise SystemExit(CANNOT_CROSS) from None
+        process.globals.update({name: importlib.import_module("numpy") for name in numpy})
+        exec(code, process.globals)
     except Exception as error:
-        if not isinstance(error, ProgramFailed) and not isinstance(error.__cause__, ProgramFailed):
+        status = CANNOT_CROSS if isinstance(error, CannotCross | ImportError) else 0
+        if isinstance(error, ProgramFailed) or isinstance(error.__cause__, ProgramFailed):
+            status = PROGRAM_RAISED
+        if not status:
             raise
-        kind = "" if isinstance(error, ProgramFailed) else f"{type(error).__name__}: "
-        sys.stderr.write(f"{kind}{error}".replace("\n", " ") + "\n")
-        raise SystemExit(PROGRAM_RAISED) from None
-
-
-def names_of(source: str) -> tuple[set[str], set[str]]:
-    """Global names that the code uses, and those that it defines itself."""
-    top = symtable.symtable(source, "tests.py", "exec")
-    used, scopes = set(), [top]
-    while scopes:
-        scope = scopes.pop()
-        scopes += scope.get_children()
-        for symbol in scope.get_symbols():
-            if symbol.is_referenced() and (scope is top or symbol.is_global()):
-                used.add(symbol.get_name())
-    return used, {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+        kind = "" if isinstance(error, CannotCross | ProgramFailed) else f"{type(error).__name__}: "
+        sys.stderr.write(f"{kind}{error}"[:500].replace("\n", " ") + "\n")
+        raise SystemExit(status) from None

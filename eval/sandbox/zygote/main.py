@@ -12,6 +12,7 @@ refuses ends the process: the judge takes one that reaches the program for an is
 Standard library only: this folder is all of the product that the sandbox holds.
 """
 
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -100,6 +101,7 @@ class Zygote:
         names = zygote_roles.prelude()
         zygote_roles.open_streams()
         self.script, self.solution = Process("__main__", names), Process("solution", names)
+        self.tests = Process("tests", names | zygote_asserts.PROVIDED)
         sys.argv = ["solution.py"]
         random.seed(0)  # the same program gets the same verdict
         gc.collect()
@@ -140,7 +142,8 @@ class Zygote:
             ended.append((status, timed_out, cpu_s, wall_s, self.isolated[i]))
         if not self.seccomp:
             shutil.rmtree(self.isolation["folder"], ignore_errors=True)
-            os.makedirs(self.isolation["folder"], exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.isolation["folder"])  # alone: where the judge's is gone, it has ended
         return ended
 
     def _wait(self, pids: list[int], limits: Limits, started: float) -> bool:
@@ -180,6 +183,7 @@ class Zygote:
             self.isolated[index] = 1
             self.isolated.close()
             process = self.script if role in ("stdin", "checker") else self.solution
+            process = self.tests if role == "asserts" else process
             os._exit(process.run(lambda: self._play(process, role, argument)))
         finally:
             os._exit(1)
@@ -226,7 +230,7 @@ class Zygote:
         if role == "checker":
             return zygote_roles.check(process, json.loads(_all_of(3)))
         if role == "asserts":
-            return zygote_asserts.run_tests(_all_of(0).decode(), argument)
+            return zygote_asserts.run_tests(process, _all_of(0))
         code = marshal.loads(self.code)
         if role == "serve":
             return zygote_asserts.serve(process, code, argument)

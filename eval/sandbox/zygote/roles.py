@@ -10,6 +10,7 @@ import atexit
 import builtins
 import collections
 import contextlib
+import functools
 import gc
 import importlib
 import inspect
@@ -24,7 +25,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from klear.eval.sandbox.zygote.values import FOR_PROGRAMS
+from klear.eval.sandbox.zygote import values
 
 _STAR = "string re datetime collections heapq bisect copy math random statistics itertools"
 _STAR += " functools operator io sys json builtins typing"
@@ -43,18 +44,25 @@ def open_file(file: Any, *args: Any, _open: Callable[..., Any] = io.open, **keyw
     return _open(file, *args, **keywords)
 
 
-def prelude() -> dict[str, Any]:
-    """The names every program starts with: the star imports first, then the modules."""
+@functools.cache
+def library() -> dict[str, Any]:
+    """The names of the standard library that programs and tests have: the star imports first, then
+    the modules."""
     names: dict[str, Any] = {}
-    builtins.open = io.open = open_file
-    for name in _PRELOADED.split():
-        importlib.import_module(name)
     star = [importlib.import_module(name) for name in _STAR.split()]
     for module in star:
         public = getattr(module, "__all__", None)
         public = public or [name for name in vars(module) if not name.startswith("_")]
         names.update({name: getattr(module, name) for name in public})
-    names.update({module.__name__: module for module in star if module is not builtins})
+    return names | {module.__name__: module for module in star if module is not builtins}
+
+
+def prelude() -> dict[str, Any]:
+    """The names every program starts with."""
+    builtins.open = io.open = open_file
+    for name in _PRELOADED.split():
+        importlib.import_module(name)
+    names = dict(library())
     with contextlib.suppress(ImportError):  # LeetCode's environment has it without an import
         sorted_ = importlib.import_module("sortedcontainers")
         names.update({name: getattr(sorted_, name) for name in sorted_.__all__})
@@ -172,18 +180,20 @@ _encode = json.JSONEncoder(default=_plain).encode
 
 def call(process: Process, code: types.CodeType, function: str, arguments: bytes) -> None:
     """Role `call`: write the JSON of what the function returns to descriptor 3. `arguments` is
-    JSON: {"args": list, "names": names of its last ones}."""
-    process.globals.update(FOR_PROGRAMS)
+    JSON: {"args": list, "names": names of its last ones}, and "typed" for `values.pack`."""
+    process.globals.update(values.FOR_PROGRAMS)
     exec(code, process.globals)
     given = json.loads(arguments)
-    result = call_with(function_of(process, function), given["args"], given["names"])
-    _write(_encode(result).encode())
+    args, typed = given["args"], "typed" in given
+    args = values.unpack(args, _plain, process.globals) if typed else args
+    result = call_with(function_of(process, function), args, given["names"])
+    values.write(_encode(values.pack(result, _plain) if typed else result).encode())
 
 
 def compile_program(source: bytes) -> None:
     """Role `compile`: write the marshalled code of the program to descriptor 3."""
     code = compile(source, "solution.py", "exec", dont_inherit=True)
-    _write(marshal.dumps(code))
+    values.write(marshal.dumps(code))
 
 
 def check(process: Process, request: dict[str, Any]) -> None:
@@ -193,8 +203,3 @@ def check(process: Process, request: dict[str, Any]) -> None:
             file.write(content)
     sys.argv = ["checker.py", *request["files"]]
     exec(compile(request["checker"], "checker.py", "exec", dont_inherit=True), process.globals)
-
-
-def _write(data: bytes) -> None:
-    with open(3, "wb", closefd=False) as file:
-        file.write(data)

@@ -1,0 +1,143 @@
+"""Whose a name is that tests use and do not define: the library's, or the program's.
+
+The program is what is tested, so a name that judges its results must not be taken from it: `assert
+isclose(f(), 0.1)` would pass with `isclose = lambda *a: True`. What the standard library or numpy
+has comes from there. A function that neither they nor the tests have and that is to judge the
+program's results makes the tests unjudgeable. This is found out once for all answers to a problem.
+"""
+
+import ast
+import builtins
+import marshal
+import symtable
+from functools import lru_cache
+from typing import Any
+
+from klear.eval.sandbox.zygote.asserts import PROVIDED
+from klear.eval.sandbox.zygote.roles import library
+
+NUMPY = ("np", "numpy")
+_EXPECT_ERRORS = ("raises", "assertRaises", "assertRaisesRegex", "suppress")
+
+
+class TestsBroken(Exception):
+    """The tests themselves cannot judge (no tests, a checker that fails): unscored."""
+
+    __test__ = False  # not a pytest class
+
+
+@lru_cache(maxsize=4096)
+def prepared(source: str, function: str | None) -> bytes:
+    """What the sandbox needs to run the test code: the code itself, the names that are the
+    program's, those of them that are exceptions, and what numpy is called. `function` is tested.
+
+    A function `check` that is defined and never called is called with `candidate`, as HumanEval's
+    tests expect. Raises TestsBroken.
+    """
+    try:
+        used, own = names_of(source)
+        free = used - own
+        if "check" in own - used:
+            source += "\ncheck(candidate)\n"
+            free.add("candidate")
+        names = program_names(source, free, function)
+        caught = caught_names(source) & free - PROVIDED.keys() - vars(builtins).keys()
+        code = compile(source, "tests.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise TestsBroken(f"the tests are no Python: {error}") from error
+    numpy = (free - names) & {*NUMPY}
+    return marshal.dumps((code, *map(sorted, (names, caught, numpy))))
+
+
+def names_of(source: str) -> tuple[set[str], set[str]]:
+    """Global names that the code uses, and those that it defines itself."""
+    top = symtable.symtable(source, "tests.py", "exec")
+    used, scopes = set(), [top]
+    while scopes:
+        scope = scopes.pop()
+        scopes += scope.get_children()
+        for symbol in scope.get_symbols():
+            if symbol.is_referenced() and (scope is top or symbol.is_global()):
+                used.add(symbol.get_name())
+    return used, {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+
+
+def program_names(source: str, free: set[str], function: str | None) -> set[str]:
+    """Those of the `free` names that are the program's; `function` is the one that is tested.
+
+    Where tests do not say what they test, a name of the library may be it (`assert gcd(4, 6) == 2`)
+    unless another function is. Raises TestsBroken.
+    """
+    tested = free & {function, "candidate", "Solution"}
+    remote = tested | free - PROVIDED.keys() - vars(builtins).keys()
+    if len(remote) < 2:
+        return remote
+    module = ast.parse(source)
+    known = {name for name in remote - tested if name in library() or name in NUMPY}
+    judging, deciding = _judges(module, remote - {*NUMPY}, known)
+    if not tested and not any(name[:1].islower() for name in remote - known):
+        known &= judging | {*NUMPY}
+    for name in sorted((judging if tested else deciding) - known - tested):
+        raise TestsBroken(f"the tests do not define {name!r}, by which they judge")
+    return remote - known
+
+
+def _judges(module: ast.Module, remote: set[str], known: set[str]) -> tuple[set[str], set[str]]:
+    """The functions among the `remote` names that take a result of another one, or stand beside it
+    in an assertion; and of these the ones whose word is the verdict: a function may take back what
+    another did (`decode(encode(x)) == x`). The library's (`known`) are no rivals of any."""
+    classes = {name for name in remote if name[:1].isupper()}  # what they make is no result yet
+    results = remote - classes | remote & {"Solution"}
+
+    def is_result(node: ast.AST, judge: str = "") -> bool:
+        methods = (n for n in _all(node, ast.Attribute) if _names(n) & classes)
+        return bool(_names(node) & (results - {judge})) or any(methods)
+
+    def outermost(node: ast.AST) -> set[str]:
+        match node:
+            case ast.Call(func=ast.Name(name)) if name in results:
+                return {name}
+        return set().union(*map(outermost, ast.iter_child_nodes(node)))
+
+    for assign in _all(module, ast.Assign):
+        if is_result(assign.value):
+            results |= {name for target in assign.targets for name in _names(target)}
+    judging, compared = set[str](), set[ast.AST]()
+    for node in _all(module, ast.Assert):
+        for part in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
+            rivals = outermost(part) - known
+            judging |= rivals if len(rivals) > 1 else set()
+            match part:
+                case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(bool())]):
+                    pass
+                case ast.Compare(ops=[ast.Eq()]):
+                    compared.update(ast.walk(part))
+    deciding = set(judging)
+    for call in _all(module, ast.Call):
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name in remote and any(is_result(n, name) for n in (*call.args, *call.keywords)):
+            judging.add(name)
+            deciding |= set() if call in compared else {name}
+    return judging, deciding
+
+
+def caught_names(source: str) -> set[str]:
+    """Names of the exceptions that the tests expect."""
+    if not any(word in source for word in ("except", *_EXPECT_ERRORS)):
+        return set()
+    found = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ExceptHandler(type=ast.AST() as kinds):
+                found |= _names(kinds)
+            case ast.Call(func=ast.Name(name) | ast.Attribute(attr=name), args=[kinds, *_]):
+                found |= _names(kinds) if name in _EXPECT_ERRORS else set()
+    return found
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in _all(node, ast.Name)}
+
+
+def _all(node: ast.AST, kind: type[Any]) -> list[Any]:
+    return [inner for inner in ast.walk(node) if isinstance(inner, kind)]
