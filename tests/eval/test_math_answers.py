@@ -109,7 +109,7 @@ def test_hostile_answers_are_wrong_and_quick(answer, quickest):
         parse.cache_clear()
         assert verdict_of("77", answer) == "WA"
 
-    assert quickest(judge, below=1.0) < 1.0
+    assert quickest(judge, below=1.2) < 1.2  # the limit and what is around it
 
 
 def test_an_integer_costs_less_than_a_millisecond(quickest):
