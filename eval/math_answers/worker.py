@@ -51,7 +51,7 @@ _AND = re.compile(r"\\text\s*\{\s*and\s*\}|\band\b|\\land\b")
 _COMPARISON = re.compile(r"(<|>|\\(?:l[et]|g[et]|ne)(?![a-z]))")
 _COMPARISONS = {"<": sympy.Lt, r"\lt": sympy.Lt, r"\le": sympy.Le, r"\ne": sympy.Ne}
 _COMPARISONS |= {">": sympy.Gt, r"\gt": sympy.Gt, r"\ge": sympy.Ge}
-_CPU_S, _CPU_OF_GOLD_S = 0.9, 0.3  # no text takes a second; half of it is enough for real ones
+_CPU_S, _CPU_OF_GOLD_S = 0.9, 0.3  # no text takes a second
 _EVERY_FORM = (
     r"f(x)=\frac{\sqrt[3]{2x^2}-|y_1|}{\sin^2 x+\log_2 3}\cdot e^{i\pi}+\binom{5}{2}!",
     r"\begin{pmatrix}1&2\\3&x\end{pmatrix}, (-\infty,1]\cup\{2\}, x<1",
