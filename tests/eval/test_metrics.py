@@ -8,16 +8,6 @@ import pytest
 from klear.eval.benchmarks import metrics
 
 
-def test_a_problem_without_a_scored_sample_is_excluded_and_counted():
-    """And every other weighs the same, however many of its samples were scored."""
-    outcomes = {"a": [True, False], "lost": [None, None], "b": [True, None], "c": [False, None]}
-    summary = metrics.summarise(outcomes, resamples=50, seed=0)
-    assert (summary["problems"], summary["problems_unscored"]) == (3, 1)
-    assert (summary["samples"], summary["samples_unscored"]) == (4, 4)
-    assert summary["avg"] == pytest.approx((1 / 2 + 1) / 3)
-    assert summary["pass_at_k"] == pytest.approx(2 / 3)
-
-
 @pytest.mark.parametrize(
     ("answers", "outcomes", "share"),
     [
@@ -49,12 +39,6 @@ def test_the_interval_over_samples_matches_every_redraw_of_the_samples():
     low, high = metrics.sample_interval(rows, resamples=20_000, seed=0)
     assert (low, high) == (np.percentile(exact, 2.5), np.percentile(exact, 97.5))
     assert metrics.sample_interval({"a": [True, True], "b": [False]}, 100, 0) == (0.5, 0.5)
-
-
-def test_nothing_scored_is_none_not_zero():
-    summary = metrics.summarise({"a": [None]}, resamples=10, seed=0)
-    assert summary["problems_unscored"] == summary["samples_unscored"] == 1
-    assert not {"avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k"} & set(summary)
 
 
 def test_zero_of_thirty_does_not_rule_out_one_in_eleven():

@@ -189,47 +189,6 @@ def test_a_claim_is_confirmed_if_every_contrast_of_it_is(experiment, findings, v
     assert told(*findings, spec=load_ablation(experiment))[VERDICT] == verdict
 
 
-def test_a_contrast_outside_the_claim_is_shown_and_does_not_count():
-    spec = load_ablation("fig2_clipping")
-    row = told(*GPPO.values(), spec=spec)
-    assert "gppo over clip-higher +5.0 (+4.0 to +6.0)" in row[3]
-    assert "cispo over clip-higher" not in row[3]
-    page = results_page("tiny", [spec], [finished(spec, *GPPO.values())]).body
-    assert "| lower, outside the claim |" in page
-    assert "Not tested: stable gradient norms and the speed of convergence" in page
-
-
-def test_the_page_of_all_has_every_claim_and_says_which_were_not_tried():
-    specs = [SPEC, load_ablation("fig3_reward")]
-    known = finished(SPEC, *outcome_of(SPEC, "tiny", cells(0.6)).findings)
-    text = results_page("tiny", specs, [known]).markdown()
-    command = "klear ablate table6\\_lm\\_weight --profile tiny --seeds 5. Run on 2026-01-01 at"
-    assert f"{command} commit 2cede76 with changes, grader version 1." in text
-    (claim,) = [line for line in text.splitlines() if line.startswith("| Table 6")]
-    for part in ("α=0.1 over α=0 AIME 2024 +1.2, AIME 2025 +2.4", "+20.0", "| confirmed |"):
-        assert part in claim
-    (missing,) = [line for line in text.splitlines() if line.startswith("| Figure 3")]
-    assert NOT_RUN in missing
-    assert "LCB v5 +1.8" in missing  # 61.0 and 59.2
-    assert "1 of 2 experiments have run" in text
-
-
-def test_the_papers_analysis_makes_eight_claims_that_name_what_they_do_not_test():
-    specs = [load_ablation(name) for name in ablations()]
-    rows = claim_rows([row for spec in specs for row in compared(spec, None, "tiny")], "tiny")
-    by_figure = {row[0]: row for row in rows}
-    assert len(rows) == 8
-    for shows, part in (("Figure 2", "gradient norms"), ("Figure 4", "how steady training is"),
-                        ("Figure 3", "the level of rewards and their variance")):  # fmt: skip
-        assert part in by_figure[shows][VERDICT + 1]
-    # the arms of both tables have the same names; one or two best sources against many count
-    assert by_figure["Table 4 and Table 5"][2].split("; ") == [
-        "Table 4: top1 over top4 AIME 2024 +3.5, AIME 2025 +6.2, LCB v5 +4.6, LCB v6 +2.9",
-        "Table 4: top2 over top4 AIME 2024 +0.4, AIME 2025 +2.1, LCB v5 +1.0, LCB v6 +3.2",
-        "Table 5: top2 over top4 LCB v5 +0.3, LCB v6 +1.0, AIME 2024 +0.6, AIME 2025 +2.1",
-    ]
-
-
 def published(store: Store, key: str, seeds: int, created: str = "2026-01-01",
               spec: Ablation = SPEC, version: int = ABLATE_VERSION) -> None:  # fmt: skip
     """A result as the experiment's last stage would publish it."""

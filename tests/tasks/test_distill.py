@@ -125,25 +125,6 @@ def test_only_the_named_sources_are_asked_and_one_that_is_none_is_an_error(
         run(tmp_path / "o", problems, sources=("s9",))
 
 
-def test_a_killed_stage_asks_only_for_what_is_missing_and_ends_with_the_same_bytes(
-    tmp_path, problems, hire
-):
-    hire()
-    run(tmp_path / "whole", problems)
-    whole = (tmp_path / "whole" / "samples.parquet").read_bytes()
-    hire(patience=20)
-    with pytest.raises(EngineError):
-        run(tmp_path / "o", problems)
-    rest = hire()
-    run(tmp_path / "o", problems)
-    assert len(rest.asked) == 32 - 20
-    (tmp_path / "o" / "samples.parquet").unlink()  # killed while it writes its outputs
-    nobody = hire()
-    run(tmp_path / "o", problems)
-    assert not nobody.asked
-    assert (tmp_path / "o" / "samples.parquet").read_bytes() == whole
-
-
 def test_truncated_empty_refused_and_failed_answers_are_counted_and_paid(tmp_path, problems, hire):
     hire(ends=("length", "empty", "refused", "error"))
     priced = EngineRuntime(input_price=1.0, output_price=2.0)

@@ -153,20 +153,6 @@ def test_outputs_are_equal_wherever_the_checkpoint_lies_and_however_long_judging
     assert {s.seconds for s in read_table(here / "scores.parquet", Score)} == {0.0}
 
 
-def test_with_all_answers_on_file_no_engine_starts_and_only_missing_verdicts_are_judged(
-    engine, tmp_path, scripted
-):
-    out, _ = run(tmp_path)
-    first = outputs(out)
-    scores = out / ".resume" / "scores.jsonl"
-    lines = scores.read_text().splitlines(keepends=True)
-    scores.write_text("".join(lines[:10]) + lines[10][:20])  # killed while writing the 11th
-    run(tmp_path)
-    assert len(engine.jobs) == 1
-    assert len(scripted.judged) == 16 - 10
-    assert outputs(out) == first
-
-
 def test_the_real_judge_scores_what_a_model_wrote_and_a_failed_answer_is_unscored(
     engine, tmp_path, monkeypatch
 ):

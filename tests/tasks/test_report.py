@@ -16,7 +16,7 @@ from klear.eval.tables import write_table
 from klear.tasks.report.page import TEMPLATES
 from klear.tasks.report.report import differing, reason_kind, report, report_page
 from klear.tasks.report.results import Evaluation, Outputs, change_of, curves_of
-from klear.tasks.report.run_story import PlannedStage, RunStory, StageOutcome, duration, size
+from klear.tasks.report.run_story import PlannedStage, RunStory, StageOutcome
 from klear.tasks.store.store import Artifact
 from klear.training.layout import METRICS, OFF_POLICY
 from klear.training.rl.off_policy_counts import CELLS
@@ -255,12 +255,6 @@ def test_plan_and_outcome_stand_beside_each_other_and_lead_to_every_run():
     assert '<a href="http://127.0.0.1:5271/#/runs/cd">sft</a>' in page
     assert 'href="http://127.0.0.1:5271/#/experiments/1/runs/ab"' in page
     assert "2 stages: 2 computed. Computing took 2 min 02 s." in page
-
-
-def test_durations_and_sizes_read_well():
-    found = [duration(seconds) for seconds in (0.44, 41.2, 59.6, 200, 7500, 273_600)]
-    assert found == ["0.4 s", "41 s", "1 min 00 s", "3 min 20 s", "2 h 05 min", "3 d 04 h"]
-    assert [size(n) for n in (0, 1500, 2e9, 3e15)] == ["0 B", "1.5 kB", "2.0 GB", "3000.0 TB"]
 
 
 def test_rl_has_curves_and_a_table_of_the_tokens_outside_the_clip_range(tmp_path):

@@ -10,21 +10,12 @@ from klear.configs.settings.training import RLSettings
 from klear.training.packing import (
     cut_steps,
     epoch_batches,
-    length_groups,
     optimizer_steps,
     prompt_order,
     rl_schedule,
 )
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=80)
-
-
-@given(LENGTHS, st.integers(1, 200))
-def test_groups_hold_every_sequence_once_within_the_budget(lengths, budget):
-    groups = length_groups(range(len(lengths)), lengths, budget)
-    assert sorted(i for g in groups for i in g) == list(range(len(lengths)))
-    for group in groups:
-        assert len(group) == 1 or len(group) * max(lengths[i] for i in group) <= budget
 
 
 @given(LENGTHS, st.integers(1, 3), st.integers(1, 4))

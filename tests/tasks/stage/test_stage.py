@@ -107,21 +107,6 @@ def test_a_failed_stage_publishes_nothing_and_its_work_is_resumed(run: Run) -> N
     assert not (made.folder / ".resume").exists()
 
 
-def test_the_seed_is_part_of_the_key_only_of_stages_that_draw(tmp_path: Path) -> None:
-    CALLS.clear()
-
-    @stage(version=1)
-    def draw(out: Path, *, settings: Knobs, seed: int) -> Metrics:
-        (out / "seed.txt").write_text(str(seed))
-        return {}
-
-    for seed in (1, 2):
-        with active(Run(store=Store(tmp_path), seed=seed)):
-            assert draw(settings=Knobs()).file("seed.txt").read_text() == str(seed)
-            write_text(settings=Knobs())
-    assert len(CALLS) == 1
-
-
 def test_a_metric_that_is_no_number_does_not_spoil_the_manifest(run: Run) -> None:
     @stage(version=1)
     def odd(out: Path, *, settings: Knobs) -> Metrics:
@@ -131,24 +116,6 @@ def test_a_metric_that_is_no_number_does_not_spoil_the_manifest(run: Run) -> Non
     with active(run):
         assert odd(settings=Knobs()).metrics == {"good": 1.0}
         assert odd(settings=Knobs()).metrics == {"good": 1.0}
-
-
-def test_an_edited_file_outside_of_the_store_is_noticed(run: Run, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-
-    @stage(version=1, reads=lambda settings: [rows])
-    def copy_rows(out: Path, *, settings: Knobs) -> Metrics:
-        (out / "rows.jsonl").write_text(rows.read_text())
-        return {}
-
-    with active(run):
-        rows.write_text("one")
-        first = copy_rows(settings=Knobs())
-        rows.write_text("two")
-        second = copy_rows(settings=Knobs())
-        rows.write_text("one")
-        assert copy_rows(settings=Knobs()) == first
-    assert second.file("rows.jsonl").read_text() == "two"
 
 
 def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
