@@ -16,7 +16,6 @@ from klear.flows.forms.profile_form import (
     values_of,
 )
 from klear.flows.forms.stage_form import chosen
-from klear.flows.stages import calls
 from klear.tasks.store.lineage import LATEST, CompleteRun, as_of, mixtures, note_complete
 from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
@@ -60,12 +59,6 @@ def test_a_command_is_the_form_with_its_changes() -> None:
     asked = parameters_of("tiny", ["sft.epochs=2", "rl_math.loss=grpo"], seed=1)
     fields = {name: asked[name] for name in values_of(TINY)}
     assert overrides_of(TINY, fields, asked["changes"]) == ["sft.epochs=2", "rl_math.loss=grpo"]
-
-
-def test_the_wiring_is_that_of_the_profile() -> None:
-    assert calls(TINY)["rl_math"].inputs == ("sft", "filter_rl")
-    started = ["base.kind=pretrained", "base.model=m", "base.stands_for=sft"]
-    assert calls(load_profile("tiny", started))["rl_math"].inputs == ("base", "filter_rl")
 
 
 def a_run(root: Path, name: str, seed: int = 0) -> Manifest:

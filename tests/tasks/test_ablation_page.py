@@ -30,7 +30,7 @@ from klear.tasks.ablation.results import (
 )
 from klear.tasks.store.care import ABLATE, ABLATE_VERSION
 from klear.tasks.store.store import Store
-from klear.training.layout import METRICS, OFF_POLICY
+from klear.training.layout import OFF_POLICY, MetricsFile, StepLines
 from klear.training.rl.off_policy_counts import CELLS
 from tests.eval.evaluations_by_hand import evaluation, result
 
@@ -92,11 +92,9 @@ def test_the_page_names_scale_evidence_scores_and_the_papers_own_figures_apart()
 def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
     verdicts = {("a", 0): "AC", ("a", 1): "WA", ("a", 2): "IE", ("b", 0): "AC"}
     evaluation(tmp_path, [result("aime24", 3)], [(i, "aime24", None) for i in "ab"], verdicts)
-    (tmp_path / "logs").mkdir()
-    line = {"step": 4, "time": 0.0, "metrics": {"entropy": 0.5}}
-    (tmp_path / METRICS).write_text(json.dumps(line) + "\n")
+    MetricsFile(tmp_path).append(4, {"entropy": 0.5})
     counts = {"step": 1, "update": 0, "tokens": [1.0] * CELLS, "gradient": [1.0] * CELLS}
-    (tmp_path / OFF_POLICY).write_text(json.dumps(counts) + "\n")
+    StepLines(tmp_path / OFF_POLICY, after_step=0).write(counts)
 
     found = read_cell("α=0", 1, tmp_path, tmp_path)
 
@@ -234,15 +232,6 @@ def test_a_result_counts_only_for_the_experiment_that_it_answers(tmp_path):
         ({"scales": {"tiny": scale}}, 0),
     ):
         assert len(finished_in(store, SPEC.model_copy(update=change), "tiny")) == counts
-
-
-def test_of_each_question_the_result_with_most_seeds_stays_then_the_newest_judge_and_date(tmp_path):
-    many, few = finished(SPEC, seeds=5), finished(SPEC, seeds=3, created="2026-01-09")
-    later, judged = finished(SPEC, created="2026-01-02"), finished(SPEC, grader=2)
-    other = finished(load_ablation("fig3_reward"), seeds=1)
-    assert best([many, few]) == [many]
-    assert best([later, other, many, few]) == [other, later]
-    assert best([judged, later]) == [judged]
 
 
 def test_results_of_another_store_stay_on_the_page(tmp_path):

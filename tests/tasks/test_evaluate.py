@@ -1,7 +1,6 @@
 """The evaluate stage and accuracy over training, with a scripted engine in place of the child and,
 where nothing else is said, a judge that reads: every model is scored once, whatever is killed."""
 
-import json
 import runpy
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from klear.tasks.tracking.log_result import curve_names
 from klear.training.engines.generate import Journal, journal_path
 from klear.training.engines.interface import Request
 from klear.training.launch.jobs import GenerateJob
-from klear.training.layout import kept_model, kept_models
+from klear.training.layout import StepLines, kept_model, kept_models, read_lines
 from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result
 from tests.tasks.manifests_by_hand import folder_with
 
@@ -219,8 +218,7 @@ def trained(root: Path, *steps: int) -> tuple[Artifact, Artifact]:
 
 
 def points(out: Path) -> list[tuple[int, dict[str, float]]]:
-    lines = map(json.loads, (out / LEARNING_CURVE).read_text().splitlines())
-    return [(line["step"], line["metrics"]) for line in lines]
+    return [(line["step"], line["metrics"]) for line in read_lines(out / LEARNING_CURVE)]
 
 
 def test_the_curve_has_a_point_of_every_kept_model_and_of_the_result_which_cost_money_too(
@@ -287,9 +285,9 @@ def test_the_last_model_counts_with_as_many_answers_as_those_kept_along_the_way(
     four = two | {("a", 2): "AC", ("a", 3): "AC"}
     evaluation(tmp_path, [result("x", 4)], problems, four)
     assert read_learning(tmp_path) == {}  # no learning curve was asked for
-    (tmp_path / LEARNING_CURVE).parent.mkdir()
-    lines = [{"step": step, "time": 0.0, "metrics": {"accuracy/x": 0.5}} for step in (2, 6)]
-    (tmp_path / LEARNING_CURVE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = StepLines(tmp_path / LEARNING_CURVE, after_step=0)
+    for step in (2, 6):
+        curve.write({"step": step, "metrics": {"accuracy/x": 0.5}})
     both = ((1.0, 1), (0.0, 1))  # answers with an even and with an odd index
     assert read_learning(tmp_path) == {"x": {2: both, 6: both}}
 
