@@ -14,7 +14,7 @@ from klear.configs.settings.base import key_of
 from klear.flows import ablation
 from klear.flows.ablation import CellFailed, cells, in_process, plan_ablation
 from klear.flows.cli.plan import assumptions, summary
-from klear.flows.stages import calls, needed
+from klear.flows.stages import calls
 from klear.tasks.stage.child import ChildFailed
 from klear.tasks.stage.run import Run
 from klear.tasks.store.store import Store
@@ -22,12 +22,6 @@ from klear.tasks.store.store import Store
 ROOT = Path(__file__).parents[2]
 TINY = load_profile("tiny")
 TABLE6 = load_ablation("table6_lm_weight")
-
-
-def test_a_score_after_sft_needs_no_reinforcement_learning():
-    stages = [call.stage.name for call in needed("evaluate_sft", calls(TINY))]
-    assert stages[-2:] == ["sft", "evaluate_sft"]
-    assert not {"rl_math", "sample", "filter_rl", "evaluate_base", "report"} & set(stages)
 
 
 def test_a_learning_curve_is_asked_of_the_models_that_keep_some_alone():

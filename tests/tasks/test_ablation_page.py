@@ -187,6 +187,13 @@ def test_a_claim_is_confirmed_if_every_contrast_of_it_is(experiment, findings, v
     assert told(*findings, spec=load_ablation(experiment))[VERDICT] == verdict
 
 
+def test_a_contrast_outside_the_claim_is_shown_and_does_not_count():
+    spec = load_ablation("fig2_clipping")
+    page = results_page("tiny", [spec], [finished(spec, *GPPO.values())]).body
+    assert "| lower, outside the claim |" in page
+    assert "cispo over clip-higher" not in told(*GPPO.values(), spec=spec)[3]
+
+
 def published(store: Store, key: str, seeds: int, created: str = "2026-01-01",
               spec: Ablation = SPEC, version: int = ABLATE_VERSION) -> None:  # fmt: skip
     """A result as the experiment's last stage would publish it."""
