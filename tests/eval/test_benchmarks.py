@@ -74,7 +74,7 @@ def test_a_protocol_without_problems_says_what_there_is_and_the_fix(protocol, da
 @pytest.mark.parametrize(
     ("protocol", "told"),
     [
-        ({"date_from": "2025-02-01", "date_to": "2025-02-01"}, "first day after"),
+        ({"date_from": "2025-02-01", "date_to": "2025-02-01"}, "must come after"),
         ({"question": "Solve this!"}, "once"),
     ],
 )

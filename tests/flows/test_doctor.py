@@ -28,9 +28,10 @@ def test_every_version_that_differs_is_named_with_the_fix(monkeypatch, tmp_path)
     installed = {"torch": "2.13.0+cpu", "trl": "1.16.0", "mlflow": "3.17.2", "ray": "2.60"}
 
     def version(name: str) -> str:
-        if name not in installed:
+        found = installed.get(name)
+        if found is None:
             raise PackageNotFoundError(name)
-        return installed[name]
+        return found
 
     monkeypatch.setattr(doctor, "lock_file", lambda: lock)
     monkeypatch.setattr(doctor, "version", version)

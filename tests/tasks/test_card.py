@@ -101,8 +101,7 @@ def test_the_card_names_licences_settings_seed_and_digests(tmp_path):
     settings = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
     assert (settings["settings"]["threshold"], settings["seed"]) == (0.5, 3)
     assert made["thin_out"].digest in card
-    gathered = [made["gather"].key, made["gather"].digest]
-    assert table_rows(card, "Lineage")["gather"] == gathered
+    assert table_rows(card, "Lineage")["gather"] == [made["gather"].key, made["gather"].digest]
     front = yaml.safe_load(card.split("---")[1])
     assert front["license"] == ["cc-by-4.0", "mit"]
     assert {c["data_files"] for c in front["configs"]} == {"kept.parquet", "rejected.parquet"}

@@ -215,32 +215,28 @@ def test_disagreements_with_published_grades_are_all_there(tmp_path):
     assert text.count("published wrong, ours right (AC)</summary>") == 2
 
 
-STORY = RunStory(
-    name="tiny-seed0",
-    links={"MLflow": "http://127.0.0.1:5271/#/experiments/1/runs/ab"},
-    planned=(
-        PlannedStage(stage="dedup", action="reuse"),
-        PlannedStage(stage="sft", why="learning_rate: 1 → 2", seconds=60, bytes=2e9, assumed=True),
-    ),
-    happened=(
-        StageOutcome(stage="dedup", action="computed", why="rows are missing", seconds=2),
-        StageOutcome(stage="sft", action="computed", why="new", seconds=120, bytes=1500,
-                     tokens=1000, url="http://127.0.0.1:5271/#/runs/cd"),
-    ),
-)  # fmt: skip
-
-
 def test_plan_and_outcome_stand_beside_each_other_and_lead_to_every_run():
-    rows = table_rows(body(story=STORY), "What ran")
+    run, stage = "http://127.0.0.1:5271/#/runs/ab", "http://127.0.0.1:5271/#/runs/cd"
+    story = RunStory(
+        name="tiny-seed0",
+        links={"MLflow": run},
+        planned=(
+            PlannedStage(stage="dedup", action="reuse"),
+            PlannedStage(stage="sft", why="new", seconds=60, bytes=2e9, assumed=True),
+        ),
+        happened=(
+            StageOutcome(stage="dedup", action="computed", why="rows are missing", seconds=2),
+            StageOutcome(stage="sft", action="computed", why="new", seconds=120, bytes=1500,
+                         tokens=1000, url=stage),
+        ),
+    )  # fmt: skip
+    rows = table_rows(body(story=story), "What ran")
     assert rows["dedup"][0] == "computed: rows are missing (planned to reuse)"
-    assert rows["[sft](<http://127.0.0.1:5271/#/runs/cd>)"] == [
-        "computed: learning_rate: 1 → 2", "2 min 00 s (assumed 1 min 00 s)",
-        "1.5 kB (assumed 2.0 GB)", "1,000", "–",
-    ]  # fmt: skip
-    assert rows["all stages"][1] == "2 min 02 s"
-    page = report_page([], "tiny", STORY).html()
-    assert '<a href="http://127.0.0.1:5271/#/runs/cd">sft</a>' in page
-    assert 'href="http://127.0.0.1:5271/#/experiments/1/runs/ab"' in page
+    figures = ["2 min 00 s (assumed 1 min 00 s)", "1.5 kB (assumed 2.0 GB)", "1,000", "–"]
+    assert rows[f"[sft](<{stage}>)"] == ["computed: new", *figures]
+    page = report_page([], "tiny", story).html()
+    assert f'<a href="{stage}">sft</a>' in page
+    assert f'href="{run}"' in page
     assert "2 stages: 2 computed. Computing took 2 min 02 s." in page
 
 

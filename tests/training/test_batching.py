@@ -34,15 +34,6 @@ def order(**changes):
     return prompt_order(5, **(numbers | changes))
 
 
-def test_each_step_repeats_its_prompts_for_rollouts_and_updates():
-    indices = order()
-    assert len(indices) == 4 * 2 * 2 * 3
-    for step in range(4):
-        once = indices[step * 12 : step * 12 + 6]
-        assert indices[step * 12 + 6 : step * 12 + 12] == once
-        assert once == [once[0]] * 3 + [once[3]] * 3
-
-
 def test_prompts_run_on_over_epochs_without_a_break():
     prompts = order(steps=5)[::3]
     stream = [p for s in range(5) for p in prompts[s * 4 : s * 4 + 2]]

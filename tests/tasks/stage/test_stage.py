@@ -73,20 +73,6 @@ def test_a_stage_is_computed_again_where_its_meaning_changed_and_nowhere_else(ru
     assert manifest.hardware == this_machine()
 
 
-def test_a_forced_stage_that_another_run_has_redone_meanwhile_is_not_redone(tmp_path: Path) -> None:
-    CALLS.clear()
-    with active(Run(store=Store(tmp_path))):
-        write_text(settings=Knobs())
-    both = [Run(store=Store(tmp_path), force=frozenset({"write_text"})) for _ in range(2)]
-    for run in (*both, *both):  # the second one waited for the first; then both are retried
-        with active(run):
-            write_text(settings=Knobs())
-    assert len(CALLS) == 2
-    with active(Run(store=Store(tmp_path), force=frozenset({"write_text"}))):
-        write_text(settings=Knobs())
-    assert len(CALLS) == 3
-
-
 def test_a_failed_stage_publishes_nothing_and_its_work_is_resumed(run: Run) -> None:
     @stage(version=1)
     def flaky(out: Path, *, settings: Knobs) -> Metrics:
