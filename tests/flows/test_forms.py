@@ -6,7 +6,6 @@ import pytest
 
 from klear.configs.loading import load_profile, profiles
 from klear.configs.settings.explain import ConfigError
-from klear.flows.forms import profile_form
 from klear.flows.forms.profile_form import (
     defaults,
     form,
@@ -33,12 +32,6 @@ def test_a_form_that_is_left_alone_is_the_profile(profile: str) -> None:
     assert settings_of(profile, fields, "", 0) == load_profile(profile, ["seed=0"])
 
 
-def test_a_worker_finds_a_form_by_its_name() -> None:
-    assert profile_form.profile_tiny is form("tiny")
-    with pytest.raises(AttributeError):
-        _ = profile_form.profile_nonsense
-
-
 def test_a_field_that_is_changed_sets_all_that_it_is_for_and_a_line_comes_after_it() -> None:
     changed = {**values_of(TINY), "loss": "cispo", "k": 2, "sources": ["countdown", "countdown_rl",
                "by_example", "by_example_rl"]}  # fmt: skip
@@ -48,11 +41,6 @@ def test_a_field_that_is_changed_sets_all_that_it_is_for_and_a_line_comes_after_
     assert (settings.sft.epochs, settings.seed) == (3, 7)
     assert settings.collect == TINY.collect  # all are chosen, in whatever order
     assert settings.rl_math.learning_rate != settings.rl_code.learning_rate
-
-
-def test_what_is_wrong_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"sft\.epochz.*did you mean sft\.epochs"):
-        settings_of("tiny", {}, "sft.epochz=2", 0)
 
 
 def test_a_command_is_the_form_with_its_changes() -> None:

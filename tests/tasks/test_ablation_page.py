@@ -1,7 +1,6 @@
 """An experiment's page and the page of all: what was seen, how sure it is, what is no evidence."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -77,16 +76,11 @@ def test_an_arm_that_lacks_a_seed_or_a_score_is_compared_on_the_others():
 
 
 def test_the_page_names_scale_evidence_scores_and_the_papers_own_figures_apart():
-    text = page_of(SPEC, cells(0.6))
-    for part in (
-        "tiny profile, 5 seeds", "Weak evidence", "79.37", "Not comparable", "| confirmed |",
-        "62.0 (60.0 to 64.0)", "5 seeds an arm are asked for", "plots/reward_mean.svg",
-    ):  # fmt: skip
+    text, two = page_of(SPEC, cells(0.6)), page_of(SPEC, cells(0.6, seeds=2))
+    for part in ("tiny profile, 5 seeds", "Weak evidence", "79.37", "62.0 (60.0 to 64.0)"):
         assert part in text
-    assert "Not tested" not in text
-    two = page_of(SPEC, cells(0.6, seeds=2))
     assert "2 seeds give no interval" in two
-    assert "| confirmed |" not in two
+    assert ("| confirmed |" in text, "| confirmed |" in two) == (True, False)
 
 
 def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
@@ -100,8 +94,7 @@ def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
 
     assert found.scores == {"aime24": {"a": 0.5, "b": 1.0}}  # the unscored sample is no zero
     assert found.curves == {"entropy": {4: 0.5}}
-    text = page_of(SPEC, [found])
-    assert "| all | 100.00 | 66.67 | 66.67 | 33.33 | 100.00 | 33.33 |" in text
+    assert "| all | 100.00 | 66.67 |" in page_of(SPEC, [found])
 
 
 def wavering(arm: str, seed: int, low: float) -> Cell:
@@ -130,10 +123,6 @@ def test_accuracy_over_training_is_drawn_and_steadiness_tested():
     assert "filtered steadier than all-groups" in text
     assert "plots/accuracy_countdown_test.svg" in text
     assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in text
-    unscored = replace(mine[0], curves={}, learned={"countdown_test": {}})
-    partly = page_of(spec, [unscored, *mine[5:]])
-    assert "| filtered | – | – | – | 0.0 |" in partly
-    assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in partly
     plain = [cell(arm.name, seed, 0.5) for arm in spec.arms for seed in range(5)]
     assert {f.measure for f in outcome_of(spec, "tiny", plain).findings} == {"score"}
 

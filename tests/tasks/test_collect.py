@@ -244,17 +244,15 @@ _PROBLEM = module.to_problem({"problem": "1+1?", "answer": "2"}, Source(name="h"
 
 
 def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, settings):
-    (tmp_path / "ds.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
-    clone = Source(use="deepscaler", files=("ds.jsonl",))
-    sources = (*settings.sources, clone)
+    jsonl(tmp_path / "ds.jsonl", {"problem": "1+1?", "answer": "2"})
+    sources = (*settings.sources, Source(use="deepscaler", files=("ds.jsonl",)))
     collected(tmp_path / "out", CollectSettings(root=str(tmp_path), sources=sources))
     facts = json.loads((tmp_path / "out" / "sources.json").read_text())
-    assert [f["name"] for f in facts] == ["letters", "two", "made", "refers", "deepscaler"]
+    assert [f["name"] for f in facts] == [s.name for s in sources]
     assert facts[0] == {"name": "letters", "dataset": "[a-d].jsonl", "revision": "", "licence": ""}
     assert facts[2]["dataset"] == "generated: countdown"
-    dataset = "agentica-org/DeepScaleR-Preview-Dataset (local files)"
-    named = {"name": "deepscaler", "dataset": dataset}
-    assert facts[4] == {**named, "revision": "", "licence": "mit"}
+    assert facts[4]["dataset"] == "agentica-org/DeepScaleR-Preview-Dataset (local files)"
+    assert facts[4]["licence"] == "mit"
 
 
 # ---------------------------------------------------------------- generated
