@@ -33,7 +33,6 @@ def run_program(text: str, case_input: str) -> str:
 def is_right(problem: Problem, text: str) -> bool:
     if problem.domain == "math":
         return eval(boxed(text)) == int(problem.answer or "")
-    assert problem.tests
     return all(run_program(text, c.input) == c.output.strip() for c in problem.tests.cases)
 
 
@@ -64,7 +63,6 @@ def test_countdown_says_when_there_are_too_few_problems():
 
 def test_by_example_tests_are_hidden_distinct_and_agree_with_the_examples():
     for p in problems(by_example):
-        assert p.tests
         assert p.tests.kind == "stdin"
         inputs = [c.input for c in p.tests.cases]
         assert len(set(inputs)) == 16

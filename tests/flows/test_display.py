@@ -23,6 +23,7 @@ def test_each_stage_that_computes_ends_in_one_line_and_all_that_were_reused_shar
     with screen:
         for stage in ("collect", "dedup"):
             screen.finished(stage, "cached", 99.0, {})
+        screen.started("judge", "new")
         screen.finished("judge", "computed", 1.25, {"scores": 10605.0, "correct_share": 0.52})
         screen.finished("rl_math", "failed", 2.0, {})
     lines = re.findall(r"[=✓✗] [^\r\n\x1b]+", out.getvalue())  # among them the bars' own codes

@@ -114,14 +114,12 @@ def test_a_change_is_paired_by_problem_and_is_noise_where_its_interval_holds_zer
     # Six more are right and none is lost: the intervals of the two scores overlap by far.
     better = change_of(before, answered(tmp_path, "sft", [m or i < 12 for i, m in enumerate(half)]),
                        "aime24")  # fmt: skip
-    assert better is not None
     assert better.low > 0
     assert str(better) == "+10.0"
     # As many more, but eight were lost and fourteen won.
     moved = [i < 16 if not m else i >= 16 for i, m in enumerate(half[:40])] + [True] * 12
     moved += half[52:]
     other = change_of(before, answered(tmp_path, "rl_math", moved), "aime24")
-    assert other is not None
     assert other.points == pytest.approx(10.0)
     assert str(other) == "within noise"
     assert change_of(before, answered(tmp_path, "rl_code", half, "another "), "aime24") is None

@@ -46,7 +46,6 @@ def servers() -> Iterator[dict[str, str]]:
         create_server("127.0.0.1", 0, in_memory=True, default_bucket="klear") as gs,
     ):
         patch.setattr(moto.s3.models, "S3_UPLOAD_PART_MIN_SIZE", 256)
-        assert gs._api._httpd
         google = f"http://127.0.0.1:{gs._api._httpd.server_port}"
         yield {"s3": s3, "gs": google}
 
@@ -132,7 +131,6 @@ def test_another_machine_finds_the_result_and_fetches_its_files(url, tmp_path):
 
     found, _ = other.find("collect", KEY, verify=True)
 
-    assert found is not None
     assert found.digest == published.digest
     assert not found.folder.exists()
     assert other.manifest(found).files.keys() == {"rows.jsonl", "deep/more.txt"}

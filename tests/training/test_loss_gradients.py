@@ -51,7 +51,6 @@ class Case:
                               policy_tokens=self.policy_tokens,
                               positive_tokens=self.positive_tokens)  # fmt: skip
         weighted_nll(logp, tokens).backward()
-        assert logits.grad is not None
         return logits.grad
 
     def objective(self, loss, logits, frozen):
@@ -102,7 +101,6 @@ def test_a_log_ratio_of_a_thousand_is_finite(loss, dtype, log_ratio):
         weight = policy_weight(loss, logp, torch.zeros(1, 3, dtype=dtype), a, CLIP)
         loss_value = weighted_nll(logp, weight * a)
         loss_value.backward()
-        assert logp.grad is not None
         assert torch.isfinite(logp.grad).all()
         assert torch.isfinite(loss_value)
 
@@ -163,7 +161,6 @@ def test_padding_with_infinite_log_probabilities_does_not_reach_the_loss():
     loss = weighted_nll(logp, torch.tensor([[1.1, 0.0]]))
     loss.backward()
     assert loss.item() == pytest.approx(1.1)
-    assert logp.grad is not None
     assert logp.grad.tolist() == [[pytest.approx(-1.1), 0.0]]
 
 

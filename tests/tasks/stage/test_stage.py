@@ -110,7 +110,6 @@ def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
         f"with Store(Path({str(tmp_path)!r})).lock('a'): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     with Store(tmp_path).lock("a", wait=False) as free:
         assert not free
@@ -160,7 +159,6 @@ def test_a_run_tells_its_report_what_it_planned_and_did(run: Run) -> None:
             made = write_text(settings=Knobs())
             pages.append(report_stage(made, settings=ReportSettings(profile="tiny")))
             story = story_of_this_run()
-        assert story is not None
         assert story.happened[0].action == ("reused" if each is other else "computed")
     assert "\n2 stages: 2 reused." in summary_text(story, "")
     assert "never computed" in pages[0].file("report.html").read_text()

@@ -106,7 +106,6 @@ class Place:
     def traces(self) -> tuple[int, int]:
         """How many there are, and how many assessments of them."""
         experiment = self.client.get_experiment_by_name(self.name)
-        assert experiment is not None
         found = TracingClient(self.uri).search_traces(locations=[experiment.experiment_id])
         return len(found), sum(len(t.info.assessments) for t in found)
 
@@ -202,9 +201,7 @@ def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told
     assert span.inputs == {"prompt": "2 + 1?"}
     assert span.outputs["text"].endswith("\\boxed{7}\n~~~~~")
     expected, grade = sorted(wrong.info.assessments, key=lambda a: a.name, reverse=True)
-    assert grade.feedback
     assert grade.feedback.value is False
-    assert expected.expectation
     assert (expected.expectation.value, grade.run_id) == ("3", scores.mlflow_run)
     assert span.outputs["reward"] == -1.0
     (check,) = span.outputs["checks"]
