@@ -241,6 +241,20 @@ def test_assertions_of_skywork_and_klear_run_one_by_one(tests, fn_name, codes):
     assert [c.model_dump()["code"] for c in suite.cases] == codes
 
 
+def test_livecodebench_functions_are_named_by_the_metadata_and_keep_their_day():
+    public = '[{"input": "1\\n[2]", "output": "3", "testtype": "functional"}]'
+    private = [{"input": "4\n[5]", "output": "[6]", "testtype": "functional"}]
+    header = "class Solution:\n    def add(self, a, b):\n        "
+    named = {"metadata": '{"func_name": "add"}', "starter_code": header}
+    row = livecodebench(private, public_test_cases=public, **named)
+    problem = to_problem(row, Source(use="livecodebench"))
+    assert problem.date == "2025-02-01"
+    assert problem.prompt.endswith("Starter code\n\nclass Solution:\n    def add(self, a, b):")
+    assert problem.tests.fn_name == "add"
+    first, second = CallCase(args=(1, [2]), output=3), CallCase(args=(4, [5]), output=[6])
+    assert problem.tests.cases == (first, second)
+
+
 # ---------------------------------------------------------------- every source
 
 
