@@ -129,6 +129,7 @@ def test_answers_without_thinking_pass_only_when_the_settings_allow_them(tmp_pat
 # ---------------------------------------------------------------- a subset of fixed size
 
 TOPICS = ("circle area radius", "prime divisor remainder", "graph vertex edge")
+PROMPTS = ["circle area radius", "prime divisor", "graph edge", "radius, Circle: area!", "$", ""]
 Pools = dict[str, dict[str, list[int]]]
 
 
@@ -203,3 +204,14 @@ def test_the_order_of_sums_changes_no_pick():
     points[200:, 0] += GRID
     turned = np.ascontiguousarray(points[:, ::-1])
     assert k_center_greedy(points, 150) == k_center_greedy(turned, 150)
+
+
+def test_prompts_of_the_same_words_are_the_same_point():
+    points = embed(PROMPTS, 256, 0)
+    assert np.array_equal(points[0], points[3])
+    assert len(np.unique(points, axis=0)) == len(PROMPTS) - 1
+    assert points.dtype == np.float32
+    assert np.array_equal(points, on_grid(points))
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1.0, atol=1e-4)
+    assert embed(PROMPTS, 2, 0).shape == (6, 2)
+    assert embed(["one prompt"] * 2, 256, 0).shape[0] == 2
