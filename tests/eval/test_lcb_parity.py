@@ -5,9 +5,10 @@ from shared_data import shared_rows
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.benchmarks.benchmarks import all_errata, errata_of
-from klear.eval.programs.lcb_runner import official, same_text
+from klear.eval.programs.lcb_runner import official, same_text, side_by_side
 from klear.eval.programs.verify import judge_program
 from klear.eval.records import Problem, TestSuite, Verdict, problem_id
+from tests.eval.evaluations_by_hand import scored
 
 OURS = JudgeSettings(runtime=JudgeRuntime(workers=1))
 OFFICIAL = official(OURS)
@@ -89,6 +90,13 @@ def test_calls_under_both_rules(verdicts, program, expected):
 )
 def test_lines_match_as_text_or_as_equal_decimals(actual, expected, same):
     assert same_text(actual, expected) is same
+
+
+def test_two_judgements_are_counted_side_by_side():
+    ours = [scored("p", r, i) for i, r in enumerate((True, True, False, False, None, True))]
+    theirs = [scored("p", r, i) for i, r in enumerate((True, False, True, False, True))]
+    assert side_by_side(ours, theirs) == (0.5, 2)
+    assert side_by_side([], theirs) == (None, 0)
 
 
 def test_errata_are_found_by_statement_or_by_the_sources_id():

@@ -8,6 +8,16 @@ import pytest
 from klear.eval.benchmarks import metrics
 
 
+def test_a_problem_without_a_scored_sample_is_excluded_and_counted():
+    """And every other weighs the same, however many of its samples were scored."""
+    outcomes = {"a": [True, False], "lost": [None, None], "b": [True, None], "c": [False, None]}
+    summary = metrics.summarise(outcomes, resamples=50, seed=0)
+    assert (summary["problems"], summary["problems_unscored"]) == (3, 1)
+    assert (summary["samples"], summary["samples_unscored"]) == (4, 4)
+    assert summary["avg"] == pytest.approx((1 / 2 + 1) / 3)
+    assert summary["pass_at_k"] == pytest.approx(2 / 3)
+
+
 @pytest.mark.parametrize(
     ("answers", "outcomes", "share"),
     [

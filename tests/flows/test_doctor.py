@@ -3,6 +3,7 @@
 A Ray cluster that is there is asked in tests/cluster/test_busy_cluster.py.
 """
 
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
@@ -12,9 +13,11 @@ from types import SimpleNamespace
 import fsspec
 import pytest
 from processes import free_ports
+from pydantic import SecretStr
 
+from klear.configs.machine import Machine
 from klear.flows.servers import doctor
-from klear.flows.servers.doctor import ask, disk, gpu, versions
+from klear.flows.servers.doctor import ask, disk, gpu, server, versions
 from klear.tasks.store.shared import ObjectStore
 from tests.s3_server import s3_server, signed_on
 
@@ -44,6 +47,19 @@ def test_every_version_that_differs_is_named_with_the_fix(monkeypatch, tmp_path)
         "torch is 2.13.0+cu130 (locked: 2.13.0+cpu); trl is missing (locked: 1.16.0); "
         "ray is 2.61 (locked: 2.60); fix: pip install --no-deps -r requirements-cpu.lock"
     )
+
+
+def test_a_taken_port_or_a_database_that_is_away_is_bad_and_no_password_is_said(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port, mine, nobody = other.getsockname()[1], *free_ports(2)
+        machine = Machine(home=tmp_path, prefect_port=port, mlflow_port=mine)
+        with pytest.raises(RuntimeError, match=f"port {port} is in use: set KLEAR_PREFECT_PORT"):
+            server(machine, "prefect")
+        assert "is free" in server(machine, "mlflow")
+    database = SecretStr(f"postgresql://me:word-of-the-database@127.0.0.1:{nobody}")
+    with pytest.raises(RuntimeError, match="refused") as caught:
+        server(Machine(home=tmp_path, prefect_port=mine, database=database), "prefect")
+    assert "word-of-the-database" not in str(caught.value)
 
 
 def test_little_disk_space_is_bad(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

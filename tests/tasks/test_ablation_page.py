@@ -230,6 +230,15 @@ def test_a_result_counts_only_for_the_experiment_that_it_answers(tmp_path):
         assert len(finished_in(store, SPEC.model_copy(update=change), "tiny")) == counts
 
 
+def test_of_each_question_the_result_with_most_seeds_stays_then_the_newest_judge_and_date():
+    many, few = finished(SPEC, seeds=5), finished(SPEC, seeds=3, created="2026-01-09")
+    later, judged = finished(SPEC, created="2026-01-02"), finished(SPEC, grader=2)
+    other = finished(load_ablation("fig3_reward"), seeds=1)
+    assert best([many, few]) == [many]
+    assert best([later, other, many, few]) == [other, later]
+    assert best([judged, later]) == [judged]
+
+
 def test_results_of_another_store_stay_on_the_page(tmp_path):
     there, here, page = Store(tmp_path / "there"), Store(tmp_path / "here"), tmp_path / "R.md"
     published(there, "a", 5)

@@ -14,7 +14,7 @@ from klear.eval.records import Example, Problem, Rejected, Sample, Score, StdinC
 from klear.eval.tables import read_table
 from klear.tasks.answers import select as module
 from klear.tasks.answers.difficulty import Difficulty
-from klear.tasks.answers.select import GRID, choose, k_center_greedy, select
+from klear.tasks.answers.select import GRID, choose, embed, k_center_greedy, select
 from tests.eval.evaluations_by_hand import scored
 from tests.tasks.manifests_by_hand import folder_with
 
