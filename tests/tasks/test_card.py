@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -133,10 +134,7 @@ def test_a_page_that_cannot_be_written_leaves_the_scratch_to_go_on_from(tmp_path
     work = store.work("distill", "k")
     (work / ".resume").mkdir(parents=True)
     (work / ".resume" / "journal.jsonl").write_text("paid for")
-
-    def full_disk(*_: object) -> list[str]:
-        raise OSError("No space left on device")
-
+    full_disk = Mock(side_effect=OSError("No space left on device"))
     fields = {"stage": "distill", "version": 1, "key": "k", "settings": {}, "seconds": 1.0,
               "pipeline_run": "", "created": ""}  # fmt: skip
     with pytest.raises(OSError, match="No space"):

@@ -72,11 +72,8 @@ class Engine:
 
     def sample(self, request: Request, job: GenerateJob) -> Sample:
         right = request.prompt.startswith("a") and request.index < 2
-        return Sample(
-            problem_id=request.problem_id, index=request.index, model=job.engine.model,
-            text="right" if right else "wrong", completion_tokens=5,
-            finish_reason="length" if request.prompt == "b1" else "stop",
-        )  # fmt: skip
+        ended = "length" if request.prompt == "b1" else "stop"
+        return request.answered(job.engine.model, "right" if right else "wrong", ended, 0, 5)
 
 
 def artifacts(root: Path) -> tuple[Artifact, Artifact]:
