@@ -126,7 +126,7 @@ def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path, monkeypatch):
         capped = vllm_arguments(s.model_copy(update={"importance_cap": 2.0}), positions=8_192)
     assert arguments["use_vllm"]
     assert arguments["vllm_server_base_url"] == "http://gpu-9:8000"
-    with pytest.raises(ValueError, match=r"name it in runtime\.vllm_server_url"):
+    with pytest.raises(ValueError, match=r"needs runtime\.vllm_server_url"):
         RLSettings(engine="vllm_server")
     assert arguments["vllm_mode"] == "server"
     assert arguments["vllm_max_model_length"] == 4_096 + 32_768
