@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from klear.eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, Statement
-from klear.eval.records import Score
+from klear.eval.records import Problem, Score
+from klear.eval.tables import write_table
 
 STATEMENT = Statement(
     model="m", checkpoint="c", engine="e", temperature=1.0, top_p=1.0, max_tokens=8,
@@ -33,16 +31,12 @@ def evaluation(
     """Problems as (id, source, date), verdicts by (id, index)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_bytes(RESULTS.dump_json(tuple(results)))
-    names = ("id", "source", "date")
-    columns = dict(zip(names, map(list, zip(*problems, strict=True)), strict=True))
-    pq.write_table(pa.table(columns), folder / "problems.parquet")
-    scores = {
-        "problem_id": [i for i, _ in verdicts],
-        "index": [n for _, n in verdicts],
-        "correct": [None if v == "IE" else v == "AC" for v in verdicts.values()],
-        "verdict": list(verdicts.values()),
-    }
-    pq.write_table(pa.table(scores), folder / "scores.parquet")
+    asked = [Problem(id=i, domain="math", prompt=i, answer="1", source=source, date=date)
+             for i, source, date in problems]  # fmt: skip
+    right = {"AC": True, "WA": False, "IE": None}
+    write_table(folder / "problems.parquet", Problem, asked)
+    scores = [scored(i, right[verdict], index) for (i, index), verdict in verdicts.items()]
+    write_table(folder / "scores.parquet", Score, scores)
     return folder
 
 

@@ -7,7 +7,7 @@ from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.benchmarks.benchmarks import all_errata, errata_of
 from klear.eval.programs.lcb_runner import official, same_text, side_by_side
 from klear.eval.programs.verify import judge_program
-from klear.eval.records import Problem, Score, TestSuite, Verdict, problem_id
+from klear.eval.records import Problem, TestSuite, Verdict, problem_id
 from tests.eval.evaluations_by_hand import scored
 
 OURS = JudgeSettings(runtime=JudgeRuntime(workers=1))
@@ -92,13 +92,9 @@ def test_lines_match_as_text_or_as_equal_decimals(actual, expected, same):
     assert same_text(actual, expected) is same
 
 
-def scores(*rights: bool | None) -> list[Score]:
-    return [scored("p", right, i) for i, right in enumerate(rights)]
-
-
 def test_two_judgements_are_counted_side_by_side():
-    ours = scores(True, True, False, False, None, True)
-    theirs = scores(True, False, True, False, True)
+    ours = [scored("p", r, i) for i, r in enumerate((True, True, False, False, None, True))]
+    theirs = [scored("p", r, i) for i, r in enumerate((True, False, True, False, True))]
     assert side_by_side(ours, theirs) == (0.5, 2)
     assert side_by_side([], theirs) == (None, 0)
 

@@ -51,12 +51,6 @@ def test_the_interval_over_samples_matches_every_redraw_of_the_samples():
     assert metrics.sample_interval({"a": [True, True], "b": [False]}, 100, 0) == (0.5, 0.5)
 
 
-def test_nothing_scored_is_none_not_zero():
-    summary = metrics.summarise({"a": [None]}, resamples=10, seed=0)
-    assert summary["problems_unscored"] == summary["samples_unscored"] == 1
-    assert not {"avg", "ci_low", "ci_high", "sample_low", "sample_high", "pass_at_k"} & set(summary)
-
-
 def test_zero_of_thirty_does_not_rule_out_one_in_eleven():
     bound = metrics.upper_bound_of_zero(30)
     assert (1 - bound) ** 30 == pytest.approx(0.05)

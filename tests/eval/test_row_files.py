@@ -43,7 +43,6 @@ def test_bad_lines_are_rows_with_an_error_and_do_not_end_the_file(tmp_path):
 def test_nan_and_integers_beyond_64_bits_are_read(tmp_path):
     (tmp_path / "r.jsonl").write_text('{"a": NaN, "b": 123456789012345678901234567890}\n')
     value = next(read_rows(tmp_path / "r.jsonl")).value
-    assert value
     assert value["a"] != value["a"]
     assert value["b"] == 123456789012345678901234567890
 

@@ -112,11 +112,6 @@ def judged(sandbox: Sandbox, kind: str, program: str, count: int = 2) -> CodeVer
     return judge_program(sandbox, suite, program, SETTINGS)
 
 
-@pytest.mark.parametrize("kind", TESTS)
-def test_a_program_that_computes_the_answer_scores(sandbox, kind):
-    assert judged(sandbox, kind, RIGHT[kind]).verdict == "AC"
-
-
 @pytest.mark.parametrize(("name", "kind"), TRIED)
 def test_an_attack_gains_nothing_and_leaves_nothing(sandbox, outside, name, kind):
     attack = ATTACKS[name]

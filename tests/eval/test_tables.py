@@ -25,14 +25,6 @@ def group_sizes(path) -> list[int]:
     return [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
 
 
-def test_what_is_written_is_what_is_read(tmp_path):
-    written = rows(9000)
-
-    assert write_table(tmp_path / "t.parquet", Rejected, written) == 9000
-    assert list(read_table(tmp_path / "t.parquet", Rejected)) == written
-    assert group_sizes(tmp_path / "t.parquet") == [4096, 4096, 808]
-
-
 def plain_groups(sizes: list[int], most_rows: int, most_bytes: int) -> list[int]:
     """The rule, row by row: a group closes with the row that fills it."""
     groups, count, size = [], 0, 0

@@ -13,9 +13,8 @@ from klear.configs.settings.ablation import ablations, load_ablation
 from klear.configs.settings.base import key_of
 from klear.flows import ablation
 from klear.flows.ablation import CellFailed, cells, in_process, plan_ablation
-from klear.flows.cli.main import main
 from klear.flows.cli.plan import assumptions, summary
-from klear.flows.stages import calls, needed
+from klear.flows.stages import calls
 from klear.tasks.stage.child import ChildFailed
 from klear.tasks.stage.run import Run
 from klear.tasks.store.store import Store
@@ -23,12 +22,6 @@ from klear.tasks.store.store import Store
 ROOT = Path(__file__).parents[2]
 TINY = load_profile("tiny")
 TABLE6 = load_ablation("table6_lm_weight")
-
-
-def test_a_score_after_sft_needs_no_reinforcement_learning():
-    stages = [call.stage.name for call in needed("evaluate_sft", calls(TINY))]
-    assert stages[-2:] == ["sft", "evaluate_sft"]
-    assert not {"rl_math", "sample", "filter_rl", "evaluate_base", "report"} & set(stages)
 
 
 def test_a_learning_curve_is_asked_of_the_models_that_keep_some_alone():
@@ -73,22 +66,6 @@ def test_every_scale_of_every_experiment_plans(name, profile, tmp_path):
     assert all(bool(s.gpu_hours) == on_gpus for s in scored)
     assert (" GPU-hours" in summary(stages)) == on_gpus
     assert not stages.problems
-
-
-def test_the_page_of_an_experiment_shows_machines_memory_and_what_is_shared(
-    tmp_path, monkeypatch, capsys
-):
-    """The same page as of `klear plan`: arithmetic, memory by stage, and every assumption."""
-    monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
-    asked = ["table6_lm_weight", "--profile", "paper", "--seeds", "1", "--plan"]
-    assert main(["ablate", *asked]) == 0
-
-    page = capsys.readouterr().out
-    assert "shared by 4 runs from" in page
-    assert "4 × 8 = 32 H100" in page
-    assert "unreduced gradients 30.5" in page
-    assert "train_mfu = 0.4" in page.partition("Assumptions")[2]
 
 
 def test_an_experiment_plans_by_the_assumptions_and_machines_of_its_profile(tmp_path):

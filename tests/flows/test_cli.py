@@ -4,7 +4,6 @@ import resource
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -14,20 +13,6 @@ from klear.flows.cli.main import COMMANDS, main
 from klear.tasks.store.shared import StoreUnreachable
 
 pytestmark = pytest.mark.usefixtures("own_home")
-
-MINIMAL = """
-collect: {sources: [{name: sums, kind: generated, family: countdown}]}
-benchmarks: {}
-distill: {engine: {kind: scripted}}
-sample: {engine: {kind: scripted}}
-"""
-
-
-@pytest.fixture
-def profile(tmp_path: Path) -> str:
-    path = tmp_path / "small.yaml"
-    path.write_text(MINIMAL)
-    return str(path)
 
 
 def test_help_is_instant_and_imports_nothing_heavy() -> None:
@@ -77,8 +62,8 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(argv, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_wrong_settings_exit_with_2_and_one_line_each(profile, capsys):
-    assert main(["run", profile, "--set", "sft.learning_rat=1", "--set", "sft.epochs=four"]) == 2
+def test_wrong_settings_exit_with_2_and_one_line_each(capsys):
+    assert main(["run", "tiny", "--set", "sft.learning_rat=1", "--set", "sft.epochs=four"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "sft.epochs: 'four' should be a valid number, unable to parse string as a number",
         "sft.learning_rat: unknown key; did you mean sft.learning_rate?",
@@ -124,6 +109,6 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"klear {version('klear')}\n"
 
 
-def test_a_run_without_servers_says_what_to_do(profile, capsys):
-    assert main(["run", profile]) == 1
+def test_a_run_without_servers_says_what_to_do(capsys):
+    assert main(["run", "tiny"]) == 1
     assert capsys.readouterr().err == "the servers are not up: run `klear up` first\n"

@@ -6,7 +6,6 @@ import pytest
 
 from klear.configs.loading import load_profile, profiles
 from klear.configs.settings.explain import ConfigError
-from klear.flows.forms import profile_form
 from klear.flows.forms.profile_form import (
     defaults,
     form,
@@ -16,7 +15,6 @@ from klear.flows.forms.profile_form import (
     values_of,
 )
 from klear.flows.forms.stage_form import chosen
-from klear.flows.stages import calls
 from klear.tasks.store.lineage import LATEST, CompleteRun, as_of, mixtures, note_complete
 from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
@@ -34,12 +32,6 @@ def test_a_form_that_is_left_alone_is_the_profile(profile: str) -> None:
     assert settings_of(profile, fields, "", 0) == load_profile(profile, ["seed=0"])
 
 
-def test_a_worker_finds_a_form_by_its_name() -> None:
-    assert profile_form.profile_tiny is form("tiny")
-    with pytest.raises(AttributeError):
-        _ = profile_form.profile_nonsense
-
-
 def test_a_field_that_is_changed_sets_all_that_it_is_for_and_a_line_comes_after_it() -> None:
     changed = {**values_of(TINY), "loss": "cispo", "k": 2, "sources": ["countdown", "countdown_rl",
                "by_example", "by_example_rl"]}  # fmt: skip
@@ -51,21 +43,10 @@ def test_a_field_that_is_changed_sets_all_that_it_is_for_and_a_line_comes_after_
     assert settings.rl_math.learning_rate != settings.rl_code.learning_rate
 
 
-def test_what_is_wrong_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"sft\.epochz.*did you mean sft\.epochs"):
-        settings_of("tiny", {}, "sft.epochz=2", 0)
-
-
 def test_a_command_is_the_form_with_its_changes() -> None:
     asked = parameters_of("tiny", ["sft.epochs=2", "rl_math.loss=grpo"], seed=1)
     fields = {name: asked[name] for name in values_of(TINY)}
     assert overrides_of(TINY, fields, asked["changes"]) == ["sft.epochs=2", "rl_math.loss=grpo"]
-
-
-def test_the_wiring_is_that_of_the_profile() -> None:
-    assert calls(TINY)["rl_math"].inputs == ("sft", "filter_rl")
-    started = ["base.kind=pretrained", "base.model=m", "base.stands_for=sft"]
-    assert calls(load_profile("tiny", started))["rl_math"].inputs == ("base", "filter_rl")
 
 
 def a_run(root: Path, name: str, seed: int = 0) -> Manifest:

@@ -8,32 +8,15 @@ from pathlib import Path
 import pytest
 from processes import free_ports
 
-from klear.configs.settings.base import Settings
 from klear.flows.cli.main import main
 from klear.tasks.stage.run import Run, active
-from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.care import damaged, remove, waste
 from klear.tasks.store.lineage import results
 from klear.tasks.store.shared import SharedStore
-from klear.tasks.store.store import MANIFEST, Artifact, Store
+from klear.tasks.store.store import MANIFEST, Store
+from tests.tasks.stages_by_hand import Knobs, collect, report
 
-
-class Knobs(Settings):
-    text: str = "a"
-
-
-@stage(version=1)
-def collect(out: Path, *, settings: Knobs) -> Metrics:
-    (out / "rows").write_text(settings.text * 1500)
-    return {}
-
-
-@stage(version=1)
-def report(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
-    (out / "page").write_text(settings.text)
-    return {}
-
-
+A, B = Knobs(text="a" * 1500), Knobs(text="b" * 1500)
 dedup = report.named("dedup")
 
 
@@ -43,8 +26,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
     store = Store(tmp_path / "store")
     with active(Run(store=store)):
-        report(dedup(collect(settings=Knobs()), settings=Knobs()), settings=Knobs())
-        dedup(collect(settings=Knobs(text="b")), settings=Knobs())
+        report(dedup(collect(settings=A), settings=A), settings=A)
+        dedup(collect(settings=B), settings=A)
     return store
 
 
@@ -52,25 +35,18 @@ def names(store: Store, days: float = 0.0) -> list[str]:
     return sorted(w.name.rpartition("/")[0] for w in waste(store, days)[0])
 
 
-def test_ls_and_status_count_what_is_there(store, capsys):
-    assert main(["store", "ls", "collect"]) == 0
-    assert capsys.readouterr().out.count("collect/") == 2
-
-    assert main(["status"]) == 0
-    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("collect"))
-    assert line.split()[1:4] == ["2", "3.0", "kB"]
-
-
-def test_status_shows_stages_in_the_order_of_a_run_also_while_the_servers_are_away(
+def test_ls_and_status_count_what_is_there_also_while_the_servers_are_away(
     store, monkeypatch, capsys
 ):
+    assert main(["store", "ls", "collect"]) == 0
+    assert capsys.readouterr().out.count("collect/") == 2
     for name, port in zip(("PREFECT", "MLFLOW"), free_ports(2), strict=True):
         monkeypatch.setenv(f"KLEAR_{name}_PORT", str(port))
     assert main(["status"]) == 0
     said = [line.split() for line in capsys.readouterr().out.splitlines() if line]
     assert said[1:4] == [["✗", name, "down"] for name in ("prefect", "mlflow", "worker")]
-    counted = [" ".join(line[:2]) for line in said[5:9]]
-    assert counted == ["collect 2", "dedup 2", "report 1", "all 5"]
+    assert said[5][:4] == ["collect", "2", "3.0", "kB"]
+    assert [line[:2] for line in said[6:9]] == [["dedup", "2"], ["report", "1"], ["all", "5"]]
 
 
 def test_ls_says_that_it_found_nothing_and_what_was_meant(store, capsys):
@@ -86,7 +62,7 @@ def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, c
     assert len(results(store)) == 5
 
     assert main(["store", "gc", "--days", "0", "--yes"]) == 0
-    assert "2 folders, 1.5 kB freed" in capsys.readouterr().out
+    assert "2 folders, 3.0 kB freed" in capsys.readouterr().out
     assert [p.stage for p in results(store)] == ["collect", "dedup", "report"]
     assert all(wrong == "" for _, wrong in damaged(store))
     assert names(store) == []
@@ -94,8 +70,8 @@ def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, c
 
 def test_the_page_of_an_ablation_keeps_its_runs_too(store: Store):
     with active(Run(store=store)):
-        runs = dedup(collect(settings=Knobs(text="b")), settings=Knobs())
-        report.named("ablate_table6_lm_weight")(runs, settings=Knobs())
+        runs = dedup(collect(settings=B), settings=A)
+        report.named("ablate_table6_lm_weight")(runs, settings=A)
     assert names(store) == []
 
 
@@ -139,14 +115,14 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedStore:
     monkeypatch.setenv("KLEAR_SHARED", url)
     store = SharedStore(tmp_path / "store", url)
     with active(Run(store=store)):
-        collect(settings=Knobs())
+        collect(settings=A)
     return store
 
 
 def test_verify_reads_the_shared_store_too(shared, tmp_path, capsys):
     assert main(["store", "verify"]) == 0
     assert capsys.readouterr().out == "2 results read, 0 damaged\n"  # the copy here, and there
-    next((tmp_path / "bucket").glob("collect/*/*/rows")).write_text("b" * 1500)
+    next((tmp_path / "bucket").glob("collect/*/*/rows.jsonl")).write_text("b" * 1500)
 
     assert main(["store", "verify"]) == 1
-    assert "rows is missing or was changed" in capsys.readouterr().out
+    assert "rows.jsonl is missing or was changed" in capsys.readouterr().out

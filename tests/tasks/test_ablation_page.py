@@ -1,7 +1,6 @@
 """An experiment's page and the page of all: what was seen, how sure it is, what is no evidence."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -30,7 +29,7 @@ from klear.tasks.ablation.results import (
 )
 from klear.tasks.store.care import ABLATE, ABLATE_VERSION
 from klear.tasks.store.store import Store
-from klear.training.layout import METRICS, OFF_POLICY
+from klear.training.layout import OFF_POLICY, MetricsFile, StepLines
 from klear.training.rl.off_policy_counts import CELLS
 from tests.eval.evaluations_by_hand import evaluation, result
 
@@ -77,33 +76,25 @@ def test_an_arm_that_lacks_a_seed_or_a_score_is_compared_on_the_others():
 
 
 def test_the_page_names_scale_evidence_scores_and_the_papers_own_figures_apart():
-    text = page_of(SPEC, cells(0.6))
-    for part in (
-        "tiny profile, 5 seeds", "Weak evidence", "79.37", "Not comparable", "| confirmed |",
-        "62.0 (60.0 to 64.0)", "5 seeds an arm are asked for", "plots/reward_mean.svg",
-    ):  # fmt: skip
+    text, two = page_of(SPEC, cells(0.6)), page_of(SPEC, cells(0.6, seeds=2))
+    for part in ("tiny profile, 5 seeds", "Weak evidence", "79.37", "62.0 (60.0 to 64.0)"):
         assert part in text
-    assert "Not tested" not in text
-    two = page_of(SPEC, cells(0.6, seeds=2))
     assert "2 seeds give no interval" in two
-    assert "| confirmed |" not in two
+    assert ("| confirmed |" in text, "| confirmed |" in two) == (True, False)
 
 
 def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
     verdicts = {("a", 0): "AC", ("a", 1): "WA", ("a", 2): "IE", ("b", 0): "AC"}
     evaluation(tmp_path, [result("aime24", 3)], [(i, "aime24", None) for i in "ab"], verdicts)
-    (tmp_path / "logs").mkdir()
-    line = {"step": 4, "time": 0.0, "metrics": {"entropy": 0.5}}
-    (tmp_path / METRICS).write_text(json.dumps(line) + "\n")
+    MetricsFile(tmp_path).append(4, {"entropy": 0.5})
     counts = {"step": 1, "update": 0, "tokens": [1.0] * CELLS, "gradient": [1.0] * CELLS}
-    (tmp_path / OFF_POLICY).write_text(json.dumps(counts) + "\n")
+    StepLines(tmp_path / OFF_POLICY, after_step=0).write(counts)
 
     found = read_cell("α=0", 1, tmp_path, tmp_path)
 
     assert found.scores == {"aime24": {"a": 0.5, "b": 1.0}}  # the unscored sample is no zero
     assert found.curves == {"entropy": {4: 0.5}}
-    text = page_of(SPEC, [found])
-    assert "| all | 100.00 | 66.67 | 66.67 | 33.33 | 100.00 | 33.33 |" in text
+    assert "| all | 100.00 | 66.67 |" in page_of(SPEC, [found])
 
 
 def wavering(arm: str, seed: int, low: float) -> Cell:
@@ -132,10 +123,6 @@ def test_accuracy_over_training_is_drawn_and_steadiness_tested():
     assert "filtered steadier than all-groups" in text
     assert "plots/accuracy_countdown_test.svg" in text
     assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in text
-    unscored = replace(mine[0], curves={}, learned={"countdown_test": {}})
-    partly = page_of(spec, [unscored, *mine[5:]])
-    assert "| filtered | – | – | – | 0.0 |" in partly
-    assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in partly
     plain = [cell(arm.name, seed, 0.5) for arm in spec.arms for seed in range(5)]
     assert {f.measure for f in outcome_of(spec, "tiny", plain).findings} == {"score"}
 
@@ -191,43 +178,9 @@ def test_a_claim_is_confirmed_if_every_contrast_of_it_is(experiment, findings, v
 
 def test_a_contrast_outside_the_claim_is_shown_and_does_not_count():
     spec = load_ablation("fig2_clipping")
-    row = told(*GPPO.values(), spec=spec)
-    assert "gppo over clip-higher +5.0 (+4.0 to +6.0)" in row[3]
-    assert "cispo over clip-higher" not in row[3]
     page = results_page("tiny", [spec], [finished(spec, *GPPO.values())]).body
     assert "| lower, outside the claim |" in page
-    assert "Not tested: stable gradient norms and the speed of convergence" in page
-
-
-def test_the_page_of_all_has_every_claim_and_says_which_were_not_tried():
-    specs = [SPEC, load_ablation("fig3_reward")]
-    known = finished(SPEC, *outcome_of(SPEC, "tiny", cells(0.6)).findings)
-    text = results_page("tiny", specs, [known]).markdown()
-    command = "klear ablate table6\\_lm\\_weight --profile tiny --seeds 5. Run on 2026-01-01 at"
-    assert f"{command} commit 2cede76 with changes, grader version 1." in text
-    (claim,) = [line for line in text.splitlines() if line.startswith("| Table 6")]
-    for part in ("α=0.1 over α=0 AIME 2024 +1.2, AIME 2025 +2.4", "+20.0", "| confirmed |"):
-        assert part in claim
-    (missing,) = [line for line in text.splitlines() if line.startswith("| Figure 3")]
-    assert NOT_RUN in missing
-    assert "LCB v5 +1.8" in missing  # 61.0 and 59.2
-    assert "1 of 2 experiments have run" in text
-
-
-def test_the_papers_analysis_makes_eight_claims_that_name_what_they_do_not_test():
-    specs = [load_ablation(name) for name in ablations()]
-    rows = claim_rows([row for spec in specs for row in compared(spec, None, "tiny")], "tiny")
-    by_figure = {row[0]: row for row in rows}
-    assert len(rows) == 8
-    for shows, part in (("Figure 2", "gradient norms"), ("Figure 4", "how steady training is"),
-                        ("Figure 3", "the level of rewards and their variance")):  # fmt: skip
-        assert part in by_figure[shows][VERDICT + 1]
-    # the arms of both tables have the same names; one or two best sources against many count
-    assert by_figure["Table 4 and Table 5"][2].split("; ") == [
-        "Table 4: top1 over top4 AIME 2024 +3.5, AIME 2025 +6.2, LCB v5 +4.6, LCB v6 +2.9",
-        "Table 4: top2 over top4 AIME 2024 +0.4, AIME 2025 +2.1, LCB v5 +1.0, LCB v6 +3.2",
-        "Table 5: top2 over top4 LCB v5 +0.3, LCB v6 +1.0, AIME 2024 +0.6, AIME 2025 +2.1",
-    ]
+    assert "cispo over clip-higher" not in told(*GPPO.values(), spec=spec)[3]
 
 
 def published(store: Store, key: str, seeds: int, created: str = "2026-01-01",
@@ -277,7 +230,7 @@ def test_a_result_counts_only_for_the_experiment_that_it_answers(tmp_path):
         assert len(finished_in(store, SPEC.model_copy(update=change), "tiny")) == counts
 
 
-def test_of_each_question_the_result_with_most_seeds_stays_then_the_newest_judge_and_date(tmp_path):
+def test_of_each_question_the_result_with_most_seeds_stays_then_the_newest_judge_and_date():
     many, few = finished(SPEC, seeds=5), finished(SPEC, seeds=3, created="2026-01-09")
     later, judged = finished(SPEC, created="2026-01-02"), finished(SPEC, grader=2)
     other = finished(load_ablation("fig3_reward"), seeds=1)

@@ -31,7 +31,6 @@ def test_a_parquet_of_another_kind_with_tests_is_read_by_its_fields(tmp_path):
     assert problems_of_file(file, "mine") is None
     (problem,) = collected(file, tmp_path / "o")
     assert problem.prompt == "Add one."
-    assert problem.tests is not None
     assert (problem.tests.kind, len(problem.tests.cases)) == ("stdin", 1)
     other = parquet(tmp_path / "o.parquet", {"prompt": "Add.", "domain": "math", "numbers": 7})
     assert problems_of_file(other, "mine") is None
@@ -59,5 +58,4 @@ def test_the_entry_point_of_a_row_is_the_function_its_tests_call(tmp_path, name)
     assert source.fn_name_field == ("entry_point" if name else "")
     if name:
         (problem,) = collected(file, tmp_path / "o")
-        assert problem.tests is not None
         assert problem.tests.fn_name == "add"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -101,8 +102,7 @@ def test_the_card_names_licences_settings_seed_and_digests(tmp_path):
     settings = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
     assert (settings["settings"]["threshold"], settings["seed"]) == (0.5, 3)
     assert made["thin_out"].digest in card
-    gathered = [made["gather"].key, made["gather"].digest]
-    assert table_rows(card, "Lineage")["gather"] == gathered
+    assert table_rows(card, "Lineage")["gather"] == [made["gather"].key, made["gather"].digest]
     front = yaml.safe_load(card.split("---")[1])
     assert front["license"] == ["cc-by-4.0", "mit"]
     assert {c["data_files"] for c in front["configs"]} == {"kept.parquet", "rejected.parquet"}
@@ -134,10 +134,7 @@ def test_a_page_that_cannot_be_written_leaves_the_scratch_to_go_on_from(tmp_path
     work = store.work("distill", "k")
     (work / ".resume").mkdir(parents=True)
     (work / ".resume" / "journal.jsonl").write_text("paid for")
-
-    def full_disk(*_: object) -> list[str]:
-        raise OSError("No space left on device")
-
+    full_disk = Mock(side_effect=OSError("No space left on device"))
     fields = {"stage": "distill", "version": 1, "key": "k", "settings": {}, "seconds": 1.0,
               "pipeline_run": "", "created": ""}  # fmt: skip
     with pytest.raises(OSError, match="No space"):

@@ -7,7 +7,6 @@ test_hub.
 
 import gzip
 import json
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 
 from klear.configs.settings.sources import CollectRuntime, CollectSettings, Source
 from klear.eval import row_files
-from klear.eval.records import Problem, Rejected, normalise_prompt
+from klear.eval.records import Problem, Rejected
 from klear.eval.tables import read_table
 from klear.tasks.data import sources as module
 from klear.tasks.data.collect import collect
@@ -73,8 +72,6 @@ def test_a_bad_row_is_rejected_with_file_row_field_and_reason_and_the_rest_goes_
         "{no json",
         {"answer": "1"},
         {"problem": "no answer"},
-        {"problem": "   ", "answer": "1"},
-        {"problem": ["list"], "answer": "1"},
         {"problem": "p", "answer": {"a": 1}},
         {"problem": "p", "answer": True},
         '{"problem": "p", "answer": NaN}',
@@ -86,19 +83,17 @@ def test_a_bad_row_is_rejected_with_file_row_field_and_reason_and_the_rest_goes_
     assert [p.prompt for p in kept] == ["fine", "also fine"]
     reasons = [r.reason for r in rejected]
     assert reasons[0].startswith("x/bad.jsonl row 2: no JSON")
-    assert reasons[1:8] == [
+    assert reasons[1:6] == [
         "x/bad.jsonl row 3: field problem: missing",
         "x/bad.jsonl row 4: field answer: missing",
-        "x/bad.jsonl row 5: field problem: empty",
-        "x/bad.jsonl row 6: field problem: missing",
-        "x/bad.jsonl row 7: field answer: must be text or a number, this is a dict",
-        "x/bad.jsonl row 8: field answer: must be text or a number, this is a bool",
-        "x/bad.jsonl row 9: field answer: nan is no answer",
+        "x/bad.jsonl row 5: field answer: must be text or a number, this is a dict",
+        "x/bad.jsonl row 6: field answer: must be text or a number, this is a bool",
+        "x/bad.jsonl row 7: field answer: nan is no answer",
     ]
-    assert "row 10: field prompt: Input should be a valid string" in reasons[8]
+    assert "row 8: field prompt: Input should be a valid string" in reasons[6]
     assert json.loads(rejected[2].row) == {"problem": "no answer"}
     assert rejected[2].id == Problem(domain="math", prompt="no answer", answer="x").id
-    assert metrics["rejected/s"] == 9
+    assert metrics["rejected/s"] == 7
 
 
 # ---------------------------------------------------------------- bad input
@@ -249,17 +244,15 @@ _PROBLEM = module.to_problem({"problem": "1+1?", "answer": "2"}, Source(name="h"
 
 
 def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, settings):
-    (tmp_path / "ds.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
-    clone = Source(use="deepscaler", files=("ds.jsonl",))
-    sources = (*settings.sources, clone)
+    jsonl(tmp_path / "ds.jsonl", {"problem": "1+1?", "answer": "2"})
+    sources = (*settings.sources, Source(use="deepscaler", files=("ds.jsonl",)))
     collected(tmp_path / "out", CollectSettings(root=str(tmp_path), sources=sources))
     facts = json.loads((tmp_path / "out" / "sources.json").read_text())
-    assert [f["name"] for f in facts] == ["letters", "two", "made", "refers", "deepscaler"]
+    assert [f["name"] for f in facts] == [s.name for s in sources]
     assert facts[0] == {"name": "letters", "dataset": "[a-d].jsonl", "revision": "", "licence": ""}
     assert facts[2]["dataset"] == "generated: countdown"
-    dataset = "agentica-org/DeepScaleR-Preview-Dataset (local files)"
-    named = {"name": "deepscaler", "dataset": dataset}
-    assert facts[4] == {**named, "revision": "", "licence": "mit"}
+    assert facts[4]["dataset"] == "agentica-org/DeepScaleR-Preview-Dataset (local files)"
+    assert facts[4]["licence"] == "mit"
 
 
 # ---------------------------------------------------------------- generated
@@ -298,20 +291,6 @@ def test_planted_problems_are_the_benchmarks_own_and_planted_duplicates_real(tmp
     assert len({p.id for p in rows} & held_out) == 50
 
 
-def test_a_duplicate_follows_its_original_and_differs_in_typesetting_at_times(tmp_path):
-    seen, kinds = dict[str, str](), Counter[bool]()
-    for p in problems(tmp_path / "out", countdown(size=500, duplicate_share=0.2)):
-        if p.id in seen:
-            assert normalise_prompt(p.prompt) == normalise_prompt(seen[p.id])
-            kinds[p.prompt == seen[p.id]] += 1
-        else:
-            assert p.prompt.startswith("Make ")
-            assert "  " not in p.prompt
-        seen.setdefault(p.id, p.prompt)
-    assert sum(kinds.values()) == 100
-    assert min(kinds[True], kinds[False]) > 20
-
-
 def test_flawed_tests_fail_a_right_program_and_leave_the_other_problems_alone(tmp_path):
     shared = {"name": "ex", "kind": "generated", "family": "by_example", "domain": "code"}
     sound = problems(tmp_path / "a", Source(**shared, size=400))
@@ -319,8 +298,6 @@ def test_flawed_tests_fail_a_right_program_and_leave_the_other_problems_alone(tm
     assert [p.prompt for p in flawed] == [p.prompt for p in sound]
     wrong = []
     for before, after in zip(sound, flawed, strict=True):
-        assert before.tests is not None
-        assert after.tests is not None
         pairs = list(zip(before.tests.cases, after.tests.cases, strict=True))
         wrong.append(sum(a != b for a, b in pairs))
         assert wrong[-1] in (0, len(pairs) // 2)

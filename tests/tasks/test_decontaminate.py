@@ -156,11 +156,6 @@ def test_leaks_and_wording_are_apart_and_no_text_as_markup(tmp_path: Path):
     assert sum(EVIL in shown for shown in text.pre) >= 2
 
 
-def test_a_page_about_nothing_says_so(tmp_path: Path):
-    text, figures = page_of(tmp_path, ROWS[:1], ITEMS)
-    assert (figures["rows_any_ngram"], text.pre) == (0.0, [])
-
-
 def test_a_row_of_common_wording_lists_its_best_hits_and_the_best_of_each_benchmark(tmp_path: Path):
     many = LISTED_PER_ROW + 20
     items = [Item("big", str(i), f"{WORDING} x{i} y{i}") for i in range(many)]

@@ -1,7 +1,6 @@
 """The evaluate stage and accuracy over training, with a scripted engine in place of the child and,
 where nothing else is said, a judge that reads: every model is scored once, whatever is killed."""
 
-import json
 import runpy
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from klear.tasks.tracking.log_result import curve_names
 from klear.training.engines.generate import Journal, journal_path
 from klear.training.engines.interface import Request
 from klear.training.launch.jobs import GenerateJob
-from klear.training.layout import kept_model, kept_models
+from klear.training.layout import StepLines, kept_model, kept_models, read_lines
 from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result
 from tests.tasks.manifests_by_hand import folder_with
 
@@ -73,11 +72,8 @@ class Engine:
 
     def sample(self, request: Request, job: GenerateJob) -> Sample:
         right = request.prompt.startswith("a") and request.index < 2
-        return Sample(
-            problem_id=request.problem_id, index=request.index, model=job.engine.model,
-            text="right" if right else "wrong", completion_tokens=5,
-            finish_reason="length" if request.prompt == "b1" else "stop",
-        )  # fmt: skip
+        ended = "length" if request.prompt == "b1" else "stop"
+        return request.answered(job.engine.model, "right" if right else "wrong", ended, 0, 5)
 
 
 def artifacts(root: Path) -> tuple[Artifact, Artifact]:
@@ -153,20 +149,6 @@ def test_outputs_are_equal_wherever_the_checkpoint_lies_and_however_long_judging
     assert {s.seconds for s in read_table(here / "scores.parquet", Score)} == {0.0}
 
 
-def test_with_all_answers_on_file_no_engine_starts_and_only_missing_verdicts_are_judged(
-    engine, tmp_path, scripted
-):
-    out, _ = run(tmp_path)
-    first = outputs(out)
-    scores = out / ".resume" / "scores.jsonl"
-    lines = scores.read_text().splitlines(keepends=True)
-    scores.write_text("".join(lines[:10]) + lines[10][:20])  # killed while writing the 11th
-    run(tmp_path)
-    assert len(engine.jobs) == 1
-    assert len(scripted.judged) == 16 - 10
-    assert outputs(out) == first
-
-
 def test_the_real_judge_scores_what_a_model_wrote_and_a_failed_answer_is_unscored(
     engine, tmp_path, monkeypatch
 ):
@@ -233,8 +215,7 @@ def trained(root: Path, *steps: int) -> tuple[Artifact, Artifact]:
 
 
 def points(out: Path) -> list[tuple[int, dict[str, float]]]:
-    lines = map(json.loads, (out / LEARNING_CURVE).read_text().splitlines())
-    return [(line["step"], line["metrics"]) for line in lines]
+    return [(line["step"], line["metrics"]) for line in read_lines(out / LEARNING_CURVE)]
 
 
 def test_the_curve_has_a_point_of_every_kept_model_and_of_the_result_which_cost_money_too(
@@ -301,9 +282,9 @@ def test_the_last_model_counts_with_as_many_answers_as_those_kept_along_the_way(
     four = two | {("a", 2): "AC", ("a", 3): "AC"}
     evaluation(tmp_path, [result("x", 4)], problems, four)
     assert read_learning(tmp_path) == {}  # no learning curve was asked for
-    (tmp_path / LEARNING_CURVE).parent.mkdir()
-    lines = [{"step": step, "time": 0.0, "metrics": {"accuracy/x": 0.5}} for step in (2, 6)]
-    (tmp_path / LEARNING_CURVE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = StepLines(tmp_path / LEARNING_CURVE, after_step=0)
+    for step in (2, 6):
+        curve.write({"step": step, "metrics": {"accuracy/x": 0.5}})
     both = ((1.0, 1), (0.0, 1))  # answers with an even and with an odd index
     assert read_learning(tmp_path) == {"x": {2: both, 6: both}}
 

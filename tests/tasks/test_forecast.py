@@ -1,7 +1,6 @@
 """Forecasts: by rates measured at the same kind of work on the same kind of machine where there are
 any, else by FLOPs and named assumptions."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.stage import Stage
 from klear.tasks.store.hardware import gpus, split, this_machine
 from klear.tasks.store.store import Artifact, Store
+from klear.training.layout import METRICS, StepLines
 from tests.tasks.manifests_by_hand import publish
 
 QWEN = 8_190_735_360
@@ -97,9 +97,10 @@ def test_evaluation_asks_every_problem_k_times_on_its_own_gpus(tmp_path):
 
 def test_a_learning_curve_asks_every_kept_model_and_rl_writes_each(tmp_path):
     """Of 100 steps those of 10, 20, … 90 are kept beside the last."""
-    learning = RLSettings(steps=100, keep_every=10)
-    model = forecast(tmp_path, rl.named("rl_math"), learning, given(), given())
-    plain = forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=100), given(), given())
+    model, plain = (
+        forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=100, **more), given(), given())
+        for more in ({"keep_every": 10}, {})
+    )
     assert model.counts["models_kept"] == 9
     assert model.bytes == pytest.approx(10 * (plain.bytes or 0))
 
@@ -205,23 +206,18 @@ def test_a_resumed_stage_is_as_slow_as_all_its_attempts(tmp_path):
     """Ten steps of two seconds, killed after five, an hour of pause; the last attempt took 12 s."""
     publish(tmp_path, "sft", settings=SFT, metrics={"steps": 10}, seconds=12)
     times = [2.0 * i + (3600 if i >= 5 else 0) for i in range(10)]
-    lines = [json.dumps({"step": i, "time": t, "metrics": {}}) + "\n" for i, t in enumerate(times)]
-    (tmp_path / "sft" / "k" / "logs" / "metrics.jsonl").write_text("".join(lines))
+    lines = StepLines(tmp_path / "sft" / "k" / METRICS, after_step=0)
+    for step, at in enumerate(times):
+        lines.write({"step": step, "time": at, "metrics": {}})
     assert rate(tmp_path, "sft", "sft") == pytest.approx(10 * 1000 / 20)
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> Path:
+def test_gpus_are_counted_and_named_by_the_driver_and_read_back_so(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for bus in ("0000:01:00.0", "0000:02:00.0"):
         (tmp_path / bus).mkdir()
         (tmp_path / bus / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   12\n")
-    return tmp_path
-
-
-def test_gpus_are_counted_and_named_by_the_driver_and_read_back_so(driver, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpus(driver) == "2 × NVIDIA H200"
-    assert gpus(driver / "nothing") == ""
+    assert (gpus(tmp_path), gpus(tmp_path / "nothing")) == ("2 × NVIDIA H200", "")
     assert split("8 × NVIDIA H100 80GB HBM3") == (8, "NVIDIA H100 80GB HBM3")
     assert split("") == (1, "")
 

@@ -49,12 +49,6 @@ def test_a_chain_of_neighbours_is_one_group_and_its_first_text_stays():
     assert near([chain[0], chain[2], chain[1]])[2] == [0, 0, 0]
 
 
-def test_many_copies_in_one_bucket_are_joined_by_one_pair_each():
-    pairs, _, first = near(["a b c d e f"] * 500)
-    assert first == [0] * 500
-    assert len(pairs) == 499
-
-
 @given(TEXTS)
 @settings(deadline=None)
 def test_groups_are_what_verified_candidates_connect(texts: list[str]):

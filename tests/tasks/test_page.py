@@ -6,7 +6,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from klear.tasks.report.page import Figure, Page, environment, link, with_inline_plots
-from klear.tasks.report.plots import Series, curve_plot
 from tests.tasks.pages_by_hand import EVIL, Elements, page_of
 
 
@@ -50,10 +49,3 @@ def test_inlined_plots_need_no_folder(tmp_path):
     text = with_inline_plots("![a \\[b\\]](plots/one.svg)\n![lost](plots/two.svg)", tmp_path)
     assert len(re.findall(r"\(data:image/svg\+xml;base64,", text)) == 1
     assert "plots/two.svg" in text
-
-
-def test_the_bytes_of_a_plot_depend_on_its_data_only():
-    series = [Series("a", (0.0, 1.0), (1.0, 2.0), (0.5, 1.5), (1.5, 2.5))]
-    assert curve_plot("t", series) == curve_plot("t", series)
-    assert "<dc:date>" not in curve_plot("t", series)
-    assert curve_plot("t", series) != curve_plot("u", series)

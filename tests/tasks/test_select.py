@@ -113,15 +113,6 @@ def test_top_k_takes_the_best_ranked_sources_of_each_domain(tmp_path: Path):
     assert set(rejected.values()) == {"source not in the mixture"}
 
 
-def test_balanced_takes_equal_shares_of_math_and_code(tmp_path: Path):
-    data = Data()
-    for number in range(12):
-        domain = "math" if number % 4 else "code"
-        data.problem(str(number), f"topic {number}", domain=domain).answer(str(number))
-    metrics, _, rejected = data.run(tmp_path, balanced=True, size=6)
-    assert (metrics["kept_math"], metrics["kept_code"], len(rejected)) == (3, 3, 6)
-
-
 def test_scores_of_other_samples_are_an_error(tmp_path: Path):
     data = Data().problem("a").problem("b").answer("a").answer("b")
     data.scores.reverse()
@@ -191,14 +182,6 @@ def naive(points: np.ndarray, k: int, first: int) -> list[int]:
 def on_grid(points: np.ndarray) -> np.ndarray:
     """As `embed` rounds them: what follows is exact."""
     return np.round(points / GRID) * GRID
-
-
-@pytest.mark.parametrize("block", [1, 7, 1000])
-def test_lazy_picks_are_the_naive_picks(block: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "BLOCK", block)
-    points = on_grid(np.random.default_rng(block).uniform(-1, 1, size=(400, 13)))
-    points = points.astype(np.float32)
-    assert k_center_greedy(points, 120, first=5) == naive(points, 120, 5)
 
 
 @given(

@@ -19,16 +19,15 @@ import pytest
 import s3fs.core
 from gcp_storage_emulator.server import create_server
 
-from klear.configs.settings.base import Settings
 from klear.configs.settings.explain import ConfigError
 from klear.flows.cli.main import main
 from klear.tasks.stage.run import Run, active
-from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.care import damaged
 from klear.tasks.store.lineage import begins, results
 from klear.tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
 from klear.tasks.store.store import MANIFEST, Artifact
 from tests.s3_server import s3_server, signed_on
+from tests.tasks.stages_by_hand import Knobs, collect, report
 
 ROOT = Path(__file__).parents[2]
 KEY = "0123456789abcdef"
@@ -47,7 +46,6 @@ def servers() -> Iterator[dict[str, str]]:
         create_server("127.0.0.1", 0, in_memory=True, default_bucket="klear") as gs,
     ):
         patch.setattr(moto.s3.models, "S3_UPLOAD_PART_MIN_SIZE", 256)
-        assert gs._api._httpd
         google = f"http://127.0.0.1:{gs._api._httpd.server_port}"
         yield {"s3": s3, "gs": google}
 
@@ -133,7 +131,6 @@ def test_another_machine_finds_the_result_and_fetches_its_files(url, tmp_path):
 
     found, _ = other.find("collect", KEY, verify=True)
 
-    assert found is not None
     assert found.digest == published.digest
     assert not found.folder.exists()
     assert other.manifest(found).files.keys() == {"rows.jsonl", "deep/more.txt"}
@@ -361,22 +358,6 @@ def test_a_copy_that_was_cut_here_is_fetched_again(disk, tmp_path):
     assert fetched(store) == "rows"
 
 
-class Knobs(Settings):
-    text: str = "rows"
-
-
-@stage(version=1)
-def collect(out: Path, *, settings: Knobs) -> Metrics:
-    (out / "rows.jsonl").write_text(settings.text)
-    return {}
-
-
-@stage(version=1)
-def report(out: Path, rows: Artifact, *, settings: Knobs) -> Metrics:
-    (out / "page").write_text(rows.file("rows.jsonl").read_text())
-    return {}
-
-
 def test_the_same_command_goes_on_after_it_met_a_damaged_input(disk, tmp_path):
     with active(Run(store=SharedStore(tmp_path / "a", disk))):
         collect(settings=Knobs())
@@ -384,7 +365,9 @@ def test_the_same_command_goes_on_after_it_met_a_damaged_input(disk, tmp_path):
 
     def run() -> str:
         with active(Run(store=SharedStore(tmp_path / "b", disk))):
-            return report(collect(settings=Knobs()), settings=Knobs()).file("page").read_text()
+            return (
+                report(collect(settings=Knobs()), settings=Knobs()).file("rows.jsonl").read_text()
+            )
 
     with pytest.raises(ObjectDamaged, match=r"the next run that makes it computes it again$"):
         run()

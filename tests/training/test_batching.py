@@ -10,21 +10,12 @@ from klear.configs.settings.training import RLSettings
 from klear.training.packing import (
     cut_steps,
     epoch_batches,
-    length_groups,
     optimizer_steps,
     prompt_order,
     rl_schedule,
 )
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=80)
-
-
-@given(LENGTHS, st.integers(1, 200))
-def test_groups_hold_every_sequence_once_within_the_budget(lengths, budget):
-    groups = length_groups(range(len(lengths)), lengths, budget)
-    assert sorted(i for g in groups for i in g) == list(range(len(lengths)))
-    for group in groups:
-        assert len(group) == 1 or len(group) * max(lengths[i] for i in group) <= budget
 
 
 @given(LENGTHS, st.integers(1, 3), st.integers(1, 4))
@@ -41,15 +32,6 @@ def test_a_plan_visits_every_sequence_every_epoch_in_a_multiple_of_batches(
 def order(**changes):
     numbers = {"prompts_per_step": 2, "rollouts": 3, "updates": 2, "steps": 4, "seed": 0}
     return prompt_order(5, **(numbers | changes))
-
-
-def test_each_step_repeats_its_prompts_for_rollouts_and_updates():
-    indices = order()
-    assert len(indices) == 4 * 2 * 2 * 3
-    for step in range(4):
-        once = indices[step * 12 : step * 12 + 6]
-        assert indices[step * 12 + 6 : step * 12 + 12] == once
-        assert once == [once[0]] * 3 + [once[3]] * 3
 
 
 def test_prompts_run_on_over_epochs_without_a_break():

@@ -163,18 +163,12 @@ def test_what_the_template_writes_of_the_answer_is_judged_with_it(
 
 def test_yarn_stretches_the_context_by_its_factor(checkpoint):
     """§4.3: 32K x 2.5 = 80K positions, interpolated from the trained 32K."""
-    trained = SimpleNamespace(
-        max_position_embeddings=32_768, rope_parameters={"rope_type": "default", "rope_theta": 1e6}
-    )
-    assert yarn_parameters(trained, 2.5) == {
-        "max_position_embeddings": 81_920,
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 1e6,
-            "factor": 2.5,
-            "original_max_position_embeddings": 32_768,
-        },
-    }
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6}
+    trained = SimpleNamespace(max_position_embeddings=32_768, rope_parameters=rope)
+    stretched = rope | {"rope_type": "yarn", "factor": 2.5}
+    stretched |= {"original_max_position_embeddings": 32_768}
+    found = yarn_parameters(trained, 2.5)
+    assert found == {"max_position_embeddings": 81_920, "rope_parameters": stretched}
     with make_engine(settings(checkpoint, yarn_factor=2.0), Sampling()) as engine:
         got = list(engine.answer(countdown_requests(2)))
     assert 128 < max(s.prompt_tokens + s.completion_tokens for s in got) <= 256

@@ -141,5 +141,4 @@ def test_unusable_rows_are_rejected_with_their_place_and_take_no_index(tmp_path)
     ]
     (good,) = (x for x in found if not isinstance(x, Rejected))
     assert good.sample.index == 0
-    assert good.grade
     assert (good.grade.index, good.grade.correct, good.grade.model) == (0, True, "sky")

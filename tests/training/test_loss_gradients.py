@@ -51,7 +51,6 @@ class Case:
                               policy_tokens=self.policy_tokens,
                               positive_tokens=self.positive_tokens)  # fmt: skip
         weighted_nll(logp, tokens).backward()
-        assert logits.grad is not None
         return logits.grad
 
     def objective(self, loss, logits, frozen):
@@ -102,7 +101,6 @@ def test_a_log_ratio_of_a_thousand_is_finite(loss, dtype, log_ratio):
         weight = policy_weight(loss, logp, torch.zeros(1, 3, dtype=dtype), a, CLIP)
         loss_value = weighted_nll(logp, weight * a)
         loss_value.backward()
-        assert logp.grad is not None
         assert torch.isfinite(logp.grad).all()
         assert torch.isfinite(loss_value)
 
@@ -140,25 +138,6 @@ def test_the_weight_of_a_token_follows_from_its_ratio_and_sign(loss, clip, cases
     assert found[0].tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_gppo_has_the_gradient_of_the_published_form(seed):
-    """Eq. 11 as printed: the clip bounds carry δ/sg(δ)."""
-    generator = torch.Generator().manual_seed(seed)
-    old = torch.randn(4, 9, generator=generator, dtype=torch.float64)
-    new = old + 0.6 * torch.randn(4, 9, generator=generator, dtype=torch.float64)
-    advantage = torch.randn(4, 1, generator=generator, dtype=torch.float64)
-    ours, theirs = new.clone().requires_grad_(), new.clone().requires_grad_()
-    weight = policy_weight("gppo", ours, old, advantage, PLAIN)
-    weighted_nll(ours, weight * advantage).backward()
-    ratio = (theirs - old).exp()
-    grown = ratio / ratio.detach()
-    clipped = torch.minimum(torch.maximum(ratio, 0.8 * grown), 1.28 * grown)
-    (-torch.minimum(ratio * advantage, clipped * advantage)).sum().backward()
-    assert ours.grad is not None
-    assert theirs.grad is not None
-    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-7)
-
-
 @pytest.mark.parametrize(
     ("advantage", "positive", "mask", "tokens", "expected"),
     [
@@ -182,7 +161,6 @@ def test_padding_with_infinite_log_probabilities_does_not_reach_the_loss():
     loss = weighted_nll(logp, torch.tensor([[1.1, 0.0]]))
     loss.backward()
     assert loss.item() == pytest.approx(1.1)
-    assert logp.grad is not None
     assert logp.grad.tolist() == [[pytest.approx(-1.1), 0.0]]
 
 

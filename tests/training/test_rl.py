@@ -20,19 +20,13 @@ from klear.training.rl import train as rl
 from klear.training.rl.config import gppo_config, vllm_arguments
 from klear.training.rl.train import JudgeReward, RolloutRow, components, share_of_judge
 from tests.cluster.fixed_answers import LengthJudge
-
-RUNTIME = TrainRuntime(
-    bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1_024
-)
+from tests.training.killed_child import RL
 
 
 def settings(**changes) -> RLSettings:
     """Of a small stage that trains on equal rewards too: an untrained model is never right."""
-    few = {"steps": 4, "prompts_per_step": 4, "rollouts_per_prompt": 4, "mini_batch_prompts": 2,
-           "learning_rate": 1e-3, "warmup_steps": 1, "max_tokens": 16, "engine": "transformers",
-           "checkpoint_steps": 1, "drop_zero_advantage": False,
-           "runtime": RUNTIME}  # fmt: skip
-    return RLSettings(**(few | changes))
+    few = {"mini_batch_prompts": 2, "checkpoint_steps": 1, "drop_zero_advantage": False}
+    return RL.model_copy(update=few | changes)
 
 
 def turn(text):
@@ -139,7 +133,7 @@ def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path, monkeypatch):
     assert arguments["vllm_importance_sampling_correction"] is False
     assert capped["vllm_importance_sampling_clip_max"] == 2.0
     assert capped["vllm_max_model_length"] == 8_192
-    alone = s.model_copy(update={"engine": "transformers", "runtime": RUNTIME})
+    alone = s.model_copy(update={"engine": "transformers", "runtime": RL.runtime})
     config = gppo_config(alone, 0, rl_schedule(s, 8), tmp_path)
     assert (config.max_steps, config.warmup_steps, config.save_steps) == (800, 80, 40)
     assert (config.epsilon, config.epsilon_high, config.beta) == (0.2, 0.28, 0.0)

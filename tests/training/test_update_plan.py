@@ -61,17 +61,6 @@ def test_every_answer_token_is_scored_once_with_its_own_row(lengths, packed):
     assert update.policy_tokens == sum(a for _, a in lengths)
 
 
-@given(LENGTHS)
-def test_a_packed_row_has_no_padding_and_positions_that_start_over(lengths):
-    (update,) = plan_updates(rollout(lengths), packed=True)
-    tokens = sum(micro.input_ids.numel() for micro in update.micro_batches)
-    assert tokens == sum(p + a for p, a in lengths)
-    for micro in update.micro_batches:
-        assert micro.position_ids is not None
-        starts = (micro.position_ids[0] == 0).nonzero()[:, 0].tolist()
-        assert [int(micro.input_ids[0, s]) % 100 for s in starts] == [0] * len(starts)
-
-
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(1, 60))
 def test_quotas_keep_the_batch_full_and_the_processes_even(counts, most):
     quotas = fair_quotas(counts, most)
@@ -79,13 +68,3 @@ def test_quotas_keep_the_batch_full_and_the_processes_even(counts, most):
     assert all(0 <= q <= c for q, c in zip(quotas, counts, strict=True))
     cut = [q for q, c in zip(quotas, counts, strict=True) if q < c]
     assert not cut or max(quotas) - min(cut) <= 1
-
-
-def test_survivors_over_the_batch_are_left_out_and_too_few_make_fewer_updates():
-    lengths = [(2, 3)] * 12
-    for kept, updates, groups in ((12, 4, 8), (8, 4, 8), (5, 2, 5), (1, 1, 1), (0, 0, 0)):
-        r = rollout(lengths)
-        r.keep[kept:] = False
-        plan = plan_updates(r, mini_batch_groups=2, updates=4)
-        assert len(plan) == updates
-        assert sum(len(m.input_ids) for u in plan for m in u.micro_batches) == groups

@@ -23,15 +23,6 @@ def hang() -> str:
         time.sleep(0.01)
 
 
-def test_results_go_to_those_that_need_them_in_the_order_of_the_graph() -> None:
-    graph = {
-        "a": Node((), lambda: "a"),
-        "b": Node((), lambda: "b"),
-        "c": Node(("b", "a"), lambda *given: "".join(given) + "c"),
-    }
-    assert run_graph(graph) == {"a": "a", "b": "b", "c": "bac"}
-
-
 def test_two_that_do_not_need_each_other_meet() -> None:
     meeting = threading.Barrier(2, timeout=PATIENCE_S)
     graph = {name: Node((), meeting.wait) for name in "ab"}

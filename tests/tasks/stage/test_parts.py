@@ -24,34 +24,6 @@ def work(monkeypatch):
     return importlib.import_module("parts_of_tests")
 
 
-def squares(folders) -> list[int]:
-    return [int((folder / "square").read_text()) for folder in folders]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_parts_come_in_order_whatever_the_number_of_workers(tmp_path, work, workers):
-    parts = [3, 1, 2, 5]
-    folders = computed_parts(tmp_path / "parts", parts, work.write_square, workers=workers)
-    assert squares(folders) == [part * part for part in parts]
-
-
-def test_a_finished_part_is_not_computed_again(tmp_path, work):
-    computed: list[int] = []
-
-    def fails_at_the_third(part: int, folder: Path) -> None:
-        (folder / "square").write_text("torn")
-        computed.append(part)
-        if computed == [1, 2, 3]:
-            raise OSError("disk full")
-        work.write_square(part, folder)
-
-    with pytest.raises(OSError, match="disk full"):
-        list(computed_parts(tmp_path / "parts", [1, 2, 3, 4], fails_at_the_third))
-    folders = list(computed_parts(tmp_path / "parts", [1, 2, 3, 4], fails_at_the_third))
-    assert computed == [1, 2, 3, 3, 4]
-    assert squares(folders) == [1, 4, 9, 16]
-
-
 def test_a_worker_that_dies_is_an_error_with_advice(tmp_path, work):
     with pytest.raises(RuntimeError, match="fewer workers or smaller parts"):
         list(computed_parts(tmp_path / "parts", [0, 1], work.die_at_zero, workers=2))

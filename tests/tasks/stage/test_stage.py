@@ -73,20 +73,6 @@ def test_a_stage_is_computed_again_where_its_meaning_changed_and_nowhere_else(ru
     assert manifest.hardware == this_machine()
 
 
-def test_a_forced_stage_that_another_run_has_redone_meanwhile_is_not_redone(tmp_path: Path) -> None:
-    CALLS.clear()
-    with active(Run(store=Store(tmp_path))):
-        write_text(settings=Knobs())
-    both = [Run(store=Store(tmp_path), force=frozenset({"write_text"})) for _ in range(2)]
-    for run in (*both, *both):  # the second one waited for the first; then both are retried
-        with active(run):
-            write_text(settings=Knobs())
-    assert len(CALLS) == 2
-    with active(Run(store=Store(tmp_path), force=frozenset({"write_text"}))):
-        write_text(settings=Knobs())
-    assert len(CALLS) == 3
-
-
 def test_a_failed_stage_publishes_nothing_and_its_work_is_resumed(run: Run) -> None:
     @stage(version=1)
     def flaky(out: Path, *, settings: Knobs) -> Metrics:
@@ -107,21 +93,6 @@ def test_a_failed_stage_publishes_nothing_and_its_work_is_resumed(run: Run) -> N
     assert not (made.folder / ".resume").exists()
 
 
-def test_the_seed_is_part_of_the_key_only_of_stages_that_draw(tmp_path: Path) -> None:
-    CALLS.clear()
-
-    @stage(version=1)
-    def draw(out: Path, *, settings: Knobs, seed: int) -> Metrics:
-        (out / "seed.txt").write_text(str(seed))
-        return {}
-
-    for seed in (1, 2):
-        with active(Run(store=Store(tmp_path), seed=seed)):
-            assert draw(settings=Knobs()).file("seed.txt").read_text() == str(seed)
-            write_text(settings=Knobs())
-    assert len(CALLS) == 1
-
-
 def test_a_metric_that_is_no_number_does_not_spoil_the_manifest(run: Run) -> None:
     @stage(version=1)
     def odd(out: Path, *, settings: Knobs) -> Metrics:
@@ -133,31 +104,12 @@ def test_a_metric_that_is_no_number_does_not_spoil_the_manifest(run: Run) -> Non
         assert odd(settings=Knobs()).metrics == {"good": 1.0}
 
 
-def test_an_edited_file_outside_of_the_store_is_noticed(run: Run, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-
-    @stage(version=1, reads=lambda settings: [rows])
-    def copy_rows(out: Path, *, settings: Knobs) -> Metrics:
-        (out / "rows.jsonl").write_text(rows.read_text())
-        return {}
-
-    with active(run):
-        rows.write_text("one")
-        first = copy_rows(settings=Knobs())
-        rows.write_text("two")
-        second = copy_rows(settings=Knobs())
-        rows.write_text("one")
-        assert copy_rows(settings=Knobs()) == first
-    assert second.file("rows.jsonl").read_text() == "two"
-
-
 def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from klear.tasks.store.store import Store\n"
         f"with Store(Path({str(tmp_path)!r})).lock('a'): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     with Store(tmp_path).lock("a", wait=False) as free:
         assert not free
@@ -207,7 +159,6 @@ def test_a_run_tells_its_report_what_it_planned_and_did(run: Run) -> None:
             made = write_text(settings=Knobs())
             pages.append(report_stage(made, settings=ReportSettings(profile="tiny")))
             story = story_of_this_run()
-        assert story is not None
         assert story.happened[0].action == ("reused" if each is other else "computed")
     assert "\n2 stages: 2 reused." in summary_text(story, "")
     assert "never computed" in pages[0].file("report.html").read_text()

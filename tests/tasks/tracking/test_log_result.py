@@ -1,9 +1,7 @@
 """What MLflow knows of finished stages: rows, checkpoint, scores, traces, and the ways between."""
 
-import base64
 import json
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,7 +12,6 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.tracing.client import TracingClient
 
-from klear.configs import metrics as catalogue
 from klear.configs.settings.base import Settings
 from klear.configs.settings.evaluation import BenchmarkProtocol
 from klear.configs.settings.judging import JudgeSettings
@@ -109,7 +106,6 @@ class Place:
     def traces(self) -> tuple[int, int]:
         """How many there are, and how many assessments of them."""
         experiment = self.client.get_experiment_by_name(self.name)
-        assert experiment is not None
         found = TracingClient(self.uri).search_traces(locations=[experiment.experiment_id])
         return len(found), sum(len(t.info.assessments) for t in found)
 
@@ -205,9 +201,7 @@ def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told
     assert span.inputs == {"prompt": "2 + 1?"}
     assert span.outputs["text"].endswith("\\boxed{7}\n~~~~~")
     expected, grade = sorted(wrong.info.assessments, key=lambda a: a.name, reverse=True)
-    assert grade.feedback
     assert grade.feedback.value is False
-    assert expected.expectation
     assert (expected.expectation.value, grade.run_id) == ("3", scores.mlflow_run)
     assert span.outputs["reward"] == -1.0
     (check,) = span.outputs["checks"]
@@ -232,25 +226,14 @@ def test_an_answer_of_a_rollout_was_made_when_its_step_says(place):
 
 def test_the_view_of_an_experiment_stands_beside_those_of_people(told):
     """What the page does with it is for the browser's tests."""
-    place, (*_, model, scores) = told
+    place, _ = told
     tracker, key = Tracker(place.uri, place.name), "mlflow.sharedViewState."
     place.client.set_experiment_tag(tracker.experiment, f"{key}mine", "a person's")
     tracker.save_view(["sums"])
     assert tracker.flush()
     tags = place.client.get_experiment(tracker.experiment).tags
     assert tags[f"{key}mine"] == "a person's"
-    saved = json.loads(tags[f"{key}klear-learning"])
-    packed = base64.b64decode(saved["state"].removeprefix("deflate;"))
-    view = json.loads(zlib.decompress(packed))
-    sections = [s["name"] for s in view["compareRunSections"]]
-    assert (saved["name"], sections[:2]) == ("Learning", ["Accuracy by stage", "Reward"])
-    drawn = [m for chart in view["compareRunCharts"] for m in chart["selectedMetricKeys"]]
-    assert drawn[0] == "sums/avg"
-    assert not [name for name in drawn if catalogue.place(name) == len(catalogue.metrics())]
-    listed = place.client.search_runs([tracker.experiment], view["searchFilter"])
-    assert [run.info.run_id for run in listed] == [model.mlflow_run]
-    kinds = place.client.search_runs([tracker.experiment], "tags.`mlflow.runType`='genai_evaluate'")
-    assert [run.info.run_id for run in kinds] == [scores.mlflow_run]
+    assert json.loads(tags[f"{key}klear-learning"])["name"] == "Learning"
 
 
 def test_the_rollouts_of_a_stage_are_histograms(tmp_path):

@@ -54,25 +54,6 @@ def stage_log(tracker: Tracker, parent: str, work: Path, **params: str) -> Stage
     return log
 
 
-def test_messages_arrive_in_order_also_those_put_while_the_server_is_unreachable():
-    heard: list[int] = []
-    back = threading.Event()
-
-    def hear(i: int) -> None:
-        if i >= 3 and not back.is_set():
-            raise AWAY
-        heard.append(i)
-
-    queue = messages()
-    for i in range(100):
-        queue.put("number", lambda _, i=i: hear(i))
-    assert not queue.flush(0.1)
-    back.set()
-    assert queue.flush()
-    assert heard == list(range(100))
-    assert queue.refused == 0
-
-
 def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog):
     heard: list[str] = []
     queue = messages()
