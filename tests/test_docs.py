@@ -143,7 +143,7 @@ def test_the_answers_of_the_page_are_judged_right(tmp_path: Path) -> None:
     for name, text in zip("PS", blocks(ROOT / "docs/judge.md", "json"), strict=True):
         (tmp_path / f"{name}.jsonl").write_text(text)
     paths = (tmp_path / f"{name}.jsonl" for name in ("P", "S", "scores"))
-    assert judge_files(*paths, JudgeSettings()) == {"AC": 5}
+    assert judge_files(*paths, JudgeSettings()) == ({"AC": 5}, [])
 
 
 def test_a_day_on_one_gpu_is_a_day_by_the_plan(folder: Path, capsys) -> None:
