@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as DeadlinePassed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal
@@ -68,9 +68,9 @@ class WorkerPool:
 
         def result() -> Any:
             with contextlib.suppress(*_LOST):
-                return first.result()
+                return _result(*first)
             try:
-                return self._schedule(deadline_s, payload).result()
+                return _result(*self._schedule(deadline_s, payload))
             except _LOST as error:
                 late = isinstance(error, DeadlinePassed)
                 reason = f"no verdict in {deadline_s:g} s" if late else f"the worker died: {error}"
@@ -78,16 +78,17 @@ class WorkerPool:
 
         return result
 
-    def _schedule(self, deadline_s: float, payload: bytes) -> "Future[Any]":
+    def _schedule(self, deadline_s: float, payload: bytes) -> "tuple[Future[Any], ProcessPool]":
         with self._lock:
             if self._closed:
                 raise NoVerdict("the judge was closed")
             if self._pool is None or not self._pool.active:
                 self._pool = self._started(self._pool)
-            future = self._pool.schedule(work, args=[self.kind, payload], timeout=deadline_s)
+            pool = self._pool
+            future = pool.schedule(work, args=[self.kind, payload], timeout=deadline_s)
         self._open.add(future)
         future.add_done_callback(self._open.discard)
-        return future
+        return future, pool
 
     def _started(self, broken: ProcessPool | None) -> ProcessPool:
         """A new pool. A pool breaks when its last idle worker or the fork server is killed."""
@@ -115,6 +116,14 @@ class WorkerPool:
             if not os.path.exists(self._folder.name):
                 break
             time.sleep(0.05)
+
+
+def _result(future: "Future[Any]", pool: ProcessPool) -> Any:
+    """Wait for it. A pool that breaks while it takes a task may forget it."""
+    while not wait([future], POLL_S).done:
+        if not pool.active and not wait([future], POLL_S).done:
+            raise BrokenProcessPool("the pool broke")
+    return future.result()
 
 
 def start_worker(kind: Kind, folder: str, pinned: bool) -> None:

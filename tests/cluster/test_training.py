@@ -65,7 +65,7 @@ def train(start: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
         if kind == "rl":
             scripts.update(ray=["loopback.py", "fixed"], alone=["fixed_answers.py"])
             job = RLJob(out=out, checkpoint=model, problems=start["problems"], settings=RL)
-        return launch.run_launched(job, out, how)
+        return int(launch.run_launched(job, out, how).get("restarts", 0))
 
     return run
 

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
 
 import psutil
 import pytest
+from pebble import ProcessPool
 from processes import at_least, below, called, commanded, killing, left
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
@@ -116,6 +118,20 @@ def test_work_that_a_kill_interrupts_is_done_again(part):
         started += [p for w in started for p in below(w.pid)]
         assert len(started) > 2
     assert left(started) == []
+
+
+def test_work_that_a_breaking_pool_took_and_forgot_is_done_again(monkeypatch):
+    schedule = ProcessPool.schedule
+
+    def forget(pool: ProcessPool, *_: object, **__: object) -> "Future[None]":
+        monkeypatch.setattr(ProcessPool, "schedule", schedule)
+        pool.stop()
+        return Future()
+
+    with Judge(SETTINGS) as judge:
+        judge.check_sandbox()
+        monkeypatch.setattr(ProcessPool, "schedule", forget)
+        assert judge.judge(*answer(RIGHT)).verdict == "AC"
 
 
 def test_work_that_is_killed_every_time_is_unscored():
