@@ -110,7 +110,7 @@ def load_tokenizer(folder: Path | str, revision: str | None = None) -> PreTraine
 def load_to_train(
     folder: Path | str, s: SFTSettings | RLSettings
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """PreTrainedModel and tokenizer; raises ValueError where its answers could not be trained on.
+    """Model and tokenizer; raises ValueError where its answers could not be trained on.
 
     Computed in bf16 (autocast) over fp32 weights, as the authors: bf16 loses an update of 1e-6.
     """

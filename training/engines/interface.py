@@ -42,10 +42,11 @@ class Request(Record):
         self, model: str, text: str, finish_reason: FinishReason = "stop", prompt_tokens: int = 0,
         completion_tokens: int = 0,
     ) -> Sample:  # fmt: skip
-        who: dict[str, Any] = {"problem_id": self.problem_id, "index": self.index, "model": model}
-        how: dict[str, Any] = {"text": text, "finish_reason": finish_reason}
-        how |= {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
-        return Sample(**who, **how)
+        return Sample(
+            problem_id=self.problem_id, index=self.index, model=model, text=text,
+            finish_reason=finish_reason, prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+        )  # fmt: skip
 
 
 class Engine(AbstractContextManager["Engine"]):

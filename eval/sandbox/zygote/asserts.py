@@ -56,73 +56,81 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
     channel.send(_READY)
     process.globals.update(values.FOR_PROGRAMS)
     exec(code, process.globals)
-    kept: list[Any] = []
-    shown = 0  # bytes of standard output that are older than the present question
-
-    def keep(value: Any) -> int:
-        kept.append(value)
-        return len(kept) - 1
-
-    def object_of(name: Any) -> Any:
-        if isinstance(name, int):
-            return kept[name]
-        if isinstance(name, list):
-            return functools.partial(ask_back, name)
-        if name == "candidate":
-            name = candidate or _last_function(process.globals)
-        return function_of(process, name)
-
-    def ask_back(function: list[int], *args: Any, **keywords: Any) -> Any:
-        """Call a function that the tests gave to the program."""
-        given = values.pack([*args, *keywords.values()], keep)
-        reply = channel.ask([function, given, list(keywords)], answer)
-        if "error" in reply:
-            raise _exception(reply["error"])(reply["message"])
-        return values.unpack(reply["value"], object_of, process.globals, functions=True)
-
-    def printed() -> str:
-        """What was written to the standard output since the last call."""
-        nonlocal shown
-        with contextlib.suppress(ValueError, OSError):  # closed by the program
-            for stream in (sys.stdout, process.streams[0]):
-                stream.flush()
-            text = os.pread(1, os.fstat(1).st_size - shown, shown)
-            shown += len(text)
-            return text.decode("utf-8", "replace")
-        return ""
-
-    def is_one(error: Exception, name: str) -> bool:
-        kind = process.globals.get(name)
-        return isinstance(kind, type) and isinstance(error, kind)
-
-    def answer(
-        target: Any, attribute: str | None, args: Any, names: list[str] | None, expected: list[str]
-    ) -> dict[str, Any]:
-        try:
-            given = values.unpack(args, object_of, process.globals, functions=True)
-            found = object_of(target)
-            found = getattr(found, attribute) if attribute else found
-            result = found if names is None else call_with(found, given, names)
-            return {"values": values.pack([result, *given], keep), "printed": printed()}
-        except Exception as error:
-            traceback.print_exc(limit=-3)
-            known = (c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins")
-            return {
-                "error": next(known),
-                "own": [name for name in expected if is_one(error, name)],
-                "args": values.pack(list(error.args), keep),
-                "message": str(error)[:500],
-                "object": keep(error),
-                "printed": printed(),
-            }
-
-    printed()
+    served = _Served(process, channel, candidate)
     while True:
         try:
             question = channel.receive()
         except EOFError:
             return
-        channel.send(answer(*question))
+        channel.send(served.answer(*question))
+
+
+class _Served:
+    """The program, once it has run, as the tests may use it."""
+
+    def __init__(self, process: Process, channel: values.Channel, candidate: str | None) -> None:
+        self.process, self.channel, self.candidate = process, channel, candidate
+        self.kept: list[Any] = []  # objects that the tests know by their number
+        self.shown = 0  # bytes of standard output that are older than the present question
+        self.printed()
+
+    def answer(
+        self, target: Any, attribute: str | None, args: Any, names: list[str] | None,
+        expected: list[str],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Use an object, or call it where there are `names`; `expected` exceptions are named."""
+        try:
+            given = values.unpack(args, self.object_of, self.process.globals, functions=True)
+            found = self.object_of(target)
+            found = getattr(found, attribute) if attribute else found
+            result = found if names is None else call_with(found, given, names)
+            made = values.pack([result, *given], self.keep)
+            return {"values": made, "printed": self.printed()}
+        except Exception as error:
+            traceback.print_exc(limit=-3)
+            known = (c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins")
+            kinds = ((name, self.process.globals.get(name)) for name in expected)
+            return {
+                "error": next(known),
+                "own": [n for n, k in kinds if isinstance(k, type) and isinstance(error, k)],
+                "args": values.pack(list(error.args), self.keep),
+                "message": str(error)[:500],
+                "object": self.keep(error),
+                "printed": self.printed(),
+            }
+
+    def keep(self, value: Any) -> int:
+        self.kept.append(value)
+        return len(self.kept) - 1
+
+    def object_of(self, name: Any) -> Any:
+        """A kept object by its number, a function of the tests, or a name of the program."""
+        if isinstance(name, int):
+            return self.kept[name]
+        if isinstance(name, list):
+            return functools.partial(self.ask_back, name)
+        if name == "candidate":
+            name = self.candidate or _last_function(self.process.globals)
+        return function_of(self.process, name)
+
+    def ask_back(self, function: list[int], *args: Any, **keywords: Any) -> Any:
+        """Call a function that the tests gave to the program."""
+        given = values.pack([*args, *keywords.values()], self.keep)
+        reply = self.channel.ask([function, given, list(keywords)], self.answer)
+        if "error" in reply:
+            raise _exception(reply["error"])(reply["message"])
+        there = self.process.globals
+        return values.unpack(reply["value"], self.object_of, there, functions=True)
+
+    def printed(self) -> str:
+        """What was written to the standard output since the last call."""
+        with contextlib.suppress(ValueError, OSError):  # closed by the program
+            for stream in (sys.stdout, self.process.streams[0]):
+                stream.flush()
+            text = os.pread(1, os.fstat(1).st_size - self.shown, self.shown)
+            self.shown += len(text)
+            return text.decode("utf-8", "replace")
+        return ""
 
 
 def _last_function(names: dict[str, Any]) -> str:
