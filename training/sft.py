@@ -4,6 +4,7 @@ Loss on the answer's tokens only. Eq. 8 prints π where the gradient needs log �
 negative log-likelihood, a mean over the answer tokens of the whole optimizer step.
 """
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from klear.training.packing import cut_steps, optimizer_steps
 
 IGNORED = -100  # label of a token without loss
 LOG_STEPS = 10
+MOMENTUM = 0.95  # of Muon
 
 
 def run_sft(job: SFTJob) -> dict[str, float]:
@@ -199,37 +201,48 @@ def sft_config(job: SFTJob, accumulation: int, steps: int) -> SFTConfig:
     )
 
 
-class MuonAndAdamW(torch.optim.Optimizer):
+class MuonAndAdamW(torch.optim.AdamW):
     """Muon for the matrices of the transformer, AdamW for everything else: embeddings, norms and
-    the output head. One schedule, one state dict, one `step`; needs unsharded weights.
+    the output head. Needs unsharded weights.
+
+    Not `torch.optim.Muon`: it computes in bfloat16, which a CPU without units for it does several
+    times slower than float32.
     """
 
     def __init__(
         self, model: nn.Module, muon_lr: float, adamw_lr: float, weight_decay: float
     ) -> None:
         matrices, rest = split_parameters(model)
-        self.parts: tuple[torch.optim.Optimizer, ...] = (
-            torch.optim.Muon(matrices, lr=muon_lr, weight_decay=weight_decay, momentum=0.95),
-            torch.optim.AdamW(rest, lr=adamw_lr, weight_decay=0.0, betas=(0.9, 0.98)),
-        )
-        super().__init__([{"params": matrices}, {"params": rest}], {"lr": adamw_lr})
-        self._share_groups()
-
-    def _share_groups(self) -> None:
-        self.param_groups = [group for part in self.parts for group in part.param_groups]
+        muon = {"params": matrices, "lr": muon_lr, "weight_decay": weight_decay}
+        super().__init__([muon, {"params": rest, "weight_decay": 0.0}], adamw_lr, (0.9, 0.98))
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for part in self.parts:
-            part.step()
+        muon = self.param_groups[0]
+        for p in muon["params"]:
+            if p.grad is None:
+                continue
+            if not (state := self.state[p]):  # AdamW looks for the step when it loads a state
+                state.update(step=torch.zeros(()), momentum=torch.zeros_like(p))
+            state["step"] += 1
+            momentum = state["momentum"].lerp_(p.grad, 1 - MOMENTUM)
+            update = orthogonal(p.grad.lerp(momentum, MOMENTUM))  # Nesterov
+            p.mul_(1 - muon["lr"] * muon["weight_decay"])
+            p.add_(update, alpha=-muon["lr"] * math.sqrt(max(1.0, p.shape[0] / p.shape[1])))
+            p.grad = None  # the rest is AdamW's
+        super().step()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"parts": [part.state_dict() for part in self.parts]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for part, state in zip(self.parts, state_dict["parts"], strict=True):
-            part.load_state_dict(state)
-        self._share_groups()
+def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """U·S·Vᵀ [m, n] for U·Σ·Vᵀ [m, n], every singular value in S between about 0.7 and 1.2: five
+    Newton-Schulz steps x ← a·x + (b·G + c·G²)·x, G = x·xᵀ (Keller Jordan's Muon)."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x = wide / wide.norm().clamp_min(1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if wide is not matrix else x
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -16,7 +16,7 @@ from klear.eval.tables import count_rows, read_table, write_table
 from klear.training import layout, sft
 from klear.training.checkpoints import load_model, load_tokenizer
 from klear.training.launch.jobs import SFTJob
-from klear.training.sft import IGNORED, MuonAndAdamW, split_parameters, tokenized
+from klear.training.sft import IGNORED, MuonAndAdamW, orthogonal, split_parameters, tokenized
 from tests.training.conftest import close
 
 RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
@@ -147,8 +147,17 @@ def test_muon_gets_the_matrices_outside_embeddings_and_head_and_both_one_schedul
     assert {id(p) for p in rest} == {id(model.embed.weight), id(model.middle.bias)}
     optimizer = MuonAndAdamW(model, muon_lr=0.02, adamw_lr=1e-3, weight_decay=0.01)
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 0.5)
-    rates = [group["lr"] for part in optimizer.parts for group in part.param_groups]
-    assert rates == pytest.approx([0.01, 5e-4])
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.01, 5e-4])
+
+
+def test_muon_takes_steps_of_equal_length_in_every_direction():
+    torch.manual_seed(0)
+    for shape in ((6, 4), (4, 6)):
+        u, _, v = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+        made = orthogonal(u * torch.tensor([1.0, 0.5, 0.2, 0.1]) @ v)
+        along = u.T @ made @ v.T  # Newton-Schulz changes singular values alone
+        assert torch.allclose(along, along.diag().diag(), atol=1e-4)
+        assert ((along.diag() > 0.6) & (along.diag() < 1.3)).all()
 
 
 class Keep(TrainerCallback):
