@@ -29,6 +29,7 @@ _REWRITES = rules(
     MINUTES=lambda m: (
         rf"\frac{{{(int(m[1]) * 60 + int(m[2])) * 60 + int(m[3] or 0)}}}{{3600}}^\circ "
     ),
+    SYSTEM=lambda m: ", ".join(row.strip(" ,;.") for row in m[1].replace("&", "").split(r"\\")),
     HALF_LINE=lambda m: LATEX["half_lines"][m[1].replace(" ", "")],
 )
 # Possessive, and from the first digit only: 2,000 digits would take minutes otherwise.

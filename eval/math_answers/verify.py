@@ -47,10 +47,12 @@ _OTHER_CHOICE = re.compile(  # what stands behind a letter names another one, to
     rf"|(?:{_LINK}|[\d}}$])\s*{_MARKED}"  # 5 or C) 6
     rf"|^{_MARKED}(?:\s*{_MARKED})*\s*[A-J]?\W*$"  # B. C. D.
 )
+_SEVERAL = re.compile(r"(?:(?:\([A-J]\)|[A-J])(?:[\s,;]|\band\b)*){2,}")
 _OF_CHOICES = re.compile(r"(?i:\W*(?:none|all|both|neither|any|each|only|not)\b)")
 _BRACKETED = re.compile(r"\((?!\s*[A-J]\s*\))[^()]*\)")  # an interval (A, B)
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?", re.ASCII)
-_TIME = re.compile(r"0?(\d{1,2}):([0-5]\d)")
+_TIME = re.compile(r"0?(\d{1,2})(?::([0-5]\d))?")
+_HALVES_OF_DAY = ("am", "pm")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ANNOUNCED = re.compile(r"^(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?\s*:?\s*", re.I)
 _WORDS = re.compile(rf"^(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' .-]*$|^[{HAN}]+$")  # no product like xy
@@ -76,10 +78,11 @@ def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
         return None
     # 1234 of `1, 234`, which is a list as well: the gold decides
     ungrouped = re.sub(r",\s?", "", ours.body) if _GROUPED.fullmatch(ours.body) else ours.body
-    same_text = _packed(theirs.body) in (_packed(ours.body), ungrouped)
+    gold_text, our_text = (_packed(re.sub(TEXT, r"\1", side.body)) for side in (theirs, ours))
+    same_text = gold_text == our_text or _packed(theirs.body) == ungrouped
     if same_text and not _hundredfold(ours, theirs):
         return MathVerdict("AC", "equal after normalisation")
-    by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours.body, theirs.body)
+    by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours, theirs)
     return by_text or _quick_number(ours, theirs)
 
 
@@ -136,6 +139,8 @@ def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:
         said = match[2] or ""
         hedges = not _OF_CHOICES.match(said) and _OTHER_CHOICE.search(_BRACKETED.sub("", said))
         return _decided(match[1] == choice[1] and not hedges, "choice")
+    if (several := _choices(theirs)) and several == _choices(ours):
+        return MathVerdict("AC", "choices")
     a, b = _said(ours), _said(theirs)
     if a != b and _is_product(a) and sorted(a) == sorted(b):
         return None
@@ -144,6 +149,13 @@ def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:
     if a and b and not ({*a.split()} & {*b.split()} & {"and", "or"}):  # those are lists
         return _decided(a == b, "words")
     return None
+
+
+def _choices(text: str) -> str:
+    """ABD of `A, B and D`, `(A)(B)(D)` and ABD, where several choices are right; else empty."""
+    text = re.sub(TEXT, r"\1", text)
+    letters = re.findall("[A-J]", text) if _SEVERAL.fullmatch(text) else []
+    return "".join(letters if text.isalpha() else sorted(letters))
 
 
 def _is_product(letters: str) -> bool:
@@ -163,12 +175,23 @@ def _said(text: str) -> str:
     return SYNONYMS.get(words, words)
 
 
-def _quick_time(ours: str, theirs: str) -> MathVerdict | None:
+def _quick_time(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
     """10:40 is a time, for nobody leaves the ratio 1:4 so; 2023-05-06 is no difference."""
-    gold, answer = _TIME.fullmatch(theirs), _TIME.fullmatch(ours)
-    if gold and math.gcd(int(gold[1]), int(gold[2])) > 1:
-        return _decided(answer is not None and answer.groups() == gold.groups(), "time")
-    return _decided(ours == theirs, "time") if _DATE.fullmatch(theirs) else None
+    half = theirs.unit or ours.unit
+    gold, answer = (_clock(side.body, half) for side in (theirs, ours))
+    if gold and (half in _HALVES_OF_DAY or math.gcd(*gold) > 1):
+        return _decided(gold == answer, "time")
+    return _decided(ours.body == theirs.body, "time") if _DATE.fullmatch(theirs.body) else None
+
+
+def _clock(text: str, half: str) -> tuple[int, int] | None:
+    """15 and 45 of 15:45, and of 3:45 in the half of a day `pm`."""
+    match, of_day = _TIME.fullmatch(text), half in _HALVES_OF_DAY
+    if not match or not (match[2] or of_day):
+        return None
+    hour = int(match[1])
+    hour = hour % 12 + 12 * (half == "pm") if of_day and 0 < hour <= 12 else hour
+    return hour, int(match[2] or 0)
 
 
 def other_angle(ours: Spelled, theirs: Spelled) -> bool:

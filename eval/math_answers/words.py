@@ -45,7 +45,7 @@ _CIRCUMSTANCE = re.compile(  # after 5 minutes
     r"(?!(?:and|or|to|by|times|plus|minus|more|less|mod|over)\b)[a-z]+\W*$"
 )
 _NUMBER_APART = re.compile(r"(?<![a-z^/\d.])\d")
-_CONNECTS = re.compile(_any("and or if when where for mod base integer"))
+_CONNECTS = re.compile(_any("and or if when where for mod base integer constant"))
 _CONNECTIVE = re.compile(r"[\s,;]*(?:and|or|and also)[\s,;]*", re.IGNORECASE)
 _COUNTED = re.compile(rf"[a-z({HAN}][a-z0-9 .²³/^(){HAN}-]*")
 _CHINESE = [(re.compile(chinese), f" {english} ") for chinese, english in _WORDS["chinese"]]

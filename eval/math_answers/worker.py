@@ -41,7 +41,8 @@ _MOST_PIECES, _MOST_INTERVALS = 60, 20
 _BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*\d+\s*\}?")
 _PARAMETER = re.compile(  # k \in \mathbb{Z}, `where k is an integer`, `for any integer k`
     r"[\s,;(]*(?:\b(?:where|for|all|any|every|each|some)\s+)*(?:(?<![A-Za-z\\])([A-Za-z])"
-    r"(?:\s*\\in\s*\\mathbb\s*\{?([ZNQ])\}?|\s+(?:(?:is|an?|any)\s+)*integer)"
+    r"(?:\s*\\in\s*\\mathbb\s*\{?([ZNQR])\}?|\s+(?:(?:is|an?|any|arbitrary|real|the)\s+)*"
+    r"(?:integer|(constant)(?: of integration)?))"
     r"|\bintegers?\s+([A-Za-z])|(?:\\forall|\bfor\s+(?:all|any|every|each)\b)\s*([A-Za-z]))[\s).]*$"
 )
 _RATIO = re.compile(r"[^:]+(?::[^:]+)+")
@@ -141,6 +142,8 @@ def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
         return _same(gold.body, answer.listed)
     if not other_angle(gold, answer) and _same(gold.body, answer.body):
         return True
+    if "mod " in gold.unit + answer.unit:
+        return _same(_residues(gold), _residues(answer))
     bodies = [_value_of(side.body) for side in (gold, answer)]
     marks, scaled = (gold.percent, answer.percent), r"\frac{%s}{100}"
     if gold.percent == answer.percent:
@@ -148,6 +151,17 @@ def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
     if marks[0] == marks[1]:
         return False
     return _same(*(scaled % b if marked else b for b, marked in zip(bodies, marks, strict=True)))
+
+
+def _residues(side: Spelled) -> str:
+    """`x = 7k+3, k \\in \\mathbb{Z}` of `x = 10` modulo 7."""
+    _, _, modulus = side.unit.partition("mod ")
+    if not int(modulus or 0):
+        return side.body
+    number = re.sub(
+        r"(?<![\w.^])-?\d+$", lambda m: f"{modulus}k+{int(m[0]) % int(modulus)}", side.body
+    )
+    return number + r", k\in\mathbb{Z}"
 
 
 def _same(gold: str, answer: str) -> bool:
@@ -183,8 +197,11 @@ def _without_parameter(text: str) -> tuple[str, str, str]:
     match = _PARAMETER.search(plain)
     if not match or not match.start():
         return text, "", ""
-    name, numbers, integer, any_value = match.groups("")
-    return plain[: match.start()], name or integer or any_value, numbers or "Z" * (not any_value)
+    name, numbers, real, integer, any_value = match.groups("")
+    name, formula = name or integer or any_value, plain[: match.start()]
+    if name not in formula:  # x = 2, y \in \mathbb{R} is more than x = 2
+        return text, "", ""
+    return formula, name, numbers or ("R" if real else "Z" * (not any_value))
 
 
 def _same_numeral(gold: str, answer: str) -> bool:
@@ -274,7 +291,8 @@ def _same_scalar(gold: str, answer: str) -> bool:
         return _consistent(ours) and same_value(theirs[0], ours[-1], rounding_error(theirs[0]))
     if len(ours) == 1:
         return is_name(theirs[0]) and _same(theirs[-1], ours[0])
-    if theirs[0] == ours[0] and is_name(ours[0]):
+    short, long = sorted((theirs[0], ours[0]), key=len)
+    if is_name(short) and is_name(long) and f"{long}(".startswith(f"{short}("):  # y and y(x)
         return _consistent(ours) and _same(theirs[-1], ours[-1])
     return same_equation((theirs[0], theirs[-1]), (ours[0], ours[-1]))
 

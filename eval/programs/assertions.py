@@ -41,6 +41,8 @@ def prepared(source: str, function: str | None) -> bytes:
             source += "\ncheck(candidate)\n"
             free.add("candidate")
         names = program_names(source, free, function)
+        if not names and _all(ast.parse(source), ast.FunctionDef):
+            raise TestsBroken("the tests name nothing of the program")
         caught = caught_names(source) & free - PROVIDED.keys() - vars(builtins).keys()
         code = compile(source, "tests.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -175,6 +175,53 @@ CHOICES = {
     "A": ["A", "选A", r"\text{选A}", "选项A", "答案选A", "故选A。", "A."], "B": ["B", "选B"],
     "hedged": ["选A或B"], "denied": ["不选A"],
 }  # fmt: skip
+TIMES = {
+    "15:45": ["15:45", r"3:45\text{ p.m.}", r"\text{3:45 P.M.}", r"03:45\,\mathrm{pm}", "3:45 PM"],
+    "3:45": [r"3:45\text{ a.m.}", "3:45 AM"], "11:00": [r"11\text{ a.m.}", "11:00 AM"],
+    "23:00": [r"11\text{ p.m.}", "23:00"], "12:30": [r"12:30\text{ p.m.}"],
+    "0:30": [r"12:30\text{ a.m.}", "0:30"],
+}  # fmt: skip
+SEVERAL = {
+    "ACD": ["ACD", "A, C, D", r"\text{A, C and D}", "(A)(C)(D)", "A、C、D", r"\text{D, C, A}"],
+    "AC": ["AC", "A,C"], "ABD": ["ABD"],
+}  # fmt: skip
+COMMAS = {
+    "3.14": ["3.14", "3{,}14", r"\frac{157}{50}"], "3140": ["3140", "3{,}140"],
+    "314": ["314"], "pair": ["3, 14"], "coordinates": ["(1{,}5; 2)", "(1.5, 2)"],
+}  # fmt: skip
+SYSTEMS = {
+    f"{x}, {y}": [
+        rf"\begin{{cases}} x = {x}, \\ y = {y} \end{{cases}}",
+        rf"\begin{{cases}}x={x}\\y={y}\end{{cases}}",
+        rf"\left\{{\begin{{array}}{{l}}x={x}\\y={y}\end{{array}}\right.",
+        rf"\left\{{\begin{{aligned}}x&={x}\\y&={y}\end{{aligned}}\right.",
+        f"x={x}, y={y}",
+        f"({x},{y})",
+    ]
+    for x, y in ((1, 2), (2, 1), (1, 3))
+}
+RESIDUES = {
+    f"{r} mod {m}": [
+        rf"x\equiv{r}\pmod{m}",
+        rf"x\equiv{r + m}\pmod{{{m}}}",
+        rf"x\equiv{r - m}\ (\text{{mod }}{m})",
+        rf"x={m}k+{r},\ k\in\mathbb{{Z}}",
+        rf"x={r}+{m}n\text{{ for any integer }}n",
+    ]
+    for r, m in ((3, 7), (4, 7), (3, 8))
+} | {"whole": [r"x=7k+3, k\in\mathbb{N}"]}
+CONSTANTS = {
+    "growth": ["y=Ce^{2x}", r"y=Ce^{2x},\ C\in\mathbb{R}", "y(x)=Ce^{2x}",
+               r"y=Ce^{2x}\text{, where }C\text{ is an arbitrary constant}"],
+    "decay": ["y=Ce^{-2x}"], "one": ["y=e^{2x}"],
+    "points": [r"(t,2t), t\in\mathbb{R}", r"(s,2s)\text{ for any }s\in\mathbb{R}"],
+    "whole points": [r"(t,2t), t\in\mathbb{Z}"], "others": [r"(t,t), t\in\mathbb{R}"],
+    "half a line": [r"x=2, y\in\mathbb{R}"], "number": ["x=2"],
+}  # fmt: skip
+BINOMIALS = {
+    "120": ["120", r"\binom{10}{3}", "C_{10}^3", r"\mathrm{C}_{10}^{3}"],
+    "power": ["10^3"], "210": [r"C_{10}^4"], "constant": ["C_1^2"],
+}  # fmt: skip
 KINDS = {
     "ordinals": {str(n): ordinals(n) for n in (1, 2, 3, 12, 22, 111)} | {"power": ["12^{h}"]},
     "degrees": {v: degrees(v) for v in ("45", r"\frac{270}{7}", r"\sqrt2", "22.5", r"\frac{271}7")},
@@ -182,9 +229,10 @@ KINDS = {
     "intervals": INTERVALS, "half lines": HALF_LINES, "all but": EXCEPT, "nothing": NOTHING,
     "families": FAMILIES, "named": NAMED, "fractions": FRACTIONS, "cis": CIS, "speeds": SPEEDS,
     "counted": COUNTED, "ends": ENDS, "equations": EQUATIONS, "chinese": CHINESE,
-    "choices": CHOICES,
+    "choices": CHOICES, "times": TIMES, "several choices": SEVERAL, "commas": COMMAS,
+    "systems": SYSTEMS, "residues": RESIDUES, "constants": CONSTANTS, "binomials": BINOMIALS,
 }  # fmt: skip
-ONLY_ANSWERS = {"no parabola", "nor this", "no line", "hedged", "denied", *CHANGED}
+ONLY_ANSWERS = {"half a line", "no parabola", "nor this", "no line", "hedged", "denied", *CHANGED}
 """Values that no gold has: what words of a gold mean, its question says."""
 
 

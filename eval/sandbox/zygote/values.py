@@ -182,9 +182,11 @@ class Channel:
     """One end of the socket on descriptor 3: JSON lines. A list asks, a dict replies."""
 
     rest = b""  # read, and of the next line
+    asked = False
 
     def ask(self, question: list[Any], answer: Callable[..., dict[str, Any]]) -> dict[str, Any]:
         """The reply to `question`. Before it the other end may ask too, which `answer` replies."""
+        self.asked = True
         self.send(question)
         while isinstance(message := self.receive(), list):
             self.send(answer(*message))
