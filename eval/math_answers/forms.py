@@ -183,9 +183,15 @@ def renamed(answer: str, name: str, gold: str, known: str) -> str:
 
 
 def distinct_capitals(gold: str, answer: str) -> tuple[str, str]:
-    """Where a letter occurs in both cases, the capital gets an index: latex2sympy reads N as n."""
-    letters = set(_LETTER.findall(gold) + _LETTER.findall(answer))
+    """Where a letter occurs in both cases, the capital gets an index: latex2sympy reads N as n.
+
+    A constant may be called c on one side and C on the other, but not beside sides and angles.
+    """
+    theirs, ours = (set(_LETTER.findall(side)) for side in (gold, answer))
+    letters, constant = theirs | ours, {"c", "C"}
     both = {a for a in letters if len(a) == 1 and a.isupper() and a.lower() in letters}
+    if len(constant & theirs) == len(constant & ours) == 1 and not letters & {*"abAB"}:
+        both -= constant
 
     def indexed(match: re.Match[str]) -> str:
         letter = match[0]

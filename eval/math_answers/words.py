@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 HAN = "\u4e00-\u9fff"
-_FONTS = r"text|textrm|textbf|textit|textnormal|mathrm|mathbf|mathsf|mbox|hbox|operatorname"
+_FONTS = r"text|textrm|textbf|textit|textnormal|mathrm|mathbf|mathsf|textsc|mbox|hbox|operatorname"
 GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 TEXT = rf"\\(?:{_FONTS})\*?\s*{GROUP}"
 _WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))

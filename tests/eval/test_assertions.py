@@ -246,7 +246,7 @@ def test_tests_that_cannot_reach_the_program_judge_nobody(verdict, tests):
 
 UNUSED = [  # test functions that nothing calls
     "def test_f():\n    assert f(1) == 2",
-    "import unittest\nclass T(unittest.TestCase):\n    def test_f(self): self.assertEqual(f(1), 2)\n",
+    "import unittest\nclass T(unittest.TestCase):\n  def test_f(self): self.assertEqual(f(1), 2)\n",
     "def main():\n    assert f(1) == 2\nif __name__ == '__main__':\n    main()",
     "async def test_f():\n    assert f(1) == 2\ntest_f()",
     "for x in []:\n    assert f(x) == 2",

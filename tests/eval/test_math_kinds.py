@@ -133,6 +133,7 @@ SPEEDS = {
 } | {
     "5 m/s^2": [r"5\text{ m/s}^2", r"5\,\mathrm{m\,s^{-2}}", r"5\frac{\text m}{\text s^2}"],
     "5 m s": [r"5\,\mathrm{m\,s}", r"5\text{ m s}"],
+    "5 m/min": [r"5\text{ m/min}", r"5\mathrm{~m} / \mathrm{min}"],
     "litre": [r"1\text{ L}", r"1000\text{ cm}^3"],
 }
 COUNTED = {
@@ -176,9 +177,10 @@ CHOICES = {
     "hedged": ["选A或B"], "denied": ["不选A"],
 }  # fmt: skip
 TIMES = {
-    "15:45": ["15:45", r"3:45\text{ p.m.}", r"\text{3:45 P.M.}", r"03:45\,\mathrm{pm}", "3:45 PM"],
-    "3:45": [r"3:45\text{ a.m.}", "3:45 AM"], "11:00": [r"11\text{ a.m.}", "11:00 AM"],
-    "23:00": [r"11\text{ p.m.}", "23:00"], "12:30": [r"12:30\text{ p.m.}"],
+    "15:45": ["15:45", r"3:45\text{ p.m.}", r"\text{3:45 P.M.}", r"03:45\,\mathrm{pm}", "3: 45 PM",
+              "下午3:45"],
+    "3:45": [r"3:45\text{ a.m.}", "3:45 AM"], "11:00": [r"11\textsc{am}", "11:00 AM"],
+    "23:00": [r"11\text{ p.m.}", "晚上11点", "23:00"], "12:30": [r"12:30\text{ p.m.}"],
     "0:30": [r"12:30\text{ a.m.}", "0:30"],
 }  # fmt: skip
 SEVERAL = {
@@ -211,16 +213,13 @@ RESIDUES = {
     for r, m in ((3, 7), (4, 7), (3, 8))
 } | {"whole": [r"x=7k+3, k\in\mathbb{N}"]}
 CONSTANTS = {
-    "growth": ["y=Ce^{2x}", r"y=Ce^{2x},\ C\in\mathbb{R}", "y(x)=Ce^{2x}",
+    "growth": ["y=Ce^{2x}", "y=ce^{2x}", r"y=Ce^{2x},\ C\in\mathbb{R}", "y(x)=Ce^{2x}",
                r"y=Ce^{2x}\text{, where }C\text{ is an arbitrary constant}"],
-    "decay": ["y=Ce^{-2x}"], "one": ["y=e^{2x}"],
+    "decay": ["y=Ce^{-2x}"], "two": ["y=Ce^{cx}"], "one": ["y=e^{2x}"],
+    "side": ["c-a"], "angle": ["C-a"],
     "points": [r"(t,2t), t\in\mathbb{R}", r"(s,2s)\text{ for any }s\in\mathbb{R}"],
     "whole points": [r"(t,2t), t\in\mathbb{Z}"], "others": [r"(t,t), t\in\mathbb{R}"],
     "half a line": [r"x=2, y\in\mathbb{R}"], "number": ["x=2"],
-}  # fmt: skip
-BINOMIALS = {
-    "120": ["120", r"\binom{10}{3}", "C_{10}^3", r"\mathrm{C}_{10}^{3}"],
-    "power": ["10^3"], "210": [r"C_{10}^4"], "constant": ["C_1^2"],
 }  # fmt: skip
 KINDS = {
     "ordinals": {str(n): ordinals(n) for n in (1, 2, 3, 12, 22, 111)} | {"power": ["12^{h}"]},
@@ -230,7 +229,7 @@ KINDS = {
     "families": FAMILIES, "named": NAMED, "fractions": FRACTIONS, "cis": CIS, "speeds": SPEEDS,
     "counted": COUNTED, "ends": ENDS, "equations": EQUATIONS, "chinese": CHINESE,
     "choices": CHOICES, "times": TIMES, "several choices": SEVERAL, "commas": COMMAS,
-    "systems": SYSTEMS, "residues": RESIDUES, "constants": CONSTANTS, "binomials": BINOMIALS,
+    "systems": SYSTEMS, "residues": RESIDUES, "constants": CONSTANTS,
 }  # fmt: skip
 ONLY_ANSWERS = {"half a line", "no parabola", "nor this", "no line", "hedged", "denied", *CHANGED}
 """Values that no gold has: what words of a gold mean, its question says."""
