@@ -154,7 +154,7 @@ def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
 
 
 def _residues(side: Spelled) -> str:
-    """`x = 7k+3, k \\in \\mathbb{Z}` of `x = 10` modulo 7."""
+    r"""`x = 7k+3, k \in \mathbb{Z}` of `x = 10` modulo 7."""
     _, _, modulus = side.unit.partition("mod ")
     if not int(modulus or 0):
         return side.body
