@@ -1,20 +1,18 @@
 """One table or figure of the paper as a matrix of cells, arms × seeds, that share cached stages.
 
 A cell is one arm with one seed, and only the stages that its score needs: in MLflow a run below
-that of the matrix. Where several are computed at once each has a process and a flow run of its own.
+that of the matrix.
 """
 
 import json
 import os
-import signal
 from collections.abc import Iterator
-from concurrent.futures import as_completed
 from dataclasses import replace
-from itertools import chain
+from functools import partial
+from itertools import chain, count
 from typing import Annotated
 
 from prefect import flow
-from prefect.runtime import flow_run
 from pydantic import Field
 
 from klear.configs.settings.ablation import Ablation, ablations, load_ablation
@@ -26,11 +24,12 @@ from klear.flows.stages import Call, calls, compute, compute_one, needed, plan_s
 from klear.tasks.ablation.ablate import AblateSettings, ablate
 from klear.tasks.planning.plan import Planner
 from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage.parts import end, worker_pool
+from klear.tasks.stage.graph import Node, run_graph
+from klear.tasks.stage.progress import Plain, chosen_display
 from klear.tasks.stage.run import Run, run_context
 from klear.tasks.store.care import ABLATE
 from klear.tasks.store.store import Artifact, Store
-from klear.tasks.tracking.prefect_states import CancelledInUI, ends_cancelled, heeding_the_ui
+from klear.tasks.tracking.prefect_states import ends_cancelled
 from klear.training.sizing import Fit, refuse
 
 _SCALES = dict.fromkeys(scale for name in ablations() for scale in load_ablation(name).scales)
@@ -43,11 +42,6 @@ Cell = tuple[str, Pipeline]
 Made = tuple[Artifact, Artifact]
 """The evaluation of a cell, and the model it is of."""
 RUNS = "runs"  # how the display calls the cells that are computed beside each other
-GRACE_S = 12.0  # for a cell to say that it ends: it is a run of its own in Prefect and MLflow
-
-
-class CellFailed(RuntimeError):
-    """A cell ended with an error."""
 
 
 @flow(name="klear-ablation", flow_run_name="{name} · {profile}, {seeds} seeds")
@@ -70,7 +64,7 @@ def ablation(
     with run_context(run_spec(matrix[0][1], "ablation", meaning, resolved=resolved)) as run:
         publish_plan(plan_ablation(spec, profile, seeds, run.store), run)
         if concurrent > 1:
-            made = compute_in_processes(spec, matrix, run, concurrent)
+            made = compute_beside(spec, matrix, run, concurrent)
         else:
             made = [compute_cell(spec, *cell, run.run_id) for cell in matrix]
         order = tuple((arm, settings.seed) for arm, settings in matrix)
@@ -105,53 +99,30 @@ def compute_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> M
     return made[target], made[spec.scored]
 
 
-def compute_in_processes(
-    spec: Ablation, matrix: list[Cell], run: Run, concurrent: int
-) -> list[Made]:
+def compute_beside(spec: Ablation, matrix: list[Cell], run: Run, concurrent: int) -> list[Made]:
     """What every cell makes, in order, `concurrent` cells at a time.
 
-    Processes and not threads: only a main thread receives signals, and is cancelled by one. Cells
-    of one seed wait for each other where they share a stage, so those of one arm go together.
-    Raises CellFailed for the first that fails; the others are ended, and go on with the next try.
+    Cells of one seed wait for each other where they share a stage, so those of one arm go together.
+    Raises RuntimeError for the first that fails, once those under way have ended.
     """
     threads = max(1, len(os.sched_getaffinity(0)) // concurrent)  # more wait for each other
-    run.display.started(RUNS, f"{concurrent} of {len(matrix)} at a time")
-    pool = worker_pool(concurrent)
-    try:
-        begun = {
-            label(arm, settings.seed): pool.submit(
-                in_process, spec, arm, settings, run.run_id, threads
-            )
-            for arm, settings in sorted(matrix, key=lambda cell: cell[0])
-        }
-        for done, future in enumerate(as_completed(begun.values()), 1):
-            future.result()
-            run.display.progress(RUNS, done, len(matrix), "")
-        return [begun[label(arm, settings.seed)].result() for arm, settings in matrix]
-    finally:
-        end(pool, GRACE_S)
-
-
-def in_process(spec: Ablation, arm: str, settings: Pipeline, parent: str, threads: int) -> Made:
-    """One cell in a worker process, on its share of the cores."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    os.environ.pop("PREFECT__FLOW_RUN_ID", None)  # that of the form: a cell is a run of its own
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return run_cell(spec, arm, settings, parent)
-    except (Exception, CancelledInUI) as error:  # its text: not every exception can travel
-        raise CellFailed(f"{label(arm, settings.seed)} failed: {error}") from error
-    except KeyboardInterrupt:
-        os._exit(1)  # it has said that it ends, and must not take the next cell
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    run.display.started(RUNS, f"{concurrent} of {len(matrix)} at a time")
+    ended = count(1)
 
+    def work(arm: str, settings: Pipeline) -> Made:
+        chosen_display.set(Plain())  # the terminal has one line for all of them
+        try:
+            made = compute_cell(spec, arm, settings, run.run_id)
+        except Exception as error:
+            raise RuntimeError(f"{label(arm, settings.seed)} failed: {error}") from error
+        run.display.progress(RUNS, next(ended), len(matrix), "")
+        return made
 
-@flow(name="klear-cell", flow_run_name="{spec.name} · {arm}-seed{settings.seed}")
-def run_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> Made:
-    """One arm of an experiment with one seed, as a run of its own in Prefect."""
-    with heeding_the_ui(str(flow_run.id)):
-        return compute_cell(spec, arm, settings, parent)
+    named = {label(arm, settings.seed): (arm, settings) for arm, settings in matrix}
+    by_arm = sorted(named.items(), key=lambda cell: cell[1][0])
+    made = run_graph({name: Node((), partial(work, *cell)) for name, cell in by_arm}, concurrent)
+    return [made[name] for name in named]
 
 
 def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Plan:

@@ -40,12 +40,12 @@ class Node(Generic[T]):
     work: Callable[..., T]
 
 
-def run_graph(graph: Mapping[str, Node[T]]) -> dict[str, T]:
+def run_graph(graph: Mapping[str, Node[T]], at_once: int = 0) -> dict[str, T]:
     """The result of each by name, in the order of `graph`, which must name needs first.
 
-    As many at once as there are cores, the first that is ready first; on the GPU they take turns
-    (`tasks/stage/child.py`). After an error nothing starts any more; what is under way ends, so
-    that no work is lost, then the error is raised. An interrupt of this thread (Cancel, Ctrl-C)
+    `at_once` beside each other (0: one a core), the first that is ready first; on the GPU they take
+    turns (`tasks/stage/child.py`). After an error nothing starts any more; what is under way ends,
+    so that no work is lost, then the error is raised. An interrupt of this thread (Cancel, Ctrl-C)
     interrupts what is under way, and is raised after `GRACE_S` at most.
     """
     made: dict[str, T] = {}
@@ -79,7 +79,7 @@ def run_graph(graph: Mapping[str, Node[T]]) -> dict[str, T]:
     try:
         while running or (left and not errors):
             for name, node in list(left.items()) if not errors else ():
-                if len(running) < cores() and all(need in made for need in node.needs):
+                if len(running) < (at_once or cores()) and all(need in made for need in node.needs):
                     start(name, left.pop(name))
             collect(POLL_S)
             for future, (_, thread) in list(running.items()):

@@ -9,7 +9,6 @@ Python's own fork server, which has imported numba and Arrow, a second's work, o
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -102,22 +101,15 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=context, **start)
 
 
-def end(pool: ProcessPoolExecutor, grace_s: float = 0.0) -> None:
-    """End the workers, whatever they do: one that hangs would never let `shutdown` return. Those
-    with a grace are told by TERM first. (Python 3.14 has `kill_workers`.)"""
+def end(pool: ProcessPoolExecutor) -> None:
+    """Kill the workers, whatever they do: one that hangs would never let `shutdown` return. (Python
+    3.14 has `kill_workers`.)"""
     workers = list((pool._processes or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
-    deadline = time.monotonic() + grace_s
-    try:
-        for worker in workers if grace_s else ():
-            worker.terminate()
-        for worker in workers if grace_s else ():
-            worker.join(max(0.0, deadline - time.monotonic()))
-    finally:  # also when somebody cannot wait
-        for worker in workers:
-            worker.kill()
-        for worker in workers:
-            worker.join()
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
 
 
 def _begin(environment: Mapping[str, str]) -> None:

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from klear.configs.loading import load_profile
 from klear.configs.settings.ablation import ablations, load_ablation
 from klear.configs.settings.base import key_of
 from klear.flows import ablation
-from klear.flows.ablation import CellFailed, cells, in_process, plan_ablation
+from klear.flows.ablation import cells, plan_ablation
 from klear.flows.cli.plan import assumptions, summary
 from klear.flows.stages import calls
 from klear.tasks.stage.child import ChildFailed
@@ -82,48 +84,37 @@ def test_an_experiment_plans_by_the_assumptions_and_machines_of_its_profile(tmp_
     assert [fit.stage for fit in planned.fits].count("rl_math") == 2
 
 
-def cell(spec, arm, settings, parent) -> None:
-    """Stands in for `run_cell`, in a worker; one arm fails."""
-    if arm == "α=0.05" and os.environ.get("FAILS"):
-        raise ChildFailed("no such model", 1)
-    told = [os.environ["OMP_NUM_THREADS"], os.environ.get("PREFECT__FLOW_RUN_ID", "none"), parent]
-    Path(os.environ["KLEAR_HOME"], f"{arm}-{settings.seed}").write_text(" ".join(told))
-
-
-def cell_in_process(*arguments):
-    ablation.run_cell = cell
-    return in_process(*arguments)
-
-
 @pytest.fixture
-def in_processes(tmp_path, monkeypatch):
-    """`in_processes(concurrent)`: every cell of one seed by a stub; what each was given."""
-    monkeypatch.setattr(ablation, "in_process", cell_in_process)
-    monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
-    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "the form's")
-    matrix = list(cells(TABLE6, "tiny", 1))
-
-    def compute(concurrent: int) -> dict[str, list[str]]:
-        run = Run(store=Store(tmp_path / "store"), run_id="parent")
-        ablation.compute_in_processes(TABLE6, matrix, run, concurrent)
-        return {p.name: p.read_text().split() for p in tmp_path.iterdir() if p.is_file()}
-
-    return compute
-
-
-def test_every_cell_is_computed_on_its_share_of_the_cores(in_processes, monkeypatch):
+def beside(tmp_path, monkeypatch):
+    """`beside(concurrent)`: what stubs make of every cell of one seed, on four cores."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "")  # so that it is as before when the test has ended
+    monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    given = ["2", "none", "parent"]
-    assert in_processes(2) == {f"{arm.name}-0": given for arm in TABLE6.arms}
+    together = threading.Barrier(2)
+
+    def cell(spec, arm, settings, parent):
+        """Ends once another one has begun."""
+        together.wait(60)
+        if arm == os.environ.get("FAILS"):
+            raise ChildFailed("no such model", 1)
+        return f"{arm}-{settings.seed}", os.environ["OMP_NUM_THREADS"], parent
+
+    monkeypatch.setattr(ablation, "compute_cell", cell)
+    run = Run(store=Store(tmp_path / "store"), run_id="parent")
+    return partial(ablation.compute_beside, TABLE6, list(cells(TABLE6, "tiny", 1)), run)
+
+
+def test_cells_are_computed_beside_each_other_each_on_its_share_of_the_cores(beside, monkeypatch):
+    names = [f"{arm.name}-0" for arm in TABLE6.arms]
+    assert beside(2) == [(name, "2", "parent") for name in names]
     monkeypatch.setenv("OMP_NUM_THREADS", "5")  # somebody's own choice
-    assert {threads for threads, *_ in in_processes(2).values()} == {"5"}
+    assert beside(2) == [(name, "5", "parent") for name in names]
 
 
-def test_a_cell_that_fails_is_named_with_its_reason(in_processes, monkeypatch):
-    monkeypatch.setenv("FAILS", "yes")
-    with pytest.raises(CellFailed, match=r"α=0.05-seed0 failed: no such model"):
-        in_processes(2)
+def test_a_cell_that_fails_is_named_with_its_reason(beside, monkeypatch):
+    monkeypatch.setenv("FAILS", "α=0.05")
+    with pytest.raises(RuntimeError, match=r"α=0.05-seed0 failed: no such model"):
+        beside(2)
 
 
 @pytest.mark.parametrize("given", [{"OMP_NUM_THREADS": "1"}, {}])
