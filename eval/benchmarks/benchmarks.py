@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, TypeAdapter
 
@@ -21,29 +20,13 @@ from klear.eval.programs.lcb_runner import side_by_side
 from klear.eval.records import Problem, Record, Sample, Score
 
 
-class Erratum(Record):
-    """A problem whose published tests are wrong; `problem_id` is that of its statement."""
-
-    source: str
-    question_id: str
-    title: str
-    problem_id: str
-    kind: Literal["many answers", "interactive", "wrong tests"]
-    reason: str
-
-
 @cache
-def all_errata() -> tuple[Erratum, ...]:
-    with Path(__file__).with_name("errata.jsonl").open("rb") as lines:
-        return tuple(map(Erratum.model_validate_json, lines))
-
-
-def errata_of(problems: Iterable[Problem]) -> dict[str, Erratum]:
-    """The errata among `problems`, by problem id: known by statement, or by the source's own id."""
-    by_statement = {e.problem_id: e for e in all_errata()}
-    by_question = {e.question_id: e for e in all_errata() if not e.question_id.isdigit()}
-    found = {p.id: by_statement.get(p.id) or by_question.get(p.id) for p in problems}
-    return {problem_id: erratum for problem_id, erratum in found.items() if erratum}
+def errata() -> frozenset[str]:
+    """Problems whose published tests are wrong: ids of their statements, and the source's own."""
+    with Path(__file__).with_name("errata.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    own = {row["question_id"] for row in rows if not row["question_id"].isdigit()}
+    return frozenset(own | {row["problem_id"] for row in rows})
 
 
 MATH = "Please reason step by step, and put your final answer within \\boxed{}."
@@ -225,7 +208,7 @@ def score_benchmark(
         majority_at_k=majority_at_k(answers, outcomes) if votes else None,
         official=share,
         disagreements=differing,
-        errata=len(errata_of(problems)),
+        errata=len({p.id for p in problems} & errata()),
         statement=statement,
         **summary,
     )
