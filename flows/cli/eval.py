@@ -10,7 +10,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
@@ -36,22 +36,18 @@ class Options:
     """How to ask and how to score."""
 
     bench: str
-    """Names or data files, separated by commas: aime24,lcb_v6,mine.jsonl; NAME=PATH reads the
-    problems of NAME from a local file."""
+    """Names or data files, separated by commas: aime24,lcb_v6,mine.jsonl."""
     k: int | None = None
     """Samples a problem; default: the paper's, 64 and 8."""
     limit: int | None = None
     """The first N problems of each benchmark only."""
     served: Annotated[str, Parameter("--model")] = ""
     """Model to ask at an endpoint."""
-    engine: Literal["vllm", "transformers"] | None = None
-    """For a checkpoint; default: vllm on a GPU."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the key."""
-    question: str | None = None
-    """What is asked; {prompt} is the problem's, {format} how to answer it."""
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = ()
-    """Any other setting: --set evaluate.sampling.temperature=0.6 (repeatable)."""
+    """Any other setting: --set evaluate.sampling.temperature=0.6, --set engine.kind=transformers
+    (repeatable)."""
     out: Path | None = None
     """Also copy the results to this folder, over what lies there."""
 
@@ -104,33 +100,29 @@ def settings_of(model: str, options: Options) -> Evaluation:
     """What is evaluated. Raises ConfigError, and EngineError when an endpoint cannot be reached."""
     protocols, files = _protocols(options)
     is_endpoint = "://" in model
-    if options.engine if is_endpoint else options.served:
-        raise ConfigError(["--engine is for a checkpoint, --model for an endpoint"])
+    if options.served and not is_endpoint:
+        raise ConfigError(["--model is for an endpoint"])
     given = {
-        "engine": (_endpoint if is_endpoint else _checkpoint)(model, options),
+        "engine": _endpoint(model, options) if is_endpoint else _checkpoint(model),
         "evaluate": {"protocols": [p.model_dump() for p in protocols]},
-        "files": {name: str(path.absolute()) for name, path in files.items()},
+        "files": files,
         "limit": options.limit,
     }
     return load_group(Evaluation, options.overrides, given)
 
 
-def _protocols(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, Path]]:
-    """The benchmarks of --bench, and their local files by source."""
-    known, files = named_protocols(), dict[str, Path]()
+def _protocols(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, str]]:
+    """The benchmarks of --bench, and the files that are one."""
+    known, files = named_protocols(), dict[str, str]()
     found: list[BenchmarkProtocol] = []
     for text in dict.fromkeys(filter(None, map(str.strip, options.bench.split(",")))):
-        is_named = "=" in text and not Path(text).is_file()
-        name, _, file = text.partition("=") if is_named else ("", "", text)
-        if file.endswith(SUFFIXES):
-            stem = name or Path(file).name.partition(".")[0]
-            own = BenchmarkProtocol(name=stem, source=stem, k=1, question=WITH_FORMAT)
-            found.append(known.get(name, own))
-            source = found[-1].source or name
-            if (other := files.setdefault(source, Path(file))) != Path(file):
-                raise ConfigError([f"--bench {text}: {source} is read from {other}; name one file"])
-            if not Path(file).is_file():
+        if text.endswith(SUFFIXES):
+            path = Path(text).absolute()
+            if not path.is_file():
                 raise ConfigError([f"--bench {text}: no such file"])
+            name = path.name.partition(".")[0]
+            files[name] = str(path)
+            found.append(BenchmarkProtocol(name=name, source=name, k=1, question=WITH_FORMAT))
         elif text in known:
             found.append(known[text])
         else:
@@ -139,12 +131,11 @@ def _protocols(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, Pat
             raise ConfigError([wrong])
     if not found:
         raise ConfigError(["--bench is empty: name at least one benchmark"])
-    chosen = {"k": options.k, "question": options.question}
-    update = {name: value for name, value in chosen.items() if value is not None}
+    update = {"k": options.k} if options.k is not None else {}
     return [p.model_copy(update=update) for p in found], files
 
 
-def _checkpoint(model: str, options: Options) -> dict[str, Any]:
+def _checkpoint(model: str) -> dict[str, Any]:
     """A folder with a model, or one of the store with the model in `checkpoint`, or a hub id."""
     folder = Path(model).expanduser()
     places = [f for f in (folder, folder / "checkpoint") if (f / "config.json").is_file()]
@@ -152,7 +143,7 @@ def _checkpoint(model: str, options: Options) -> dict[str, Any]:
         what = "neither a folder with a model (config.json), nor a hub id like Qwen/Qwen3-8B"
         raise ConfigError([f"{model}: {what}, nor a URL"])
     on_gpu = Path("/dev/nvidiactl").exists() and importlib.util.find_spec("vllm") is not None
-    kind = options.engine or ("vllm" if on_gpu else "transformers")
+    kind = "vllm" if on_gpu else "transformers"
     return {"kind": kind, "model": str(places[0].absolute()) if places else model}
 
 

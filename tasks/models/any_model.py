@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.evaluation import Evaluation
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
@@ -29,7 +28,6 @@ ANSWERS = ("answer", "expected_answer", "final_answer", "gt", "gold", "target")
 BOXED = ("solution", "reference_solution", "response")
 TESTS = ("tests", "private_test_cases", "input_output", "test_cases", "test")
 DATES = ("date", "contest_date")
-OF_THE_HUB = ("dataset", "revision", "config", "split", "data_files", "answer_field")
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 benchmark = collect.named("benchmark")
 
@@ -86,8 +84,8 @@ def settings_to_collect(name: str, file: Path | None) -> CollectSettings:
 
 
 def source_of_file(name: str, file: Path) -> Source:
-    """A Source for a local file: fields as the catalogue says, where the first row has them. Raises
-    ValueError that names the fields when none can be a prompt, an answer or tests."""
+    """A Source for a local file, by the fields of its first row. Raises ValueError that names them
+    when none can be a prompt, an answer or tests."""
     first = next(read_rows(file), None)
     if first is None or first.value is None:
         raise ValueError(f"{file}: {first.error if first else 'holds no rows'}")
@@ -101,35 +99,21 @@ def source_of_file(name: str, file: Path) -> Source:
             f"{file}: no field holds {what} ({', '.join(names)}); the rows have: {', '.join(row)}"
         )
 
-    entry = {k: v for k, v in read_catalogue("catalogue").get(name, {}).items() if _fits(k, v, row)}
-    fields: dict[str, Any] = {k: v for k, v in entry.items() if k not in OF_THE_HUB}
-    fields |= {"name": name, "kind": "files", "files": [str(file.absolute())]}
-    if "prompt_parts" not in entry:
-        fields["prompt_field"] = str(entry.get("prompt_field") or one_of(PROMPTS, "a problem"))
-    if date := entry.get("date_field") or next((d for d in DATES if d in row), ""):
+    fields: dict[str, Any] = {"name": name, "files": [str(file.absolute())]}
+    fields["prompt_field"] = one_of(PROMPTS, "a problem")
+    if date := next((d for d in DATES if d in row), ""):
         fields["date_field"] = date
     answered = any(row.get(f) not in (None, "") for f in (*ANSWERS, *BOXED))
     guess = "code" if not answered and any(t in row for t in TESTS) else "math"
-    own = row.get("domain") if row.get("domain") in ("math", "code") else guess
-    if entry.get("domain", own) == "code":
-        tests = entry.get("tests_field") or one_of(TESTS, "tests")
-        fields |= {"domain": "code", "tests_field": tests}
-        if "fn_name_field" not in entry and row.get("entry_point"):
+    if (row.get("domain") if row.get("domain") in ("math", "code") else guess) == "code":
+        fields |= {"domain": "code", "tests_field": one_of(TESTS, "tests")}
+        if row.get("entry_point"):
             fields["fn_name_field"] = "entry_point"
     elif (answer := next((a for a in ANSWERS if a in row), None)) is not None:
         fields["answer_field"] = answer
     else:
         fields |= {"answer_field": one_of(BOXED, "an answer"), "answer_in_box": True}
     return Source.model_validate(fields)
-
-
-def _fits(key: str, value: Any, row: dict[str, Any]) -> bool:
-    """Whether what the catalogue says about a field is true of this file."""
-    if key == "prompt_parts":
-        return value[0]["field"] in row
-    if not key.endswith("_field"):
-        return True
-    return all(part.partition(".")[0] in row for part in str(value).split("+") if part)
 
 
 def problems_of_file(file: Path, name: str) -> list[Problem] | None:

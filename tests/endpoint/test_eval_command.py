@@ -9,8 +9,8 @@ from typing import Any
 from zlib import compress
 
 import pytest
-from shared_data import DATA, shared_rows
 
+from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Sample
 from klear.eval.tables import read_table
 from klear.flows.cli.main import main
@@ -88,22 +88,6 @@ def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpo
     assert results(tmp_path / "o")[0]["problems"] == 2
 
 
-def test_benchmarks_of_the_catalogue_are_read_from_local_files(endpoint_of, tmp_path, capsys):
-    right = sum(row["expected_answer"] == "204" for row in shared_rows("aime24/test"))
-    folders = {"aime24": "aime24", "hmmt25": "hmmt_feb_2025", "math500": "math500"}
-    found = {name: next((DATA / folder).glob("*.gz")) for name, folder in folders.items()}
-    benches = ",".join(f"{name}={file}" for name, file in found.items())
-    with endpoint_of(say=lambda _: "\\boxed{204}") as endpoint:
-        code, _, err = evaluated(
-            capsys, endpoint.url, "--bench", benches, "--k", 1, "--limit", 30,
-            "--out", tmp_path / "o",
-        )  # fmt: skip
-    assert code == 0, err
-    found = {r["name"]: (r["problems"], r["avg"]) for r in results(tmp_path / "o")}
-    assert found["aime24"] == (30, right / 30)
-    assert found["hmmt25"][0] == found["math500"][0] == 30
-
-
 def published(text: str, output: str, date: str, starter: str = "") -> dict[str, str]:
     """A row of LiveCodeBench: one hidden test, packed; a functional problem through metadata."""
     test = {"input": text, "output": output, "testtype": "functional" if starter else "stdin"}
@@ -115,13 +99,16 @@ def published(text: str, output: str, date: str, starter: str = "") -> dict[str,
 
 
 def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on_hidden_tests(
-    endpoint_of, tmp_path, capsys
+    endpoint_of, tmp_path, capsys, monkeypatch
 ):
     starter = "class Solution:\n    def double(self, n):"
     rows = [published("5", "7", "2024-09-01T00:00:00"),  # 5 + 1 is not 7
             published("21", "42", "2025-02-08T00:00:00", starter)]  # fmt: skip
     file = tmp_path / "lcb.jsonl"
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+    here = CollectSettings(root="/", sources=(Source(use="livecodebench", files=(str(file),)),))
+    monkeypatch.setattr(any_model, "settings_to_collect", lambda *_: here)
 
     def program(prompt: str) -> str:
         text = (
@@ -131,9 +118,8 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
 
     with endpoint_of(say=program) as endpoint:
         code, out, err = evaluated(
-            capsys, endpoint.url, "--bench", f"lcb_v5={file},lcb_v6", "--k", 1,
-            "--out", tmp_path / "o",
-        )  # fmt: skip
+            capsys, endpoint.url, "--bench", "lcb_v5,lcb_v6", "--k", 1, "--out", tmp_path / "o"
+        )
     assert code == 0, err
     assert [(r["name"], r["problems"], r["avg"], r["shared"]) for r in results(tmp_path / "o")] == [
         ("lcb_v5", 2, 0.5, {"lcb_v6": 1}), ("lcb_v6", 1, 1.0, {"lcb_v5": 1})
@@ -147,15 +133,14 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
     [
         (["no/such", "--bench", "math50"], "no such benchmark; did you mean math500?"),
         (["org/model", "--bench", "nowhere.jsonl"], "--bench nowhere.jsonl: no such file"),
-        (["org/model", "--bench",
-          "lcb_v5=configs/ablations/RESULTS.jsonl,lcb_v6=tests/flows/digests.json"],
-         "livecodebench is read from configs/ablations/RESULTS.jsonl; name one file"),
         (["org/model", "--bench", "aime24", "--k", "0"], "protocols.0.k: "),
         (["/tmp", "--bench", "aime24"], "/tmp: neither a folder with a model"),
         (["https://u:p@host/v1", "--bench", "aime24"], "must hold no user, password or query"),
         (["org/model", "--bench", "aime24", "--set", "engine.kindd=x"], "unknown key"),
         (["org/model", "--bench", "aime24", "--set", "evaluate.yarn_factor=2"], "see engine"),
-        (["org/model", "--bench", "aime24", "--question", "Solve!"], "{prompt} once"),
+        (["org/model", "--bench", "aime24", "--set", "evaluate.protocols.aime24.question=Solve!"],
+         "{prompt} once"),
+        (["org/model", "--bench", "aime24", "--model", "x"], "--model is for an endpoint"),
     ],
 )  # fmt: skip
 def test_wrong_usage_exits_with_2_and_says_what_to_change(argv, said, capsys):
