@@ -46,18 +46,14 @@ def _what(error: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _nearest_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """A sibling with a similar name, else keys of that name anywhere (first, at the top level)."""
+    """The nearest name that any key has, at the places where it stands: here, if one is here."""
     *parents, wrong = loc
-    keys = list(_paths(model))
-    here = tuple(part for part in parents if isinstance(part, str))
-    siblings = [key[-1] for key in keys if key[:-1] == here]
-    similar = get_close_matches(str(wrong), siblings, n=1)
-    elsewhere = [dotted(key) for key in keys if key[-1] == wrong]
-    if similar and (parents or not elsewhere):
-        elsewhere = [dotted([*parents, similar[0]])]
-    if not elsewhere:
-        return f"; known here: {', '.join(siblings)}"
-    return f"; did you mean {' or '.join(elsewhere[:4])}?"
+    keys, here = list(_paths(model)), tuple(part for part in parents if isinstance(part, str))
+    close = get_close_matches(str(wrong), [key[-1] for key in keys], n=1)
+    there = [dotted(key) for key in keys if key[-1:] == tuple(close)]
+    if (*here, *close) in keys and close:
+        there = [dotted([*parents, *close])]
+    return f"; did you mean {' or '.join(there[:4])}?" if there else ""
 
 
 def _paths(annotation: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
