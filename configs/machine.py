@@ -209,11 +209,6 @@ class Machine(BaseSettings):
         """How MLflow checks passwords (see klear.flows.servers.servers)."""
         return self.home / "mlflow" / "auth.ini"
 
-    @property
-    def state_file(self) -> Path:
-        """What `klear up` started (see klear.flows.servers.servers)."""
-        return self.home / "servers.json"
-
     def environment(self) -> dict[str, str]:
         """Variables for Prefect, MLflow and every child process, which is then told of the same
         machine wherever it runs; set them before importing either.

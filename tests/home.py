@@ -17,7 +17,9 @@ import psutil
 from mlflow import MlflowClient
 from processes import eventually, free_ports
 
+from klear.configs.machine import Machine
 from klear.configs.settings.pipeline import STAGES
+from klear.flows.servers.servers import alive
 from klear.tasks.tracking.run_tracker import STEP_METRIC
 from klear.training.layout import STABLE
 
@@ -111,9 +113,8 @@ class Home:
         )
 
     def servers(self) -> dict[str, int]:
-        """Name → pid of what `klear up` started."""
-        recorded = json.loads((self.home / "servers.json").read_text())
-        return {process["name"]: process["pid"] for process in recorded}
+        """Name → pid of what `klear up` started and is running."""
+        return {name: server.pid for name, server in alive(Machine(home=self.home)).items()}
 
     # What the Prefect UI asks its server
 

@@ -1,14 +1,13 @@
 """`klear up`, `klear down` and `klear serve`: a Prefect server, an MLflow server and a worker.
 
 Everything they own lies below the home folder (databases unless they are in Postgres, results,
-logs); `servers.json` there says which processes `klear up` started. It starts what is missing and
-leaves nothing of a failed start behind. A server whose address is set (KLEAR_PREFECT_URL,
-KLEAR_MLFLOW_URL) is somebody else's to start.
+logs). `klear up` starts what is missing and leaves nothing of a failed start behind. A server whose
+address is set (KLEAR_PREFECT_URL, KLEAR_MLFLOW_URL) is somebody else's to start.
 
-No password is on a command line: what is secret goes through the environment. A pid alone is no
-identity (pids are reused, pid files outlive reboots), so every process that we start, and all that
-it starts, carries a mark of its own in its environment. Our few calls to Prefect's API do not wait
-for `import prefect` (seconds).
+No password is on a command line: what is secret goes through the environment. So does what a
+process is, of which home and with which settings, to all that it starts: no file has to say what
+runs (pids are reused, pid files outlive reboots). Our few calls to Prefect's API do not wait for
+`import prefect` (seconds).
 """
 
 import hashlib
@@ -19,20 +18,18 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import httpx
 import psutil
-from pydantic import TypeAdapter
 
 from klear.configs.files import locked, replace_text
 from klear.configs.machine import NOT_FOR_WORKERS, Machine, load_machine, server_environment
-from klear.eval.records import Record
 from klear.tasks.stage.graph import log_tail
 from klear.tasks.stage.supervise import descendants, is_alive
 
@@ -43,7 +40,8 @@ _UNDER_WAY = {
     "state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}},
     "deployment_id": {"is_null_": False},  # from a form, so in the hands of a worker
 }
-MARK = "KLEAR_SERVER_MARK"
+NAMES = ("prefect", "mlflow", "worker")
+MARK, SETTINGS = "KLEAR_SERVER_MARK", "KLEAR_SERVER_SETTINGS"
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 REGISTRATION_S = 300.0
 
@@ -215,16 +213,13 @@ def database_trouble(machine: Machine, server: str) -> str:
     return ""
 
 
-class ServerProcess(Record):
-    """What is needed to find a process again and to be sure that it is the same one."""
+class ServerProcess(NamedTuple):
+    """A server or worker, running or not."""
 
     name: str
-    pid: int
     mark: str
-    log: Path | None
-    """None: it writes where we do."""
-    settings: str = ""
-    """What it was started with, as a digest."""
+    """In its environment, and in that of all that it starts."""
+    pid: int = 0
 
     def alive(self) -> bool:
         with suppress(psutil.Error):
@@ -241,6 +236,30 @@ class ServerProcess(Record):
         return {process for process in found if is_alive(process)}
 
 
+def server_of(machine: Machine, name: str) -> ServerProcess:
+    """The one that `klear up` starts, wherever it runs."""
+    return ServerProcess(name, f"{name} of {machine.home}")
+
+
+def alive(machine: Machine) -> dict[str, ServerProcess]:
+    """What `klear up` started and is running, by name. A process that one of them started has its
+    mark, too, and is told apart by its command."""
+    wanted = {s.mark: s for s in (server_of(machine, name) for name in NAMES)}
+    found: dict[str, ServerProcess] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            server = wanted.get(process.environ().get(MARK, ""))
+            if server and process.cmdline()[1:4] == server_command(machine, server.name)[1:4]:
+                found[server.name] = server._replace(pid=process.pid)
+    return found
+
+
+def is_outdated(machine: Machine, server: ServerProcess) -> bool:
+    """Whether it would be started otherwise by now."""
+    told = psutil.Process(server.pid).environ().get(SETTINGS)
+    return told != settings_digest(machine, server.name)
+
+
 def register_forms(machine: Machine) -> None:
     """Make the web forms anew, in a process: it imports Prefect. Raises ServersError."""
     prepare(machine, "registration")
@@ -252,31 +271,25 @@ def register_forms(machine: Machine) -> None:
         raise ServersError(f"the forms could not be registered: {error}\n{error.stderr}") from error
 
 
-def start(machine: Machine, name: str, log: Path | None = None) -> ServerProcess:
+def start(machine: Machine, server: ServerProcess, log: Path | None = None) -> ServerProcess:
     """Start `prefect`, `mlflow` or `worker`, once what it needs is there. Raises ServersError."""
-    prepare(machine, name)
-    return launch(
-        name,
-        server_command(machine, name),
-        environment=process_environment(machine, name),
-        log=log,
-        cwd=machine.home,
-        settings=settings_digest(machine, name),
-    )
+    prepare(machine, server.name)
+    settings = {SETTINGS: settings_digest(machine, server.name)}
+    environment = {**process_environment(machine, server.name), **settings}
+    command = server_command(machine, server.name)
+    return launch(server, command, environment=environment, log=log, cwd=machine.home)
 
 
 def launch(
-    name: str,
+    server: ServerProcess,
     command: Sequence[str],
     *,
     environment: Mapping[str, str],
     cwd: Path,
     log: Path | None = None,
-    settings: str = "",
 ) -> ServerProcess:
     """Start a process in a session of its own; `environment` is all that it sees, `log` is
-    appended to."""
-    mark = uuid.uuid4().hex
+    appended to (None: it writes where we do)."""
     with log.open("ab") if log else nullcontext() as file:
         process = subprocess.Popen(
             command,
@@ -285,10 +298,10 @@ def launch(
             stderr=file and subprocess.STDOUT,
             start_new_session=True,
             cwd=cwd,
-            env={**environment, MARK: mark},
+            env={**environment, MARK: server.mark},
         )
     process.returncode = 0  # it outlives us on purpose: no "still running" warning
-    server = ServerProcess(name=name, pid=process.pid, mark=mark, log=log, settings=settings)
+    server = server._replace(pid=process.pid)
     while not server.alive() and is_alive(psutil.Process(server.pid)):
         time.sleep(0.001)  # its environment cannot be read until exec is done
     return server
@@ -307,27 +320,6 @@ def stop(processes: Sequence[ServerProcess]) -> None:
         family = set(filter(is_alive, alive))  # what is left of others' children is a zombie
         if not family:
             return
-
-
-_STATE = TypeAdapter(list[ServerProcess])
-
-
-def read_state(machine: Machine) -> list[ServerProcess]:
-    """The processes the last `up` recorded, alive or not."""
-    path = machine.state_file
-    return _STATE.validate_json(path.read_bytes()) if path.exists() else []
-
-
-def _write_state(machine: Machine, processes: Iterable[ServerProcess]) -> None:
-    partial = machine.state_file.with_suffix(".partial")
-    partial.touch(mode=0o600)  # digests of settings with passwords are nobody else's business
-    partial.write_bytes(_STATE.dump_json(list(processes), indent=2))
-    partial.replace(machine.state_file)
-
-
-def alive(machine: Machine) -> dict[str, ServerProcess]:
-    """The recorded processes that are running, by name."""
-    return {p.name: p for p in read_state(machine) if p.alive()}
 
 
 def servers_here(machine: Machine) -> dict[str, int]:
@@ -363,21 +355,17 @@ def up() -> None:
     """Start Prefect, MLflow and a worker on this machine, with the web forms. Raises ServersError
     after ending all that this call started."""
     machine = load_machine()
-    machine.home.mkdir(parents=True, exist_ok=True)
-    with locked(Path(f"{machine.state_file}.lock")):
-        running = alive(machine)
-        outdated = [n for n, p in running.items() if p.settings != settings_digest(machine, n)]
-        if outdated:
+    with locked(machine.home / "servers.lock"):
+        running, since = alive(machine), time.monotonic()
+        if outdated := [name for name, s in running.items() if is_outdated(machine, s)]:
             names = ", ".join(outdated)
             raise ServersError(f"settings have changed since {names} started: first `klear down`")
-        stop([p for p in read_state(machine) if p.name not in running])  # what they left behind
+        stop([server_of(machine, n) for n in NAMES if n not in running])  # what they left behind
         begun: dict[str, ServerProcess] = {}
-        since = time.monotonic()
         try:
             _start_missing(machine, running, begun)
         except BaseException:
             stop(list(begun.values()))
-            _write_state(machine, running.values())
             raise
         took = f"started {', '.join(begun)} in {time.monotonic() - since:.0f} s"
         print(took if begun else "already up")
@@ -385,7 +373,7 @@ def up() -> None:
 
 
 def _start_missing(
-    machine: Machine, running: dict[str, ServerProcess], begun: dict[str, ServerProcess]
+    machine: Machine, running: Mapping[str, ServerProcess], begun: dict[str, ServerProcess]
 ) -> None:
     """Both servers start at once, the worker and the registration of the forms behind Prefect."""
 
@@ -393,17 +381,12 @@ def _start_missing(
         return machine.home / "logs" / f"{name}.log"
 
     def begin(name: str) -> None:
-        begun[name] = start(machine, name, log_of(name))
-        _write_state(machine, [*running.values(), *begun.values()])
+        begun[name] = start(machine, server_of(machine, name), log_of(name))
 
-    def await_server(name: str) -> None:
-        url, deadline = health_urls(machine)[name], time.monotonic() + START_TIMEOUT_S
-        while name in begun and not answers(url) and time.monotonic() < deadline:
-            if not begun[name].alive():
-                raise ServersError(f"{name} ended while starting{log_tail(log_of(name))}")
-            time.sleep(0.1)
-        if refused := refusal(machine, name):
-            raise ServersError(refused)
+    def starts(name: str) -> bool:
+        if name in begun and not begun[name].alive():
+            raise ServersError(f"{name} ended while starting{log_tail(log_of(name))}")
+        return name in begun
 
     missing = [name for name in servers_here(machine) if name not in running]
     if taken := next(filter(None, (port_trouble(machine, name) for name in missing)), ""):
@@ -412,29 +395,33 @@ def _start_missing(
         begin(name)
     if begun:
         print(f"starting the servers (their logs: {machine.home}/logs)")
-    await_server("prefect")
+    await_server(machine, "prefect", partial(starts, "prefect"))
     create_pool(machine)
     if "worker" not in running:
         if "prefect" in servers_here(machine):
             crash_orphans(machine)
         begin("worker")
     register_forms(machine)
-    await_server("mlflow")
-    if "worker" in begun and not begun["worker"].alive():
-        raise ServersError(f"worker ended while starting{log_tail(log_of('worker'))}")
+    await_server(machine, "mlflow", partial(starts, "mlflow"))
+    starts("worker")
+
+
+def await_server(machine: Machine, name: str, starts: Callable[[], bool] = lambda: True) -> None:
+    """Wait for it as long as it `starts`. Raises ServersError where it does not let us in."""
+    url, deadline = health_urls(machine)[name], time.monotonic() + START_TIMEOUT_S
+    while not answers(url) and starts() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if refused := refusal(machine, name):
+        raise ServersError(refused)
 
 
 def down() -> None:
     """End what `klear up` started and nothing else; safe to repeat."""
     machine = load_machine()
-    if not machine.state_file.exists():
-        print("nothing is running")
-        return
-    with locked(Path(f"{machine.state_file}.lock")):
-        recorded, running = read_state(machine), alive(machine)
-        stop([p for p in recorded if p.name == "worker"])  # it needs the server to sign off
-        stop([p for p in recorded if p.name != "worker"])
-        _write_state(machine, [])
+    with locked(machine.home / "servers.lock"):
+        running = alive(machine)
+        stop([server_of(machine, "worker")])  # it needs the server to sign off
+        stop([server_of(machine, name) for name in NAMES])
     for process in running.values():
         print(f"ended {process.name} (pid {process.pid})")
     if not running:
@@ -454,14 +441,11 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, _end)
     if name == "worker":
-        url, deadline = health_urls(machine)["prefect"], time.monotonic() + START_TIMEOUT_S
-        while not answers(url) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        if refused := refusal(machine, "prefect"):
-            raise ServersError(refused)
+        await_server(machine, "prefect")
         create_pool(machine)
         register_forms(machine)
-    process = start(machine, name)  # in a session of its own: Ctrl-C reaches us alone
+    here = ServerProcess(name, uuid.uuid4().hex)  # and no matter for `klear down`
+    process = start(machine, here)  # in a session of its own: Ctrl-C reaches us alone
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
     finally:

@@ -120,18 +120,19 @@ def served(folder: Path) -> Iterator[tuple[str, ServerProcess]]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     uri = f"http://127.0.0.1:{port}"
+    log = folder / "server.log"
     server = launch(
-        "mlflow",
+        ServerProcess("mlflow", f"a load in {folder}"),
         [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1",
          "--port", str(port), "--backend-store-uri", f"sqlite:///{folder}/m.db",
          "--artifacts-destination", str(folder / "artifacts")],
         environment=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        log=folder / "server.log",
+        log=log,
         cwd=folder,
     )  # fmt: skip
     try:
         while not answers(f"{uri}/health"):
-            assert server.alive(), server.log
+            assert server.alive(), log
             time.sleep(0.3)
         yield uri, server
     finally:

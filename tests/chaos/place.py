@@ -81,9 +81,8 @@ class Place(Home):
     def processes_of_runs(self) -> list[psutil.Process]:
         """Living processes of this home that are neither servers nor what servers need."""
         servers, found = {os.getpid()}, []
-        with suppress(FileNotFoundError):
-            for pid in self.servers().values():
-                servers |= {pid, *(p.pid for p in below(pid))}
+        for pid in self.servers().values():
+            servers |= {pid, *(p.pid for p in below(pid))}
         for pid in set(self.of_this_home("")) - servers:
             with suppress(*GONE):
                 found.append(psutil.Process(pid))

@@ -112,4 +112,4 @@ def test_a_registration_that_hangs_is_ended_and_said(monkeypatch, tmp_path):
     monkeypatch.setattr(servers, "REGISTRATION_S", 0.2)
     with pytest.raises(ServersError, match=r"forms could not be registered.*timed out"):
         servers.up()
-    assert servers.read_state(here) == []
+    assert servers.alive(here) == {}

@@ -2,7 +2,7 @@
 
 import os
 import signal
-import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from klear.flows.servers.servers import (
     down,
     launch,
     post,
+    server_of,
     stop,
     up,
 )
@@ -40,31 +41,23 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return found
 
 
-def started(tmp_path: Path, script: str) -> ServerProcess:
+TEST = ServerProcess("test", "test of nobody")
+
+
+def started(tmp_path: Path, script: str, ours: ServerProcess = TEST, **more: str) -> ServerProcess:
     """A shell script as one of our processes; returns when it has printed its first line."""
     command, log = ["sh", "-c", script], tmp_path / "test.log"
-    process = launch("test", command, environment=os.environ, log=log, cwd=tmp_path)
+    log.unlink(missing_ok=True)
+    process = launch(ours, command, environment={**os.environ, **more}, log=log, cwd=tmp_path)
     while not log.read_text():
         assert process.alive()
     return process
 
 
-def test_a_pid_that_now_belongs_to_somebody_else_is_not_ours(machine, tmp_path, capsys):
-    with subprocess.Popen(["sleep", "300"]) as theirs:
-        ours = ServerProcess(name="prefect", pid=theirs.pid, mark="of ours", log=tmp_path / "log")
-        machine.home.mkdir(parents=True)
-        machine.state_file.write_text(f"[{ours.model_dump_json()}]")
-        assert alive(machine) == {}
-        down()
-        assert theirs.poll() is None
-        assert capsys.readouterr().out == "nothing is running\n"
-        theirs.kill()
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_whole_family_ends_also_behind_a_server_that_was_killed(tmp_path, killed):
     process = started(tmp_path, "sleep 300 & setsid sleep 300 & echo $!; wait")
-    child = psutil.Process(int(process.log.read_text()))
+    child = psutil.Process(int((tmp_path / "test.log").read_text()))
     if killed:
         os.kill(process.pid, signal.SIGKILL)
         os.waitpid(process.pid, 0)
@@ -99,16 +92,26 @@ def test_a_failed_start_leaves_nothing_running(machine, monkeypatch):
     assert alive(machine) == {}
 
 
-def test_a_server_with_other_settings_than_now_is_named_and_left_alone(machine, tmp_path):
-    old = started(tmp_path, "echo ready; sleep 300")
-    machine.home.mkdir()
-    state = old.model_copy(update={"name": "mlflow", "settings": "of yesterday"})
-    machine.state_file.write_text(f"[{state.model_dump_json()}]")
+def test_a_server_with_other_settings_than_now_is_named_and_left_alone(machine, tmp_path, capsys):
+    """What a server started has its mark, too, and is not taken for it."""
+    (tmp_path / "mlflow.py").write_text("import time; print('ready', flush=True); time.sleep(300)")
+    ours, settings = server_of(machine, "mlflow"), {servers.SETTINGS: "of yesterday"}
+    child = started(tmp_path, f"exec {sys.executable} {tmp_path}/mlflow.py", ours, **settings)
+    assert alive(machine) == {}
+    old = started(
+        tmp_path,
+        f"cd {tmp_path} && PYTHONPATH=. exec {sys.executable} -P -m mlflow",
+        ours,
+        **settings,
+    )
+    assert alive(machine) == {"mlflow": old}
     with pytest.raises(ServersError, match="since mlflow started: first `klear down`"):
         up()
     assert old.alive()
     down()
+    assert capsys.readouterr().out == f"ended mlflow (pid {old.pid})\n"
     assert not old.alive()
+    assert not child.alive()
 
 
 class Klear(Home):
@@ -145,10 +148,10 @@ class TestRealServers:
             assert form["global_concurrency_limit"]["limit"] == 1
 
     def test_up_again_changes_nothing_and_nothing_lies_outside_of_home(self, running):
-        before = running.machine.state_file.read_text()
+        before = alive(running.machine)
         again = running.command("up")
         assert again.stdout.startswith("already up"), again.stderr
-        assert running.machine.state_file.read_text() == before
+        assert alive(running.machine) == before
         beside = {p.name for p in running.machine.home.parent.iterdir()}
         assert beside.isdisjoint({".prefect", ".mlflow", "mlruns", "mlflow.db"})
         shown = running.command("status").stdout
