@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +32,6 @@ from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, 
 from klear.tasks.report.page import render_text
 
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
-SPLITS = frozenset({"train", "test", "validation", "valid", "val", "dev", "eval", "data"})
 OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.jsonl", "rejected.parquet", "hits.parquet", PAGE)
 
 
@@ -92,28 +91,17 @@ def _check_paths(source: Path, against: tuple[Path, ...], out: Path) -> None:
             raise ConfigError([f"no file {path}"])
         if not path.name.endswith(SUFFIXES):
             raise ConfigError([f"{path} is none of {', '.join(SUFFIXES)}"])
-    if out.exists() and not out.is_dir():
-        raise ConfigError([f"--out {out} is a file; name a folder"])
     if out.resolve() == source.resolve().parent and source.name in OUTPUTS:
         raise ConfigError([f"--out {out} would replace {source}; name another folder"])
 
 
-def benchmark_names(paths: Sequence[Path]) -> list[str]:
-    """File stems, or instead of a split's name that of the folder; both where that is not unique,
-    and else the whole path."""
-    parts = [(path.resolve().parent.name, path.name.split(".")[0]) for path in paths]
-    names = [folder or stem if stem in SPLITS else stem for folder, stem in parts]
-    for longer in (map("/".join, parts), map(str, paths)):
-        times = Counter(names)
-        names = [n if times[n] == 1 else more for n, more in zip(names, longer, strict=True)]
-    return names
-
-
 def _items(paths: tuple[Path, ...], text_field: str) -> Iterator[Item]:
+    """Of each benchmark, named by its file, or by the whole path where two files are called so."""
     fields = list(dict.fromkeys((text_field, *ITEM_FIELDS)))
-    paths = tuple(dict.fromkeys(paths))
-    for path, benchmark in zip(paths, benchmark_names(paths), strict=True):
-        row, ids = None, set[str]()
+    times = Counter(path.name.split(".")[0] for path in dict.fromkeys(paths))
+    for path in dict.fromkeys(paths):
+        row, stem = None, path.name.split(".")[0]
+        benchmark = stem if times[stem] == 1 else str(path)
         for row in read_rows(path):
             if row.value is None:
                 raise ValueError(f"{path} line {row.number}: {row.error}")
@@ -123,10 +111,7 @@ def _items(paths: tuple[Path, ...], text_field: str) -> Iterator[Item]:
                 wanted, has = ", ".join(fields), ", ".join(value)
                 place = f"{path} row {row.number}"
                 raise ConfigError([f"{place} has no text in {wanted}; it has: {has}"])
-            id_ = _id(value.get("id"), row.number)
-            id_ = f"{id_} (row {row.number})" if id_ in ids else id_
-            ids.add(id_)
-            yield Item(benchmark, id_, writable(texts[0]))
+            yield Item(benchmark, _id(value.get("id"), row.number), writable(texts[0]))
         if row is None:
             raise ConfigError([f"{path} holds no rows: nothing would be protected"])
 

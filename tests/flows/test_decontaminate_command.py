@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from klear.eval.tables import read_table
-from klear.flows.cli.decontaminate import benchmark_names
 from klear.flows.cli.main import main
 from klear.tasks.data.overlaps import LONGEST_TEXT, Hit
 
@@ -38,7 +37,7 @@ def parquet(tmp_path: Path, column: pa.Array, **others: pa.Array) -> Path:
 
 def command(source: Path, bench: Path, *options: object) -> int:
     out = source.parent / "out"
-    arguments = ["decontaminate", source, "--against", bench, "--out", out, *options]
+    arguments = ["decontaminate", source, "--out", out, "--against", bench, *options]
     return main([str(a) for a in arguments])
 
 
@@ -115,7 +114,6 @@ def test_parquet_text_that_is_no_utf8_is_a_counted_reject(tmp_path: Path, bench:
 
 
 def test_ids_of_any_kind_are_read_and_may_repeat(tmp_path: Path, bench: Path):
-    """Those of benchmark items too, which are then told apart by their rows."""
     for ids in (pa.array([7]), pa.array([[1]]), pa.array([float("nan")])):
         assert command(parquet(tmp_path, pa.array([ITEM]), id=ids), bench) == 0
         assert len(list(read_table(tmp_path / "out/hits.parquet", Hit))) == 1
@@ -123,10 +121,15 @@ def test_ids_of_any_kind_are_read_and_may_repeat(tmp_path: Path, bench: Path):
     assert command(written(tmp_path / "in.jsonl", *rows), bench) == 0
     hits = list(read_table(tmp_path / "out/hits.parquet", Hit))
     assert [(h.row_number, h.row_id) for h in hits] == [(2, "1"), (3, "3")]
-    bench = written(tmp_path / "items.jsonl", *({"id": "a", "problem": p} for p in ("x", ITEM)))
-    assert command(written(tmp_path / "in.jsonl", {"prompt": ITEM}), bench) == 0
-    (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
-    assert hit.item_id == "a (row 2)"
+
+
+def test_a_benchmark_is_named_by_its_file_or_where_two_are_called_so_by_its_path(tmp_path: Path):
+    both = [str(written(tmp_path / f"{name}/test.jsonl", {"text": ITEM})) for name in "ab"]
+    both.append(str(written(tmp_path / "lcb.jsonl", {"text": ITEM})))
+    source = written(tmp_path / "in.jsonl", {"prompt": ITEM})
+    assert command(source, Path(both[0]), *both[1:]) == 0
+    hits = read_table(tmp_path / "out/hits.parquet", Hit)
+    assert sorted(h.benchmark for h in hits) == sorted([*both[:2], "lcb"])
 
 
 def test_min_coverage_and_n_and_normalisation_reach_the_rule(tmp_path: Path, bench: Path):
@@ -216,13 +219,3 @@ def test_a_row_of_50_megabytes_passes_in_bounded_memory(tmp_path: Path, bench: P
     (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
     assert hit.ngram == "how many ways are there to place nine rooks"
     assert len(hit.row) == LONGEST_TEXT
-
-
-def test_a_benchmark_is_named_by_its_file_or_its_folder_and_never_as_another(tmp_path: Path):
-    names = {
-        "aime24/test.jsonl.gz": "aime24", "b/lcb.jsonl": "lcb", "c/aime.jsonl": "c/aime",
-        "d/aime.jsonl": "d/aime",
-    }  # fmt: skip
-    assert benchmark_names([tmp_path / p for p in names]) == list(names.values())
-    alike = [tmp_path / p / "aime.jsonl" for p in ("x/a", "y/a")]
-    assert benchmark_names(alike) == list(map(str, alike))
