@@ -35,9 +35,3 @@ def about(name: str) -> Metric:
 def place(name: str) -> int:
     """Where the row of a name stands; behind the last one where it has none."""
     return [*metrics(), about(name)].index(about(name))
-
-
-def page() -> str:
-    """The page of metrics of the site."""
-    rows = (f"| `{m.pattern}` | {m.title} | {m.unit or '-'} | {m.about} |\n" for m in metrics())
-    return read_catalogue("metrics")["page"]["head"] + "".join(rows)

@@ -15,8 +15,9 @@ from cyclopts import App, Parameter
 from cyclopts.docs.markdown import generate_markdown_docs
 from mkdocs.structure.files import File
 
-from klear.configs import metrics
 from klear.configs.machine import Machine
+from klear.configs.metrics import metrics
+from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.pipeline import Pipeline
 from klear.flows.cli.main import COMMANDS
 
@@ -75,6 +76,12 @@ def configuration() -> str:
     page += ["## Environment", "What is said of a machine, not of a run."]
     page += [_table(Machine.model_json_schema(), "KLEAR_")]
     return "\n\n".join(filter(None, page)) + "\n"
+
+
+def metrics_page() -> str:
+    """The table of metrics."""
+    rows = (f"| `{m.pattern}` | {m.title} | {m.unit or '-'} | {m.about} |\n" for m in metrics())
+    return read_catalogue("metrics")["page"]["head"] + "".join(rows)
 
 
 def _paths(groups: dict[str, Any], wanted: str) -> list[str]:
@@ -151,7 +158,7 @@ def beside(module: str, *names: str) -> str:
     return "\n\n".join(text)
 
 
-GENERATED = {"cli.md": cli, "configuration.md": configuration, "metrics.md": metrics.page}
+GENERATED = {"cli.md": cli, "configuration.md": configuration, "metrics.md": metrics_page}
 
 
 def on_files(files, config):

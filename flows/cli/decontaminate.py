@@ -189,15 +189,10 @@ def _file(path: Path, schema: pa.Schema | None) -> Iterator[Callable[[list[dict]
 
 
 def _columns(path: Path) -> pa.Schema:
-    """Those of a parquet file; what a dictionary stands for is written plainly."""
     try:
-        schema = pq.read_schema(path)
+        return pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path} is damaged after row 0: {error}") from error
-    for i, f in enumerate(schema):
-        if pa.types.is_dictionary(f.type):
-            schema = schema.set(i, f.with_type(f.type.value_type))
-    return schema
 
 
 def _id(value: object, number: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from rich import box
 from rich.console import Console
@@ -15,6 +16,7 @@ from klear.flows.stages import calls, plan_stages
 from klear.tasks.planning.plan import Planner
 from klear.tasks.report.page import render
 from klear.tasks.report.run_story import PlannedStage, duration, size
+from klear.tasks.stage.progress import number
 from klear.tasks.stage.run import Run
 from klear.tasks.store.store import Store
 from klear.training.sizing import Fit, check
@@ -24,17 +26,12 @@ _ACTIONS = {"reuse": "cyan", "resume": "yellow", "compute": "green"}
 _WORDS = ("stage", "action", "why")
 
 
-def amount(value: float) -> str:
-    """GPU-hours or money: `0.02`, `7.5`, `12,345`."""
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
 _FIGURES: dict[str, tuple[str, Callable[[float], str], str]] = {
     "time": ("seconds", duration, "{}"),
     "tokens": ("tokens", lambda count: size(count).removesuffix("B").rstrip(), "{} tokens"),
-    "GPU-hours": ("gpu_hours", amount, "{} GPU-hours"),
+    "GPU-hours": ("gpu_hours", partial(number, ""), "{} GPU-hours"),
     "disk": ("bytes", size, "{} of disk"),
-    "cost": ("cost", amount, "cost {}"),
+    "cost": ("cost", partial(number, ""), "cost {}"),
 }
 """Column of the plan → figure of a planned stage, how it is written, and how their sum is."""
 

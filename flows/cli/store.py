@@ -80,16 +80,15 @@ def store_lines(here: Store) -> Iterator[str]:
 
 
 @store.command
-def ls(stage: str = "", /) -> None:
-    """Every result, the oldest first; of one stage, if named."""
+def ls() -> None:
+    """Every result, the oldest first."""
     here = open_store(load_machine())
-    found = results(here, stage)
+    found = results(here)
     for r in found:
         figures = f"{size(r.bytes):>9}  {duration(r.seconds):>12}"
         print(f"{when(r.made)}  {f'{r.stage}/{r.key}':36} {figures}")
     if not found:
-        meant = nearest(stage, STAGES) if stage not in STAGES else ""
-        print(f"no results{f' of {stage}' * bool(stage)} in {here.root}{meant}", file=sys.stderr)
+        print(f"no results in {here.root}", file=sys.stderr)
 
 
 @store.command
