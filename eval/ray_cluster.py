@@ -10,10 +10,8 @@ import logging
 import os
 import platform
 import re
-import shutil
 import signal
 import threading
-import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -36,6 +34,7 @@ _PINNED = re.compile(r"^([\w.-]+)==", re.MULTILINE)
 
 BUSY = "waiting for a free CPU of the Ray cluster"
 POLL_S = 2.0
+PARTIAL = ".partial"  # ends the names of folders of parts that are under way
 _ATTEMPTS = 4
 on_cluster_wait: ContextVar[Callable[[str], None]] = ContextVar("on_cluster_wait")
 """Called every few seconds by whoever waits for a cluster without a free CPU: others may hold all
@@ -64,13 +63,25 @@ def join(address: str) -> Any:
     return ray
 
 
-def tell_of_waiting(ray: Any) -> None:
-    """Call `on_cluster_wait` if the cluster says that it has no CPU free."""
-    tell, free = on_cluster_wait.get(None), 1.0
-    with suppress(Exception):  # a cluster that cannot say is no reason; the answer comes anyway
-        free = ray.available_resources().get("CPU", 0)
-    if tell is not None and free < 1:
-        tell(BUSY)
+class LostWork(RuntimeError):
+    """A task was lost with its node or worker as often as it may be tried."""
+
+
+def answer_of(ray: Any, call: Any, idle: Callable[[], bool]) -> Any:
+    """What a task returns, or raises. Calls `on_cluster_wait` while the cluster says that it has no
+    CPU free and nothing of ours is under way (`idle`)."""
+    while not ray.wait([call], timeout=POLL_S)[0]:
+        tell, free = on_cluster_wait.get(None), 1.0
+        with suppress(Exception):  # a cluster that cannot say is no reason
+            free = ray.available_resources().get("CPU", 0)
+        if tell and free < 1 and idle():
+            tell(BUSY)
+    try:
+        return ray.get(call)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    except ray.exceptions.RayError as error:
+        raise LostWork(type(error).__name__) from error
 
 
 @lru_cache
@@ -105,48 +116,29 @@ def same_code(code: str, path: Path | None = None) -> None:
 
 
 def parts_over_ray(
-    address: str, scratch: Path, parts: Sequence[Any], compute: Callable[[Any, Path], None]
+    address: str, scratch: Path, parts: Sequence[Any], compute: Callable[[int, Any], Path]
 ) -> Generator[Path, None, None]:
-    """The folder of each part in order; a node writes it into `scratch`, which all nodes see.
-    Raises what `compute` raises, and RuntimeError when a part is lost too often."""
+    """What `compute` makes of each part and its number, in order: a folder of `scratch`, which all
+    nodes see. Raises what it raises, and RuntimeError when a part is lost too often."""
     ray = join(address)
-    task = ray.remote(_compute).options(num_cpus=1, max_retries=_ATTEMPTS - 1)
-    _clear(scratch)
-    calls, folder = dict[Path, Any](), scratch
-    folders = [scratch.absolute() / f"{number:05d}" for number in range(len(parts))]
-    for folder, part in zip(folders, parts, strict=True):
-        if not folder.exists():
-            calls[folder] = task.remote(code_digest(), compute, part, folder)
+    task = ray.remote(_on_node).options(num_cpus=1, max_retries=_ATTEMPTS - 1)
+    asked = code_digest(), scratch, compute
+    calls = [task.remote(*asked, number, part) for number, part in enumerate(parts)]
     try:
-        for folder in folders:
-            while folder in calls and not ray.wait([calls[folder]], timeout=POLL_S)[0]:
-                if not any(scratch.glob("*.partial")):
-                    tell_of_waiting(ray)
-            if folder in calls:
-                ray.get(calls.pop(folder))
+        for number, call in enumerate(calls):
+            try:
+                folder = answer_of(ray, call, lambda: not any(scratch.glob(f"*{PARTIAL}")))
+            except LostWork as error:
+                raise RuntimeError(
+                    f"part {number:05d} was lost {_ATTEMPTS} times with its node or worker, "
+                    "perhaps out of memory: smaller parts need less; finished parts are kept"
+                ) from error
             yield folder
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from error
-    except ray.exceptions.RayError as error:
-        raise RuntimeError(
-            f"part {folder.name} was lost {_ATTEMPTS} times with its node or worker, perhaps out "
-            "of memory: smaller parts need less; finished parts are kept"
-        ) from error
     finally:
-        for call in calls.values():
+        for call in calls:
             ray.cancel(call, force=True)
-        _clear(scratch)
 
 
-def _compute(code: str, compute: Callable, part: Any, folder: Path) -> None:
-    """On a node: compute one part into `folder`, which appears whole or not at all."""
-    same_code(code, folder.parent)
-    work = folder.with_name(f"{uuid.uuid4().hex}.partial")
-    work.mkdir()
-    compute(part, work)
-    os.rename(work, folder)
-
-
-def _clear(scratch: Path) -> None:
-    for left in scratch.glob("*.partial"):
-        shutil.rmtree(left, ignore_errors=True)
+def _on_node(code: str, scratch: Path, compute: Callable[..., Path], *part: Any) -> Path:
+    same_code(code, scratch)
+    return compute(*part)

@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
 
-from klear.eval.ray_cluster import POLL_S, code_digest, join, same_code, tell_of_waiting
+from klear.eval.ray_cluster import POLL_S, LostWork, answer_of, code_digest, join, same_code
 
 Kind = Literal["math", "code"]
 TASKS = {"math": "klear.eval.math_answers.worker", "code": "klear.eval.programs.tested_sandbox"}
@@ -60,7 +60,6 @@ class WorkerPool:
         )
         os.chmod(self._folder.name, 0o711)
         self._closed = False
-        self._open: set[Future[Any]] = set()
 
     def submit(self, deadline_s: float, payload: bytes) -> Callable[[], Any]:
         """What waits for `run(*pickle.loads(payload))`; killed after `deadline_s`, retried once."""
@@ -86,8 +85,6 @@ class WorkerPool:
                 self._pool = self._started(self._pool)
             pool = self._pool
             future = pool.schedule(work, args=[self.kind, payload], timeout=deadline_s)
-        self._open.add(future)
-        future.add_done_callback(self._open.discard)
         return future, pool
 
     def _started(self, broken: ProcessPool | None) -> ProcessPool:
@@ -109,8 +106,6 @@ class WorkerPool:
         if self._pool is not None:
             self._pool.stop()
             self._pool.join()
-        for future in tuple(self._open):
-            future.cancel()
         for _ in range(_CLEANUPS):  # a program that is ending may still write
             self._folder.cleanup()
             if not os.path.exists(self._folder.name):
@@ -188,23 +183,21 @@ class RayPool:
 
     def submit(self, deadline_s: float, payload: bytes) -> Callable[[], Any]:
         """As of `WorkerPool`; MachineUnfit where a node turns out to run other code."""
-        ray = self.ray
         call = self._task.remote(code_digest(), self.kind, deadline_s, payload)
         self._open.add(call)
 
         def result() -> Any:
-            while not ray.wait([call], timeout=POLL_S)[0]:
-                if time.monotonic() - self._last_answer > POLL_S:
-                    tell_of_waiting(ray)
+            def idle() -> bool:
+                return time.monotonic() - self._last_answer > POLL_S
+
+            try:
+                answer = answer_of(self.ray, call, idle)
+            except LostWork as error:
+                lost = f"lost with its worker {_CLUSTER_ATTEMPTS} times: {error}"
+                raise NoVerdict(lost) from error
             self._open.discard(call)
             self._last_answer = time.monotonic()
-            try:
-                return ray.get(call)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from None  # what `judged` raised there
-            except ray.exceptions.RayError as error:
-                lost = f"lost with its worker {_CLUSTER_ATTEMPTS} times: {type(error).__name__}"
-                raise NoVerdict(lost) from error
+            return answer
 
         return result
 

@@ -16,9 +16,11 @@ from contextlib import closing
 from functools import partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from klear.configs.machine import load_machine
+from klear.eval.ray_cluster import PARTIAL, parts_over_ray
 from klear.tasks.stage.progress import report
 
 PRELOADED = (
@@ -43,12 +45,13 @@ def computed_parts(
     `compute` raises, and RuntimeError when a worker dies (on a cluster: repeatedly). An error ends
     what is still computed, whatever it does; so does closing the generator.
     """
+    scratch = scratch.absolute()
     scratch.mkdir(parents=True, exist_ok=True)
+    for left in scratch.glob(f"*{PARTIAL}"):
+        shutil.rmtree(left, ignore_errors=True)
     run, address = partial(_computed, scratch, compute), load_machine().ray_address
     if len(parts) > 1 and address:
-        from klear.eval.ray_cluster import parts_over_ray
-
-        with closing(parts_over_ray(address, scratch, parts, compute)) as folders:
+        with closing(parts_over_ray(address, scratch, parts, run)) as folders:
             yield from _reported(folders, len(parts))
         return
     if (workers := min(workers, len(parts))) < 2:
@@ -70,11 +73,9 @@ def computed_parts(
 def _computed(scratch: Path, compute: Compute[P], number: int, part: P) -> Path:
     folder = scratch / f"{number:05d}"
     if not folder.exists():
-        work = folder.with_suffix(".partial")
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
-        compute(part, work)
-        os.rename(work, folder)
+        with TemporaryDirectory(suffix=PARTIAL, dir=scratch, ignore_cleanup_errors=True) as work:
+            compute(part, Path(work))
+            os.rename(work, folder)
     return folder
 
 
