@@ -41,7 +41,7 @@ _UNDER_WAY = {
     "deployment_id": {"is_null_": False},  # from a form, so in the hands of a worker
 }
 NAMES = ("prefect", "mlflow", "worker")
-MARK, SETTINGS = "KLEAR_SERVER_MARK", "KLEAR_SERVER_SETTINGS"
+MARK = "KLEAR_SERVER_MARK"
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 REGISTRATION_S = 300.0
 
@@ -153,14 +153,6 @@ def process_environment(machine: Machine, name: str) -> dict[str, str]:
     return found
 
 
-def settings_digest(machine: Machine, name: str) -> str:
-    """Equal for processes that would be started alike: 16 digits of command and settings."""
-    found = server_environment(machine, name)
-    of_server = {n: v for n, v in sorted(found.items()) if n.upper() != "NO_PROXY"}  # the shell's
-    text = repr((server_command(machine, name), of_server))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def prepare(machine: Machine, name: str, wait_s: float = 60.0) -> None:
     """Make what must be there before the command is run; raises ServersError for a Postgres that
     cannot be used within `wait_s` seconds."""
@@ -255,9 +247,12 @@ def alive(machine: Machine) -> dict[str, ServerProcess]:
 
 
 def is_outdated(machine: Machine, server: ServerProcess) -> bool:
-    """Whether it would be started otherwise by now."""
-    told = psutil.Process(server.pid).environ().get(SETTINGS)
-    return told != settings_digest(machine, server.name)
+    """Whether it would be started with another command or other settings by now."""
+    process, asked = psutil.Process(server.pid), server_environment(machine, server.name)
+    told = process.environ()
+    changed = (n for n, value in asked.items() if told.get(n) != value)
+    command = server_command(machine, server.name)
+    return process.cmdline()[1:] != command[1:] or any(n.upper() != "NO_PROXY" for n in changed)
 
 
 def register_forms(machine: Machine) -> None:
@@ -274,9 +269,10 @@ def register_forms(machine: Machine) -> None:
 def start(machine: Machine, server: ServerProcess, log: Path | None = None) -> ServerProcess:
     """Start `prefect`, `mlflow` or `worker`, once what it needs is there. Raises ServersError."""
     prepare(machine, server.name)
-    settings = {SETTINGS: settings_digest(machine, server.name)}
-    environment = {**process_environment(machine, server.name), **settings}
-    command = server_command(machine, server.name)
+    environment, command = (
+        process_environment(machine, server.name),
+        server_command(machine, server.name),
+    )
     return launch(server, command, environment=environment, log=log, cwd=machine.home)
 
 

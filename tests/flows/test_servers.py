@@ -1,6 +1,7 @@
 """`klear up` and `klear down`: what is ours is started, found again and ended; nothing else is."""
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -21,8 +22,11 @@ from klear.flows.servers.servers import (
     alive,
     answers,
     down,
+    is_outdated,
     launch,
     post,
+    process_environment,
+    server_command,
     server_of,
     stop,
     up,
@@ -92,19 +96,22 @@ def test_a_failed_start_leaves_nothing_running(machine, monkeypatch):
     assert alive(machine) == {}
 
 
-def test_a_server_with_other_settings_than_now_is_named_and_left_alone(machine, tmp_path, capsys):
+def test_a_server_with_other_settings_than_now_is_named_and_left_alone(
+    machine, tmp_path, monkeypatch, capsys
+):
     """What a server started has its mark, too, and is not taken for it."""
     (tmp_path / "mlflow.py").write_text("import time; print('ready', flush=True); time.sleep(300)")
-    ours, settings = server_of(machine, "mlflow"), {servers.SETTINGS: "of yesterday"}
-    child = started(tmp_path, f"exec {sys.executable} {tmp_path}/mlflow.py", ours, **settings)
+    ours, words = server_of(machine, "mlflow"), server_command(machine, "mlflow")
+    environment = {**process_environment(machine, "mlflow"), "PYTHONPATH": str(tmp_path)}
+    child = started(tmp_path, f"exec {sys.executable} {tmp_path}/mlflow.py", ours, **environment)
     assert alive(machine) == {}
-    old = started(
-        tmp_path,
-        f"cd {tmp_path} && PYTHONPATH=. exec {sys.executable} -P -m mlflow",
-        ours,
-        **settings,
-    )
+    old = started(tmp_path, f"exec {shlex.join(words)}", ours, **environment)
     assert alive(machine) == {"mlflow": old}
+    monkeypatch.setenv("NO_PROXY", "another-shell")
+    assert not is_outdated(machine, old)
+    assert is_outdated(machine.model_copy(update={"zombie_minutes": 7.0}), old)
+    assert is_outdated(machine.model_copy(update={"mlflow_port": 1}), old)
+    monkeypatch.setattr(servers, "is_outdated", lambda *_: True)
     with pytest.raises(ServersError, match="since mlflow started: first `klear down`"):
         up()
     assert old.alive()
