@@ -3,7 +3,6 @@
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -47,14 +46,11 @@ class ArrowWriter(AbstractContextManager["ArrowWriter"]):
     """Append Arrow tables to one parquet file; the row groups depend on the rows alone.
 
     A group closes with the row that fills it: by `ROWS_PER_GROUP` or by `BYTES_PER_GROUP` of text.
-    It is compressed and written by a thread while the next one is gathered.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.rows = 0
         self._writer = pq.ParquetWriter(path, schema, compression="zstd")
-        self._thread = ThreadPoolExecutor(1)
-        self._writing: Future[None] | None = None
         self._waiting: list[pa.Table] = []
         self._room_rows, self._room_bytes = ROWS_PER_GROUP, BYTES_PER_GROUP
 
@@ -77,19 +73,13 @@ class ArrowWriter(AbstractContextManager["ArrowWriter"]):
             start = stop
 
     def _flush(self) -> None:
-        if self._writing is not None:
-            self._writing.result()
         if self._waiting:
             group = pa.concat_tables(self._waiting)
-            write, size = self._writer.write_table, max(len(group), 1)
-            self._writing = self._thread.submit(write, group, row_group_size=size)
+            self._writer.write_table(group, row_group_size=max(len(group), 1))
         self._waiting, self._room_rows, self._room_bytes = [], ROWS_PER_GROUP, BYTES_PER_GROUP
 
     def __exit__(self, *_: object) -> None:
-        with self._thread:
-            self._flush()
-        if self._writing is not None:
-            self._writing.result()
+        self._flush()
         self._writer.close()
 
 

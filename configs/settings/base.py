@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.fields import ComputedFieldInfo, FieldInfo
 
 CATALOGUE = Path(__file__).parents[1] / "catalogue"
 MOST_SHOWN = 3
@@ -16,14 +15,6 @@ LONGEST_VALUE = 40
 Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Price = Annotated[float, Field(ge=0)]
-ACRONYMS = ("API", "GPU", "KV", "MLP", "RL", "SFT", "URL", "vLLM", "YaRN")
-
-
-def label(name: str, field: FieldInfo | ComputedFieldInfo | None = None) -> str:
-    """What a web form calls a field: `rl_math` → `RL math`."""
-    spelled = {word.lower(): word for word in ACRONYMS}
-    first, *others = name.split("_")
-    return " ".join([spelled.get(first, first.capitalize()), *(spelled.get(w, w) for w in others)])
 
 
 @cache
@@ -40,9 +31,7 @@ class Settings(BaseModel):
     value ever: part of the key all the same.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", field_title_generator=label, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Runtime(Settings):
