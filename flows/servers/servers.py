@@ -18,12 +18,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import httpx
 import psutil
@@ -205,53 +205,39 @@ def database_trouble(machine: Machine, server: str) -> str:
     return ""
 
 
-class ServerProcess(NamedTuple):
-    """A server or worker, running or not."""
-
-    name: str
-    mark: str
-    """In its environment, and in that of all that it starts."""
-    pid: int = 0
-
-    def alive(self) -> bool:
-        with suppress(psutil.Error):
-            return psutil.Process(self.pid).environ().get(MARK) == self.mark
-        return False
-
-    def family(self) -> set[psutil.Process]:
-        """It and all that it started, also when it is gone itself."""
-        found: set[psutil.Process] = set()
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):  # it ended, or is another user's
-                if process.environ().get(MARK) == self.mark:
-                    found |= {process, *descendants(process.pid)}
-        return {process for process in found if is_alive(process)}
+def mark_of(machine: Machine, name: str) -> str:
+    """What `klear up` writes into the environment of a server."""
+    return f"{name} of {machine.home}"
 
 
-def server_of(machine: Machine, name: str) -> ServerProcess:
-    """The one that `klear up` starts, wherever it runs."""
-    return ServerProcess(name, f"{name} of {machine.home}")
+def family(mark: str) -> set[psutil.Process]:
+    """The server of this mark and all that it started, also when it is gone itself."""
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it ended, or is another user's
+            if process.environ().get(MARK) == mark:
+                found |= {process, *descendants(process.pid)}
+    return {process for process in found if is_alive(process)}
 
 
-def alive(machine: Machine) -> dict[str, ServerProcess]:
+def alive(machine: Machine) -> dict[str, psutil.Process]:
     """What `klear up` started and is running, by name. A process that one of them started has its
     mark, too, and is told apart by its command."""
-    wanted = {s.mark: s for s in (server_of(machine, name) for name in NAMES)}
-    found: dict[str, ServerProcess] = {}
+    names = {mark_of(machine, name): name for name in NAMES}
+    found: dict[str, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            server = wanted.get(process.environ().get(MARK, ""))
-            if server and process.cmdline()[1:4] == server_command(machine, server.name)[1:4]:
-                found[server.name] = server._replace(pid=process.pid)
+            name = names.get(process.environ().get(MARK, ""))
+            if name and process.cmdline()[1:4] == server_command(machine, name)[1:4]:
+                found[name] = process
     return found
 
 
-def is_outdated(machine: Machine, server: ServerProcess) -> bool:
+def is_outdated(machine: Machine, name: str, process: psutil.Process) -> bool:
     """Whether it would be started with another command or other settings by now."""
-    process, asked = psutil.Process(server.pid), server_environment(machine, server.name)
-    told = process.environ()
+    told, asked = process.environ(), server_environment(machine, name)
     changed = (n for n, value in asked.items() if told.get(n) != value)
-    command = server_command(machine, server.name)
+    command = server_command(machine, name)
     return process.cmdline()[1:] != command[1:] or any(n.upper() != "NO_PROXY" for n in changed)
 
 
@@ -266,26 +252,18 @@ def register_forms(machine: Machine) -> None:
         raise ServersError(f"the forms could not be registered: {error}\n{error.stderr}") from error
 
 
-def start(machine: Machine, server: ServerProcess, log: Path | None = None) -> ServerProcess:
+def start(machine: Machine, name: str, mark: str, log: Path | None = None) -> psutil.Process:
     """Start `prefect`, `mlflow` or `worker`, once what it needs is there. Raises ServersError."""
-    prepare(machine, server.name)
-    environment, command = (
-        process_environment(machine, server.name),
-        server_command(machine, server.name),
-    )
-    return launch(server, command, environment=environment, log=log, cwd=machine.home)
+    prepare(machine, name)
+    environment = {**process_environment(machine, name), MARK: mark}
+    return launch(server_command(machine, name), environment, machine.home, log)
 
 
 def launch(
-    server: ServerProcess,
-    command: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    cwd: Path,
-    log: Path | None = None,
-) -> ServerProcess:
-    """Start a process in a session of its own; `environment` is all that it sees, `log` is
-    appended to (None: it writes where we do)."""
+    command: Sequence[str], environment: Mapping[str, str], cwd: Path, log: Path | None = None
+) -> psutil.Process:
+    """Start a process in a session of its own; `environment` is all that it sees, its mark among
+    it; `log` is appended to (None: it writes where we do)."""
     with log.open("ab") if log else nullcontext() as file:
         process = subprocess.Popen(
             command,
@@ -294,27 +272,27 @@ def launch(
             stderr=file and subprocess.STDOUT,
             start_new_session=True,
             cwd=cwd,
-            env={**environment, MARK: server.mark},
+            env=environment,
         )
     process.returncode = 0  # it outlives us on purpose: no "still running" warning
-    server = server._replace(pid=process.pid)
-    while not server.alive() and is_alive(psutil.Process(server.pid)):
+    found = psutil.Process(process.pid)
+    while is_alive(found) and found not in family(environment[MARK]):
         time.sleep(0.001)  # its environment cannot be read until exec is done
-    return server
+    return found
 
 
-def stop(processes: Sequence[ServerProcess]) -> None:
-    """End each process with all that it started: TERM, then INT, then KILL. Two signals because a
-    Prefect worker only forwards the first one and lives on."""
-    family: set[psutil.Process] = set()
+def stop(marks: Iterable[str]) -> None:
+    """End the servers of these marks with all that they started: TERM, then INT, then KILL. Two
+    signals because a Prefect worker only forwards the first one and lives on."""
+    members: set[psutil.Process] = set()
     for sign, patience in PATIENCE_S.items():
-        family |= {member for process in processes for member in process.family()}
-        for member in family:
+        members |= {member for mark in marks for member in family(mark)}
+        for member in members:
             with suppress(psutil.NoSuchProcess):
                 member.send_signal(sign)
-        _, alive = psutil.wait_procs(family, timeout=patience)
-        family = set(filter(is_alive, alive))  # what is left of others' children is a zombie
-        if not family:
+        _, left = psutil.wait_procs(members, timeout=patience)
+        members = set(filter(is_alive, left))  # what is left of others' children is a zombie
+        if not members:
             return
 
 
@@ -353,15 +331,16 @@ def up() -> None:
     machine = load_machine()
     with locked(machine.home / "servers.lock"):
         running, since = alive(machine), time.monotonic()
-        if outdated := [name for name, s in running.items() if is_outdated(machine, s)]:
+        if outdated := [name for name, p in running.items() if is_outdated(machine, name, p)]:
             names = ", ".join(outdated)
             raise ServersError(f"settings have changed since {names} started: first `klear down`")
-        stop([server_of(machine, n) for n in NAMES if n not in running])  # what they left behind
-        begun: dict[str, ServerProcess] = {}
+        # What they left behind.
+        stop([mark_of(machine, name) for name in NAMES if name not in running])
+        begun: dict[str, psutil.Process] = {}
         try:
             _start_missing(machine, running, begun)
         except BaseException:
-            stop(list(begun.values()))
+            stop([mark_of(machine, name) for name in begun])
             raise
         took = f"started {', '.join(begun)} in {time.monotonic() - since:.0f} s"
         print(took if begun else "already up")
@@ -369,7 +348,7 @@ def up() -> None:
 
 
 def _start_missing(
-    machine: Machine, running: Mapping[str, ServerProcess], begun: dict[str, ServerProcess]
+    machine: Machine, running: Mapping[str, psutil.Process], begun: dict[str, psutil.Process]
 ) -> None:
     """Both servers start at once, the worker and the registration of the forms behind Prefect."""
 
@@ -377,10 +356,10 @@ def _start_missing(
         return machine.home / "logs" / f"{name}.log"
 
     def begin(name: str) -> None:
-        begun[name] = start(machine, server_of(machine, name), log_of(name))
+        begun[name] = start(machine, name, mark_of(machine, name), log_of(name))
 
     def starts(name: str) -> bool:
-        if name in begun and not begun[name].alive():
+        if name in begun and not is_alive(begun[name]):
             raise ServersError(f"{name} ended while starting{log_tail(log_of(name))}")
         return name in begun
 
@@ -416,10 +395,10 @@ def down() -> None:
     machine = load_machine()
     with locked(machine.home / "servers.lock"):
         running = alive(machine)
-        stop([server_of(machine, "worker")])  # it needs the server to sign off
-        stop([server_of(machine, name) for name in NAMES])
-    for process in running.values():
-        print(f"ended {process.name} (pid {process.pid})")
+        stop([mark_of(machine, "worker")])  # it needs the server to sign off
+        stop([mark_of(machine, name) for name in NAMES])
+    for name, process in running.items():
+        print(f"ended {name} (pid {process.pid})")
     if not running:
         print("nothing is running")
 
@@ -440,11 +419,11 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
         await_server(machine, "prefect")
         create_pool(machine)
         register_forms(machine)
-    here = ServerProcess(name, uuid.uuid4().hex)  # and no matter for `klear down`
-    process = start(machine, here)  # in a session of its own: Ctrl-C reaches us alone
+    mark = uuid.uuid4().hex  # no matter for `klear down`
+    process = start(machine, name, mark)  # in a session of its own: Ctrl-C reaches us alone
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
     finally:
-        stop([process])
+        stop([mark])
     print(f"{name} ended with exit code {code}", file=sys.stderr, flush=True)
     return code if code >= 0 else os.EX_SOFTWARE

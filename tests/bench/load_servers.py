@@ -22,7 +22,7 @@ from load_measured import run as run_load
 
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
-from klear.flows.servers.servers import ServerProcess, answers, launch, stop
+from klear.flows.servers.servers import MARK, answers, launch, stop
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
 CODE = {"kind": "stdin", "cases": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in range(4)]}
@@ -107,14 +107,13 @@ def mlflow(points: int) -> dict[str, float]:
         again.steps(lines[-1:])
         assert tracker.flush(600)
         reopened = time.monotonic() - began
-        top = psutil.Process(server.pid)
-        _, memory = _cpu_and_memory([top, *top.children(recursive=True)])
+        _, memory = _cpu_and_memory([server, *server.children(recursive=True)])
     return {"told_s": told, "longest_wait_s": max(waits, default=0.0), "arrived_s": arrived,
             "reopened_s": reopened, "server_mb": memory / (1 << 20)}  # fmt: skip
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[str, ServerProcess]]:
+def served(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
     """A MLflow server on a free port; it ends with the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -122,21 +121,20 @@ def served(folder: Path) -> Iterator[tuple[str, ServerProcess]]:
     uri = f"http://127.0.0.1:{port}"
     log = folder / "server.log"
     server = launch(
-        ServerProcess("mlflow", f"a load in {folder}"),
         [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1",
          "--port", str(port), "--backend-store-uri", f"sqlite:///{folder}/m.db",
          "--artifacts-destination", str(folder / "artifacts")],
-        environment=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        log=log,
-        cwd=folder,
+        {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", MARK: str(folder)},
+        folder,
+        log,
     )  # fmt: skip
     try:
         while not answers(f"{uri}/health"):
-            assert server.alive(), log
+            assert server.is_running(), log
             time.sleep(0.3)
         yield uri, server
     finally:
-        stop([server])
+        stop([str(folder)])
 
 
 if __name__ == "__main__":

@@ -17,20 +17,20 @@ from klear.configs.loading import load_profile, profiles
 from klear.configs.machine import Machine
 from klear.flows.servers import servers
 from klear.flows.servers.servers import (
-    ServerProcess,
     ServersError,
     alive,
     answers,
     down,
     is_outdated,
     launch,
+    mark_of,
     post,
     process_environment,
     server_command,
-    server_of,
     stop,
     up,
 )
+from klear.tasks.stage.supervise import is_alive
 
 
 def machine_in(home: Path, prefect: int, mlflow: int) -> Machine:
@@ -45,16 +45,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return found
 
 
-TEST = ServerProcess("test", "test of nobody")
-
-
-def started(tmp_path: Path, script: str, ours: ServerProcess = TEST, **more: str) -> ServerProcess:
+def started(tmp_path: Path, script: str, mark: str = "test", **more: str) -> psutil.Process:
     """A shell script as one of our processes; returns when it has printed its first line."""
-    command, log = ["sh", "-c", script], tmp_path / "test.log"
+    log = tmp_path / "test.log"
     log.unlink(missing_ok=True)
-    process = launch(ours, command, environment={**os.environ, **more}, log=log, cwd=tmp_path)
+    environment = {**os.environ, **more, servers.MARK: mark}
+    process = launch(["sh", "-c", script], environment, tmp_path, log)
     while not log.read_text():
-        assert process.alive()
+        assert is_alive(process)
     return process
 
 
@@ -66,8 +64,8 @@ def test_the_whole_family_ends_also_behind_a_server_that_was_killed(tmp_path, ki
         os.kill(process.pid, signal.SIGKILL)
         os.waitpid(process.pid, 0)
         assert child.is_running()
-    stop([process])
-    assert not process.alive()
+    stop(["test"])
+    assert not is_alive(process)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
@@ -75,24 +73,24 @@ def test_a_process_that_ignores_signals_is_killed(tmp_path, monkeypatch):
     patience = {signal.SIGTERM: 0.2, signal.SIGINT: 0.2, signal.SIGKILL: 10.0}
     monkeypatch.setattr(servers, "PATIENCE_S", patience)
     process = started(tmp_path, "trap '' TERM INT; echo ready; while :; do sleep 1; done")
-    stop([process])
-    assert not process.alive()
+    stop(["test"])
+    assert not is_alive(process)
 
 
 def test_a_failed_start_leaves_nothing_running(machine, monkeypatch):
     commands = {"prefect": ["sh", "-c", "echo no database; exit 3"], "mlflow": ["sleep", "300"]}
     monkeypatch.setattr(servers, "server_command", lambda _, name: commands[name])
-    begun: list[ServerProcess] = []
+    begun: list[psutil.Process] = []
 
-    def remembered(*args: Any, **kwargs: Any) -> ServerProcess:
-        begun.append(launch(*args, **kwargs))
+    def remembered(*args: Any) -> psutil.Process:
+        begun.append(launch(*args))
         return begun[-1]
 
     monkeypatch.setattr(servers, "launch", remembered)
     with pytest.raises(ServersError, match=r"prefect ended while starting(.|\n)*no database"):
         up()
-    assert [p.name for p in begun] == ["prefect", "mlflow"]
-    assert not any(p.alive() for p in begun)
+    assert len(begun) == len(commands)
+    assert not any(map(is_alive, begun))
     assert alive(machine) == {}
 
 
@@ -101,24 +99,24 @@ def test_a_server_with_other_settings_than_now_is_named_and_left_alone(
 ):
     """What a server started has its mark, too, and is not taken for it."""
     (tmp_path / "mlflow.py").write_text("import time; print('ready', flush=True); time.sleep(300)")
-    ours, words = server_of(machine, "mlflow"), server_command(machine, "mlflow")
+    ours, words = mark_of(machine, "mlflow"), server_command(machine, "mlflow")
     environment = {**process_environment(machine, "mlflow"), "PYTHONPATH": str(tmp_path)}
     child = started(tmp_path, f"exec {sys.executable} {tmp_path}/mlflow.py", ours, **environment)
     assert alive(machine) == {}
     old = started(tmp_path, f"exec {shlex.join(words)}", ours, **environment)
     assert alive(machine) == {"mlflow": old}
     monkeypatch.setenv("NO_PROXY", "another-shell")
-    assert not is_outdated(machine, old)
-    assert is_outdated(machine.model_copy(update={"zombie_minutes": 7.0}), old)
-    assert is_outdated(machine.model_copy(update={"mlflow_port": 1}), old)
+    assert not is_outdated(machine, "mlflow", old)
+    for changed in ({"zombie_minutes": 7.0}, {"mlflow_port": 1}):
+        assert is_outdated(machine.model_copy(update=changed), "mlflow", old)
     monkeypatch.setattr(servers, "is_outdated", lambda *_: True)
     with pytest.raises(ServersError, match="since mlflow started: first `klear down`"):
         up()
-    assert old.alive()
+    assert is_alive(old)
     down()
     assert capsys.readouterr().out == f"ended mlflow (pid {old.pid})\n"
-    assert not old.alive()
-    assert not child.alive()
+    assert not is_alive(old)
+    assert not is_alive(child)
 
 
 class Klear(Home):
@@ -209,5 +207,5 @@ class TestRealServers:
         assert sorted(ended.stdout.splitlines()) == sorted(
             f"ended {name} (pid {process.pid})" for name, process in ours.items()
         )
-        assert not any(process.alive() for process in ours.values())
+        assert not any(map(is_alive, ours.values()))
         assert running.command("down").stdout == "nothing is running\n"
