@@ -9,6 +9,7 @@ import os
 import re
 import socket
 from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
 from string import Template
 from typing import Annotated, Any, NamedTuple, Self
@@ -289,6 +290,8 @@ def server_environment(machine: Machine, name: str) -> dict[str, str]:
             "MLFLOW_AUTH_CONFIG_PATH": str(machine.mlflow_auth),
             "MLFLOW_AUTH_ADMIN_USERNAME": machine.user,
             "MLFLOW_AUTH_ADMIN_PASSWORD": secret,
+            # Of MLflow's web forms, the same after a restart.
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": sha256(f"mlflow forms {secret}".encode()).hexdigest(),
         }
     return found
 

@@ -143,9 +143,9 @@ class Score(Record):
 
     problem_id: str
     index: int = 0
-    reward: float | None
-    correct: bool | None
-    pass_rate: float | None
+    reward: float | None = None
+    correct: bool | None = None
+    pass_rate: float | None = None
     """Code: share of tests passed, in [0, 1]. Math: 1.0 or 0.0."""
     verdict: Verdict
     answer: str | None = None  # what was judged: the boxed expression, or the program

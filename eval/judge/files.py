@@ -158,9 +158,6 @@ def _unjudged(place: str, why: str, problem_id: object, index: object = 0) -> Pe
     score = Score(
         problem_id=writable(str(problem_id or "")),
         index=index if isinstance(index, int) else 0,
-        reward=None,
-        correct=None,
-        pass_rate=None,
         verdict="IE",
         reason=writable(f"{place} is not judged: {why}"[:500]),
     )

@@ -94,7 +94,7 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     prepare_run()
     from prefect.flow_engine import run_flow
 
-    from klear.flows.forms.profile_form import form, offered, parameters_of
+    from klear.flows.forms.forms import form, offered, parameters_of
     from klear.flows.pipeline import pipeline
     from klear.flows.stages import approve_all
 

@@ -30,8 +30,7 @@ from klear.configs.loading import FOLDER, load_profile, profiles
 from klear.configs.machine import Machine, load_machine
 from klear.configs.settings.ablation import ablations, load_ablation
 from klear.flows.ablation import ablation
-from klear.flows.forms.profile_form import defaults, form, offered
-from klear.flows.forms.stage_form import stage
+from klear.flows.forms.forms import defaults, form, offered, stage
 from klear.flows.pipeline import pipeline
 from klear.flows.servers.servers import POOL, TAG
 

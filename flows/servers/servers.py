@@ -10,7 +10,6 @@ runs (pids are reused, pid files outlive reboots). Our few calls to Prefect's AP
 `import prefect` (seconds).
 """
 
-import hashlib
 import os
 import signal
 import socket
@@ -146,11 +145,7 @@ def process_environment(machine: Machine, name: str) -> dict[str, str]:
     """All that the process sees. Flows have no business in the database."""
     unseen = NOT_FOR_WORKERS if name == "worker" else ()
     inherited = {n: v for n, v in os.environ.items() if n not in unseen}
-    found = {**inherited, **server_environment(machine, name)}
-    if name == "mlflow" and machine.password.get_secret_value():
-        word = f"mlflow forms {machine.password.get_secret_value()}"  # the same after a restart
-        found["MLFLOW_FLASK_SERVER_SECRET_KEY"] = hashlib.sha256(word.encode()).hexdigest()
-    return found
+    return {**inherited, **server_environment(machine, name)}
 
 
 def prepare(machine: Machine, name: str, wait_s: float = 60.0) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from klear.configs.loading import load_profile, profiles
 from klear.configs.settings.explain import ConfigError
-from klear.flows.forms.profile_form import (
+from klear.flows.forms.forms import (
+    chosen,
     defaults,
     form,
     overrides_of,
@@ -14,7 +15,6 @@ from klear.flows.forms.profile_form import (
     settings_of,
     values_of,
 )
-from klear.flows.forms.stage_form import chosen
 from klear.tasks.store.lineage import LATEST, CompleteRun, as_of, mixtures, note_complete
 from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
