@@ -13,65 +13,45 @@ from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import SCRATCH, Artifact
 
-KEPT, EXACT, ID, NEAR = range(4)
-KINDS = ("kept", "exact", "id", "near")
-REASONS = ("", "same query as {}", "id {} already names another query", "near-duplicate of {}")
+KEPT, EXACT, NEAR = range(3)
+KINDS = ("kept", "exact", "near")
+REASONS = ("", "same query as {}", "near-duplicate of {}")
 
 
 def find_duplicates(
     source: Path, scratch: Path, settings: DedupSettings
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Decide about every row of a table of problems, reading its prompts and ids alone.
+    """Decide about every row of a table of problems. Queries are equal where their ids are, which
+    are digests of the normalised prompts.
 
-    Returns what became of each row (uint8 [N]: KEPT, EXACT, ID or NEAR) and the first row of the
-    same query, of the same id or of the group (int64 [N], else itself); the verified pairs of rows
-    that joined groups (int64 [P, 2]) and their similarities (float64 [P]). Queries are equal when
-    `normalise_prompt` makes them equal. Parts finished below `scratch` are used.
+    Returns what became of each row (uint8 [N]: KEPT, EXACT or NEAR) and the first row of the same
+    query or of the group (int64 [N], else itself); the verified pairs of rows that joined groups
+    (int64 [P, 2]) and their similarities (float64 [P]). Parts finished below `scratch` are used.
     """
-    # Compiled code: loading it takes longer than reading a small table.
-    from klear.tasks.data.prompt_parts import PROMPTS, compute_part
-
-    runtime = settings.runtime
-    compute = partial(compute_part, source=source, settings=settings)
-    parts = table_parts(source, runtime.rows_per_part)
-    place = scratch / f"prompt-tables-{runtime.rows_per_part}"
-    folders = list(computed_parts(place, parts, compute, runtime.workers))
-    files = (pa.ipc.open_file(pa.memory_map(str(folder / PROMPTS))) for folder in folders)
-    table = pa.concat_tables([file.read_all() for file in files])  # mapped, not copied
-
-    kind, match = same_queries(table["prompt"], table["id"])
+    ids = pq.read_table(source, columns=["id"])["id"].combine_chunks()
+    codes = ids.dictionary_encode().indices.to_numpy()
+    _, first, number = np.unique(codes, return_index=True, return_inverse=True)
+    match = first[number]
+    kind = np.where(match < np.arange(len(match)), EXACT, KEPT).astype(np.uint8)
     if not settings.near:
         return kind, match, np.zeros((0, 2), np.int64), np.zeros(0)
-    from klear.tasks.data.near_duplicates import near_groups
+    # Compiled code: loading it takes longer than reading a small table.
+    from klear.tasks.data.near_duplicates import PROMPTS, near_groups, sign_part
 
+    rows = settings.runtime.rows_per_part
+    compute, parts = partial(sign_part, source=source, settings=settings), table_parts(source, rows)
+    found = computed_parts(scratch / f"signed-{rows}", parts, compute, settings.runtime.workers)
+    folders = list(found)
+    files = (pa.ipc.open_file(pa.memory_map(str(folder / PROMPTS))) for folder in folders)
+    table = pa.concat_tables([file.read_all() for file in files])  # mapped, not copied
     left = np.flatnonzero(kind == KEPT)
-    bands = table.drop(["prompt", "id", "text"]).columns
+    bands = table.drop(["text"]).columns
     pairs, jaccard, first = near_groups(
         table["text"], bands, left, jaccard=settings.jaccard, shingle=settings.shingle
     )
     near = left[first[left] != left]
     kind[near], match[near] = NEAR, first[near]
     return kind, match, pairs, jaccard
-
-
-def same_queries(prompts: pa.ChunkedArray, ids: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """`kind` and `match` of every row by the digests of its prompt and its id.
-
-    A row whose id an earlier row gave to another query is rejected, for later stages join by id;
-    it stands for no other row of its own query.
-    """
-    kind, match = np.zeros(len(prompts), np.uint8), np.arange(len(prompts))
-    of_prompt, of_id = dict[int, int](), dict[int, int]()
-    encoded = (column.combine_chunks().dictionary_encode() for column in (prompts, ids))
-    numbers = (column.indices.to_numpy().tolist() for column in encoded)
-    for row, (prompt, id_) in enumerate(zip(*numbers, strict=True)):
-        if prompt in of_prompt:
-            kind[row], match[row] = EXACT, of_prompt[prompt]
-        elif id_ in of_id:
-            kind[row], match[row] = ID, of_id[id_]
-        else:
-            of_prompt[prompt] = of_id[id_] = row
-    return kind, match
 
 
 @stage(version=2)
@@ -107,7 +87,7 @@ def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
         pq.write_table(joined, out / "near_pairs.parquet", compression="zstd")
 
     counts = split_rows(source, _reasons(kind, match, names["id"]), out)
-    rejected = {f"rejected_{KINDS[k]}": int((kind == k).sum()) for k in (EXACT, ID, NEAR)}
+    rejected = {f"rejected_{KINDS[k]}": int((kind == k).sum()) for k in (EXACT, NEAR)}
     return {**counts, **rejected}
 
 

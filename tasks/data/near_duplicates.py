@@ -2,21 +2,28 @@
 
 A shingle is so many words in a row; a text of fewer words is one shingle, whole. Signatures are
 datasketch's (scheme affine32: a·h + b mod 2³² with odd a, after the MurmurHash3 finalizer) and so
-is the choice of bands; both are computed in bulk from one UTF-8 buffer. Candidates are compared by
-all of their shingles, whose hashes are in memory.
+is the choice of bands; both are computed in bulk from one UTF-8 buffer, part by part, and kept on
+disk, from where they are mapped. Candidates are compared by all of their shingles, whose hashes are
+in memory.
 """
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numba import types
 
-from klear.tasks.data.text_columns import BYTES, PLACES, SPACE, buffers, compiled
+from klear.configs.settings.data import DedupSettings
+from klear.tasks.data.split_rows import TablePart
+from klear.tasks.data.text_columns import BYTES, PLACES, SPACE, buffers, compiled, fold
+from klear.tasks.data.words import query_words
 from klear.tasks.stage.progress import report
 
+PROMPTS = "prompts.arrow"
 WEIGHTS = 0.1, 0.9
 """Of false candidates and of misses in datasketch's choice of bands: the former cost a comparison,
 the latter stay in the data. At Jaccard 0.7 it finds 92 % of the pairs (equal weights: 44 %)."""
@@ -48,6 +55,22 @@ def band_keys(texts: pa.Array, shingle: int, jaccard: float, permutations: int) 
     _sign(*buffers(texts), shingle, slopes, offsets, signatures)
     used = signatures[:, : bands * rows].astype(np.uint64).reshape(-1, bands, rows)
     return np.ascontiguousarray((used @ np.cumprod(np.full(rows, _BASE))).T)
+
+
+def sign_part(part: TablePart, folder: Path, *, source: Path, settings: DedupSettings) -> None:
+    """Write the folded prompts of a part, in row order, beside the key of each of their bands."""
+
+    def columns(table: pa.Table) -> pa.Table:
+        text = fold(table["prompt"].combine_chunks(), query_words)
+        keys = band_keys(text, settings.shingle, settings.jaccard, settings.permutations)
+        return pa.table({"text": text} | {f"band {n}": pa.array(k) for n, k in enumerate(keys)})
+
+    with pq.ParquetFile(source) as file:
+        schema = columns(file.schema_arrow.empty_table()).schema
+        with pa.ipc.new_file(folder / PROMPTS, schema) as writer:
+            for number in range(part.first, part.last):
+                table = file.read_row_group(number, ["prompt"], use_threads=False)
+                writer.write_table(columns(table))
 
 
 def near_groups(

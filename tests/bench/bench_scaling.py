@@ -2,9 +2,9 @@
 
     python tests/bench/bench_scaling.py [--rows 1000000] [--answers 600] [--rounds 1]
 
-Collect (from JSONL files), dedup, decontaminate and the judge, each with one worker on one core
-and with two workers on two cores: the process and all below it may run nowhere else. The results of
-both ways must agree.
+Collect (from JSONL files), near dedup, decontaminate and the judge, each with one worker on one
+core and with two workers on two cores: the process and all below it may run nowhere else. The
+results of both ways must agree.
 
 Wall time says that only on a machine that does nothing else. So what counts is CPU time: on one
 core all of it, one after the other; on two cores that of the main thread, which no worker shortens,
@@ -89,7 +89,7 @@ def stages(inputs: Path, texts: list[str], answers: int) -> Iterator[tuple[str, 
         return content_digest(scan(out))
 
     def unique(out: Path, workers: int, clock: Clock) -> str:
-        dedup.body(out, problems, settings=DedupSettings(runtime=parts(workers)))
+        dedup.body(out, problems, settings=DedupSettings(near=True, runtime=parts(workers)))
         clock.stop()
         return content_digest(scan(out))
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from klear.eval.records import Problem
+from klear.eval.records import Problem, problem_id
 from klear.eval.tables import ROWS_PER_GROUP, arrow_schema
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -73,14 +73,14 @@ def _real() -> list[str]:
 
 
 def write_problems(path: Path, texts: list[str]) -> None:
-    """A table of problems as `collect` publishes it, with numbers for ids."""
+    """A table of problems as `collect` publishes it."""
     schema, _ = arrow_schema(Problem)
     one = Problem(domain="math", prompt="x", answer="1", source="documents").model_dump()
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for start in range(0, len(texts), ROWS_PER_GROUP):
             some = texts[start : start + ROWS_PER_GROUP]
             columns = {name: [value] * len(some) for name, value in one.items()}
-            columns |= {"id": [f"{start + i:016x}" for i in range(len(some))], "prompt": some}
+            columns |= {"id": list(map(problem_id, some)), "prompt": some}
             writer.write_table(pa.table(columns, schema=schema))
 
 

@@ -15,8 +15,8 @@ from klear.tasks.store.store import Artifact, content_digest, scan
 LONG = " ".join(f"word{i}" for i in range(40))
 
 
-def problem(prompt: str, source: str = "a", **fields) -> Problem:
-    return Problem(domain="math", prompt=prompt, answer="1", source=source, **fields)
+def problem(prompt: str, source: str = "a") -> Problem:
+    return Problem(domain="math", prompt=prompt, answer="1", source=source)
 
 
 def run(place: Path, rows: list[Problem], **chosen):
@@ -34,7 +34,7 @@ def duplicates(place: Path) -> list[dict]:
 
 
 def test_the_first_problem_of_a_query_stays_and_the_others_name_it(tmp_path: Path):
-    rows = [problem("Find x.", "a"), problem("Find y."), problem("FIND  x.", "b", id="other")]
+    rows = [problem("Find x.", "a"), problem("Find y."), problem("FIND  x.", "b")]
     metrics, kept, rejected = run(tmp_path, rows)
     assert kept == rows[:2]
     assert rejected[0].reason == f"same query as {rows[0].id}"
@@ -42,22 +42,8 @@ def test_the_first_problem_of_a_query_stays_and_the_others_name_it(tmp_path: Pat
     assert metrics["kept/a"] == 2.0
     assert metrics["rejected/b"] == metrics["rejected_exact"] == metrics["rejected"] == 1.0
     first = {"duplicate_of": rows[0].id, "duplicate_of_row": 0, "duplicate_of_source": "a"}
-    gone = {"row": 2, "id": "other", "source": "b", "kind": "exact"}
+    gone = {"row": 2, "id": rows[0].id, "source": "b", "kind": "exact"}
     assert duplicates(tmp_path) == [{**gone, **first}]
-
-
-def test_an_id_that_names_another_query_is_rejected_and_its_query_kept_under_the_next(tmp_path):
-    prompts = ("Find x.", "Find y.", "find y.", "Find z.", "FIND Y.")
-    rows = [problem(p, id=i) for p, i in zip(prompts, "77889", strict=True)]
-    metrics, kept, rejected = run(tmp_path, rows)
-    assert kept == [rows[0], rows[2]]
-    assert metrics["rejected_id"] == 2.0
-    assert [d["row"] for d in duplicates(tmp_path)] == [4]  # another query is no duplicate
-    assert [r.reason for r in rejected] == [
-        "id 7 already names another query",
-        "id 8 already names another query",
-        "same query as 8",
-    ]
 
 
 def test_near_duplicates_go_only_when_asked_for(tmp_path: Path):
@@ -114,7 +100,7 @@ ROWS_PER_PART = 40
 
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory) -> Path:
-    """A table in row groups of 20 rows with repeats, near-repeats and an id used twice."""
+    """A table in row groups of 20 rows with repeats and near-repeats."""
     folder = tmp_path_factory.mktemp("problems")
     chance = random.Random(0)
     prompts: list[str] = []
@@ -124,7 +110,6 @@ def problems(tmp_path_factory) -> Path:
         else:
             prompts.append(" ".join(f"w{chance.randrange(500)}" for _ in range(40)))
     rows = [problem(p, chance.choice("ab")) for p in prompts]
-    rows[-1] = rows[-1].model_copy(update={"id": rows[0].id})
     write_table(folder / "kept.parquet", Problem, rows)
     table = pq.read_table(folder / "kept.parquet")
     pq.write_table(table, folder / "kept.parquet", row_group_size=20)
@@ -147,4 +132,4 @@ def test_results_depend_on_neither_the_part_size_nor_the_workers(tmp_path, probl
     whole = digest_of(problems, tmp_path / "whole", in_parts(10**6))
     assert digest_of(problems, tmp_path / "parts", in_parts(rows, workers)) == whole
     found = whole[1]
-    assert min(found["rejected_exact"], found["rejected_near"], found["rejected_id"]) >= 1.0
+    assert min(found["rejected_exact"], found["rejected_near"]) >= 1.0
