@@ -15,15 +15,7 @@ from klear.flows.servers.servers import ServersError, alive, answers, health_url
 from klear.tasks.report.run_story import duration, size
 from klear.tasks.stage.progress import number
 from klear.tasks.store.care import damaged, remove, waste
-from klear.tasks.store.lineage import (
-    AVERAGE,
-    EVALUATION,
-    ancestors,
-    descendants,
-    find_named,
-    results,
-    scores_of,
-)
+from klear.tasks.store.lineage import AVERAGE, EVALUATION, ancestors, find_named, results, scores_of
 from klear.tasks.store.shared import SharedStore, open_store
 from klear.tasks.store.store import Manifest, Store
 
@@ -130,7 +122,7 @@ def gc(
 
 
 def lineage(name: str, /) -> int:
-    """The chain behind a score, a checkpoint or any result, oldest first, then what came of it.
+    """The chain behind a score, a checkpoint or any result, oldest first.
 
     Args:
         name: rl_code/aime24, sft, stage/key.
@@ -153,7 +145,7 @@ def lineage(name: str, /) -> int:
     chain, folder = [*ancestors(here, named), named], here.folder(named.stage, named.key)
     benchmark, _, figure = metric.rpartition("/")
     value = number(figure, named.metrics[metric]) if metric else ""
-    facts = {"chain": chain, "folder": folder, "later": descendants(everything, named)}
-    facts |= {"scores": scores_of(here, named), "benchmark": benchmark, "figure": figure}
+    facts = {"chain": chain, "folder": folder, "scores": scores_of(here, named)}
+    facts |= {"benchmark": benchmark, "figure": figure}
     print(render_text("terminal/lineage.txt", **facts, value=value, mlflow=machine.mlflow_url))
     return 0

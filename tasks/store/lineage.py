@@ -60,20 +60,6 @@ def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
     return found
 
 
-def descendants(everything: Sequence[Manifest], result: Manifest) -> list[Manifest]:
-    """All of `everything` that was made of `result`, directly or not; a resampled input counts
-    only with the digest that was read."""
-    made_of, found, size = {(result.stage, result.key, result.digest)}, list[Manifest](), -1
-    while size < len(found):  # a forced result of equal bytes is younger than what was made of it
-        size = len(found)
-        for m in everything:
-            read = {(i.stage, i.key, i.digest) for i in m.inputs}
-            if (m.stage, m.key, m.digest) not in made_of and made_of & read:
-                made_of.add((m.stage, m.key, m.digest))
-                found.append(m)
-    return found
-
-
 def find_named(manifests: Sequence[Manifest], name: str) -> tuple[Manifest, str] | None:
     """The newest of `manifests` (oldest first) that `name` means, and the metric that was named.
 
