@@ -27,9 +27,6 @@ CUT_OFF = {"length": "truncated", "error": "engine error", "refused": "refused",
 Candidates = Mapping[str, Mapping[str, Sequence[int]]]
 """Rows that passed every filter: for each pool (a domain, say), problem id → its rows."""
 GRID = 2.0**-20
-BLOCK = 4096
-"""Points that are brought up to date before a pick, if as many bounds are that large."""
-ROWS_A_PRODUCT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,33 +156,19 @@ def embed(prompts: list[str], dimensions: int, seed: int) -> np.ndarray:
 def k_center_greedy(points: np.ndarray, k: int, first: int = 0) -> list[int]:
     """Pick `k` of `points` [n, d], `first` and then always the point farthest from all picks.
 
-    Distances are Euclidean; of equally far points the lowest index wins. Distances to the picks
-    only ever shrink, so an old distance is an upper bound: only the points with the largest bounds
-    are brought up to date before a pick. On the grid of `embed` every product and sum below is
-    exact in float64, so the picks are the same on every machine and with any number of threads.
+    Distances are Euclidean; of equally far points the lowest index wins. On the grid of `embed`
+    every product and sum below is exact in float64, so the picks are the same on every machine and
+    with any number of threads.
     """
     points = np.asarray(points, np.float64)
     squares = np.einsum("nd,nd->n", points, points)
-    bound = np.full(len(points), np.inf)  # squared distance to the first `seen` picks; -1: a pick
-    seen = np.zeros(len(points), np.int64)
-    picks, block = [first], max(len(points) - BLOCK, 0)
-    bound[first] = -1.0
+    nearest = np.full(len(points), np.inf)  # squared distance to the nearest pick; -1: a pick
+    picks = [first]
     while len(picks) < k:
-        best, least = first, np.inf
-        while bound[best] < least:  # others may be farther
-            least = np.partition(bound, block)[block]
-            top = np.flatnonzero(bound >= least)
-            stale = top[np.argsort(-seen[top], kind="stable")]
-            stale = stale[seen[stale] < len(picks)]
-            for start in range(0, len(stale), ROWS_A_PRODUCT):
-                rows = stale[start : start + ROWS_A_PRODUCT]
-                new = picks[seen[rows].min() :]
-                apart = squares[rows, None] + squares[new] - 2 * (points[rows] @ points[new].T)
-                bound[rows] = np.minimum(bound[rows], np.maximum(apart.min(axis=1), 0.0))
-            seen[stale] = len(picks)
-            best = int(top[bound[top].argmax()])
-        picks.append(best)
-        bound[best] = -1.0
+        last = picks[-1]
+        np.minimum(nearest, squares + squares[last] - 2 * (points @ points[last]), out=nearest)
+        nearest[last] = -1.0
+        picks.append(int(nearest.argmax()))
         report(len(picks), k, "picks")
     return picks
 

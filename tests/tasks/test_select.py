@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from klear.configs.settings.data import SelectSettings
 from klear.eval.records import Example, Problem, Rejected, Sample, Score, StdinCase, TestSuite
 from klear.eval.tables import read_table
-from klear.tasks.answers import select as module
 from klear.tasks.answers.difficulty import Difficulty
 from klear.tasks.answers.select import GRID, choose, embed, k_center_greedy, select
 from tests.eval.evaluations_by_hand import scored
@@ -187,14 +186,11 @@ def on_grid(points: np.ndarray) -> np.ndarray:
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=25),
     st.integers(1, 25),
-    st.integers(1, 8),
 )
-def test_ties_and_copies_are_broken_like_the_naive_algorithm(points, k: int, block: int):
+def test_ties_and_copies_are_broken_like_the_naive_algorithm(points, k: int):
     grid = np.array(points, np.float64)
     k = min(k, len(grid))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BLOCK", block)
-        assert k_center_greedy(grid, k) == naive(grid, k, 0)
+    assert k_center_greedy(grid, k) == naive(grid, k, 0)
 
 
 def test_the_order_of_sums_changes_no_pick():
