@@ -44,16 +44,14 @@ def test_a_file_cut_at_any_byte_keeps_every_whole_line_and_takes_new_ones(tmp_pa
             assert list(journal.samples([("p1", 7)])) == [sample(7)]
 
 
-def test_tokens_and_cost_are_known_in_all_and_by_part_after_a_kill_too(tmp_path):
+def test_tokens_and_cost_are_known_after_a_kill_too(tmp_path):
     path, prices = tmp_path / "j.jsonl", EngineRuntime(input_price=1.0, output_price=2.0)
     with Journal(path) as journal:
         for i in range(5):
-            journal.append(sample(i), part="ab"[i % 2])
+            journal.append(sample(i))
         found = journal.figures(prices)
     assert found == {
-        "samples": 5, "tokens": 10, "prompt_tokens": 50, "cost": pytest.approx(70e-6),
-        "samples/a": 3, "tokens/a": 6, "prompt_tokens/a": 30, "cost/a": pytest.approx(42e-6),
-        "samples/b": 2, "tokens/b": 4, "prompt_tokens/b": 20, "cost/b": pytest.approx(28e-6),
+        "samples": 5, "tokens": 10, "prompt_tokens": 50, "cost": pytest.approx(70e-6)
     }  # fmt: skip
     with Journal(path) as journal:
         assert journal.figures(prices) == found

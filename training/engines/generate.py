@@ -11,7 +11,7 @@ one where each answer is paid for (a power cut loses none).
 import os
 import pkgutil
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import takewhile
@@ -48,7 +48,7 @@ class Journal(AbstractContextManager["Journal"]):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._sync_each = sync_each
         self._offsets: dict[Key, int] = {}
-        self._tokens: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._counts = Counter[str]()
         self._file = path.open("a+b", buffering=0)
         self._end = 0
         with path.open("rb") as lines:
@@ -66,12 +66,12 @@ class Journal(AbstractContextManager["Journal"]):
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def append(self, sample: Sample, part: str = "") -> None:
-        """Keep `sample`, booked under `part`; a key that is already there is left alone. Raises
-        EngineError when the disk takes no more: what was appended before is kept."""
+    def append(self, sample: Sample) -> None:
+        """Keep `sample`; a key that is already there is left alone. Raises EngineError when the
+        disk takes no more: what was appended before is kept."""
         if (sample.problem_id, sample.index) in self._offsets:
             return
-        row = sample.model_dump() | {"part": part}
+        row = sample.model_dump()
         line = orjson.dumps(row) + b"\n"
         try:
             written = 0
@@ -90,10 +90,8 @@ class Journal(AbstractContextManager["Journal"]):
     def _count(self, row: dict[str, Any], size: int) -> None:
         self._offsets[row["problem_id"], row["index"]] = self._end
         self._end += size
-        counts = self._tokens[row.get("part", "")]
-        counts["samples"] += 1
-        counts["tokens"] += row["completion_tokens"]
-        counts["prompt_tokens"] += row["prompt_tokens"]
+        self._counts["tokens"] += row["completion_tokens"]
+        self._counts["prompt_tokens"] += row["prompt_tokens"]
 
     def samples(self, keys: Iterable[Key]) -> Iterator[Sample]:
         """The samples of those `keys` that are there, in the order of `keys`."""
@@ -102,22 +100,16 @@ class Journal(AbstractContextManager["Journal"]):
                 if key in self._offsets:
                     lines.seek(self._offsets[key])
                     row = orjson.loads(lines.readline())
-                    row.pop("part", None)
+                    row.pop("part", None)  # of a journal that an older klear began
                     yield Sample.model_validate(row)
 
     def figures(self, runtime: EngineRuntime) -> dict[str, float]:
         """`samples`, `tokens` (of answers), `prompt_tokens` and, at the prices of `runtime`,
-        `cost`; all of them for each part too, as `tokens/PART`."""
-        found: dict[str, float] = {}
-        books = {"": sum(self._tokens.values(), Counter[str]())}
-        books |= {f"/{part}": counts for part, counts in sorted(self._tokens.items()) if part}
-        for end, counts in books.items():
-            for name in ("samples", "tokens", "prompt_tokens"):
-                found[name + end] = float(counts[name])
-            cost = cost_of(runtime, counts["prompt_tokens"], counts["tokens"])
-            if cost is not None:
-                found["cost" + end] = cost
-        return found
+        `cost`."""
+        tokens, asked = self._counts["tokens"], self._counts["prompt_tokens"]
+        cost = cost_of(runtime, asked, tokens)
+        found = {"samples": len(self), "tokens": tokens, "prompt_tokens": asked}
+        return {**found, **({} if cost is None else {"cost": cost})}
 
     def __exit__(self, *_: object) -> None:
         os.fsync(self._file.fileno())
@@ -168,7 +160,7 @@ def generate(
     `out/logs/metrics.jsonl`. Raises EngineError when some could not be answered. Once answers have
     cost `limit` those on their way are kept, and SpentApproved is raised if any is left.
     """
-    runtime, part_of = settings.runtime, {r.problem_id: r.part for r in requests}
+    runtime = settings.runtime
     with Journal(journal_path(out), sync_each=settings.kind == "openai") as journal:
         # the journal may hold answers beyond these requests: those of earlier rounds
         done, total = sum(r.key in journal for r in requests), len(requests)
@@ -183,8 +175,7 @@ def generate(
 
         def keep_all() -> None:
             while waiting:
-                sample = waiting.pop()
-                journal.append(sample, part_of[sample.problem_id])
+                journal.append(waiting.pop())
 
         with make_engine(settings, sampling, key) as engine:
             began = reported = time.monotonic()

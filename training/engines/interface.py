@@ -32,7 +32,7 @@ class Request(Record):
     index: int
     prompt: str
     seed: int = 0
-    part: str = ""  # what its tokens and cost are booked under: the source of its problem
+    part: str = ""  # the source of its problem
 
     @property
     def key(self) -> Key:
