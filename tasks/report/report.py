@@ -38,6 +38,7 @@ JUDGED = (
     ("distill", "judge", "decontaminate"),
     ("rate", "judge_rate", "decontaminate"),
     ("sample", "judge_rl", "filter_tests"),
+    ("agreement", "judge_agreement", "benchmarks"),
 )
 _DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|\b(?=\w*\d)[0-9a-f]{8,}\b|\b\d+(?:\.\d+)?\b(?![\w-])")
 

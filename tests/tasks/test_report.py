@@ -198,17 +198,21 @@ def test_the_funnel_adds_up_and_groups_reasons_by_kind(tmp_path):
     assert reason_kind(reason) == "… is a 9-gram of aime24 item … (coverage …)"
 
 
-def test_disagreements_with_published_grades_are_all_there(tmp_path):
+@pytest.mark.parametrize(
+    "stages",
+    [("decontaminate", "distill", "judge"), ("benchmarks", "agreement", "judge_agreement")],
+)
+def test_disagreements_with_published_grades_are_all_there(tmp_path, stages):
     p = [problem(f"q{i}") for i in range(6)]
     told = {"index": 0, "model": "R1"}
     answers = [Sample(problem_id=x.id, text=EVIL, **told) for x in p]
     grades = [Grade(problem_id=x.id, correct=i < 2, **told) for i, x in enumerate(p)]
-    folder_with(tmp_path / "decontaminate", kept=p)
-    folder_with(tmp_path / "distill", samples=answers, grades=grades)
-    folder_with(tmp_path / "judge", scores=[scored(x.id, i < 4) for i, x in enumerate(p)])
-    stages = ("decontaminate", "distill", "judge")
+    asked, answered, judged = (tmp_path / stage for stage in stages)
+    folder_with(asked, kept=p)
+    folder_with(answered, samples=answers, grades=grades)
+    folder_with(judged, scores=[scored(x.id, i < 4) for i, x in enumerate(p)])
     text = body(*(Artifact.of_folder(tmp_path / stage, stage) for stage in stages))
-    row = table_rows(text, "Judge against published grades")["distill"]
+    row = table_rows(text, "Judge against published grades")[stages[1]]
     assert (row[0], row[1][:6], row[2:]) == ("6", "66.7 %", ["2", "2", "2", "0", "0", "0"])
     assert text.count("published wrong, ours right (AC)</summary>") == 2
 
