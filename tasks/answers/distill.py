@@ -8,9 +8,11 @@ approval, or below what a person approved; it also stops when answers have reall
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+
+import orjson
 
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings
@@ -39,20 +41,13 @@ KINDS = {"length": "truncated", "empty": "empty", "refused": "refused", "error":
 PILOT_PROMPTS = 20
 
 
-class Plan(Sequence[Request]):
-    """The requests of a stage, made when they are asked for: `indices` of every problem's."""
-
-    def __init__(self, problems: Sequence[Problem], indices: range, seed: int) -> None:
-        self.problems, self.indices, self.seed = problems, indices, seed
-
-    def __len__(self) -> int:
-        return len(self.problems) * len(self.indices)
-
-    def __getitem__(self, place: int) -> Request:  # type: ignore[override]
-        row, column = divmod(range(len(self))[place], len(self.indices))
-        p, index = self.problems[row], self.indices[column]
-        seed = request_seed(self.seed, p.id, index)
-        return Request(problem_id=p.id, index=index, prompt=p.prompt, seed=seed, part=p.source)
+def requests_of(problems: Iterable[Problem], samples: int, seed: int) -> list[Request]:
+    """For so many answers to each problem, in order."""
+    return [
+        Request(p.id, index, p.prompt, request_seed(seed, p.id, index), p.source)
+        for p in problems
+        for index in range(samples)
+    ]
 
 
 def all_answered(out: Path, requests: Sequence[Request]) -> bool:
@@ -75,8 +70,8 @@ def ask(
         key = api_key(engine)
         return generate(out, requests, engine, sampling, report, key=key, limit=limit)
     file = out / SCRATCH / "requests.jsonl"
-    with file.open("w", encoding="utf-8") as lines:
-        lines.writelines(r.model_dump_json() + "\n" for r in requests)
+    with file.open("wb") as lines:
+        lines.writelines(orjson.dumps(r._asdict()) + b"\n" for r in requests)
     job = GenerateJob(out=out, engine=engine, sampling=sampling, requests=file)
     try:
         return run_child(job, out).get("tokens_per_second", 0.0)
@@ -111,38 +106,38 @@ class NeedsApproval(ApprovalRequired):
         )
 
 
-def within_budget(out: Path, plan: Plan, settings: SampleSettings) -> float:
-    """`ask` the whole plan, after a pilot if the settings ask for one. Raises NeedsApproval, before
-    or while money is spent, and ValueError without prices."""
+def within_budget(out: Path, requests: Sequence[Request], settings: SampleSettings) -> float:
+    """`ask` them all, after a pilot if the settings ask for one. Raises NeedsApproval, before or
+    while money is spent, and ValueError without prices."""
     runtime = settings.engine.runtime
-    if runtime.approve_above is None or all_answered(out, plan):
-        return ask(out, plan, settings)
+    if runtime.approve_above is None or all_answered(out, requests):
+        return ask(out, requests, settings)
     if cost_of(runtime, 1, 1) is None:
         raise ValueError(
             "engine.runtime.approve_above needs prices: set engine.runtime.input_price and "
             "output_price (per million tokens)"
         )
-    pilot = pilot_of(plan, PILOT_PROMPTS)
+    pilot = pilot_of(requests, PILOT_PROMPTS)
     ask(out, pilot, settings)
-    mean, high, said = estimate(out, pilot, len(plan), runtime)
+    mean, high, said = estimate(out, pilot, len(requests), runtime)
     allowed = max(runtime.approve_above, runtime.approved_cost)
     if mean > allowed:
         raise NeedsApproval(said, allowed, high)
     try:
-        return ask(out, plan, settings, allowed)
+        return ask(out, requests, settings, allowed)
     except SpentApproved as spent:
         raise NeedsApproval(str(spent), allowed, max(high, 1.25 * spent.cost)) from None
 
 
-def pilot_of(plan: Plan, prompts: int) -> Plan:
+def pilot_of(requests: Sequence[Request], prompts: int) -> list[Request]:
     """The first sample of `prompts` problems, spread evenly."""
-    count = min(prompts, len(plan.problems))
-    chosen = [plan.problems[i * len(plan.problems) // count] for i in range(count)]
-    return Plan(chosen, plan.indices[:1], plan.seed)
+    firsts = [r for r in requests if r.index == 0]
+    count = min(prompts, len(firsts))
+    return [firsts[i * len(firsts) // count] for i in range(count)]
 
 
 def estimate(
-    out: Path, pilot: Plan, answers: int, runtime: EngineRuntime
+    out: Path, pilot: Sequence[Request], answers: int, runtime: EngineRuntime
 ) -> tuple[float, float, str]:
     """What `answers` answers like those of the pilot will cost, the upper end of its 95 % interval
     by the spread of the pilot, and both in words."""
@@ -171,14 +166,16 @@ def chosen_problems(problems: Artifact, sources: Sequence[str]) -> list[Problem]
     return list(chosen.values())
 
 
-def write_outputs(out: Path, plan: Plan, engine: EngineSettings) -> dict[str, float]:
-    """Write samples, grades and rejects in the order of `plan`; returns the counts."""
+def write_outputs(
+    out: Path, problems: Sequence[Problem], requests: Sequence[Request], engine: EngineSettings
+) -> dict[str, float]:
+    """Write samples, grades and rejects in the order of what was asked; returns the counts."""
     answered, ends, grades = set[tuple[str, int]](), Counter[str](), list[Grade]()
     with (
         Journal(journal_path(out)) as journal,
         TableWriter(out / "samples.parquet", Sample) as rows,
     ):
-        for sample in journal.samples(r.key for r in plan):
+        for sample in journal.samples(r.key for r in requests):
             rows.write(sample)
             answered.add((sample.problem_id, sample.index))
             ends[sample.finish_reason] += 1
@@ -186,7 +183,7 @@ def write_outputs(out: Path, plan: Plan, engine: EngineSettings) -> dict[str, fl
     counts |= {name: ends[reason] for reason, name in KINDS.items()}
     with_answer = {problem for problem, _ in answered}
     with TableWriter(out / "rejected.parquet", Rejected) as rejected:
-        for p in plan.problems:
+        for p in problems:
             if p.id not in with_answer:
                 reason = f"the {engine.kind} engine has no answer to this prompt"
                 row = p.model_dump_json(exclude={"tests"})
@@ -213,6 +210,6 @@ def recorded_files(settings: SampleSettings) -> list[Path]:
 def distill(out: Path, problems: Artifact, *, settings: SampleSettings, seed: int) -> Metrics:
     """Up to 16 answers a prompt (§3.1: R1-0528 teaches; §3.2.1: R1-0120 curates)."""
     chosen = chosen_problems(problems, settings.sources)
-    plan = Plan(chosen, range(settings.samples_per_prompt), seed)
-    speed = within_budget(out, plan, settings)
-    return {**write_outputs(out, plan, settings.engine), "tokens_per_second": speed}
+    requests = requests_of(chosen, settings.samples_per_prompt, seed)
+    speed = within_budget(out, requests, settings)
+    return {**write_outputs(out, chosen, requests, settings.engine), "tokens_per_second": speed}

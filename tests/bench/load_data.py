@@ -24,11 +24,11 @@ from klear.eval.records import Problem, Sample
 from klear.eval.tables import arrow_schema
 from klear.flows.cli.plan import plan
 from klear.flows.cli.store import store_lines
-from klear.tasks.answers.distill import Plan, write_outputs
+from klear.tasks.answers.distill import requests_of, write_outputs
 from klear.tasks.data.dedup import dedup
 from klear.tasks.stage.run import Run, active
 from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store import care
+from klear.tasks.store import care, lineage
 from klear.tasks.store.store import Artifact, Store
 from klear.training.engines.generate import Journal, journal_path
 
@@ -46,22 +46,22 @@ def distill(prompts: int) -> dict[str, float]:
         Problem(domain="math", prompt=f"What is {i} + 1?", answer="1", source=f"s{i % 4}")
         for i in range(prompts)
     ]
-    plan = Plan(problems, range(SAMPLES), 0)
+    requests = requests_of(problems, SAMPLES, 0)
     text = "<think>\n" + "step " * WORDS + "\n</think>\n\\boxed{1}"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         with Journal(journal_path(out)) as journal:
-            for request in plan:
+            for request in requests:
                 journal.append(
                     Sample(problem_id=request.problem_id, index=request.index, model="m", text=text,
                            prompt_tokens=9, completion_tokens=WORDS)
                 )  # fmt: skip
         began = time.monotonic()
         with Journal(journal_path(out)) as journal:
-            missing = sum((r.problem_id, r.index) not in journal for r in plan)
+            missing = sum((r.problem_id, r.index) not in journal for r in requests)
         resumed = time.monotonic() - began
         assert not missing
-        counts = write_outputs(out, plan, EngineSettings(kind="scripted"))
+        counts = write_outputs(out, problems, requests, EngineSettings(kind="scripted"))
     assert counts["samples"] == prompts * SAMPLES
     return {"resume_s": resumed, "samples": counts["samples"]}
 
@@ -115,7 +115,7 @@ def store(results: int) -> dict[str, float]:
             publish, hits = run_some(results), run_some(min(results, HITS))
         found, times = {}, {}
         looks: dict[str, Callable[[], Sized]] = {
-            "list": lambda: care.results(here),
+            "list": lambda: lineage.results(here),
             "verify": lambda: list(care.damaged(here)),
             "gc": lambda: care.waste(here, 7.0)[0],
             "status": lambda: list(store_lines(here)),

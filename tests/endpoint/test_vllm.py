@@ -36,7 +36,7 @@ from klear.training.engines.interface import Request
 from klear.training.engines.generate import make_engine
 
 checkpoint, lines = sys.argv[1:]
-requests = [Request.model_validate(r) for r in json.loads(lines)]
+requests = [Request(**r) for r in json.loads(lines)]
 runtime = EngineRuntime(dtype="float32", gpu_memory_utilization=0.3)
 settings = EngineSettings(kind="vllm", model=checkpoint, yarn_factor=2.5, runtime=runtime)
 with make_engine(settings, Sampling(max_tokens=12, temperature=0)) as engine:
@@ -57,7 +57,7 @@ def checkpoint(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def offline(checkpoint) -> dict[str, Any]:
     """What vLLM in a process of its own says to the requests, with the context stretched."""
-    asked = json.dumps([r.model_dump() for r in countdown_requests(8)])
+    asked = json.dumps([r._asdict() for r in countdown_requests(8)])
     done = subprocess.run(
         [sys.executable, "-c", OFFLINE, str(checkpoint), asked],
         cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=480,

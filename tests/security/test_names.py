@@ -11,7 +11,7 @@ from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Problem, Sample, problem_id
 from klear.eval.tables import read_table
 from klear.flows.cli.main import main
-from klear.tasks.answers.distill import Plan, write_outputs
+from klear.tasks.answers.distill import requests_of, write_outputs
 from klear.tasks.data.collect import collect
 from klear.tasks.store.store import FileEntry, InputRef, Manifest
 from klear.training.engines.generate import Journal, journal_path
@@ -46,7 +46,7 @@ def test_an_id_is_data_and_no_path(tmp_path: Path, name: str) -> None:
     with Journal(journal_path(out)) as journal:
         journal.append(sample)
     named = made.model_copy(update={"id": name})
-    write_outputs(out, Plan([named], range(1), 0), EngineSettings(kind="scripted"))
+    write_outputs(out, [named], requests_of([named], 1, 0), EngineSettings(kind="scripted"))
     assert list(read_table(out / "samples.parquet", Sample)) == [sample]
     written = {p for p in below(out) if not p.startswith(".resume")}
     assert written == {"kept.parquet", "rejected.parquet", "samples.parquet", "sources.json"}

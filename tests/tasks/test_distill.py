@@ -21,7 +21,7 @@ from klear.eval.judge.grades import Grade
 from klear.eval.records import Problem, Rejected, Sample
 from klear.eval.tables import read_table
 from klear.tasks.answers import distill as module
-from klear.tasks.answers.distill import NeedsApproval, Plan, distill, pilot_of
+from klear.tasks.answers.distill import NeedsApproval, distill, pilot_of, requests_of
 from klear.tasks.store.store import Artifact
 from klear.training.engines import generate
 from klear.training.engines.generate import Journal, journal_path
@@ -161,7 +161,7 @@ def test_local_engines_get_a_job_once(tmp_path, problems, monkeypatch):
         jobs.append(job)
         with Journal(journal_path(out)) as journal, job.requests.open() as lines:
             for line in lines:
-                journal.append(Request.model_validate_json(line).answered("m", "t"))
+                journal.append(Request(**json.loads(line)).answered("m", "t"))
         return {"tokens_per_second": 1.0}
 
     monkeypatch.setattr(module, "run_child", child)
@@ -242,8 +242,8 @@ def test_when_answers_cost_more_than_the_pilot_said_asking_stops_at_what_is_allo
     tmp_path, costly
 ):
     problems, teacher = costly
-    pilot = pilot_of(Plan(PROBLEMS, range(2), 0), 10)
-    teacher.tokens = {p.id: 500 if p in pilot.problems else 5_000 for p in PROBLEMS}
+    pilot = {r.problem_id for r in pilot_of(requests_of(PROBLEMS, 2, 0), 10)}
+    teacher.tokens = {p.id: 500 if p.id in pilot else 5_000 for p in PROBLEMS}
     with pytest.raises(NeedsApproval, match="answers have cost"):
         spend(tmp_path / "o", problems, approve_above=100)
     assert 100 <= sum(teacher.costs()) < 100 + 5  # one answer may pass the line

@@ -1,6 +1,7 @@
 """The evaluate stage and accuracy over training, with a scripted engine in place of the child and,
 where nothing else is said, a judge that reads: every model is scored once, whatever is killed."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class Engine:
         self.jobs.append(job)
         with Journal(journal_path(out)) as journal:
             for line in reversed(job.requests.read_text().splitlines()):  # any order will do
-                request = Request.model_validate_json(line)
+                request = Request(**json.loads(line))
                 if (request.problem_id, request.index) in journal:
                     continue
                 if self.answered == self.patience:

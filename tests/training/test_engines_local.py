@@ -46,7 +46,7 @@ requests = partial(countdown_requests, 11)
 def job(checkpoint: Path, out: Path, asked: list[Request]) -> GenerateJob:
     out.mkdir(exist_ok=True)
     file = out / "requests.jsonl"
-    file.write_text("".join(r.model_dump_json() + "\n" for r in asked))
+    file.write_text("".join(json.dumps(r._asdict()) + "\n" for r in asked))
     return GenerateJob(
         out=out,
         engine=settings(checkpoint),

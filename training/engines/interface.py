@@ -13,10 +13,10 @@ import hashlib
 from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from klear.configs.settings.engines import EngineSettings, Sampling
-from klear.eval.records import FinishReason, Record, Sample
+from klear.eval.records import FinishReason, Sample
 
 Key = tuple[str, int]  # problem id and index of a sample
 
@@ -25,8 +25,9 @@ class EngineError(RuntimeError):
     """An engine cannot go on; the message says what to change. Finished samples are kept."""
 
 
-class Request(Record):
-    """Ask for sample `index` of one problem; `seed` makes the draw repeatable."""
+class Request(NamedTuple):
+    """Ask for sample `index` of one problem; `seed` makes the draw repeatable. Millions of them
+    are in memory."""
 
     problem_id: str
     index: int
