@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,11 +24,10 @@ from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.care import ABLATE_VERSION
 from klear.tasks.store.store import Artifact
 from klear.training.layout import METRICS, kept_models
-from klear.training.rl.off_policy_counts import OffPolicy, read_off_policy, summed
+from klear.training.rl.off_policy_counts import Table, by_entropy, clipped, read_off_policy, summed
 
 RESULTS = "results.json"
 NOT_RUN = "not run yet"
-NOTHING = summed([])
 
 
 class AblateSettings(Settings):
@@ -67,7 +67,7 @@ class Cell:
     curves: Mapping[str, Mapping[int, float]]
     """Metric → rollout step → value: of training, and `accuracy/<benchmark>` of the models that
     were kept along the way and of the last one."""
-    off_policy: OffPolicy = NOTHING
+    off_policy: Table = field(default_factory=partial(summed, []))
     """Of the RL stage that was scored."""
     learned: Mapping[str, Learning] = field(default_factory=dict)
     """By benchmark; empty where no model was kept along the way."""
@@ -164,7 +164,7 @@ def _figures_of(cells: Sequence[Cell], benchmarks: Sequence[str]) -> ArmFigures:
     falls = [effects.fall(c.learned[decides]) for c in cells if decides in c.learned]
     return ArmFigures(
         scores=scores,
-        clipped=(counts.clipped, counts.clipped_gradient) if counts.tokens.any() else None,
+        clipped=clipped(counts) if counts.any() else None,
         learning={int(x): 100 * y for x, y in zip(curve.x, curve.y, strict=True)},
         falls=100 * statistics.fmean(falls) if falls else None,
     )
@@ -239,7 +239,7 @@ def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell], outcome: 
     counts = {arm: summed([c.off_policy for c in cells if c.arm == arm]) for arm in outcome.arms}
     facts = {"spec": spec, "profile": profile, "scale": spec.scale(profile), "outcome": outcome}
     facts |= {"rows": compared(spec, outcome, profile), "fewest": FEWEST_SEEDS, "curves": curves}
-    off_policy = {arm: found for arm, found in counts.items() if found.tokens.any()}
+    off_policy = {arm: by_entropy(found) for arm, found in counts.items() if found.any()}
     body = render("ablation.md", **facts, off_policy=off_policy)
     subtitle = "An experiment of Klear-Reasoner (arXiv 2508.07629), repeated"
     return Page(f"{spec.shows}: {spec.title}", subtitle, f"{profile} profile", body, curves)

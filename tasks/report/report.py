@@ -26,7 +26,7 @@ from klear.tasks.stage.run import story_of_this_run
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact
 from klear.training.layout import METRICS
-from klear.training.rl.off_policy_counts import read_off_policy, summed
+from klear.training.rl.off_policy_counts import by_entropy, read_off_policy, summed
 
 SUBTITLE = "After Klear-Reasoner (arXiv 2508.07629): long SFT, then GPPO on math and on code"
 PANELS = tomllib.loads((TEMPLATES / "panels.toml").read_text())["group"]
@@ -76,7 +76,7 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         story=story,
         summary=summary_text(story, scores_table(found), story.links if story else {}),
         curves=curves,
-        off_policy={title: summed(found) for title, found in counts.items() if found},
+        off_policy={title: by_entropy(summed(found)) for title, found in counts.items() if found},
         filters=[f for a in outputs.all if (f := _filtered(a.stage, a.folder))],
         agreements=list(_agreements(outputs)),
         rollouts=(rollouts := _graded(outputs, TRAINED)),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from klear.training.losses import Advantages, Clip, importance_ratio
-from klear.training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, OffPolicy
+from klear.training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, Table
 from klear.training.rl.rollout import MicroBatch, Processes, Rollout
 
 
@@ -120,13 +120,12 @@ class TokenStatistics:
         self.extremes = [0.0, 0.0]
         return {**means, "trained_tokens": tokens}
 
-    def off_policy_tables(self, updates: int, processes: Processes) -> list[OffPolicy]:
+    def off_policy_tables(self, updates: int, processes: Processes) -> list[Table]:
         """A table for each of so many updates, over all processes; clears them."""
         empty = torch.zeros(2, CELLS)
         tables = torch.stack([self.off_policy.get(i, empty) for i in range(updates)])
         self.off_policy = {}
-        cells = np.reshape(processes.total(tables.flatten().tolist()), (updates, 2, *SHAPE))
-        return [OffPolicy(tokens, gradient) for tokens, gradient in cells]
+        return [*np.reshape(processes.total(tables.flatten().tolist()), (updates, *SHAPE))]
 
 
 def _off_policy_table(

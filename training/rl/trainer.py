@@ -25,7 +25,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from klear.training import losses
 from klear.training.packing import prompt_order
 from klear.training.rl.config import GPPOConfig
-from klear.training.rl.off_policy_counts import OffPolicy, headline
+from klear.training.rl.off_policy_counts import Table, headline
 from klear.training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
 from klear.training.rl.statistics import RolloutRecord, TokenStatistics
 
@@ -48,7 +48,7 @@ class GPPOTrainer(GRPOTrainer):
         self.vllm_importance_sampling_correction = False  # ours is applied in the loss
         self.on_rollout: Callable[[RolloutRecord], None] | None = None
         """Called with every rollout once its advantages are known."""
-        self.on_off_policy: Callable[[int, list[OffPolicy]], None] | None = None
+        self.on_off_policy: Callable[[int, list[Table]], None] | None = None
         """Called at every log line with the rollout step and a table for each of its updates."""
         self.processes = Processes(self.accelerator)
         self._statistics = TokenStatistics()
