@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
-from klear.configs.settings.base import Settings
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from klear.eval.records import Record
 
 
-class _Job(Settings):
+class _Job(Record):
     out: Path  # work folder; a second run of the job resumes in it
     seed: NonNegativeInt = 0
 
