@@ -1,5 +1,6 @@
-"""The whole way from a base model to a reasoning model, as one Prefect flow, and what every flow
-run shows on its pages in Prefect and MLflow: its plan, its report, a link between them.
+"""The whole way from a base model to a reasoning model, which every form of a profile runs, and
+what every flow run shows on its pages in Prefect and MLflow: its plan, its report, a link between
+them.
 """
 
 import re
@@ -8,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import httpx
-from prefect import flow, get_run_logger
+from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
-from klear.configs.loading import differences, load_profile, profiles, run_name
+from klear.configs.loading import differences, load_profile, profiles
 from klear.configs.settings.base import key_of
-from klear.configs.settings.pipeline import Pipeline, StageName
+from klear.configs.settings.pipeline import Pipeline
 from klear.flows.cli.plan import Plan, plan, rows, summary
 from klear.flows.stages import run_stages
 from klear.tasks.report.page import with_inline_plots
@@ -23,7 +24,6 @@ from klear.tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
 from klear.tasks.store.lineage import CompleteRun, note_complete
 from klear.tasks.store.store import Artifact
 from klear.tasks.tracking.log_result import log_complete
-from klear.tasks.tracking.prefect_states import ends_cancelled
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
@@ -39,33 +39,8 @@ def typed_name() -> str:
     return "" if _MADE_UP.fullmatch(name) else name
 
 
-def name_of_this_run() -> str:
-    """Profile, seed and what differs: `tiny-seed0 · sft.learning_rate=1e-4`."""
-    return typed_name() or run_name(Pipeline.model_validate(flow_run.parameters["settings"]))
-
-
-@flow(name="klear", flow_run_name=name_of_this_run)
-@ends_cancelled
-def pipeline(
-    until: StageName = "report",
-    force: list[StageName] = [],  # noqa: B006
-    verify: bool = False,
-    *,
-    settings: Pipeline,
-) -> str:
-    """Data, SFT, math RL, code RL, evaluation, report. Returns the folder of the last result.
-
-    Args:
-        until: Stop after this stage.
-        force: Compute these stages even if the store has their results.
-        verify: Reuse a result only if every byte is what was published.
-        settings: What is computed; prefilled with the whole profile.
-    """
-    return run_pipeline(settings, until, force, verify)
-
-
 def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: bool) -> str:
-    """What every form of a profile runs."""
+    """Data, SFT, math RL, code RL, evaluation, report. Returns the folder of the last result."""
     asked = {"force": frozenset(force), "verify": verify}
     with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
         publish_plan(plan(settings, run.store, force, until), run)

@@ -30,8 +30,8 @@ from klear.configs.loading import FOLDER, load_profile, profiles
 from klear.configs.machine import Machine, load_machine
 from klear.configs.settings.ablation import ablations, load_ablation
 from klear.flows.ablation import ablation
+from klear.flows.forms.advanced_form import pipeline
 from klear.flows.forms.forms import defaults, form, offered, stage
-from klear.flows.pipeline import pipeline
 from klear.flows.servers.servers import POOL, TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
