@@ -6,6 +6,7 @@ never a column that is silently ignored. `Rollout` adds tokens and log-probabili
 
 import hashlib
 import unicodedata
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -15,12 +16,23 @@ FinishReason = Literal["stop", "length", "empty", "refused", "error"]
 Verdict = Literal["AC", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE"]
 Count = Annotated[int, Field(ge=0)]
 
+NO_GOLD = "not judgeable: its source gives no answer and no tests"
+"""Why every answer to a prompt without gold is unscored."""
 HIGHEST_LIMIT = 1_000_000
 """Seconds or megabytes of one test: no suite asks for more, and no kernel has a place for 1e300."""
 
 
 class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class MathVerdict:
+    """AC, WA, or IE when the gold answer itself cannot be read."""
+
+    verdict: Verdict
+    reason: str = ""
+    seconds: float = 0.0
 
 
 def normalise_prompt(prompt: str) -> str:

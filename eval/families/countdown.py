@@ -25,8 +25,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from klear.configs.settings.engines import EngineSettings
-from klear.eval.math_answers.verify import MathVerdict
-from klear.eval.records import Problem, normalise_prompt
+from klear.eval.records import MathVerdict, Problem, normalise_prompt
 
 Side = Literal["train", "test"]
 TEST_SHARE = 0.15

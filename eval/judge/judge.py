@@ -24,13 +24,10 @@ from klear.eval.families.countdown import verify_countdown
 from klear.eval.judge.workers import RayPool, WorkerPool
 from klear.eval.math_answers.verify import quick_verdict
 from klear.eval.programs.verify import chosen_suite, longest_seconds
-from klear.eval.records import Problem, Score, Verdict
+from klear.eval.records import NO_GOLD, Problem, Score, Verdict
 from klear.eval.sandbox import MachineUnfit
 
 _LOOK_AHEAD_PER_WORKER = 8
-
-NO_GOLD = "not judgeable: its source gives no answer and no tests"
-"""Why every answer to a prompt without gold is unscored."""
 
 Pending = Callable[[], Score]
 

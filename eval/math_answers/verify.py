@@ -17,23 +17,14 @@ import math
 import re
 import string
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from klear.eval.math_answers.spelling import NUMBER, Spelled, spell
 from klear.eval.math_answers.words import HAN, SYNONYMS, TEXT, size_of_count, unit_ratio
-from klear.eval.records import Verdict
+from klear.eval.records import MathVerdict
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
-
-
-@dataclass(frozen=True)
-class MathVerdict:
-    """AC, WA, or IE when the gold answer itself cannot be read."""
-
-    verdict: Verdict
-    reason: str = ""
-    seconds: float = 0.0
 
 
 _SIMPLE = re.compile(rf"^({NUMBER}(?:[eE][-+]?\d{{1,3}})?)(?:\s*/\s*({NUMBER}))?$", re.ASCII)

@@ -8,8 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from klear.configs.settings.data import FilterRLSettings
-from klear.eval.judge.judge import NO_GOLD
-from klear.eval.records import Problem, Score
+from klear.eval.records import NO_GOLD, Problem, Score
 from klear.eval.tables import read_table
 from klear.tasks.answers.difficulty import Tally, tally
 from klear.tasks.data.split_rows import split_rows

@@ -4,16 +4,19 @@ from collections import Counter
 from collections.abc import Iterator, Set
 from itertools import islice, tee
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from klear.configs.settings.data import JudgeStageSettings
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.benchmarks.benchmarks import GRADER_VERSION
-from klear.eval.judge.judge import NO_GOLD, Judge
-from klear.eval.records import Problem, Sample, Score
+from klear.eval.records import NO_GOLD, Problem, Sample, Score
 from klear.eval.tables import Lookup, TableWriter, column, read_table
 from klear.tasks.stage.progress import report
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import SCRATCH, Artifact
+
+if TYPE_CHECKING:  # its many patterns take a while to compile, which a cached run has no use for
+    from klear.eval.judge.judge import Judge
 
 NOT_ANSWERED = {
     **dict.fromkeys(("reward", "correct", "pass_rate", "answer")),
@@ -21,7 +24,7 @@ NOT_ANSWERED = {
 }
 
 
-def judged(judge: Judge, problems: Lookup[Problem], samples: Iterator[Sample]) -> Iterator[Score]:
+def judged(judge: "Judge", problems: Lookup[Problem], samples: Iterator[Sample]) -> Iterator[Score]:
     """Scores in the order of `samples`. An answer that the engine failed to give is unscored.
     Samples stay in memory only while the judge holds them."""
     samples, ahead = tee(samples)
@@ -56,6 +59,8 @@ def score_table(
         whole = [len(line) for line in file if line.endswith(b"\n")]
         file.truncate(sum(whole))
         if (done := len(whole)) < total:
+            from klear.eval.judge.judge import Judge
+
             by_id = Lookup(problems, Problem)
             with Judge(settings) as judge:
                 for score in judged(judge, by_id, islice(chosen, done, None)):

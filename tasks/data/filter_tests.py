@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from klear.configs.settings.data import FilterTestsSettings
-from klear.eval.judge.judge import NO_GOLD
-from klear.eval.records import CallCase, Problem, Rejected, TestSuite
+from klear.eval.records import NO_GOLD, CallCase, Problem, Rejected, TestSuite
 from klear.eval.tables import TableWriter, count_rows, read_table
 from klear.tasks.stage.progress import report
 from klear.tasks.stage.stage import Metrics, stage

@@ -15,8 +15,9 @@ from klear.configs.settings.data import (
     SelectSettings,
 )
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
-from klear.eval.judge.judge import NO_GOLD, Judge
+from klear.eval.judge.judge import Judge
 from klear.eval.records import (
+    NO_GOLD,
     AssertCase,
     CallCase,
     CheckerCase,
