@@ -73,14 +73,20 @@ def log_complete(tracker: Tracker, run_id: str, made: Mapping[str, Artifact]) ->
 
     def send(server: Mlflow) -> None:
         models: dict[str, str] = {}
-        versions = server.version_tags(tracker.name).items()
-        known = {(t.get(ARTIFACT_TAG), t.get(DIGEST_TAG)): v for v, t in versions}
+        versions = server.version_tags(tracker.name)
+        known = {(t.get(ARTIFACT_TAG), t.get(DIGEST_TAG)): v for v, t in versions.items()}
+        there = server.get_registered_model(tracker.name).aliases if known else {}
         for alias, model in aliases.items():
             # A checkpoint of another machine's store may never have been registered here.
             if version := known.get((f"{model.stage}/{model.key}", model.digest)):
-                server.set_registered_model_alias(tracker.name, alias, version)
-                server.set_model_version_tag(tracker.name, version, "score", score[model.digest])
-                models[alias] = dict(versions)[version][MODEL_TAG]
+                # Two requests each, for what is there already when nothing was computed.
+                if there.get(alias) != version:
+                    server.set_registered_model_alias(tracker.name, alias, version)
+                if versions[version].get("score") != score[model.digest]:
+                    server.set_model_version_tag(
+                        tracker.name, version, "score", score[model.digest]
+                    )
+                models[alias] = versions[version][MODEL_TAG]
         server.inputs(run_id, rows, models.values())
 
     tracker.put("the rows, models and aliases", send)
