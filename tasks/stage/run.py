@@ -207,10 +207,11 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             elif (shown := prefect_states.state_of(flow_run)) and shown.is_cancelling():
                 prefect_states.set_cancelled(flow_run)
             raise
+        # While MLflow takes what is queued.
+        prefect_states.settle_task_runs(flow_run, run.ended_tasks)
         tracker.finish(run.run_id, "FINISHED")
         if mine:
             state.path.unlink(missing_ok=True)
-        prefect_states.settle_task_runs(flow_run, run.ended_tasks)
 
 
 def _begin_in_mlflow(
@@ -241,7 +242,8 @@ def _begin_in_mlflow(
     # What MLflow compares runs by: every setting that may change a result.
     stages = {n: v for n, v in spec.resolved.items() if n not in _NOT_COMPARED}
     params = {n: v for n, v in as_params(stages).items() if "runtime." not in n}
-    text = yaml.safe_dump(dict(spec.resolved), sort_keys=False, allow_unicode=True)
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the first takes a fifth of the time
+    text = yaml.dump(dict(spec.resolved), Dumper=dumper, sort_keys=False, allow_unicode=True)
     tracker.put("parameters", lambda server: server.params(run_id, params))
     tracker.put("settings", lambda s: s.log_text(run_id, text, "config/resolved.yaml"))
     tracker.note(run_id, link_to_prefect())
