@@ -20,7 +20,6 @@ from rich.table import Column
 
 from klear.configs.loading import load_profile, run_name
 from klear.configs.machine import load_machine
-from klear.configs.settings.ablation import ablations, load_ablation
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline, StageName
 from klear.flows.servers.servers import ServersError, why_down
@@ -92,10 +91,10 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     """
     settings = options.settings_of(profile)
     prepare_run()
+    from prefect.context import SyncClientContext
     from prefect.flow_engine import run_flow
 
     from klear.flows.forms.forms import form, offered, parameters_of
-    from klear.flows.pipeline import pipeline
     from klear.flows.stages import approve_all
 
     asked = {"until": options.until, "force": list(options.force), "verify": verify}
@@ -110,10 +109,13 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
         elif short and (made := flow_run_of_form(short, name, told)):
             of_form: Any = run_flow  # its types know of no flow that is no coroutine
             return of_form(form(short), flow_run=made)
+        from klear.flows.forms.advanced_form import pipeline  # reading all settings takes its time
+
         named = pipeline.with_options(flow_run_name=lambda: name)
         return named(options.until, list(options.force), verify, settings=whole)
 
-    return run_shown(f"klear run {settings.profile} (seed {settings.seed})", start)
+    with SyncClientContext():  # one client, and one reading of certificates, for all of it
+        return run_shown(f"klear run {settings.profile} (seed {settings.seed})", start)
 
 
 def flow_run_of_form(form: str, name: str, parameters: dict[str, Any]) -> Any:
@@ -238,6 +240,8 @@ def links_text(links: Mapping[str, str]) -> str:
 def run_shown(title: str, flow: Callable[[], str]) -> int:
     """Run a flow that returns a folder; print what was computed, what was reused, what it came to
     and where to look. 0 done, 1 failed or cancelled, 130 Ctrl-C."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
     for client in ("httpx", "httpx2"):  # openai speaks through the second one
         logging.getLogger(client).setLevel(logging.WARNING)
     # Not wrapped: a path in two lines cannot be copied.
@@ -245,7 +249,8 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     console.print(title, style="bold")
     display = Terminal(console)
     try:
-        with display:
+        # Prefect's own heartbeat has a run wait for a second at its end; see `heeding_the_ui`.
+        with display, temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             where = flow()
     except BaseException as error:
         from prefect.exceptions import CancelledRun, Pause
@@ -295,6 +300,8 @@ def ablate(
         plan: Only print what it would compute.
         results: Write one page of what all experiments found so far, configs/ablations/RESULTS.md.
     """
+    from klear.configs.settings.ablation import ablations, load_ablation
+
     if results:
         store = prepare_plan()
         from klear.tasks.ablation.results import write_results

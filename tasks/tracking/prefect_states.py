@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from itertools import count
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
@@ -22,11 +23,13 @@ from prefect import Task
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, Pause
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused
 
 SECONDS_BETWEEN_LOOKS = 2.0
+LOOKS_BETWEEN_HEARTBEATS = 15
 PATIENCE_AT_THE_END_S = 240.0
 SECONDS_FOR_EVENTS = 3.0  # that are on their way
 WAITING, SUSPENDED = "WaitingForApproval", "Suspended"
@@ -46,7 +49,9 @@ class CancelledInUI(KeyboardInterrupt):
 @contextmanager
 def heeding_the_ui(flow_run: str) -> Iterator[None]:
     """Raise in the main thread what somebody asked for on the page of the run: CancelledInUI (a run
-    of a worker is ended by that) or, of any run, Pause, which Prefect takes for Suspended."""
+    of a worker is ended by that) or, of any run, Pause, which Prefect takes for Suspended. Says
+    every now and then that the run is alive: Prefect's own heartbeat has it wait for up to a second
+    at its end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -54,7 +59,12 @@ def heeding_the_ui(flow_run: str) -> Iterator[None]:
     asked: list[BaseException] = []
 
     def watch() -> None:
-        while not over.wait(SECONDS_BETWEEN_LOOKS):
+        alive = {"prefect.resource.id": f"prefect.flow-run.{flow_run}"}
+        for looks in count():
+            if looks % LOOKS_BETWEEN_HEARTBEATS == 0:
+                emit_event("prefect.flow-run.heartbeat", alive)
+            if over.wait(SECONDS_BETWEEN_LOOKS):
+                return
             state = state_of(flow_run)
             if state and state.is_cancelling() and not is_worker_run():
                 asked.append(CancelledInUI())
@@ -63,7 +73,8 @@ def heeding_the_ui(flow_run: str) -> Iterator[None]:
             if asked:
                 # Once: whatever clears up afterwards is not interrupted. And not SIGINT: a shell
                 # that starts a command in the background makes it ignore that one.
-                return signal.pthread_kill(main, signal.SIGUSR1)
+                signal.pthread_kill(main, signal.SIGUSR1)
+                return
 
     def interrupt(_: int, __: FrameType | None) -> None:
         if asked and not over.is_set():
