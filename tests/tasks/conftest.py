@@ -8,8 +8,8 @@ import psutil
 import pytest
 from processes import commanded, left
 
+from klear.eval.judge import judge
 from klear.eval.records import Problem, Score
-from klear.tasks.answers import judge
 from tests.eval.evaluations_by_hand import scored
 
 

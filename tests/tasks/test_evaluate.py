@@ -19,13 +19,13 @@ from klear.configs.settings.evaluation import (
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.benchmarks import benchmarks
 from klear.eval.benchmarks.benchmarks import score_benchmark
+from klear.eval.judge import judge as judging
 from klear.eval.judge.judge import Judge
 from klear.eval.programs.lcb_runner import official
 from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
 from klear.eval.tables import count_rows, read_table
 from klear.tasks.ablation.ablate import read_learning
 from klear.tasks.answers import distill
-from klear.tasks.answers import judge as judging
 from klear.tasks.models import evaluate as evaluating
 from klear.tasks.models import train
 from klear.tasks.models.evaluate import RESULTS, evaluate, judge_all, requests_for
