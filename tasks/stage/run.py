@@ -29,7 +29,7 @@ from klear.tasks.stage.progress import Plain, chosen_display
 from klear.tasks.store.shared import open_store
 from klear.tasks.store.store import Artifact, Store
 from klear.tasks.tracking import prefect_states
-from klear.tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
+from klear.tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, made_by
 from klear.tasks.tracking.run_tracker import Tracker, tags_of
 
 CONFIG_TAG = "klear.config"
@@ -234,6 +234,7 @@ def _begin_in_mlflow(
         "klear.changed": ", ".join(f"{n}={v}" for n, v in spec.changed) or "nothing",
         "prefect.flow_run_id": flow_run,
         "prefect.url": str(this_flow_run.ui_url or ""),
+        NOTE_TAG: link_to_prefect(),
     }
     # A finished cell has no state any more: its ablation, continued, finds it by its tags.
     same = (PARENT_TAG, CONFIG_TAG) if spec.parent else ()
@@ -246,7 +247,6 @@ def _begin_in_mlflow(
     text = yaml.dump(dict(spec.resolved), Dumper=dumper, sort_keys=False, allow_unicode=True)
     tracker.put("parameters", lambda server: server.params(run_id, params))
     tracker.put("settings", lambda s: s.log_text(run_id, text, "config/resolved.yaml"))
-    tracker.note(run_id, link_to_prefect())
     if state:
         state.write(mlflow_run=run_id, flow_run=flow_run, force=forced)
     return run_id

@@ -186,6 +186,11 @@ def test_best_is_the_highest_mean_among_the_checkpoints_of_that_run():
     assert graded == {n: f"{v:.6f}" for n, v in means.items()}
     assert set(server.inputs.call_args.args[2]) == {"m-sft", "m-rl_math", "m-rl_code"}
     assert moved == {"sft": "sft", "math_rl": "rl_math", "code_rl": "rl_code", "best": "rl_math"}
+    server.get_registered_model.return_value.aliases = moved
+    server.version_tags.return_value = {n: tags[n] | {"score": graded[n]} for n in means}
+    tracker.put.call_args.args[1](server)  # a cached run says none of it again
+    assert server.set_registered_model_alias.call_count == len(moved)
+    assert server.set_model_version_tag.call_count == len(moved)
 
 
 def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told):
