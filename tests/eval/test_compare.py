@@ -17,7 +17,7 @@ OTHER = [
     ("7.0000001", "7"),  # an integer has no tolerance
     ("1_000", "1000"), ("nan", "0.5"), ("inf", "1.5"), ("0.3001", "0.3"),
     ("10000000000000000000001", "10000000000000000000000"),
-    ("\N{ARABIC-INDIC DIGIT SEVEN}", "7"), ("1e999999999", "1.0"),
+    ("\N{ARABIC-INDIC DIGIT SEVEN}", "7"), ("1e999999999", "1.0"), ("1e-999999", "1.0"),
 ]  # fmt: skip
 
 
@@ -59,14 +59,6 @@ def test_a_number_has_many_spellings_and_a_neighbour_none_of_them(number, power)
     for real in (f"{number}.5", f"{number}.25e-3", f"7.5e{power}", f"-1e{power:+03d}"):
         assert same_text(f"{float(real)!r}", real)
         assert not same_text(f"{float(real) * 1.001 + 0.002}", real)
-
-
-def test_tokens_are_compared_wherever_the_lines_break():
-    assert same_tokens("1 2\n3", "1\n2 3.0\n")
-    assert same_tokens("0.3000001", "0.3")
-    assert not same_tokens("12 3", "1 2 3")
-    assert not same_tokens("7.0000001", "7")
-    assert not same_tokens("", "0")
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,10 @@ import pytest
 from fuzz.strategies import SOURCES
 
 from klear.eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
-from klear.eval.programs.compare import same_text, same_tokens
 from klear.eval.programs.formats import parse_suite
 from klear.eval.records import Problem, Rejected
 from klear.eval.row_files import Row, read_rows
 from klear.tasks.data.sources import checked
-
-
-@pytest.mark.parametrize("same", [same_text, same_tokens])
-@pytest.mark.parametrize(
-    ("actual", "expected"),
-    [("99e999999", "1.0"), ("1e999999", "-9.9e999999"), ("1e-999999", "1.0"), ("-9e999999", "2.5")],
-)
-def test_a_number_beyond_every_exponent_is_wrong_and_no_failure(same, actual, expected) -> None:
-    """decimal.Overflow left the comparison: the answer was unscored where it should be wrong."""
-    assert not same(actual, expected)
 
 
 @pytest.mark.parametrize("gold", ["1 " + "9" * 5000 + "/7", "9" * 5000 + r".1\overline{3}"])

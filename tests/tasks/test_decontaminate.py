@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from klear.configs.settings.base import key_of
 from klear.configs.settings.data import DecontaminateSettings, PartsRuntime
@@ -53,17 +52,6 @@ def test_a_benchmark_problem_inside_a_longer_prompt_is_removed_and_explained(tmp
     assert hits[0].ngram == "how many ways are there to place nine rooks"
     assert metrics["kept"] == metrics["rejected"] == metrics["rejected/train"] == 1.0
     assert metrics["rows_hit/bench"] == metrics["rows_leaked/bench"] == 1.0
-
-
-def test_min_coverage_keeps_common_wording_but_still_reports_it(tmp_path: Path):
-    words = ITEM.rstrip("?").split()
-    one_shared = " ".join(words[:9]) + " and something entirely different follows in this prompt"
-    share = 1 / (len(words) - 9 + 1)
-    metrics, kept, _, hits = run(tmp_path, [one_shared, ITEM], [ITEM], min_coverage=0.5)
-    assert kept == [one_shared]
-    assert sorted(h.coverage for h in hits) == [pytest.approx(share), 1.0]
-    assert metrics["rows_any_ngram"] == 2.0
-    assert metrics["rows_coverage_50"] == metrics["rows_boilerplate"] == metrics["rejected"] == 1.0
 
 
 def many_rows() -> list[str]:

@@ -19,8 +19,6 @@ from klear.configs.settings.evaluation import (
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.benchmarks import benchmarks
 from klear.eval.benchmarks.benchmarks import score_benchmark
-from klear.eval.judge import judge as judging
-from klear.eval.judge.judge import Judge
 from klear.eval.programs.lcb_runner import official
 from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
 from klear.eval.tables import count_rows, read_table
@@ -148,23 +146,6 @@ def test_outputs_are_equal_wherever_the_checkpoint_lies_and_however_long_judging
     assert outputs(here) == outputs(there)
     assert {s.model for s in read_table(here / "samples.parquet", Sample)} == {"sft"}
     assert {s.seconds for s in read_table(here / "scores.parquet", Score)} == {0.0}
-
-
-def test_the_real_judge_scores_what_a_model_wrote_and_a_failed_answer_is_unscored(
-    engine, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(judging, "Judge", Judge)
-    texts = ["<think>so</think>\\boxed{1}", "<think>so</think>\\boxed{2}", "\\boxed{1}", ""]
-    given = engine.sample
-
-    def sample(request: Request, job: GenerateJob) -> Sample:
-        lost = {"finish_reason": "error"} if request.index == 3 else {}
-        return given(request, job).model_copy(update={"text": texts[request.index], **lost})
-
-    monkeypatch.setattr(engine, "sample", sample)
-    _, metrics = run(tmp_path)
-    assert metrics["alpha/avg"] == pytest.approx(2 / 3)  # without a think block: less reward only
-    assert metrics["alpha/unscored"] == 3
 
 
 def test_a_benchmark_that_is_missing_stops_the_stage_before_anything_is_generated(engine, tmp_path):

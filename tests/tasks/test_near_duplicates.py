@@ -40,15 +40,6 @@ def folded(texts: list[str]) -> pa.Array:
     return fold(pa.array(texts, pa.string()), query_words)
 
 
-def test_a_chain_of_neighbours_is_one_group_and_its_first_text_stays():
-    words = [f"w{i}" for i in range(30)]
-    chain = [" ".join(words[i : i + 20]) for i in (0, 2, 4)]
-    assert jaccard(chain[0], chain[2]) < 0.7 <= jaccard(chain[0], chain[1])
-    assert near(chain)[2] == [0, 0, 0]
-    # The link may come last: it unites two groups that were apart.
-    assert near([chain[0], chain[2], chain[1]])[2] == [0, 0, 0]
-
-
 @given(TEXTS)
 @settings(deadline=None)
 def test_groups_are_what_verified_candidates_connect(texts: list[str]):

@@ -126,10 +126,6 @@ def found_in(index: NgramIndex, texts: list[str]) -> list[list[Overlap]]:
     return by_text
 
 
-def overlaps(index: NgramIndex, text: str) -> list[Overlap]:
-    return found_in(index, [text])[0]
-
-
 @pytest.mark.parametrize("normalise", ["alnum", "whitespace"])
 @given(st.data())
 @settings(max_examples=400)
@@ -141,12 +137,6 @@ def test_the_compiled_search_agrees_with_the_definition_on_any_text(normalise, d
     texts += [data.draw(TEXT) + data.draw(quoted) + data.draw(TEXT) for _ in range(3)]
     for found, text in zip(found_in(NgramIndex(items, n, normalise), texts), texts, strict=True):
         assert found == by_definition(text, items, n, normalise)
-
-
-def test_an_item_of_symbols_only_is_reported_not_lost():
-    index = index_of("∀ ∃ !", normalise="alnum")
-    assert index.wordless == 1
-    assert overlaps(index, "∀ ∃ !") == []
 
 
 def test_more_hits_than_fit_at_once_are_all_found():

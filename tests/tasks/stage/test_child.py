@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from klear.configs.settings.topology import Launch
 from klear.tasks.stage import supervise
 from klear.tasks.stage.child import WAITING, ChildFailed, gpu_slot, run_child
 from klear.tasks.stage.progress import listening
 
-SLEEP = "import time; time.sleep(300)"
 FAMILY = """
 import json, os, signal, subprocess, sys, time
 mark, ready, ending = sys.argv[1:]
@@ -129,20 +127,15 @@ def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> 
     assert marked.processes(seconds=60) == []
 
 
-class Job(BaseModel):
-    steps: int
-
-
 def test_the_job_travels_as_a_file_to_a_process_that_finds_the_packages_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "select.py").write_text("raise RuntimeError('shadows the standard library')")
     code = "import sys, select, klear.training; print(sys.stdin.read(), open(sys.argv[1]).read())"
-    run_child(
-        Job(steps=3), tmp_path, command=lambda job: [sys.executable, "-P", "-c", code, str(job)]
-    )
-    assert json.loads(log_of(tmp_path)) == {"steps": 3}
+    asked = Launch(nodes=3)
+    run_child(asked, tmp_path, command=lambda job: [sys.executable, "-P", "-c", code, str(job)])
+    assert Launch.model_validate_json(log_of(tmp_path)) == asked
 
 
 HOLDER = """

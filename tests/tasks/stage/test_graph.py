@@ -23,12 +23,6 @@ def hang() -> str:
         time.sleep(0.01)
 
 
-def test_two_that_do_not_need_each_other_meet() -> None:
-    meeting = threading.Barrier(2, timeout=PATIENCE_S)
-    graph = {name: Node((), meeting.wait) for name in "ab"}
-    assert sorted(run_graph(graph).values()) == [0, 1]
-
-
 def test_no_more_run_than_there_are_cores() -> None:
     running: list[int] = []
     most: list[int] = []

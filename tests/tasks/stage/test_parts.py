@@ -1,6 +1,5 @@
 """Parts come in order and are computed once; their workers never outlive who wants them."""
 
-import importlib
 import subprocess
 import sys
 import textwrap
@@ -12,19 +11,12 @@ from processes import eventually
 
 from klear.tasks.stage.graph import Node, Stalled, run_graph, watched
 from klear.tasks.stage.parts import computed_parts
+from tests.cluster import parts_of_tests as work
 
 ROOT = Path(__file__).parents[3]
-WORK = ROOT / "tests" / "cluster"
 
 
-@pytest.fixture
-def work(monkeypatch):
-    """The module of the cluster's tests: worker processes can import it, as they cannot this."""
-    monkeypatch.syspath_prepend(WORK)
-    return importlib.import_module("parts_of_tests")
-
-
-def test_a_worker_that_dies_is_an_error_with_advice(tmp_path, work):
+def test_a_worker_that_dies_is_an_error_with_advice(tmp_path):
     with pytest.raises(RuntimeError, match="fewer workers or smaller parts"):
         list(computed_parts(tmp_path / "parts", [0, 1], work.die_at_zero, workers=2))
 
@@ -47,9 +39,9 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, names):
         textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        sys.path[:0] = {[str(ROOT / ".package"), str(WORK)]!r}
+        sys.path[:0] = {[str(ROOT / ".package"), str(ROOT)]!r}
         from klear.tasks.stage.parts import computed_parts
-        from parts_of_tests import hang
+        from tests.cluster.parts_of_tests import hang
 
         if __name__ == "__main__":
             names = Path({str(names)!r})
@@ -63,7 +55,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, names):
     assert eventually(lambda: not left(names), 120)
 
 
-def test_workers_that_hang_are_ended_with_the_stage(tmp_path, work, names, silence):
+def test_workers_that_hang_are_ended_with_the_stage(tmp_path, names, silence):
     def stage() -> None:
         with watched("collect", 30):
             threading.Thread(target=until_they_hang, daemon=True).start()

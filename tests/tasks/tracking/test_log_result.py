@@ -229,18 +229,6 @@ def test_an_answer_of_a_rollout_was_made_when_its_step_says(place):
     assert asked == [(1e9 - 5, 1e9), (1e9 - 4.999, 1e9 + 0.001)]
 
 
-def test_the_view_of_an_experiment_stands_beside_those_of_people(told):
-    """What the page does with it is for the browser's tests."""
-    place, _ = told
-    tracker, key = Tracker(place.uri, place.name), "mlflow.sharedViewState."
-    place.client.set_experiment_tag(tracker.experiment, f"{key}mine", "a person's")
-    tracker.save_view(["sums"])
-    assert tracker.flush()
-    tags = place.client.get_experiment(tracker.experiment).tags
-    assert tags[f"{key}mine"] == "a person's"
-    assert json.loads(tags[f"{key}klear-learning"])["name"] == "Learning"
-
-
 def test_the_rollouts_of_a_stage_are_histograms(tmp_path):
     row = {"step": 1, "tokens": 3, "reward": 1.0}
     pq.write_table(pa.Table.from_pylist([row, row | {"step": 2, "reward": None}]),
