@@ -147,29 +147,6 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine_of(monkeypatch, host="10.1.2.3", password=WORD, database=database)
 
 
-def test_clients_are_told_the_password_and_never_the_database(shared: Machine):
-    told = shared.environment()
-    assert told["PREFECT_API_AUTH_STRING"] == f"klear:{WORD}"
-    assert (told["MLFLOW_TRACKING_USERNAME"], told["MLFLOW_TRACKING_PASSWORD"]) == ("klear", WORD)
-    for seen in (told, server_environment(shared, "worker")):
-        assert not any(DATABASE_WORD in value for value in seen.values())
-
-
-def test_a_server_gets_its_database_and_the_password_beside_it(shared: Machine):
-    for server, variable, driver in (
-        ("prefect", "PREFECT_API_DATABASE_CONNECTION_URL", "asyncpg"),
-        ("mlflow", "MLFLOW_BACKEND_STORE_URI", "psycopg2"),
-    ):
-        told = server_environment(shared, server)
-        assert told[variable] == f"postgresql+{driver}://klear@db/klear_{server}"
-        assert [name for name, value in told.items() if DATABASE_WORD in value] == ["PGPASSWORD"]
-
-
-def test_servers_without_a_password_are_told_of_none():
-    told = [name for s in ("prefect", "mlflow") for name in server_environment(load_machine(), s)]
-    assert not any("AUTH" in name or "PASSWORD" in name for name in told)
-
-
 def test_mlflow_answers_to_its_own_names_only(shared: Machine):
     allowed = server_environment(shared, "mlflow")["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
     assert {"10.1.2.3", "10.1.2.3:*", "127.0.0.1:*"} <= set(allowed)

@@ -10,7 +10,6 @@ from klear.configs.settings.base import Runtime, Settings, key_of
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import STAGES
-from klear.configs.settings.topology import GPUS, Topology
 from klear.configs.settings.training import RLSettings
 
 
@@ -81,12 +80,6 @@ def test_an_engine_needs_what_its_kind_reads():
     for kind, wanted in (("openai", "model"), ("vllm", "model"), ("recorded", "files")):
         with pytest.raises(ValidationError, match=f"engine kind={kind} needs {wanted}"):
             EngineSettings.model_validate({"kind": kind})
-
-
-def test_a_card_brings_its_memory_and_speed():
-    assert Topology(gpus_per_node=8, gpu="H100").card == GPUS["H100"]
-    assert str(Topology()) == "this machine (no GPUs named)"
-    assert str(Topology(nodes=4, gpus_per_node=8, gpu="H100")).startswith("4 × 8 = 32 H100 (79 GiB")
 
 
 @pytest.mark.parametrize(

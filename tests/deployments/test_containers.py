@@ -36,18 +36,6 @@ def test_an_image_passes_its_linter_and_installs_its_lock_and_the_sandbox(path: 
         assert name in text
 
 
-@pytest.mark.parametrize("path", IMAGES, ids=lambda p: p.stem)
-def test_an_image_has_the_torch_of_its_kind_or_is_not_built(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    # the lock says torch==X for both kinds: which build that is depends on the index alone
-    index = "ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
-    assert (index in lines) == (path.stem == "cpu")
-    install = next(i for i, line in enumerate(lines) if f"-r requirements-{path.stem}" in line)
-    kind = "not torch.version.cuda" if path.stem == "cpu" else "torch.version.cuda"
-    assert f'python -c "import torch; assert {kind}, torch.__version__"' in lines[install + 1]
-    assert lines[install].endswith("\\")
-
-
 def test_the_specification_of_compose_allows_the_file() -> None:
     known = {n: v for n, v in COMPOSE.items() if not n.startswith("x-")}
     found = compose_spec.PyCompose.from_json(json.dumps(known))

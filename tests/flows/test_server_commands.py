@@ -1,7 +1,6 @@
 """How servers are called and asked: no secret on a command line, no more in an environment than
 needed, and who is refused is told what to set."""
 
-from configparser import ConfigParser
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from klear.flows.servers import servers
 from klear.flows.servers.servers import (
     ServersError,
     crash_orphans,
-    prepare,
     refusal,
     server_command,
     worker_name,
@@ -45,24 +43,6 @@ def test_a_worker_does_not_inherit_the_way_into_the_database(monkeypatch, tmp_pa
     seen = servers.process_environment(machine(tmp_path), "worker")
     assert not any(DATABASE_WORD in value for value in seen.values())
     assert seen["KLEAR_PASSWORD"] == WORD  # it talks to the servers
-
-
-def test_mlflow_checks_passwords_against_its_own_database(monkeypatch, tmp_path):
-    monkeypatch.setattr(servers, "database_trouble", lambda *_, **__: "")
-    here = machine(tmp_path, database=SecretStr("postgresql://us%40er@db"))
-    prepare(here, "mlflow", 0)
-    config = ConfigParser()
-    config.read(here.mlflow_auth)
-    assert config["mlflow"]["database_uri"] == here.mlflow_database
-    assert WORD not in here.mlflow_auth.read_text()
-    assert "basic-auth" in server_command(here, "mlflow")
-
-
-def test_a_database_that_is_away_is_named_without_its_password(tmp_path: Path) -> None:
-    here = machine(tmp_path, database=SecretStr(f"postgresql://me:{DATABASE_WORD}@127.0.0.1:1"))
-    with pytest.raises(ServersError, match=r"Postgres at me@127\.0\.0\.1:1: .*refused") as caught:
-        prepare(here, "prefect", wait_s=0)
-    assert DATABASE_WORD not in str(caught.value)
 
 
 @pytest.mark.parametrize("server", ["prefect", "mlflow"])
