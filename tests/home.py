@@ -28,34 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ZOMBIE_MINUTES = 4  # longer than a test keeps the server away
 PATIENCE_S = 900.0  # for anything: the machine may do other things too
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-SMALL = """
-extends: tiny
-collect:
-  runtime: {workers: 2}
-  sources:
-    - {name: countdown_rl, domain: math, kind: generated, family: countdown, size: 24}
-    - {name: by_example_rl, domain: code, kind: generated, family: by_example, size: 24}
-    - {name: countdown, domain: math, kind: generated, family: countdown, size: 60}
-    - {name: by_example, domain: code, kind: generated, family: by_example, size: 60,
-       duplicate_share: 0.1, contaminated_share: 0.1, contaminated_seed: 2024}
-benchmarks:
-  sources:
-    - {name: countdown_test, domain: math, kind: generated, family: countdown, size: 12,
-       split_part: test, fixed_seed: 2024}
-    - {name: by_example_test, domain: code, kind: generated, family: by_example, size: 12,
-       split_part: test, fixed_seed: 2024}
-dedup: {near: true}
-judge: {judge: {runtime: {workers: 1}}}
-judge_rl: {judge: {runtime: {workers: 1}}}
-sft: {epochs: 3, batch_tokens: 1000, checkpoint_steps: 4}
-rl_math: &rl {steps: 3, prompts_per_step: 8, rollouts_per_prompt: 4, mini_batch_prompts: 4,
-              max_tokens: 48, checkpoint_steps: 1}
-rl_code: *rl
-evaluate:
-  sampling: {max_tokens: 48}
-  engine_runtime: {batch_size: 8}
-  protocols: [{name: countdown_test, k: 1}, {name: by_example_test, k: 1}]
-"""
+SMALL = (ROOT / "tests/small.yaml").read_text()
 _NOT_IN_TINY = {"rate", "judge_rate", "agreement", "judge_agreement"}
 EVERY_STAGE = tuple(s for s in STAGES if s not in _NOT_IN_TINY)
 

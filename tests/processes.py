@@ -1,15 +1,25 @@
-"""Processes below this one or another, any of which may end while one looks at it; free ports."""
+"""Processes: what one says, those below this one or another, any of which may end while one looks
+at it; free ports."""
 
 import random
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import psutil
 
 PATIENCE_S = 60.0
+
+
+def output_of(*command: object, **options: Any) -> str:
+    """What a command prints that must succeed."""
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def below(pid: int | None = None) -> list[psutil.Process]:

@@ -10,6 +10,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from processes import output_of
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,12 +127,10 @@ def test_a_slurm_job_runs_klear_with_its_words(tmp_path: Path, script: str) -> N
     klear.write_text('#!/bin/sh\necho "$KLEAR_HOME $KLEAR_PREFECT_URL: $*"\n')
     klear.chmod(0o755)
     machine = {"KLEAR_HOME": "/shared", "KLEAR_PREFECT_URL": "http://a:1"}
-    done = subprocess.run(
-        ["bash", FOLDER / f"slurm/{script}.sbatch", "paper", "--set", "topology.nodes=4"],
-        env={"PATH": "/usr/bin:/bin", "KLEAR_MLFLOW_URL": "http://a:2", **machine},
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout == "/shared http://a:1: run paper --set topology.nodes=4\n"
+    machine |= {"PATH": "/usr/bin:/bin", "KLEAR_MLFLOW_URL": "http://a:2"}
+    job = ("bash", FOLDER / f"slurm/{script}.sbatch", "paper", "--set", "topology.nodes=4")
+    said = output_of(*job, env=machine, cwd=tmp_path)
+    assert said == "/shared http://a:1: run paper --set topology.nodes=4\n"
 
 
 @pytest.fixture
@@ -150,11 +149,8 @@ def allocation(tmp_path: Path) -> dict[str, str]:
 
 
 def test_ray_gets_every_cpu_of_its_nodes_and_asks_for_a_token(tmp_path, allocation):
-    done = subprocess.run(
-        ["bash", FOLDER / "slurm/ray.sbatch", "paper"],
-        env=allocation, cwd=tmp_path, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "n0:6379: run paper\n"), done.stderr
+    said = output_of("bash", FOLDER / "slurm/ray.sbatch", "paper", env=allocation, cwd=tmp_path)
+    assert said == "n0:6379: run paper\n"
     steps = (tmp_path / "started").read_text().splitlines()
     assert len(steps) == 2
     for step, node in zip(sorted(steps, key=lambda s: "n1" in s), ("n0", "n1"), strict=True):

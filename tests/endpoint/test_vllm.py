@@ -6,13 +6,13 @@ vLLM takes the better part of a minute to start: one server and one offline engi
 import json
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import output_of
 from vllm_server import ENVIRONMENT, TINY, VLLMServer, countdown_requests, tiny_teacher
 
 from klear.configs.settings.data import SampleSettings
@@ -58,12 +58,9 @@ def checkpoint(tmp_path_factory) -> Path:
 def offline(checkpoint) -> dict[str, Any]:
     """What vLLM in a process of its own says to the requests, with the context stretched."""
     asked = json.dumps([r._asdict() for r in countdown_requests(8)])
-    done = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(checkpoint), asked],
-        cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=480,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    line = next(x for x in done.stdout.splitlines() if x.startswith("FOUND"))
+    command = (sys.executable, "-c", OFFLINE, checkpoint, asked)
+    said = output_of(*command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, timeout=480)
+    line = next(x for x in said.splitlines() if x.startswith("FOUND"))
     return json.loads(line.removeprefix("FOUND"))
 
 

@@ -3,11 +3,11 @@
 import itertools
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import output_of
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.judge.judge import Judge
@@ -144,10 +144,9 @@ with Judge(JudgeSettings(runtime=JudgeRuntime(workers=1))) as judge:
 
 
 def test_a_missing_sandbox_stops_the_work_with_the_fix_and_math_needs_none():
-    command = [sys.executable, "-c", WITHOUT_BUBBLEWRAP]
     environment = os.environ | {"PATH": "/nonexistent"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
+    said = output_of(sys.executable, "-c", WITHOUT_BUBBLEWRAP, env=environment)
+    first, second = said.splitlines()
     assert "apt-get install bubblewrap" in first
     assert second == first
 
@@ -173,5 +172,4 @@ def test_a_deadline_that_passes_twice_is_unscored():
 
 def test_importing_the_judge_loads_neither_sympy_nor_torch():
     code = "import sys, klear.eval.judge.judge; print({'sympy', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    assert output_of(sys.executable, "-c", code) == "set()\n"

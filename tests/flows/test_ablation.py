@@ -1,7 +1,6 @@
 """A matrix of runs computes what its scores need, once, and no more; some beside each other."""
 
 import os
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -9,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from processes import output_of
 
 from klear.configs.loading import load_profile
 from klear.configs.settings.ablation import ablations, load_ablation
@@ -121,9 +121,6 @@ def test_a_cell_that_fails_is_named_with_its_reason(beside, monkeypatch):
 def test_a_child_trains_with_the_threads_it_is_given(given):
     asked = "import torch; from klear.training.launch.child import _limit_threads as f; f(0)"
     rest = {n: v for n, v in os.environ.items() if n != "OMP_NUM_THREADS"}
-    done = subprocess.run(
-        [sys.executable, "-c", f"{asked}; print(torch.get_num_threads())"],
-        cwd=ROOT, env=rest | given, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    everything = str(len(os.sched_getaffinity(0)))
-    assert done.stdout.strip() == given.get("OMP_NUM_THREADS", everything)
+    script = f"{asked}; print(torch.get_num_threads())"
+    said = output_of(sys.executable, "-c", script, cwd=ROOT, env=rest | given)
+    assert said.strip() == given.get("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))

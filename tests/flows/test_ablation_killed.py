@@ -14,43 +14,14 @@ pytestmark = pytest.mark.system
 
 LOG = "first.log"
 LIVE = ["PENDING", "RUNNING", "PAUSED", "CANCELLING", "SCHEDULED"]
-MICRO = """
-shows: Table 0
-title: Short and long training
-claim: More steps score higher.
-scored: sft
-arms:
-  - {name: short, set: {sft.epochs: 1}}
-  - {name: long, set: {sft.epochs: 15}}
-contrasts:
-  - {better: long, than: [short], says: longer is better}
-curves: [loss]
-scales:
-  tiny:
-    set:
-      collect.sources:
-        - {name: countdown_rl, domain: math, kind: generated, family: countdown, size: 8}
-        - {name: by_example_rl, domain: code, kind: generated, family: by_example, size: 8}
-        - {name: countdown, domain: math, kind: generated, family: countdown, size: 30}
-      distill.sources: [countdown]
-      sft.checkpoint_steps: 20
-      benchmarks.sources:
-        - {name: countdown_test, domain: math, kind: generated, family: countdown, size: 4,
-           split_part: test}
-      evaluate.protocols: [{name: countdown_test, k: 1}]
-      evaluate.sampling.max_tokens: 16
-    benchmarks: [countdown_test]
-    evidence: It is none; it tests the matrix.
-"""
 
 
 @pytest.fixture
-def command(cockpit, monkeypatch, tmp_path):
+def command(cockpit, monkeypatch):
     """`klear ablate` of two cells beside each other; how many seeds comes behind it."""
     # With one GPU slot one cell would wait for the other's training.
     monkeypatch.setitem(cockpit.environment, "KLEAR_GPU_SLOTS", "0")
-    spec = tmp_path / "micro.yaml"
-    spec.write_text(MICRO)
+    spec = Path(__file__).with_name("micro.yaml")
     return ("ablate", str(spec), "--concurrent", "2", "--seeds")
 
 

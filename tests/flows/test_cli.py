@@ -1,12 +1,12 @@
 """The command line: fast help, clear errors, fixed exit codes."""
 
 import resource
-import subprocess
 import sys
 from importlib.metadata import version
 from unittest.mock import Mock
 
 import pytest
+from processes import output_of
 
 from klear.flows.cli import store
 from klear.flows.cli.main import COMMANDS, main
@@ -19,7 +19,7 @@ def test_help_is_instant_and_imports_nothing_heavy() -> None:
     def seconds(*command: str) -> float:
         """Of CPU: a busy machine is no slow command."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *command], check=True, timeout=60)
+        output_of(sys.executable, *command)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -31,9 +31,8 @@ def test_help_is_instant_and_imports_nothing_heavy() -> None:
         "sys.exit(','.join({'pydantic', 'prefect', 'mlflow', 'torch', 'pyarrow'} & "
         "set(sys.modules)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert all(command in done.stdout for command in COMMANDS)
+    said = output_of(sys.executable, "-c", code)
+    assert all(command in said for command in COMMANDS)
 
 
 def test_a_run_imports_what_only_computing_needs_when_it_computes() -> None:

@@ -1,10 +1,8 @@
 """`klear plan`: every profile plans on a machine that has run nothing."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from home import KLEAR, ROOT
+from processes import output_of
 
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import STAGES
@@ -18,7 +16,6 @@ from klear.tasks.stage.run import Run, active
 from klear.tasks.store.store import Store
 from klear.training.sizing import DoesNotFit
 
-ROOT = Path(__file__).resolve().parents[2]
 FOR_SFT = {"distill", "judge", "difficulty", "select", "sft", "evaluate_sft"}
 
 
@@ -69,19 +66,14 @@ def test_a_local_model_that_changes_is_another_start(tmp_path):
 
 def test_the_paper_plans_on_a_laptop_with_every_assumption_printed(tmp_path):
     """No server, an empty store, a terminal of 80 columns."""
-    done = subprocess.run(
-        [sys.executable, "-m", "klear.flows.cli.main", "plan", "paper"],
-        cwd=ROOT, env={"KLEAR_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": "80"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "…" not in done.stdout
+    bare = {"KLEAR_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": "80"}
+    said = output_of(*KLEAR, "plan", "paper", cwd=ROOT, env=bare)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "…" not in said
     for text in ("never computed", "23 to compute", "4 × 8 = 32 H100", "GPU-hours"):
-        assert text in done.stdout
+        assert text in said
     for text in ("sft_prompts = 93,750", "rl_prompts = 106,000", "train_mfu = 0.4"):
-        assert text in done.stdout.partition("Assumptions")[2]
+        assert text in said.partition("Assumptions")[2]
 
 
 def test_the_plan_of_the_paper_counts_the_papers_numbers(tmp_path):

@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import output_of
 
 from klear.eval import row_files
 from klear.eval.programs import formats as suite_packed
@@ -38,10 +38,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 def read_apart(path: Path) -> tuple[str, int]:
     """What reading the file in a process of its own says, and the megabytes that it takes."""
     script = READ.format(root=str(ROOT / ".package"), path=str(path))
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    said, grown = done.stdout.strip().splitlines()
+    said, grown = output_of(sys.executable, "-c", script).splitlines()
     return said, int(grown)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 from klear.tasks.report.page import Figure, Page, environment
 
@@ -10,24 +11,7 @@ EVIL = (
     "<img src=x onerror=alert(1)> [link](javascript:alert(1)) **bold** &amp; $x$\r\n- item"
 )
 
-
-EVERY_PLACE = """{% from "blocks.md" import fold, table, verbatim %}
-> **{{ text }}**
->
-> {{ text|line }}
-
-## {{ text }}
-
-- {{ text }}: **{{ text }}**
-
-{{ table([text, text], [[text, link(text, "http://x/?" ~ text)], [text, text]]) }}
-
-_{{ text }}_
-
-{% call fold(text) %}
-{{ verbatim(text, text) }}
-{% endcall %}
-"""
+EVERY_PLACE = Path(__file__).with_name("every_place.md").read_text()
 
 
 def page_of(text: str) -> Page:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import output_of
 
 from klear.configs.settings.training import BaseModelSettings
 from klear.training.base import create_base, prepare_for_chat, small_tokenizer
@@ -108,12 +108,9 @@ def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
     job = BaseJob(out=tmp_path / "out", settings=settings)
     (tmp_path / "job.json").write_text(job.model_dump_json())
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "HUGGINGFACE"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "klear.training.launch.child", str(tmp_path / "job.json")],
-        cwd=ROOT, env={**environment, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    environment |= {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    child = (sys.executable, "-m", "klear.training.launch.child", tmp_path / "job.json")
+    output_of(*child, cwd=ROOT, env=environment)
     (step,) = read_lineage(tmp_path / "out/checkpoint")
     assert (step.start, step.settings["revision"]) == (f"org/tiny@{COMMIT}", "main")
     card = (tmp_path / "out/checkpoint/README.md").read_text()

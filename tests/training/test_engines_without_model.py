@@ -4,11 +4,11 @@ silence. And what all engines share: seeds, the factory."""
 import gzip
 import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import output_of
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.families import by_example, countdown
@@ -67,7 +67,7 @@ def test_the_interface_and_the_factory_import_no_torch():
         "import sys, klear.training.engines.generate, klear.training.engines.endpoint\n"
         "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    output_of(sys.executable, "-c", code)
 
 
 def recorded(path: Path, rows: list, **more) -> EngineSettings:

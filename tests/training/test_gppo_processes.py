@@ -4,12 +4,12 @@ normalisers are global. And two go on from a checkpoint to the bits they would h
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import output_of
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.system
@@ -33,11 +33,8 @@ def run(files: dict[str, Path], out: Path, processes: int, **env: str) -> Path:
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
-        [sys.executable, *(launcher if processes > 1 else []), *map(str, words)],
-        cwd=ROOT, env={**os.environ, **quiet, **env}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = [sys.executable, *(launcher if processes > 1 else []), *words]
+    output_of(*command, cwd=ROOT, env={**os.environ, **quiet, **env})
     return out
 
 

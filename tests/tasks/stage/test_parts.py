@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from processes import eventually
+from processes import eventually, output_of
 
 from klear.tasks.stage.graph import Node, Stalled, run_graph, watched
 from klear.tasks.stage.parts import computed_parts
@@ -89,7 +89,4 @@ def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):
                 print(folded[0].as_py())
         """)
     )
-    ran = subprocess.run(
-        [sys.executable, "run/main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert (ran.stdout.strip(), ran.returncode) == ("b'a b'", 0), ran.stderr
+    assert output_of(sys.executable, "run/main.py", cwd=tmp_path) == "b'a b'\n"
