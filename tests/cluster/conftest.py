@@ -56,7 +56,7 @@ class Cluster:
         log = self.folder / f"node-{len(self.nodes)}.log"
         supervise = str(ROOT / "tasks" / "stage" / "supervise.py")
         supervised = [sys.executable, "-I", supervise, str(os.getpid()), "1", "--"]
-        paths = (str(ROOT / ".package"), str(HERE), os.environ.get("PYTHONPATH"))
+        paths = (str(ROOT / ".package"), str(ROOT), os.environ.get("PYTHONPATH"))
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*supervised, *node],

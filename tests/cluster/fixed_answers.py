@@ -1,8 +1,8 @@
 """A judge that pays for an even length, and rollouts that depend on no generator: so one process
 and two can be compared.
 
-`python -m fixed_answers JOB.json` is `training.launch.child` with both: answers follow from the
-prompt and the place in its group.
+`python -m tests.cluster.fixed_answers JOB.json` is `training.launch.child` with both: answers
+follow from the prompt and the place in its group.
 """
 
 import sys

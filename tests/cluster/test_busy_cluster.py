@@ -1,6 +1,5 @@
 """A cluster whose every CPU is held for days by the judge of another run."""
 
-import importlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +20,10 @@ from klear.tasks.models import launch
 from klear.tasks.stage.graph import watched
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.progress import listening
+from tests.cluster import parts_of_tests as work
 
 pytestmark = pytest.mark.system
 
-HERE = Path(__file__).parent
 HELD_S = 120.0
 PATIENCE_S = 8.0
 POLL_S = 0.2
@@ -63,10 +62,8 @@ def end(actors: list[Any]) -> None:
 
 
 def test_parts_wait_for_a_cpu_for_longer_than_a_stall_and_say_so(
-    others: list[Any], place: Path, monkeypatch: pytest.MonkeyPatch
+    others: list[Any], place: Path
 ) -> None:
-    monkeypatch.syspath_prepend(HERE)
-    work = importlib.import_module("parts_of_tests")
     said: list[str] = []
     begun = time.monotonic()
     with watched("collect", PATIENCE_S / 60) as beat:

@@ -1,9 +1,6 @@
 """Parts on a cluster of two nodes."""
 
-import importlib
 import threading
-from pathlib import Path
-from types import ModuleType
 
 import psutil
 import pytest
@@ -13,18 +10,10 @@ from klear.eval.sandbox import MachineUnfit
 from klear.tasks.stage.graph import Node, Stalled, run_graph, watched
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.progress import listening
-
-HERE = Path(__file__).parent
-
-
-@pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that nodes import by this name."""
-    monkeypatch.syspath_prepend(HERE)
-    return importlib.import_module("parts_of_tests")
+from tests.cluster import parts_of_tests as work
 
 
-def test_a_node_that_does_not_see_the_store_says_what_to_do(cluster, place, work):
+def test_a_node_that_does_not_see_the_store_says_what_to_do(cluster, place):
     cluster.kill(cluster.nodes[-1])
     blind = cluster.start(blind=True)
     try:
@@ -34,7 +23,7 @@ def test_a_node_that_does_not_see_the_store_says_what_to_do(cluster, place, work
         cluster.kill(blind)
 
 
-def test_what_a_part_raises_is_raised_here_and_finished_parts_stay(cluster, place, work):
+def test_what_a_part_raises_is_raised_here_and_finished_parts_stay(cluster, place):
     with pytest.raises(ValueError, match=r"^three is not to be squared$"):
         list(computed_parts(place / "parts", [1, 2, 3, 4], work.refuse_three, workers=2))
     assert {p.name for p in (place / "parts").iterdir()} <= {"00000", "00001", "00003"}
@@ -44,12 +33,12 @@ def test_what_a_part_raises_is_raised_here_and_finished_parts_stay(cluster, plac
     assert [int((f / "square").read_text()) for f in folders] == [1, 4, 9, 16]
 
 
-def test_a_part_that_is_lost_every_time_is_an_error_with_advice(cluster, place, work):
+def test_a_part_that_is_lost_every_time_is_an_error_with_advice(cluster, place):
     with pytest.raises(RuntimeError, match=r"part 00000 was lost 4 times .* smaller parts"):
         list(computed_parts(place / "parts", [0, 1], work.die_at_zero, workers=2))
 
 
-def test_parts_that_hang_are_ended_with_the_stage(cluster, place, work, tmp_path, silence):
+def test_parts_that_hang_are_ended_with_the_stage(cluster, place, tmp_path, silence):
     """They hold every CPU, but they are ours: the stage does not wait for others."""
 
     def until_one_hangs() -> None:
