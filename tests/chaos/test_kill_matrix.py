@@ -1,11 +1,14 @@
-"""SIGKILL of everything that a run is made of, and nothing is lost. The whole: `make chaos`."""
+"""SIGKILL of everything that a run is made of, and of a vLLM server that a stage asks: nothing is
+lost. The whole: `make chaos`."""
 
 import random
+from pathlib import Path
 
 import pytest
 from home import EVERY_STAGE
 from matrix import Strike, chaos
 from place import SERVERS, place_in
+from served import REQUESTS, Blow, run
 
 SEED = 5  # the moments; the machine's load shifts them all the same
 UNTIL = "filter_rl"
@@ -32,3 +35,12 @@ def test_whoever_is_killed_the_results_are_those_of_an_undisturbed_run(
     # A stage may be over before its victim is found; then it is computed and hunted again.
     assert len(report.killed) >= len(DATA), report.unmet
     assert {"flow", "prefect", "mlflow", "worker"} <= set(report.by_victim)
+
+
+def test_a_killed_vllm_server_costs_no_answer_and_changes_none(tmp_path: Path) -> None:
+    moment = random.Random(SEED).uniform(0.1, 0.8)
+    found = run(tmp_path, [Blow("server", moment, late=True)])
+    assert found.broken == []
+    assert found.killed == ["server"]
+    assert found.starts == 2  # the one that gave up, and the same command again
+    assert 0 < found.kept[0] < REQUESTS  # it died in the middle, not before and not after

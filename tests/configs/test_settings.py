@@ -1,4 +1,4 @@
-"""Properties every settings class has, and what no setting may say."""
+"""Properties every settings class has, what no setting may say, and the table of metrics."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from klear.configs.loading import load_profile
+from klear.configs.metrics import metrics, place
 from klear.configs.settings.base import Runtime, Settings, key_of
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.explain import ConfigError
@@ -94,3 +95,14 @@ def test_an_engine_needs_what_its_kind_reads():
 def test_what_would_quietly_mean_something_else_is_refused(override: str, says: str):
     with pytest.raises(ConfigError, match=says):
         load_profile("tiny", [override])
+
+
+def test_every_pattern_stands_once_and_none_hides_one_below_it():
+    patterns = [m.pattern for m in metrics()]
+    for i, pattern in enumerate(patterns):
+        assert place(pattern.replace("*", "anything")) == i, pattern
+
+
+@pytest.mark.parametrize("name", ["completions/invented", "countdown_test/invented"])
+def test_a_metric_that_nobody_described_has_no_place(name):
+    assert place(name) == len(metrics())

@@ -1,4 +1,4 @@
-"""The command line: fast help, clear errors, fixed exit codes."""
+"""The command line: fast help, clear errors, fixed exit codes; a cost that is approved."""
 
 import resource
 import sys
@@ -8,8 +8,11 @@ from unittest.mock import Mock
 import pytest
 from processes import output_of
 
+from klear.configs.loading import load_profile
+from klear.configs.settings.base import key_of
 from klear.flows.cli import store
 from klear.flows.cli.main import COMMANDS, main
+from klear.flows.stages import approve_all
 from klear.tasks.store.shared import StoreUnreachable
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -123,3 +126,13 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_without_servers_says_what_to_do(capsys):
     assert main(["run", "tiny"]) == 1
     assert capsys.readouterr().err == "the servers are not up: run `klear up` first\n"
+
+
+def test_the_option_approves_every_stage_that_asks_an_engine_and_changes_no_key():
+    before = load_profile("tiny", ["distill.engine.runtime.approve_above=10"])
+    after = approve_all(before, 30)
+    runtime = after.distill.engine.runtime
+    assert (runtime.approve_above, runtime.approved_cost) == (10, 30)
+    assert after.sample.engine.runtime.approved_cost == 30
+    assert after.rate is None
+    assert key_of(after) == key_of(before)

@@ -1,11 +1,22 @@
-"""What a field of a form does that is left alone, changed or wrong; whose results a stage takes."""
+"""What a field of a form does that is left alone, changed or wrong; whose results a stage takes;
+the rule that crashes silent runs."""
 
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
+from uuid import uuid4
 
 import pytest
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import Automation, EventTrigger
+from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from klear.configs.loading import load_profile, profiles
+from klear.configs.machine import Machine
 from klear.configs.settings.explain import ConfigError
+from klear.flows.forms import registration
 from klear.flows.forms.forms import (
     chosen,
     defaults,
@@ -15,6 +26,7 @@ from klear.flows.forms.forms import (
     settings_of,
     values_of,
 )
+from klear.flows.forms.registration import CRASH_SILENT, automation, register_automations
 from klear.tasks.store.lineage import LATEST, CompleteRun, as_of, mixtures, note_complete
 from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
@@ -86,3 +98,30 @@ def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
     (line,) = mixtures(store, [*taken.values()])
     assert line == "sft/one-sft and sft/two-sft behind evaluate_sft/two-eval"
     assert not mixtures(store, [*chosen(("sft", "evaluate_sft"), LATEST, TINY, "", store).values()])
+
+
+def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_changed(tmp_path):
+    rule = automation(CRASH_SILENT, Machine(home=tmp_path).zombie_minutes)
+    assert isinstance(rule.trigger, EventTrigger)
+    ends = [s().name for s in (Completed, Failed, Cancelled, Crashed)]
+    ends.append("TimedOut")  # what Prefect calls the failure of a run past its time limit
+    assert {f"prefect.flow-run.{name}" for name in ends} <= set(rule.trigger.expect)
+    assert rule.trigger.within >= timedelta(minutes=30)  # it outlives an outage of the server
+    (action,) = rule.actions
+    assert isinstance(action, ChangeFlowRunState)
+    assert (action.state, action.force) == (StateType.CRASHED, False)
+
+
+def test_what_is_switched_off_stays_off(tmp_path, monkeypatch):
+    here = Machine(home=tmp_path)
+    same = automation(CRASH_SILENT, here.zombie_minutes).model_dump(mode="json")
+    there = Automation.model_validate({**same, "id": uuid4(), "enabled": False})
+    client = Mock()
+    client.read_automations_by_name.side_effect = lambda name: [there] * (name == CRASH_SILENT)
+    monkeypatch.setattr(registration, "get_client", lambda **_: nullcontext(client))
+    register_automations(Machine(home=tmp_path, zombie_minutes=99))
+    client.create_automation.assert_not_called()
+    client.delete_automation.assert_not_called()
+    client.update_automation.assert_called_once()
+    _, new = client.update_automation.call_args.args
+    assert (new.enabled, new.trigger.within) == (False, timedelta(minutes=99))

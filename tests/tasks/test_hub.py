@@ -1,9 +1,13 @@
-"""Hub datasets: one commit, streamed, in pieces that make up the whole. A folder stands in."""
+"""Hub datasets: one commit, streamed, in pieces that make up the whole (a folder stands in). Models
+by their commit, and benchmarks from files."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from huggingface_hub.errors import GatedRepoError
 
@@ -11,10 +15,10 @@ from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.evaluation import EvaluateSettings, Evaluation
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Problem
-from klear.eval.tables import read_table
+from klear.eval.tables import read_table, write_table
 from klear.tasks.data.collect import collect
 from klear.tasks.data.sources import Piece, piece_rows, planned, resolved
-from klear.tasks.models.any_model import identified
+from klear.tasks.models.any_model import identified, problems_of_file, settings_to_collect
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -110,3 +114,50 @@ def test_what_the_hub_does_not_give_is_one_line_that_says_why(monkeypatch):
     says = rf"^source 's': cannot read {place}: {why}\. Without a network, name local.*$"
     with pytest.raises(ValueError, match=says):
         resolved(Source(name="s", kind="hub", dataset="org/none", revision="v2"), "s")
+
+
+def parquet(path: Path, *rows: dict[str, Any]) -> Path:
+    pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    return path
+
+
+def collected(file: Path, out: Path) -> list[Problem]:
+    out.mkdir()
+    collect.body(out, settings=settings_to_collect("mine", file), seed=0)
+    return list(read_table(out / "kept.parquet", Problem))
+
+
+def test_a_parquet_of_another_kind_with_tests_is_read_by_its_fields(tmp_path):
+    tests = [{"input": "1\n", "output": "2\n"}]
+    file = parquet(tmp_path / "theirs.parquet", {"question": "Add one.", "tests": tests})
+    assert problems_of_file(file, "mine") is None
+    (problem,) = collected(file, tmp_path / "o")
+    assert problem.prompt == "Add one."
+    assert (problem.tests.kind, len(problem.tests.cases)) == ("stdin", 1)
+    other = parquet(tmp_path / "o.parquet", {"prompt": "Add.", "domain": "math", "numbers": 7})
+    assert problems_of_file(other, "mine") is None
+
+
+def test_a_parquet_of_ours_is_read_as_it_is_under_its_new_name(tmp_path):
+    rows = [Problem(domain="math", prompt=p, answer="1", source="old") for p in ("a", "b")]
+    write_table(tmp_path / "kept.parquet", Problem, rows)
+    found = problems_of_file(tmp_path / "kept.parquet", "mine")
+    assert found == [p.model_copy(update={"source": "mine"}) for p in rows]
+
+
+@pytest.mark.parametrize("name", ["add", ""])
+def test_the_entry_point_of_a_row_is_the_function_its_tests_call(tmp_path, name):
+    row = {
+        "task_id": "x/0",
+        "prompt": "def add(a, b):\n    ...",
+        "canonical_solution": "    return a + b",
+        "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+        "entry_point": name,
+    }
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    (source,) = settings_to_collect("mine", file).sources
+    assert source.fn_name_field == ("entry_point" if name else "")
+    if name:
+        (problem,) = collected(file, tmp_path / "o")
+        assert problem.tests.fn_name == "add"

@@ -1,10 +1,13 @@
-"""GPPOTrainer on its own: updates, what leaves a rollout before them, and what it refuses."""
+"""GPPOTrainer on its own: updates, what leaves a rollout before them, what it refuses, and that no
+rollout of a server that was started again is trained on."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from klear.training import render
 from klear.training.rl.config import GPPOConfig
@@ -182,3 +185,17 @@ def test_answers_with_parts_that_are_not_the_models_are_refused(make_trainer):
 
     with pytest.raises(ValueError, match=r"without tools and images: \{'tool_mask'\}"):
         make_trainer(by_row(1.0), rollout_func=with_tools).train()
+
+
+@pytest.mark.parametrize("starts", ["aab", "ab"])
+def test_a_server_that_was_started_again_ends_the_stage(make_trainer, monkeypatch, starts):
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", lambda *_: "answers")
+    trainer, left = make_trainer(len), list(starts)
+    client = SimpleNamespace(
+        base_url="http://gpu-9:8000", get_server_info=lambda: {"instance_id": left.pop(0)}
+    )
+    trainer.vllm_generation = SimpleNamespace(vllm_client=client)
+    if starts == "aab":
+        assert trainer._generate_single_turn() == "answers"
+    with pytest.raises(RuntimeError, match=r"gpu-9:8000 was started again .* run again"):
+        trainer._generate_single_turn()
