@@ -30,7 +30,7 @@ ONLY_READ = {
     "serve": "stays in the foreground: tests/deployments/test_compose_servers.py",
     "run": "takes minutes, or a GPU: tests/flows/test_pipeline.py",
     "eval": "takes a model: tests/endpoint/test_eval_command.py",
-    "lineage": "takes results: tests/flows/test_lineage_command.py",
+    "lineage": "takes results: tests/flows/test_store_command.py",
     "doctor": "is about this machine: tests/flows/test_doctor.py",
     "ablate NAME": "takes hours: tests/flows/test_ablation.py",
 }

@@ -1,4 +1,5 @@
-"""`klear store` as a user types it: what is there, what is damaged, and what nothing needs."""
+"""`klear store` and `klear lineage` as a user types them: what is there, what is damaged, what
+nothing needs; the chain behind a result, the score with its protocol, and what came of it."""
 
 import json
 import os
@@ -14,7 +15,7 @@ from klear.tasks.store.care import damaged, remove, waste
 from klear.tasks.store.lineage import results
 from klear.tasks.store.shared import SharedStore
 from klear.tasks.store.store import MANIFEST, Store
-from tests.tasks.stages_by_hand import Knobs, collect, report
+from tests.tasks.manifests_by_hand import Knobs, collect, publish, report
 
 A, B = Knobs(text="a" * 1500), Knobs(text="b" * 1500)
 dedup = report.named("dedup")
@@ -126,3 +127,62 @@ def test_verify_reads_the_shared_store_too(shared, tmp_path, capsys):
 
     assert main(["store", "verify"]) == 1
     assert "rows.jsonl is missing or was changed" in capsys.readouterr().out
+
+
+RESULT = {
+    "name": "aime24", "k": 4, "ci_low": 0.25, "ci_high": 0.75,
+    "statement": {"temperature": 0.6, "top_p": 0.95, "max_tokens": 64, "grader_version": 2,
+                  "checkpoint": "c0ffee"},
+}  # fmt: skip
+PROTOCOL = "aime24 avg@4 56.5 % [25.0, 75.0], temperature 0.6, top_p 0.95, max_tokens 64"
+OLD, NEW = "0123456789abcdef", "fedcba9876543210"
+
+
+@pytest.fixture
+def chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two checkpoints of the same rows, and their scores; the second one is the newest."""
+    monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
+    root = tmp_path / "store"
+    publish(root, "select", OLD)
+    for day, (key, average) in enumerate(((OLD, 0.25), (NEW, 0.565)), 1):
+        made = {"created": f"2026-01-0{day}T00:00:00+00:00"}
+        publish(root, "sft", key, inputs=(("select", OLD),), **made)
+        metrics = {"aime24/avg": average, "aime24/pass_at_k": 0.5}
+        publish(root, "evaluate_sft", key, inputs=(("sft", key),), metrics=metrics, **made)
+        results = json.dumps([RESULT | {"avg": average}])
+        (root / "evaluate_sft" / key / "results.json").write_text(results)
+
+
+def said(capsys: pytest.CaptureFixture[str], name: str) -> tuple[list[str], str]:
+    """The results of the chain, and the rest of what was printed."""
+    assert main(["lineage", name]) == 0
+    chain, _, rest = capsys.readouterr().out.partition("\n\n")
+    return [line.split()[0] for line in chain.splitlines()], rest
+
+
+@pytest.mark.parametrize(
+    "name", ["sft/aime24", "sft/aime24/avg", "evaluate_sft/aime24/pass_at_k", "aime24"]
+)
+def test_a_score_as_people_write_it_leads_to_the_rows_and_says_its_protocol(chains, capsys, name):
+    chain, rest = said(capsys, name)
+    assert [result.split("/")[0] for result in chain] == ["select", "sft", "evaluate_sft"]
+    assert chain[1] == f"sft/{NEW}"
+    assert PROTOCOL in rest
+
+
+@pytest.mark.parametrize("digits", [None, 6, 16])
+def test_a_checkpoint_is_found_by_its_stage_and_key(chains, capsys, digits):
+    name = "sft" if digits is None else f"sft/{NEW[:digits]}"
+    chain, _ = said(capsys, name)
+    assert [r.split("/")[0] for r in chain] == ["select", "sft"]
+    assert chain[-1] == f"sft/{NEW}"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("rl_code/aime24", ""), ("sft/zzz", ""), ("12.3", " ("), ("aime24/no", ""),
+     ("sft/amie24", "; did you mean sft/aime24?"), ("selct", "; did you mean select?")],
+)  # fmt: skip
+def test_what_is_not_there_fails_and_says_what_a_name_may_be(chains, capsys, name, meant):
+    assert main(["lineage", name]) == 1
+    assert f"no result {name}{meant}" in capsys.readouterr().out

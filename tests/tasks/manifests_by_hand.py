@@ -1,12 +1,14 @@
 """Results without running a stage: tables as one would leave them, and published manifests as a
-store would hold them."""
+store would hold them. And two stages, for the tests of what becomes of results."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from klear.configs.settings.base import Settings
 from klear.eval.tables import write_table
+from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import MANIFEST, Artifact, FileEntry, InputRef, Manifest
 
 
@@ -55,3 +57,20 @@ def publish(
         lines = [json.dumps({"step": i, "metrics": {name: v}}) for i, v in enumerate(values)]
         (folder / "logs" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return manifest
+
+
+class Knobs(Settings):
+    text: str = "rows"
+
+
+@stage(version=1)
+def collect(out: Path, *, settings: Knobs) -> Metrics:
+    (out / "rows.jsonl").write_text(settings.text)
+    return {}
+
+
+@stage(version=1)
+def report(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
+    rows = "".join(i.file("rows.jsonl").read_text() for i in inputs)
+    (out / "rows.jsonl").write_text(rows)
+    return {}

@@ -27,7 +27,7 @@ from klear.tasks.store.lineage import begins, results
 from klear.tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
 from klear.tasks.store.store import MANIFEST, Artifact
 from tests.s3_server import s3_server, signed_on
-from tests.tasks.stages_by_hand import Knobs, collect, report
+from tests.tasks.manifests_by_hand import Knobs, collect, report
 
 ROOT = Path(__file__).parents[2]
 KEY = "0123456789abcdef"
