@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from klear.configs.loading import ConfigError, differences, load_profile, profiles, run_name
 
@@ -16,6 +17,7 @@ benchmarks: {}
 distill: {engine: {kind: scripted}}
 sample: {engine: {kind: recorded, files: [r1.jsonl, /far/r1.jsonl]}}
 """
+ERRORS = yaml.safe_load(Path(__file__).with_name("override_errors.yaml").read_text())
 
 
 @pytest.fixture
@@ -83,50 +85,7 @@ def test_a_profile_changes_only_what_it_says_of_the_one_it_extends(profile: str,
     assert problems(profile) == ["extends goes in a circle: small.yaml → child.yaml → small.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        ("sft.learning_rat=1", "sft.learning_rat: unknown key; did you mean sft.learning_rate?"),
-        ("collect.sources.0.siz=3",
-         "collect.sources.0.siz: unknown key; did you mean collect.sources.0.size?"),
-        ("min_tests=3", "min_tests: unknown key; did you mean filter_tests.min_tests?"),
-        ("sft.epochs=four",
-         "sft.epochs: 'four' should be a valid number, unable to parse string as a number"),
-        ("rl_math.steps=0", "rl_math.steps: 0 should be greater than 0"),
-        ("rl_math.loss=gpp",
-         "rl_math.loss: 'gpp' should be 'gppo', 'clip_higher', 'grpo' or 'cispo'"),
-        ("rl_math.prompts_per_step=100",
-         "rl_math: prompts_per_step=100 is no multiple of mini_batch_prompts=16"),
-        ("collect.sources.deepscalr.limit=5",
-         "collect.sources.deepscalr: no such entry; did you mean deepscaler? "
-         "(there: sums, deepscaler)"),
-        ("sft.min_learning_rate=5",
-         "sft: min_learning_rate=5 is above its peak, learning_rate=8e-05; choose at most that"),
-        ("rl_math.warmup_steps=101",
-         "rl_math: warmup_steps=101 is more than steps=100; choose at most the steps"),
-        ("rl_math.dual_clip=1.1",
-         "rl_math: dual_clip=1.1 must be above 1 + eps_high = 1.28, where clipping begins"),
-        ("rl_math.keep_every=500",
-         "rl_math.keep_every=500 keeps no model before the last of rl_math.steps=100: "
-         "choose a smaller one, or 0"),
-        ("evaluate.learning_curve={k: 2}",
-         "evaluate.learning_curve scores models that RL keeps: "
-         "set rl_math.keep_every or rl_code.keep_every"),
-        ("profile.x.y=1", "profile: {'x': {'y': 1}} should be a valid string"),
-        ("sft.epochs", "--set sft.epochs: write --set key.key=value"),
-        ("data.rot=/d",
-         "data: {'rot': '/d'} is no folder; write data.root=FOLDER"),
-        ("topology={gpu: H10, gpus_per_node: 1}",
-         "topology: gpu 'H10' is no known card; did you mean H100? (known: A100-40GB, A100-80GB, "
-         "L40S, H100, H200, B200)"),
-        ("topology={gpu: H100, gpus_per_node: 8, rl_gpus: 9}",
-         "topology: rl_gpus=9 is more than nodes × gpus_per_node = 1 × 8 = 8"),
-        ("distill.sources=[sms]",
-         "distill.sources: 'sms' is not collected; did you mean sums?"),
-        ("difficulty={rater: source, easy_sources: [x]}",
-         "difficulty.easy_sources: 'x' is not collected"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("override", "line"), ERRORS.items())
 def test_the_error_names_the_key_and_the_fix(profile: str, override: str, line: str):
     assert problems(profile, override)[0] == line
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from klear.configs.settings.sources import Source
-from klear.eval.records import CallCase, CheckerCase, Problem, StdinCase, TestSuite
+from klear.eval.records import CallCase, CheckerCase, StdinCase, TestSuite
 from klear.tasks.data.row_to_problem import BadField, field_of, prompt_of, to_problem
 
 
@@ -51,14 +51,6 @@ MATH_ROWS: dict[str, dict[str, Any]] = {
     "hmmt25": {**PLAIN, "problem_idx": 1, "problem_type": ["Algebra"]},
     "math500": {**PLAIN, "solution": "It is $\\boxed{2}$.", "level": 1},
 }
-MATH_WITHOUT_GOLD = {"openthoughts3_math", "acereason_sft_math"}
-
-
-@pytest.mark.parametrize("name", MATH_ROWS)
-def test_a_row_of_the_dataset_is_a_problem(name):
-    problem = to_problem(MATH_ROWS[name], Source(use=name))
-    gold = {"judgeable": False} if name in MATH_WITHOUT_GOLD else {"answer": "2"}
-    assert problem == Problem(domain="math", prompt="What is 1 + 1?", source=name, **gold)
 
 
 def test_numinas_proofs_are_rejected_or_kept_as_prompts_for_sft():
@@ -126,7 +118,15 @@ def livecodebench(private: Any, **more: Any) -> dict[str, Any]:
     }
 
 
+CONVERSATION = [{"from": "human", "value": "Add one."}, {"from": "gpt", "value": "<think></think>"}]
+PLACE = (
+    "Add one.\n\nWrite Python code to solve the problem. Please place the solution code in the "
+    "following format:\n```python\n# Your solution code here\n```"
+)
 CODE_ROWS: dict[str, dict[str, Any]] = {
+    "openthoughts3_code": {"domain": "code", "conversations": CONVERSATION},
+    "acereason_sft_code": {"category": "code", "input": PLACE},
+    "opencodereasoning": {"input": "Add one.", "dataset": "code_contests", "split": "train"},
     "taco": TACO,
     "apps": APPS,
     "codeforces": CODEFORCES,
@@ -136,31 +136,18 @@ CODE_ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CODE_ROWS)
-def test_a_row_of_the_dataset_is_a_problem_with_its_tests(name):
-    problem = to_problem(CODE_ROWS[name], Source(use=name))
-    assert problem.prompt.startswith("Add one.")
-    assert (problem.tests.kind, problem.tests.cases) == ("stdin", STDIN)
+WITHOUT_GOLD = {"openthoughts3_math", "acereason_sft_math", *list(CODE_ROWS)[:3]}
 
 
-CONVERSATION = [{"from": "human", "value": "Add one."}, {"from": "gpt", "value": "<think></think>"}]
-PLACE = (
-    "Add one.\n\nWrite Python code to solve the problem. Please place the solution code in the "
-    "following format:\n```python\n# Your solution code here\n```"
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "row"),
-    [
-        ("openthoughts3_code", {"domain": "code", "conversations": CONVERSATION}),
-        ("acereason_sft_code", {"category": "code", "input": PLACE}),
-        ("opencodereasoning", {"input": "Add one.", "dataset": "code_contests", "split": "train"}),
-    ],
-)
-def test_a_teachers_prompt_is_kept_though_nothing_can_judge_it(name, row):
-    problem = to_problem(row, Source(use=name))
-    assert (problem.prompt, problem.judgeable, problem.tests) == ("Add one.", False, None)
+@pytest.mark.parametrize("name", MATH_ROWS | CODE_ROWS)
+def test_a_row_of_the_dataset_is_a_problem_with_its_gold_or_a_prompt_that_nothing_can_judge(name):
+    source = Source(use=name)
+    problem = to_problem((MATH_ROWS | CODE_ROWS)[name], source)
+    prompt, gold = ("What is 1 + 1?", "2") if source.domain == "math" else ("Add one.", STDIN)
+    gold = gold if name not in WITHOUT_GOLD else None
+    assert problem.prompt == prompt or (name == "codeforces" and problem.prompt.startswith(prompt))
+    assert (problem.source, problem.judgeable) == (name, gold is not None)
+    assert (problem.answer or (problem.tests and problem.tests.cases)) == gold
 
 
 def test_opencodereasonings_placeholder_is_looked_up_by_dataset_split_and_index():
