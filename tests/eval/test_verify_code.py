@@ -36,25 +36,12 @@ def asserts(*codes: str, **rest) -> dict:
 SUMS = stdin(("3 4\n", "7\n"), ("5 6\n", "11\n"), ("10 20\n", "30\n"))
 
 
-@pytest.mark.parametrize(
-    ("program", "expected", "passed"),
-    [
-        (ADD, "AC", 3),
-        ("print(7)", "WA", 1),
-        ("print(7", "CE", 0),
-        ("1/0", "RE", 0),
-        ("import sys\nprint(7)\nsys.exit(1)", "RE", 0),
-        ("import sys\nsys.exit(0)", "WA", 0),
-        ("x = bytearray(3 << 30)", "MLE", 0),
-        ("while True: print('x' * 9999)", "OLE", 0),
-        ("\0", "CE", 0),
-        ("print('\ud800')", "CE", 0),
-    ],
-)
-def test_a_verdict_names_what_went_wrong(verdict, program, expected, passed):
-    result = verdict(program, **SUMS)
-    assert (result.verdict, result.passed, result.total) == (expected, passed, 3)
-    assert result.reason or expected == "AC"
+@pytest.mark.parametrize("row", rows("verdicts.jsonl"), ids=lambda row: row["what"])
+def test_a_verdict_names_what_went_wrong(verdict, row):
+    result = verdict(row["program"], **row["suite"])
+    assert (result.verdict, result.passed) == (row["verdict"], row["passed"])
+    assert result.total == len(row["suite"]["cases"])
+    assert result.reason or result.verdict == "AC"
 
 
 def test_cpu_time_is_limited_and_sleeping_is_not_cpu_time(verdict):
@@ -127,27 +114,6 @@ def test_no_tests_is_not_a_pass(verdict):
         verdict(ADD, kind="stdin", cases=[])
 
 
-@pytest.mark.parametrize(
-    ("program", "expected"),
-    [
-        ("class Solution:\n    def add(self, a, b): return a + b", "AC"),
-        ("def add(a, b): return a + b", "AC"),
-        ("def add(a, b): print('debug'); return a + b", "AC"),
-        ("def add(a: Optional[ListNode], b): return 7 if a else 0", "AC"),
-        ("def add(a, b): return a - b", "WA"),
-        ("def sub(a, b): return a - b", "RE"),
-        ("import os; os._exit(0)", "WA"),
-        ("raise SystemExit(0)", "WA"),
-        ("def add(a, b): return lambda: 7", "RE"),
-        ("class E(int):\n  __eq__ = lambda s, o: True\ndef add(a, b): return E(0)", "WA"),
-        ("def add(a, b): return 'x' * (1 << 26)", "OLE"),
-    ],
-)
-def test_a_call_is_judged_by_the_value_it_returns(verdict, program, expected):
-    cases = [{"args": [3, 4], "output": 7}]
-    assert verdict(program, kind="call", fn_name="add", cases=cases).verdict == expected
-
-
 def test_a_call_may_return_a_long_integer(verdict):
     suite = {"kind": "call", "fn_name": "f", "cases": [{"args": [40_000], "output": 2**40_000}]}
     assert verdict("def f(n): return 2 ** n", **suite).verdict == "AC"
@@ -167,10 +133,8 @@ def call_of(code: str, fn_name: str | None = "f") -> NamedCall | None:
 @pytest.mark.parametrize(
     ("code", "args", "output"),
     [
-        ("assert f(1) == 2", (1,), 2),
         ("assert candidate([1, 2], 'x') == -0.5", ([1, 2], "x"), -0.5),
         ("assert Solution().f({'a': 1}) == 'yes', 'message'", ({"a": 1},), "yes"),
-        ("assert f() == None", (), None),
         ("assert f(1) == [2]", (1,), [2]),
         ("assert f((1, 2), {3}) == (4, {5: [6]})", ((1, 2), {3}), (4, {5: [6]})),
     ],
@@ -186,16 +150,8 @@ def test_an_assertion_of_one_call_and_its_result_is_a_call(code, args, output):
         "assert f(...) == 3",
         "assert f(1) == 1" + "0" * 5000,
         "assert f(1) != 3",
-        "assert f(1)",
-        "assert f(1) == f(2)",
-        "assert f(1) == 1 + 1",
-        "assert abs(f(1)) == 2 < 3",
-        "assert f(*[1]) == 2",
         "assert f(**{'a': 1}) == 2",
-        "assert f.g(1) == 2",
-        "assert len(f(1)) == 2",
         "x = f(1)\nassert x == 2",
-        "assert f(1) ==",
         "assert f(" + "[" * 5000 + "]" * 5000 + ") == 1",
         "assert f(1) == 2\nassert f(2) == 3",
         "\0",
@@ -210,33 +166,6 @@ def test_keywords_keep_their_names_and_candidate_needs_one():
     assert call_of("assert f(b=2, a=1) == 3") == named
     assert call_of("assert candidate(1) == 2", None) is None
     assert call_of("assert g(1) == 2", None) is not None
-
-
-CHECKER = """
-import sys
-given, output, answer = (open(path).read().split() for path in sys.argv[1:4])
-assert sys.stdin.read().split() == output
-sys.exit(0 if int(output[0]) ** 2 == int(given[0]) else 1)
-"""
-
-
-@pytest.mark.parametrize(
-    ("program", "checker", "expected"),
-    [
-        ("print(-3)", CHECKER, "AC"),
-        ("print(3)", CHECKER, "AC"),
-        ("print(4)", CHECKER, "WA"),
-        ("print('three')", CHECKER, "WA"),
-        ("", CHECKER, "WA"),
-        ("1/0", CHECKER, "RE"),
-        ("print(3)", "print(1)", "AC"),
-        ("print(3)", "print('wrong')\nprint(0)", "WA"),
-        ("import os; os.write(1, b'\\xff')", "import sys\nsys.stdin.buffer.read()", "AC"),
-    ],
-)
-def test_a_checker_accepts_any_right_answer(verdict, program, checker, expected):
-    case = {"input": "9\n", "output": "3\n", "checker": checker}
-    assert verdict(program, kind="checker", cases=[case]).verdict == expected
 
 
 @pytest.mark.parametrize("failure", ["sys.exit(3)", "exec('while True: pass')"])
