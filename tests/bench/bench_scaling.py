@@ -20,7 +20,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from real_documents import documents, write_problems
 
 from klear.configs.settings.data import DecontaminateSettings, DedupSettings, PartsRuntime
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
-from klear.configs.settings.sources import CollectRuntime, CollectSettings, Source
+from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
 from klear.tasks.data.collect import collect
@@ -64,45 +64,38 @@ class Clock:
         self.cpu = own + below if self._workers == 1 else main + below / self._workers
 
 
-def stages(inputs: Path, texts: list[str], answers: int) -> Iterator[tuple[str, Work]]:
-    """The work of each stage; a stage is given what the one before it made."""
+def stages(inputs: Path, texts: list[str], answers: int) -> dict[str, Work]:
+    """The work of each stage, on files and tables that are made here."""
     lines = [json.dumps({"question": text, "answer": "1"}) for text in texts]
     for number in range(FILES):
         (inputs / f"{number}.jsonl").write_text("\n".join(lines[number::FILES]) + "\n")
     for name, some in (("problems", texts), ("benchmarks", texts[:1000])):
         (inputs / name).mkdir()
         write_problems(inputs / name / "kept.parquet", some)
-    problems = Artifact.of_folder(inputs / "problems")
-    benchmarks = Artifact.of_folder(inputs / "benchmarks")
+    problems, held_out = (Artifact.of_folder(inputs / n) for n in ("problems", "benchmarks"))
     source = Source(
         name="documents", files=("*.jsonl",), prompt_field="question", answer_field="answer"
     )
+    files = CollectSettings(root=str(inputs), sources=(source,))
+    rows = PartsRuntime(rows_per_part=max(1, len(texts) // 16))
 
-    def parts(workers: int) -> PartsRuntime:
-        return PartsRuntime(workers=workers, rows_per_part=max(1, len(texts) // 16))
+    def of(stage: Any, settings: Any, *read: Artifact, **more: Any) -> Work:
+        def work(out: Path, workers: int, clock: Clock) -> str:
+            runtime = settings.runtime.model_copy(update={"workers": workers})
+            chosen = settings.model_copy(update={"runtime": runtime})
+            stage.body(out, *read, settings=chosen, **more)
+            clock.stop()
+            return content_digest(scan(out))
 
-    def collected(out: Path, workers: int, clock: Clock) -> str:
-        runtime = CollectRuntime(workers=workers)
-        chosen = CollectSettings(root=str(inputs), sources=(source,), runtime=runtime)
-        collect.body(out, settings=chosen, seed=0)
-        clock.stop()
-        return content_digest(scan(out))
+        return work
 
-    def unique(out: Path, workers: int, clock: Clock) -> str:
-        dedup.body(out, problems, settings=DedupSettings(near=True, runtime=parts(workers)))
-        clock.stop()
-        return content_digest(scan(out))
-
-    def clean(out: Path, workers: int, clock: Clock) -> str:
-        chosen = DecontaminateSettings(min_coverage=0.5, runtime=parts(workers))
-        decontaminate.body(out, problems, benchmarks, settings=chosen)
-        clock.stop()
-        return content_digest(scan(out))
-
-    yield "collect", collected
-    yield "dedup", unique
-    yield "decontaminate", clean
-    yield "judge", judging(answers)
+    leaks = DecontaminateSettings(min_coverage=0.5, runtime=rows)
+    return {
+        "collect": of(collect, files, seed=0),
+        "dedup": of(dedup, DedupSettings(near=True, runtime=rows), problems),
+        "decontaminate": of(decontaminate, leaks, problems, held_out),
+        "judge": judging(answers),
+    }
 
 
 def judging(answers: int) -> Work:
@@ -157,7 +150,7 @@ def main() -> None:
     cpu: dict[str, tuple[float, float]] = {}
     wall: dict[str, tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, work in stages(Path(folder), texts, options.answers):
+        for name, work in stages(Path(folder), texts, options.answers).items():
             ones, twos = list[Clock](), list[Clock]()
             for _ in range(options.rounds):
                 (one, made), (two, again) = timed(work, 1), timed(work, 2)

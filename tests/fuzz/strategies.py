@@ -24,12 +24,8 @@ SOURCES = [
 ]
 
 texts = st.text(max_size=200)
-THINKING = (
-    "<think>{t}</think>{a}", "<think>\n{t}\n</think>\n\n{a}", "{a}", "</think>{a}",
-    "<think></think>{a}", "{t}</think>{a}", "<think>{t}</think></think>{a}",
-    " \n<think>{t}</think>{a}",
-)  # fmt: skip
-"""Ways to write an answer `a` after a thought `t` so that `a` is what is judged."""
+
+
 PIECES = (
     "\\boxed{", "\\fbox{", "}", "{", "\\boxed 7", "\\frac", "\\dfrac{1}{2}", "\\sqrt",
     "\\text{cm}", "\\left(", "\\right)", "\\pm", "\\infty", "\\cup", "[0,1)", "\\begin{pmatrix}",
@@ -41,25 +37,6 @@ PIECES = (
 )  # fmt: skip
 answers = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=24).map("".join)
 """Fragments of answers, one after the other."""
-
-
-@st.composite
-def boxes(draw: st.DrawFn, depth: int = 4) -> str:
-    """The content of a box: text with balanced braces and other boxes in it."""
-    parts = draw(
-        st.lists(st.sampled_from(["7", "x", r"\frac12", r"\text{m}", " ", ","]), max_size=4)
-    )
-    if depth and draw(st.booleans()):
-        inner = draw(boxes(depth - 1))
-        parts.append(draw(st.sampled_from([f"{{{inner}}}", rf"\boxed{{{inner}}}"])))
-    return "".join(parts) + "1"
-
-
-programs = st.lists(
-    st.sampled_from(["print(1)", "x = 'a'", "for i in range(3):", "    pass", "", "# é\u2028"]),
-    min_size=1,
-    max_size=8,
-).map(lambda lines: "\n".join(["import sys", *lines]))
 
 numbers = st.one_of(
     st.integers(-(10**30), 10**30).map(str),

@@ -47,20 +47,6 @@ def test_tests_of_any_form_are_a_suite_or_a_value_error(value, fn_name, packed) 
 
 
 @few
-@given(st.lists(json_values.map(json.dumps) | st.binary(max_size=30), max_size=8))
-def test_every_line_of_a_file_is_one_row(values: list) -> None:
-    lines = [v if isinstance(v, bytes) else v.encode("utf-8", "replace") for v in values]
-    lines = [line.replace(b"\n", b" ") for line in lines]
-    (SCRATCH / "r.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
-    found = list(read_rows(SCRATCH / "r.jsonl"))
-    unmarked = [lines[0].removeprefix(codecs.BOM_UTF8), *lines[1:]] if lines else []
-    assert [row.number for row in found] == [
-        n for n, line in enumerate(unmarked, 1) if line.strip()
-    ]
-    assert all((row.value is None) == bool(row.error) for row in found)
-
-
-@few
 @given(st.sampled_from(SUFFIXES), st.binary(max_size=300))
 def test_a_file_of_any_bytes_gives_rows_or_an_error_that_names_it(suffix, data) -> None:
     path = SCRATCH / f"file{suffix}"

@@ -68,16 +68,6 @@ def vllm_served(report: Report) -> None:
     assert all(1 <= s.completion_tokens <= 16 for s in samples)
 
 
-def vllm_speed(report: Report) -> None:
-    """bench_generate: tokens a second of the offline engine on the demo's model."""
-    from bench_generate import make_checkpoint, measure
-    from own_process import in_a_process
-
-    make_checkpoint(report.scratch / "checkpoint")
-    rate, start = in_a_process(measure, "vllm", str(report.scratch / "checkpoint"), 512)
-    report.figure(tokens_per_s=rate, seconds_to_start=start)
-
-
 NEEDS = ("cuda", "vllm")
 CASES = [
     *(
@@ -85,5 +75,4 @@ CASES = [
         for dtype in MISMATCH
     ),
     Case("vllm_served", vllm_served, 400, NEEDS, alone=True),
-    Case("vllm_speed", vllm_speed, 400, NEEDS, alone=True),
 ]
