@@ -12,13 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klear.configs.settings.training import RLSettings
-from klear.training.packing import (
-    cut_steps,
-    epoch_batches,
-    optimizer_steps,
-    prompt_order,
-    rl_schedule,
-)
+from klear.training import packing
 from klear.training.rl.rollout import Rollout, fair_quotas
 from klear.training.rl.rollout import plan_updates as plan_of
 from tests.training.conftest import ALONE
@@ -30,7 +24,7 @@ LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=80)
 def test_a_plan_visits_every_sequence_every_epoch_in_a_multiple_of_batches(
     lengths, epochs, multiple
 ):
-    plan = epoch_batches(lengths, 60, epochs, seed=1, multiple=multiple)
+    plan = packing.epoch_batches(lengths, 60, epochs, seed=1, multiple=multiple)
     assert len(plan) % multiple == 0
     seen = Counter(i for batch in plan for i in batch)
     assert set(seen) == set(range(len(lengths)))
@@ -39,7 +33,7 @@ def test_a_plan_visits_every_sequence_every_epoch_in_a_multiple_of_batches(
 
 def order(**changes):
     numbers = {"prompts_per_step": 2, "rollouts": 3, "updates": 2, "steps": 4, "seed": 0}
-    return prompt_order(5, **(numbers | changes))
+    return packing.prompt_order(5, **(numbers | changes))
 
 
 def test_prompts_run_on_over_epochs_without_a_break():
@@ -53,8 +47,8 @@ def test_prompts_run_on_over_epochs_without_a_break():
 def test_a_step_is_cut_into_as_many_micro_batches_as_every_other(
     lengths, budget, processes, epochs
 ):
-    steps = optimizer_steps(lengths, 120, 50, epochs, seed=0)
-    plan, each = cut_steps(steps, lengths, budget, processes)
+    steps = packing.optimizer_steps(lengths, 120, 50, epochs, seed=0)
+    plan, each = packing.cut_steps(steps, lengths, budget, processes)
     width = each * processes
     assert len(plan) == len(steps) * width
     for n, step in enumerate(steps):
@@ -73,7 +67,7 @@ CODE = RLSettings(mini_batch_prompts=32, learning_rate=5e-7)
 @pytest.mark.parametrize("oversampling", [1, 2])
 def test_the_papers_batch_fits_every_number_of_processes(settings, world, oversampling):
     settings = settings.model_copy(update={"oversampling": oversampling})
-    units = rl_schedule(settings, world)
+    units = packing.rl_schedule(settings, world)
     trained = units["per_device_train_batch_size"] * world // oversampling
     assert trained == settings.mini_batch_prompts * 8
     assert trained * units["steps_per_generation"] == 128 * 8
@@ -83,7 +77,7 @@ def test_the_papers_batch_fits_every_number_of_processes(settings, world, oversa
 
 def test_more_processes_than_prompts_in_a_mini_batch_are_refused_with_what_would_divide():
     with pytest.raises(ValueError, match=r"16 is no multiple of .* = 32"):
-        rl_schedule(MATH, 32)
+        packing.rl_schedule(MATH, 32)
 
 
 PAIRS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=12)
