@@ -4,14 +4,11 @@ that fills up one line, with all kept that was paid for."""
 import dataclasses
 import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
-from base64 import b64encode
 from pathlib import Path
 from typing import Any
-from zlib import compress
 
 import pytest
 
@@ -20,6 +17,7 @@ from klear.eval.records import Sample
 from klear.eval.tables import read_table
 from klear.flows.cli.main import main
 from klear.tasks.models import any_model
+from tests.eval.evaluations_by_hand import packed
 
 KEY = "sk-very-secret-0123456789"
 
@@ -99,7 +97,7 @@ def published(text: str, output: str, date: str, starter: str = "") -> dict[str,
     return {
         "question_content": f"Find {output}.", "starter_code": starter, "contest_date": date,
         "metadata": '{"func_name": "double"}' if starter else "{}", "public_test_cases": "[]",
-        "private_test_cases": b64encode(compress(pickle.dumps(json.dumps([test])))).decode(),
+        "private_test_cases": packed([test]),
     }  # fmt: skip
 
 

@@ -1,5 +1,9 @@
-"""The files of an evaluation, written by hand."""
+"""The files of an evaluation and of its benchmarks, written by hand."""
 
+import base64
+import json
+import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +50,8 @@ def scored(problem_id: str, correct: bool | None, index: int = 0, **more: Any) -
     verdict = {True: "AC", False: "WA", None: "IE"}[correct]
     told = {"reward": share, "pass_rate": share, "correct": correct, "verdict": verdict, **more}
     return Score.model_validate({"problem_id": problem_id, "index": index, **told})
+
+
+def packed(value: object) -> str:
+    """As LiveCodeBench packs its private tests."""
+    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(value)))).decode()

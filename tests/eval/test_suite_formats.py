@@ -14,17 +14,11 @@ from shared_data import shared_rows
 
 from klear.eval.programs.formats import joined, parse_suite, pickled_text, with_checker
 from klear.eval.records import AssertCase, CallCase, StdinCase, TestSuite
+from tests.eval.evaluations_by_hand import packed
 
 STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))
 META = {"func_name": "f"}
 CALLS = (CallCase(args=(1, [2]), output=3), CallCase(args=(4, [5]), output=[6, 7]))
-
-
-def packed(value) -> str:
-    """As LiveCodeBench packs its private tests."""
-    return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(value)))).decode()
-
-
 FUNCTION_CALLS = [
     {"type": "function_call", "fn_name": "f", "input": [1, [2]], "output": [3]},
     {"type": "function_call", "fn_name": "f", "input": [4, [5]], "output": [[6, 7]]},

@@ -4,12 +4,15 @@ store would hold them. And two stages, for the tests of what becomes of results.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from klear.configs.settings.base import Settings
 from klear.eval.tables import write_table
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import MANIFEST, Artifact, FileEntry, InputRef, Manifest
+
+FIRST = "2026-01-01T00:00:00+00:00"
 
 
 def folder_with(folder: Path, **tables: list[Any]) -> Artifact:
@@ -25,35 +28,23 @@ def publish(
     stage: str,
     key: str = "k",
     *,
-    version: int = 1,
     settings: Any = None,
-    metrics: Mapping[str, float] | None = None,
-    seconds: float = 10.0,
-    hardware: str = "",
     inputs: tuple[tuple[str, str], ...] = (),
     size: int = 1000,
-    created: str = "2026-01-01T00:00:00+00:00",
-    curve: Mapping[str, list[float]] | None = None,
+    curve: Mapping[str, list[float]] = MappingProxyType({}),
+    **known: Any,
 ) -> Manifest:
-    """One result of `stage`; `inputs` are (stage, key), `curve` lines of its metrics.jsonl."""
+    """One result of `stage`; `inputs` are (stage, key), `curve` lines of its metrics.jsonl, `known`
+    other entries of its manifest."""
     folder = root / stage / key
     (folder / "logs").mkdir(parents=True)
-    manifest = Manifest(
-        stage=stage,
-        version=version,
-        key=key,
-        digest=f"digest of {stage}/{key}",
-        settings=settings.model_dump(mode="json") if settings is not None else {},
-        inputs=tuple(InputRef(stage=s, key=k, digest=f"digest of {s}/{k}") for s, k in inputs),
-        files={"rows": FileEntry(bytes=size, sha256="0")},
-        metrics=dict(metrics or {}),
-        seconds=seconds,
-        pipeline_run="run",
-        hardware=hardware,
-        created=created,
-    )
+    about = {"version": 1, "seconds": 10.0, "pipeline_run": "run", "created": FIRST, **known}
+    about["inputs"] = [InputRef(stage=s, key=k, digest=f"digest of {s}/{k}") for s, k in inputs]
+    about["settings"] = settings.model_dump(mode="json") if settings is not None else {}
+    about["files"] = {"rows": FileEntry(bytes=size, sha256="0")}
+    manifest = Manifest(stage=stage, key=key, digest=f"digest of {stage}/{key}", **about)
     (folder / MANIFEST).write_text(manifest.model_dump_json())
-    for name, values in (curve or {}).items():
+    for name, values in curve.items():
         lines = [json.dumps({"step": i, "metrics": {name: v}}) for i, v in enumerate(values)]
         (folder / "logs" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return manifest

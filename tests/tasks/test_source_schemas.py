@@ -6,55 +6,34 @@ Skywork's and AceReason-SFT's instructions around the problem, which of Skywork'
 how frequent, and the type of aime_2024's answer.
 """
 
-import base64
 import json
-import pickle
-import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from klear.configs.settings.sources import Source
 from klear.eval.records import CallCase, CheckerCase, StdinCase, TestSuite
 from klear.tasks.data.row_to_problem import BadField, field_of, prompt_of, to_problem
+from tests.eval.evaluations_by_hand import packed
+
+SUM, _, _, ROWS = yaml.safe_load(Path(__file__).with_name("dataset_rows.yaml").read_text("utf-8"))
+TESTS = ROWS["livecodebench"]["private_test_cases"]
+ROWS["livecodebench"]["private_test_cases"] = packed(json.loads(TESTS))
+STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))
+WITHOUT_GOLD = {
+    "openthoughts3_math", "acereason_sft_math", "openthoughts3_code", "acereason_sft_code",
+    "opencodereasoning",
+}  # fmt: skip
 
 
-def verl(question: str, ground_truth: str, **more: Any) -> dict[str, Any]:
-    return {
-        "data_source": "any",
-        "prompt": [{"content": question, "role": "user"}],
-        "reward_model": {"ground_truth": ground_truth, "style": "rule"},
-        **more,
-    }
-
-
-# ---------------------------------------------------------------- math
-
-BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
-STEPS = "Let's think step by step and output the final answer within \\boxed{}."
-
-
-PLAIN = {"problem": "What is 1 + 1?", "answer": "2"}
-QUESTION = {"from": "human", "value": PLAIN["problem"]}
-CHAT = [QUESTION, {"from": "gpt", "value": "<think>two</think>2"}]
-MATH_ROWS: dict[str, dict[str, Any]] = {
-    "openthoughts3_math": {"domain": "math", "conversations": CHAT},
-    "numina_math": {**PLAIN, "problem_is_valid": "Yes", "solution_is_valid": "Yes"},
-    "acereason_sft_math": {"category": "math", "input": f"What is 1 + 1?\n{BOXED}"},
-    "acereason_math": PLAIN,
-    "deepscaler": {**PLAIN, "solution": "It is 2."},
-    "skywork_math": verl(f"What is 1 + 1? {STEPS}", '["2"]', extra_info={"index": 7}),
-    "openr1_math": {**PLAIN, "generations": ["<think>two</think>2", "<think>tw"]},
-    "klear_math": verl(f"What is 1 + 1? {BOXED}", "2", __index_level_0__="29999"),
-    "aime24": {**PLAIN, "id": 60, "year": "2024"},
-    "aime25": {**PLAIN, "id": "0"},
-    "hmmt25": {**PLAIN, "problem_idx": 1, "problem_type": ["Algebra"]},
-    "math500": {**PLAIN, "solution": "It is $\\boxed{2}$.", "level": 1},
-}
+def row_of(name: str, **changed: Any) -> dict[str, Any]:
+    return {**ROWS[name], **changed}
 
 
 def test_numinas_proofs_are_rejected_or_kept_as_prompts_for_sft():
-    row = {**MATH_ROWS["numina_math"], "answer": "Proof"}
+    row = row_of("numina_math", answer="Proof")
     with pytest.raises(BadField, match="field answer: 'Proof' is no answer to judge by"):
         to_problem(row, Source(use="numina_math"))
     problem = to_problem(row, Source(use="numina_math", gold_optional=True))
@@ -62,91 +41,16 @@ def test_numinas_proofs_are_rejected_or_kept_as_prompts_for_sft():
 
 
 def test_skyworks_rows_with_several_right_answers_are_rejected_with_their_number():
-    row = verl("What is a root of x^2 = 4?", '["2", "-2"]')
+    row = row_of("skywork_math", reward_model={"ground_truth": '["2", "-2"]'})
     with pytest.raises(BadField, match=r"reward_model\.ground_truth: 2 answers; the judge takes"):
         to_problem(row, Source(use="skywork_math"))
 
 
-# ---------------------------------------------------------------- code
-
-EXPERT = (
-    "You are an expert Python programmer. You will be given a question (problem specification) and "
-    "will generate a correct Python program that matches the specification and passes all tests."
-)
-STDIN = (StdinCase(input="1\n", output="2\n"), StdinCase(input="3\n", output="4\n"))
-PAIRS = {"inputs": ["1\n", "3\n"], "outputs": ["2\n", "4\n"]}
-TACO = {
-    "question": "Add one.",
-    "starter_code": "",
-    "input_output": json.dumps(PAIRS),
-    "source": "codechef",
-    "time_limit": "0.5 seconds",
-    "memory_limit": "50000 bytes",
-    "date": "2019-12-31",
-}
-APPS = {"id": 0, "question": "Add one.", "input_output": json.dumps(PAIRS), "starter_code": ""}
-CODEFORCES: dict[str, Any] = {
-    "id": "1/A",
-    "contest_start": 1_704_067_200,
-    "time_limit": 2.0,
-    "memory_limit": 256.0,
-    "description": "Add one.",
-    "input_format": "One number.",
-    "output_format": "Its successor.",
-    "interaction_format": None,
-    "note": None,
-    "examples": [{"input": "1", "output": "2"}],
-    "official_tests": [{"input": "1\n", "output": "2\n"}, {"input": "3\n", "output": "4\n"}],
-    "official_tests_complete": True,
-    "input_mode": "stdio",
-    "generated_checker": None,
-    "executable": True,
-}
-
-
-def livecodebench(private: Any, **more: Any) -> dict[str, Any]:
-    packed = base64.b64encode(zlib.compress(pickle.dumps(json.dumps(private)))).decode()
-    return {
-        "question_content": "Add one.",
-        "platform": "atcoder",
-        "contest_date": "2025-02-01T10:30:00",
-        "starter_code": "",
-        "public_test_cases": '[{"input": "1\\n", "output": "2\\n", "testtype": "stdin"}]',
-        "private_test_cases": packed,
-        "metadata": "{}",
-        **more,
-    }
-
-
-CONVERSATION = [{"from": "human", "value": "Add one."}, {"from": "gpt", "value": "<think></think>"}]
-PLACE = (
-    "Add one.\n\nWrite Python code to solve the problem. Please place the solution code in the "
-    "following format:\n```python\n# Your solution code here\n```"
-)
-CODE_ROWS: dict[str, dict[str, Any]] = {
-    "openthoughts3_code": {"domain": "code", "conversations": CONVERSATION},
-    "acereason_sft_code": {"category": "code", "input": PLACE},
-    "opencodereasoning": {"input": "Add one.", "dataset": "code_contests", "split": "train"},
-    "taco": TACO,
-    "apps": APPS,
-    "codeforces": CODEFORCES,
-    "skywork_code": verl("Add one.", json.dumps({**PAIRS, "fn_name": None, "import_prefix": None})),
-    "klear_code": verl(f"{EXPERT}\n\nAdd one.", json.dumps(PAIRS), hash="47c4"),
-    "livecodebench": livecodebench([{"input": "3\n", "output": "4\n", "testtype": "stdin"}]),
-}
-
-
-WITHOUT_GOLD = {
-    "openthoughts3_math", "acereason_sft_math", "openthoughts3_code", "acereason_sft_code",
-    "opencodereasoning",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MATH_ROWS | CODE_ROWS)
+@pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_the_dataset_is_a_problem_with_its_gold_or_a_prompt_that_nothing_can_judge(name):
     source = Source(use=name)
-    problem = to_problem((MATH_ROWS | CODE_ROWS)[name], source)
-    prompt, gold = ("What is 1 + 1?", "2") if source.domain == "math" else ("Add one.", STDIN)
+    problem = to_problem(ROWS[name], source)
+    prompt, gold = SUM.values() if source.domain == "math" else ("Add one.", STDIN)
     gold = gold if name not in WITHOUT_GOLD else None
     assert problem.prompt == prompt or (name == "codeforces" and problem.prompt.startswith(prompt))
     assert (problem.source, problem.judgeable) == (name, gold is not None)
@@ -171,28 +75,29 @@ def test_opencodereasonings_placeholder_is_looked_up_by_dataset_split_and_index(
 def test_functions_of_taco_and_apps_are_called_and_their_header_is_in_the_prompt():
     tests = {"fn_name": "add", "inputs": [[1], [3]], "outputs": [[2], [4]]}
     more = {"starter_code": "def add(n):\n\t", "input_output": json.dumps(tests)}
-    for name, row in (("taco", TACO), ("apps", APPS)):
-        problem = to_problem({**row, **more}, Source(use=name))
+    for name in ("taco", "apps"):
+        problem = to_problem(row_of(name, **more), Source(use=name))
         assert problem.prompt == "Add one.\n\nStarter code\n\ndef add(n):"
         cases = (CallCase(args=(1,), output=2), CallCase(args=(3,), output=4))
         assert problem.tests == TestSuite(kind="call", fn_name="add", cases=cases)
 
 
 def test_codeforces_prompt_limits_and_day_and_without_published_tests_a_prompt_for_sft():
-    problem = to_problem(CODEFORCES, Source(use="codeforces"))
+    source = Source(use="codeforces")
+    problem = to_problem(ROWS["codeforces"], source)
     assert problem.prompt == (
         "Add one.\n\nInput\n\nOne number.\n\nOutput\n\nIts successor.\n\n"
         "Examples\n\nInput:\n1\nOutput:\n2"
     )
     assert (problem.tests.time_limit_s, problem.tests.memory_mb) == (2.0, 256)
     assert problem.date == "2024-01-01"
-    assert not to_problem({**CODEFORCES, "official_tests": []}, Source(use="codeforces")).judgeable
+    assert not to_problem(row_of("codeforces", official_tests=[]), source).judgeable
 
 
 def test_codeforces_checker_sees_its_arguments_in_its_own_order(tmp_path, capsys, monkeypatch):
     """open-r1 calls `checker.py input answer output`, this judge `… input output answer`."""
     checker = '"""doc"""\nfrom __future__ import annotations\nimport sys\nprint(*sys.argv[1:])'
-    row = {**CODEFORCES, "generated_checker": checker}
+    row = row_of("codeforces", generated_checker=checker)
     suite = to_problem(row, Source(use="codeforces")).tests
     assert suite.kind == "checker"
     case = suite.cases[0]
@@ -226,7 +131,8 @@ def test_codeforces_checker_sees_its_arguments_in_its_own_order(tmp_path, capsys
     ],
 )
 def test_assertions_of_skywork_and_klear_run_one_by_one(tests, fn_name, codes):
-    suite = to_problem(verl("Add one.", json.dumps(tests)), Source(use="skywork_code")).tests
+    row = row_of("skywork_code", reward_model={"ground_truth": json.dumps(tests)})
+    suite = to_problem(row, Source(use="skywork_code")).tests
     assert suite.fn_name == fn_name
     assert [c.model_dump()["code"] for c in suite.cases] == codes
 
@@ -236,16 +142,14 @@ def test_livecodebench_functions_are_named_by_the_metadata_and_keep_their_day():
     private = [{"input": "4\n[5]", "output": "[6]", "testtype": "functional"}]
     header = "class Solution:\n    def add(self, a, b):\n        "
     named = {"metadata": '{"func_name": "add"}', "starter_code": header}
-    row = livecodebench(private, public_test_cases=public, **named)
+    tests = {"public_test_cases": public, "private_test_cases": packed(private)}
+    row = row_of("livecodebench", **tests, **named)
     problem = to_problem(row, Source(use="livecodebench"))
     assert problem.date == "2025-02-01"
     assert problem.prompt.endswith("Starter code\n\nclass Solution:\n    def add(self, a, b):")
     assert problem.tests.fn_name == "add"
     first, second = CallCase(args=(1, [2]), output=3), CallCase(args=(4, [5]), output=[6])
     assert problem.tests.cases == (first, second)
-
-
-# ---------------------------------------------------------------- every source
 
 
 def source(**fields: Any) -> Source:
@@ -316,5 +220,5 @@ def test_gold_that_is_there_but_cannot_be_used_is_a_reject_all_the_same():
 @pytest.mark.parametrize(("limit", "seconds"), [(2.5, 2.5), (None, 6), ("soon", 6), (0, 6)])
 def test_the_rows_own_limit_counts_where_it_has_one(limit, seconds):
     limited = source(domain="code", time_limit_field="limit")
-    tests = to_problem({"problem": "p", "tests": PAIRS, "limit": limit}, limited).tests
+    tests = to_problem({"problem": "p", "tests": TESTS, "limit": limit}, limited).tests
     assert tests.time_limit_s == seconds
