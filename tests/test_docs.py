@@ -25,8 +25,8 @@ PAGES = [*(ROOT / name for name in NAMES), *DOCS]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 SETS = r"(?:[A-Z_]+=\S* )*"
 ONLY_READ = {
-    "up": "starts servers: tests/flows/test_server_commands.py",
-    "down": "ends servers: tests/flows/test_server_commands.py",
+    "up": "starts servers: tests/flows/test_servers.py",
+    "down": "ends servers: tests/flows/test_servers.py",
     "serve": "stays in the foreground: tests/deployments/test_compose_servers.py",
     "run": "takes minutes, or a GPU: tests/flows/test_pipeline.py",
     "eval": "takes a model: tests/endpoint/test_eval_command.py",

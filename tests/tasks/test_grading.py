@@ -1,15 +1,20 @@
-"""A few graded answers, each with every check of the judge, chosen by rule."""
+"""The judge stage; and a few graded answers, each with every check of the judge, chosen by rule."""
 
 import re
 from pathlib import Path
 
+import pytest
+
+from klear.configs.settings.data import JudgeStageSettings
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.judge.grades import GRADED, Graded, read_graded
-from klear.eval.records import Problem, Sample, StdinCase, TestSuite
+from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
+from klear.eval.tables import read_table, write_table
+from klear.tasks.answers.judge import judge
 from klear.tasks.report import grading
 from klear.tasks.report.grading import ANSWERS, CHECKS, grade_some
 from klear.tasks.report.report import report_page
-from klear.tasks.store.store import Artifact
+from klear.tasks.store.store import SCRATCH, Artifact
 from tests.eval.evaluations_by_hand import scored
 from tests.tasks.manifests_by_hand import folder_with
 
@@ -78,3 +83,55 @@ def test_a_program_is_judged_once_a_test_and_the_report_shows_what_each_said(tmp
     verdicts = re.findall(rf"^\| test \d+ of {len(CASES)} \| (\w+)", text, flags=re.M)
     assert verdicts == ONLY_THE_SECOND_IS_RIGHT
     assert f"_The first {CHECKS} tests; {len(CASES) - CHECKS} more._" in text
+
+
+def answered(place: Path, texts: list[str]) -> Artifact:
+    """Answers to two problems in turn; one without a text is one that the engine failed to give."""
+    problems = [Problem(id=i, domain="math", prompt=i, answer="4") for i in ("a", "b")]
+    samples = [
+        Sample(problem_id="ab"[i % 2], index=i // 2, model="m", text=text,
+               finish_reason="stop" if text else "error")
+        for i, text in enumerate(texts)
+    ]  # fmt: skip
+    return folder_with(place, kept=problems, samples=samples)
+
+
+def judged_stage(out: Path, artifact: Artifact):
+    out.mkdir(exist_ok=True)
+    metrics = judge.body(out, artifact, artifact, settings=JudgeStageSettings())
+    return metrics, list(read_table(out / "scores.parquet", Score))
+
+
+def test_scores_come_in_the_order_of_samples_and_what_nobody_answered_is_unscored(
+    tmp_path, scripted
+):
+    artifact = answered(tmp_path / "in", ["", "right", "", "", "no", ""])
+    metrics, scores = judged_stage(tmp_path / "out", artifact)
+    assert [s.verdict for s in scores] == ["IE", "AC", "IE", "IE", "WA", "IE"]
+    assert [(s.problem_id, s.index) for s in scores] == [("ab"[i % 2], i // 2) for i in range(6)]
+    assert (metrics["unscored"], metrics["correct_share"]) == (4.0, 0.5)
+    # A measurement is a metric, and no part of the table: equal verdicts give equal bytes.
+    assert metrics["judge_seconds"] == 2 * 0.25
+    assert {s.seconds for s in scores} == {0.0}
+
+
+def test_a_killed_stage_judges_only_what_is_left(tmp_path, scripted):
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        judged_stage(out, answered(tmp_path / "in", ["right", "one", "two", "kill", "four"]))
+    assert scripted.judged == ["right", "one", "two"]
+    journal = out / SCRATCH / "scores.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-9])  # the kill tore the last line
+    artifact = answered(tmp_path / "in", ["right", "one", "two", "three", "four"])
+    _, resumed = judged_stage(out, artifact)
+    assert scripted.judged == ["two", "three", "four"]
+    _, at_once = judged_stage(tmp_path / "fresh", artifact)
+    assert resumed == at_once
+
+
+def test_a_sample_of_an_unknown_problem_is_an_error(tmp_path: Path, scripted):
+    artifact = answered(tmp_path / "in", ["right"])
+    stranger = Sample(problem_id="z", index=0, model="m", text="right")
+    write_table(artifact.folder / "samples.parquet", Sample, [stranger])
+    with pytest.raises(ValueError, match="a sample answers z, which is no problem here"):
+        judged_stage(tmp_path / "out", artifact)

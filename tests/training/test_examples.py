@@ -1,9 +1,11 @@
-"""The scripts of docs/examples and the snippets of both READMEs, at toy size."""
+"""The scripts of docs/examples, the snippets of both READMEs and the benchmark of the second, at
+toy size."""
 
 import asyncio
 import importlib
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -83,3 +85,29 @@ def test_the_judge_is_an_environment_of_prime_rl(example, monkeypatch):
     assert row["prompt"][-1]["content"] == json.loads(PROBLEM)["prompt"]
     answered = [{"role": "assistant", "content": RIGHT}]
     assert asyncio.run(judged(completion=answered, answer=row["answer"])) == 1.0
+
+
+TRAINING = (ROOT / "training/README.md").read_text()
+COMMANDS = re.findall(r"^python (tests/bench/bench_rl_step\.py)(.*)$", TRAINING, re.M)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests/bench")
+    return importlib.import_module("bench_rl_step")
+
+
+def test_the_rl_step_measures_both_trainers_and_finds_one_gradient(bench, monkeypatch):
+    monkeypatch.setattr(bench, "in_a_process", lambda work, *arguments: work(*arguments))
+    line = bench.compare(bench.parsed(["--context", "24", "--steps", "1", "--budget", "512"]))
+    assert json.loads(json.dumps(line)) == line
+    assert line["ours"] > 0
+    assert line["ratio"] == pytest.approx(line["ours"] / line["peer"][bench.PEER], rel=0.05)
+    assert "answers to 24 tokens, 8 of 20 groups dead, model tiny on cpu" in line["setup"]
+    assert float(line["setup"].rpartition(" ")[2]) < 1e-4
+
+
+@pytest.mark.parametrize("words", [words for _, words in COMMANDS])
+def test_the_commands_of_the_readme_are_understood(bench, words):
+    options = bench.parsed(shlex.split(words))
+    assert options.device == ("cuda" if "--device cuda" in words else "cpu")
