@@ -121,6 +121,7 @@ def test_changed_bytes_are_noticed_by_verify_and_not_by_a_cache_hit(spare, stage
         (holding(b"\x00" * 100), UNREADABLE),
         (truncate, UNREADABLE),
         (with_entries(format=2, shards=[]), UNREADABLE),
+        (with_entries(format=float("inf")), UNREADABLE),
         (with_entries(files=POISON), UNREADABLE),
     ],
 )

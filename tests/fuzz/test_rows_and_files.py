@@ -22,7 +22,6 @@ from klear.eval.row_files import Row, read_rows
 from klear.eval.tables import read_table, write_table
 from klear.flows.cli.decontaminate import filter_rows
 from klear.tasks.data.sources import checked
-from klear.tasks.store.store import MANIFEST, Store
 from tests.tasks.pages_by_hand import Elements, page_of
 
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".parquet")
@@ -105,24 +104,6 @@ def test_a_filter_loses_no_line(values: list) -> None:
     assert {repr(json.loads(line)) for line in kept} <= {repr(v) for v in values}
     assert len(kept) + len(gone) == len(asked) == counts["kept"] + counts["rejected"]
     assert all(b"reason" in line for line in gone)
-
-
-SOUND = {
-    "format": 1, "stage": "stage", "version": 1, "key": "key", "digest": "", "settings": {},
-    "files": {}, "seconds": 1, "pipeline_run": "", "created": "",
-}  # fmt: skip
-
-
-@few
-@given(st.binary(max_size=100), st.sampled_from(sorted(SOUND)), json_values)
-def test_a_manifest_of_any_content_is_a_result_or_a_reason(data, field, value) -> None:
-    folder = SCRATCH / "store" / "stage" / "key"
-    folder.mkdir(parents=True, exist_ok=True)
-    values = [json.dumps({**SOUND, field: v}).encode() for v in (value, {"x": value})]
-    for content in (data, *values):
-        (folder / MANIFEST).write_bytes(content)
-        artifact, wrong = Store(SCRATCH / "store").find("stage", "key", verify=True)
-        assert (artifact is None) == bool(wrong)
 
 
 @few
