@@ -27,14 +27,11 @@ def verdict_of(gold: str, answer: str) -> str:
     return (quick_verdict(gold, answer) or run(gold, answer)).verdict
 
 
-def verdict_of_text(gold: str, text: str) -> str:
-    answer = extract_boxed(text).answer
-    return "WA" if answer is None else verdict_of(gold, answer)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['gold']} ? {case['text']}")
 def test_an_answer_is_right_when_a_mathematician_says_so(case):
-    assert verdict_of_text(case["gold"], case["text"]) == ("AC" if case["right"] else "WA")
+    answer = extract_boxed(case["text"]).answer
+    verdict = "WA" if answer is None else verdict_of(case["gold"], answer)
+    assert verdict == ("AC" if case["right"] else "WA")
 
 
 CASES_OF = r"\begin{cases} 1 & %sx > 0 \\ 0 & %sx \le 0\end{cases}"
