@@ -3,8 +3,10 @@ make the target."""
 
 import random
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from klear.configs.settings.engines import EngineSettings
 from klear.eval.families import by_example, countdown
@@ -103,20 +105,10 @@ def test_prompts_are_read_in_any_case_and_spacing_and_other_prompts_are_refused(
 
 
 NUMBERS = (3, 4, 7, 9)
+FOUND = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "9*3-7+4",
-        r"9 \times 3 - 7 + 4",
-        r"(9 \cdot 3) - (7 - 4)",
-        "4 + 9 × 3 − 7",
-        "9*3-7+4 = 24",
-        r"\left(9*3\right)-7+4",
-        "[9*3]-{7-4}",
-    ],
-)
+@pytest.mark.parametrize("answer", FOUND["countdown"])
 def test_the_target_from_each_number_once_is_right(answer):
     assert verify_countdown(answer, "24", NUMBERS).verdict == "AC"
 
@@ -129,20 +121,10 @@ def test_division_is_exact_and_a_target_that_is_no_number_is_unscored():
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ("24", "exactly once"),
-        ("9*3-3", "exactly once"),
-        ("9*3-7+4+0", "exactly once"),
-        ("9+3+7+4", "the value is 23"),
-        ("9*3-7+4 = 25", "does not hold"),
-        ("9*3-7+(4", "never closed"),
-        ("9*3-7+4)", "unmatched"),
-        ("9**3-7+4", "not an expression"),
-        ("9/(3-3)+7+4", "not an expression"),
-        ("__import__('os')", "unexpected"),
+        *FOUND["no_countdown"],
         ("(" * 900 + "9" + ")" * 900, "."),
         ("-" * 1999 + "9", "."),
         ("9" * 5000, "too long"),
-        ("", "not an expression"),
     ],
 )
 def test_anything_else_is_wrong_with_a_reason(answer, reason):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from klear.configs.settings.base import key_of
 from klear.configs.settings.engines import Sampling
 from klear.configs.settings.evaluation import (
     LEARNING_CURVE,
@@ -271,9 +270,7 @@ def test_the_last_model_counts_with_as_many_answers_as_those_kept_along_the_way(
     assert read_learning(tmp_path) == {"x": {2: both, 6: both}}
 
 
-def test_the_setting_is_part_of_a_key_only_where_it_is_set_and_must_fit_the_protocols():
-    assert "learning_curve" not in key_of(SETTINGS)
-    assert '"learning_curve":{"benchmarks":["alpha"],"k":3}' in key_of(LEARNING)
+def test_a_learning_curve_must_fit_the_protocols():
     for wrong, says in (
         ({"benchmarks": ["gamma"]}, "no protocol is called 'gamma'"),
         ({"k": 4}, r"learning_curve\.k=4 is more than protocol 'late' asks"),  # which asks two

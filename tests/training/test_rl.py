@@ -7,7 +7,6 @@ import torch
 from transformers import TrainerState
 
 from klear.configs.settings.ablation import ablations, load_ablation
-from klear.configs.settings.base import key_of
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.configs.settings.training import RLSettings, TrainRuntime
 from klear.eval.records import Problem, Score
@@ -176,8 +175,3 @@ def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeyp
     assert weights(tmp_path / "kept/checkpoint") == weights(tmp_path / "plain/checkpoint")
     assert load_tokenizer(kept[1]).chat_template
     assert read_lineage(kept[1])[-1].settings["steps"] == "2"
-
-
-def test_results_from_before_models_were_kept_are_still_found():
-    assert "keep_every" not in key_of(settings())
-    assert '"keep_every":2' in key_of(settings(keep_every=2))
