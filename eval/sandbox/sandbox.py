@@ -14,6 +14,7 @@ As root the tests also switch to a user id of the worker's own.
 
 import contextlib
 import json
+import marshal
 import os
 import resource
 import select
@@ -28,8 +29,8 @@ from typing import Any, Self
 
 from klear.configs.files import PACKAGE
 from klear.eval.sandbox import SandboxDied, SandboxUnavailable
-from klear.eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_program
-from klear.eval.sandbox.zygote.main import Ended, Isolation, Limits, Spawn
+from klear.eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_programs
+from klear.eval.sandbox.zygote.main import ENDED, Isolation, Limits, Spawn
 
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
 _SLEPT_S = 1.0  # a busy machine keeps a program waiting too, but not for so long without a turn
@@ -91,9 +92,9 @@ class Sandbox:
 
     def start(self) -> None:
         """Start the interpreter. Raises SandboxDied when it is killed meanwhile."""
-        how = Isolation(uid=None, seccomp="", folder="/tmp")
+        how = Isolation(uid=None, seccomp=[], folder="/tmp")
         if self.backend == "bubblewrap":
-            how["seccomp"] = seccomp_program().hex()
+            how["seccomp"] = [program.hex() for program in seccomp_programs()]
             how["uid"] = 61_000 + os.getpid() % 4_000 if os.geteuid() == 0 else None
             command, environment = bubblewrap(_ARGUMENTS), {}
         else:
@@ -189,17 +190,22 @@ class Sandbox:
         (b"": it writes a result there)."""
         if self._control is None:
             raise SandboxDied("the sandbox is closed")
-        spawns: list[Spawn] = [
-            (role, argument, len(texts) + 2) for role, argument, *texts in processes
-        ]
         files = [
             [_memory_file(data) for data in (stdin, b"", b"", *extra)]
             for _, _, stdin, *extra in processes
         ]
         fds = [fd for mine in files for fd in mine]
+        pair = socket.socketpair() if len(processes) == 2 else ()  # the two talk on descriptor 3
         try:
-            socket.send_fds(self._control, [json.dumps([spawns, limits]).encode()], fds)
-            reply = self._receive(limits["wall_s"] + _GRACE_S)
+            spawns, sent = list[Spawn](), list[int]()
+            for i, (role, argument, *_) in enumerate(processes):
+                own = [*files[i], *(end.fileno() for end in pair[i : i + 1])]
+                spawns.append((role, argument, len(own)))
+                sent += own
+            socket.send_fds(self._control, [marshal.dumps((spawns, limits))], sent)
+            for end in pair:
+                end.close()
+            reply = ENDED.iter_unpack(self._receive(limits["wall_s"] + _GRACE_S))
             return [_outcome(ended, mine) for ended, mine in zip(reply, files, strict=True)]
         except OSError as error:
             raise SandboxDied(f"the sandbox is gone: {error}") from error
@@ -207,14 +213,14 @@ class Sandbox:
             for fd in fds:
                 os.close(fd)
 
-    def _receive(self, timeout_s: float) -> Any:
+    def _receive(self, timeout_s: float) -> bytes:
         assert self._control is not None
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         if not poll.poll(timeout_s * 1000):
             raise SandboxDied(f"the sandbox did not answer in {timeout_s:.0f} s")
         if data := self._control.recv(1 << 17):
-            return json.loads(data)
+            return data
         raise SandboxDied("the sandbox ended")
 
 
@@ -227,7 +233,7 @@ def _memory_file(data: bytes) -> int:
     return fd
 
 
-def _outcome(ended: Ended, fds: list[int]) -> Outcome:
+def _outcome(ended: tuple[Any, ...], fds: list[int]) -> Outcome:
     _, stdout, stderr, *result = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds)
     status, timed_out, cpu_s, wall_s, isolated = ended
     if not isolated:

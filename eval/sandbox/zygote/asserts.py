@@ -54,7 +54,6 @@ def serve(process: Process, code: types.CodeType, candidate: str | None) -> None
     """Role `serve`: run the program, then answer calls on descriptor 3 until the tests end."""
     channel = values.Channel()
     channel.send(_READY)
-    process.globals.update(values.FOR_PROGRAMS)
     exec(code, process.globals)
     served = _Served(process, channel, candidate)
     while True:
@@ -72,20 +71,24 @@ class _Served:
         self.process, self.channel, self.candidate = process, channel, candidate
         self.kept: list[Any] = []  # objects that the tests know by their number
         self.shown = 0  # bytes of standard output that are older than the present question
-        self.printed()
+        self.captured = False
 
     def answer(
         self, target: Any, attribute: str | None, args: Any, names: list[str] | None,
-        expected: list[str],
+        expected: list[str], captured: bool,
     ) -> dict[str, Any]:  # fmt: skip
-        """Use an object, or call it where there are `names`; `expected` exceptions are named."""
+        """Use an object, or call it where there are `names`. `expected` exceptions are named, and
+        what is printed meanwhile is told where it is `captured`."""
+        if captured and not self.captured:
+            self.printed()
+        self.captured = captured
         try:
             given = values.unpack(args, self.object_of, self.process.globals, functions=True)
             found = self.object_of(target)
             found = getattr(found, attribute) if attribute else found
             result = found if names is None else call_with(found, given, names)
             made = values.pack([result, *given], self.keep)
-            return {"values": made, "printed": self.printed()}
+            return {"values": made, "printed": self.printed()} if captured else {"values": made}
         except Exception as error:
             traceback.print_exc(limit=-3)
             known = (c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins")
@@ -96,7 +99,7 @@ class _Served:
                 "args": values.pack(list(error.args), self.keep),
                 "message": str(error)[:500],
                 "object": self.keep(error),
-                "printed": self.printed(),
+                "printed": self.printed() if captured else "",
             }
 
     def keep(self, value: Any) -> int:
@@ -203,8 +206,10 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
             raise CannotCross("what the tests put in place of input or print is not the program's")
         args = values.pack(given, name_of, functions=True)
         try:
-            reply = channel.ask([target, attribute, args, names, list(expected)], answer)
-            if sys.stdout is not sys.__stdout__:  # the tests look at what is printed
+            captured = sys.stdout is not sys.__stdout__  # the tests look at what is printed
+            question = [target, attribute, args, names, list(expected), captured]
+            reply = channel.ask(question, answer)
+            if captured:
                 sys.stdout.write(reply["printed"])
             error = _raised(reply, expected, object_of) if "error" in reply else None
             result, *after = values.unpack(

@@ -6,26 +6,27 @@ how they ended (`Ended`). It never sees an expected output, and it never runs or
 untrusted code itself: both happen in processes it forks. What it reports about a process is the
 kernel's word: wait status and CPU time.
 
-What a process gives up before its role is a list of steps, made before the fork: half of what a
-test costs is page faults, and a child copies every page that it writes to. A step that the kernel
-refuses ends the process: the judge takes one that reaches the program for an isolated one.
+What a process gives up before its role is a list of steps, made before the fork. A step that the
+kernel refuses ends the process: the judge takes one that reaches the program for an isolated one.
+
+A test costs what its pages cost: a fork copies the table of them and the exit takes it down, and a
+child copies each page that it writes to, which in Python is each that it looks at. So there are no
+imports here that programs do not need (`shutil`, `socket`, `select`, `mmap` and `resource` were a
+tenth of a test), and the roles have been played before the first fork.
 Standard library only: this folder is all of the product that the sandbox holds.
 """
 
+import _socket
 import contextlib
 import ctypes
+import functools
 import gc
-import itertools
 import json
 import marshal
-import mmap
 import os
 import random
-import resource
-import select
-import shutil
 import signal
-import socket
+import struct
 import sys
 import threading
 import time
@@ -34,22 +35,27 @@ from typing import Any, TypedDict
 
 from klear.eval.sandbox.zygote import asserts as zygote_asserts
 from klear.eval.sandbox.zygote import roles as zygote_roles
+from klear.eval.sandbox.zygote import values as zygote_values
 from klear.eval.sandbox.zygote.roles import Process
 
 _MAX_MESSAGE = 1 << 17
-_ANCILLARY = socket.CMSG_SPACE(16 * 4)
-_CONTROL_FD, _FIRST_FD = 200, 100  # above the descriptors of a test; where those wait for it
+_ANCILLARY = _socket.CMSG_SPACE(16 * 4)
+_CONTROL_FD = 60  # above the descriptors of a test, which are 0 to 3
 _CLONE_NEWNS, _CLONE_NEWPID = 0x0002_0000, 0x2000_0000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _MOUNT_FLAGS = 2 | 4  # MS_NOSUID | MS_NODEV
+_RLIMIT_CPU, _RLIMIT_FSIZE, _RLIMIT_CORE = 0, 1, 4
+_RLIMIT_NPROC, _RLIMIT_NOFILE, _RLIMIT_AS = 6, 7, 9
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
 _THIS_THREAD = (ctypes.c_uint32 * 2)(0x2008_0522, 0)  # _LINUX_CAPABILITY_VERSION_3
 _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+_POLLED = ctypes.c_int * 4
 
 libc = ctypes.PyDLL(None)  # PyDLL keeps the GIL, which fork needs
 for _function in (libc.mount, libc.capset, libc.prctl, libc.setrlimit, libc.syscall):
     _function.restype = ctypes.c_long  # looked up once, before the first fork
 libc.__errno_location.restype = ctypes.POINTER(ctypes.c_int)
+_clone, _poll = libc.syscall, libc.poll
 _FORK_FLAGS = signal.SIGCHLD | _CLONE_NEWPID | _CLONE_NEWNS
 _FORK = tuple(map(ctypes.c_long, (_SYS_CLONE.get(os.uname().machine, -1), _FORK_FLAGS, 0, 0, 0, 0)))
 
@@ -69,16 +75,29 @@ class Isolation(TypedDict):
     """How to isolate; told to the zygote when it starts."""
 
     uid: int | None
-    seccomp: str  # hexadecimal BPF program; empty: no filter, no namespaces either
+    seccomp: list[str]
+    """BPF programs in hexadecimal, for the zygote and on top of it for a child; without any there
+    are no namespaces either."""
     folder: str
     """Where the test may write. Without namespaces it is emptied after each test."""
 
 
 Spawn = tuple[str, str | None, int]
 """A process to fork: its role, its argument, and how many descriptors of those sent are its own."""
-Ended = tuple[int, bool, float, float, int]
+ENDED = struct.Struct("i?dd?")
 """The kernel's word on a process: wait status, whether a time limit ended it, CPU and wall seconds,
 and whether it was isolated when it began its role."""
+
+
+_TESTS = compile("x = add(1, 2)\nassert abs(x - 3) < 1e-6", "tests.py", "exec")
+_ADD = "def add(a, b): return a + b"
+_SAMPLES = (  # a role, a program, its standard input, what the other end of the channel says
+    ("stdin", "a, b = map(int, input().split())\nprint(a + b)", b"1 2\n", b""),
+    ("call", _ADD, b'{"args": [1, 2], "names": []}', b""),
+    ("serve", _ADD, b"", b'["add", null, [1, 2], [], [], false]\n'),
+    ("asserts", "", marshal.dumps((_TESTS, ["add"], [], [])), b'"ready"\n{"values": [3, 1, 2]}\n'),
+)
+_REHEARSALS = 16  # code is specialized in its ninth call
 
 
 class _SeccompFilter(ctypes.Structure):
@@ -88,59 +107,88 @@ class _SeccompFilter(ctypes.Structure):
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, isolation: Isolation) -> None:
+    def __init__(self, control: _socket.socket, isolation: Isolation) -> None:
         self.control = control
         self.isolation = isolation
-        program = bytes.fromhex(isolation["seccomp"])
-        self.seccomp = _SeccompFilter(len(program) // 8, program) if program else None
+        filters = [bytes.fromhex(program) for program in isolation["seccomp"]]
+        self.seccomp = [_SeccompFilter(len(program) // 8, program) for program in filters]
         self.code = b""  # of the program, marshalled: only children unpack it
-        self.isolated = mmap.mmap(-1, mmap.PAGESIZE)  # each child sets its byte, then unmaps it
+        self.isolated = os.memfd_create("isolated")  # each child writes its byte, then closes it
         sys.setrecursionlimit(50_000)
         sys.set_int_max_str_digits(50_000)
         threading.stack_size(8 << 20)  # the main thread's limit is larger, threads' need not be
         names = zygote_roles.prelude()
+        self._rehearse(names)
         zygote_roles.open_streams()
         self.script, self.solution = Process("__main__", names), Process("solution", names)
+        self.solution.globals.update(zygote_values.FOR_PROGRAMS)
         self.tests = Process("tests", names | zygote_asserts.PROVIDED)
         sys.argv = ["solution.py"]
         random.seed(0)  # the same program gets the same verdict
         gc.collect()
         libc.malloc_trim(0)
-        gc.freeze()
+        for which, value in ((_RLIMIT_NOFILE, 64), (_RLIMIT_CORE, 0)):
+            libc.setrlimit(which, (ctypes.c_uint64 * 2)(value, value))
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        if self.seccomp and libc.prctl(*self._filtering(0)):
+            raise _refused("prctl")
+
+    def _filtering(self, which: int) -> tuple[Any, ...]:
+        return _PR_SET_SECCOMP, 2, ctypes.byref(self.seccomp[which]), 0, 0
+
+    def _rehearse(self, names: dict[str, Any]) -> None:
+        """Play the roles on samples: Python specializes its code and fills its caches, which each
+        child would do again, in pages of its own."""
+        for role, program, stdin, said in _SAMPLES * _REHEARSALS:
+            self.code = marshal.dumps(compile(program, "solution.py", "exec"))
+            zygote_roles.open_streams(stdin)
+            ours, theirs = _socket.socketpair()
+            theirs.send(said)
+            theirs.shutdown(_socket.SHUT_WR)
+            os.dup2(ours.fileno(), 3)
+            process = Process("tests", names | zygote_asserts.PROVIDED)
+            if process.run(self._play, process, role, "add"):
+                raise RuntimeError(f"role {role} failed")
+            ours.close()
+            theirs.close()
+        os.dup2(_CONTROL_FD, 3)
 
     def serve_requests(self) -> None:
         """Until the judge's end of the socket closes."""
-        self.control.send(b'{"ready": true}')
+        self.control.send(b"ready")
         while message := self.control.recvmsg(_MAX_MESSAGE, _ANCILLARY):
             data, ancillary = message[0], message[1]
             if not data:
                 return
-            fds = [fd for _, _, payload in ancillary for fd in memoryview(payload).cast("i")]
-            spawns, limits = json.loads(data)
-            ended = self.run(spawns, fds, limits)
-            if spawns[0][0] == "compile" and ended[0][0] == 0:
-                self.code = _all_of(fds[3])
-            for fd in fds:
-                os.close(fd)
-            self.control.send(json.dumps(ended).encode())
+            fds = [fd for _, _, own in ancillary for fd in memoryview(own).cast("i").tolist()]
+            spawns, limits = marshal.loads(data)
+            self.control.send(self.run(spawns, fds, limits))
 
-    def run(self, spawns: list[Spawn], fds: list[int], limits: Limits) -> list[Ended]:
-        """Fork all processes, wait for the last of them, end the others."""
-        pair = socket.socketpair() if len(spawns) == 2 else ()  # the program and its tests talk
+    def run(self, spawns: list[Spawn], fds: list[int], limits: Limits) -> bytes:
+        """Fork all processes, wait for the last of them, end the others; as `ENDED`, one by one."""
         started = time.monotonic()
-        left, pids = iter(fds), list[int]()
+        pids, first = list[int](), 0
+        os.pwrite(self.isolated, bytes(2), 0)
+        gc.freeze()  # what a child finds among its objects is its own
         for i, (role, argument, count) in enumerate(spawns):
-            own = [*itertools.islice(left, count), *(end.fileno() for end in pair[i : i + 1])]
-            pids.append(self._start(i, role, argument, self._steps(own, limits)))
-        for end in pair:
-            end.close()
+            own, first = tuple(fds[first : first + count]), first + count
+            steps = self._steps(i, own, limits["cpu_s"], limits["memory"], limits["output"])
+            pids.append(self._start(role, argument, steps))
+        result = fds.pop() if spawns[0][0] == "compile" else None
+        for fd in fds:  # now, or a process would not see that the other has ended
+            os.close(fd)
         timed_out = self._wait(pids, limits, started)
-        ended: list[Ended] = []
+        isolated, ended = os.pread(self.isolated, 2, 0), b""
         for i, pid in enumerate(pids):
-            _, status, usage = os.wait4(pid, 0)
-            cpu_s, wall_s = usage.ru_utime + usage.ru_stime, time.monotonic() - started
-            ended.append((status, timed_out, cpu_s, wall_s, self.isolated[i]))
+            cpu_s, wall_s = _cpu_seconds(pid), time.monotonic() - started
+            _, status = os.waitpid(pid, 0)
+            ended += ENDED.pack(status, timed_out, cpu_s, wall_s, isolated[i])
+        if result is not None:
+            self.code = _all_of(result)  # nothing where it failed
+            os.close(result)
         if not self.seccomp:
+            import shutil  # only here: see above
+
             shutil.rmtree(self.isolation["folder"], ignore_errors=True)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.isolation["folder"])  # alone: where the judge's is gone, it has ended
@@ -148,30 +196,27 @@ class Zygote:
 
     def _wait(self, pids: list[int], limits: Limits, started: float) -> bool:
         """Wait for the last process and kill the others; whether a time limit ended it."""
-        pidfds = [os.pidfd_open(pid) for pid in pids]
-        poll = select.poll()
-        poll.register(pidfds[-1], select.POLLIN)
-        poll.register(_CONTROL_FD, 0)  # reports the hang-up only
-        events: list[tuple[int, int]] = []
-        while not events:
+        pidfd = os.pidfd_open(pids[-1])
+        # Two struct pollfd: in the upper halves is what came, of the second the hang-up only.
+        polled = _POLLED(pidfd, 1, _CONTROL_FD, 0)
+        while not polled[1] >> 16:
             left = limits["wall_s"] - (time.monotonic() - started)
             left = min(left, limits["cpu_s"] - max(map(_cpu_seconds, pids)))
             if left <= 0:
                 break
-            events = poll.poll(max(1.0, left * 1000))
-            if any(fd == _CONTROL_FD for fd, _ in events):
+            _poll(polled, 2, max(1, int(left * 1000)))
+            if polled[3]:
                 os._exit(0)  # the judge is gone; the PID namespace takes the tests along
-        for pid, pidfd in zip(pids, pidfds, strict=True):
-            if not events or pid != pids[-1]:
-                os.kill(pid, signal.SIGKILL)
-            os.close(pidfd)
-        return not events
+        ended = bool(polled[1] >> 16)
+        os.close(pidfd)
+        for pid in pids[: -1 if ended else None]:
+            os.kill(pid, signal.SIGKILL)
+        return not ended
 
-    def _start(self, index: int, role: str, argument: str | None, steps: list[Step]) -> int:
+    def _start(self, role: str, argument: str | None, steps: list[Step]) -> int:
         """Fork. The child takes its steps, then plays its role, and never returns."""
-        self.isolated[index] = 0
         # Without Python's fork hooks: they renew locks of other threads, and there are none.
-        pid = libc.syscall(*_FORK) if self.seccomp else os.fork()
+        pid = _clone(*_FORK) if self.seccomp else os.fork()
         if pid < 0:
             raise _refused("clone")
         if pid:
@@ -180,20 +225,21 @@ class Zygote:
             for call, arguments in steps:
                 if call(*arguments) == -1:
                     raise _refused(call.__name__)
-            self.isolated[index] = 1
-            self.isolated.close()
             process = self.script if role in ("stdin", "checker") else self.solution
             process = self.tests if role == "asserts" else process
-            os._exit(process.run(lambda: self._play(process, role, argument)))
+            os._exit(process.run(self._play, process, role, argument))
         finally:
             os._exit(1)
 
-    def _steps(self, fds: list[int], limits: Limits) -> list[Step]:
+    @functools.lru_cache(maxsize=64)  # noqa: B019 (there is one zygote)
+    def _steps(
+        self, index: int, fds: tuple[int, ...], cpu_s: float, memory: int, output: int
+    ) -> list[Step]:
         """What a child does before its role, in the order that the kernel demands."""
         folder, uid = self.isolation["folder"], self.isolation["uid"]
-        steps: list[Step] = [(os.dup2, (fd, _FIRST_FD + i)) for i, fd in enumerate(fds)]
-        steps += [(os.dup2, (_FIRST_FD + i, i)) for i in range(len(fds))]
-        steps.append((os.closerange, (len(fds), 1 << 20)))
+        steps: list[Step] = [(os.dup2, (fd, i)) for i, fd in enumerate(fds)]
+        steps.append((os.dup2, (self.isolated, len(fds))))
+        steps.append((os.closerange, (len(fds) + 1, 1 << 20)))
         steps.append((os.setsid, ()))  # kill(0, …) must not reach the group outside
         if self.seccomp:
             options = b"size=64m,nr_inodes=4k,mode=1777"
@@ -202,14 +248,12 @@ class Zygote:
         steps.append((os.chdir, (folder,)))
         values = {
             # Hard CPU limit: SIGKILL, because process 1 of a PID namespace ignores SIGXCPU.
-            resource.RLIMIT_CPU: int(limits["cpu_s"]) + 1,
-            resource.RLIMIT_AS: limits["memory"],
-            resource.RLIMIT_FSIZE: limits["output"],
-            resource.RLIMIT_NOFILE: 64,
-            resource.RLIMIT_CORE: 0,
+            _RLIMIT_CPU: int(cpu_s) + 1,
+            _RLIMIT_AS: memory,
+            _RLIMIT_FSIZE: output,
         }
         if self.seccomp:  # the limit counts every process of the user
-            values[resource.RLIMIT_NPROC] = 64
+            values[_RLIMIT_NPROC] = 64
         for which, value in values.items():
             steps.append((libc.setrlimit, (which, (ctypes.c_uint64 * 2)(value, value))))
         if uid is not None:
@@ -217,11 +261,12 @@ class Zygote:
             steps.append((os.setresgid, (uid, uid, uid)))
             steps.append((os.setresuid, (uid, uid, uid)))
         steps.append((libc.capset, (_THIS_THREAD, _NO_CAPABILITIES)))
-        steps.append((libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
         # Not every sandbox ends with the zygote. A change of user forgets this: it comes after.
         steps.append((libc.prctl, (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)))
         if self.seccomp:
-            steps.append((libc.prctl, (_PR_SET_SECCOMP, 2, ctypes.byref(self.seccomp), 0, 0)))
+            steps.append((libc.prctl, self._filtering(1)))
+        steps.append((os.pwrite, (len(fds), b"\1", index)))
+        steps.append((os.close, (len(fds),)))
         return steps
 
     def _play(self, process: Process, role: str, argument: str | None) -> None:
@@ -259,5 +304,6 @@ def _cpu_seconds(pid: int) -> float:
 def main() -> None:
     """Entry point of the bootstrap: the first message on descriptor 0 says how to isolate."""
     os.dup2(0, _CONTROL_FD)  # descriptor 0 becomes the standard input
-    control = socket.socket(fileno=_CONTROL_FD)
+    os.dup2(0, 3)  # keeps the place: what arrives for a test lies above the test's own descriptors
+    control = _socket.socket(fileno=_CONTROL_FD)
     Zygote(control, json.loads(control.recv(_MAX_MESSAGE))).serve_requests()

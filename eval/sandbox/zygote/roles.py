@@ -32,6 +32,7 @@ _STAR += " functools operator io sys json builtins typing"
 _PRELOADED = "ast contextlib dataclasses decimal enum fractions queue"
 _STREAMS = {f"{place}{fd}": fd for place in ("/dev/fd/", "/proc/self/fd/") for fd in range(3)}
 _STREAMS |= {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 NOT_JSON = "is not JSON"  # how the error of role `call` ends when the result only lacks a JSON form
 
 
@@ -71,10 +72,11 @@ def prelude() -> dict[str, Any]:
     return names
 
 
-def open_streams() -> None:
-    """Standard streams on descriptors 0 to 2: 0 and 1 are empty files meanwhile, as in a test."""
-    for fd in (0, 1):
-        file = os.memfd_create("empty")
+def open_streams(given: bytes = b"") -> None:
+    """Standard streams on descriptors 0 to 2: 0 and 1 are files meanwhile, as in a test."""
+    for fd, data in ((0, given), (1, b"")):
+        file = os.memfd_create("stream")
+        os.pwrite(file, data, 0)
         os.dup2(file, fd)
         os.close(file)
     stdin = io.BufferedReader(io.FileIO(0, closefd=False))
@@ -101,11 +103,11 @@ class Process:
         self.globals.update(given, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
         self.globals.update(__name__=name, __builtins__=builtins, __file__="solution.py")
 
-    def run(self, body: Callable[[], None]) -> int:
-        """Run `body`, then end as the interpreter would: threads, atexit, flush, exit status."""
+    def run(self, body: Callable[..., None], *arguments: Any) -> int:
+        """Call `body`, then end as the interpreter would: threads, atexit, flush, exit status."""
         status = 0
         try:
-            body()
+            body(*arguments)
         except SystemExit as leaving:
             code = leaving.code
             status = 0 if code is None else code & 255 if isinstance(code, int) else 1
@@ -113,11 +115,13 @@ class Process:
             status = 1
             with contextlib.suppress(BaseException):
                 traceback.print_exc(limit=-3)
-        with contextlib.suppress(BaseException):
+        try:
             module: Any = threading  # the main thread's lock is always there, and costly to end
             if len(module._shutdown_locks) > 1 or module._threading_atexits:
                 module._shutdown()
             atexit._run_exitfuncs()
+        except BaseException:
+            pass
         for stream in (sys.stdout, *self.streams, *_left_open()):
             try:
                 if stream is not None:
@@ -131,8 +135,8 @@ class Process:
 
 def _left_open() -> list[Any]:
     """Files that the program never closed: the interpreter writes what they hold when it ends."""
-    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)  # text first, into its buffer
-    found = [o for o in gc.get_objects() if issubclass(type(o), kinds)]
+    found = [o for o in gc.get_objects() if issubclass(type(o), _WRITERS)]
+    # Text first, into its buffer.
     return sorted(found, key=lambda file: not issubclass(type(file), io.TextIOWrapper))
 
 
@@ -154,15 +158,16 @@ def call_with(function: Callable[..., Any], arguments: list[Any], names: list[st
     They are passed by name where it has parameters of these names, else by position: solutions to
     LeetCode's problems rename their parameters.
     """
+    if not names:
+        return function(*arguments)
     count = len(arguments) - len(names)
     named = dict(zip(names, arguments[count:], strict=True))
-    if named:
-        try:
-            inspect.signature(function).bind(*arguments[:count], **named)
-        except TypeError:
-            return function(*arguments)
-        except ValueError:
-            pass  # a builtin that does not tell
+    try:
+        inspect.signature(function).bind(*arguments[:count], **named)
+    except TypeError:
+        return function(*arguments)
+    except ValueError:
+        pass  # a builtin that does not tell
     return function(*arguments[:count], **named)
 
 
@@ -181,9 +186,8 @@ _encode = json.JSONEncoder(default=_plain).encode
 def call(process: Process, code: types.CodeType, function: str, arguments: bytes) -> None:
     """Role `call`: write the JSON of what the function returns to descriptor 3. `arguments` is
     JSON: {"args": list, "names": names of its last ones}, and "typed" for `values.pack`."""
-    process.globals.update(values.FOR_PROGRAMS)
     exec(code, process.globals)
-    given = json.loads(arguments)
+    given = values.decode(arguments)
     args, typed = given["args"], "typed" in given
     args = values.unpack(args, _plain, process.globals) if typed else args
     result = call_with(function_of(process, function), args, given["names"])
