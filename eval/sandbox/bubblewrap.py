@@ -39,7 +39,7 @@ _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 36, 37, 38, 1030, 1031, 1032, 1033
 _ISOLATING = ("capset", "mount", "pidfd_open", "prctl")
 _ISOLATING += ("setgroups", "setresgid", "setresuid", "setsid")
 _ALLOWED = Path(__file__).with_name("system_calls.txt")
-"""Allowed whatever their arguments; `seccomp_program` allows some more with certain ones. No call
+"""Allowed whatever their arguments; `seccomp_programs` allows some more with certain ones. No call
 changes modes, owners or times: a file outside may belong to the same user."""
 
 

@@ -202,7 +202,8 @@ class Sandbox:
                 own = [*files[i], *(end.fileno() for end in pair[i : i + 1])]
                 spawns.append((role, argument, len(own)))
                 sent += own
-            socket.send_fds(self._control, [marshal.dumps((spawns, limits))], sent)
+            request: Any = (spawns, limits)
+            socket.send_fds(self._control, [marshal.dumps(request)], sent)
             for end in pair:
                 end.close()
             reply = ENDED.iter_unpack(self._receive(limits["wall_s"] + _GRACE_S))

@@ -89,15 +89,15 @@ ENDED = struct.Struct("i?dd?")
 and whether it was isolated when it began its role."""
 
 
-_TESTS = compile("x = add(1, 2)\nassert abs(x - 3) < 1e-6", "tests.py", "exec")
 _ADD = "def add(a, b): return a + b"
 _SAMPLES = (  # a role, a program, its standard input, what the other end of the channel says
-    ("stdin", "a, b = map(int, input().split())\nprint(a + b)", b"1 2\n", b""),
-    ("call", _ADD, b'{"args": [1, 2], "names": []}', b""),
-    ("serve", _ADD, b"", b'["add", null, [1, 2], [], [], false]\n'),
-    ("asserts", "", marshal.dumps((_TESTS, ["add"], [], [])), b'"ready"\n{"values": [3, 1, 2]}\n'),
+    ("compile", "", _ADD, ""),
+    ("stdin", "a, b = map(int, input().split())\nprint(a + b)", "1 2\n", ""),
+    ("call", _ADD, '{"args": [1, 2], "names": []}', ""),
+    ("serve", _ADD, "", '["add", null, [1, 2], [], [], false]\n'),
+    ("asserts", "", "x = add(1, 2)\nassert abs(x - 3) < 1e-6", '"ready"\n{"values": [3, 1, 2]}\n'),
 )
-_REHEARSALS = 16  # code is specialized in its ninth call
+_REHEARSALS = 10  # code is specialized in its ninth call
 
 
 class _SeccompFilter(ctypes.Structure):
@@ -110,8 +110,9 @@ class Zygote:
     def __init__(self, control: _socket.socket, isolation: Isolation) -> None:
         self.control = control
         self.isolation = isolation
-        filters = [bytes.fromhex(program) for program in isolation["seccomp"]]
-        self.seccomp = [_SeccompFilter(len(program) // 8, program) for program in filters]
+        self.filters = [
+            _SeccompFilter(len(p) // 8, p) for p in map(bytes.fromhex, isolation["seccomp"])
+        ]
         self.code = b""  # of the program, marshalled: only children unpack it
         self.isolated = os.memfd_create("isolated")  # each child writes its byte, then closes it
         sys.setrecursionlimit(50_000)
@@ -127,23 +128,24 @@ class Zygote:
         random.seed(0)  # the same program gets the same verdict
         gc.collect()
         libc.malloc_trim(0)
-        for which, value in ((_RLIMIT_NOFILE, 64), (_RLIMIT_CORE, 0)):
-            libc.setrlimit(which, (ctypes.c_uint64 * 2)(value, value))
-        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        if self.seccomp and libc.prctl(*self._filtering(0)):
-            raise _refused("prctl")
-
-    def _filtering(self, which: int) -> tuple[Any, ...]:
-        return _PR_SET_SECCOMP, 2, ctypes.byref(self.seccomp[which]), 0, 0
+        steps = [*map(_limiting, (_RLIMIT_NOFILE, _RLIMIT_CORE), (64, 0))]
+        steps.append((libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
+        _take(steps + [_filtering(program) for program in self.filters[:1]])
 
     def _rehearse(self, names: dict[str, Any]) -> None:
         """Play the roles on samples: Python specializes its code and fills its caches, which each
         child would do again, in pages of its own."""
+        zygote_roles.open_streams()
+        gc.freeze()
         for role, program, stdin, said in _SAMPLES * _REHEARSALS:
             self.code = marshal.dumps(compile(program, "solution.py", "exec"))
-            zygote_roles.open_streams(stdin)
+            given = stdin.encode()
+            if role == "asserts":
+                given = marshal.dumps((compile(stdin, "tests.py", "exec"), ["add"], [], []))
+            os.ftruncate(0, os.pwrite(0, given, 0))
+            sys.stdin.seek(0)
             ours, theirs = _socket.socketpair()
-            theirs.send(said)
+            theirs.send(said.encode())
             theirs.shutdown(_socket.SHUT_WR)
             os.dup2(ours.fileno(), 3)
             process = Process("tests", names | zygote_asserts.PROVIDED)
@@ -152,6 +154,7 @@ class Zygote:
             ours.close()
             theirs.close()
         os.dup2(_CONTROL_FD, 3)
+        gc.unfreeze()
 
     def serve_requests(self) -> None:
         """Until the judge's end of the socket closes."""
@@ -186,7 +189,7 @@ class Zygote:
         if result is not None:
             self.code = _all_of(result)  # nothing where it failed
             os.close(result)
-        if not self.seccomp:
+        if not self.filters:
             import shutil  # only here: see above
 
             shutil.rmtree(self.isolation["folder"], ignore_errors=True)
@@ -216,15 +219,13 @@ class Zygote:
     def _start(self, role: str, argument: str | None, steps: list[Step]) -> int:
         """Fork. The child takes its steps, then plays its role, and never returns."""
         # Without Python's fork hooks: they renew locks of other threads, and there are none.
-        pid = _clone(*_FORK) if self.seccomp else os.fork()
+        pid = _clone(*_FORK) if self.filters else os.fork()
         if pid < 0:
             raise _refused("clone")
         if pid:
             return pid
         try:
-            for call, arguments in steps:
-                if call(*arguments) == -1:
-                    raise _refused(call.__name__)
+            _take(steps)
             process = self.script if role in ("stdin", "checker") else self.solution
             process = self.tests if role == "asserts" else process
             os._exit(process.run(self._play, process, role, argument))
@@ -241,7 +242,7 @@ class Zygote:
         steps.append((os.dup2, (self.isolated, len(fds))))
         steps.append((os.closerange, (len(fds) + 1, 1 << 20)))
         steps.append((os.setsid, ()))  # kill(0, …) must not reach the group outside
-        if self.seccomp:
+        if self.filters:
             options = b"size=64m,nr_inodes=4k,mode=1777"
             mount = (b"none", folder.encode(), b"tmpfs", _MOUNT_FLAGS, options)
             steps.append((libc.mount, mount))
@@ -252,10 +253,10 @@ class Zygote:
             _RLIMIT_AS: memory,
             _RLIMIT_FSIZE: output,
         }
-        if self.seccomp:  # the limit counts every process of the user
+        if self.filters:  # the limit counts every process of the user
             values[_RLIMIT_NPROC] = 64
         for which, value in values.items():
-            steps.append((libc.setrlimit, (which, (ctypes.c_uint64 * 2)(value, value))))
+            steps.append(_limiting(which, value))
         if uid is not None:
             steps.append((os.setgroups, ([],)))
             steps.append((os.setresgid, (uid, uid, uid)))
@@ -263,8 +264,8 @@ class Zygote:
         steps.append((libc.capset, (_THIS_THREAD, _NO_CAPABILITIES)))
         # Not every sandbox ends with the zygote. A change of user forgets this: it comes after.
         steps.append((libc.prctl, (_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)))
-        if self.seccomp:
-            steps.append((libc.prctl, self._filtering(1)))
+        if self.filters:
+            steps.append(_filtering(self.filters[1]))
         steps.append((os.pwrite, (len(fds), b"\1", index)))
         steps.append((os.close, (len(fds),)))
         return steps
@@ -282,6 +283,20 @@ class Zygote:
         if role == "call":
             return zygote_roles.call(process, code, str(argument), _all_of(0))
         exec(code, process.globals)
+
+
+def _limiting(which: int, value: int) -> Step:
+    return libc.setrlimit, (which, (ctypes.c_uint64 * 2)(value, value))
+
+
+def _filtering(program: _SeccompFilter) -> Step:
+    return libc.prctl, (_PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0)
+
+
+def _take(steps: list[Step]) -> None:
+    for call, arguments in steps:
+        if call(*arguments) == -1:
+            raise _refused(call.__name__)
 
 
 def _refused(what: str) -> OSError:
