@@ -30,7 +30,7 @@ from typing import Any, Self
 from klear.configs.files import PACKAGE
 from klear.eval.sandbox import SandboxDied, SandboxUnavailable
 from klear.eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_programs
-from klear.eval.sandbox.zygote.main import ENDED, Isolation, Limits, Spawn
+from klear.eval.sandbox.zygote.main import ENDED, Isolation, Limits
 
 _START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
 _SLEPT_S = 1.0  # a busy machine keeps a program waiting too, but not for so long without a turn
@@ -195,17 +195,16 @@ class Sandbox:
             for _, _, stdin, *extra in processes
         ]
         fds = [fd for mine in files for fd in mine]
-        pair = socket.socketpair() if len(processes) == 2 else ()  # the two talk on descriptor 3
+        sent = [list(mine) for mine in files]
         try:
-            spawns, sent = list[Spawn](), list[int]()
-            for i, (role, argument, *_) in enumerate(processes):
-                own = [*files[i], *(end.fileno() for end in pair[i : i + 1])]
-                spawns.append((role, argument, len(own)))
-                sent += own
-            request: Any = (spawns, limits)
-            socket.send_fds(self._control, [marshal.dumps(request)], sent)
-            for end in pair:
-                end.close()
+            with contextlib.ExitStack() as ends:
+                if len(processes) == 2:  # which talk on descriptor 3
+                    for mine, end in zip(sent, socket.socketpair(), strict=True):
+                        mine.append(ends.enter_context(end).fileno())
+                spawns = [(*p[:2], len(mine)) for p, mine in zip(processes, sent, strict=True)]
+                request: Any = (spawns, limits)
+                everything = [fd for mine in sent for fd in mine]
+                socket.send_fds(self._control, [marshal.dumps(request)], everything)
             reply = ENDED.iter_unpack(self._receive(limits["wall_s"] + _GRACE_S))
             return [_outcome(ended, mine) for ended, mine in zip(reply, files, strict=True)]
         except OSError as error:

@@ -2,7 +2,7 @@
 
 It starts once per worker, imports what programs use, and then answers requests on a SOCK_SEQPACKET
 socket: in one or two processes that end together (`Spawn`), their limits and their descriptors, out
-how they ended (`Ended`). It never sees an expected output, and it never runs or compiles
+how they ended (`ENDED`). It never sees an expected output, and it never runs or compiles
 untrusted code itself: both happen in processes it forks. What it reports about a process is the
 kernel's word: wait status and CPU time.
 
@@ -40,7 +40,7 @@ from klear.eval.sandbox.zygote.roles import Process
 
 _MAX_MESSAGE = 1 << 17
 _ANCILLARY = _socket.CMSG_SPACE(16 * 4)
-_CONTROL_FD = 60  # above the descriptors of a test, which are 0 to 3
+_CONTROL_FD, _MOST_FDS = 60, 64  # above the descriptors of a test, 0 to 3; of those it may open
 _CLONE_NEWNS, _CLONE_NEWPID = 0x0002_0000, 0x2000_0000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _MOUNT_FLAGS = 2 | 4  # MS_NOSUID | MS_NODEV
@@ -128,7 +128,7 @@ class Zygote:
         random.seed(0)  # the same program gets the same verdict
         gc.collect()
         libc.malloc_trim(0)
-        steps = [*map(_limiting, (_RLIMIT_NOFILE, _RLIMIT_CORE), (64, 0))]
+        steps = [*map(_limiting, (_RLIMIT_NOFILE, _RLIMIT_CORE), (_MOST_FDS, 0))]
         steps.append((libc.prctl, (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
         _take(steps + [_filtering(program) for program in self.filters[:1]])
 
@@ -187,7 +187,7 @@ class Zygote:
             _, status = os.waitpid(pid, 0)
             ended += ENDED.pack(status, timed_out, cpu_s, wall_s, isolated[i])
         if result is not None:
-            self.code = _all_of(result)  # nothing where it failed
+            self.code = _all_of(result)  # where it failed, the judge runs nothing
             os.close(result)
         if not self.filters:
             import shutil  # only here: see above
