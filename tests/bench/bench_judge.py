@@ -2,18 +2,20 @@
 
     python tests/bench/bench_judge.py [--corpus FILE] [--rounds 4] [--started 8]
 
-Rows: trivial programs on every kind of tests, the mixed corpus of the shared cases, and real ones
-(submissions and references below ../shared/data) with the time that they take themselves.
-Every side judges the same right programs on the same tests, one program after the other.
+Rows: trivial programs and real ones (submissions and references below ../shared/data) on every kind
+of tests, and the mixed corpus of the shared cases. Every side judges the same right programs on the
+same tests, one program after the other: no row needs more than its name and its number of tests.
 CPU time is that of a process and all its descendants, because wall time on a shared machine says
 little. Sides take turns for `--rounds` rounds and the least of each side counts, for what else
-runs on the machine only adds to it. Firejail, which starts a process for every test, runs
-`--started` programs of the mixed corpus only.
+runs on the machine only adds to it.
 
+- python3: a fresh interpreter for every test on stdin, without isolation or comparison: what the
+  programs themselves take and 15 ms; one round;
 - livecodebench, prime_code: the published runners in a process of their own (`judge_peers.py`);
   no isolation, and a line instead of a figure when the wheel cannot be fetched;
-- firejail: Klear's arguments without the two that do not work (`--kill-at-exit` is not an option,
-  `--timeout` waits 2 s), with its profile `pip` where the package firejail-profiles is installed.
+- firejail: python3 with Klear's arguments without the two that do not work (`--kill-at-exit` is not
+  an option, `--timeout` waits 2 s), with its profile `pip` where the package firejail-profiles is
+  installed; `--started` programs of the mixed corpus, for it takes long.
 
 The last lines are a table and JSON, in milliseconds of CPU per test. `ours` is of the mixed corpus
 and includes the start of the sandbox and its self-test, spread over all tests of the run; `ratio`
@@ -38,35 +40,32 @@ import psutil
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.judge.judge import Judge
-from klear.eval.programs.compare import same_text
 from klear.eval.programs.formats import parse_suite
 from klear.eval.programs.tested_sandbox import assert_isolated
 from klear.eval.programs.verify import judge_program
-from klear.eval.records import Problem, TestSuite
+from klear.eval.records import CallCase, Problem, StdinCase, TestSuite
 from klear.eval.sandbox.sandbox import Sandbox
 from klear.tests.bench.corpus_code import DATA, entries, rows
 
 Entry = dict[str, Any]
-MIXED, SIDES = "stdin and call, mixed", ("klear", "livecodebench", "prime_code")
+MIXED = "stdin and call: shared cases"
+SIDES = ("klear", "livecodebench", "prime_code", "python3")
 STEP_TESTS = 128 * 8 * 16
 PROFILES = Path("/etc/firejail")
 PIP = f"--profile={PROFILES}/pip.profile" if (PROFILES / "pip.profile").exists() else ""
 FIREJAIL = (
     f"firejail --private --quiet --seccomp=socket {PIP} --rlimit-nproc=32 "
-    "--rlimit-nofile=32 --rlimit-fsize=8m --rlimit-as=1024m --"
+    "--rlimit-nofile=32 --rlimit-fsize=8m --rlimit-as=1024m -- /usr/bin/python3 -I -S -c"
 ).split()
-CALL = (
-    "\nimport json, sys\nprint(json.dumps({call}(*map(json.loads, sys.stdin.read().split('\\n')))))"
-)
+FRESH = [sys.executable, "-I", "-c"]
 PRELUDE = "from typing import *\nfrom collections import *\nimport math, heapq, bisect\n"
 
 
 class Job(NamedTuple):
-    """A right program with its tests; `entry` is what peers read."""
+    """A right program with its tests."""
 
     suite: TestSuite
     program: str
-    entry: Entry | None = None
 
 
 def built_in_corpus() -> list[Entry]:
@@ -98,6 +97,20 @@ def suite_of(entry: Entry) -> TestSuite:
     return TestSuite.model_validate({"kind": "call", "fn_name": entry["fn"], "cases": cases})
 
 
+def entry_of(job: Job) -> Entry:
+    """The inverse of `suite_of`, which peers read."""
+    inputs, outputs = list[str](), list[str]()
+    for case in job.suite.cases:
+        if isinstance(case, CallCase):
+            inputs.append("\n".join(map(json.dumps, case.args)))
+            outputs.append(json.dumps(case.output))
+        elif isinstance(case, StdinCase):
+            inputs.append(case.input)
+            outputs.append(case.output)
+    function = job.suite.fn_name if job.suite.kind == "call" else None
+    return {"src": job.program, "fn": function, "inputs": inputs, "outputs": outputs}
+
+
 def seconds() -> float:
     """CPU time so far of this process, of all that live below it and of all that ended."""
     times = os.times()
@@ -109,30 +122,39 @@ def seconds() -> float:
     return total
 
 
+def scripts(job: Job) -> Iterator[tuple[str, str]]:
+    """Each test as a program of its own, with its standard input."""
+    name = job.suite.fn_name
+    function = f"Solution().{name}" if "class Solution" in job.program else name
+    for case in job.suite.cases:
+        if isinstance(case, StdinCase):
+            yield job.program, case.input
+        elif isinstance(case, CallCase):
+            yield f"{PRELUDE}{job.program}\nprint({function}(*{case.args!r}))", ""
+
+
 def trivial() -> dict[str, list[Job]]:
     """Programs that add two numbers, on every kind of tests. An assertion that is more than a call
     and its value takes two processes."""
     found: dict[str, list[Job]] = {}
     forms = {
-        "assert": "assert add({0}, {1}) == {2}",
-        "assert, two processes": "x = add({0}, {1})\n",
+        "assert of a call: trivial": "assert add({0}, {1}) == {2}",
+        "assert of any code: trivial": "x = add({0}, {1})\nassert abs(x - {2}) < 1e-6",
     }
-    forms["assert, two processes"] += "assert abs(x - {2}) < 1e-6"
     for entry in built_in_corpus():
         kind = "call" if entry["fn"] else "stdin"
-        found.setdefault(kind, []).append(Job(suite_of(entry), entry["src"], entry))
-        if entry["fn"]:
-            for name, form in forms.items():
-                sums = zip(entry["inputs"], entry["outputs"], strict=True)
-                codes = [form.format(*given.split("\n"), value) for given, value in sums]
-                found.setdefault(name, []).append(
-                    Job(parse_suite(codes, fn_name="add"), entry["src"])
-                )
+        found.setdefault(f"{kind}: trivial", []).append(Job(suite_of(entry), entry["src"]))
+        for name, form in forms.items() if entry["fn"] else ():
+            sums = zip(entry["inputs"], entry["outputs"], strict=True)
+            codes = [form.format(*given.split("\n"), value) for given, value in sums]
+            suite = parse_suite(codes, fn_name="add")
+            found.setdefault(name, []).append(Job(suite, entry["src"]))
     return found
 
 
 def real() -> dict[str, list[Job]]:
-    """Accepted submissions of an olympiad, and the references of LeetCode, HumanEval and MBPP."""
+    """Accepted submissions of an olympiad, and the references of MBPP+, LeetCode, HumanEval and
+    MBPP, at most 16 tests of each."""
     stdin: list[Job] = []
     for row in rows("kodsport"):
         accepted = [
@@ -140,17 +162,33 @@ def real() -> dict[str, list[Job]]:
             if s["verdict"] == "accepted" and s["file"].endswith(".py")
         ]  # fmt: skip
         if row["kind"] == "diff" and accepted:
-            cases = [{"input": t["input"], "output": t["output"]} for t in row["tests"][:16]]
+            cases = [{"input": t["input"], "output": t["output"]} for t in row["tests"]]
             suite = TestSuite.model_validate({"kind": "stdin", "cases": cases})
             stdin.append(Job(suite, accepted[0]))
-    corpora = {"leetcode_v0.2.0": 90, "leetcode_v0.3.1": 12, "humaneval": 12, "mbpp": 40}
-    asserts = [
-        Job(entry.suite.model_copy(update={"time_limit_s": 6.0}), entry.program)
-        for name, every in corpora.items()
-        for entry in entries(name, every)
-        if entry.suite and entry.right
-    ]
-    return {"stdin": stdin, "assert": asserts}
+    every = {"mbpp_plus": 12, "leetcode_v0.2.0": 180, "humaneval": 24, "mbpp": 80}
+    others = {
+        corpus: [Job(e.suite, e.program) for e in entries(corpus, n) if e.suite and e.right]
+        for corpus, n in every.items()
+    }
+    calls = [job for job in others.pop("mbpp_plus") if job.suite.kind == "call"]
+    found = {
+        "stdin: Kodsport": stdin,
+        "call: MBPP+": calls,
+        "assert: LeetCode, HumanEval, MBPP": [job for jobs in others.values() for job in jobs],
+    }
+    return {kind: right([few_tests(job) for job in jobs]) for kind, jobs in found.items()}
+
+
+def few_tests(job: Job) -> Job:
+    limits = {"cases": job.suite.cases[:16], "time_limit_s": 6.0}
+    return job._replace(suite=job.suite.model_copy(update=limits))
+
+
+def right(jobs: list[Job]) -> list[Job]:
+    """Those that pass: some submissions were accepted with another interpreter or checker."""
+    with Sandbox("bubblewrap") as sandbox:
+        verdicts = [judge_program(sandbox, j.suite, j.program, JudgeSettings()) for j in jobs]
+    return [job for job, found in zip(jobs, verdicts, strict=True) if found.verdict == "AC"]
 
 
 def ours(kinds: dict[str, list[Job]]) -> tuple[dict[str, float], float]:
@@ -168,13 +206,6 @@ def ours(kinds: dict[str, list[Job]]) -> tuple[dict[str, float], float]:
             tests = sum(len(job.suite.cases) for job in jobs)
             found[kind] = (seconds() - since) * 1e3 / tests
     return found, started - before
-
-
-def right(jobs: list[Job]) -> list[Job]:
-    """Those that pass: some submissions were accepted with another interpreter or checker."""
-    with Sandbox("bubblewrap") as sandbox:
-        verdicts = [judge_program(sandbox, j.suite, j.program, JudgeSettings()) for j in jobs]
-    return [job for job, found in zip(jobs, verdicts, strict=True) if found.verdict == "AC"]
 
 
 def throughput(corpus: list[Entry], workers: int) -> float:
@@ -196,21 +227,17 @@ def throughput(corpus: list[Entry], workers: int) -> float:
     return 4 * sum(len(entry["inputs"]) for entry in corpus) / wall
 
 
-def per_test(prefix: list[str], corpus: list[Entry]) -> float:
+def per_test(command: list[str], jobs: list[Job]) -> float:
     """CPU milliseconds per test with a process for every test."""
     before, tests = seconds(), 0
     folder = PROFILES if PIP else Path(tempfile.gettempdir())  # it looks for included profiles
-    for entry in corpus:
-        program = entry["src"]
-        if entry["fn"]:
-            call = f"Solution().{entry['fn']}" if "class Solution" in program else entry["fn"]
-            program = PRELUDE + program + CALL.replace("{call}", call)
-        command = [*prefix, "/usr/bin/python3", "-I", "-S", "-c", program]
-        for given, expected in zip(entry["inputs"], entry["outputs"], strict=True):
-            done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=folder)
-            is_right = same_text(done.stdout.replace(" ", ""), expected.replace(" ", ""))
-            assert is_right, (done.stdout, expected, done.stderr)
-            tests += 1
+    for script, given in (test for job in jobs for test in scripts(job)):
+        with tempfile.TemporaryFile("w+") as file:  # a pipe may be full before it is read
+            file.write(given)
+            file.seek(0)
+            done = subprocess.run([*command, script], stdin=file, capture_output=True, cwd=folder)
+        assert not done.returncode, done.stderr
+        tests += 1
     time.sleep(0.2)
     with contextlib.suppress(ChildProcessError):  # orphans come to us, their subreaper
         while True:
@@ -228,6 +255,8 @@ def peers(corpus: list[Entry]) -> Iterator[tuple[str, float]]:
             continue
         found = json.loads(done.stdout.splitlines()[-1])
         print(f"{name}: passes {found['passed']} of {found['tests']}", file=sys.stderr)
+        if found["passed"] < found["tests"]:
+            continue  # it ends a program at its first failure
         yield name, found["cpu_s"] * 1e3 / found["tests"]
 
 
@@ -241,22 +270,21 @@ def main() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     given: Path = options.corpus
     corpus = json.loads(given.read_text()) if given.exists() else built_in_corpus()
-    kinds = {f"{kind}, trivial": jobs for kind, jobs in trivial().items()}
-    kinds[MIXED] = [Job(suite_of(entry), entry["src"], entry) for entry in corpus]
-    if DATA.exists():
-        kinds |= {f"{kind}, real": right(jobs) for kind, jobs in real().items()}
-    plain = [entry for entry in corpus if not entry["fn"]][: options.started // 2]
-    few = plain + [entry for entry in corpus if entry["fn"]][: options.started // 2]
+    kinds = trivial() | {MIXED: [Job(suite_of(entry), entry["src"]) for entry in corpus]}
+    kinds |= real() if DATA.exists() else {}
+    few = [job for job in kinds[MIXED] if job.suite.kind == "stdin"][: options.started // 2]
+    few += [job for job in kinds[MIXED] if job.suite.kind == "call"][: options.started // 2]
     every: dict[str, dict[str, list[float]]] = {kind: {} for kind in kinds}
     starts: list[float] = []
     for number in range(options.rounds):
         per, start_s = ours(kinds)
         starts.append(start_s)
         for kind, jobs in kinds.items():
-            told = [job.entry for job in jobs if job.entry]
-            others = list(peers(told)) if told else []
+            others = list(peers(list(map(entry_of, jobs)))) if "assert" not in kind else []
             if kind == MIXED and shutil.which("firejail"):
                 others.append(("firejail", per_test(FIREJAIL, few)))
+            if "stdin:" in kind and not number:
+                others.append(("python3", per_test(FRESH, jobs)))
             for name, value in [("klear", per[kind]), *others]:
                 every[kind].setdefault(name, []).append(value)
                 print(f"round {number + 1}: {kind}: {name}: {value:.2f} ms", file=sys.stderr)
@@ -269,8 +297,8 @@ def main() -> None:
     cost = peer.pop("klear") + min(starts) * 1e3 / (options.rounds * tests[MIXED])
     one, two = throughput(corpus, 1), throughput(corpus, 2)
     profile = "the profile pip" if PIP else "its default profile"
-    print("| tests | programs × tests | klear | LiveCodeBench's runner | prime_code |")
-    print("|---|---|---|---|---|")
+    print("| tests | programs: tests | klear | LiveCodeBench's runner | prime_code | python3 |")
+    print("|---|---|---|---|---|---|")
     for kind, sides in found.items():
         shown = [f"{sides[name]:.1f}" if name in sides else "–" for name in SIDES]
         print(f"| {kind} | {len(kinds[kind])}: {tests[kind]} | {' | '.join(shown)} |")
