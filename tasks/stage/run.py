@@ -207,11 +207,10 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
             elif (shown := prefect_states.state_of(flow_run)) and shown.is_cancelling():
                 prefect_states.set_cancelled(flow_run)
             raise
-        # While MLflow takes what is queued.
-        prefect_states.settle_task_runs(flow_run, run.ended_tasks)
         tracker.finish(run.run_id, "FINISHED")
         if mine:
             state.path.unlink(missing_ok=True)
+        prefect_states.settle_task_runs(flow_run, run.ended_tasks)
 
 
 def _begin_in_mlflow(
