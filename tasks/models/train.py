@@ -35,7 +35,7 @@ def base(
     return run_child(BaseJob(out=out, examples=corpus, settings=settings, seed=seed), out)
 
 
-@stage(version=1)
+@stage(version=2)  # Muon in float32
 def sft(
     out: Path, base: Artifact, examples: Artifact, *, settings: SFTSettings, seed: int
 ) -> Metrics:
