@@ -45,7 +45,9 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Imports inside functions count: a circle hidden there is one all the same."""
-    modules = {".".join(f.relative_to(ROOT).with_suffix("").parts): f for f in files(*CODE)}
+    modules = {
+        ".".join(("klear", *f.relative_to(ROOT).with_suffix("").parts)): f for f in files(*CODE)
+    }
     imports: dict[str, set[str]] = defaultdict(set)
     for module, file in modules.items():
         for node in ast.walk(ast.parse(file.read_text())):
@@ -56,6 +58,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
             else:
                 continue
             imports[module].update(name for name in names if name in modules)
+    assert "klear.training.losses" in imports["klear.training.rl.trainer"]
     left = dict(imports)
     while free := [m for m, targets in left.items() if not targets & left.keys()]:
         for module in free:
