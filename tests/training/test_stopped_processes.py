@@ -23,7 +23,7 @@ def steps_of(out) -> int:
 
 
 def test_two_processes_save_their_step_and_go_on_to_the_same_bits(files, tmp_path):
-    settings = SFT.model_copy(update={"epochs": 10, "checkpoint_steps": 10**6})
+    settings = SFT.model_copy(update={"epochs": 40, "checkpoint_steps": 10**6})
 
     def job(name: str) -> SFTJob:
         made = {"out": tmp_path / name, "base": files["checkpoint"], "examples": files["examples"]}
