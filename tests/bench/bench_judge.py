@@ -133,6 +133,15 @@ def scripts(job: Job) -> Iterator[tuple[str, str]]:
             yield f"{PRELUDE}{job.program}\nprint({function}(*{case.args!r}))", ""
 
 
+def settled() -> float:
+    """`seconds`, once the processes that were killed are gone, with their time or without."""
+    time.sleep(0.2)
+    with contextlib.suppress(ChildProcessError):  # orphans come to us, their subreaper
+        while True:
+            os.waitpid(-1, 0)
+    return seconds()
+
+
 def trivial() -> dict[str, list[Job]]:
     """Programs that add two numbers, on every kind of tests. An assertion that is more than a call
     and its value takes two processes."""
@@ -193,7 +202,7 @@ def right(jobs: list[Job]) -> list[Job]:
 
 def ours(kinds: dict[str, list[Job]]) -> tuple[dict[str, float], float]:
     """CPU milliseconds per test of each kind, without the start; CPU seconds of the start."""
-    before, found = seconds(), dict[str, float]()
+    before, found = settled(), dict[str, float]()
     with Sandbox("bubblewrap") as sandbox:
         assert_isolated(sandbox)
         started = seconds()
@@ -238,11 +247,7 @@ def per_test(command: list[str], jobs: list[Job]) -> float:
             done = subprocess.run([*command, script], stdin=file, capture_output=True, cwd=folder)
         assert not done.returncode, done.stderr
         tests += 1
-    time.sleep(0.2)
-    with contextlib.suppress(ChildProcessError):  # orphans come to us, their subreaper
-        while True:
-            os.waitpid(-1, 0)
-    return (seconds() - before) * 1e3 / tests
+    return (settled() - before) * 1e3 / tests
 
 
 def peers(corpus: list[Entry]) -> Iterator[tuple[str, float]]:
