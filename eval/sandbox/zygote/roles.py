@@ -120,7 +120,7 @@ class Process:
                 module._shutdown()
             atexit._run_exitfuncs()
         except BaseException:
-            pass
+            pass  # the interpreter only reports such an error, and its exit status stays
         for stream in (sys.stdout, *self.streams, *_left_open()):
             try:
                 if stream is not None:
