@@ -6,7 +6,6 @@ The same command goes on after a kill and prints finished scores at once.
 
 import importlib.util
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,9 @@ from klear.eval.row_files import SUFFIXES
 from klear.tasks.stage.child import ChildFailed
 from klear.training.engines.interface import EngineError
 
+KEY = "OPENAI_API_KEY"
+"""Environment variable that holds an endpoint's key."""
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +45,9 @@ class Options:
     """The first N problems of each benchmark only."""
     served: Annotated[str, Parameter("--model")] = ""
     """Model to ask at an endpoint."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """Environment variable that holds the key."""
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = ()
     """Any other setting: --set evaluate.sampling.temperature=0.6, --set engine.kind=transformers
     (repeatable)."""
-    out: Path | None = None
-    """Also copy the results to this folder, over what lies there."""
 
 
 def evaluate(model: str, /, *, options: Options) -> int:
@@ -59,13 +57,13 @@ def evaluate(model: str, /, *, options: Options) -> int:
         model: Checkpoint folder, hub id, or URL of an OpenAI-compatible endpoint.
     """
     try:
-        return _scored(settings_of(model, options), options.out)
+        return _scored(settings_of(model, options))
     except (EngineError, ChildFailed, ValueError) as error:
         print(f"klear eval: {error}", file=sys.stderr)
         return 1
 
 
-def _scored(evaluation: Evaluation, out: Path | None) -> int:
+def _scored(evaluation: Evaluation) -> int:
     """Compute what is not in the store yet, and print the scores."""
     from rich.console import Console
 
@@ -90,9 +88,8 @@ def _scored(evaluation: Evaluation, out: Path | None) -> int:
     with display.bars, active(Run(store=store, display=display)):
         collected = [any_model.benchmark(settings=settings) for settings in to_collect]
         found = any_model.eval_model(*collected, settings=evaluation)
-    folder = shutil.copytree(found.folder, out, dirs_exist_ok=True) if out else found.folder
-    print(any_model.results_text(read_results(folder), found.metrics))
-    print(f"results: {folder / 'results.json'}")
+    print(any_model.results_text(read_results(found.folder), found.metrics))
+    print(f"results: {found.folder / 'results.json'}")
     return 0
 
 
@@ -150,11 +147,11 @@ def _checkpoint(model: str) -> dict[str, Any]:
 def _endpoint(address: str, options: Options) -> dict[str, Any]:
     """An address, and the model that is asked there: the only one, unless it is named."""
     try:
-        url_without_secret(address, "see --api-key-env")
+        url_without_secret(address, f"set {KEY}")
     except ValueError as error:
         raise ConfigError([f"the URL {error}"]) from error
     url = address.rstrip("/") + ("/v1" if urlsplit(address).path in ("", "/") else "")
-    key = os.environ.get(options.api_key_env, "")
+    key = os.environ.get(KEY, "")
     model = options.served
     if not model:
         from klear.training.engines.endpoint import served_models
@@ -163,5 +160,4 @@ def _endpoint(address: str, options: Options) -> dict[str, Any]:
         if others or not model:
             names = ", ".join([model, *others]) or "no model"
             raise ConfigError([f"{url} serves {names}: choose one by --model"])
-    name_of_key = options.api_key_env if key else ""
-    return {"kind": "openai", "base_url": url, "api_key_env": name_of_key, "model": model}
+    return {"kind": "openai", "base_url": url, "api_key_env": KEY if key else "", "model": model}

@@ -40,8 +40,13 @@ def evaluated(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, s
     return code, said.out, said.err
 
 
-def results(folder: Path) -> list[dict[str, Any]]:
-    return json.loads((folder / "results.json").read_text())
+def results(said: str) -> list[dict[str, Any]]:
+    return json.loads(folder(said).joinpath("results.json").read_text())
+
+
+def folder(said: str) -> Path:
+    """Where the results are, which the last line says."""
+    return Path(said.strip().rpartition("results: ")[2]).parent
 
 
 def right_on_even(prompt: str) -> str:
@@ -52,15 +57,13 @@ def right_on_even(prompt: str) -> str:
 
 def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, tmp_path, capsys):
     with endpoint_of(say=right_on_even) as endpoint:
-        code, out, err = evaluated(
-            capsys, endpoint.url, "--bench", sums, "--k", 3, "--out", tmp_path / "o"
-        )
+        code, out, err = evaluated(capsys, endpoint.url, "--bench", sums, "--k", 3)
         assert code == 0, err
         asked = endpoint.attempts.total()
-        again = evaluated(capsys, endpoint.url, "--bench", sums, "--k", 3, "--out", tmp_path / "o")
+        again = evaluated(capsys, endpoint.url, "--bench", sums, "--k", 3)
         assert endpoint.attempts.total() == asked == 30
     assert again[1].splitlines()[:2] == out.splitlines()[:2]
-    (result,) = results(tmp_path / "o")
+    (result,) = results(out)
     assert (result["avg"], result["pass_at_k"], result["majority_at_k"]) == (0.5, 0.5, 0.5)
     assert (result["problems"], result["samples"], result["k"]) == (10, 30, 3)
     assert (result["sample_low"], result["sample_high"]) == (0.5, 0.5)  # siblings always agree
@@ -71,7 +74,7 @@ def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, tmp_path, caps
     assert row.split()[:3] == ["sums", "3", "50.0"]
     for words in ("top_k off", "repetition penalty off", "temperature 0.6", "top_p 0.95"):
         assert words in out
-    assert len(list(read_table(tmp_path / "o" / "samples.parquet", Sample))) == 30
+    assert len(list(read_table(folder(out) / "samples.parquet", Sample))) == 30
 
 
 def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpoint(
@@ -80,15 +83,15 @@ def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpo
     asked = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 77}
     asked |= {"top_k": 20, "repetition_penalty": 1.05}
     options = [x for n, v in asked.items() for x in ("--set", f"evaluate.sampling.{n}={v}")]
-    out = ("--out", tmp_path / "o", "--limit", 2, "--k", 1)
+    few = ("--limit", 2, "--k", 1)
     with endpoint_of(say=right_on_even) as endpoint:
-        code, said, _ = evaluated(capsys, endpoint.url, "--bench", sums, *out, *options)
+        code, said, _ = evaluated(capsys, endpoint.url, "--bench", sums, *few, *options)
     assert code == 0
     body = endpoint.bodies[0]
     assert body["messages"][0]["content"].endswith("put your final answer within \\boxed{}.")
     assert {n: body[n] for n in asked} == asked
     assert "top_k 20, repetition penalty 1.05" in said
-    assert results(tmp_path / "o")[0]["problems"] == 2
+    assert results(said)[0]["problems"] == 2
 
 
 def published(text: str, output: str, date: str, starter: str = "") -> dict[str, str]:
@@ -120,11 +123,9 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
         return f"<think>\nhm\n</think>\n\n```python\n{text}\n```"
 
     with endpoint_of(say=program) as endpoint:
-        code, out, err = evaluated(
-            capsys, endpoint.url, "--bench", "lcb_v5,lcb_v6", "--k", 1, "--out", tmp_path / "o"
-        )
+        code, out, err = evaluated(capsys, endpoint.url, "--bench", "lcb_v5,lcb_v6", "--k", 1)
     assert code == 0, err
-    assert [(r["name"], r["problems"], r["avg"], r["shared"]) for r in results(tmp_path / "o")] == [
+    assert [(r["name"], r["problems"], r["avg"], r["shared"]) for r in results(out)] == [
         ("lcb_v5", 2, 0.5, {"lcb_v6": 1}), ("lcb_v6", 1, 1.0, {"lcb_v5": 1})
     ]  # fmt: skip
     assert "1 of its problems are also in lcb_v6" in out
