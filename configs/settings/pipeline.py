@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, PositiveFloat, model_validator
 
 from klear.configs.settings import data
-from klear.configs.settings.base import NOT_IN_KEY, Settings
+from klear.configs.settings.base import NOT_IN_KEY, Settings, flat
 from klear.configs.settings.evaluation import EvaluateSettings
 from klear.configs.settings.explain import nearest
 from klear.configs.settings.sources import CollectSettings
@@ -79,15 +79,12 @@ class Pipeline(Settings):
             fix = "set rl_math.keep_every or rl_code.keep_every"
             raise ValueError(f"evaluate.learning_curve scores models that RL keeps: {fix}")
         known = [source.name for source in self.collect.sources]
-        stages = {n: getattr(self, n) for n in ("distill", "rate", "sample", "filter_tests")}
-        named = {f"{stage}.sources": s.sources for stage, s in stages.items() if s}
-        named["difficulty.easy_sources"] = self.difficulty.easy_sources
-        named["difficulty.hard_sources"] = self.difficulty.hard_sources
-        named["select.math_sources"] = self.select.math_sources
-        named["select.code_sources"] = self.select.code_sources
-        for place, name in ((place, n) for place, names in named.items() for n in names):
-            if name not in known:
-                raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
+        said = flat(self.model_dump(exclude={"collect", "benchmarks", "agreement"}))
+        lists = {place: v for place, v in said.items() if place.endswith("sources")}
+        for place, names in lists.items():
+            for name in names if isinstance(names, tuple) else ():
+                if name not in known:
+                    raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
         return self
 
     @property

@@ -55,7 +55,7 @@ def right_on_even(prompt: str) -> str:
     return f"<think>\nhm\n</think>\n\n\\boxed{{{number + 1 if number % 2 == 0 else 0}}}"
 
 
-def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, tmp_path, capsys):
+def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, capsys):
     with endpoint_of(say=right_on_even) as endpoint:
         code, out, err = evaluated(capsys, endpoint.url, "--bench", sums, "--k", 3)
         assert code == 0, err
@@ -78,7 +78,7 @@ def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, tmp_path, caps
 
 
 def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpoint(
-    endpoint_of, sums, tmp_path, capsys
+    endpoint_of, sums, capsys
 ):
     asked = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 77}
     asked |= {"top_k": 20, "repetition_penalty": 1.05}
