@@ -5,7 +5,6 @@ no problem is rejected with its place. A sample that answers it or no known prob
 sample, gets a Score with verdict IE and the reason; so does a line of a stream that cannot be read.
 """
 
-import glob
 import json
 import queue
 import threading
@@ -21,7 +20,7 @@ from klear.configs.settings.judging import JudgeSettings
 from klear.eval.answers import writable
 from klear.eval.judge.judge import Judge, Pending
 from klear.eval.records import Problem, Sample, Score
-from klear.eval.row_files import Row, find_files, read_rows
+from klear.eval.row_files import Row, read_rows
 
 
 class _Request(BaseModel):
@@ -91,9 +90,8 @@ def _in_order(judge: Judge, begun: Iterator[Pending]) -> Iterator[Score]:
 
 def _rows(path: Path) -> Iterator[Row]:
     try:
-        (file,) = find_files([glob.escape(str(path))], Path(), "klear judge")
-        yield from read_rows(file)
-    except (FileNotFoundError, ValueError) as error:  # absent or damaged
+        yield from read_rows(path)
+    except ValueError as error:  # damaged
         raise ConfigError([str(error)]) from error
 
 

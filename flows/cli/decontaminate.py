@@ -25,8 +25,9 @@ from klear.configs.loading import load_group
 from klear.configs.settings.data import DecontaminateSettings
 from klear.configs.settings.explain import ConfigError
 from klear.eval.answers import writable
-from klear.eval.row_files import SUFFIXES, Row, read_rows
+from klear.eval.row_files import Row, read_rows
 from klear.eval.tables import ArrowWriter
+from klear.flows.cli.judge import DataFile
 from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, Overlaps, write_page
 from klear.tasks.report.page import render_text
@@ -36,10 +37,10 @@ OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.jsonl", "rejected.parquet", "
 
 
 def decontaminate(
-    source: Path,
+    source: DataFile,
     /,
     *,
-    against: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)],
+    against: Annotated[tuple[DataFile, ...], Parameter(consume_multiple=True)],
     out: Path,
     n: int = 9,
     normalize: str = "alnum",
@@ -60,7 +61,8 @@ def decontaminate(
     """
     options = (f"n={n}", f"normalize={normalize}", f"min_coverage={min_coverage}")
     settings = load_group(DecontaminateSettings, options)
-    _check_paths(source, against, out)
+    if out.resolve() == source.resolve().parent and source.name in OUTPUTS:
+        raise ConfigError([f"--out {out} would replace {source}; name another folder"])
     try:
         index = NgramIndex(_items(against, text_field), settings.n, settings.normalize)
         out.mkdir(parents=True, exist_ok=True)
@@ -83,16 +85,6 @@ def decontaminate(
     facts = {**figures, **counts, "n": settings.n, "out": out, "page": out / PAGE}
     print(render_text("terminal/decontamination.txt", **facts))
     return 0
-
-
-def _check_paths(source: Path, against: tuple[Path, ...], out: Path) -> None:
-    for path in (source, *against):
-        if not path.is_file():
-            raise ConfigError([f"no file {path}"])
-        if not path.name.endswith(SUFFIXES):
-            raise ConfigError([f"{path} is none of {', '.join(SUFFIXES)}"])
-    if out.resolve() == source.resolve().parent and source.name in OUTPUTS:
-        raise ConfigError([f"--out {out} would replace {source}; name another folder"])
 
 
 def _items(paths: tuple[Path, ...], text_field: str) -> Iterator[Item]:

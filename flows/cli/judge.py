@@ -10,20 +10,22 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from klear.configs.loading import load_group
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.judging import JudgeSettings
 
+_IS_DATA = validators.Path(exists=True, dir_okay=False, ext=("jsonl", "json", "gz", "parquet"))
+DataFile = Annotated[Path, Parameter(validator=_IS_DATA)]
 sandbox = App(name="sandbox")
 
 
 def judge(
     *,
     stream: bool = False,
-    problems: Path | None = None,
-    samples: Path | None = None,
+    problems: DataFile | None = None,
+    samples: DataFile | None = None,
     out: Path | None = None,
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = (),
 ) -> int:

@@ -64,6 +64,8 @@ def test_a_run_imports_what_only_computing_needs_when_it_computes() -> None:
         (["run"], "klear run: "),
         (["run", "tiny", "--fast"], "klear run: Unknown option: --fast"),
         (["judge"], "klear judge needs --problems, --samples and --out, or --stream"),
+        (["judge", "--problems=p.jsonl"], '"p.jsonl" does not exist'),
+        (["judge", "--out=o.jsonl"], "klear judge needs --problems, --samples and --out"),
         (["judge", "--stream", "--out=o.jsonl"], "klear judge needs --problems"),
         (["judge", "--stream", "--set", "sandbox=bublewrap"], "should be 'bubblewrap' or 'none'"),
         (["run", "enormous"], "no profile is called 'enormous'"),

@@ -172,7 +172,7 @@ def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
 @pytest.mark.parametrize(
     ("content", "code", "said"),
     [
-        (None, 2, "no file"),
+        (None, 2, "does not exist"),
         (b"", 2, "nothing would be protected"),
         (b'{"a": "b"}', 2, "has no text in prompt, problem, question, text, question_content"),
         (b'{"problem": "caf\xe9"}', 1, "bench.jsonl line 1"),
