@@ -24,8 +24,6 @@ from klear.training.sizing import Fit, check
 NOT_MEASURED, ASSUMED = "–", "≈"
 _ACTIONS = {"reuse": "cyan", "resume": "yellow", "compute": "green"}
 _WORDS = ("stage", "action", "why")
-
-
 _FIGURES: dict[str, tuple[str, Callable[[float], str], str]] = {
     "time": ("seconds", duration, "{}"),
     "tokens": ("tokens", lambda count: size(count).removesuffix("B").rstrip(), "{} tokens"),

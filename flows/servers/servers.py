@@ -34,7 +34,7 @@ from klear.tasks.stage.supervise import descendants, is_alive
 
 TAG = "klear"
 START_TIMEOUT_S = 300.0
-POOL = "klear-local"
+POOL, WORKER = "klear-local", f"klear-{socket.gethostname()}"
 _UNDER_WAY = {
     "state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING"]}},
     "deployment_id": {"is_null_": False},  # from a form, so in the hands of a worker
@@ -96,26 +96,18 @@ def post(machine: Machine, path: str, body: object) -> Any:
 
 
 def create_pool(machine: Machine) -> None:
-    """Make the work pool of the web form; one that exists (409) is as good."""
-    try:
+    """Make the work pool of the web form, unless it is there: else registering a form fails."""
+    with suppress(ServersError):
         post(machine, "work_pools/", {"name": POOL, "type": "process"})
-    except ServersError as error:
-        if "409" not in str(error):
-            raise
-
-
-def worker_name() -> str:
-    """Of the worker on this machine."""
-    return f"klear-{socket.gethostname()}"
 
 
 def crash_orphans(machine: Machine) -> None:
     """Mark this machine's runs of the web form as crashed; call it only while no worker runs here.
     A run whose worker is gone would stay Running for ever, and hold the one slot of its profile."""
     workers = post(machine, f"work_pools/{POOL}/workers/filter", {})
-    alone = not any(w["status"] == "ONLINE" and w["name"] != worker_name() for w in workers)
+    alone = not any(w["status"] == "ONLINE" and w["name"] != WORKER for w in workers)
     # None: a worker ended before it wrote its name, or another machine's is about to write it.
-    ours = (worker_name(), None) if alone else (worker_name(),)
+    ours = (WORKER, None) if alone else (WORKER,)
     message = "its worker ended; a retry continues from here"
     crashed = {"type": "CRASHED", "name": "Crashed", "message": message}
     for run in post(machine, "flow_runs/filter", {"flow_runs": _UNDER_WAY}):
@@ -135,7 +127,7 @@ def server_command(machine: Machine, name: str) -> list[str]:
                    *(["--app-name", "basic-auth"] if secret else [])],
         # The name is the same after a restart, for `crash_orphans`.
         "worker": ["prefect", "worker", "start", "--pool", POOL, "--type", "process",
-                   "--name", worker_name(), "--limit", str(machine.worker_limit)],
+                   "--name", WORKER, "--limit", str(machine.worker_limit)],
         "registration": ["klear.flows.forms.registration"],
     }[name]  # fmt: skip
     return [sys.executable, "-P", "-m", module, *words]

@@ -12,11 +12,11 @@ from pydantic import SecretStr
 from klear.configs.machine import Machine
 from klear.flows.servers import servers
 from klear.flows.servers.servers import (
+    WORKER,
     ServersError,
     crash_orphans,
     refusal,
     server_command,
-    worker_name,
 )
 
 WORD = "twelve-letters-and-more"
@@ -60,7 +60,7 @@ def test_who_is_refused_is_told_what_to_set(tmp_path, server, monkeypatch):
 def test_runs_of_workers_on_other_machines_are_left_alone(monkeypatch, tmp_path, status, crashed):
     of = "prefect.worker.name"
     runs = [
-        {"id": "ours", "labels": {of: worker_name()}},
+        {"id": "ours", "labels": {of: WORKER}},
         {"id": "theirs", "labels": {of: "klear-another-machine"}},
         {"id": "new", "labels": {}},  # taken by a worker that has not written its name yet
     ]
