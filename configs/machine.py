@@ -29,7 +29,7 @@ POSTGRES = re.compile(
     r"(?:/(?P<name>[a-z_][a-z0-9_]*)?)?(?P<query>\?host=[^&]+)?"
 )
 SECRETS = ("password", "database", "database_password", "webhook")
-NOT_FOR_WORKERS = ("KLEAR_DATABASE", "KLEAR_DATABASE_PASSWORD", "PGPASSWORD")
+MLFLOW_AUTH = "mlflow/auth.ini"  # below the home folder: how MLflow checks passwords
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 CLIENTS = Path(__file__).with_name("clients.env")
 
@@ -186,10 +186,6 @@ class Machine(BaseSettings):
         return f"{server}_url" not in self.model_fields_set
 
     @property
-    def prefect_api_url(self) -> str:
-        return f"{self.prefect_url}/api"
-
-    @property
     def postgres(self) -> Postgres | None:
         """Where the servers keep their data; None: in SQLite files below the home folder."""
         if not self.database:
@@ -204,11 +200,6 @@ class Machine(BaseSettings):
         if self.postgres:
             return self.postgres.url("postgresql+psycopg2", self.postgres.database("mlflow"))
         return f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
-
-    @property
-    def mlflow_auth(self) -> Path:
-        """How MLflow checks passwords (see klear.flows.servers.servers)."""
-        return self.home / "mlflow" / "auth.ini"
 
     def environment(self) -> dict[str, str]:
         """Variables for Prefect, MLflow and every child process, which is then told of the same
@@ -228,7 +219,7 @@ class Machine(BaseSettings):
         }
         plain = self.model_dump(mode="json", exclude=set(SECRETS)).items()
         clients = dotenv_values(CLIENTS, interpolate=False)
-        places = {"home": self.home, "prefect": self.prefect_api_url, "mlflow": self.mlflow_url}
+        places = {"home": self.home, "prefect": self.prefect_url, "mlflow": self.mlflow_url}
         return {
             **{f"{PREFIX}{name.upper()}": str(value) for name, value in plain},
             "KLEAR_PREFECT_URL": "" if self.is_here("prefect") else self.prefect_url,
@@ -287,7 +278,7 @@ def server_environment(machine: Machine, name: str) -> dict[str, str]:
     if secret:
         found |= {
             "PREFECT_SERVER_API_AUTH_STRING": f"{machine.user}:{secret}",
-            "MLFLOW_AUTH_CONFIG_PATH": str(machine.mlflow_auth),
+            "MLFLOW_AUTH_CONFIG_PATH": str(machine.home / MLFLOW_AUTH),
             "MLFLOW_AUTH_ADMIN_USERNAME": machine.user,
             "MLFLOW_AUTH_ADMIN_PASSWORD": secret,
             # Of MLflow's web forms, the same after a restart.

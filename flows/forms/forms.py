@@ -151,11 +151,6 @@ def form(profile: str) -> Flow[..., str]:
     return Flow(ends_cancelled(run), name="klear", flow_run_name=called)
 
 
-def defaults(profile: str) -> dict[str, Any]:
-    """What the form begins with."""
-    return {field.name: field.default for field in _fields(offered()[profile])}
-
-
 def _fields(path: str) -> list[inspect.Parameter]:
     """Each field with its type and what it begins with."""
     profile = load_profile(path)

@@ -31,7 +31,7 @@ from klear.configs.machine import Machine, load_machine
 from klear.configs.settings.ablation import ablations, load_ablation
 from klear.flows.ablation import ablation
 from klear.flows.forms.advanced_form import pipeline
-from klear.flows.forms.forms import defaults, form, offered, stage
+from klear.flows.forms.forms import form, offered, stage
 from klear.flows.servers.servers import POOL, TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
@@ -73,7 +73,8 @@ def _offered() -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]
         comment = itertools.takewhile(lambda line: line.startswith("#"), file.open())
         about = "\n".join(line.strip("# \n") for line in comment)
         settings = load_profile(path).model_dump(mode="json")
-        yield form(profile), profile, "profile", about, defaults(profile)
+        begins = {n: p.default for n, p in inspect.signature(form(profile).fn).parameters.items()}
+        yield form(profile), profile, "profile", about, begins
         whole = f"Every setting of `{profile}`.\n\n{about}"
         yield pipeline, f"{profile}-advanced", "advanced", whole, {"settings": settings}
     yield stage, "stage", "stage", inspect.getdoc(stage.fn) or "", {}

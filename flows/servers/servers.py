@@ -28,7 +28,7 @@ import httpx
 import psutil
 
 from klear.configs.files import locked, replace_text
-from klear.configs.machine import NOT_FOR_WORKERS, Machine, load_machine, server_environment
+from klear.configs.machine import MLFLOW_AUTH, Machine, load_machine, server_environment
 from klear.tasks.stage.graph import log_tail
 from klear.tasks.stage.supervise import descendants, is_alive
 
@@ -41,6 +41,7 @@ _UNDER_WAY = {
 }
 NAMES = ("prefect", "mlflow", "worker")
 MARK = "KLEAR_SERVER_MARK"
+NOT_FOR_WORKERS = ("KLEAR_DATABASE", "KLEAR_DATABASE_PASSWORD", "PGPASSWORD")
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 REGISTRATION_S = 300.0
 
@@ -66,7 +67,7 @@ def answers(url: str, timeout_s: float = 2.0) -> bool:
 def refusal(machine: Machine, server: str) -> str:
     """Why `prefect` or `mlflow` does not let us in, and what to do; '' if it does."""
     url = {
-        "prefect": f"{machine.prefect_api_url}/admin/version",
+        "prefect": f"{machine.prefect_url}/api/admin/version",
         "mlflow": f"{machine.mlflow_url}/api/2.0/mlflow/experiments/search?max_results=1",
     }[server]
     try:
@@ -87,7 +88,7 @@ def post(machine: Machine, path: str, body: object) -> Any:
     for left in reversed(range(5)):
         try:
             http = _http(machine.user, machine.password.get_secret_value())
-            answer = http.post(f"{machine.prefect_api_url}/{path}", json=body)
+            answer = http.post(f"{machine.prefect_url}/api/{path}", json=body)
             if answer.status_code < 500 or not left:
                 return answer.raise_for_status().json()
         except httpx.HTTPError as error:
@@ -153,11 +154,11 @@ def prepare(machine: Machine, name: str, wait_s: float = 60.0) -> None:
             time.sleep(0.5)
     if name == "mlflow" and machine.password.get_secret_value():
         # MLflow's users: in its own database, or in a file beside it. Others may only read.
-        beside = f"sqlite:///{machine.mlflow_auth.with_suffix('.db')}"
+        beside = f"sqlite:///{machine.home}/mlflow/auth.db"
         database = machine.mlflow_database if machine.postgres else beside
         template = Path(__file__).with_name("mlflow_auth.ini").read_text()
         text = template.format(database=database.replace("%", "%%"), user=machine.user)
-        replace_text(machine.mlflow_auth, text)
+        replace_text(machine.home / MLFLOW_AUTH, text)
 
 
 def database_trouble(machine: Machine, server: str) -> str:
@@ -290,7 +291,7 @@ def servers_here(machine: Machine) -> dict[str, int]:
 
 
 def health_urls(machine: Machine) -> dict[str, str]:
-    bases = {"prefect": machine.prefect_api_url, "mlflow": machine.mlflow_url}
+    bases = {"prefect": f"{machine.prefect_url}/api", "mlflow": machine.mlflow_url}
     return {name: f"{base}/health" for name, base in bases.items()}
 
 

@@ -50,7 +50,7 @@ def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path
     machine = machine_of(monkeypatch, home="here", prefect_port=1234, mlflow_port=2345)
     assert (machine.home, machine.store) == (tmp_path / "here", tmp_path / "here" / "store")
     assert machine.mlflow_database == f"sqlite:///{tmp_path}/here/mlflow/mlflow.db"
-    assert machine.prefect_api_url == "http://127.0.0.1:1234/api"
+    assert machine.prefect_url == "http://127.0.0.1:1234"
     assert machine.mlflow_url == "http://127.0.0.1:2345"
     assert machine_of(monkeypatch, store=tmp_path / "far").store == tmp_path / "far"
 

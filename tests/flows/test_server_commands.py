@@ -11,13 +11,7 @@ from pydantic import SecretStr
 
 from klear.configs.machine import Machine
 from klear.flows.servers import servers
-from klear.flows.servers.servers import (
-    WORKER,
-    ServersError,
-    crash_orphans,
-    refusal,
-    server_command,
-)
+from klear.flows.servers.servers import WORKER, ServersError, crash_orphans, refusal, server_command
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
