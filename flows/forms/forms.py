@@ -13,6 +13,7 @@ refused unless it is asked for.
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -130,19 +131,17 @@ def form(profile: str) -> Flow[..., str]:
     """The flow behind the short form of one profile; KeyError if there is none."""
     path = offered()[profile]
 
-    def run(changes: str, until: str, force: list, seed: int, verify: bool, **fields: Any) -> str:
-        return run_pipeline(settings_of(path, fields, changes, seed), until, force, verify)
+    def asked(changes: str, seed: int, until: str, force: list, verify: bool, **fields: Any) -> Any:
+        return settings_of(path, fields, changes, seed), until, force, verify
+
+    def run(**parameters: Any) -> str:
+        return run_pipeline(*asked(**parameters))
 
     def called() -> str:
         """The name that was typed in the form, else profile, seed and what differs."""
-        asked = dict(flow_run.parameters)
-        changes, seed = asked.pop("changes"), asked.pop("seed")
-        fields = {name: asked[name] for name in values_of(load_profile(path))}
-        try:
-            settings = settings_of(path, fields, changes, seed)
-        except ConfigError:  # the run says what is wrong
-            return typed_name() or profile
-        return typed_name() or run_name(settings, load_profile(path))
+        with suppress(ConfigError):  # the run says what is wrong
+            return typed_name() or run_name(asked(**flow_run.parameters)[0], load_profile(path))
+        return profile
 
     run.__name__ = run.__qualname__ = f"{PREFIX}{profile}"
     abouts = [f"    {n}: {h['about']}." for n, h in read_catalogue("headlines").items()]
