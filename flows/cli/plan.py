@@ -133,11 +133,10 @@ def _sums(stages: Iterable[PlannedStage]) -> list[str]:
     ]
 
 
-def print_plan(stages: Plan, console: Console | None = None) -> None:
+def print_plan(stages: Plan) -> None:
     """What each stage does and why, what it takes, the sum of what is left to do, and what it
     rests on. Two tables: a terminal of 80 columns holds no longer line."""
-    console = console or Console()
-    lines = rows(stages)
+    console, lines = Console(), rows(stages)
     for columns in (_WORDS, [n for n in lines[0] if n not in _WORDS[1:]]):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for name in columns:
