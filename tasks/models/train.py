@@ -9,12 +9,11 @@ from pathlib import Path
 from klear.configs.settings.topology import Launch
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from klear.eval.benchmarks.benchmarks import GRADER_VERSION
-from klear.eval.records import Problem
-from klear.eval.tables import read_table, write_table
+from klear.eval.tables import column
 from klear.tasks.models.launch import run_launched
 from klear.tasks.stage.child import run_child
 from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import SCRATCH, Artifact
+from klear.tasks.store.store import Artifact
 from klear.training.launch.jobs import BaseJob, RLJob, SFTJob
 
 
@@ -50,15 +49,13 @@ def rl(
     out: Path, checkpoint: Artifact, problems: Artifact, *, settings: RLSettings, seed: int
 ) -> Metrics:
     """GPPO reinforcement learning on the problems of one domain (§3.2, Eq. 11-14)."""
-    chosen = out / SCRATCH / "problems.parquet"
-    chosen.parent.mkdir(exist_ok=True)
-    rows = read_table(problems.file("kept.parquet"), Problem)
-    count = write_table(chosen, Problem, (p for p in rows if p.domain == settings.domain))
+    rows = problems.file("kept.parquet")
+    count = list(column(rows, "domain")).count(settings.domain)
     if not count:
         raise ValueError(
             f"no {settings.domain} problem is left after filter_rl: add sources to collect, "
             f"or lower filter_rl.{settings.domain}_threshold"
         )
     start = checkpoint.file("checkpoint")
-    job = RLJob(out=out, checkpoint=start, problems=chosen, settings=settings, seed=seed)
+    job = RLJob(out=out, checkpoint=start, problems=rows, settings=settings, seed=seed)
     return {"problems": count, **run_launched(job, out, settings.runtime.launch or Launch())}

@@ -4,7 +4,7 @@ They lie beside a result (`logs/graded.jsonl`) for MLflow and for the report's r
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,18 @@ LONGEST_VALUE = 2_000
 FROM_THE_ROW = ("step", "problem_id", "index", "verdict", "reward", "correct", "pass_rate")
 
 
-def grade_some(folder: Path, problems: Iterable[Path], settings: JudgeSettings) -> list[Graded]:
+def grade_some(folder: Path, problems: Path, settings: JudgeSettings) -> list[Graded]:
     """A sample of the answers in a stage's folder, from the lowest to the highest reward, of
-    rollouts in the first and the last step; `problems` are looked up.
+    rollouts in the first and the last step; their problems are looked up.
 
     A program is run again, once a test, by the same judge: a score names its first failure only.
     """
     until = time.monotonic() + SECONDS
-    tables = [Lookup(path, Problem) for path in problems]
-    graded = []
+    asked, graded = Lookup(problems, Problem), []
     with Judge(settings) as judge:
         for row in _chosen(folder):
-            found = (table.get(str(row["problem_id"])) for table in tables)
-            problem = next((p for p in found if p), None)
+            problem = asked.get(row["problem_id"])
+            assert problem is not None, "it is one of those that were answered"
             graded.append(_graded(row, problem, judge if time.monotonic() < until else None))
     return graded
 
@@ -67,21 +66,18 @@ def lowest_to_highest(
     return [ranked[round(i * (len(ranked) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
-def _graded(row: dict, problem: Problem | None, judge: Judge | None) -> Graded:
-    text, reason = str(row["text"]), str(row.get("reason") or "")
-    is_code = problem is not None and problem.domain == "code"
-    answer = (extract_program if is_code else extract_boxed)(text).answer
-    tests = problem.tests if problem else None
-    checks = []
-    if problem and tests:
+def _graded(row: dict, problem: Problem, judge: Judge | None) -> Graded:
+    text, reason, tests = str(row["text"]), str(row.get("reason") or ""), problem.tests
+    answer = (extract_program if tests else extract_boxed)(text).answer
+    if tests:
         checks = _checks(problem, tests, text, judge) if answer is not None and judge else []
-    elif problem:
+    else:
         gold = {"input": answer or "", "expected": problem.answer or ""}
         checks = [Check(name=GOLD, verdict=row["verdict"], reason=reason, **gold)]
     fields: dict[str, Any] = {name: row.get(name) for name in FROM_THE_ROW}
     return Graded(
         **fields,
-        prompt=_cut(problem.prompt if problem else str(row["problem_id"])),
+        prompt=_cut(problem.prompt),
         text=_cut(text),
         answer=None if answer is None else _cut(answer),
         reason=reason,

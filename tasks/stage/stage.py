@@ -254,9 +254,11 @@ class _Computation:
             return names
         from klear.tasks.report.grading import grade_some
 
-        asked = [work / "problems.parquet", *(a.folder / "kept.parquet" for a in self.inputs)]
+        asked = work / "problems.parquet"
         try:
-            graded = grade_some(work, [p for p in asked if p.exists()], judge)
+            if not asked.exists():  # rollouts
+                asked = self.inputs[-1].file("kept.parquet")
+            graded = grade_some(work, asked, judge)
         except Exception as error:  # the stage itself is done
             message = "%s: no graded examples: %s"
             logging.getLogger("klear").warning(message, manifest.stage, error)

@@ -14,7 +14,7 @@ from processes import output_of
 
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.eval.families import by_example, countdown
-from klear.eval.records import Rejected, Sample
+from klear.eval.records import Rejected, Sample, problem_id
 from klear.training.engines import generate as module
 from klear.training.engines.generate import Journal, make_engine
 from klear.training.engines.interface import Request, request_seed
@@ -85,7 +85,7 @@ def row(question: str, response: object, **more) -> dict:
 
 def asked_of(settings: EngineSettings, *prompts: tuple[str, int]) -> dict:
     return answers(
-        settings, [Request(problem_id=f"id of {p}", index=i, prompt=p) for p, i in prompts]
+        settings, [Request(problem_id=problem_id(p), index=i, prompt=p) for p, i in prompts]
     )
 
 
@@ -94,8 +94,8 @@ def test_answers_are_numbered_in_file_order_for_each_prompt_whatever_its_typeset
     settings = recorded(tmp_path / "r.jsonl.gz", rows)
     found = asked_of(settings, *(("what is 1+1?", i) for i in range(3)), ("unknown", 0))
     assert {key: s.text for key, s in found.items()} == {
-        ("id of what is 1+1?", 0): "a",
-        ("id of what is 1+1?", 1): "c",
+        (problem_id("what is 1+1?"), 0): "a",
+        (problem_id("what is 1+1?"), 1): "c",
     }
     assert {s.model for s in found.values()} == {"sky"}
 

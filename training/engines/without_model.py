@@ -1,7 +1,7 @@
 """Engines without a model: answers that were recorded elsewhere, and the scripted teacher.
 
-A recording belongs to a problem when their normalised prompts are equal; its index is its place
-among the recordings of that prompt. Files are streamed, so their size does not matter.
+A recording belongs to the problem of its normalised prompt, whose digest is the id; its index is
+its place among the recordings of that prompt. Files are streamed, so their size does not matter.
 """
 
 import random
@@ -48,12 +48,9 @@ class RecordedEngine(Engine):
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """One pass over the files; memory holds the requests, not the texts."""
-        wanted = {(problem_id(r.prompt), r.index): r.problem_id for r in requests}
-        for found in recordings(self.settings):
-            if isinstance(found, Recording):
-                asked_as = wanted.get((found.sample.problem_id, found.sample.index))
-                if asked_as is not None:
-                    yield found.sample.model_copy(update={"problem_id": asked_as})
+        wanted = {r.key for r in requests}
+        found = (r.sample for r in recordings(self.settings) if isinstance(r, Recording))
+        yield from (s for s in found if (s.problem_id, s.index) in wanted)
 
 
 class Recording(NamedTuple):

@@ -35,8 +35,8 @@ class SFTJob(_Job):
 
 
 class RLJob(_Job):
-    """One GPPO stage from `checkpoint` (a folder or a hub id) on `problems` (parquet[Problem]);
-    writes `out/checkpoint` and `out/rollouts.parquet`."""
+    """One GPPO stage from `checkpoint` (a folder or a hub id) on those of `problems`
+    (parquet[Problem]) of its domain; writes `out/checkpoint` and `out/rollouts.parquet`."""
 
     kind: Literal["rl"] = "rl"
     checkpoint: Path

@@ -38,7 +38,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
     """Train `job.checkpoint` on `job.problems` into `job.out/checkpoint`; resumes in `job.out`."""
     s = job.settings
     model, tokenizer = checkpoints.load_to_train(job.checkpoint, s)
-    given = list(read_table(job.problems, Problem))
+    given = [p for p in read_table(job.problems, Problem) if p.domain == s.domain]
     problems = fitting(given, tokenizer, s, positions_of(model.config))
     progress, journal = layout.ProgressFile(job.out), None
     on_cluster_wait.set(lambda note: progress.report(0, 0, note))
