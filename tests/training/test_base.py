@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from processes import output_of
 
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
+from klear.training import render
 from klear.training.base import create_base, prepare_for_chat, small_tokenizer
 from klear.training.callbacks import StableCheckpoints
 from klear.training.checkpoints import (
@@ -30,13 +31,6 @@ from klear.training.checkpoints import (
 )
 from klear.training.launch.jobs import BaseJob
 from klear.training.layout import STABLE, latest
-from klear.training.render import (
-    check_tokenizer,
-    end_of_turn,
-    prompt_ids,
-    response_ids,
-    response_texts,
-)
 from tests.training.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -72,14 +66,14 @@ def test_the_model_is_qwen3_of_the_asked_size_and_stops_at_the_end_of_a_turn(fil
 def test_no_text_is_unknown_to_the_tokenizer(text):
     tokenizer = _tokenizer()
     text = text.replace("<|", "< |")  # the names of special tokens are not text
-    assert response_texts(tokenizer, response_ids(tokenizer, [text])) == [text]
+    assert render.response_texts(tokenizer, render.response_ids(tokenizer, [text])) == [text]
 
 
 def test_numbers_of_two_digits_are_one_token_and_think_tags_survive_decoding():
     tokenizer = _tokenizer()
-    (ids,) = response_ids(tokenizer, ["<think>\n12+34=46\n</think>"])
+    (ids,) = render.response_ids(tokenizer, ["<think>\n12+34=46\n</think>"])
     assert len(tokenizer("12", add_special_tokens=False)["input_ids"]) == 1
-    assert response_texts(tokenizer, [ids]) == ["<think>\n12+34=46\n</think>"]
+    assert render.response_texts(tokenizer, [ids]) == ["<think>\n12+34=46\n</think>"]
 
 
 def test_a_pretrained_model_without_chatml_tokens_is_refused(files):
@@ -140,14 +134,14 @@ def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
 
 def test_a_prompt_ends_where_the_answer_begins_and_that_with_the_end_of_turn(files, examples):
     tokenizer = load_tokenizer(files["checkpoint"])
-    (ids,) = prompt_ids(tokenizer, ["Make 5 from 1, 2, 3."])
+    (ids,) = render.prompt_ids(tokenizer, ["Make 5 from 1, 2, 3."])
     assert tokenizer.decode(ids) == (
         "<|im_start|>user\nMake 5 from 1, 2, 3.<|im_end|>\n<|im_start|>assistant\n"
     )
     texts = [e.response for e in examples]
-    answers = response_ids(tokenizer, texts)
-    assert all(i[-1] == end_of_turn(tokenizer) for i in answers)
-    assert response_texts(tokenizer, answers) == texts
+    answers = render.response_ids(tokenizer, texts)
+    assert all(i[-1] == render.end_of_turn(tokenizer) for i in answers)
+    assert render.response_texts(tokenizer, answers) == texts
 
 
 @pytest.mark.parametrize(
@@ -166,7 +160,7 @@ def test_a_tokenizer_that_cannot_is_refused_with_the_cure(files, changes, messag
         else:
             setattr(tokenizer, name, value)
     with pytest.raises(ValueError, match=message):
-        check_tokenizer(tokenizer)
+        render.check_tokenizer(tokenizer)
 
 
 def saved(folder, step, *, stable=True):
