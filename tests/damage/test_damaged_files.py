@@ -2,8 +2,8 @@
 who notices. The stage that is damaged is recomputed, to equal bytes, and no other.
 
 `klear store verify` names every damage, and `gc` loses nothing by it. Where the store
-is full, out of inodes, read-only or not ours to read, nothing is half published, and the same command
-goes on once the cause is gone; such disks are made in a user namespace, without root.
+is full, out of inodes, read-only or not ours to read, nothing is half published, and the same
+command goes on once the cause is gone; such disks are made in a user namespace, without root.
 """
 
 import errno
