@@ -18,7 +18,7 @@ from pydantic import Field
 from klear.configs.settings.ablation import Ablation, ablations, load_ablation
 from klear.configs.settings.base import key_of
 from klear.configs.settings.pipeline import Pipeline
-from klear.flows.cli.plan import Plan, fits_of
+from klear.flows.cli.plan import Plan
 from klear.flows.pipeline import publish_plan, publish_report, run_spec
 from klear.flows.stages import Call, calls, compute, compute_one, needed, plan_stages
 from klear.tasks.ablation.ablate import AblateSettings, ablate
@@ -30,7 +30,7 @@ from klear.tasks.stage.run import Run, run_context
 from klear.tasks.store.care import ABLATE
 from klear.tasks.store.store import Artifact, Store
 from klear.tasks.tracking.prefect_states import ends_cancelled
-from klear.training.sizing import Fit, refuse
+from klear.training.sizing import Fit, check, refuse
 
 _SCALES = dict.fromkeys(scale for name in ablations() for scale in load_ablation(name).scales)
 AblationName = Annotated[str, Field(json_schema_extra={"enum": [*ablations()]})]
@@ -92,8 +92,9 @@ def compute_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> M
     meaning, target = json.dumps([spec.name, arm, key_of(settings)]), f"evaluate_{spec.scored}"
     place = {"name": label(arm, settings.seed), "parent": parent}
     with run_context(run_spec(settings, "cell", meaning, **place)) as cell:
-        refuse(settings, target)
-        made = compute(_calls(spec, settings))
+        asked = _calls(spec, settings)
+        refuse(settings, [call.stage.name for call in asked])
+        made = compute(asked)
         at = cell.store.manifest(made[target]).made
         cell.tracker.log(cell.run_id, made[target].metrics, at)
     return made[target], made[spec.scored]
@@ -141,7 +142,7 @@ def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Pla
             mine[call.stage.name] = call.stage.name, key_of(call.settings), seed, inputs
             _, runs = shared.setdefault(mine[call.stage.name], (line, []))
             runs.append(label(arm, settings.seed))
-        fits += [fit for fit in fits_of(settings, planned) if fit not in fits]
+        fits += [fit for fit in check(settings, mine) if fit not in fits]
     stages = []
     for line, runs in shared.values():
         by = runs[0] if len(runs) == 1 else f"shared by {len(runs)} runs from {runs[0]}"

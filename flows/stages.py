@@ -15,7 +15,7 @@ from pydantic import Field
 from klear.configs.settings.base import Settings, layered
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.evaluation import ReportSettings
-from klear.configs.settings.pipeline import Pipeline
+from klear.configs.settings.pipeline import STAGES, Pipeline
 from klear.configs.settings.training import with_launch
 from klear.tasks.answers.difficulty import difficulty
 from klear.tasks.answers.distill import NeedsApproval, distill
@@ -161,10 +161,10 @@ def compute_one(call: Call, *inputs: Artifact) -> Artifact:
     return run_graph({name: Node((), lambda: call.compute(*inputs))})[name]
 
 
-def run_stages(s: Pipeline, until: str = "") -> dict[str, Artifact]:
-    """The results of a run by the names of their stages, up to `until` (empty: all). Raises
-    DoesNotFit before the first stage when the topology's machines cannot run one of them."""
-    refuse(s, until)
+def run_stages(s: Pipeline, until: str = STAGES[-1]) -> dict[str, Artifact]:
+    """The results of a run by the names of their stages, up to `until`. Raises DoesNotFit before
+    the first stage when the topology's machines cannot run one of them."""
+    refuse(s, STAGES[: STAGES.index(until) + 1])
     return compute(calls(s).values(), until)
 
 

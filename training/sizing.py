@@ -8,7 +8,7 @@ layer counted in transformers' Qwen3 (tests/training/test_sizing.py counts them 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -250,20 +250,18 @@ class Fit:
         )
 
 
-def check(p: Pipeline) -> list[Fit]:
-    """Every stage of `p` on GPUs, if the topology names some."""
+def check(p: Pipeline, stages: Iterable[str] = STAGES) -> list[Fit]:
+    """Those of the stages that `p` runs on GPUs, if its topology names some; the evaluations share
+    one."""
+    ran = set(stages) - p.stages_left_out
     fits = _fits(p) if p.topology.gpus else ()
-    return [fit for fit in fits if fit.stage not in p.stages_left_out]
+    return [fit for fit in fits if any(name.startswith(fit.stage) for name in ran)]
 
 
-def refuse(p: Pipeline, until: str = "") -> None:
-    """Raise DoesNotFit when a stage up to `until` (empty: all) cannot run on the topology."""
-
-    def place(stage: str) -> int:
-        return STAGES.index("evaluate_base" if stage == "evaluate" else stage)
-
-    fits = [f for f in check(p) if not until or place(f.stage) <= place(until)]
-    if problems := [f"{fit.stage}: {problem}" for fit in fits for problem in fit.problems]:
+def refuse(p: Pipeline, stages: Iterable[str] = STAGES) -> None:
+    """Raise DoesNotFit when one of the stages cannot run on the topology."""
+    problems = [f"{fit.stage}: {problem}" for fit in check(p, stages) for problem in fit.problems]
+    if problems:
         raise DoesNotFit("\n".join(problems))
 
 

@@ -56,13 +56,7 @@ def plan(
     run = Run(store=store, seed=settings.seed, force=frozenset(force))
     planner = Planner(run, settings.topology, settings.base)
     stages = plan_stages(calls(settings).values(), planner, until)
-    return Plan(stages, settings.topology, fits_of(settings, stages))
-
-
-def fits_of(settings: Pipeline, stages: Iterable[PlannedStage]) -> list[Fit]:
-    """Memory and divisors of those of the planned stages that use GPUs."""
-    planned = {name for s in stages for name in (s.stage, s.stage.partition("_")[0])}
-    return [fit for fit in check(settings) if fit.stage in planned]
+    return Plan(stages, settings.topology, check(settings, [s.stage for s in stages]))
 
 
 def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:

@@ -185,9 +185,9 @@ def test_each_problem_names_its_cure(stage, overrides, words):
 
 def test_only_the_stages_that_will_run_are_refused():
     settings = load_profile("paper", ["topology.rl_gpus=0"])
-    refuse(settings, until="sft")
+    refuse(settings, ["sft", "evaluate_sft"])
     with pytest.raises(DoesNotFit, match="rl_math"):
-        refuse(settings, until="rl_math")
+        refuse(settings, ["sft", "rl_math"])
 
 
 def test_a_colocated_vllm_has_room_for_the_answers_of_rl_whatever_its_own_limit():
