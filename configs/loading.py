@@ -128,7 +128,7 @@ def differences(settings: Settings, base: Settings) -> list[tuple[str, str]]:
 
     Profile and seed are left out: they are in every name.
     """
-    now, before = (flat(meaning(s), lists=True) for s in (settings, base))
+    now, before = (flat(meaning(s)) for s in (settings, base))
     return [
         (name, short(now.get(name)))
         for name in dict.fromkeys((*now, *before))

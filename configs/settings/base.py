@@ -69,18 +69,18 @@ def meaning(value: Any, *, as_key: bool = False) -> Any:
     return value
 
 
-def flat(value: Any, prefix: str = "", *, lists: bool = False) -> dict[str, Any]:
-    """Nested values by their dotted names; `lists`: also the entries of lists of groups, each by
-    its `name`, else its index."""
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested values by their dotted names; entries of a list of groups by their `name`, else their
+    index."""
     if isinstance(value, Mapping):
         entries: Any = value.items()
-    elif lists and isinstance(value, list) and all(isinstance(v, Mapping) for v in value) and value:
+    elif isinstance(value, list) and all(isinstance(v, Mapping) for v in value) and value:
         entries = [(v.get("name") or i, v) for i, v in enumerate(value)]
     else:
         return {prefix: value}
     found: dict[str, Any] = {}
     for name, inner in entries:
-        found |= flat(inner, f"{prefix}.{name}" if prefix else str(name), lists=lists)
+        found |= flat(inner, f"{prefix}.{name}" if prefix else str(name))
     return found
 
 

@@ -62,7 +62,7 @@ def _sets(name: str, profile: Pipeline) -> list[str]:
 
 def values_of(profile: Pipeline) -> dict[str, Any]:
     """What the fields show of a profile: the first of the settings that each of them sets."""
-    there_is = flat(profile.model_dump(mode="json"), lists=True)
+    there_is = flat(profile.model_dump(mode="json"))
     found = {name: there_is.get(_sets(name, profile)[0]) for name in read_catalogue("headlines")}
     return {**found, SOURCES: [source.name for source in profile.collect.sources]}
 

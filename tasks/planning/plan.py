@@ -92,9 +92,9 @@ class Planner:
         self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings
     ) -> list[str] | None:
         """How the earlier result that differs least differs; None where there is none."""
-        now = flat(meaning(settings), lists=True)
-        in_key = flat(meaning(settings, as_key=True), lists=True)
-        there_is = flat(settings.model_dump(mode="json"), lists=True)
+        now = flat(meaning(settings))
+        in_key = flat(meaning(settings, as_key=True))
+        there_is = flat(settings.model_dump(mode="json"))
 
         def differences(past: PastResult) -> list[str]:
             """What keeps it from being this one: `name: old → new`, or whose rows."""
@@ -252,5 +252,5 @@ class Forecaster:
 def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the settings say of speed, by dotted name, without the names of sources."""
     patterns = kind_of(body).alike
-    named = flat(settings, lists=True).items()
+    named = flat(settings).items()
     return sorted({(p, str(v)) for n, v in named for p in patterns if fnmatchcase(n, p)})

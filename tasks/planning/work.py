@@ -43,7 +43,7 @@ class PastResult:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """By dotted name."""
-        return flat(self.manifest.settings, lists=True)
+        return flat(self.manifest.settings)
 
     def sum(self, *metrics: str) -> float:
         return sum(self.manifest.metrics.get(name, 0.0) for name in metrics)

@@ -254,7 +254,7 @@ def _begin_in_mlflow(
 def as_params(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as MLflow's parameters: one a leaf, lists of plain values with commas."""
     params = {}
-    for name, value in flat(settings, lists=True).items():
+    for name, value in flat(settings).items():
         values = value if isinstance(value, list) else [value]
         params[name] = ", ".join(v if isinstance(v, str) else json.dumps(v) for v in values)
     return params
