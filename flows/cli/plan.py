@@ -98,8 +98,8 @@ def assumptions(stages: Plan) -> list[tuple[str, str]]:
 
 
 def summary(stages: Plan) -> str:
-    """What was spent on what is reused, what the rest takes, one stage after the other, and what
-    the figures rest on, as Markdown."""
+    """What the stages that are not reused take, one after the other, and what the figures rest on,
+    as Markdown."""
     todo = [s for s in stages if s.action != "reuse"]
     counts = Counter(s.action for s in stages)
     seconds, way = critical_path(stages)
@@ -110,21 +110,14 @@ def summary(stages: Plan) -> str:
         path=(duration(seconds), way) if shorter else None,
         counts={action: counts[action] for action in _ACTIONS if counts[action]},
         todo=todo,
-        spent=_sums(s for s in stages if s.action == "reuse"),
-        sums=_sums(todo),
+        sums=[
+            said.format(written(total))
+            for figure, written, said in _FIGURES.values()
+            if (total := sum(getattr(s, figure) or 0.0 for s in todo))
+        ],
         plan=stages,
         assumptions=assumptions(stages),
     ).rstrip()
-
-
-def _sums(stages: Iterable[PlannedStage]) -> list[str]:
-    """What the stages take in all, of each figure that is known."""
-    every = list(stages)
-    return [
-        said.format(written(total))
-        for figure, written, said in _FIGURES.values()
-        if (total := sum(getattr(s, figure) or 0.0 for s in every))
-    ]
 
 
 def print_plan(stages: Plan) -> None:

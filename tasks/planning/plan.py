@@ -67,7 +67,7 @@ class Planner:
             if (body := stage.body.__name__) in ("sft", "rl"):
                 tokens = kind_of(body).done(past)
             figures = found.seconds, past.manifest.bytes, tokens, found.metrics.get("cost")
-            self.stages.append(PlannedStage(name, "reuse", "", *figures, key=key, inputs=names))
+            self.stages.append(PlannedStage(name, "reuse", "", *figures, inputs=names))
             return found
         line = self._forecaster.of(stage, inputs, settings)
         work = store.work(name, key)
@@ -84,9 +84,9 @@ class Planner:
             elif not why and different is not None:
                 why = "; ".join(first_few(different)) or "a file that it reads, or klear, changed"
             line = replace(line, why=why or "never computed")
-        self.stages.append(replace(line, key=key, inputs=names))
-        counts = dict(line.counts)
-        return Artifact(stage=name, key=key, digest=UNKNOWN, folder=Path(), metrics=counts)
+        self.stages.append(replace(line, inputs=names))
+        expected = dict(line.counts)
+        return Artifact(stage=name, key=key, digest=UNKNOWN, folder=Path(), metrics=expected)
 
     def _nearest(
         self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings
@@ -241,12 +241,11 @@ class Forecaster:
 
     def _cost(self, settings: Settings, work: Work, gpu_hours: float | None) -> float | None:
         """Money: tokens at the engine's prices and GPU-hours at the topology's."""
-        asked = paid = None
+        cost = (gpu_hours or 0.0) * (self.topology.gpu_hour_price or 0.0)
         if isinstance(settings, SampleSettings):
-            asked = cost_of(settings.engine.runtime, work.prompt_tokens, work.tokens or 0.0)
-        if gpu_hours is not None and self.topology.gpu_hour_price is not None:
-            paid = gpu_hours * self.topology.gpu_hour_price
-        return None if asked is None and paid is None else (asked or 0.0) + (paid or 0.0)
+            runtime = settings.engine.runtime
+            cost += cost_of(runtime, work.prompt_tokens, work.tokens or 0.0) or 0.0
+        return cost or None
 
 
 def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -143,11 +143,11 @@ class Known:
     def answer_tokens(self, measured: float, at_most: int) -> float:
         return measured or min(self.assume("answer_tokens"), float(at_most))
 
-    def weights(self) -> float | None:
-        """Bytes of a checkpoint: as before, else 2·N in bf16."""
+    def weights(self, models: float = 1.0) -> float | None:
+        """Bytes of so many models: as before, else 2·N each in bf16."""
         if self.past:
-            return self.past.manifest.bytes
-        return 2.0 * self.facts.parameters if self.facts else None
+            return self.past.manifest.bytes * models / (1.0 + self.past.sum(MODELS_KEPT))
+        return 2.0 * self.facts.parameters * models if self.facts else None
 
     def of_sources(self, sources: tuple[str, ...]) -> float | None:
         """Prompts of the sources (empty: all) in the first input; None if one was only assumed."""
@@ -235,10 +235,9 @@ def rl(s: Known) -> Work:
     answer = s.answer_tokens(before, settings.max_tokens)
     prompt = min(s.assumptions.prompt_tokens, settings.max_prompt_tokens)
     kept = float((settings.steps - 1) // settings.keep_every if settings.keep_every else 0)
-    weights, kept_before = s.weights(), s.past.sum(MODELS_KEPT) if s.past else 0.0
     return Work(
         rollouts * answer,
-        weights and weights * (1 + kept) / (1 + kept_before),
+        s.weights(1.0 + kept),
         {"rollouts": rollouts, MODELS_KEPT: kept},
         rollouts * answer,
         trained_tokens=trained * (prompt + answer),

@@ -24,7 +24,6 @@ class PlannedStage(StageFigures):
     """One line of the plan: reuse, with the recorded figures; resume or compute, with those of a
     forecast."""
 
-    key: str = ""
     inputs: tuple[str, ...] = ()
     """The stages whose results it takes."""
     gpu_hours: float | None = None
