@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from ruamel.yaml import YAML, YAMLError
 
 from klear.configs.settings.base import Settings, first_few, flat, layered, meaning, short
@@ -34,20 +34,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     Raises ConfigError with every problem found, one line each.
     """
     path = named_file(FOLDER, "profile", name_or_path)
-    data = _with_bases(path)
-    for text in overrides:
-        apply_override(data, text)
-    data.setdefault("profile", path.stem)
-    if "data" in data:
-        _distribute_root(data, data.pop("data"))
-    # Defaults that differ from those of their class (rl_code's), so that a profile that sets one
-    # key of such a stage keeps the others.
-    defaults = {
-        name: field.default.model_dump(mode="json", exclude_unset=True)
-        for name, field in Pipeline.model_fields.items()
-        if isinstance(field.default, BaseModel) and field.default.model_fields_set
-    }
-    return _validated(Pipeline, layered(defaults, data))
+    return load_group(Pipeline, overrides, {"profile": path.stem, **_with_bases(path)})
 
 
 def load_group(
@@ -57,10 +44,6 @@ def load_group(
     data = dict(given)
     for text in overrides:
         apply_override(data, text)
-    return _validated(model, data)
-
-
-def _validated(model: type[Group], data: dict[str, Any]) -> Group:
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -96,21 +79,6 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     return layered(below, data)
 
 
-def _distribute_root(data: dict[str, Any], group: Any) -> None:
-    """`data.root` becomes the root of each place that has none of its own."""
-    if not isinstance(group, dict) or [*group] != ["root"] or not isinstance(group["root"], str):
-        raise ConfigError([f"data: {group!r} is no folder; write data.root=FOLDER"])
-    root = group["root"]
-    for name in ("collect", "benchmarks"):
-        if isinstance(stage := data.setdefault(name, {}), dict):
-            stage.setdefault("root", root)
-    for name in ("distill", "rate", "sample", "agreement"):
-        stage = data.get(name)
-        engine = stage.get("engine") if isinstance(stage, dict) else None
-        if isinstance(engine, dict) and isinstance(engine.get("files"), list):
-            engine["files"] = [str(Path(root) / str(file)) for file in engine["files"]]
-
-
 def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
     """`tiny-seed0`, and the first few differences from the profile, as in
     `tiny-seed0 · sft.learning_rate=1e-4`; default: from the shipped profile of that name, if any.
@@ -142,32 +110,29 @@ def _parsed(text: str) -> str:
     return json.dumps(YAML(typ="safe", pure=True).load(text), default=str)
 
 
-def _plain(text: str) -> Any:
+def _plain(text: str, where: str) -> Any:
     """The value of a YAML text as JSON has it: an alias is a copy, a date is its text.
 
-    Raises YAMLError, whatever is wrong with it: 2024-99-99, `!!int x`.
+    Raises ConfigError, whatever is wrong with it: 2024-99-99, `!!int x`.
     """
     try:
         return json.loads(_parsed(text))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise YAMLError(f"a value cannot be read: {error}") from error
+    except (YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark and mark.line else ""
+        problem = getattr(error, "problem", None) or error
+        raise ConfigError([f"{where}{line}: {problem}"]) from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; raises ConfigError with file and line."""
     try:
-        data = _plain(path.read_text(encoding="utf-8"))
+        data = _plain(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: {error}"]) from error
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError([f"{where}: {getattr(error, 'problem', None) or error}"]) from error
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
+    if not isinstance(data, dict | None):
         raise ConfigError([f"{path}: a profile is a mapping of keys, this is {data!r:.60}"])
-    return data
+    return data or {}
 
 
 def apply_override(data: dict[str, Any], text: str) -> None:
@@ -180,11 +145,7 @@ def apply_override(data: dict[str, Any], text: str) -> None:
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
         raise ConfigError([f"--set {text}: write --set key.key=value"])
-    try:
-        value = _plain(value_text)
-    except YAMLError as error:
-        problem = getattr(error, "problem", None) or error
-        raise ConfigError([f"{dotted(keys)}: {value_text[:60]!r} is no YAML: {problem}"]) from error
+    value = _plain(value_text, f"{dotted(keys)}: {value_text[:60]!r} is no YAML")
     data.update(_replaced(data, keys, value))
 
 

@@ -1,11 +1,12 @@
 """The whole pipeline as one frozen tree; a profile (configs/profiles) says only what differs."""
 
-from typing import Annotated, Literal, Self, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, PositiveFloat, model_validator
 
 from klear.configs.settings import data
-from klear.configs.settings.base import NOT_IN_KEY, Settings, flat
+from klear.configs.settings.base import NOT_IN_KEY, Settings, flat, layered
 from klear.configs.settings.evaluation import EvaluateSettings
 from klear.configs.settings.explain import nearest
 from klear.configs.settings.sources import CollectSettings
@@ -63,6 +64,29 @@ class Pipeline(Settings):
     """Machines that plans count on; checked before a launch"""
     stall_minutes: Annotated[PositiveFloat, NOT_IN_KEY] = 120.0
     """Watchdog: any stage that shows no progress for this long fails, with the end of its log"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def as_a_profile_says_it(cls, told: Any) -> Any:
+        """`data.root` becomes the root of each place that has none of its own; and a profile that
+        sets one key of rl_code keeps its other defaults."""
+        if not isinstance(told, dict):
+            return told
+        code = cls.model_fields["rl_code"].default.model_dump(exclude_unset=True)
+        said = layered({"rl_code": code}, told)
+        match said.pop("data", None):
+            case None:
+                return said
+            case {"root": str(root), **others} if not others:
+                said = layered({"collect": {"root": root}, "benchmarks": {"root": root}}, said)
+            case other:
+                raise ValueError(f"data: {other!r} is no folder; write data.root=FOLDER")
+        for name in ("distill", "rate", "sample", "agreement"):
+            match said.get(name):
+                case {"engine": {"files": [*files]}}:
+                    there = [str(Path(root) / str(file)) for file in files]
+                    said = layered(said, {name: {"engine": {"files": there}}})
+        return said
 
     @model_validator(mode="after")
     def what_stages_take_is_there(self) -> Self:
