@@ -94,7 +94,7 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     from prefect.context import SyncClientContext
     from prefect.flow_engine import run_flow
 
-    from klear.flows.forms.forms import form, offered, parameters_of
+    from klear.flows.forms.forms import form, offered, parameters_of, whole_form
     from klear.flows.stages import approve_all
 
     asked = {"until": options.until, "force": list(options.force), "verify": verify}
@@ -109,9 +109,7 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
         elif short and (made := flow_run_of_form(short, name, told)):
             of_form: Any = run_flow  # its types know of no flow that is no coroutine
             return of_form(form(short), flow_run=made)
-        from klear.flows.forms.advanced_form import pipeline  # reading all settings takes its time
-
-        named = pipeline.with_options(flow_run_name=lambda: name)
+        named = whole_form().with_options(flow_run_name=lambda: name)
         return named(options.until, list(options.force), verify, settings=whole)
 
     with SyncClientContext():  # one client, and one reading of certificates, for all of it

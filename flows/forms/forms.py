@@ -1,4 +1,5 @@
-"""What the Prefect UI offers: a short form of each profile, and one that runs any stage alone.
+"""What the Prefect UI offers: a short form of each profile and one of every setting, and one that
+runs any stage alone.
 
 `klear.flows.forms.forms.profile_tiny` is made when it is asked for, by a worker or `klear run`:
 each profile has fields of its own, with its values. A form submits every field, so one that says
@@ -12,7 +13,7 @@ refused unless it is asked for.
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -49,7 +50,8 @@ Args:
     until: Stop after this stage.
     force: Compute these stages even if the store has their results.
     seed: Of every random stage.
-    verify: Reuse a result only if every byte is what was published."""
+    verify: Reuse a result only if every byte is what was published.
+    settings: What is computed; prefilled with the whole profile."""
 
 
 def _sets(name: str, profile: Pipeline) -> list[str]:
@@ -123,7 +125,38 @@ def __getattr__(name: str) -> Flow[..., str]:
     profile = name.removeprefix(PREFIX)
     if name.startswith(PREFIX) and profile in offered():
         return form(profile)
+    if name == "pipeline":
+        return whole_form()
     raise AttributeError(name)
+
+
+@cache
+def whole_form() -> Flow[..., str]:
+    """The flow behind the form of every setting of a profile, which `klear run` starts too where
+    no form is registered. Made when it is asked for: Prefect reads all settings."""
+
+    def pipeline(
+        until: StageName = "report",
+        force: list[StageName] = [],  # noqa: B006
+        verify: bool = False,
+        *,
+        settings: Pipeline,
+    ) -> str:
+        return run_pipeline(settings, until, force, verify)
+
+    def called() -> str:
+        return typed_name() or run_name(Pipeline.model_validate(flow_run.parameters["settings"]))
+
+    return _flow(pipeline, "pipeline", ABOUT, called)
+
+
+def _flow(
+    run: Callable[..., str], name: str, about: str, called: Callable[[], str]
+) -> Flow[..., str]:
+    """One that a worker finds under its name in this module."""
+    run.__name__ = run.__qualname__ = name
+    run.__module__, run.__doc__ = __name__, about
+    return Flow(ends_cancelled(run), name="klear", flow_run_name=called)
 
 
 @cache
@@ -143,11 +176,9 @@ def form(profile: str) -> Flow[..., str]:
             return typed_name() or run_name(asked(**flow_run.parameters)[0], load_profile(path))
         return profile
 
-    run.__name__ = run.__qualname__ = f"{PREFIX}{profile}"
     abouts = [f"    {n}: {h['about']}." for n, h in read_catalogue("headlines").items()]
-    run.__module__, run.__doc__ = __name__, "\n".join([ABOUT, *abouts])
     run.__signature__ = inspect.Signature(_fields(path))  # type: ignore[attr-defined]
-    return Flow(ends_cancelled(run), name="klear", flow_run_name=called)
+    return _flow(run, f"{PREFIX}{profile}", "\n".join([ABOUT, *abouts]), called)
 
 
 def _fields(path: str) -> list[inspect.Parameter]:

@@ -30,8 +30,7 @@ from klear.configs.loading import FOLDER, load_profile, profiles
 from klear.configs.machine import Machine, load_machine
 from klear.configs.settings.ablation import ablations, load_ablation
 from klear.flows.ablation import ablation
-from klear.flows.forms.advanced_form import pipeline
-from klear.flows.forms.forms import form, offered, stage
+from klear.flows.forms.forms import form, offered, stage, whole_form
 from klear.flows.servers.servers import POOL, TAG
 
 CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
@@ -76,7 +75,7 @@ def _offered() -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]
         begins = {n: p.default for n, p in inspect.signature(form(profile).fn).parameters.items()}
         yield form(profile), profile, "profile", about, begins
         whole = f"Every setting of `{profile}`.\n\n{about}"
-        yield pipeline, f"{profile}-advanced", "advanced", whole, {"settings": settings}
+        yield whole_form(), f"{profile}-advanced", "advanced", whole, {"settings": settings}
     yield stage, "stage", "stage", inspect.getdoc(stage.fn) or "", {}
     lines = [f"- `{n}`: {load_ablation(n).shows}, {load_ablation(n).title}" for n in ablations()]
     about = "\n".join(["Arms × seeds with intervals:", "", *lines])
