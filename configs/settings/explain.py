@@ -5,7 +5,6 @@ from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 
 class ConfigError(Exception):
@@ -18,8 +17,19 @@ class ConfigError(Exception):
 
 def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """One line per problem: dotted path, what is wrong, and the nearest valid key."""
-    errors = error.errors(include_url=False)
-    return [f"{dotted(e['loc'])}: {_what(e, model)}".removeprefix(": ") for e in errors]
+    lines = list[str]()
+    for found in error.errors(include_url=False):
+        match found:
+            case {"type": "extra_forbidden", "loc": loc}:
+                what = f"unknown key{_nearest_key(loc, model)}"
+            case {"type": "missing"}:
+                what = "missing; it has no default"
+            case {"type": "value_error", "ctx": context}:
+                what = str(context["error"])
+            case {"input": given, "msg": message}:
+                what = f"{given!r} {message.removeprefix('Input ')}"
+        lines.append(f"{dotted(found['loc'])}: {what}".removeprefix(": "))
+    return lines
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
@@ -30,19 +40,6 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 def dotted(loc: Iterable[int | str]) -> str:
     return ".".join(map(str, loc))
-
-
-def _what(error: ErrorDetails, model: type[BaseModel]) -> str:
-    given, context = error["input"], error.get("ctx", {})
-    match error["type"]:
-        case "extra_forbidden":
-            return f"unknown key{_nearest_key(error['loc'], model)}"
-        case "missing":
-            return "missing; it has no default"
-        case "value_error":
-            return str(context["error"])
-        case _:
-            return f"{given!r} {error['msg'].removeprefix('Input ')}"
 
 
 def _nearest_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:

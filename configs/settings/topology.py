@@ -86,14 +86,10 @@ class Topology(Settings):
 
     @model_validator(mode="after")
     def the_card_is_known(self) -> Self:
-        if self.rl_gpus and not self.gpus_per_node:
-            raise ValueError(f"rl_gpus={self.rl_gpus} are of no machine: set gpus_per_node too")
-        if self.gpus_per_node and self.rl_gpus > self.gpus:
-            every = f"{self.nodes} × {self.gpus_per_node} = {self.gpus}"
-            raise ValueError(f"rl_gpus={self.rl_gpus} is more than nodes × gpus_per_node = {every}")
-        if self.gpus_per_node and self.rl_gpus % min(self.gpus_per_node, self.rl_gpus or 1):
-            whole = f"whole nodes of {self.gpus_per_node} GPUs"
-            raise ValueError(f"rl_gpus={self.rl_gpus} are no {whole}")
+        rl, node = self.rl_gpus, self.gpus_per_node
+        if rl and (rl > self.gpus or rl % min(node, rl)):
+            there = f"nodes × gpus_per_node = {self.nodes} × {node}"
+            raise ValueError(f"rl_gpus={rl} must be whole nodes, or a part of one, of {there}")
         if self.gpus_per_node and self.gpu not in GPUS:
             there = f"{nearest(self.gpu, GPUS)} (known: {', '.join(GPUS)})"
             raise ValueError(f"gpu {self.gpu!r} is no known card{there}")
@@ -137,17 +133,3 @@ class Launch(Runtime):
     def world(self) -> int:
         """All processes."""
         return self.nodes * self.processes
-
-
-def launch_of(t: Topology, kind: Literal["sft", "rl"]) -> Launch:
-    """The processes of a stage on the machines of `t`; RL takes the first `rl_gpus` of them."""
-    world = (t.rl_gpus if kind == "rl" and t.gpus else 0) or t.gpus or t.nodes
-    processes = min(t.gpus_per_node or 1, world)
-    return Launch(
-        nodes=world // processes,
-        processes=processes,
-        gpus=processes if t.gpus_per_node else 0,
-        sharding=t.sharding,
-        launcher=t.launcher,
-        restarts=t.restarts,
-    )

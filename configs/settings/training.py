@@ -14,7 +14,7 @@ from pydantic import (
 from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, BelowOne, Runtime, Settings
 from klear.configs.settings.engines import EngineRuntime, no_secret
 from klear.configs.settings.judging import JudgeSettings
-from klear.configs.settings.topology import Launch, Topology, launch_of
+from klear.configs.settings.topology import Launch, Topology
 
 
 class TrainRuntime(Runtime):
@@ -212,9 +212,20 @@ Trained = TypeVar("Trained", SFTSettings, RLSettings)
 
 
 def with_launch(settings: Trained, topology: Topology) -> Trained:
-    """`settings` with the launch that the topology says, unless they bring one of their own."""
+    """`settings` with the processes that the topology says, in RL the first `rl_gpus`, unless they
+    bring their own."""
     if settings.runtime.launch is not None:
         return settings
-    launch = launch_of(topology, "rl" if isinstance(settings, RLSettings) else "sft")
+    t, rl = topology, isinstance(settings, RLSettings)
+    world = (rl and t.rl_gpus) or t.gpus or t.nodes
+    processes = min(t.gpus_per_node or 1, world)
+    launch = Launch(
+        nodes=world // processes,
+        processes=processes,
+        gpus=processes if t.gpus_per_node else 0,
+        sharding=t.sharding,
+        launcher=t.launcher,
+        restarts=t.restarts,
+    )
     runtime = settings.runtime.model_copy(update={"launch": launch})
     return settings.model_copy(update={"runtime": runtime})

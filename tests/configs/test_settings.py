@@ -92,7 +92,7 @@ def test_an_engine_needs_what_its_kind_reads():
         ("evaluate.protocols.countdown_test.date_from=2025-02-30", "out of range"),
         ("evaluate.protocols.countdown_test.date_to='20250228'", "must be written like 2025-02-28"),
         ("select.math_sources=[countdwn]", "select.math_sources: 'countdwn' is not collected"),
-        ("topology.rl_gpus=2", "set gpus_per_node too"),
+        ("topology.rl_gpus=2", "must be whole nodes, .* 1 × 0"),
         ("collect.sources.0={name: mine, files: [a.jsonl], size: 10}", "use limit"),
     ],
 )

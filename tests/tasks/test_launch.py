@@ -42,7 +42,7 @@ def test_rl_takes_the_first_whole_nodes_and_sft_all():
     own = some.runtime.model_copy(update={"launch": SEVERAL})
     kept = with_launch(some.model_copy(update={"runtime": own}), paper.topology)
     assert kept.runtime.launch == SEVERAL
-    with pytest.raises(ValueError, match="rl_gpus=12 are no whole nodes of 8 GPUs"):
+    with pytest.raises(ValueError, match=r"rl_gpus=12 must be whole nodes, .* of .* 4 × 8"):
         Topology(nodes=4, gpus_per_node=8, gpu="H100", rl_gpus=12)
 
 
