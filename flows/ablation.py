@@ -18,11 +18,10 @@ from pydantic import Field
 from klear.configs.settings.ablation import Ablation, ablations, load_ablation
 from klear.configs.settings.base import key_of
 from klear.configs.settings.pipeline import Pipeline
-from klear.flows.cli.plan import Plan
+from klear.flows.cli.plan import Plan, plan
 from klear.flows.pipeline import publish_plan, publish_report, run_spec
-from klear.flows.stages import Call, calls, compute, compute_one, needed, plan_stages
+from klear.flows.stages import Call, calls, compute, compute_one, needed
 from klear.tasks.ablation.ablate import AblateSettings, ablate
-from klear.tasks.planning.plan import Planner
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.graph import Node, run_graph
 from klear.tasks.stage.progress import Plain, chosen_display
@@ -30,7 +29,7 @@ from klear.tasks.stage.run import Run, run_context
 from klear.tasks.store.care import ABLATE
 from klear.tasks.store.store import Artifact, Store
 from klear.tasks.tracking.prefect_states import ends_cancelled
-from klear.training.sizing import Fit, check, refuse
+from klear.training.sizing import Fit, refuse
 
 _SCALES = dict.fromkeys(scale for name in ablations() for scale in load_ablation(name).scales)
 AblationName = Annotated[str, Field(json_schema_extra={"enum": [*ablations()]})]
@@ -133,16 +132,16 @@ def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Pla
     fits: list[Fit] = []  # an arm may have one of its own
     matrix = list(cells(spec, profile, seeds))
     for arm, settings in matrix:
-        planner = Planner(Run(store=store, seed=settings.seed), settings.topology, settings.base)
-        planned = plan_stages(_calls(spec, settings), planner)
+        asked = _calls(spec, settings)
+        planned = plan(settings, Run(store=store, seed=settings.seed), asked=asked)
         mine: dict[str, tuple[object, ...]] = {}  # all that a result depends on
-        for call, line in zip(_calls(spec, settings), planned, strict=True):
+        for call, line in zip(asked, planned, strict=True):
             seed = settings.seed if call.stage.takes_seed else None
             inputs = tuple(mine[name] for name in call.inputs)
             mine[call.stage.name] = call.stage.name, key_of(call.settings), seed, inputs
             _, runs = shared.setdefault(mine[call.stage.name], (line, []))
             runs.append(label(arm, settings.seed))
-        fits += [fit for fit in check(settings, mine) if fit not in fits]
+        fits += [fit for fit in planned.fits if fit not in fits]
     stages = []
     for line, runs in shared.values():
         by = runs[0] if len(runs) == 1 else f"shared by {len(runs)} runs from {runs[0]}"

@@ -43,7 +43,7 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
     """Data, SFT, math RL, code RL, evaluation, report. Returns the folder of the last result."""
     asked = {"force": frozenset(force), "verify": verify}
     with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
-        publish_plan(plan(settings, run.store, force, until), run)
+        publish_plan(plan(settings, run, until), run)
         run.tracker.save_view([protocol.name for protocol in settings.evaluate.protocols])
         made = run_stages(settings, until)
         if "report" not in made:

@@ -4,7 +4,7 @@
 stage asks for one, and an ablation takes those that its score needs.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -28,9 +28,7 @@ from klear.tasks.data.dedup import dedup
 from klear.tasks.data.filter_tests import filter_tests
 from klear.tasks.models.evaluate import evaluate
 from klear.tasks.models.train import base, rl, sft
-from klear.tasks.planning.plan import Planner
 from klear.tasks.report.report import report
-from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.graph import Node, run_graph
 from klear.tasks.stage.stage import Stage
 from klear.tasks.store.store import Artifact
@@ -128,20 +126,6 @@ def needed(target: str, graph: dict[str, Call]) -> list[Call]:
     for name, call in reversed(graph.items()):  # a stage comes after its inputs
         wanted.update(call.inputs if name in wanted else ())
     return [call for name, call in graph.items() if name in wanted]
-
-
-def plan_stages(
-    asked: Iterable[Call], planner: Planner, until: str = "", made: Mapping[str, Artifact] = {}
-) -> list[PlannedStage]:
-    """What each of the stages would do, up to `until`; reads the store and computes nothing. `made`
-    are results by stage that are not among the asked."""
-    known = dict(made)
-    for call in asked:
-        inputs = tuple(known[name] for name in call.inputs)
-        known[call.stage.name] = planner.look(call.stage, inputs, call.settings)
-        if call.stage.name == until:
-            break
-    return planner.stages
 
 
 def compute(asked: Iterable[Call], until: str = "") -> dict[str, Artifact]:

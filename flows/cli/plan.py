@@ -1,7 +1,7 @@
 """What a run would reuse, resume and compute, why, and what it will take."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from rich import box
@@ -10,15 +10,15 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from klear.configs.settings.pipeline import STAGES, Pipeline
+from klear.configs.settings.pipeline import Pipeline
 from klear.configs.settings.topology import Assumptions, Topology
-from klear.flows.stages import calls, plan_stages
+from klear.flows.stages import Call, calls
 from klear.tasks.planning.plan import Planner
 from klear.tasks.report.page import render
 from klear.tasks.report.run_story import PlannedStage, duration, size
 from klear.tasks.stage.progress import number
 from klear.tasks.stage.run import Run
-from klear.tasks.store.store import Store
+from klear.tasks.store.store import Artifact
 from klear.training.sizing import Fit, check
 
 NOT_MEASURED, ASSUMED = "–", "≈"
@@ -50,12 +50,22 @@ class Plan(list[PlannedStage]):
 
 
 def plan(
-    settings: Pipeline, store: Store, force: Sequence[str] = (), until: str = STAGES[-1]
+    settings: Pipeline,
+    run: Run,
+    until: str = "",
+    *,
+    asked: Iterable[Call] = (),
+    made: Mapping[str, Artifact] = {},
 ) -> Plan:
-    """The stages of a run of `settings` in order. Reads the store; starts nothing."""
-    run = Run(store=store, seed=settings.seed, force=frozenset(force))
-    planner = Planner(run, settings.topology, settings.base)
-    stages = plan_stages(calls(settings).values(), planner, until)
+    """What `run` would do of `settings` up to `until`, or of the asked stages; `made` are results
+    by stage that are not among these. Reads the store and starts nothing."""
+    planner, known = Planner(run, settings.topology, settings.base), dict(made)
+    for call in asked or calls(settings).values():
+        inputs = tuple(known[name] for name in call.inputs)
+        known[call.stage.name] = planner.look(call.stage, inputs, call.settings)
+        if call.stage.name == until:
+            break
+    stages = planner.stages
     return Plan(stages, settings.topology, check(settings, [s.stage for s in stages]))
 
 

@@ -76,8 +76,10 @@ def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
     settings = options.settings_of(profile)
     store = prepare_plan()
     from klear.flows.cli.plan import plan, print_plan
+    from klear.tasks.stage.run import Run
 
-    planned = plan(settings, store, options.force, options.until)
+    force = frozenset(options.force)
+    planned = plan(settings, Run(store=store, seed=settings.seed, force=force), options.until)
     print_plan(planned)
     return 1 if planned.problems else 0
 

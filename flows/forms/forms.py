@@ -29,10 +29,9 @@ from klear.configs.machine import load_machine
 from klear.configs.settings.base import first_few, flat, key_of, read_catalogue, short
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline, StageName
-from klear.flows.cli.plan import Plan
+from klear.flows.cli.plan import plan
 from klear.flows.pipeline import publish_markdown, publish_plan, run_pipeline, run_spec, typed_name
-from klear.flows.stages import calls, compute_one, plan_stages
-from klear.tasks.planning.plan import Planner
+from klear.flows.stages import calls, compute_one
 from klear.tasks.report.page import literal, with_inline_plots
 from klear.tasks.stage.progress import number
 from klear.tasks.stage.run import run_context
@@ -250,10 +249,9 @@ def stage(
     with run_context(run_spec(whole, "stage", meaning, **asked)) as run:
         run.mixed[:] = strangers
         made = {name: usable(run.store, m) for name, m in taken.items()}
-        planner = Planner(run, whole.topology, whole.base)
         lines = [*(f"> **Mixed**: {line}\n" for line in strangers), f"`{stage}` of"]
         head = "\n".join([*lines, *(f"- `{key}`" for key in keys.values())]) if keys else ""
-        publish_plan(Plan(plan_stages([call], planner, made=made), whole.topology), run, head)
+        publish_plan(plan(whole, run, asked=[call], made=made), run, head)
         result = compute_one(call, *made.values())
         run.store.fetch(result)
         publish_markdown("klear-result", _summary(result, head))

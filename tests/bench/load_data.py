@@ -119,7 +119,7 @@ def store(results: int) -> dict[str, float]:
             "verify": lambda: list(care.damaged(here)),
             "gc": lambda: care.waste(here, 7.0)[0],
             "status": lambda: list(store_lines(here)),
-            "plan": lambda: plan(load_profile("tiny"), here),
+            "plan": lambda: plan(load_profile("tiny"), Run(store=here)),
         }
         for name, look in looks.items():
             began = time.process_time()

@@ -19,21 +19,25 @@ from klear.training.sizing import DoesNotFit
 FOR_SFT = {"distill", "judge", "difficulty", "select", "sft", "evaluate_sft"}
 
 
+def of(store):
+    return Run(store=Store(store))
+
+
 def by_stage(tmp_path, *told):
     """The plan of the paper on an empty store, by stage."""
-    return {s.stage: s for s in plan(load_profile("paper", told), Store(tmp_path))}
+    return {s.stage: s for s in plan(load_profile("paper", told), of(tmp_path))}
 
 
 @pytest.mark.parametrize("profile", ["tiny", "single_gpu", "paper"])
 def test_a_profile_plans_every_stage_and_ends_where_the_run_would(tmp_path, profile):
     settings = load_profile(profile)
 
-    stages = plan(settings, Store(tmp_path))
+    stages = plan(settings, of(tmp_path))
 
     expected = [name for name in STAGES if name not in settings.stages_left_out]
     assert sorted(s.stage for s in stages) == sorted(expected)
     assert {s.action for s in stages} == {"compute"}
-    assert plan(settings, Store(tmp_path), until="dedup")[-1].stage == "dedup"
+    assert plan(settings, of(tmp_path), until="dedup")[-1].stage == "dedup"
 
 
 @pytest.mark.parametrize("profile", ["tiny", "paper"])
@@ -48,7 +52,7 @@ def test_training_starts_from_any_model_and_the_stages_before_it_leave_the_plan(
         settings = load_profile(profile)
         start = settings.base.model_copy(update={"kind": "pretrained", **base})
         settings = settings.model_copy(update={"base": start})
-        return {s.stage for s in plan(settings, Store(tmp_path))}
+        return {s.stage for s in plan(settings, of(tmp_path))}
 
     everything = planned(stands_for="base")
     found = planned(stands_for=stands_for, model="Kwai-Klear/Klear-Reasoner-8B-SFT")
@@ -97,12 +101,12 @@ def test_a_rate_of_ones_own_takes_the_place_of_an_assumption(tmp_path):
 
 def test_what_cannot_run_is_said_in_the_plan_and_refused_by_a_run(tmp_path):
     settings = load_profile("paper", ["topology.rl_gpus=0"])
-    stages = plan(settings, Store(tmp_path))
+    stages = plan(settings, of(tmp_path))
 
     (problem,) = stages.problems
     assert problem.startswith("rl_math: 16 prompts a mini-batch cannot be shared by 32 GPUs")
     assert str(literal(problem.partition(": ")[2])) in summary(stages)
-    with active(Run(store=Store(tmp_path))), pytest.raises(DoesNotFit, match="rl_math"):
+    with active(of(tmp_path)), pytest.raises(DoesNotFit, match="rl_math"):
         run_stages(settings)
     assert not list(tmp_path.iterdir())
 
