@@ -93,7 +93,7 @@ def calls(s: Pipeline) -> dict[str, Call]:
         Call(distill.named("rate"), ("decontaminate",), s.rate or s.distill),
         Call(judge.named("judge_rate"), ("decontaminate", "rate"), s.judge),
         Call(difficulty, ("decontaminate", *rated), s.difficulty),
-        Call(select, ("decontaminate", "distill", "judge", "difficulty"), s.mixture),
+        Call(select, ("decontaminate", "distill", "judge", "difficulty"), s.select),
         Call(filter_tests, ("decontaminate",), s.filter_tests),
         Call(distill.named("sample"), ("filter_tests",), s.sample),
         Call(judge.named("judge_rl"), ("filter_tests", "sample"), s.judge_rl),

@@ -93,8 +93,7 @@ class SelectSettings(Settings):
     code_sources: tuple[str, ...] = ()
     """Only these, best first; with top_k_sources: Table 5; empty: all"""
     top_k_sources: PositiveInt | None = None
-    """The first K of the ranked sources of each domain; ranked by math_sources and code_sources, or
-    where they are empty by the `rank` of the sources; those of equal rank count as one"""
+    """The first K of math_sources and of code_sources"""
     size: PositiveInt | None = None
     """Subset size, K-Center-Greedy (Tables 4-5: 31,600)"""
     balanced: bool = False
@@ -109,6 +108,12 @@ class SelectSettings(Settings):
     }  # fmt: skip
     balance_by: ClassVar = "domain"
     max_chars: ClassVar = None  # longer answers are trained on too
+
+    @model_validator(mode="after")
+    def the_first_are_those_of_a_list(self) -> Self:
+        if self.top_k_sources and not (self.math_sources or self.code_sources):
+            raise ValueError("top_k_sources needs a ranking: set math_sources or code_sources")
+        return self
 
 
 class FilterTestsSettings(Settings):

@@ -90,10 +90,6 @@ class Pipeline(Settings):
 
     @model_validator(mode="after")
     def what_stages_take_is_there(self) -> Self:
-        mixture = self.mixture
-        if mixture.top_k_sources and not (mixture.math_sources or mixture.code_sources):
-            fix = "set select.math_sources and code_sources, or the rank of the sources"
-            raise ValueError(f"select.top_k_sources needs a ranking: {fix}")
         for name, rl in (("rl_math", self.rl_math), ("rl_code", self.rl_code)):
             if rl.keep_every >= rl.steps:
                 last = f"the last of {name}.steps={rl.steps}: choose a smaller one, or 0"
@@ -110,26 +106,6 @@ class Pipeline(Settings):
                 if name not in known:
                     raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
         return self
-
-    @property
-    def mixture(self) -> data.SelectSettings:
-        """`select`, its rankings filled from the sources' ranks where only a K is given.
-
-        Sources of equal rank are parts of one and count as one. A list of names cannot say that, so
-        where ranks are equal the lists hold the best K already and no K is left to apply.
-        """
-        k = self.select.top_k_sources
-        if k is None or self.select.math_sources or self.select.code_sources:
-            return self.select
-        ranked = sorted((s for s in self.collect.sources if s.rank), key=lambda s: s.rank or 0)
-        by_domain = {d: [s for s in ranked if s.domain == d] for d in ("math", "code")}
-        ranks = {d: sorted({s.rank or 0 for s in found}) for d, found in by_domain.items()}
-        equal = any(len(ranks[d]) < len(found) for d, found in by_domain.items())
-        lists: dict[str, object] = {
-            f"{d}_sources": tuple(s.name for s in found if not equal or s.rank in ranks[d][:k])
-            for d, found in by_domain.items()
-        }
-        return self.select.model_copy(update=lists | ({"top_k_sources": None} if equal else {}))
 
     @property
     def stages_left_out(self) -> set[str]:

@@ -85,8 +85,6 @@ class Source(Table):
     kind: Literal["hub", "files", "generated"] = "files"
     licence: str = ""
     """As the dataset card states it; empty: none"""
-    rank: Annotated[PositiveInt | None, NOT_IN_KEY] = None
-    """Quality rank in its domain, 1 is best (Tables 4, 5)"""
     where: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
     """Only rows whose fields have these values, '' for none; others are counted"""
     prompt_field: str = "problem"

@@ -43,7 +43,7 @@ def test_steadiness_without_a_learning_curve_is_refused_before_anything_is_compu
 def trained_on(profile: str, name: str, arm: str) -> set[str]:
     """Sources whose answers the mixture of an arm may hold."""
     settings = load_ablation(name).settings(profile, arm, seed=0)
-    mixture, domain = settings.mixture, {s.name: s.domain for s in settings.collect.sources}
+    mixture, domain = settings.select, {s.name: s.domain for s in settings.collect.sources}
     ranked = {"math": mixture.math_sources, "code": mixture.code_sources}
     return {s for s in settings.distill.sources if s in ranked[domain[s]][: mixture.top_k_sources]}
 

@@ -39,7 +39,7 @@ def test_every_class_is_frozen_forbids_unknown_keys_and_names_its_runtime_so():
 HOW = (
     "sft.runtime.threads=7", "rl_math.judge.runtime.workers=3", "rl_math.engine_runtime.dtype=auto",
     "topology.nodes=2", "topology.assume.train_mfu=0.3", "collect.root=/far", "stall_minutes=5",
-    "collect.runtime.workers=4", "collect.sources.countdown.rank=9",
+    "collect.runtime.workers=4",
     "distill.engine.base_url=http://a/v1", "distill.engine.served_model=x",
     "distill.engine.api_key_env=MINE", "distill.engine.api_key_block=ours",
     "rl_math.keep_every=0", "evaluate.learning_curve=null",
@@ -142,33 +142,6 @@ def test_an_unknown_name_is_an_error_with_the_nearest() -> None:
     (line,) = caught.value.problems
     assert line.startswith("collect.sources.0: the catalogue has no source 'skywork-math'")
     assert "did you mean skywork_math?" in line
-
-
-def test_top_k_ranks_the_papers_sources_by_their_rank() -> None:
-    paper = load_profile("paper", ["select.top_k_sources=2"])
-    assert paper.mixture.math_sources == ("openthoughts3_math", "numina_math")
-    assert {s.name for s in paper.collect.sources if s.rank} == set(paper.distill.sources)
-    assert load_profile("paper").mixture == load_profile("paper").select
-
-
-def test_sources_of_equal_rank_count_as_one() -> None:
-    """OpenCodeReasoning comes in two halves: half of it would not be the best source."""
-    halves = ("opencodereasoning", "opencodereasoning_looked_up")
-    found = [load_profile("paper", [f"select.top_k_sources={k}"]).mixture for k in (1, 2, 9)]
-    assert [m.code_sources[:2] for m in found] == [halves] * 3
-    assert [m.code_sources[2:] for m in found[:2]] == [(), ("taco",)]
-    assert [len(m.math_sources) for m in found] == [1, 2, 3]
-    assert {m.top_k_sources for m in found} == {None}  # else the list would be cut once more
-
-
-def test_without_equal_ranks_the_mixture_is_what_it_was_for_the_cache() -> None:
-    """The list in full and the K beside it: keys of finished runs depend on both."""
-    kept = ["openthoughts3_math", "numina_math", "taco", "apps"]
-    only = ["collect.sources=[" + ", ".join(f"{{use: {name}}}" for name in kept) + "]"]
-    stages = [f"{s}.sources=[]" for s in ("distill", "rate", "filter_tests", "sample")]
-    found = load_profile("paper", [*only, *stages, "select.top_k_sources=1"]).mixture
-    assert (found.math_sources, found.code_sources) == (tuple(kept[:2]), tuple(kept[2:]))
-    assert found.top_k_sources == 1
 
 
 def test_top_k_without_any_ranking_is_a_wrong_configuration() -> None:
