@@ -81,22 +81,21 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
     """`tiny-seed0`, and the first few differences from the profile, as in
-    `tiny-seed0 · sft.learning_rate=1e-4`; default: from the shipped profile of that name, if any.
-    """
+    `tiny-seed0 · sft.learning_rate=1e-4`."""
     name = f"{settings.profile}-seed{settings.seed}"
-    if profile is None and settings.profile in profiles():
-        profile = load_profile(settings.profile)
-    changes = differences(settings, profile or settings)
-    changed = first_few([f"{setting}={value}" for setting, value in changes])
+    changed = first_few([f"{n}={value}" for n, value in differences(settings, profile)])
     return f"{name} · {', '.join(changed)}" if changed else name
 
 
-def differences(settings: Settings, base: Settings) -> list[tuple[str, str]]:
-    """Dotted names of the settings with a meaning that differ, with the new value, in order.
+def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tuple[str, str]]:
+    """Dotted names of the settings with a meaning that differ, with the new value, in order;
+    default: from the shipped profile of that name, if any.
 
     Profile and seed are left out: they are in every name.
     """
-    now, before = (flat(meaning(s)) for s in (settings, base))
+    if profile is None and settings.profile in profiles():
+        profile = load_profile(settings.profile)
+    now, before = (flat(meaning(s)) for s in (settings, profile or settings))
     return [
         (name, short(now.get(name)))
         for name in dict.fromkeys((*now, *before))

@@ -13,7 +13,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
-from klear.configs.loading import differences, load_profile, profiles
+from klear.configs.loading import differences
 from klear.configs.settings.base import key_of
 from klear.configs.settings.pipeline import Pipeline
 from klear.flows.cli.plan import Plan, plan, rows, summary
@@ -133,7 +133,6 @@ def run_spec(
     **more: Any,
 ) -> RunSpec:
     """A run of the whole or of a part of what `settings` say; `more` fields may replace them."""
-    said = {"resolved": settings.model_dump(mode="json"), "stall_minutes": settings.stall_minutes}
-    if settings.profile in profiles():
-        said["changed"] = tuple(differences(settings, load_profile(settings.profile)))
+    said = {"resolved": settings.model_dump(mode="json"), "changed": tuple(differences(settings))}
+    said |= {"stall_minutes": settings.stall_minutes}
     return RunSpec(kind, settings.profile, settings.seed, meaning, **{**said, **more})

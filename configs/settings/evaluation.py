@@ -8,7 +8,7 @@ problems and are asked so.
 from datetime import date
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings, read_catalogue
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
@@ -27,7 +27,7 @@ class BenchmarkProtocol(Settings):
     """Source of its problems; empty: the one called `name`"""
     k: PositiveInt = 64
     """Samples per problem (avg@k); §4.1: 64"""
-    question: str = "{prompt}"
+    question: Annotated[str, Field(pattern=r"\{prompt\}")] = "{prompt}"
     """What is asked: {prompt} is the problem's, {format} how to answer it"""
     date_from: str = ""
     """First day (ISO)"""
@@ -35,13 +35,6 @@ class BenchmarkProtocol(Settings):
     """First day after the window"""
     official: bool = False
     """Judge again as LiveCodeBench's runner does, and put both side by side"""
-
-    @field_validator("question")
-    @classmethod
-    def the_question_holds_the_problem(cls, text: str) -> str:
-        if text.count("{prompt}") != 1:
-            raise ValueError("question must hold {prompt} once, where the problem goes")
-        return text
 
     @model_validator(mode="after")
     def the_window_holds_a_day(self) -> Self:

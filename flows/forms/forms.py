@@ -18,11 +18,11 @@ from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 from prefect import Flow, flow
 from prefect.runtime import flow_run
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from klear.configs.loading import load_profile, profiles, run_name
 from klear.configs.machine import load_machine
@@ -104,12 +104,10 @@ def type_of(name: str, profile: Pipeline) -> Any:
         names = tuple(source.name for source in profile.collect.sources)
         return list[Literal[names]]  # type: ignore[valid-type]
     *groups, last = read_catalogue("headlines")[name]["sets"][0].split(".")
-    model: type[BaseModel] = Pipeline
+    model: Any = profile
     for group in groups:
-        if group != "*":
-            kind: Any = model.model_fields[group].annotation
-            model = get_args(kind)[0] if get_origin(kind) is tuple else kind
-    field = model.model_fields[last]
+        model = model[0] if group == "*" else getattr(model, group)
+    field = type(model).model_fields[last]
     return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
 
 
