@@ -31,7 +31,7 @@ POSTGRES = re.compile(
 SECRETS = ("password", "database", "database_password", "webhook")
 MLFLOW_AUTH = "mlflow/auth.ini"  # below the home folder: how MLflow checks passwords
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-CLIENTS = Path(__file__).with_name("clients.env")
+FOLDER = Path(__file__).parent
 
 
 def find_home(start: Path) -> Path:
@@ -211,23 +211,25 @@ class Machine(BaseSettings):
         skipped |= {urlsplit(url).hostname or "" for url in (self.prefect_url, self.mlflow_url)}
         no_proxy = ",".join(sorted(filter(None, skipped)))
         secret = self.password.get_secret_value()
-        asked = {
-            "KLEAR_PASSWORD": secret,
-            "PREFECT_API_AUTH_STRING": f"{self.user}:{secret}",
-            "MLFLOW_TRACKING_USERNAME": self.user,
-            "MLFLOW_TRACKING_PASSWORD": secret,
+        facts = {
+            "home": self.home,
+            "prefect": self.prefect_url,
+            "mlflow": self.mlflow_url,
+            "user": self.user,
+            "secret": secret,
+            "auth": self.home / MLFLOW_AUTH,
+            "forms": sha256(f"mlflow forms {secret}".encode()).hexdigest(),
         }
+        read = dotenv_values(FOLDER / "clients.env", interpolate=False)
+        read |= dotenv_values(FOLDER / "passwords.env", interpolate=False) if secret else {}
         plain = self.model_dump(mode="json", exclude=set(SECRETS)).items()
-        clients = dotenv_values(CLIENTS, interpolate=False)
-        places = {"home": self.home, "prefect": self.prefect_url, "mlflow": self.mlflow_url}
         return {
             **{f"{PREFIX}{name.upper()}": str(value) for name, value in plain},
             "KLEAR_PREFECT_URL": "" if self.is_here("prefect") else self.prefect_url,
             "KLEAR_MLFLOW_URL": "" if self.is_here("mlflow") else self.mlflow_url,
-            **{name: Template(text or "").substitute(places) for name, text in clients.items()},
+            **{name: Template(text or "").substitute(facts) for name, text in read.items()},
             "NO_PROXY": no_proxy,
             "no_proxy": no_proxy,
-            **(asked if secret else {}),
         }
 
 
@@ -267,23 +269,13 @@ def server_environment(machine: Machine, name: str) -> dict[str, str]:
     found = machine.environment()
     if name not in ("prefect", "mlflow"):
         return found
-    postgres, secret = machine.postgres, machine.password.get_secret_value()
     found["MLFLOW_BACKEND_STORE_URI"] = machine.mlflow_database
     # What somebody set by hand for names that we cannot know counts.
     found |= {n: os.environ.get(n, value) for n, value in _mlflow_names(machine).items()}
-    if postgres:
+    if postgres := machine.postgres:
         url = postgres.url("postgresql+asyncpg", postgres.database("prefect"))
         found["PREFECT_API_DATABASE_CONNECTION_URL"] = url
         found |= {"PGPASSWORD": postgres.password} if postgres.password else {}
-    if secret:
-        found |= {
-            "PREFECT_SERVER_API_AUTH_STRING": f"{machine.user}:{secret}",
-            "MLFLOW_AUTH_CONFIG_PATH": str(machine.home / MLFLOW_AUTH),
-            "MLFLOW_AUTH_ADMIN_USERNAME": machine.user,
-            "MLFLOW_AUTH_ADMIN_PASSWORD": secret,
-            # Of MLflow's web forms, the same after a restart.
-            "MLFLOW_FLASK_SERVER_SECRET_KEY": sha256(f"mlflow forms {secret}".encode()).hexdigest(),
-        }
     return found
 
 
