@@ -90,10 +90,6 @@ class Pipeline(Settings):
 
     @model_validator(mode="after")
     def what_stages_take_is_there(self) -> Self:
-        for name, rl in (("rl_math", self.rl_math), ("rl_code", self.rl_code)):
-            if rl.keep_every >= rl.steps:
-                last = f"the last of {name}.steps={rl.steps}: choose a smaller one, or 0"
-                raise ValueError(f"{name}.keep_every={rl.keep_every} keeps no model before {last}")
         kept = self.rl_math.keep_every or self.rl_code.keep_every
         if self.evaluate.learning_curve and not kept:
             fix = "set rl_math.keep_every or rl_code.keep_every"

@@ -202,6 +202,9 @@ class RLSettings(Settings):
         if self.warmup_steps > self.steps:
             fewest = f"steps={self.steps}; choose at most the steps"
             raise ValueError(f"warmup_steps={self.warmup_steps} is more than {fewest}")
+        if self.keep_every >= self.steps:
+            last = f"the last of steps={self.steps}; choose a smaller one, or 0"
+            raise ValueError(f"keep_every={self.keep_every} keeps no model before {last}")
         if self.prompts_per_step % self.mini_batch_prompts:
             of = f"no multiple of mini_batch_prompts={self.mini_batch_prompts}"
             raise ValueError(f"prompts_per_step={self.prompts_per_step} is {of}")

@@ -199,10 +199,8 @@ class Forecaster:
         everything = self.topology.gpus or (split(gpus())[0] if gpus() else 0)
         if body in ("sft", "rl"):
             return (body == "rl" and self.topology.rl_gpus) or everything
-        runtime: EngineRuntime | None = None
-        if body == "evaluate":
-            runtime = settings.engine_runtime
-        elif body == "distill" and is_local(settings.engine):
+        runtime: EngineRuntime | None = getattr(settings, "engine_runtime", None)
+        if body == "distill" and is_local(settings.engine):
             runtime = settings.engine.runtime
         return min(math.prod(getattr(runtime, n) for n in PARALLEL), everything) if runtime else 0
 

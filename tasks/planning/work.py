@@ -3,7 +3,7 @@ from earlier results in the store, and where all of these are silent from a name
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import isnan, nan
@@ -286,6 +286,8 @@ class Kind:
     """What its time depends on. Those of a model are alike only if they go back to one base."""
 
 
+SIZES = ("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary")
+ONCE = Kind(once, lambda past: 1.0, by="once")
 KINDS = {
     "collect": Kind(collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",)),
     "dedup": Kind(keeps, alike=("near",)),
@@ -306,12 +308,7 @@ KINDS = {
     "select": Kind(select, alike=("size",)),
     "filter_tests": Kind(filter_tests),
     "filter_rl": Kind(partial(keeps, assumption="rl_kept")),
-    "base": Kind(
-        once,
-        lambda past: 1.0,
-        by="once",
-        alike=("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary"),
-    ),
+    "base": replace(ONCE, alike=SIZES),
     "sft": Kind(sft, lambda p: p.sum("steps") * p.settings["batch_tokens"], by="model"),
     "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",), "model"),
     "evaluate": Kind(
@@ -327,4 +324,4 @@ KINDS = {
 
 def kind_of(body: str) -> Kind:
     """Any other body is done once."""
-    return KINDS.get(body) or Kind(once, lambda past: 1.0, by="once")
+    return KINDS.get(body, ONCE)
