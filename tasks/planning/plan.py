@@ -63,10 +63,9 @@ class Planner:
         found, why = store.find(name, key) if key else (None, "")
         if found and name not in self._run.force:
             past = PastResult(store.manifest(found), found.folder)
-            tokens = past.sum("tokens") or past.sum("completion_tokens") or None
-            if (body := stage.body.__name__) in ("sft", "rl"):
-                tokens = kind_of(body).done(past)
-            figures = found.seconds, past.manifest.bytes, tokens, found.metrics.get("cost")
+            kind = kind_of(stage.body.__name__)
+            tokens = kind.done(past) if kind.by == "model" else past.sum("tokens")
+            figures = found.seconds, past.manifest.bytes, tokens or None, found.metrics.get("cost")
             self.stages.append(PlannedStage(name, "reuse", "", *figures, inputs=names))
             return found
         line = self._forecaster.of(stage, inputs, settings)
@@ -153,13 +152,17 @@ class Forecaster:
         rate = next(filter(None, (self.rate(body, p, count) for p in alike)), None)
         seconds = work.amount / rate if rate else self._by_assumptions(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
+        cost = (gpu_hours or 0.0) * (self.topology.gpu_hour_price or 0.0)
+        if isinstance(settings, SampleSettings):
+            prices = settings.engine.runtime
+            cost += cost_of(prices, work.prompt_tokens, work.tokens or 0.0) or 0.0
         return PlannedStage(
             stage.name,
             seconds=seconds,
             bytes=work.bytes,
             tokens=work.tokens,
             gpu_hours=gpu_hours,
-            cost=self._cost(settings, work, gpu_hours),
+            cost=cost or None,
             assumptions=tuple(s.used),
             assumed=assumed or not rate,
             counts={**work.counts, ASSUMED: float(assumed)},
@@ -205,24 +208,16 @@ class Forecaster:
         return min(math.prod(getattr(runtime, n) for n in PARALLEL), everything) if runtime else 0
 
     def _by_assumptions(self, body: str, s: Known, work: Work, count: int) -> float | None:
-        """Seconds; None where nothing is known."""
+        """Seconds; None where nothing is known. A model takes 2·N FLOPs a token that it generates
+        and 6·N one that it is trained on, which RL looks at first: 8·N."""
+        by = "model" if body == "distill" and is_local(s.settings.engine) else kind_of(body).by
         if body == "judge":
             return self._judging(s, work.amount)
         if body == "distill" and s.settings.engine.kind == "openai":
             streams = s.settings.engine.runtime.concurrency
             return work.amount / (s.assume("stream_tokens_per_second") * streams)
-        by = "model" if body == "distill" and is_local(s.settings.engine) else kind_of(body).by
-        if by == "model":
-            return self._by_flops(body, s, work, count)
-        return work.amount / ROWS_A_SECOND if by == "rows" else None
-
-    def _judging(self, s: Known, answers: float) -> float:
-        workers = self.topology.cores_per_node or cores()
-        return answers / (s.assume("judged_per_core") * workers)
-
-    def _by_flops(self, body: str, s: Known, work: Work, count: int) -> float | None:
-        """2·N FLOPs a token that is generated, 6·N one that is trained on, which RL looks at first:
-        8·N."""
+        if by != "model":
+            return work.amount / ROWS_A_SECOND if by == "rows" else None
         peak = self.topology.card.tflops * 1e12 * count
         if not peak or s.facts is None or work.tokens is None:
             return None
@@ -237,13 +232,9 @@ class Forecaster:
             seconds += flops / (peak * s.assume("train_mfu"))
         return seconds
 
-    def _cost(self, settings: Settings, work: Work, gpu_hours: float | None) -> float | None:
-        """Money: tokens at the engine's prices and GPU-hours at the topology's."""
-        cost = (gpu_hours or 0.0) * (self.topology.gpu_hour_price or 0.0)
-        if isinstance(settings, SampleSettings):
-            runtime = settings.engine.runtime
-            cost += cost_of(runtime, work.prompt_tokens, work.tokens or 0.0) or 0.0
-        return cost or None
+    def _judging(self, s: Known, answers: float) -> float:
+        workers = self.topology.cores_per_node or cores()
+        return answers / (s.assume("judged_per_core") * workers)
 
 
 def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
