@@ -211,20 +211,13 @@ class Machine(BaseSettings):
         skipped |= {urlsplit(url).hostname or "" for url in (self.prefect_url, self.mlflow_url)}
         no_proxy = ",".join(sorted(filter(None, skipped)))
         secret = self.password.get_secret_value()
-        facts = {
-            "home": self.home,
-            "prefect": self.prefect_url,
-            "mlflow": self.mlflow_url,
-            "user": self.user,
-            "secret": secret,
-            "auth": self.home / MLFLOW_AUTH,
-            "forms": sha256(f"mlflow forms {secret}".encode()).hexdigest(),
-        }
+        forms = sha256(f"mlflow forms {secret}".encode()).hexdigest()
+        plain = self.model_dump(mode="json", exclude=set(SECRETS))
+        facts = {**plain, "password": secret, "forms": forms, "auth": self.home / MLFLOW_AUTH}
         read = dotenv_values(FOLDER / "clients.env", interpolate=False)
         read |= dotenv_values(FOLDER / "passwords.env", interpolate=False) if secret else {}
-        plain = self.model_dump(mode="json", exclude=set(SECRETS)).items()
         return {
-            **{f"{PREFIX}{name.upper()}": str(value) for name, value in plain},
+            **{f"{PREFIX}{name.upper()}": str(value) for name, value in plain.items()},
             "KLEAR_PREFECT_URL": "" if self.is_here("prefect") else self.prefect_url,
             "KLEAR_MLFLOW_URL": "" if self.is_here("mlflow") else self.mlflow_url,
             **{name: Template(text or "").substitute(facts) for name, text in read.items()},

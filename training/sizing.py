@@ -14,7 +14,7 @@ from pathlib import Path
 
 from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.engines import EngineRuntime
-from klear.configs.settings.pipeline import STAGES, Pipeline
+from klear.configs.settings.pipeline import SAMPLERS, STAGES, Pipeline
 from klear.configs.settings.topology import Topology
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 
@@ -26,7 +26,6 @@ CUDA_CONTEXT = GIB  # CUDA, NCCL buffers and allocator slack of a training proce
 VLLM_WORKSPACE = 2 * GIB  # activations and CUDA graphs
 VLLM_ASLEEP = GIB  # beside a colocated trainer
 PROMPT_TOKENS = 4_096  # before an answer, where nothing says how long prompts are
-SAMPLERS = ("distill", "rate", "sample", "agreement")
 UNKNOWN = "the sizes of {} are not known here: its memory is not checked"
 
 

@@ -21,6 +21,7 @@ StageName = Literal[
 ]  # fmt: skip
 """The stages in the order a run goes through them."""
 STAGES: tuple[str, ...] = get_args(StageName)
+SAMPLERS = ("distill", "rate", "sample", "agreement")
 FOR_SFT = {"distill", "judge", "rate", "judge_rate", "difficulty", "select", "sft", "evaluate_sft"}
 LEFT_OUT_BEFORE = {  # stages that a start from a model of this kind does not run
     "base": set[str](),
@@ -81,7 +82,7 @@ class Pipeline(Settings):
                 said = layered({"collect": {"root": root}, "benchmarks": {"root": root}}, said)
             case other:
                 raise ValueError(f"data: {other!r} is no folder; write data.root=FOLDER")
-        for name in ("distill", "rate", "sample", "agreement"):
+        for name in SAMPLERS:
             match said.get(name):
                 case {"engine": {"files": [*files]}}:
                     there = [str(Path(root) / str(file)) for file in files]
@@ -96,9 +97,8 @@ class Pipeline(Settings):
             raise ValueError(f"evaluate.learning_curve scores models that RL keeps: {fix}")
         known = [source.name for source in self.collect.sources]
         said = flat(self.model_dump(exclude={"collect", "benchmarks", "agreement"}))
-        lists = {place: v for place, v in said.items() if place.endswith("sources")}
-        for place, names in lists.items():
-            for name in names if isinstance(names, tuple) else ():
+        for place, names in said.items():
+            for name in names if isinstance(names, tuple) and place.endswith("sources") else ():
                 if name not in known:
                     raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
         return self

@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from klear.configs.settings.base import flat, read_catalogue
 from klear.configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
+from klear.configs.settings.pipeline import SAMPLERS
 from klear.configs.settings.topology import Assumptions
 from klear.configs.settings.training import RLSettings
 from klear.tasks.store.store import MANIFEST, Artifact, Manifest, Store, read_manifest
 from klear.training.layout import METRICS, read_lines
-from klear.training.sizing import SAMPLERS, ModelFacts
+from klear.training.sizing import ModelFacts
 
 KEPT = "kept/"
 """Begins the count of a source; NaN where nobody has counted it."""
