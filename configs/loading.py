@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML, YAMLError
 
 from klear.configs.settings.base import Settings, first_few, flat, layered, meaning, short
-from klear.configs.settings.explain import ConfigError, dotted, explain, nearest
+from klear.configs.settings.explain import ConfigError, explain, nearest
 from klear.configs.settings.pipeline import Pipeline
 
 FOLDER = Path(__file__).parent / "profiles"
@@ -104,18 +104,14 @@ def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tup
 
 
 @lru_cache(maxsize=32)
-def _parsed(text: str) -> str:
-    """A YAML text as JSON: a run reads its profile ten times, which takes 20 ms each."""
-    return json.dumps(YAML(typ="safe", pure=True).load(text), default=str)
-
-
-def _plain(text: str, where: str) -> Any:
-    """The value of a YAML text as JSON has it: an alias is a copy, a date is its text.
+def _as_json(text: str, where: str) -> str:
+    """A YAML text as JSON, where an alias is a copy and a date its text. A run reads its profile
+    ten times, which takes 20 ms each.
 
     Raises ConfigError, whatever is wrong with it: 2024-99-99, `!!int x`.
     """
     try:
-        return json.loads(_parsed(text))
+        return json.dumps(YAML(typ="safe", pure=True).load(text), default=str)
     except (YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark and mark.line else ""
@@ -126,7 +122,7 @@ def _plain(text: str, where: str) -> Any:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; raises ConfigError with file and line."""
     try:
-        data = _plain(path.read_text(encoding="utf-8"), str(path))
+        data = json.loads(_as_json(path.read_text(encoding="utf-8"), str(path)))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: {error}"]) from error
     if not isinstance(data, dict | None):
@@ -144,8 +140,8 @@ def apply_override(data: dict[str, Any], text: str) -> None:
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
         raise ConfigError([f"--set {text}: write --set key.key=value"])
-    value = _plain(value_text, f"{dotted(keys)}: {value_text[:60]!r} is no YAML")
-    data.update(_replaced(data, keys, value))
+    value = _as_json(value_text, f"{'.'.join(keys)}: {value_text[:60]!r} is no YAML")
+    data.update(_replaced(data, keys, json.loads(value)))
 
 
 def _replaced(node: Any, keys: list[str], value: Any, above: str = "") -> Any:

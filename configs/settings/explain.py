@@ -28,7 +28,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
                 what = str(context["error"])
             case {"input": given, "msg": message}:
                 what = f"{given!r} {message.removeprefix('Input ')}"
-        lines.append(f"{dotted(found['loc'])}: {what}".removeprefix(": "))
+        place = ".".join(map(str, found["loc"]))
+        lines.append(f"{place}: {what}".removeprefix(": "))
     return lines
 
 
@@ -38,18 +39,14 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def dotted(loc: Iterable[int | str]) -> str:
-    return ".".join(map(str, loc))
-
-
 def _nearest_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
     """The nearest name that any key has, at the places where it stands: here, if one is here."""
     *parents, wrong = loc
     keys, here = list(_paths(model)), tuple(part for part in parents if isinstance(part, str))
     close = get_close_matches(str(wrong), [key[-1] for key in keys], n=1)
-    there = [dotted(key) for key in keys if key[-1:] == tuple(close)]
+    there = [".".join(key) for key in keys if key[-1:] == tuple(close)]
     if (*here, *close) in keys and close:
-        there = [dotted([*parents, *close])]
+        there = [".".join(map(str, [*parents, *close]))]
     return f"; did you mean {' or '.join(there[:4])}?" if there else ""
 
 

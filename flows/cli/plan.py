@@ -91,9 +91,9 @@ def critical_path(stages: Sequence[PlannedStage]) -> tuple[float, list[str]]:
     on_gpus: tuple[float, list[str]] = (0.0, [])
     for s in stages:
         before = [ends[name] for name in s.inputs if name in ends]
-        end = begin = max([*before, on_gpus] if s.gpu_hours else before, default=(0.0, []))
+        end = max([*before, on_gpus] if s.gpu_hours else before, default=(0.0, []))
         if s.action != "reuse":
-            end = begin[0] + (s.seconds or 0.0), [*begin[1], s.stage]
+            end = end[0] + (s.seconds or 0.0), [*end[1], s.stage]
         ends[s.stage], on_gpus = end, end if s.gpu_hours else on_gpus
     return max(ends.values(), default=(0.0, []))
 
