@@ -70,10 +70,8 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = data.pop("extends", None)
     if base is None:
         return data
-    if not isinstance(base, str):
-        raise ConfigError([f"{path}: extends: {base!r} is no profile name"])
-    beside = path.parent / base
-    found = beside if beside.is_file() else named_file(FOLDER, "profile", base)
+    beside = path.parent / str(base)
+    found = beside if beside.is_file() else named_file(FOLDER, "profile", str(base))
     below = _with_bases(found, (*seen, path.resolve()))
     below.pop("profile", None)  # a derived profile is another profile
     return layered(below, data)

@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from klear.configs.loading import load_profile, named_file, names_in, read_yaml
+from klear.configs.loading import load_group, load_profile, named_file, names_in, read_yaml
 from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
-from klear.configs.settings.explain import ConfigError, explain
+from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline
 
 FOLDER = Path(__file__).parents[1] / "ablations"
@@ -133,7 +133,4 @@ def load_ablation(name: str) -> Ablation:
     Raises ConfigError with every problem of the file, or with the names there are.
     """
     path = named_file(FOLDER, "ablation", name)
-    try:
-        return Ablation.model_validate({"name": path.stem, **read_yaml(path)})
-    except ValidationError as error:
-        raise ConfigError(f"{path.name}: {p}" for p in explain(error, Ablation)) from error
+    return load_group(Ablation, (), {"name": path.stem, **read_yaml(path)})
