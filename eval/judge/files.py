@@ -103,11 +103,8 @@ def _problems(path: Path) -> tuple[dict[str, Problem | str], list[str]]:
         try:
             problem = Problem.model_validate(row.value)
             name = problem.id
-            why = (
-                f"another problem has the id {name!r}"
-                if found.get(name, problem) != problem
-                else ""
-            )
+            same = found.get(name, problem) == problem
+            why = "" if same else f"another problem has the id {name!r}"
         except ValidationError as error:
             name = str((row.value or {}).get("id") or "")
             why = row.error or explain(error, Problem)[0]
