@@ -64,7 +64,7 @@ def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
         return MathVerdict("WA", "the answer is too long to be read")
     theirs, ours = spell_both(gold, answer)
     if ours.unit and theirs.unit and ours.unit != theirs.unit:
-        return _quick_units(ours, theirs)
+        return MathVerdict("WA", f"{ours.unit} is not {theirs.unit}")
     if other_angle(ours, theirs):
         return None
     # 1234 of `1, 234`, which is a list as well: the gold decides
@@ -78,14 +78,19 @@ def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
 
 
 def spell_both(gold: str, answer: str) -> tuple[Spelled, Spelled]:
-    """Both sides in one spelling: 5 dozen are 60, where the gold says nothing of dozens."""
+    """Both sides in one spelling, and the answer in the unit of its gold, where it can be: 5 dozen
+    are 60, if the gold says nothing of dozens."""
     theirs, ours = spell(gold), spell(answer)
-    count = size_of_count(ours.unit)
-    if count and not theirs.unit:
+    count, other = size_of_count(ours.unit), size_of_count(theirs.unit)
+    ratio = unit_ratio(ours.unit, theirs.unit)
+    if ours.unit and (count is None) != (other is None):  # 5 million are 5000000 dollars
+        ratio = Fraction(count or 1) / (other or 1)
+    if ratio and ours.unit != theirs.unit:
         name, equals, value = ours.body.rpartition("=")
         number = _rational(value)
-        value = rf"{count}\cdot({value})" if number is None else str(number * count)
-        ours = replace(ours, body=name + equals + value, unit="")
+        scale = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}"
+        value = rf"{scale}\cdot({value})" if number is None else str(number * ratio)
+        ours = replace(ours, body=name + equals + value, unit=theirs.unit)
     return theirs, ours
 
 
@@ -106,20 +111,6 @@ def _rational(text: str) -> Fraction | None:
 def _packed(text: str) -> str:
     """Without the spaces that mean nothing: `1 2` is two numbers, `x + 1` is `x+1`."""
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
-
-
-def _quick_units(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
-    """Two units: equal when both values are numbers and the conversion is exact."""
-    ratio = unit_ratio(ours.unit, theirs.unit)
-    count, other = size_of_count(ours.unit), size_of_count(theirs.unit)
-    if (count is None) != (other is None):  # 5 million are 5000000 dollars
-        ratio = (count or Fraction(1)) / (other or Fraction(1))
-    a, b = _rational(ours.body), _rational(theirs.body)
-    if ratio is not None and (a is None or b is None):
-        return None
-    if ratio is not None and a is not None and a * ratio == b:
-        return MathVerdict("AC", "the same in another unit")
-    return MathVerdict("WA", f"{ours.unit} is not {theirs.unit}")
 
 
 def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:

@@ -33,7 +33,7 @@ from klear.eval.math_answers.verify import (
     rounding_error,
     spell_both,
 )
-from klear.eval.math_answers.words import contradicts, unit_ratio
+from klear.eval.math_answers.words import contradicts
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 
@@ -135,9 +135,7 @@ def _blamed(gold: str, why: str) -> MathVerdict:
 
 def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
     if gold.unit and answer.unit and gold.unit != answer.unit:
-        ratio = unit_ratio(answer.unit, gold.unit)
-        scale = f"{ratio.numerator}}}{{{ratio.denominator}" if ratio else ""
-        return bool(ratio) and _same(gold.body, rf"\frac{{{scale}}}\cdot({_value_of(answer.body)})")
+        return False
     if answer.listed and form_of(gold.body).kind != "scalar":
         return _same(gold.body, answer.listed)
     if not other_angle(gold, answer) and _same(gold.body, answer.body):
