@@ -31,7 +31,6 @@ _CONSTANTS = {Symbol("i"): sympy.I, Symbol("e"): sympy.E}
 _UNDONE = (sympy.Integral, sympy.Limit, sympy.Derivative)
 _EAGER = re.compile(r"\\(?:binom|choose|lfloor|lceil|gcd|lcm|mod|bmod|pmod)")
 _DIGITS, _DIGITS_AT_A_POINT, _MOST_DIGITS = 1200, 120, 20_000
-_LARGEST_FACTORIAL = 100_000
 _POWERS = (Pow, factorial, sympy.exp)
 _ENDLESS = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo)
 _SIGNS_AT_A_POINT = (1, 1), (1, 1), (1, 1), (-1, 1)
@@ -76,8 +75,6 @@ def parse(text: str) -> Expr:
         raise TooCostly("too deeply nested") from error
     except Exception as error:
         raise Unreadable(f"not a formula: {text[:80]}") from error
-    if isinstance(formula, sympy.FiniteSet) and len(formula) == 1:
-        formula = formula.args[0]
     if not isinstance(formula, Expr):
         raise Unreadable(f"not a formula: {text[:80]}")
     for part in sympy.preorder_traversal(formula):
@@ -280,7 +277,7 @@ def _prime() -> int:
 
 
 def _residue(formula: Any, prime: int) -> int:
-    """A formula of rational numbers, whole powers and factorials, modulo a prime.
+    """A formula of rational numbers and whole powers, modulo a prime.
 
     ValueError where it holds anything else, or divides by zero.
     """
@@ -289,14 +286,7 @@ def _residue(formula: Any, prime: int) -> int:
     if isinstance(formula, Add | Mul):
         parts = [_residue(arg, prime) for arg in formula.args]
         return (sum(parts) if isinstance(formula, Add) else math.prod(parts)) % prime
-    whole: Any = formula.args[-1].doit() if isinstance(formula, Pow | factorial) else None
+    whole: Any = formula.exp.doit() if isinstance(formula, Pow) else None
     if whole is None or not whole.is_Integer:
         raise ValueError("no formula of rational numbers")
-    if isinstance(formula, Pow):
-        return pow(_residue(formula.base, prime), int(whole), prime)
-    if not 0 <= whole <= _LARGEST_FACTORIAL:
-        raise ValueError("a large factorial")
-    value = 1
-    for n in range(2, int(whole) + 1):
-        value = value * n % prime
-    return value
+    return pow(_residue(formula.base, prime), int(whole), prime)

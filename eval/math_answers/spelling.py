@@ -20,11 +20,22 @@ _UNICODE = str.maketrans(dict.fromkeys("€£¥", "")) | {
 _TYPOGRAPHIC = re.compile(
     "(?P<up>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)|(?P<down>[₀-₉ₙ]+)|[\xa0¼-¾⅐-⅞]|[\uff01-\uff5e\U0001d400-\U0001d7ff]"
 )
-_ROOT = re.compile("√\\s*(\\d+(?:\\.\\d+)?|[a-zA-Z])")
 _COMMANDS = dict.fromkeys(LATEX["layout"], "") | LATEX["commands"]
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
+
+
+def _repeating(match: re.Match[str]) -> str:
+    """0.1666… as a fraction: its digits before and in the period."""
+    whole, before, period = match.groups()
+    if len(before) + len(period) > 100:
+        return match[0]
+    shown = int(f"{whole or 0}{before}{period}") - int(f"{whole or 0}{before}")
+    return rf"\frac{{{shown}}}{{{'9' * len(period)}{'0' * len(before)}}}"
+
+
 _REWRITES = rules(
     "rewrites",
+    REPEATING=_repeating,
     DIGITS=lambda m: f"_{{{_NUMBERS[m[1]]}}}",
     MINUTES=lambda m: (
         rf"\frac{{{(int(m[1]) * 60 + int(m[2])) * 60 + int(m[3] or 0)}}}{{3600}}^\circ "
@@ -32,11 +43,6 @@ _REWRITES = rules(
     SYSTEM=lambda m: ", ".join(row.strip(" ,;.") for row in m[1].replace("&", "").split(r"\\")),
     HALF_LINE=lambda m: LATEX["half_lines"][m[1].replace(" ", "")],
 )
-# Possessive, and from the first digit only: 2,000 digits would take minutes otherwise.
-_OVERLINED = re.compile(r"(?<!\d)(\d*+)\.(\d*+)\\(?:overline|bar|dot)\s*\{?\s*(\d+)\s*\}?(?!\d)")
-_BRACKETED = re.compile(r"(?<!\d)(\d++)\.(\d*+)\((\d+)\)$")
-_GOES_ON = re.compile(r"(?<!\d)(\d*+)\.(\d{0,94}?)(\d{1,6}?)(?:\3){2,}+\s*(?:\\ldots|\.\.\.)\s*$")
-_MIXED = re.compile(r"^([-+]?\d+)\s+(\d+)\s*/\s*(\d+)$")
 _THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^\d{1,3}(?=.*, 0)(?:,\s?\d{3})+$")
 _POWER = r"(?:\s*\^\s*\{?([23])\}?)?\s*$"
 _ONE_UNIT = rf"{TEXT}(?:\s*\^\s*\{{?\s*-?\d\s*\}}?)?"
@@ -62,7 +68,6 @@ _COUNTED = re.compile(
     r"[a-z]{4,}(?: [a-z]{2,}){0,3}"
 )
 _MODULUS = re.compile(r"\s*\\pmod\s*\{?\s*(\d+)\s*\}?$")
-_TEMPERATURE = re.compile(r"\s*\^\\circ\s*(?:\\(?:text|mathrm)\s*\{\s*([CFK])\s*\}|([CFK]))$")
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,6 @@ def spell(text: str) -> Spelled:
     text = unicodedata.normalize("NFC", text)
     money = re.match(r"\s*(\\\$|\N{EURO SIGN})\s*[\d.]", text)
     unit = "" if not money else "$" if money[1] == r"\$" else "eur"
-    text = _ROOT.sub(r"\\sqrt{\1}", text)
     text = _TYPOGRAPHIC.sub(_plain_letter, text).translate(_UNICODE)
     text = in_english(_COMMAND.sub(lambda m: _COMMANDS.get(m[1], m[0]), text))
     if match := _ALL_BUT.fullmatch(re.sub(TEXT, r" \1 ", text)):
@@ -90,10 +94,8 @@ def spell(text: str) -> Spelled:
         text = rf"\mathbb{{R}}\setminus\{{{','.join(but)}\}}"
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    for pattern in (_OVERLINED, _BRACKETED, _GOES_ON):
-        text = pattern.sub(_repeating, text.strip())
     text = text.strip().rstrip(".;,\\ ")
-    text = _unwrap(_MIXED.sub(_mixed, _name_first(text)))
+    text = _unwrap(_name_first(text))
     text, unit = _without_unit(text, unit)
     name, equals, value = text.rpartition("=")
     if not is_name(name.strip()):
@@ -128,27 +130,9 @@ def _plain_letter(match: re.Match[str]) -> str:
     return rf"\frac{{{numerator}}}{{{denominator}}}" if slash else numerator
 
 
-def _repeating(match: re.Match[str]) -> str:
-    """0.1666… as a fraction: its digits before and in the period."""
-    whole, before, period = match.groups()
-    if len(before) + len(period) > 100:
-        return match[0]
-    shown = int(f"{whole or 0}{before}{period}") - int(f"{whole or 0}{before}")
-    return rf"\frac{{{shown}}}{{{'9' * len(period)}{'0' * len(before)}}}"
-
-
-def _mixed(match: re.Match[str]) -> str:
-    whole, numerator, denominator = match.groups()
-    if int(numerator) >= int(denominator):
-        return match[0]
-    return rf"{whole}\frac{{{numerator}}}{{{denominator}}}"
-
-
 def _without_unit(text: str, unit: str) -> tuple[str, str]:
     if several := words.quantity(text):
         return rf"\frac{{{several[0].numerator}}}{{{several[0].denominator}}}", several[1]
-    if match := _TEMPERATURE.search(text):
-        return text[: match.start()].strip(), "°" + (match[1] or match[2])
     if match := _MODULUS.search(text):
         return text[: match.start()].replace(r"\equiv", "="), f"mod {match[1]}"
     if match := _UNITS.search(text):

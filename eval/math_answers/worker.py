@@ -134,8 +134,6 @@ def _blamed(gold: str, why: str) -> MathVerdict:
 
 
 def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
-    if gold.unit and answer.unit and gold.unit != answer.unit:
-        return False
     if answer.listed and form_of(gold.body).kind != "scalar":
         return _same(gold.body, answer.listed)
     if not other_angle(gold, answer) and _same(gold.body, answer.body):
