@@ -27,12 +27,19 @@ class Record(BaseModel):
 
 
 @dataclass(frozen=True)
-class MathVerdict:
-    """AC, WA, or IE when the gold answer itself cannot be read."""
+class Judgement:
+    """Of an answer, or of a program on one test or all: IE when the gold itself cannot be read."""
 
     verdict: Verdict
     reason: str = ""
     seconds: float = 0.0
+    passed: int = 0
+    total: int = 0  # tests of a program
+
+    @property
+    def rate(self) -> float:
+        """Share of tests passed; 1 or 0 where there are none."""
+        return self.passed / self.total if self.total else float(self.verdict == "AC")
 
 
 def normalise_prompt(prompt: str) -> str:

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from klear.configs.settings.engines import EngineSettings
-from klear.eval.records import MathVerdict, Problem, normalise_prompt
+from klear.eval.records import Judgement, Problem, normalise_prompt
 
 Side = Literal["train", "test"]
 TEST_SHARE = 0.15
@@ -231,14 +231,14 @@ def search(
     return "\n".join(lines), order[: settings.max_lines][-1]
 
 
-def verify_countdown(answer: str, target: str, numbers: Sequence[int]) -> MathVerdict:
+def verify_countdown(answer: str, target: str, numbers: Sequence[int]) -> Judgement:
     """Whether `answer`, an expression or `expression = target`, uses every number once and equals
     `target` (IE: no number). Exact, and nothing is evaluated by Python or sympy.
     """
     try:
         goal = Fraction(target.strip())
     except (ValueError, ZeroDivisionError):
-        return MathVerdict("IE", f"the target {target!r} is not a number")
+        return Judgement("IE", f"the target {target!r} is not a number")
     used: list[int] = []
     try:
         expression, equals, stated = _plain(answer).partition("=")
@@ -246,12 +246,12 @@ def verify_countdown(answer: str, target: str, numbers: Sequence[int]) -> MathVe
         if equals and (_value(_parsed(stated), []) != goal or value != goal):
             raise ValueError("the stated equation does not hold")
     except (ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
-        return MathVerdict("WA", f"not an expression: {error}")
+        return Judgement("WA", f"not an expression: {error}")
     if Counter(used) != Counter(numbers):
-        return MathVerdict("WA", "the numbers are not used exactly once each")
+        return Judgement("WA", "the numbers are not used exactly once each")
     if value != goal:
-        return MathVerdict("WA", f"the value is {value}, not {goal}")
-    return MathVerdict("AC", "")
+        return Judgement("WA", f"the value is {value}, not {goal}")
+    return Judgement("AC", "")
 
 
 def _plain(answer: str) -> str:

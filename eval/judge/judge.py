@@ -24,7 +24,7 @@ from klear.eval.families.countdown import verify_countdown
 from klear.eval.judge.workers import RayPool, WorkerPool
 from klear.eval.math_answers.verify import quick_verdict
 from klear.eval.programs.verify import chosen_suite, longest_seconds
-from klear.eval.records import NO_GOLD, Problem, Score, Verdict
+from klear.eval.records import NO_GOLD, Judgement, Problem, Score
 from klear.eval.sandbox import MachineUnfit
 
 _LOOK_AHEAD_PER_WORKER = 8
@@ -89,35 +89,35 @@ class Judge(AbstractContextManager["Judge"]):
         runs = problem.judgeable and not is_math
         mark = "unsandboxed" if runs and settings.sandbox == "none" else ""
 
-        def score(verdict: Verdict, rate: float, reason: str, seconds: float | None) -> Score:
-            scored, right, pay = verdict != "IE", verdict == "AC", settings.reward
-            reward = pay.of_math(right, closed) if is_math else pay.of_code(right, rate, closed)
+        def score(found: Judgement) -> Score:
+            scored, right, pay = found.verdict != "IE", found.verdict == "AC", settings.reward
+            of_code = pay.of_code(right, found.rate, closed)
+            reward = pay.of_math(right, closed) if is_math else of_code
             return Score(
                 problem_id=writable(problem.id),
                 index=index,
                 reward=reward if scored else None,
                 correct=right if scored else None,
-                pass_rate=rate if scored else None,
-                verdict=verdict,
+                pass_rate=found.rate if scored else None,
+                verdict=found.verdict,
                 answer=None if answer is None else writable(answer),
-                reason=writable("; ".join(filter(None, (mark, reason)))),
-                seconds=time.perf_counter() - started if seconds is None else seconds,
+                reason=writable("; ".join(filter(None, (mark, found.reason)))),
+                seconds=found.seconds or time.perf_counter() - started,
             )
 
-        def known(verdict: Verdict, reason: str) -> Pending:
-            found = score(verdict, float(verdict == "AC"), reason, None)
-            return lambda: found
-
+        known: Judgement | None = None
         if not problem.judgeable:
-            return known("IE", NO_GOLD)
-        if answer is None:
-            return known("WA", extracted.reason)
+            known = Judgement("IE", NO_GOLD)
+        elif answer is None:
+            known = Judgement("WA", extracted.reason)
         elif problem.numbers is not None:
-            verdict = verify_countdown(answer, gold, problem.numbers)
-            return known(verdict.verdict, verdict.reason)
-        elif is_math and (verdict := quick_verdict(gold, answer)):
-            return known(verdict.verdict, verdict.reason)
+            known = verify_countdown(answer, gold, problem.numbers)
         elif is_math:
+            known = quick_verdict(gold, answer)
+        if known:
+            at_once = score(known)
+            return lambda: at_once
+        if is_math:
             result = self._submit(self._math, settings.math_timeout_s, gold, answer)
         else:
             assert problem.tests is not None
@@ -132,9 +132,8 @@ class Judge(AbstractContextManager["Judge"]):
                 raise
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}".replace("\n", " ")[:500]
-                return score("IE", 0.0, reason, None)
-            rate = float(found.verdict == "AC") if is_math else found.passed / found.total
-            return score(found.verdict, rate, found.reason, found.seconds)
+                found = Judgement("IE", reason)
+            return score(found)
 
         return wait
 

@@ -22,7 +22,7 @@ from fractions import Fraction
 
 from klear.eval.math_answers.spelling import NUMBER, Spelled, spell
 from klear.eval.math_answers.words import HAN, SYNONYMS, TEXT, size_of_count, unit_ratio
-from klear.eval.records import MathVerdict
+from klear.eval.records import Judgement
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
 
@@ -50,21 +50,21 @@ _WORDS = re.compile(rf"^(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' .-]*$|^[{HAN}]+$")  
 _NOTHING = re.compile(r"(?:there (?:is|are|exists?) )?(no (?!one).+?)s?(?: exists?| possible)?")
 
 
-def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
+def quick_verdict(gold: str, answer: str) -> Judgement | None:
     """The verdict on integers, fractions, decimals, choices and words; None for all else."""
     if not gold.strip():
-        return MathVerdict("IE", "the gold answer is empty")
+        return Judgement("IE", "the gold answer is empty")
     if gold.strip() == answer.strip():
-        return MathVerdict("AC", "equal text")
+        return Judgement("AC", "equal text")
     if max(len(gold), len(answer)) > MAX_CHARACTERS:
         if "".join(gold.split()) == "".join(answer.split()):
-            return MathVerdict("AC")
+            return Judgement("AC")
         if len(gold) > MAX_CHARACTERS:
-            return MathVerdict("IE", "the gold answer is too long to be read")
-        return MathVerdict("WA", "the answer is too long to be read")
+            return Judgement("IE", "the gold answer is too long to be read")
+        return Judgement("WA", "the answer is too long to be read")
     theirs, ours = spell_both(gold, answer)
     if ours.unit and theirs.unit and ours.unit != theirs.unit:
-        return MathVerdict("WA", f"{ours.unit} is not {theirs.unit}")
+        return Judgement("WA", f"{ours.unit} is not {theirs.unit}")
     if other_angle(ours, theirs):
         return None
     # 1234 of `1, 234`, which is a list as well: the gold decides
@@ -72,7 +72,7 @@ def quick_verdict(gold: str, answer: str) -> MathVerdict | None:
     gold_text, our_text = (_packed(re.sub(TEXT, r"\1", side.body)) for side in (theirs, ours))
     same_text = gold_text == our_text or _packed(theirs.body) == ungrouped
     if same_text and not _hundredfold(ours, theirs):
-        return MathVerdict("AC", "equal after normalisation")
+        return Judgement("AC", "equal after normalisation")
     by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours, theirs)
     return by_text or _quick_number(ours, theirs)
 
@@ -94,8 +94,8 @@ def spell_both(gold: str, answer: str) -> tuple[Spelled, Spelled]:
     return theirs, ours
 
 
-def _decided(same: bool, reason: str) -> MathVerdict:
-    return MathVerdict("AC" if same else "WA", reason)
+def _decided(same: bool, reason: str) -> Judgement:
+    return Judgement("AC" if same else "WA", reason)
 
 
 def _rational(text: str) -> Fraction | None:
@@ -113,7 +113,7 @@ def _packed(text: str) -> str:
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
-def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:
+def _quick_choice(ours: str, theirs: str) -> Judgement | None:
     choice = re.fullmatch(r"\(?([A-J])\)?", theirs)
     ours = ours.upper() if re.fullmatch(r"\(?[a-j]\)?", ours) else ours
     if choice and (match := _CHOICE.match(_ANNOUNCED.sub("", re.sub(TEXT, r"\1", ours)))):
@@ -122,7 +122,7 @@ def _quick_choice(ours: str, theirs: str) -> MathVerdict | None:
         hedges = not _OF_CHOICES.match(said) and _OTHER_CHOICE.search(_BRACKETED.sub("", said))
         return _decided(match[1] == choice[1] and not hedges, "choice")
     if (several := _choices(theirs)) and several == _choices(ours):
-        return MathVerdict("AC", "choices")
+        return Judgement("AC", "choices")
     a, b = _said(ours), _said(theirs)
     if a != b and _is_product(a) and sorted(a) == sorted(b):
         return None
@@ -157,7 +157,7 @@ def _said(text: str) -> str:
     return SYNONYMS.get(words, words)
 
 
-def _quick_time(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
+def _quick_time(ours: Spelled, theirs: Spelled) -> Judgement | None:
     """10:40 is a time, for nobody leaves the ratio 1:4 so; 2023-05-06 is no difference."""
     half = theirs.unit or ours.unit
     gold, answer = (_clock(side.body, half) for side in (theirs, ours))
@@ -187,7 +187,7 @@ def _hundredfold(ours: Spelled, theirs: Spelled) -> bool:
     return ours.percent and not theirs.percent and value is not None and 0 < abs(value) < 1
 
 
-def _quick_number(ours: Spelled, theirs: Spelled) -> MathVerdict | None:
+def _quick_number(ours: Spelled, theirs: Spelled) -> Judgement | None:
     if ours.degrees != theirs.degrees and "pi" in ours.body + theirs.body:
         return None
     a, b = _rational(ours.body), _rational(theirs.body)

@@ -26,14 +26,9 @@ from klear.eval.math_answers import forms
 from klear.eval.math_answers.forms import Form, equation_sides, form_of, is_name
 from klear.eval.math_answers.formulas import TooCostly, Unreadable, parse, same_equation, same_value
 from klear.eval.math_answers.spelling import Spelled
-from klear.eval.math_answers.verify import (
-    MathVerdict,
-    other_angle,
-    quick_verdict,
-    rounding_error,
-    spell_both,
-)
+from klear.eval.math_answers.verify import other_angle, quick_verdict, rounding_error, spell_both
 from klear.eval.math_answers.words import contradicts
+from klear.eval.records import Judgement
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 
@@ -82,7 +77,7 @@ def cpu_seconds(most: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def run(gold: str, answer: str) -> MathVerdict:
+def run(gold: str, answer: str) -> Judgement:
     """The verdict on one answer; IE when the gold cannot be read."""
     started = time.perf_counter()
     _start_up()
@@ -108,7 +103,7 @@ def _start_up() -> None:
             _by_math_verify(form, form + "+0")
 
 
-def _verdict(gold: str, answer: str) -> MathVerdict:
+def _verdict(gold: str, answer: str) -> Judgement:
     expected, given = spell_both(gold, answer)
     right, wrong = "", "not equal to the gold"
     try:
@@ -118,19 +113,19 @@ def _verdict(gold: str, answer: str) -> MathVerdict:
             right = wrong = "by math-verify"
             equal = _by_math_verify(expected.body, given.body)
     except Unreadable:
-        return MathVerdict("IE", f"the gold answer cannot be read: {gold[:80]}")
+        return Judgement("IE", f"the gold answer cannot be read: {gold[:80]}")
     # Words come last: a gold that cannot be read must show, whatever the answer says.
     if equal and not contradicts(given.body, expected.body):
-        return MathVerdict("AC", right)
-    return MathVerdict("WA", wrong)
+        return Judgement("AC", right)
+    return Judgement("WA", wrong)
 
 
-def _blamed(gold: str, why: str) -> MathVerdict:
+def _blamed(gold: str, why: str) -> Judgement:
     """The answer is to blame, unless its gold cannot be compared with itself either."""
     with suppress(Exception, OutOfTime), cpu_seconds(_CPU_OF_GOLD_S):
         if _verdict(gold, f"({gold})+0").verdict != "IE":
-            return MathVerdict("WA", f"not evaluated: {why}")
-    return MathVerdict("IE", f"the gold answer cannot be evaluated: {gold[:80]}")
+            return Judgement("WA", f"not evaluated: {why}")
+    return Judgement("IE", f"the gold answer cannot be evaluated: {gold[:80]}")
 
 
 def _same_bodies(gold: Spelled, answer: Spelled) -> bool:

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from klear.configs.settings.judging import JudgeSettings
-from klear.eval.programs.verify import CodeVerdict, judge_program
-from klear.eval.records import TestSuite
+from klear.eval.programs.verify import judge_program
+from klear.eval.records import Judgement, TestSuite
 from klear.eval.sandbox import SandboxDied, SandboxUnavailable
 from klear.eval.sandbox.sandbox import Sandbox
 from klear.eval.sandbox.zygote.main import Limits
@@ -52,7 +52,7 @@ attempt("signal every process", lambda: os.kill(-1, 0))
 _sandbox: Sandbox | None = None
 
 
-def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> CodeVerdict | None:
+def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> Judgement | None:
     """Judge one program; without a suite, only make sure that there is a sandbox. One that dies is
     replaced. Raises SandboxUnavailable, SandboxDied and TestsBroken."""
     global _sandbox

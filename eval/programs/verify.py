@@ -19,14 +19,13 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.programs import compare, lcb_runner
 from klear.eval.programs.assertions import TestsBroken, prepared
-from klear.eval.records import AssertCase, CallCase, CheckerCase, StdinCase, TestSuite, Verdict
+from klear.eval.records import AssertCase, CallCase, CheckerCase, Judgement, StdinCase, TestSuite
 from klear.eval.sandbox.sandbox import Outcome, Sandbox
 from klear.eval.sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
 from klear.eval.sandbox.zygote.main import Limits
@@ -46,13 +45,6 @@ _SAME_TEXT = {
 }
 
 
-class Result(NamedTuple):
-    """Of one test."""
-
-    verdict: Verdict
-    reason: str = ""
-
-
 class NamedCall(NamedTuple):
     """A call of `function` and its result, as `values.pack` writes them; the last of its arguments
     are passed as `names`."""
@@ -61,17 +53,6 @@ class NamedCall(NamedTuple):
     args: Any
     output: Any
     names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CodeVerdict:
-    """`passed` of `total` tests; `verdict` and `reason` are those of the first failure."""
-
-    verdict: Verdict
-    passed: int
-    total: int
-    reason: str
-    seconds: float
 
 
 def chosen_suite(
@@ -105,7 +86,7 @@ def longest_seconds(suite: TestSuite, settings: JudgeSettings) -> float:
 
 def judge_program(
     sandbox: Sandbox, suite: TestSuite, program: str, settings: JudgeSettings
-) -> CodeVerdict:
+) -> Judgement:
     """Run `program` on every test, or on those until the rest count as failed: after the first
     failure or `stop_after_timeouts` time-outs in a row, where the settings say so.
 
@@ -115,7 +96,7 @@ def judge_program(
     total = len(suite.cases)
     if not total:
         raise TestsBroken("the problem has no tests")
-    results, timeouts = list[Result](), 0
+    results, timeouts = list[Judgement](), 0
     for result in _results(sandbox, suite, program, settings):
         results.append(result)
         timeouts = timeouts + 1 if result.verdict == "TLE" else 0
@@ -124,20 +105,21 @@ def judge_program(
         if settings.stop_after_timeouts == timeouts:
             break
         if sandbox.waited_s > 2 * limits_of(suite, settings)["wall_s"] and len(results) < total:
-            results.append(Result("TLE", f"{sandbox.waited_s:.0f} s asleep in all tests"))
+            results.append(Judgement("TLE", f"{sandbox.waited_s:.0f} s asleep in all tests"))
             break
     passed = sum(result.verdict == "AC" for result in results)
     failed = [(i, result) for i, result in enumerate(results, 1) if result.verdict != "AC"]
-    number, (verdict, reason) = failed[0] if failed else (0, Result("AC"))
-    if verdict not in ("AC", "CE"):
+    number, first = failed[0] if failed else (0, Judgement("AC"))
+    reason = first.reason
+    if first.verdict not in ("AC", "CE"):
         skipped = f" ({total - len(results)} tests not run)" if len(results) < total else ""
         reason = f"test {number} of {total}: {reason}{skipped}"
-    return CodeVerdict(verdict, passed, total, reason, time.monotonic() - started)
+    return Judgement(first.verdict, reason, time.monotonic() - started, passed, total)
 
 
 def _results(
     sandbox: Sandbox, suite: TestSuite, program: str, settings: JudgeSettings
-) -> Iterator[Result]:
+) -> Iterator[Judgement]:
     """Of every test, or that the program does not compile."""
     limits = limits_of(suite, settings)
     same_json, function = compare.same_json, suite.fn_name or ""
@@ -160,16 +142,16 @@ def _results(
             yield _judge_stdin(sandbox, case, limits, _SAME_TEXT[settings.comparator])
 
 
-def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> Result | None:
+def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> Judgement | None:
     try:
         source = program.lstrip("\ufeff").encode()
     except UnicodeEncodeError:
-        return Result("CE", "the program is not valid Unicode")
+        return Judgement("CE", "the program is not valid Unicode")
     memory, output = max(limits["memory"], 1024 * _MIB), max(limits["output"], 64 * _MIB)
     outcome = sandbox.compile(source, _limits(_COMPILE_CPU_S, memory, output))
     if outcome.status == 0:
         return None
-    return Result("CE", outcome.last_error_line or "the compiler ran out of time or memory")
+    return Judgement("CE", outcome.last_error_line or "the compiler ran out of time or memory")
 
 
 def _judge_stdin(
@@ -177,7 +159,7 @@ def _judge_stdin(
     case: StdinCase | CheckerCase,
     limits: Limits,
     same_text: Callable[[str, str], bool],
-) -> Result:
+) -> Judgement:
     limits = limits.copy()
     limits["output"] = max(limits["output"], 2 * len(case.output) + 65_536)
     outcome = sandbox.run(case.input.encode("utf-8", "surrogatepass"), limits)
@@ -186,11 +168,11 @@ def _judge_stdin(
     if isinstance(case, CheckerCase):
         return _ask_checker(sandbox, case, outcome.stdout, limits)
     if same_text(outcome.stdout.decode("utf-8", "replace"), case.output):
-        return Result("AC")
-    return Result("WA", "wrong output" if outcome.stdout.strip() else "no output")
+        return Judgement("AC")
+    return Judgement("WA", "wrong output" if outcome.stdout.strip() else "no output")
 
 
-def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Result:
+def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Judgement:
     given, expected = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
     files = {"input.txt": given, "output.txt": output, "answer.txt": expected}  # as in argv
     limits = limits.copy()
@@ -201,11 +183,11 @@ def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Lim
         fair = sandbox.check(case.checker, files | {"output.txt": expected}, limits)
         if fair.timed_out or fair.exit_code == 3:
             raise TestsBroken(f"the checker failed: {said.last_error_line or 'no message'}")
-        return Result("WA", "the checker fails on this output, and not on the expected one")
+        return Judgement("WA", "the checker fails on this output, and not on the expected one")
     last = said.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
     if said.exit_code == 0 and last not in _NO:
-        return Result("AC")
-    return Result("WA", f"the checker says: {last[:200] or said.last_error_line or 'no'}")
+        return Judgement("AC")
+    return Judgement("WA", f"the checker says: {last[:200] or said.last_error_line or 'no'}")
 
 
 def _judge_call(
@@ -214,19 +196,21 @@ def _judge_call(
     given: dict[str, Any],
     limits: Limits,
     is_right: Callable[[bytes], bool | None],
-) -> Result:
+) -> Judgement:
     outcome = sandbox.call(function, json.dumps(given).encode(), limits)
     if failure := _failure(outcome, limits):
         return failure
     if not outcome.result:
-        return Result("WA", "the program ended before it returned a value")
+        return Judgement("WA", "the program ended before it returned a value")
     right = is_right(outcome.result)
-    return Result("AC") if right else Result("WA", _UNTOLD if right is None else "wrong value")
+    return (
+        Judgement("AC") if right else Judgement("WA", _UNTOLD if right is None else "wrong value")
+    )
 
 
 def _judge_assert(
     sandbox: Sandbox, function: str | None, case: AssertCase, limits: Limits
-) -> Result:
+) -> Judgement:
     if call := as_call(case, function):
         given = {"args": call.args, "names": call.names, "typed": True}
         is_right = partial(compare.equal_packed, expected=call.output)
@@ -235,32 +219,32 @@ def _judge_assert(
             return result
     program, tests = sandbox.asserts(prepared(case.code, function), function, limits)
     if tests.timed_out or program.cpu_s > limits["cpu_s"]:
-        return Result("TLE", f"{program.cpu_s:.2f} s CPU, {tests.wall_s:.2f} s wall")
+        return Judgement("TLE", f"{program.cpu_s:.2f} s CPU, {tests.wall_s:.2f} s wall")
     error = tests.last_error_line
     if tests.exit_code == CANNOT_CROSS:
         raise TestsBroken(error)
     if tests.exit_code == PROGRAM_RAISED:
         # The program's own end says more, unless it was ended because the tests were over.
         own = _failure(program, limits) if program.exit_code > 0 else None
-        return own or Result("MLE" if error.startswith("MemoryError") else "RE", error)
+        return own or Judgement("MLE" if error.startswith("MemoryError") else "RE", error)
     if tests.exit_code == 1 and error.startswith("AssertionError"):
-        return Result("WA", error)
-    return _failure(tests, limits) or Result("AC")
+        return Judgement("WA", error)
+    return _failure(tests, limits) or Judgement("AC")
 
 
-def _failure(outcome: Outcome, limits: Limits) -> Result | None:
+def _failure(outcome: Outcome, limits: Limits) -> Judgement | None:
     """How a process failed by itself, whatever it wrote; None when it ended well."""
     if outcome.timed_out or outcome.cpu_s > limits["cpu_s"]:
-        return Result("TLE", f"{outcome.cpu_s:.2f} s CPU, {outcome.wall_s:.2f} s wall")
+        return Judgement("TLE", f"{outcome.cpu_s:.2f} s CPU, {outcome.wall_s:.2f} s wall")
     if max(len(outcome.stdout), len(outcome.result)) >= limits["output"]:
-        return Result("OLE", f"{limits['output'] / _MIB:.0f} MiB of output")
+        return Judgement("OLE", f"{limits['output'] / _MIB:.0f} MiB of output")
     if outcome.exit_code == 0:
         return None
     error = outcome.last_error_line
     out_of_memory = error.startswith(("MemoryError", "numpy.core._exceptions._ArrayMemoryError"))
     if out_of_memory or outcome.exit_code == -9:
-        return Result("MLE", error or "killed")
-    return Result("RE", error or f"exit status {outcome.exit_code}")
+        return Judgement("MLE", error or "killed")
+    return Judgement("RE", error or f"exit status {outcome.exit_code}")
 
 
 def as_call(case: AssertCase, fn_name: str | None) -> NamedCall | None:

@@ -17,8 +17,8 @@ import pytest
 from processes import below, left
 
 from klear.configs.settings.judging import JudgeSettings
-from klear.eval.programs.verify import CodeVerdict, judge_program
-from klear.eval.records import TestSuite
+from klear.eval.programs.verify import judge_program
+from klear.eval.records import Judgement, TestSuite
 from klear.eval.sandbox.sandbox import Sandbox
 
 SUMS = ((3, 4), (5, 6))
@@ -105,7 +105,7 @@ def outside(tmp_path):
     made.socket.close()
 
 
-def judged(sandbox: Sandbox, kind: str, program: str, count: int = 2) -> CodeVerdict:
+def judged(sandbox: Sandbox, kind: str, program: str, count: int = 2) -> Judgement:
     tests = {"kind": kind, "time_limit_s": 0.25, "memory_mb": 512} | TESTS[kind]
     tests["cases"] = tests["cases"][:count]
     suite = TestSuite.model_validate(tests)

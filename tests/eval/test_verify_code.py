@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from klear.configs.settings.judging import JudgeSettings
-from klear.eval.programs.verify import CodeVerdict, NamedCall, TestsBroken, as_call, judge_program
-from klear.eval.records import AssertCase, TestSuite
+from klear.eval.programs.verify import NamedCall, TestsBroken, as_call, judge_program
+from klear.eval.records import AssertCase, Judgement, TestSuite
 from klear.eval.sandbox.zygote.values import pack
 
 ADD = "a, b = map(int, input().split())\nprint(a + b)\n"
@@ -19,7 +19,7 @@ def rows(name: str) -> list[dict]:
 
 @pytest.fixture
 def verdict(sandbox):
-    def judged(program: str, settings: JudgeSettings | None = None, **suite) -> CodeVerdict:
+    def judged(program: str, settings: JudgeSettings | None = None, **suite) -> Judgement:
         return judge_program(sandbox, TestSuite(**suite), program, settings or JudgeSettings())
 
     return judged
