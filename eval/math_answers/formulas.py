@@ -52,10 +52,8 @@ class _Reader(_Latex2Sympy):
     has written out those that are mixed numbers."""
 
     def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
-        factor, last = self.convert_postfix(arr[i]), i == len(arr) - 1
-        if isinstance(factor, list) and not last:  # d/dx, in front of what it is taken of
-            return sympy.Derivative(self.convert_postfix_list(arr, i + 1), factor[0])
-        if last or not isinstance(factor, Expr | sympy.MatrixBase):
+        factor = self.convert_postfix(arr[i])
+        if i == len(arr) - 1 or not isinstance(factor, Expr | sympy.MatrixBase):
             return factor
         rest = self.convert_postfix_list(arr, i + 1)
         matrices = any(isinstance(side, sympy.MatrixBase) for side in (factor, rest))
@@ -244,11 +242,7 @@ def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
     try:
         value = formula.evalf(15, subs=point, maxn=digits)
     except (ArithmeticError, ValueError, TypeError, NotImplementedError, AttributeError):
-        value = None
-    if value is None or not _is_finite(value):  # no numeric rule for it unevaluated
-        if log10(formula) > 10_000:
-            raise TooCostly("too large to evaluate")
-        value = formula.subs(point).doit().evalf(15, maxn=_DIGITS)
+        return None
     if not _is_finite(value):
         return None
     least = sympy.Float(f"1e-{digits}")  # of two parts one may be left with a last, false digit

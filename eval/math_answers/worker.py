@@ -41,12 +41,11 @@ _PARAMETER = re.compile(  # k \in \mathbb{Z}, `where k is an integer`, `for any 
     r"|\bintegers?\s+([A-Za-z])|(?:\\forall|\bfor\s+(?:all|any|every|each)\b)\s*([A-Za-z]))[\s).]*$"
 )
 _RATIO = re.compile(r"[^:]+(?::[^:]+)+")
-_OF_REGIONS = re.compile(r"<|>|\\(?:l[et]|g[et]|ne|in)(?![a-z])|\\cup|\\cap|\\setminus|\\mathbb")
+_OF_REGIONS = re.compile(r"<|>|\\(?:le|ge|ne|in)(?![a-z])|\\cup|\\cap|\\setminus|\\mathbb")
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\bor\b|\\lor\b")
 _AND = re.compile(r"\\text\s*\{\s*and\s*\}|\band\b|\\land\b")
-_COMPARISON = re.compile(r"(<|>|\\(?:l[et]|g[et]|ne)(?![a-z]))")
-_COMPARISONS = {"<": sympy.Lt, r"\lt": sympy.Lt, r"\le": sympy.Le, r"\ne": sympy.Ne}
-_COMPARISONS |= {">": sympy.Gt, r"\gt": sympy.Gt, r"\ge": sympy.Ge}
+_COMPARISON = re.compile(r"(<|>|\\(?:le|ge|ne)(?![a-z]))")
+_COMPARISONS = {"<": sympy.Lt, r"\le": sympy.Le, r"\ne": sympy.Ne, ">": sympy.Gt, r"\ge": sympy.Ge}
 _CPU_S, _CPU_OF_GOLD_S = 0.9, 0.3  # no text takes a second
 _EVERY_FORM = (
     r"f(x)=\frac{\sqrt[3]{2x^2}-|y_1|}{\sin^2 x+\log_2 3}\cdot e^{i\pi}+\binom{5}{2}!",
@@ -290,14 +289,12 @@ def _same_scalar(gold: str, answer: str) -> bool:
 
 def _consistent(sides: list[str]) -> bool:
     """In `x = 3 = 4` the numbers contradict each other."""
-    numbers = [side for side in sides[:-1] if not is_name(side) and _is_number(side)]
-    return all(same_value(number, sides[-1]) for number in numbers)
-
-
-def _is_number(text: str) -> bool:
-    with suppress(Unreadable, TooCostly):
-        return not parse(text).free_symbols
-    return False
+    for side in sides[:-1]:
+        with suppress(Unreadable, TooCostly):
+            is_number = not is_name(side) and not parse(side).free_symbols
+            if is_number and not same_value(side, sides[-1]):
+                return False
+    return True
 
 
 def _same_region(gold: str, answer: str) -> bool:

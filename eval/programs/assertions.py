@@ -40,11 +40,12 @@ def prepared(source: str, function: str | None) -> bytes:
         if "check" in own - used:
             source += "\ncheck(candidate)\n"
             free.add("candidate")
-        names = program_names(source, free, function)
-        if not names and _all(ast.parse(source), ast.FunctionDef):
+        module = ast.parse(source)
+        names = program_names(module, free, function)
+        if not names and _all(module, ast.FunctionDef):
             raise TestsBroken("the tests name nothing of the program")
-        caught = caught_names(source) & free - PROVIDED.keys() - vars(builtins).keys()
-        code = compile(source, "tests.py", "exec", dont_inherit=True)
+        caught = caught_names(module) & free - PROVIDED.keys() - vars(builtins).keys()
+        code = compile(module, "tests.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise TestsBroken(f"the tests are no Python: {error}") from error
     numpy = (free - names) & {*NUMPY}
@@ -64,7 +65,7 @@ def names_of(source: str) -> tuple[set[str], set[str]]:
     return used, {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
 
 
-def program_names(source: str, free: set[str], function: str | None) -> set[str]:
+def program_names(module: ast.Module, free: set[str], function: str | None) -> set[str]:
     """Those of the `free` names that are the program's; `function` is the one that is tested.
 
     Where tests do not say what they test, a name of the library may be it (`assert gcd(4, 6) == 2`)
@@ -74,7 +75,6 @@ def program_names(source: str, free: set[str], function: str | None) -> set[str]
     remote = tested | free - PROVIDED.keys() - vars(builtins).keys()
     if len(remote) < 2:
         return remote
-    module = ast.parse(source)
     known = {name for name in remote - tested if name in library() or name in NUMPY}
     judging, deciding = _judges(module, remote - {*NUMPY}, known)
     if not tested and not any(name[:1].islower() for name in remote - known):
@@ -123,12 +123,10 @@ def _judges(module: ast.Module, remote: set[str], known: set[str]) -> tuple[set[
     return judging, deciding
 
 
-def caught_names(source: str) -> set[str]:
+def caught_names(module: ast.Module) -> set[str]:
     """Names of the exceptions that the tests expect."""
-    if not any(word in source for word in ("except", *_EXPECT_ERRORS)):
-        return set()
     found = set[str]()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(module):
         match node:
             case ast.ExceptHandler(type=ast.AST() as kinds):
                 found |= _names(kinds)

@@ -211,7 +211,7 @@ def _judge_call(
 def _judge_assert(
     sandbox: Sandbox, function: str | None, case: AssertCase, limits: Limits
 ) -> Judgement:
-    if call := as_call(case, function):
+    if call := as_call(case.code, function):
         given = {"args": call.args, "names": call.names, "typed": True}
         is_right = partial(compare.equal_packed, expected=call.output)
         result = _judge_call(sandbox, call.function, given, limits, is_right)
@@ -247,15 +247,6 @@ def _failure(outcome: Outcome, limits: Limits) -> Judgement | None:
     return Judgement("RE", error or f"exit status {outcome.exit_code}")
 
 
-def as_call(case: AssertCase, fn_name: str | None) -> NamedCall | None:
-    """The call, where the assertion is nothing else. `candidate` means `fn_name`."""
-    call = _parsed(case.code)
-    if call is None or call.function != "candidate":
-        return call
-    name = (fn_name or "").rpartition(".")[2]
-    return call._replace(function=name) if name else None
-
-
 def _is_no_value(value: Any) -> Any:
     raise TypeError(f"{value!r} is no plain data")
 
@@ -264,8 +255,9 @@ _LONGEST_PARSED = 1 << 20  # characters: this process has no limit of its own
 
 
 @lru_cache(maxsize=4096)
-def _parsed(code: str) -> NamedCall | None:
-    """The call of `assert f(…) == literal` or `assert Solution().f(…) == literal`."""
+def as_call(code: str, tested: str | None) -> NamedCall | None:
+    """The call of `assert f(…) == literal` or `assert Solution().f(…) == literal`, if the test is
+    nothing else. `candidate` means the function that is `tested`."""
     if len(code) > _LONGEST_PARSED:
         return None
     try:
@@ -282,6 +274,9 @@ def _parsed(code: str) -> NamedCall | None:
         *given, output = map(ast.literal_eval, nodes)
         args, packed = pack(given, _is_no_value), pack(output, _is_no_value)
         json.dumps([args, packed])  # not an integer of too many digits
-        return None if None in names else NamedCall(name, args, packed, tuple(map(str, names)))
+        name = (tested or "").rpartition(".")[2] if name == "candidate" else name
+        if name and None not in names:
+            return NamedCall(name, args, packed, tuple(map(str, names)))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return None
+        pass  # no plain data, or not of this form
+    return None

@@ -7,7 +7,7 @@ import pytest
 
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.programs.verify import NamedCall, TestsBroken, as_call, judge_program
-from klear.eval.records import AssertCase, Judgement, TestSuite
+from klear.eval.records import Judgement, TestSuite
 from klear.eval.sandbox.zygote.values import pack
 
 ADD = "a, b = map(int, input().split())\nprint(a + b)\n"
@@ -127,7 +127,7 @@ def test_assertions_are_decided_where_the_program_has_no_code(verdict, row):
 
 
 def call_of(code: str, fn_name: str | None = "f") -> NamedCall | None:
-    return as_call(AssertCase(code=code), fn_name)
+    return as_call(code, fn_name)
 
 
 @pytest.mark.parametrize(
