@@ -7,6 +7,7 @@ counts only where both sides have it.
 import re
 import unicodedata
 from dataclasses import dataclass
+from typing import Literal
 
 from klear.eval.math_answers import words
 from klear.eval.math_answers.forms import LATEX, equation_sides, form_of, is_name, rules
@@ -76,8 +77,7 @@ class Spelled:
 
     body: str
     unit: str = ""
-    percent: bool = False
-    degrees: bool = False
+    mark: Literal["", "%", "°"] = ""
     listed: str = ""
     """The body as a list, where its commas were taken for those of thousands: `100,200`."""
 
@@ -100,15 +100,14 @@ def spell(text: str) -> Spelled:
     name, equals, value = text.rpartition("=")
     if not is_name(name.strip()):
         name, equals, value = "", "", text
-    percent = bool(re.search(r"\\?%$|\\?percent$|\bpercent$", value))
-    value = re.sub(r"\s*(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$", "", value).strip()
-    degrees = bool(_DEGREES.fullmatch(value)) and r"\pi" not in value
-    if degrees:
-        value = value.removesuffix(r"^\circ").strip()
+    value, percents = re.subn(r"(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$", "", value)
+    value = value.strip()
+    mark = "%" if percents else "°" if _DEGREES.fullmatch(value) and r"\pi" not in value else ""
+    value = value.removesuffix(r"^\circ").strip() if mark == "°" else value
     listed = name + equals + value if _THOUSANDS.match(value) else ""
     value = re.sub(r",\s?", "", value) if listed else value
     value = _NUMBERS.get(value.casefold(), value)
-    return Spelled(_unwrap(name + equals + value), unit, percent, degrees, listed)
+    return Spelled(_unwrap(name + equals + value), unit, mark, listed)
 
 
 def _name_first(text: str) -> str:

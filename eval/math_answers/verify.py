@@ -173,26 +173,24 @@ def _clock(text: str, half: str) -> tuple[int, int] | None:
 
 def other_angle(ours: Spelled, theirs: Spelled) -> bool:
     """Degrees on one side, radians on the other."""
-    return "rad" in (ours.unit if theirs.degrees else "", theirs.unit if ours.degrees else "")
+    return ("°", "rad") in ((theirs.mark, ours.unit), (ours.mark, theirs.unit))
 
 
 def _hundredfold(ours: Spelled, theirs: Spelled) -> bool:
     r"""Whether a percent sign changes the value: 0.5\% for 0.5, but not 12.5\% for 12.5."""
     value = _rational(theirs.body)
-    return ours.percent and not theirs.percent and value is not None and 0 < abs(value) < 1
+    return ours.mark == "%" != theirs.mark and value is not None and 0 < abs(value) < 1
 
 
 def _quick_number(ours: Spelled, theirs: Spelled) -> Judgement | None:
-    if ours.degrees != theirs.degrees and "pi" in ours.body + theirs.body:
-        return None
     a, b = _rational(ours.body), _rational(theirs.body)
     if a is None or b is None:
         return None
     same = a == b and not _hundredfold(ours, theirs)
     if not same and not ours.unit and (count := size_of_count(theirs.unit)):
         same = a == b * count  # a gold `5 million` may be 5 or 5000000
-    if not same and ours.percent != theirs.percent:
-        a, b = (a / 100, b) if ours.percent else (a, b / 100)
+    if not same and ours.mark != theirs.mark:
+        a, b = (x / 100 if side.mark == "%" else x for x, side in ((a, ours), (b, theirs)))
         same = a == b
     same = same or _rounds_to(a, theirs.body)
     return _decided(same, "" if same else f"{a} is not {b}"[:200])

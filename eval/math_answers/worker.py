@@ -46,6 +46,7 @@ _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\bor\b|\\lor\b")
 _AND = re.compile(r"\\text\s*\{\s*and\s*\}|\band\b|\\land\b")
 _COMPARISON = re.compile(r"(<|>|\\(?:le|ge|ne)(?![a-z]))")
 _COMPARISONS = {"<": sympy.Lt, r"\le": sympy.Le, r"\ne": sympy.Ne, ">": sympy.Gt, r"\ge": sympy.Ge}
+_MARKED = {"": "%s", "%": r"\frac{%s}{100}", "°": r"\frac{%s\pi}{180}"}
 _CPU_S, _CPU_OF_GOLD_S = 0.9, 0.3  # no text takes a second
 _EVERY_FORM = (
     r"f(x)=\frac{\sqrt[3]{2x^2}-|y_1|}{\sin^2 x+\log_2 3}\cdot e^{i\pi}+\binom{5}{2}!",
@@ -134,13 +135,9 @@ def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
         return True
     if "mod " in gold.unit + answer.unit:
         return _same(_residues(gold), _residues(answer))
-    bodies = [_value_of(side.body) for side in (gold, answer)]
-    marks, scaled = (gold.percent, answer.percent), r"\frac{%s}{100}"
-    if gold.percent == answer.percent:
-        marks, scaled = (gold.degrees, answer.degrees), r"\frac{%s\pi}{180}"
-    if marks[0] == marks[1]:
+    if gold.mark == answer.mark:
         return False
-    return _same(*(scaled % b if marked else b for b, marked in zip(bodies, marks, strict=True)))
+    return _same(*(_MARKED[side.mark] % _value_of(side.body) for side in (gold, answer)))
 
 
 def _residues(side: Spelled) -> str:
@@ -160,10 +157,7 @@ def _same(gold: str, answer: str) -> bool:
     if numbers and of and numbers != of:
         return False
     if name and name != known:
-        renamed = forms.renamed(answer, name, gold, known)
-        if known and renamed == answer:
-            return False
-        answer = renamed
+        answer = forms.renamed(answer, name, gold, known)
     if r"\ldots" in gold + answer:
         return gold.replace(" ", "") == answer.replace(" ", "")
     if _BASE.fullmatch(gold) or _BASE.fullmatch(answer):

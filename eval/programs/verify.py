@@ -149,7 +149,7 @@ def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> Judgement 
         return Judgement("CE", "the program is not valid Unicode")
     memory, output = max(limits["memory"], 1024 * _MIB), max(limits["output"], 64 * _MIB)
     outcome = sandbox.compile(source, _limits(_COMPILE_CPU_S, memory, output))
-    if outcome.status == 0:
+    if outcome.exit_code == 0:
         return None
     return Judgement("CE", outcome.last_error_line or "the compiler ran out of time or memory")
 

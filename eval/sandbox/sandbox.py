@@ -53,18 +53,13 @@ _ARGUMENTS = ("-s", "-S", "-P", "-c", _BOOTSTRAP)
 class Outcome:
     """One process that has ended. Outputs are untrusted bytes."""
 
-    status: int  # wait status, as `os.waitstatus_to_exitcode` reads it
+    exit_code: int  # 0 to 255, or minus the signal that killed the process
     timed_out: bool
     cpu_s: float
     wall_s: float
     stdout: bytes = b""
     stderr: bytes = b""
     result: bytes = b""
-
-    @property
-    def exit_code(self) -> int:
-        """0 to 255, or minus the signal that killed the process."""
-        return os.waitstatus_to_exitcode(self.status)
 
     @property
     def last_error_line(self) -> str:
@@ -238,7 +233,8 @@ def _outcome(ended: tuple[Any, ...], fds: list[int]) -> Outcome:
     status, timed_out, cpu_s, wall_s, isolated = ended
     if not isolated:
         raise SandboxDied(f"a test could not be isolated: {_last_line(stderr)}")
-    return Outcome(status, timed_out, cpu_s, wall_s, stdout, stderr, *result)
+    exit_code = os.waitstatus_to_exitcode(status)
+    return Outcome(exit_code, timed_out, cpu_s, wall_s, stdout, stderr, *result)
 
 
 def _last_line(errors: bytes) -> str:
