@@ -100,7 +100,7 @@ def spell(text: str) -> Spelled:
     name, equals, value = text.rpartition("=")
     if not is_name(name.strip()):
         name, equals, value = "", "", text
-    value, percents = re.subn(r"(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$", "", value)
+    value, percents = re.subn(r"\\?%$", "", value)
     value = value.strip()
     mark = "%" if percents else "°" if _DEGREES.fullmatch(value) and r"\pi" not in value else ""
     value = value.removesuffix(r"^\circ").strip() if mark == "°" else value

@@ -69,21 +69,23 @@ def quick_verdict(gold: str, answer: str) -> Judgement | None:
     ungrouped = re.sub(r",\s?", "", ours.body) if _GROUPED.fullmatch(ours.body) else ours.body
     gold_text, our_text = (_packed(re.sub(TEXT, r"\1", side.body)) for side in (theirs, ours))
     same_text = gold_text == our_text or _packed(theirs.body) == ungrouped
-    if same_text and not _hundredfold(ours, theirs):
+    if same_text:
         return Judgement("AC", "equal after normalisation")
     by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours, theirs)
     return by_text or _quick_number(ours, theirs)
 
 
 def spell_both(gold: str, answer: str) -> tuple[Spelled, Spelled]:
-    """Both sides in one spelling, and the answer in the unit of its gold, where it can be: 5 dozen
-    are 60, if the gold says nothing of dozens."""
+    r"""Both sides in one spelling, and the answer in the unit of its gold, where it can be: 5 dozen
+    are 60, if the gold says nothing of dozens, and 0.5\% are 0.005 beside 0.5."""
     theirs, ours = spell(gold), spell(answer)
     count, other = size_of_count(ours.unit), size_of_count(theirs.unit)
-    ratio = unit_ratio(ours.unit, theirs.unit)
+    ratio = unit_ratio(ours.unit, theirs.unit) if ours.unit != theirs.unit else None
     if ours.unit and (count is None) != (other is None):  # 5 million are 5000000 dollars
         ratio = Fraction(count or 1) / (other or 1)
-    if ratio and ours.unit != theirs.unit:
+    if ours.mark == "%" != theirs.mark and 0 < abs(_rational(theirs.body) or 0) < 1:
+        ours, ratio = replace(ours, mark=""), Fraction(1, 100)  # 12.5\% may answer 12.5
+    if ratio:
         name, equals, value = ours.body.rpartition("=")
         number = _rational(value)
         scale = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}"
@@ -176,17 +178,11 @@ def other_angle(ours: Spelled, theirs: Spelled) -> bool:
     return ("°", "rad") in ((theirs.mark, ours.unit), (ours.mark, theirs.unit))
 
 
-def _hundredfold(ours: Spelled, theirs: Spelled) -> bool:
-    r"""Whether a percent sign changes the value: 0.5\% for 0.5, but not 12.5\% for 12.5."""
-    value = _rational(theirs.body)
-    return ours.mark == "%" != theirs.mark and value is not None and 0 < abs(value) < 1
-
-
 def _quick_number(ours: Spelled, theirs: Spelled) -> Judgement | None:
     a, b = _rational(ours.body), _rational(theirs.body)
     if a is None or b is None:
         return None
-    same = a == b and not _hundredfold(ours, theirs)
+    same = a == b
     if not same and not ours.unit and (count := size_of_count(theirs.unit)):
         same = a == b * count  # a gold `5 million` may be 5 or 5000000
     if not same and ours.mark != theirs.mark:
