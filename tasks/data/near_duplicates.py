@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from numba import types
 
 from klear.configs.settings.data import DedupSettings
+from klear.eval.records import normalise_prompt
 from klear.tasks.data.split_rows import TablePart
-from klear.tasks.data.text_columns import BYTES, PLACES, SPACE, buffers, compiled, fold
-from klear.tasks.data.words import query_words
+from klear.tasks.data.text_columns import BYTES, PLACES, SPACE, buffers, compiled
 from klear.tasks.stage.progress import report
 
 PROMPTS = "prompts.arrow"
@@ -58,10 +58,10 @@ def band_keys(texts: pa.Array, shingle: int, jaccard: float, permutations: int) 
 
 
 def sign_part(part: TablePart, folder: Path, *, source: Path, settings: DedupSettings) -> None:
-    """Write the folded prompts of a part, in row order, beside the key of each of their bands."""
+    """Write the folded prompts of a part, in row order, beside the keys of their bands."""
 
     def columns(table: pa.Table) -> pa.Table:
-        text = fold(table["prompt"].combine_chunks(), query_words)
+        text = folded(table["prompt"].to_pylist())
         keys = band_keys(text, settings.shingle, settings.jaccard, settings.permutations)
         return pa.table({"text": text} | {f"band {n}": pa.array(k) for n, k in enumerate(keys)})
 
@@ -71,6 +71,12 @@ def sign_part(part: TablePart, folder: Path, *, source: Path, settings: DedupSet
             for number in range(part.first, part.last):
                 table = file.read_row_group(number, ["prompt"], use_threads=False)
                 writer.write_table(columns(table))
+
+
+def folded(prompts: list[str]) -> pa.Array:
+    """The normalised prompts as UTF-8."""
+    texts = [normalise_prompt(prompt).encode("utf-8", "replace") for prompt in prompts]
+    return pa.array(texts, pa.large_binary())
 
 
 def near_groups(

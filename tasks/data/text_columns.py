@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numba import types
 from numpy.typing import NDArray
 
@@ -65,18 +64,6 @@ def ascii_or_folded(column: pa.Array, rule: Rule) -> Texts:
     before = partial(np.searchsorted, spans[:, 1], side="right")
     starts, ends = (place + moved[before(place)] for place in texts[1:])
     return Texts(np.frombuffer(joined, np.uint8), starts, ends)
-
-
-def fold(column: pa.Array, rule: Rule) -> pa.LargeBinaryArray:
-    """The words of each text by the rule, with one space between them, as UTF-8."""
-    data, starts, ends = ascii_or_folded(column, rule)
-    places = pa.py_buffer(np.append(starts, ends[-1:]) if len(column) else bytes(8))
-    plain = [None, places, pa.py_buffer(byte_rule(rule)[data])]
-    texts = pa.Array.from_buffers(pa.large_string(), len(column), plain)
-    trimmed = pc.call_function("ascii_trim_whitespace", [texts])
-    words = pc.call_function("ascii_split_whitespace", [trimmed])
-    space = pa.scalar(" ", pa.large_string())
-    return pc.call_function("binary_join", [words, space]).cast(pa.large_binary())
 
 
 @cache

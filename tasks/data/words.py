@@ -1,6 +1,5 @@
-r"""What a word is: the rules that decide which texts are the same, or share words.
+r"""What a word is: the rules that decide which texts share words.
 
-query        NFKC, lower case, split at white space: prompts of equal queries are duplicates
 whitespace   the published rule (s1, open-r1): lower case, split at white space
 alnum        lower-case runs of letters and digits: `$\frac{1}{2}$` and `\frac 1 2` are frac 1 2
 """
@@ -10,8 +9,6 @@ import unicodedata
 from collections.abc import Callable
 from typing import Literal
 
-from klear.eval.records import normalise_prompt
-
 Rule = Callable[[str], list[str]]
 Normalisation = Literal["alnum", "whitespace"]
 
@@ -19,11 +16,6 @@ RAISED = re.compile(r"[\u00b2\u00b3\u00b9\u2070-\u209c]+")
 INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]+")
 """Soft hyphens, zero-width spaces, marks of direction: no reader sees them in a word."""
 _WORD = re.compile(r"[^\W_]+")
-
-
-def query_words(text: str) -> list[str]:
-    """The words of `normalise_prompt`."""
-    return normalise_prompt(text).split()
 
 
 def whitespace_words(text: str) -> list[str]:

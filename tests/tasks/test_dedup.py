@@ -18,9 +18,7 @@ from klear.eval.records import Problem, Rejected, normalise_prompt
 from klear.eval.tables import read_table, write_table
 from klear.tasks.data import near_duplicates
 from klear.tasks.data.dedup import dedup
-from klear.tasks.data.near_duplicates import WEIGHTS, band_keys, buckets, near_groups
-from klear.tasks.data.text_columns import fold
-from klear.tasks.data.words import query_words
+from klear.tasks.data.near_duplicates import WEIGHTS, band_keys, buckets, folded, near_groups
 from klear.tasks.store.store import Artifact, content_digest, scan
 
 LONG = " ".join(f"word{i}" for i in range(40))
@@ -167,10 +165,6 @@ def near(texts: list[str], jaccard: float = 0.7, shingle: int = 3, permutations:
     column, rows = pa.chunked_array([text]), np.arange(len(texts))
     pairs, similarity, first = near_groups(column, keys, rows, jaccard=jaccard, shingle=shingle)
     return list(map(tuple, pairs.tolist())), similarity.tolist(), first.tolist()
-
-
-def folded(texts: list[str]) -> pa.Array:
-    return fold(pa.array(texts, pa.string()), query_words)
 
 
 @given(TEXTS)

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import shared_rows
 
-from klear.eval.records import normalise_prompt
 from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.text_columns import fold
-from klear.tasks.data.words import RULES, Normalisation, Rule, alnum_words, query_words
+from klear.tasks.data.text_columns import SPACE, ascii_or_folded, byte_rule
+from klear.tasks.data.words import RULES, Normalisation, Rule, alnum_words
 from tests.bench.open_r1_peer import grams
 
 # ---------------------------------------------------------------- words
@@ -55,23 +54,27 @@ def test_neither_signs_nor_raised_digits_nor_invisible_characters_hide_a_word(ty
     assert alnum_words(typeset) == alnum_words(plain)
 
 
-def folded(texts: list[str] | pa.Array, rule: Rule) -> list[str]:
-    return [text.decode() for text in fold(pa.array(texts, pa.string()), rule).to_pylist()]
+def read_words(texts: list[str] | pa.Array, rule: Rule) -> list[str]:
+    """The words of each text as the loops read them, with one space between them."""
+    data, starts, ends = ascii_or_folded(pa.array(texts, pa.string()), rule)
+    read = [byte_rule(rule)[data[a:b]].tobytes() for a, b in zip(starts, ends, strict=True)]
+    return [b" ".join(filter(None, text.split(bytes([SPACE])))).decode() for text in read]
 
 
-@pytest.mark.parametrize("rule", [*RULES.values(), query_words])
+@pytest.mark.parametrize("rule", RULES.values())
 def test_every_character_is_what_the_rule_says_alone_and_between_letters(rule: Rule):
     texts = [f"A{c}b {c} x{c}{c}" for c in CHARS]
-    for text, found in zip(texts, folded(texts, rule), strict=True):
+    for text, found in zip(texts, read_words(texts, rule), strict=True):
         assert found == " ".join(rule(text)), ascii(text)
 
 
-@given(st.lists(COLUMN, max_size=8), st.integers(0, 8), st.integers(0, 8))
-@settings(max_examples=300)
-def test_a_folded_query_is_the_normalised_prompt_in_any_slice(texts: list[str], a: int, b: int):
+@pytest.mark.parametrize("rule", RULES.values())
+@given(texts=st.lists(COLUMN, max_size=8), a=st.integers(0, 8), b=st.integers(0, 8))
+@settings(max_examples=150)
+def test_any_slice_of_a_column_has_the_words_of_its_texts(rule: Rule, texts, a: int, b: int):
     some = slice(min(a, b), max(a, b))
     column = pa.array(texts, pa.string())[some]
-    assert folded(column, query_words) == [normalise_prompt(text) for text in texts[some]]
+    assert read_words(column, rule) == [" ".join(rule(text)) for text in texts[some]]
 
 
 # ---------------------------------------------------------------- n-grams

@@ -79,14 +79,11 @@ def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):
         textwrap.dedent(f"""
         import sys
         sys.path[0] = {str(ROOT / ".package")!r}
-        from klear.tasks.data.text_columns import fold
-        from klear.tasks.data.words import query_words
+        from klear.tasks.data.near_duplicates import folded
         from klear.tasks.stage.parts import worker_pool
         if __name__ == "__main__":
-            import pyarrow as pa
             with worker_pool(1) as pool:
-                folded = pool.submit(fold, pa.array(["A b"]), query_words).result()
-                print(folded[0].as_py())
+                print(pool.submit(folded, ["A b"]).result()[0].as_py())
         """)
     )
     assert output_of(sys.executable, "run/main.py", cwd=tmp_path) == "b'a b'\n"
