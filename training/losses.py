@@ -143,8 +143,8 @@ def token_weight(
     positive: Tensor,
     mask: Tensor,
     *,
-    policy_tokens: Tensor | float,
-    positive_tokens: Tensor | float,
+    policy_tokens: float,
+    positive_tokens: float,
     lm_weight: float,
 ) -> Tensor:
     """w = F·Ã/Z_pg + α·1[positive]/Z_pos on answer tokens, 0 elsewhere (Eq. 12, 13, 14).
@@ -154,16 +154,12 @@ def token_weight(
     step, so the sum over micro-batches and processes is the loss of the step however it is cut.
     Eq. 13 prints π; the gradient of a likelihood needs log π, which is what the authors' code has.
     """
-    policy = policy_weight * advantage / _at_least_one(policy_tokens)
+    policy = policy_weight * advantage / max(policy_tokens, 1.0)
     correct = positive[:, None] if positive.ndim == 1 else positive
-    lm = lm_weight * correct.to(policy) / _at_least_one(positive_tokens)
+    lm = lm_weight * correct.to(policy) / max(positive_tokens, 1.0)
     return torch.where(mask.bool(), policy + lm, 0.0).detach()
 
 
 def weighted_nll(logp: Tensor, weight: Tensor) -> Tensor:
     """Σ −w·log π: a scalar with the gradient of Eq. 12 + α·Eq. 13. Weight 0 means no gradient."""
     return -(weight * torch.where(weight != 0, logp, 0.0)).sum()
-
-
-def _at_least_one(tokens: Tensor | float) -> Tensor | float:
-    return tokens.clamp(min=1) if isinstance(tokens, Tensor) else max(tokens, 1.0)
