@@ -77,12 +77,6 @@ def resuming(work: Path) -> str:
     return f"resuming at step {number_of(newest) * steps // total} of {steps}"
 
 
-def alarms(out: Path) -> dict[str, float]:
-    """How many log lines of `out` rang the divergence alarm; empty where none did."""
-    count = sum(ALARM in line["metrics"] for line in read_lines(out / METRICS))
-    return {ALARM: float(count)} if count else {}
-
-
 def read_lines(path: Path, after: int = 0) -> list[dict[str, Any]]:
     """Lines of JSON, without the first `after` and one that a kill has cut; none without a file."""
     text = path.read_text() if path.exists() else ""

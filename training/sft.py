@@ -52,11 +52,7 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     target = job.out / layout.CHECKPOINT
     checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
     cut = sum(tokens > s.max_length for tokens in dataset["tokens"])
-    return {
-        "steps": float(trainer.state.global_step),
-        "truncated_examples": float(cut),
-        **layout.alarms(job.out),
-    }
+    return {"steps": float(trainer.state.global_step), "truncated_examples": float(cut)}
 
 
 def tokenized(

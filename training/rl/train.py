@@ -66,7 +66,6 @@ def run_rl(job: RLJob) -> dict[str, float]:
         "prompts_too_long": float(len(given) - len(problems)),
         "non_finite_updates": sum(line["skipped_updates"] for line in steps),
         "rollouts_without_update": float(sum(line["updates"] == 0 for line in steps)),
-        **layout.alarms(job.out),
     }
 
 
