@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 from klear.configs.machine import Machine, load_machine
 from klear.configs.settings.explain import nearest
 from klear.configs.settings.pipeline import STAGES
-from klear.flows.servers.servers import ServersError, alive, answers, health_urls, post
+from klear.flows.servers.servers import ServersError, alive, post, refusal
 from klear.tasks.report.run_story import duration, size
 from klear.tasks.stage.progress import number
 from klear.tasks.store.care import damaged, remove, waste
@@ -36,11 +36,12 @@ def status() -> None:
 
 
 def server_lines(machine: Machine) -> Iterator[str]:
-    """One line per server: up with its address, or down."""
-    running, urls = alive(machine), {"prefect": machine.prefect_url, "mlflow": machine.mlflow_url}
-    for name, health in health_urls(machine).items():
+    """One line per server: up with its address, or why we cannot use it."""
+    running = alive(machine)
+    for name, url in (("prefect", machine.prefect_url), ("mlflow", machine.mlflow_url)):
         ours = f"pid {running[name].pid}" if name in running else "not started by `klear up` here"
-        yield f"✓ {name:8} {urls[name]} ({ours})" if answers(health) else f"✗ {name:8} down"
+        wrong = refusal(machine, name)
+        yield f"✗ {name:8} {wrong}" if wrong else f"✓ {name:8} {url} ({ours})"
     worker = running.get("worker")
     yield f"✓ worker   pid {worker.pid}" if worker else "✗ worker   down"
 

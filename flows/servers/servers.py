@@ -41,6 +41,7 @@ _UNDER_WAY = {
 }
 NAMES = ("prefect", "mlflow", "worker")
 MARK = "KLEAR_SERVER_MARK"
+SILENT = "does not answer at"
 NOT_FOR_WORKERS = ("KLEAR_DATABASE", "KLEAR_DATABASE_PASSWORD", "PGPASSWORD")
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 REGISTRATION_S = 300.0
@@ -51,17 +52,10 @@ class ServersError(RuntimeError):
 
 
 @cache
-def _http(user: str = "", secret: str = "") -> httpx.Client:
+def _http(user: str, secret: str) -> httpx.Client:
     """Our own servers are never reached through a proxy."""
     auth = (user, secret) if secret else None
     return httpx.Client(auth=auth, trust_env=False, timeout=30.0)
-
-
-def answers(url: str, timeout_s: float = 2.0) -> bool:
-    """Whether GET `url` succeeds."""
-    with suppress(httpx.HTTPError):
-        return _http().get(url, timeout=timeout_s).status_code == 200
-    return False
 
 
 def refusal(machine: Machine, server: str) -> str:
@@ -73,7 +67,7 @@ def refusal(machine: Machine, server: str) -> str:
     try:
         status = _http(machine.user, machine.password.get_secret_value()).get(url).status_code
     except httpx.HTTPError as error:
-        return f"{server} does not answer at {url} (KLEAR_{server.upper()}_URL): {error}"
+        return f"{server} {SILENT} {url} (KLEAR_{server.upper()}_URL): {error}"
     if status not in (401, 403):
         return ""  # it let us in, or let us in and stumbled
     return (
@@ -290,17 +284,12 @@ def servers_here(machine: Machine) -> dict[str, int]:
     return {name: port for name, port in ports.items() if machine.is_here(name)}
 
 
-def health_urls(machine: Machine) -> dict[str, str]:
-    bases = {"prefect": f"{machine.prefect_url}/api", "mlflow": machine.mlflow_url}
-    return {name: f"{base}/health" for name, base in bases.items()}
-
-
 def why_down(machine: Machine) -> str:
     """Why a run cannot use both servers, in lines; '' if it can. One that answers at our address
     may be another project's."""
     if servers_here(machine).keys() - alive(machine):
         return "the servers are not up: run `klear up` first"
-    return "\n".join(filter(None, (refusal(machine, n) for n in health_urls(machine))))
+    return "\n".join(filter(None, (refusal(machine, n) for n in ("prefect", "mlflow"))))
 
 
 def port_trouble(machine: Machine, name: str) -> str:
@@ -371,11 +360,11 @@ def _start_missing(
 
 def await_server(machine: Machine, name: str, starts: Callable[[], bool] = lambda: True) -> None:
     """Wait for it as long as it `starts`. Raises ServersError where it does not let us in."""
-    url, deadline = health_urls(machine)[name], time.monotonic() + START_TIMEOUT_S
-    while not answers(url) and starts() and time.monotonic() < deadline:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while SILENT in (wrong := refusal(machine, name)) and starts() and time.monotonic() < deadline:
         time.sleep(0.1)
-    if refused := refusal(machine, name):
-        raise ServersError(refused)
+    if wrong:
+        raise ServersError(wrong)
 
 
 def down() -> None:

@@ -20,9 +20,10 @@ from pathlib import Path
 import psutil
 from load_measured import run as run_load
 
+from klear.configs.machine import Machine
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
-from klear.flows.servers.servers import MARK, answers, launch, stop
+from klear.flows.servers.servers import MARK, launch, refusal, stop
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
 CODE = {"kind": "stdin", "cases": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in range(4)]}
@@ -129,7 +130,7 @@ def served(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
         log,
     )  # fmt: skip
     try:
-        while not answers(f"{uri}/health"):
+        while refusal(Machine(home=folder, mlflow_url=uri), "mlflow"):
             assert server.is_running(), log
             time.sleep(0.3)
         yield uri, server

@@ -72,9 +72,7 @@ def test_runs_of_workers_on_other_machines_are_left_alone(monkeypatch, tmp_path,
 
 def test_a_registration_that_hangs_is_ended_and_said(monkeypatch, tmp_path):
     here = Machine(home=tmp_path, prefect_url="http://of.another", mlflow_url="http://of.another")
-    for name, answer in (
-        ("load_machine", here), ("answers", True), ("refusal", ""), ("create_pool", None),
-    ):  # fmt: skip
+    for name, answer in (("load_machine", here), ("refusal", ""), ("create_pool", None)):
         monkeypatch.setattr(servers, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(servers, "server_command", lambda *_: ["sleep", "60"])
     monkeypatch.setattr(servers, "REGISTRATION_S", 0.2)

@@ -19,13 +19,13 @@ from klear.flows.servers import servers
 from klear.flows.servers.servers import (
     ServersError,
     alive,
-    answers,
     down,
     is_outdated,
     launch,
     mark_of,
     post,
     process_environment,
+    refusal,
     server_command,
     stop,
     up,
@@ -172,7 +172,7 @@ class TestRealServers:
         taken = f"port {port} is in use: set KLEAR_PREFECT_PORT to a free one"
         assert refused.stderr.splitlines() == [taken]
         assert running.command("down", **other).stdout == "nothing is running\n"
-        assert answers(f"{running.machine.prefect_url}/api/health")
+        assert refusal(running.machine, "prefect") == ""
 
     def test_up_starts_only_what_is_missing_and_frees_what_it_held(self, running: Klear) -> None:
         before = alive(running.machine)
