@@ -3,7 +3,6 @@
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from klear.tasks.store.lineage import ancestors, manifests_here
@@ -19,7 +18,6 @@ class Waste(NamedTuple):
     """A folder that can go; `name` is where it lies below the store."""
 
     name: str
-    path: Path
     bytes: int
     why: str
 
@@ -48,7 +46,7 @@ def waste(store: Store, days: float) -> tuple[list[Waste], str]:
     kept = [m for n, m in known.items() if n.startswith(KEPT) or m.made >= oldest_kept]
     needed = {f"{m.stage}/{m.key}" for m in (*kept, *ancestors(Store(store.root), *kept))}
     unneeded = [
-        Waste(name, store.root / name, manifest.bytes, "no report needs it")
+        Waste(name, manifest.bytes, "no report needs it")
         for name, manifest in known.items()
         if name not in needed
     ]
@@ -57,10 +55,10 @@ def waste(store: Store, days: float) -> tuple[list[Waste], str]:
 
 def remove(store: Store, rubbish: Waste) -> bool:
     """Remove it; False when a run holds it at this moment."""
-    stage, key = rubbish.path.parts[-2:]
+    stage, key = rubbish.name.split("/")[-2:]
     with store.lock(f"{stage}-{key}", wait=False) as free:
         if free and rubbish.name.startswith("."):
-            shutil.rmtree(rubbish.path, ignore_errors=True)
+            shutil.rmtree(store.root / rubbish.name, ignore_errors=True)
         elif free:
             store.discard(stage, key)
         return free
@@ -82,4 +80,4 @@ def _left_behind(store: Store, oldest_kept: float) -> Iterator[Waste]:
             files = [f for f in path.rglob("*") if f.is_file()]
             if max(f.stat().st_mtime for f in (path, *files)) < oldest_kept:
                 size = sum(f.stat().st_size for f in files)
-                yield Waste(str(path.relative_to(store.root)), path, size, why)
+                yield Waste(str(path.relative_to(store.root)), size, why)
