@@ -173,8 +173,6 @@ class Store:
     """Content-keyed results below one local folder."""
 
     def __init__(self, root: Path) -> None:
-        if ":/" in str(root):  # a Path folds s3://bucket to s3:/bucket
-            raise ValueError(f"store {root}: only a local folder is supported; set KLEAR_STORE")
         self.root = root.absolute()
 
     def folder(self, stage: str, key: str) -> Path:
