@@ -99,9 +99,7 @@ class Journal(AbstractContextManager["Journal"]):
             for key in keys:
                 if key in self._offsets:
                     lines.seek(self._offsets[key])
-                    row = orjson.loads(lines.readline())
-                    row.pop("part", None)  # of a journal that an older klear began
-                    yield Sample.model_validate(row)
+                    yield Sample.model_validate(orjson.loads(lines.readline()))
 
     def figures(self, runtime: EngineRuntime) -> dict[str, float]:
         """`samples`, `tokens` (of answers), `prompt_tokens` and, at the prices of `runtime`,
