@@ -14,7 +14,6 @@ The child knows no Prefect and no MLflow; its parent, without torch, tails metri
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,15 +111,11 @@ class ProgressFile:
     """`{"done", "total", "note"}` in `out`, replaced at most twice a second, and at the end."""
 
     def __init__(self, out: Path) -> None:
-        self.path = out / PROGRESS
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._last = 0.0
+        self.path, self._last = out / PROGRESS, 0.0
 
     def report(self, done: int, total: int, note: str = "") -> None:
         now = time.monotonic()
         if done < total and now - self._last < PROGRESS_INTERVAL_S:
             return
         self._last = now
-        partial = self.path.with_suffix(f".{os.getpid()}.partial")  # others may report too
-        partial.write_text(json.dumps({"done": done, "total": total, "note": note}))
-        os.replace(partial, self.path)
+        replace_text(self.path, json.dumps({"done": done, "total": total, "note": note}))
