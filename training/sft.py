@@ -36,14 +36,9 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     s, progress = job.settings, layout.ProgressFile(job.out)
     model, tokenizer = checkpoints.load_to_train(job.base, s)
 
-    def tokenising(n: int, of: int) -> None:
-        # done: 0, for of the training, which a plan reads from this file, nothing is
-        progress.report(0, of, f"tokenised {n:,} of {of:,} examples")
-
     cache = job.out / layout.SCRATCH / layout.TOKENS
-    dataset = rank0_first(
-        cache / "DONE", lambda: tokenized(job.examples, tokenizer, s.max_length, cache, tokenising)
-    )
+    asked = job.examples, tokenizer, s.max_length, cache, progress.report
+    dataset = rank0_first(cache / "DONE", lambda: tokenized(*asked))
     to_train, held_out = split(dataset, job)
     trainer = build_trainer(job, model, tokenizer, to_train)
     trainer.held_out = held_out and held_out.remove_columns(["length", "tokens"])
@@ -60,13 +55,14 @@ def tokenized(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     cache: Path,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    report: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Dataset:
     """Columns input_ids, labels (−100 on the prompt), length, tokens (before any cut); on disk in
-    `cache`, in the order of the file. `report(done, total)` is called before every batch."""
+    `cache`, in the order of the file. `report` is called before every batch: none of the training
+    is done."""
 
     def rows(batch: dict[str, list[str]], places: list[int]) -> dict[str, list[Any]]:
-        report(places[0], len(texts))
+        report(0, len(texts), f"tokenised {places[0]:,} of {len(texts):,} examples")
         prompts = render.prompt_ids(tokenizer, batch["prompt"])
         answers = render.response_ids(tokenizer, batch["response"])
         both = list(zip(prompts, answers, strict=True))
