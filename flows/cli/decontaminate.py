@@ -118,7 +118,8 @@ def filter_rows(
     has a text in `field`, and ValueError for a damaged file.
     """
     counts = Counter[str](kept=0, rejected=0, malformed=0)
-    columns = _columns(path) if path.suffix == ".parquet" else None
+    next(read_rows(path), None)  # one that is damaged says so
+    columns = pq.read_schema(path) if path.suffix == ".parquet" else None
     names = columns.names if columns else []
     with_reason = columns and columns.append(pa.field(_reason_name(names), pa.string()))
     with _file(out / "kept", columns) as keep, _file(out / "rejected", with_reason) as reject:
@@ -178,13 +179,6 @@ def _file(path: Path, schema: pa.Schema | None) -> Iterator[Callable[[list[dict]
             yield lambda rows: lines.writelines(
                 json.dumps(row, ensure_ascii=False) + "\n" for row in rows
             )
-
-
-def _columns(path: Path) -> pa.Schema:
-    try:
-        return pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} is damaged after row 0: {error}") from error
 
 
 def _id(value: object, number: int) -> str:
