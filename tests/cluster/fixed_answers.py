@@ -34,7 +34,7 @@ class LengthJudge(nullcontext):
                         pass_rate=share, verdict=verdict)  # fmt: skip
 
 
-def roll_out(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+def roll_out(prompts: list[Any], trainer: Any, **_: Any) -> dict[str, Any]:
     """TRL's hook: 2 to 10 tokens of text for each prompt."""
     from klear.training import render
 
@@ -57,7 +57,7 @@ def train(arguments: list[str]) -> int:
     from klear.training.rl import train as rl
 
     judge = mock.patch.object(rl, "Judge", LengthJudge)
-    with judge, mock.patch.object(rl, "rollout_function", return_value=roll_out):
+    with judge, mock.patch.object(rl, "roll_out", roll_out):
         return child.main(arguments)
 
 

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 
 from klear.configs.settings.engines import EngineSettings
-from klear.configs.settings.training import BaseModelSettings, RLSettings
+from klear.configs.settings.training import BaseModelSettings
 from klear.eval.families import countdown
 from klear.eval.records import Example, Problem
 from klear.eval.tables import write_table
@@ -104,7 +104,7 @@ def small_trainer(
     from klear.training import render
     from klear.training.checkpoints import load_model, load_tokenizer
     from klear.training.rl.config import GPPOConfig
-    from klear.training.rl.train import rollout_function
+    from klear.training.rl.train import roll_out
     from klear.training.rl.trainer import GPPOTrainer
 
     updates = prompts // mini_batch
@@ -123,7 +123,7 @@ def small_trainer(
         args=GPPOConfig(**(defaults | config)),
         train_dataset=Dataset.from_list(rows),
         processing_class=load_tokenizer(checkpoint),  # type: ignore[arg-type]
-        rollout_func=rollout_func or rollout_function(RLSettings(engine="transformers")),
+        rollout_func=rollout_func or partial(roll_out, batch_size=256),
     )
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -235,6 +235,7 @@ def build_trainer(
     """The trainer of one stage. Rows carry an id; the tests stay with the judge."""
     s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
     problems, units = reward.problems.values(), rl_schedule(s, world_size())
+    ours = partial(roll_out, batch_size=s.engine_runtime.batch_size)
     rows = [{"prompt": render.conversation(p.prompt), "problem_id": p.id} for p in problems]
     trainer = GPPOTrainer(
         model=model,
@@ -243,7 +244,7 @@ def build_trainer(
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,  # type: ignore[arg-type]
         callbacks=[StableCheckpoints()],
-        rollout_func=rollout_function(s) if s.engine == "transformers" else None,
+        rollout_func=ours if s.engine == "transformers" else None,
     )
     if s.engine == "vllm_colocate" and not trainer.use_vllm:
         from klear.training.rl.vllm_on_cpu import VLLMOnCPU
@@ -252,20 +253,16 @@ def build_trainer(
     return trainer
 
 
-def rollout_function(s: RLSettings) -> Callable[[list[Any], GPPOTrainer], dict[str, Any]]:
+def roll_out(prompts: list[Any], trainer: GPPOTrainer, *, batch_size: int) -> dict[str, Any]:
     """TRL's hook for sampling from the policy: with `transformers_engine.sample`."""
-
-    def roll_out(prompts: list[Any], trainer: GPPOTrainer) -> dict[str, Any]:
-        args = trainer.args
-        ids = render.prompt_ids(trainer._tokenizer, [turns[-1]["content"] for turns in prompts])
-        answers = sample(
-            checkpoints.policy_on_each(trainer),
-            ids,
-            max_tokens=args.max_completion_length or 1,
-            stop_ids=trainer.eos_token_ids,
-            temperature=args.temperature,
-            batch_size=s.engine_runtime.batch_size,
-        )
-        return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
-
-    return roll_out
+    args = trainer.args
+    ids = render.prompt_ids(trainer._tokenizer, [turns[-1]["content"] for turns in prompts])
+    answers = sample(
+        checkpoints.policy_on_each(trainer),
+        ids,
+        max_tokens=args.max_completion_length or 1,
+        stop_ids=trainer.eos_token_ids,
+        temperature=args.temperature,
+        batch_size=batch_size,
+    )
+    return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
