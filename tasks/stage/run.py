@@ -226,13 +226,11 @@ def _begin_in_mlflow(
         **({PARENT_TAG: spec.parent} if spec.parent else {}),
         **tags_of(spec.kind),
         "klear.kind": spec.kind,
-        "klear.profile": spec.profile,
         "klear.seed": str(spec.seed),
         CONFIG_TAG: spec.config,
         **made_by(git_commit()),
         "klear.changed": ", ".join(f"{n}={v}" for n, v in spec.changed) or "nothing",
         "prefect.flow_run_id": flow_run,
-        "prefect.url": str(this_flow_run.ui_url or ""),
         NOTE_TAG: link_to_prefect(),
     }
     # A finished cell has no state any more: its ablation, continued, finds it by its tags.
@@ -242,8 +240,8 @@ def _begin_in_mlflow(
     # What MLflow compares runs by: every setting that may change a result.
     stages = {n: v for n, v in spec.resolved.items() if n not in _NOT_COMPARED}
     params = {n: v for n, v in as_params(stages).items() if "runtime." not in n}
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the first takes a fifth of the time
-    text = yaml.dump(dict(spec.resolved), Dumper=dumper, sort_keys=False, allow_unicode=True)
+    how: dict[str, Any] = {"Dumper": yaml.CSafeDumper, "sort_keys": False, "allow_unicode": True}
+    text = yaml.dump(dict(spec.resolved), **how)
     tracker.put("parameters", lambda server: server.params(run_id, params))
     tracker.put("settings", lambda s: s.log_text(run_id, text, "config/resolved.yaml"))
     if state:

@@ -154,7 +154,6 @@ class _Result:
             step = "" if graded.step is None else f"step {graded.step}, "
             tags = {
                 "mlflow.traceName": f"{artifact.stage}: {step}{graded.problem_id} #{graded.index}",
-                "klear.problem": graded.problem_id,
                 "klear.verdict": graded.verdict,
             }
             gold = next((c.expected for c in graded.checks if c.name == GOLD), "")

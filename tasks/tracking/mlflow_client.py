@@ -55,8 +55,8 @@ class Mlflow(MlflowClient):
         if not (found := self.get_experiment_by_name(name)):
             with suppress(MlflowException):  # it is there since this moment
                 self.create_experiment(name, tags=EXPERIMENT_KIND)
-            there = self.get_experiment_by_name(name)
-            found = there or self.get_experiment(self.create_experiment(name))
+            found = self.get_experiment_by_name(name)
+        assert found is not None
         tags = {NOTE_TAG: about.format(id=found.experiment_id), **EXPERIMENT_KIND}
         for tag in tags.keys() - found.tags.keys():  # a person's own text stays
             self.set_experiment_tag(found.experiment_id, tag, tags[tag])
