@@ -1,6 +1,5 @@
 """What the stages of one run left on disk. Any of them may be missing: a run stopped early."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,11 +65,11 @@ class Evaluation:
 
 
 class Change(NamedTuple):
-    """Of avg@k in points, with its 95 % interval over problems; none where no answers were kept."""
+    """Of avg@k in points, with its 95 % interval over problems."""
 
     points: float
-    low: float = math.nan
-    high: float = math.nan
+    low: float
+    high: float
 
     def __str__(self) -> str:
         """`+19.0`, or `within noise`."""
@@ -88,8 +87,6 @@ def change_of(before: Evaluation, after: Evaluation, benchmark: str) -> Change |
     old, new = before.result(benchmark), after.result(benchmark)
     if not old or not new or old.avg is None or new.avg is None or old.questions != new.questions:
         return None
-    if not all((e.folder / "scores.parquet").exists() for e in (before, after)):
-        return Change(100 * (new.avg - old.avg))
     first, second = (means_of(answers_of(e.folder)[benchmark]) for e in (before, after))
     both = np.array([100 * (second[p] - first[p]) for p in sorted(first.keys() & second.keys())])
     if not both.size:

@@ -87,19 +87,19 @@ def test_figures_of_any_profile_but_the_papers_say_that_they_are_not_comparable(
 
 
 def test_checkpoints_come_in_training_order_with_the_change_from_the_one_before(tmp_path):
-    rights = (("rl_math", 7), ("base", 0), ("sft", 5), ("rl_code", 6))
-    text = body(*(solved(tmp_path, c, n) for c, n in rights))
+    rights = (("rl_math", 10), ("base", 0), ("sft", 5), ("rl_code", 4))
+    text = body(*(with_answers(tmp_path, c, [i < n for i in range(10)]) for c, n in rights))
     rows = table_rows(text, "Summary")
     assert list(rows) == ["% right", "base", "SFT", "math RL", "code RL"]
     assert rows["% right"] == ["AIME 2024, avg@1"]
     low_high = r"\[\d+\.\d, \d+\.\d\]"
-    cells = ("0.0 #", "50.0 # +50.0", "70.0 # +20.0", "60.0 # −10.0")
+    cells = ("0.0 #", "50.0 # +50.0", "100.0 # +50.0", "40.0 # −60.0")
     assert [re.sub(low_high, "#", row[0]) for row in [*rows.values()][1:]] == [*cells]
     text = body(solved(tmp_path / "zero", "sft", 0))
     assert "None of AIME 2024 is solved: up to 26 % of problems" in text  # 1 - 0.05 ** (1 / 10)
 
 
-def answered(root: Path, checkpoint: str, marks: list[bool], other: str = "") -> Evaluation:
+def with_answers(root: Path, checkpoint: str, marks: list[bool], other: str = "") -> Artifact:
     """An evaluation with its answers: one to each of so many problems."""
     protocol = BenchmarkProtocol(name="aime24", k=1)
     problems = [problem(f"{other}question {i}") for i in range(len(marks))]
@@ -107,7 +107,11 @@ def answered(root: Path, checkpoint: str, marks: list[bool], other: str = "") ->
     judged = {(p.id, 0): row for p, row in zip(problems, rows, strict=True)}
     made = evaluation(root, checkpoint, score_benchmark(protocol, problems, {}, judged, STATEMENT))
     folder_with(made.folder, scores=rows, problems=problems)
-    return Outputs([made]).evaluations()[0]
+    return made
+
+
+def answered(*evaluation: Any) -> Evaluation:
+    return Outputs([with_answers(*evaluation)]).evaluations()[0]
 
 
 def test_a_change_is_paired_by_problem_and_is_noise_where_its_interval_holds_zero(tmp_path):
