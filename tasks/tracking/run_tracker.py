@@ -233,7 +233,7 @@ class StageLog:
         self._monitor: Any = None
         self._read: dict[str, int] = {}  # file of a curve → lines of it that were put
         self._last: dict[str, int] = {}  # marker of a curve → the last step that the server has
-        self._shown: dict[Path, int] = {}  # page → when it was changed last
+        self._shown: dict[Path, int] = {}  # table → when it was changed last
         self._due = 0.0
         tracker.put(f"the run of {stage}", self._open, soon=True)  # its id goes into a manifest
 
@@ -258,7 +258,7 @@ class StageLog:
         self.put("the end of a stage", send)
 
     def poll(self, *, now: bool = True) -> None:
-        """Log what is new in the folder: lines of the curves, pages and tables that changed; every
+        """Log what is new in the folder: lines of the curves, tables that changed; every
         few seconds at most unless it must be `now`."""
         if not self.tracker.uri or (not now and time.monotonic() < self._due):
             return
@@ -268,13 +268,12 @@ class StageLog:
                 self._read[name] = self._read.get(name, 0) + len(lines)
                 self.steps(lines, marker)
         root = self._folder / SHOWN
-        files = sorted(p for p in root.rglob("*") if p.suffix in (".html", ".json"))
-        tables = [str(p.relative_to(root)) for p in files if p.suffix == ".json"]
-        listed = json.dumps([{"path": t, "type": "table"} for t in tables[-TABLES_LISTED:]])
-        for path in files:
+        tables = {str(p.relative_to(root)): p for p in sorted(root.rglob("*.json"))}
+        listed = json.dumps([{"path": t, "type": "table"} for t in [*tables][-TABLES_LISTED:]])
+        for table, path in tables.items():
             if self._shown.get(path) != (stamp := path.stat().st_mtime_ns):
                 self._shown[path] = stamp
-                self._show(str(path.relative_to(root)), path.read_text(encoding="utf-8"), listed)
+                self._show(table, path.read_text(encoding="utf-8"), listed)
         self._due = time.monotonic() + SECONDS_BETWEEN_POLLS
 
     def steps(self, lines: Sequence[Mapping[str, Any]], marker: str = STEP_METRIC) -> None:
@@ -295,7 +294,7 @@ class StageLog:
         self.put("curves", send)
 
     def _show(self, name: str, text: str, listed: str) -> None:
-        """One page or table, which replaces its earlier self, and which artifacts are tables."""
+        """One table, which replaces its earlier self, and which artifacts are tables."""
 
         def send(server: Mlflow, run_id: str) -> None:
             server.log_text(run_id, text, name)

@@ -139,27 +139,27 @@ def test_each_step_is_logged_once_across_a_kill_and_a_resume(tracker, client, tm
         assert sorted(m.step for m in history) == list(range(12))
 
 
-def test_a_page_is_logged_once_and_again_when_it_changes(tracker, client, tmp_path):
+def test_a_table_is_logged_once_and_again_when_it_changes(tracker, client, tmp_path):
     shown = tmp_path / "work" / SHOWN
     (shown / "rollouts").mkdir(parents=True)
-    (shown / "rollouts/step_00001.json").write_text('{"columns": ["text"], "data": [["a"]]}')
-    (shown / "histograms.html").write_text("<p>")
-    (shown / "histograms.partial").write_text("half")
+    for name in ("one.json", "rollouts/step_00001.json"):
+        (shown / name).write_text('{"columns": ["text"], "data": [["a"]]}')
+    (shown / "one.part").write_text("half")
     log = stage_log(tracker, tracker.start_pipeline("tiny", {}), tmp_path / "work")
     put, tell = [], log.put
     log.put = lambda what, send: (put.append(what), tell(what, send))
     log.poll()
     log.poll()
-    assert put == ["histograms.html", "rollouts/step_00001.json"]
-    (shown / "histograms.html").write_text("<p>2")
-    os.utime(shown / "histograms.html", ns=(1, 1))
+    assert put == ["one.json", "rollouts/step_00001.json"]
+    (shown / "one.json").write_text('{"columns": ["text"], "data": [["b"]]}')
+    os.utime(shown / "one.json", ns=(1, 1))
     log.poll()
     os.replace(tmp_path / "work", tmp_path / "published")  # what was put needs the folder no more
-    assert put[2:] == ["histograms.html"]
+    assert put[2:] == ["one.json"]
     assert tracker.flush()
-    assert [a.path for a in client.list_artifacts(log.run_id)] == ["histograms.html", "rollouts"]
-    (listed,) = json.loads(client.get_run(log.run_id).data.tags[TABLES_TAG])
-    assert listed == {"path": "rollouts/step_00001.json", "type": "table"}
+    assert [a.path for a in client.list_artifacts(log.run_id)] == ["one.json", "rollouts"]
+    listed = json.loads(client.get_run(log.run_id).data.tags[TABLES_TAG])
+    assert listed == [{"path": name, "type": "table"} for name in put[:2]]
 
 
 def test_without_a_server_nothing_is_logged_and_nothing_fails(tmp_path: Path):
