@@ -39,19 +39,12 @@ CTRL_C = "interrupted"
 _LOG = logging.getLogger("klear")
 
 
-class CancelledInUI(KeyboardInterrupt):
-    """Somebody pressed Cancel on the page of this run."""
-
-    def __init__(self) -> None:
-        super().__init__("cancelled in the Prefect UI")
-
-
 @contextmanager
 def heeding_the_ui(flow_run: str) -> Iterator[None]:
-    """Raise in the main thread what somebody asked for on the page of the run: CancelledInUI (a run
-    of a worker is ended by that) or, of any run, Pause, which Prefect takes for Suspended. Says
-    every now and then that the run is alive: Prefect's own heartbeat has it wait for up to a second
-    at its end."""
+    """Raise in the main thread what somebody asked for on the page of the run: KeyboardInterrupt
+    for Cancel (a run of a worker is ended by that) or, of any run, Pause, which Prefect takes for
+    Suspended. Says every now and then that the run is alive: Prefect's own heartbeat has it wait
+    for up to a second at its end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -67,7 +60,7 @@ def heeding_the_ui(flow_run: str) -> Iterator[None]:
                 return
             state = state_of(flow_run)
             if state and state.is_cancelling() and not is_worker_run():
-                asked.append(CancelledInUI())
+                asked.append(KeyboardInterrupt("cancelled in the Prefect UI"))
             elif state and state.is_paused() and state.name == SUSPENDED:
                 asked.append(Pause(state=state))
             if asked:
