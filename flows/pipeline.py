@@ -104,7 +104,8 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> No
         head = link_to_prefect() + text
     run.tracker.note(run.run_id, head)
     for name in ("report.html", "report.md"):
-        run.tracker.log_file(run.run_id, page.file(name))
+        file = str(page.file(name))
+        run.tracker.put(name, lambda server, file=file: server.log_artifact(run.run_id, file))
     publish_markdown("klear-report", with_inline_plots(text, page.folder))
 
 

@@ -133,9 +133,6 @@ class Tracker:
         ]
         self.put("metrics", lambda server: server.log_batch(run_id, points))
 
-    def log_file(self, run_id: str, path: Path) -> None:
-        self.put(path.name, lambda server: server.log_artifact(run_id, str(path)))
-
     def note(self, run_id: str, markdown: str) -> None:
         """The text on top of the run's page; one that is too long loses whole lines."""
         if len(markdown) > LONGEST_NOTE:
