@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 CATALOGUE = Path(__file__).parents[1] / "catalogue"
 MOST_SHOWN = 3
@@ -36,6 +36,11 @@ class Settings(BaseModel):
 
 class Runtime(Settings):
     """Says *how* a stage computes (workers, memory, micro-batches): never part of the key."""
+
+
+class Workers(Runtime):
+    workers: PositiveInt = 1
+    """Processes that compute parts"""
 
 
 NOT_IN_KEY = "not in key"

@@ -4,16 +4,14 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from klear.configs.settings.base import Runtime, Settings, Share
+from klear.configs.settings.base import Settings, Share, Workers
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.configs.settings.judging import JudgeSettings
 
 
-class PartsRuntime(Runtime):
-    """How work is cut into parts, which shows neither in the result nor in its key."""
+class PartsRuntime(Workers):
+    """How work is cut into parts, which does not show in the result."""
 
-    workers: PositiveInt = 1
-    """Processes that compute parts"""
     rows_per_part: PositiveInt = 50_000
     """Rows a part: what a kill loses, and what a worker holds"""
 

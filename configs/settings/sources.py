@@ -13,9 +13,9 @@ from pydantic import Field, PositiveInt, model_validator
 from klear.configs.settings.base import (
     NOT_IN_KEY,
     BelowOne,
-    Runtime,
     Settings,
     Share,
+    Workers,
     layered,
     read_catalogue,
 )
@@ -182,18 +182,11 @@ class Source(Table):
         return self
 
 
-class CollectRuntime(Runtime):
-    """How problems are collected, which shows neither in them nor in the stage's key."""
-
-    workers: PositiveInt = 1
-    """Files read at once, each by a process"""
-
-
 class CollectSettings(Settings):
     root: Annotated[str, NOT_IN_KEY] = "."
     """Folder that file names start from"""
     sources: tuple[Source, ...] = ()
-    runtime: CollectRuntime = CollectRuntime()
+    runtime: Workers = Workers()
 
     @model_validator(mode="after")
     def names_are_unique(self) -> Self:

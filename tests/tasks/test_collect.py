@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from klear.configs.settings.sources import CollectRuntime, CollectSettings, Source
+from klear.configs.settings.base import Workers
+from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval import row_files
 from klear.eval.records import Problem, Rejected
 from klear.eval.tables import read_table
@@ -218,7 +219,7 @@ def test_a_run_that_failed_anywhere_goes_on_to_the_same_digest(
 
 
 def test_the_number_of_workers_shows_nowhere(tmp_path, settings):
-    more = settings.model_copy(update={"runtime": CollectRuntime(workers=2)})
+    more = settings.model_copy(update={"runtime": Workers(workers=2)})
     assert collected(tmp_path / "two", more) == collected(tmp_path / "one", settings)
     assert digest(tmp_path / "two") == digest(tmp_path / "one")
 
