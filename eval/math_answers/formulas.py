@@ -69,8 +69,6 @@ def parse(text: str) -> Expr:
         formula = _Reader(None, None, False, config=ConversionConfig()).parse(
             normalize_latex(parsable(text), NormalizationConfig())
         )
-    except RecursionError as error:
-        raise TooCostly("too deeply nested") from error
     except Exception as error:
         raise Unreadable(f"not a formula: {text[:80]}") from error
     if not isinstance(formula, Expr):

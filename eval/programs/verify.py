@@ -160,8 +160,7 @@ def _judge_stdin(
     limits: Limits,
     same_text: Callable[[str, str], bool],
 ) -> Judgement:
-    limits = limits.copy()
-    limits["output"] = max(limits["output"], 2 * len(case.output) + 65_536)
+    limits = {**limits, "output": max(limits["output"], 2 * len(case.output) + 65_536)}
     outcome = sandbox.run(case.input.encode("utf-8", "surrogatepass"), limits)
     if failure := _failure(outcome, limits):
         return failure
@@ -175,8 +174,7 @@ def _judge_stdin(
 def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Judgement:
     given, expected = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
     files = {"input.txt": given, "output.txt": output, "answer.txt": expected}  # as in argv
-    limits = limits.copy()
-    limits["output"] = max(limits["output"], max(map(len, files.values())) + _MIB)
+    limits = {**limits, "output": max(limits["output"], max(map(len, files.values())) + _MIB)}
     said = sandbox.check(case.checker, files, limits)
     if said.timed_out or said.exit_code == 3:
         # Whose fault? A checker that fails on the expected output too cannot judge anybody.

@@ -57,13 +57,9 @@ class Outcome:
     timed_out: bool
     cpu_s: float
     wall_s: float
+    last_error_line: str
     stdout: bytes = b""
-    stderr: bytes = b""
     result: bytes = b""
-
-    @property
-    def last_error_line(self) -> str:
-        return _last_line(self.stderr)
 
 
 class Sandbox:
@@ -234,7 +230,7 @@ def _outcome(ended: tuple[Any, ...], fds: list[int]) -> Outcome:
     if not isolated:
         raise SandboxDied(f"a test could not be isolated: {_last_line(stderr)}")
     exit_code = os.waitstatus_to_exitcode(status)
-    return Outcome(exit_code, timed_out, cpu_s, wall_s, stdout, stderr, *result)
+    return Outcome(exit_code, timed_out, cpu_s, wall_s, _last_line(stderr), stdout, *result)
 
 
 def _last_line(errors: bytes) -> str:
