@@ -57,7 +57,7 @@ def decontaminate(
         n: Words an n-gram.
         normalize: Words: alnum, runs of letters and digits; or whitespace, split at white space.
         min_coverage: Reject only if this share of an item's n-grams is shared; default: any.
-        text_field: Field of IN.
+        text_field: Field of SOURCE.
     """
     options = (f"n={n}", f"normalize={normalize}", f"min_coverage={min_coverage}")
     settings = load_group(DecontaminateSettings, options)

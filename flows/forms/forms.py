@@ -286,6 +286,6 @@ def chosen(
     if missing := [name for name in needed if name not in found]:
         run = family(store, as_of(store, which, settings.profile, settings.seed))
         if lost := [name for name in missing if name not in run]:
-            raise ConfigError([f"as_of: {which} has no {', '.join(lost)}, only {', '.join(run)}"])
+            raise ConfigError([f"{which} has no {', '.join(lost)}, only {', '.join(run)}"])
         found |= {name: run[name] for name in missing}
     return {name: found[name] for name in needed}

@@ -125,8 +125,8 @@ def as_of(store: Store, which: str, profile: str, seed: int) -> Manifest:
         return begins(store, stage, key)
     if not names:
         known = ", ".join(dict.fromkeys(r.name for r in (mine or runs)[:MOST_SHOWN])) or "none"
-        none = f"whole run of {profile} with seed {seed}" if which == LATEST else f"run {which}"
-        raise ConfigError([f"as_of: there is no {none}; complete runs: {known}"])
+        none = f"run of {profile} with seed {seed}" if which == LATEST else f"run {which}"
+        raise ConfigError([f"no {none} is complete (until its report); complete are: {known}"])
     return begins(store, "report", names[0])
 
 

@@ -77,7 +77,10 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first:
     for asked, said in (
         ({"changes": "sft.epochz=2"}, "sft.epochz: unknown key; did you mean sft.epochs?"),
         ({"inputs_as_of": "base/abcdef"}, "there is no base/abcdef"),
-        ({"seed": 4711}, "no whole run of small with seed 4711; complete runs: "),
+        (
+            {"seed": 4711},
+            "no run of small with seed 4711 is complete (until its report); complete are: ",
+        ),
     ):
         run = cockpit.submit("stage", **{**of_none, **asked})
         assert said in cockpit.ended(run)["state"]["message"]

@@ -153,6 +153,9 @@ def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):
     assert found.tokens == 4 * 1000 * 5300
     assert found.seconds == pytest.approx(found.tokens / (4000 * 2))
     assert found.bytes == 77
+    # Examples that lie in the store do not say how long they are: an epoch is what it was then.
+    chosen, half = given(kept=1000), settings.model_copy(update={"epochs": settings.epochs / 2})
+    assert forecast(tmp_path, sft, half, given(), chosen).tokens == 40 * 1000 / 2
 
 
 def rate(root: Path, body: str, stage: str, gpus: int = 0, gpu: str = "") -> float | None:
