@@ -87,7 +87,7 @@ def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_n
     assert [m.key for m in taken.values()] == ["one-sft", "one-eval"]
     with pytest.raises(ConfigError, match=r"no run of tiny with seed 5 is complete .*tiny-two"):
         as_of(store, LATEST, "tiny", 5)
-    with pytest.raises(ConfigError, match="^tiny-one has no base, only"):
+    with pytest.raises(ConfigError, match=r"^tiny-one has no base, only"):
         chosen(("base",), "tiny-one", TINY, "", store)
 
 
