@@ -47,7 +47,7 @@ def load_group(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(dict.fromkeys(explain(error, model))) from error
+        raise ConfigError(dict.fromkeys(explain(error, model))) from None
 
 
 def named_file(folder: Path, kind: str, name_or_path: str) -> Path:

@@ -47,6 +47,7 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
         run.tracker.save_view([protocol.name for protocol in settings.evaluate.protocols])
         made = run_stages(settings, until)
         if "report" not in made:
+            note_what_happened(run)
             return f"stopped after {until}"
         report = made["report"]
         at = run.store.manifest(report).made
@@ -76,12 +77,19 @@ def publish_plan(stages: Plan, run: Run, head: str = "") -> None:
     run.planned[:] = stages
     run.display.links = links = run.story().links
     if address := links["MLflow"]:
-        run.display.logger.info("this run in MLflow: %s", address)
+        run.display.logger().info("this run in MLflow: %s", address)
         about = "This run in MLflow: curves, data, checkpoints, scores"
         link = {"link": address, "link_text": "This run in MLflow"}
         _show(create_link_artifact, key="klear-mlflow", description=about, **link)
     about = f"{head}\n\n{summary(stages)}".lstrip()
     _show(create_table_artifact, key="klear-plan", table=rows(stages), description=about)
+    note_what_happened(run)
+
+
+def note_what_happened(run: Run) -> None:
+    """On the run's page in MLflow: what it changes, and what it did up to here."""
+    story = run.story()
+    run.tracker.note(run.run_id, summary_text(story, "", story.links))
 
 
 def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> None:

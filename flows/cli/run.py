@@ -169,11 +169,11 @@ class Terminal(Plain):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console, self.counts = console, Counter[str]()
-        room = max(16, console.width - 33)  # beside the other columns, which keep their width
+        room = max(16, console.width - 27)  # beside the other columns, which keep their width
         self.bars = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:16}"),
-            BarColumn(bar_width=12),
+            BarColumn(bar_width=6),
             TextColumn("{task.fields[note]}", table_column=Column(width=room, no_wrap=True)),
             console=console,
             transient=True,

@@ -247,22 +247,22 @@ def stage(
     with run_context(run_spec(whole, "stage", meaning, **asked)) as run:
         run.mixed[:] = strangers
         made = {name: usable(run.store, m) for name, m in taken.items()}
-        lines = [*(f"> **Mixed**: {line}\n" for line in strangers), f"`{stage}` of"]
-        head = "\n".join([*lines, *(f"- `{key}`" for key in keys.values())]) if keys else ""
-        publish_plan(plan(whole, run, asked=[call], made=made), run, head)
+        banner = "\n".join(f"> **Mixed**: {line}\n" for line in strangers)
+        of = "\n".join([f"`{stage}` of", *(f"- `{key}`" for key in keys.values())]) if keys else ""
+        publish_plan(plan(whole, run, asked=[call], made=made), run, f"{banner}\n{of}")
         result = compute_one(call, *made.values())
         run.store.fetch(result)
-        publish_markdown("klear-result", _summary(result, head))
+        publish_markdown("klear-result", f"{banner}\n{_summary(result)}\n\n{of}")
         return str(result.folder)
 
 
-def _summary(result: Artifact, head: str) -> str:
-    """The page that the stage wrote, or its figures, below what it was made from."""
+def _summary(result: Artifact) -> str:
+    """The page that the stage wrote, or its figures."""
     page = result.folder / "report.md"
     if page.exists():
-        return f"{head}\n\n{with_inline_plots(page.read_text(), result.folder)}"
+        return with_inline_plots(page.read_text(), result.folder)
     lines = [f"| {literal(n)} | {number(n, v)} |" for n, v in result.metrics.items()]
-    return "\n".join([head, "", f"`{result.stage}/{result.key}`", "", "| | |", "|---|---|", *lines])
+    return "\n".join([f"`{result.stage}/{result.key}`", "", "| | |", "|---|---|", *lines])
 
 
 def usable(store: Store, result: Manifest) -> Artifact:

@@ -147,6 +147,8 @@ class Forecaster:
             facts = facts_of_model(settings.engine.model)
         s = Known(settings, inputs, next(iter(alike), None), facts, self.topology.assume)
         work = kind.work(s)
+        # A checkpoint is as large as its model.
+        done = kind.done(s.past) if s.past and body not in ("sft", "rl") else 0.0
         assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
         rate = next(filter(None, (self.rate(body, p, count) for p in alike)), None)
@@ -159,7 +161,7 @@ class Forecaster:
         return PlannedStage(
             stage.name,
             seconds=seconds,
-            bytes=work.bytes,
+            bytes=s.past.manifest.bytes * work.amount / done if s.past and done else work.bytes,
             tokens=work.tokens,
             gpu_hours=gpu_hours,
             cost=cost or None,

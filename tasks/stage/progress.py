@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from klear.eval.ray_cluster import on_cluster_wait
 from klear.tasks.report.run_story import duration
@@ -101,7 +101,8 @@ class Plain:
     them."""
 
     def __init__(self) -> None:
-        self.logger: logging.Logger | logging.LoggerAdapter = logging.getLogger("klear")
+        self.logger: Callable[[], Any] = lambda: logging.getLogger("klear")
+        """The logger of what runs in this thread."""
         self.links: Mapping[str, str] = {}
         """Where the run is shown: name → address."""
         self.summary = ""
@@ -110,7 +111,7 @@ class Plain:
 
     def started(self, stage: str, why: str) -> None:
         """The stage computes, because `why`."""
-        self.logger.info("%s: computing (%s)", stage, why)
+        self.logger().info("%s: computing (%s)", stage, why)
         self._paces[stage] = Pace()
 
     def progress(self, stage: str, done: float, total: float, note: str) -> str:
@@ -124,14 +125,14 @@ class Plain:
 
     def tell(self, stage: str, said: str) -> None:
         """How far a stage is, now and then."""
-        self.logger.info("%s: %s", stage, said)
+        self.logger().info("%s: %s", stage, said)
 
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
     ) -> None:
         took = f"(in {duration(seconds)})" if outcome == "cached" else f"in {duration(seconds)}"
         figures = ", ".join(filter(None, [took, figure_of(stage, metrics)]))
-        self.logger.info("%s: %s %s", stage, outcome, figures)
+        self.logger().info("%s: %s %s", stage, outcome, figures)
 
 
 chosen_display: ContextVar[Plain | None] = ContextVar("klear_display", default=None)

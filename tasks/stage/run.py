@@ -176,7 +176,7 @@ def run_context(spec: RunSpec) -> Iterator[Run]:
     tracker = Tracker(machine.mlflow_url, f"klear-{spec.profile}")
     state = RunState(store, spec.config)
     display = chosen_display.get() or Plain()
-    display.logger = get_run_logger()
+    display.logger = get_run_logger  # in a stage that of its task run
     _crash_orphans(tracker, store, state, flow_run)
     if not spec.parent:  # cells share the flow run of their ablation, whose stages are under way
         prefect_states.crash_task_runs(flow_run)

@@ -3,12 +3,12 @@
 import json
 import os
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from datasets import Dataset
 from pydantic import Field
@@ -32,6 +32,9 @@ from klear.training.rl.config import gppo_config
 from klear.training.rl.off_policy_counts import write_off_policy
 from klear.training.rl.statistics import RolloutRecord
 from klear.training.rl.trainer import GPPOTrainer
+
+FAILURES = tuple(v for v in get_args(Verdict) if v not in ("AC", "IE"))
+"""Of programs; each is logged also where there is none, for a curve ends at its last value."""
 
 
 def run_rl(job: RLJob) -> dict[str, float]:
@@ -137,6 +140,7 @@ class JudgeReward:
     def __init__(self, judge: Judge, problems: Sequence[Problem]) -> None:
         self.judge = judge
         self.problems = {p.id: p for p in problems}
+        self.failures = FAILURES if any(p.domain == "code" for p in problems) else ()
         self.scores: list[Score] = []  # of the latest rollout, in the order of its answers
 
     def __call__(
@@ -150,12 +154,12 @@ class JudgeReward:
         ]
         self.scores = list(self.judge.judge_many(items, draw=trainer_state.global_step))
         if log_metric is not None:
-            for name, value in components(self.scores).items():
+            for name, value in components(self.scores, self.failures).items():
                 log_metric(name, value)
         return [s.reward for s in self.scores]
 
 
-def components(scores: Sequence[Score]) -> dict[str, float]:
+def components(scores: Sequence[Score], failures: Sequence[str] = ()) -> dict[str, float]:
     """Shares of the scored answers behind the mean reward of a rollout; none where none was scored.
 
     Of this process: the trainer logs their mean over processes. That is no way to join standard
@@ -166,7 +170,7 @@ def components(scores: Sequence[Score]) -> dict[str, float]:
         "reward/mean": sum(s.reward or 0.0 for s in scored),
         "reward/correct": sum(bool(s.correct) for s in scored),
         "reward/pass_rate": sum(s.pass_rate or 0.0 for s in scored),
-        **{f"verdict/{v}": n for v, n in sorted(Counter(s.verdict for s in scored).items())},
+        **{f"verdict/{v}": sum(s.verdict == v for s in scored) for v in failures},
     }
     return {name: value / len(scored) for name, value in sums.items()} if scored else {}
 
