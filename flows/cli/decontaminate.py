@@ -1,10 +1,10 @@
-"""`klear decontaminate IN --against FILE… --out DIR`: the decontaminate stage for any file.
+"""`klear decontaminate SOURCE --against FILE… --out DIR`: the decontaminate stage for any file.
 
-kept.jsonl or kept.parquet           rows that share nothing, with all of their fields
-rejected.jsonl or rejected.parquet   the others, with one more field `reason`; also rows that cannot
-                                     be read, with their place
-hits.parquet                         (row, benchmark item) pairs that share an n-gram
-decontamination.html                 what they mean: common wording, real leaks, both texts
+kept.jsonl             rows that share nothing, with all of their fields
+rejected.jsonl         the others, with one more field `reason`; also rows that cannot be read, with
+                       their place
+hits.parquet           (row, benchmark item) pairs that share an n-gram
+decontamination.html   what they mean: common wording, real leaks, both texts
 """
 
 import json
@@ -12,13 +12,12 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from cyclopts import Parameter
 
 from klear.configs.loading import load_group
@@ -33,7 +32,7 @@ from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, 
 from klear.tasks.report.page import render_text
 
 ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
-OUTPUTS = ("kept.jsonl", "kept.parquet", "rejected.jsonl", "rejected.parquet", "hits.parquet", PAGE)
+OUTPUTS = ("kept.jsonl", "rejected.jsonl", "hits.parquet", PAGE)
 
 
 def decontaminate(
@@ -72,10 +71,8 @@ def decontaminate(
                 overlaps = Overlaps(index, settings.min_coverage, hits)
                 counts = filter_rows(source, text_field, overlaps.decide, work)
             figures = write_page(work, index, settings, counts)
-            for name in OUTPUTS:  # an earlier run may have left files of another format
-                (out / name).unlink(missing_ok=True)
-                if (work / name).exists():
-                    os.replace(work / name, out / name)
+            for name in OUTPUTS:
+                os.replace(work / name, out / name)
     except ValueError as error:  # a damaged file
         print(f"klear decontaminate: {error}", file=sys.stderr)
         return 1
@@ -111,18 +108,14 @@ def _items(paths: tuple[Path, ...], text_field: str) -> Iterator[Item]:
 def filter_rows(
     path: Path, field: str, decide: Callable[[pa.RecordBatch], dict[int, str]], out: Path
 ) -> Counter[str]:
-    """Write kept and rejected rows below `out`, parquet as parquet and others as JSONL, in bounded
-    memory. A row that cannot be read is rejected as `line`.
+    """Write kept and rejected rows below `out`, in bounded memory. A row that cannot be read is
+    rejected as `line`.
 
     Counts rows kept, rejected and, among the rejected, malformed. Raises ConfigError where no row
     has a text in `field`, and ValueError for a damaged file.
     """
     counts = Counter[str](kept=0, rejected=0, malformed=0)
-    next(read_rows(path), None)  # one that is damaged says so
-    columns = pq.read_schema(path) if path.suffix == ".parquet" else None
-    names = columns.names if columns else []
-    with_reason = columns and columns.append(pa.field(_reason_name(names), pa.string()))
-    with _file(out / "kept", columns) as keep, _file(out / "rejected", with_reason) as reject:
+    with open(out / "kept.jsonl", "wb") as keep, open(out / "rejected.jsonl", "wb") as reject:
         for batch in _batches(path):
             errors = [_trouble(row, field) for row in batch]
             values = [row.value or ({"line": row.raw.strip()} if row.raw else {}) for row in batch]
@@ -134,9 +127,10 @@ def filter_rows(
             arrays = [pa.array(numbers, pa.int64()), pa.array(ids), sources, text]
             reasons = decide(pa.record_batch(arrays, names=list(ROW)))
             reasons |= {i: f"row {numbers[i]}: {error}" for i, error in enumerate(errors) if error}
-            keep([row for i, row in enumerate(values) if i not in reasons])
-            why = sorted(reasons.items())
-            reject([{**values[i], _reason_name([*names, *values[i]]): said} for i, said in why])
+            keep.writelines(_line(row) for i, row in enumerate(values) if i not in reasons)
+            for i, reason in sorted(reasons.items()):  # a row may bring a reason of its own
+                name = "decontaminate_reason" if "reason" in values[i] else "reason"
+                reject.write(_line({**values[i], name: reason}))
             counts["malformed"] += sum(map(bool, errors))
             counts["rejected"] += len(reasons)
             counts["kept"] += len(batch) - len(reasons)
@@ -167,28 +161,15 @@ def _trouble(row: Row, field: str) -> str:
     return "" if isinstance(text, str) else f"field {field!r} is {type(text).__name__}, not text"
 
 
-@contextmanager
-def _file(path: Path, schema: pa.Schema | None) -> Iterator[Callable[[list[dict]], None]]:
-    """A function that writes rows to `path`: parquet of this schema, or else JSONL."""
-    if schema:
-        with pq.ParquetWriter(f"{path}.parquet", schema, compression="zstd") as table:
-            yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema))
-    else:
-        # A lone surrogate, which UTF-8 cannot hold, stays the escape that it was in JSON.
-        with open(f"{path}.jsonl", "w", encoding="utf-8", errors="backslashreplace") as lines:
-            yield lambda rows: lines.writelines(
-                json.dumps(row, ensure_ascii=False) + "\n" for row in rows
-            )
+def _line(row: dict[str, Any]) -> bytes:
+    """As JSON; what of a parquet file JSON has no word for as text: dates, bytes in hex digits."""
+    text = json.dumps(
+        row, ensure_ascii=False, default=lambda v: v.hex() if isinstance(v, bytes) else str(v)
+    )
+    # A lone surrogate, which UTF-8 cannot hold, stays the escape that it was in JSON.
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _id(value: object, number: int) -> str:
     """The row's own id, or its number from 1."""
     return writable(str(value)) if isinstance(value, str | int) and value != "" else str(number)
-
-
-def _reason_name(fields: Collection[str]) -> str:
-    """What the field for the reason is called beside these."""
-    name = "reason"
-    while name in fields:
-        name = f"decontaminate_{name}"
-    return name

@@ -3,6 +3,7 @@
 import gzip
 import json
 import resource
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -78,40 +79,30 @@ def test_lines_that_are_no_utf8_no_json_or_no_text_are_counted_rejects(tmp_path,
     assert "9 of the rejected are malformed" in capsys.readouterr().out
 
 
-def test_parquet_keeps_schema_and_columns(tmp_path: Path, bench: Path):
-    table = pa.table(
-        {
-            "question": ["What is 2+2?", ITEM, None],
-            "reason": pa.array([1, 2, 3], pa.int16()),
-            "decontaminate_reason": ["", "", ""],
-            "nested": [[{"a": 1}], [], None],
-        }
-    )
-    kinds = pa.array(["x", "y", "x"]).dictionary_encode()
-    pq.write_table(table.append_column("kind", kinds), tmp_path / "in.parquet")
+def test_rows_of_a_parquet_file_keep_every_column_as_json(tmp_path: Path, bench: Path):
+    day, seen = date(2025, 2, 28), {"a": [{"b": None}]}
+    rows = [
+        {"question": text, "reason": 1, "decontaminate_reason": "", "day": day, "seen": seen,
+         "raw": b"\x00\xff"}
+        for text in ("What is 2+2?", ITEM, None)
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
     assert command(tmp_path / "in.parquet", bench, "--text-field", "question") == 0
-    kept = pq.read_table(tmp_path / "out/kept.parquet")
-    assert kept.drop_columns("kind").equals(table.slice(0, 1))
-    assert kept["kind"].type == kinds.type
-    assert kept["kind"].to_pylist() == ["x"]
-    rejected = pq.read_table(tmp_path / "out/rejected.parquet")
-    assert rejected.select(table.column_names).equals(table.slice(1, 2))
-    shared, malformed = rejected.column("decontaminate_decontaminate_reason").to_pylist()
+    as_json = [{**row, "day": "2025-02-28", "raw": "00ff"} for row in rows]
+    assert lines(tmp_path / "out/kept.jsonl") == as_json[:1]
+    rejected = lines(tmp_path / "out/rejected.jsonl")
+    shared, malformed = (r.pop("decontaminate_decontaminate_reason") for r in rejected)
     assert "9-gram of bench item 1" in shared
     assert malformed == "row 3: field 'question' is NoneType, not text"
-    row = {"prompt": ITEM, "reason": 1, "decontaminate_reason": 2}
-    assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}, row), bench) == 0
-    (rejected,) = lines(tmp_path / "out/rejected.jsonl")
-    assert rejected.pop("decontaminate_decontaminate_reason") == shared
-    assert rejected == row
+    assert rejected == as_json[1:]
 
 
 def test_parquet_text_that_is_no_utf8_is_a_counted_reject(tmp_path: Path, bench: Path, capsys):
     bytes_ = pa.array([b"fine", b"caf\xe9", None, ITEM.encode(), b"\xed\xa0\x80"], pa.binary())
     column = pa.Array.from_buffers(pa.string(), 5, bytes_.buffers())
     assert command(parquet(tmp_path, column, id=column), bench) == 0
-    assert pq.read_table(tmp_path / "out/kept.parquet").column(0).to_pylist() == ["fine"]
-    reasons = pq.read_table(tmp_path / "out/rejected.parquet").column("reason").to_pylist()
+    assert lines(tmp_path / "out/kept.jsonl") == [{"prompt": "fine", "id": "fine"}]
+    reasons = [row["reason"] for row in lines(tmp_path / "out/rejected.jsonl")]
     for row, reason in ((2, reasons[0]), (5, reasons[3])):
         assert reason.startswith(f"row {row}: cannot be read: 'utf-8' codec")
     assert "3 of the rejected are malformed" in capsys.readouterr().out
@@ -202,11 +193,9 @@ def test_a_damaged_file_fails_by_its_name_and_leaves_earlier_results(tmp_path, b
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
 
 
-def test_results_replace_those_of_an_earlier_run_on_another_format(tmp_path: Path, bench: Path):
+def test_results_do_not_replace_what_they_are_made_of(tmp_path: Path, bench: Path):
     out = tmp_path / "out"
-    assert command(parquet(tmp_path, pa.array([], pa.string())), bench) == 0
     assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}), bench) == 0
-    assert not list(out.glob("kept.parquet"))
     assert main(["decontaminate", f"{out}/kept.jsonl", "--against", str(bench), "--out", str(out)])
 
 
