@@ -28,7 +28,7 @@ POSTGRES = re.compile(
     r"postgres(?:ql)?://(?P<user>[^:@/?]+)(?::(?P<password>[^@/?]*))?@(?P<host>[^@/?]*)"
     r"(?:/(?P<name>[a-z_][a-z0-9_]*)?)?(?P<query>\?host=[^&]+)?"
 )
-SECRETS = ("password", "database", "database_password", "webhook")
+SECRETS = ("password", "database", "database_password")
 MLFLOW_AUTH = "mlflow/auth.ini"  # below the home folder: how MLflow checks passwords
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FOLDER = Path(__file__).parent
@@ -80,9 +80,6 @@ class Postgres(NamedTuple):
     def url(self, driver: str, database: str) -> str:
         """For SQLAlchemy and libpq, without the password."""
         return f"{driver}://{self.place}/{database}{self.query}"
-
-    def __str__(self) -> str:
-        return self.place
 
 
 def parse_postgres(address: str) -> Postgres:
@@ -157,8 +154,6 @@ class Machine(BaseSettings):
     """Stages that use the GPUs at once; 0: no limit"""
     form_profile: str = ""
     """A further profile with forms, beside the shipped ones: the path of a YAML file"""
-    webhook: SecretStr = NOTHING
-    """URL that is told of every failed run; empty: none"""
     zombie_minutes: Annotated[float, Field(ge=1)] = 30.0
     """A run without a sign of life for this long has crashed; a Prefect server that is away for
     longer makes a live run look like one"""

@@ -47,7 +47,6 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
         run.tracker.save_view([protocol.name for protocol in settings.evaluate.protocols])
         made = run_stages(settings, until)
         if "report" not in made:
-            note_what_happened(run)
             return f"stopped after {until}"
         report = made["report"]
         at = run.store.manifest(report).made
@@ -83,13 +82,7 @@ def publish_plan(stages: Plan, run: Run, head: str = "") -> None:
         _show(create_link_artifact, key="klear-mlflow", description=about, **link)
     about = f"{head}\n\n{summary(stages)}".lstrip()
     _show(create_table_artifact, key="klear-plan", table=rows(stages), description=about)
-    note_what_happened(run)
-
-
-def note_what_happened(run: Run) -> None:
-    """On the run's page in MLflow: what it changes, and what it did up to here."""
-    story = run.story()
-    run.tracker.note(run.run_id, summary_text(story, "", story.links))
+    run.tracker.note(run.run_id, summary_text(run.story(), "", links))
 
 
 def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> None:

@@ -128,8 +128,10 @@ def filter_rows(
             reasons = decide(pa.record_batch(arrays, names=list(ROW)))
             reasons |= {i: f"row {numbers[i]}: {error}" for i, error in enumerate(errors) if error}
             keep.writelines(_line(row) for i, row in enumerate(values) if i not in reasons)
-            for i, reason in sorted(reasons.items()):  # a row may bring a reason of its own
-                name = "decontaminate_reason" if "reason" in values[i] else "reason"
+            for i, reason in sorted(reasons.items()):
+                name = "reason"
+                while name in values[i]:  # the row brings a reason of its own
+                    name = f"decontaminate_{name}"
                 reject.write(_line({**values[i], name: reason}))
             counts["malformed"] += sum(map(bool, errors))
             counts["rejected"] += len(reasons)

@@ -28,8 +28,7 @@ from klear.eval.row_files import SUFFIXES
 from klear.tasks.stage.child import ChildFailed
 from klear.training.engines.interface import EngineError
 
-KEY = "OPENAI_API_KEY"
-"""Environment variable that holds an endpoint's key."""
+KEY = "OPENAI_API_KEY"  # the variable that holds an endpoint's key
 
 
 @Parameter(name="*")

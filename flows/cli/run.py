@@ -270,8 +270,7 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     computed, cached = display.counts["computed"], display.counts["cached"]
     counts = f"{computed} stage{'s' * (computed > 1)} computed, {cached} cached"
     what = counts if computed else f"every stage cached ({cached})"
-    took = time.time() - psutil.Process().create_time()  # with the imports
-    console.print(f"done in {duration(took)}: {what}")
+    console.print(f"done in {duration(time.time() - psutil.Process().create_time())}: {what}")
     if display.summary:
         from rich.markdown import Markdown
 

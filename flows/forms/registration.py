@@ -1,11 +1,10 @@
-"""Registers what the Prefect UI offers, forms, and what Prefect does by itself, automations.
+"""Registers what the Prefect UI offers, forms, and an automation that marks silent runs as crashed.
 
 `klear up` runs `python -m klear.flows.forms.registration`; running it again updates all of it.
 
 Two forms per profile, prefilled with its values, because a form submits every field, defaults
 included: a short one, and one of the whole tree (`tiny-advanced`). One form that runs any stage
-alone, one for the ablations. An automation marks silent runs as crashed; another one, where
-`KLEAR_WEBHOOK` names an address, notifies it about failures.
+alone, one for the ablations.
 """
 
 import inspect
@@ -17,7 +16,6 @@ from typing import Any
 
 import yaml
 from prefect import Flow, deploy
-from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
@@ -32,8 +30,6 @@ from klear.configs.settings.ablation import ablations, load_ablation
 from klear.flows.ablation import ablation
 from klear.flows.forms.forms import form, offered, stage, whole_form
 from klear.flows.servers.servers import POOL, TAG
-
-CRASH_SILENT, NOTIFY = "klear: mark dead runs as crashed", "klear: notify about failures"
 
 
 def register_forms(machine: Machine) -> None:
@@ -83,32 +79,24 @@ def _offered() -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]
     yield ablation, "ablation", "ablation", about, begins
 
 
-def register_automations(machine: Machine) -> None:
-    """Create or update them. One that is switched off in the UI stays off."""
-    wanted = [automation(CRASH_SILENT, machine.zombie_minutes)]
-    if machine.webhook.get_secret_value():
-        block = Webhook(method="POST", url=machine.webhook, allow_private_urls=True)
-        # The block encrypts the address.
-        wanted.append(automation(NOTIFY, block=block.save("klear-webhook", overwrite=True)))
+def crash_silent(minutes: float) -> AutomationCore:
+    """Marks a run as crashed that has not been heard of for so many minutes."""
+    text = Template(Path(__file__).with_name("crash_silent.yaml").read_text())
+    said = text.substitute(minutes=f"{minutes:g}", seconds=60 * minutes)
+    return AutomationCore.model_validate(yaml.safe_load(said))
+
+
+def register_automation(rule: AutomationCore) -> None:
+    """Create or update it. Where it is switched off in the UI it stays off."""
     with get_client(sync_client=True) as client:
-        for found in client.read_automations_by_name(NOTIFY) if len(wanted) == 1 else ():
-            client.delete_automation(found.id)
-        for each in wanted:
-            if there := client.read_automations_by_name(each.name):
-                enabled = {"enabled": there[0].enabled}
-                client.update_automation(there[0].id, each.model_copy(update=enabled))
-            else:
-                client.create_automation(each)
-
-
-def automation(name: str, minutes: float = 0.0, block: object = "") -> AutomationCore:
-    """One of automations.yaml."""
-    facts = {"minutes": f"{minutes:g}", "seconds": 60 * minutes, "block": block}
-    text = Template(Path(__file__).with_name("automations.yaml").read_text()).safe_substitute(facts)
-    return AutomationCore.model_validate({"name": name, **yaml.safe_load(text)[name]})
+        if there := client.read_automations_by_name(rule.name):
+            enabled = {"enabled": there[0].enabled}
+            client.update_automation(there[0].id, rule.model_copy(update=enabled))
+        else:
+            client.create_automation(rule)
 
 
 if __name__ == "__main__":
     this_machine = load_machine()
-    register_automations(this_machine)
+    register_automation(crash_silent(this_machine.zombie_minutes))
     register_forms(this_machine)  # last: they say by their version that all is registered

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import uuid
@@ -11,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from klear.configs.files import PACKAGE
 from klear.configs.machine import Machine, load_machine
@@ -20,7 +18,6 @@ from klear.flows.servers.servers import alive, database_trouble, port_trouble, r
 
 MIN_FREE_GB = 5.0
 SECONDS = {"store": 30.0, "ray": 75.0}
-NODE_S = 45.0  # a node that never ran our code starts a process for it
 FIXES = {
     "store": "check KLEAR_STORE, AWS_ENDPOINT_URL_S3 and the keys (AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY), or unset KLEAR_STORE to keep results here",
@@ -91,7 +88,7 @@ def server(machine: Machine, name: str) -> str:
     if wrong := (port_trouble if to_start else refusal)(machine, name):
         raise RuntimeError(wrong)
     if to_start and machine.postgres and (wrong := database_trouble(machine, name)):
-        raise RuntimeError(f"Postgres at {machine.postgres}: {wrong}")
+        raise RuntimeError(f"Postgres at {machine.postgres.place}: {wrong}")
     return "not running; its port is free" if to_start else "lets us in"
 
 
@@ -146,19 +143,7 @@ def try_store(url: str) -> str:
 
 
 def try_ray(address: str) -> str:
-    """Ask every node whether it runs this machine's code and packages."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    """Join it. Whether a node has this machine's code says the first part that it computes."""
+    from klear.eval.ray_cluster import join
 
-    from klear.eval.ray_cluster import code_digest, join, same_code
-
-    host, _, port = address.rpartition(":")
-    if port.isdigit() and "/" not in host:  # Ray itself asks for more than a minute
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
-    ray: Any = join(address)
-    asked = ray.remote(num_cpus=0, max_retries=0)(same_code)
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-    places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-    answers = [asked.options(scheduling_strategy=p).remote(code_digest()) for p in places]
-    for answer in answers:
-        ray.get(answer, timeout=NODE_S)
-    return f"{len(answers)} nodes with this code"
+    return f"{sum(node['Alive'] for node in join(address).nodes())} nodes"

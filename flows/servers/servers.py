@@ -144,7 +144,7 @@ def prepare(machine: Machine, name: str, wait_s: float = 60.0) -> None:
         deadline = time.monotonic() + wait_s
         while wrong := database_trouble(machine, name):
             if time.monotonic() > deadline:
-                raise ServersError(f"Postgres at {machine.postgres}: {wrong}")
+                raise ServersError(f"Postgres at {machine.postgres.place}: {wrong}")
             time.sleep(0.5)
     if name == "mlflow" and machine.password.get_secret_value():
         # MLflow's users: in its own database, or in a file beside it. Others may only read.

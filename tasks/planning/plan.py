@@ -147,8 +147,7 @@ class Forecaster:
             facts = facts_of_model(settings.engine.model)
         s = Known(settings, inputs, next(iter(alike), None), facts, self.topology.assume)
         work = kind.work(s)
-        # A checkpoint is as large as its model.
-        done = kind.done(s.past) if s.past and body not in ("sft", "rl") else 0.0
+        done = kind.done(s.past) if s.past and body not in ("sft", "rl") else 0.0  # not weights
         assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
         rate = next(filter(None, (self.rate(body, p, count) for p in alike)), None)

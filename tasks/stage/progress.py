@@ -101,8 +101,7 @@ class Plain:
     them."""
 
     def __init__(self) -> None:
-        self.logger: Callable[[], Any] = lambda: logging.getLogger("klear")
-        """The logger of what runs in this thread."""
+        self.logger: Callable[[], Any] = lambda: logging.getLogger("klear")  # of this thread
         self.links: Mapping[str, str] = {}
         """Where the run is shown: name → address."""
         self.summary = ""

@@ -45,9 +45,6 @@ def heeding_the_ui(flow_run: str) -> Iterator[None]:
     for Cancel (a run of a worker is ended by that) or, of any run, Pause, which Prefect takes for
     Suspended. Says every now and then that the run is alive: Prefect's own heartbeat has it wait
     for up to a second at its end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     over, main = threading.Event(), threading.main_thread().ident or 0
     asked: list[BaseException] = []
 

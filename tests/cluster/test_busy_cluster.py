@@ -13,9 +13,8 @@ from klear.configs.settings.topology import Launch
 from klear.eval import ray_cluster
 from klear.eval.judge import workers
 from klear.eval.judge.judge import Judge
-from klear.eval.ray_cluster import BUSY, code_digest, join
+from klear.eval.ray_cluster import BUSY, join
 from klear.eval.records import Problem
-from klear.flows.servers import doctor
 from klear.tasks.models import launch
 from klear.tasks.stage.graph import watched
 from klear.tasks.stage.parts import computed_parts
@@ -112,13 +111,3 @@ def test_training_begins_while_a_judge_holds_every_cpu() -> None:
     nodes = [api.remote(where).options(**place).remote() for place in places]
     assert len(set(api.get(nodes, timeout=HELD_S))) == 2
     api.util.remove_placement_group(places[0]["scheduling_strategy"].placement_group)
-
-
-@pytest.mark.usefixtures("others")
-def test_the_doctor_asks_every_node_for_its_code_though_no_cpu_is_free(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert doctor.try_ray(cluster.address).endswith("2 nodes with this code")
-    monkeypatch.setattr(ray_cluster, "code_digest", lambda: f"not {code_digest()}")
-    with pytest.raises(Exception, match="has other code or packages than the machine that asks"):
-        doctor.try_ray(cluster.address)

@@ -123,7 +123,6 @@ def test_a_sandbox_that_does_not_isolate_is_refused():
 def test_the_check_says_what_works_or_how_to_repair_it(monkeypatch):
     text, status = check_sandbox("bubblewrap")
     assert (status, "programs are isolated" in text) == (0, True), text
-    assert "every score says so" in check_sandbox("none")[0]
     monkeypatch.setenv("PATH", "/nonexistent")
     text, status = check_sandbox("bubblewrap")
     assert (status, "refused" in text, "apt-get install bubblewrap" in text) == (1, True, True)

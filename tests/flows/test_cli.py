@@ -3,7 +3,6 @@ the display says of a run."""
 
 import io
 import re
-import resource
 import sys
 from importlib.metadata import version
 from unittest.mock import Mock
@@ -25,17 +24,7 @@ from klear.tasks.store.shared import StoreUnreachable
 pytestmark = pytest.mark.usefixtures("own_home")
 
 
-def test_help_is_instant_and_imports_nothing_heavy() -> None:
-    def seconds(*command: str) -> float:
-        """Of CPU: a busy machine is no slow command."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        output_of(sys.executable, *command)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    nothing = min(seconds("-c", "pass") for _ in range(3))
-    help_ = min(seconds("-m", "klear.flows.cli.main", "--help") for _ in range(3))
-    assert help_ < 0.3 + 2 * nothing
+def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from klear.flows.cli.main import main; main(['--help'])\n"
         "sys.exit(','.join({'pydantic', 'prefect', 'mlflow', 'torch', 'pyarrow'} & "

@@ -26,7 +26,7 @@ from klear.flows.forms.forms import (
     settings_of,
     values_of,
 )
-from klear.flows.forms.registration import CRASH_SILENT, automation, register_automations
+from klear.flows.forms.registration import crash_silent, register_automation
 from klear.tasks.store.lineage import LATEST, CompleteRun, as_of, mixtures, note_complete
 from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
@@ -102,7 +102,7 @@ def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
 
 
 def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_changed(tmp_path):
-    rule = automation(CRASH_SILENT, Machine(home=tmp_path).zombie_minutes)
+    rule = crash_silent(Machine(home=tmp_path).zombie_minutes)
     assert isinstance(rule.trigger, EventTrigger)
     ends = [s().name for s in (Completed, Failed, Cancelled, Crashed)]
     ends.append("TimedOut")  # what Prefect calls the failure of a run past its time limit
@@ -113,16 +113,15 @@ def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_c
     assert (action.state, action.force) == (StateType.CRASHED, False)
 
 
-def test_what_is_switched_off_stays_off(tmp_path, monkeypatch):
-    here = Machine(home=tmp_path)
-    same = automation(CRASH_SILENT, here.zombie_minutes).model_dump(mode="json")
-    there = Automation.model_validate({**same, "id": uuid4(), "enabled": False})
+def test_what_is_switched_off_stays_off(monkeypatch):
+    rule = crash_silent(30)
+    there = {**rule.model_dump(mode="json"), "id": uuid4(), "enabled": False}
     client = Mock()
-    client.read_automations_by_name.side_effect = lambda name: [there] * (name == CRASH_SILENT)
+    known = {rule.name: [Automation.model_validate(there)]}
+    client.read_automations_by_name.side_effect = lambda name: known.get(name, [])
     monkeypatch.setattr(registration, "get_client", lambda **_: nullcontext(client))
-    register_automations(Machine(home=tmp_path, zombie_minutes=99))
+    register_automation(crash_silent(99))
     client.create_automation.assert_not_called()
-    client.delete_automation.assert_not_called()
     client.update_automation.assert_called_once()
     _, new = client.update_automation.call_args.args
     assert (new.enabled, new.trigger.within) == (False, timedelta(minutes=99))
