@@ -81,6 +81,9 @@ class Postgres(NamedTuple):
         """For SQLAlchemy and libpq, without the password."""
         return f"{driver}://{self.place}/{database}{self.query}"
 
+    def __str__(self) -> str:
+        return self.place
+
 
 def parse_postgres(address: str) -> Postgres:
     """Raises ValueError, with words that do not repeat the address: it may hold a password."""

@@ -20,7 +20,7 @@ from klear.flows.cli.plan import Plan, plan, rows, summary
 from klear.flows.stages import run_stages
 from klear.tasks.report.page import with_inline_plots
 from klear.tasks.report.report import SCORES, summary_text
-from klear.tasks.stage.run import Run, RunSpec, link_to_prefect, run_context
+from klear.tasks.stage.run import Run, RunSpec, run_context
 from klear.tasks.store.lineage import CompleteRun, note_complete
 from klear.tasks.store.store import Artifact
 from klear.tasks.tracking.log_result import log_complete
@@ -94,16 +94,14 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> No
     """
     run.store.fetch(page)
     run.tracker.log(run.run_id, figures)
-    text = page.file("report.md").read_text()
-    if (scores := page.folder / SCORES).exists():
-        story, table = run.story(), scores.read_text()
+    story, text = run.story(), page.file("report.md").read_text()
+    table = scores.read_text() if (scores := page.folder / SCORES).exists() else ""
+    head = summary_text(story, table, story.links)
+    if table:
         run.display.summary = summary_text(story, table)
-        head = summary_text(story, table, story.links)
         text = re.sub(r"^## Summary\n.*?(?=^## |\Z)", "", text, count=1, flags=re.M | re.S)
-        text = f"{head}\n\n{text}"
-    else:
-        head = link_to_prefect() + text
-    run.tracker.note(run.run_id, head)
+    text = f"{head}\n\n{text}"
+    run.tracker.note(run.run_id, head if table else text)
     for name in ("report.html", "report.md"):
         file = str(page.file(name))
         run.tracker.put(name, lambda server, file=file: server.log_artifact(run.run_id, file))

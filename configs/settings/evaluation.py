@@ -27,7 +27,7 @@ class BenchmarkProtocol(Settings):
     """Source of its problems; empty: the one called `name`"""
     k: PositiveInt = 64
     """Samples per problem (avg@k); §4.1: 64"""
-    question: Annotated[str, Field(pattern=r"\{prompt\}")] = "{prompt}"
+    question: str = "{prompt}"
     """What is asked: {prompt} is the problem's, {format} how to answer it"""
     date_from: str = ""
     """First day (ISO)"""
@@ -37,13 +37,14 @@ class BenchmarkProtocol(Settings):
     """Judge again as LiveCodeBench's runner does, and put both side by side"""
 
     @model_validator(mode="after")
-    def the_window_holds_a_day(self) -> Self:
+    def it_asks_something(self) -> Self:
+        if self.question.count("{prompt}") != 1:
+            raise ValueError("question must hold {prompt} once, where the problem goes")
         for day in filter(None, (self.date_from, self.date_to)):  # compared as texts
             if str(date.fromisoformat(day)) != day:
                 raise ValueError(f"{day} must be written like 2025-02-28")
         if self.date_from and self.date_to and self.date_from >= self.date_to:
-            wrong = f"date_to={self.date_to} must come after date_from={self.date_from}"
-            raise ValueError(f"protocol {self.name!r}: {wrong}")
+            raise ValueError(f"date_to={self.date_to} must come after date_from={self.date_from}")
         return self
 
 

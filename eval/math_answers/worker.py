@@ -200,6 +200,7 @@ def _same_collection(gold: Form, answer: Form) -> bool:
         return gold.pieces == answer.pieces
     kinds, pieces = {gold.kind, answer.kind}, (*gold.pieces, *answer.pieces)
     same_brackets = gold.brackets == answer.brackets
+    inner = [{form_of(piece).kind for piece in side.pieces} for side in (gold, answer)]
     if "matrix" in kinds:
         if "scalar" in kinds and any(r"\begin" in piece for piece in pieces):
             raise Unreadable("a matrix in a formula")
@@ -209,6 +210,8 @@ def _same_collection(gold: Form, answer: Form) -> bool:
             return False
     elif kinds == {"set", "scalar"} and r"\emptyset" in pieces:
         return False  # the set that holds the empty set is not empty
+    elif "set" in kinds and ("set" in inner[0]) != ("set" in inner[1]):
+        return False  # {{1}, 2} is not {1, 2}
     elif "list" in kinds and ("half_open" in kinds or ("brackets" in kinds and len(pieces) == 4)):
         return False  # an interval is not its two ends
     theirs, ours = (list(map(_named, form.pieces)) for form in (gold, answer))

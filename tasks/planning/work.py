@@ -219,14 +219,12 @@ def select(s: Known) -> Work:
 
 
 def sft(s: Known) -> Work:
-    """Token places: epochs × examples × places of an example; those of an epoch are as before where
-    nothing says how long the examples are, which were chosen already."""
-    answer = s.count(1, "answer_tokens")
-    if s.past and not answer:
+    """Token places; those of an epoch are as before where examples do not say how long they are."""
+    if s.past and not s.count(1, "answer_tokens"):
         before = s.past.settings
         places = s.past.sum("steps") * before["batch_tokens"] / before["epochs"]
     else:
-        answer = answer or s.assume("answer_tokens")
+        answer = s.count(1, "answer_tokens") or s.assume("answer_tokens")
         each = min(answer + s.assume("prompt_tokens"), float(s.settings.max_length))
         places = s.count(1, "kept") * each
     places *= s.settings.epochs

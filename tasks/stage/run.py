@@ -29,7 +29,7 @@ from klear.tasks.stage.progress import Plain, chosen_display
 from klear.tasks.store.shared import open_store
 from klear.tasks.store.store import Artifact, Store
 from klear.tasks.tracking import prefect_states
-from klear.tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, made_by
+from klear.tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
 from klear.tasks.tracking.run_tracker import Tracker, tags_of
 
 CONFIG_TAG = "klear.config"
@@ -231,7 +231,6 @@ def _begin_in_mlflow(
         **made_by(git_commit()),
         "klear.changed": ", ".join(f"{n}={v}" for n, v in spec.changed) or "nothing",
         "prefect.flow_run_id": flow_run,
-        NOTE_TAG: link_to_prefect(),
     }
     # A finished cell has no state any more: its ablation, continued, finds it by its tags.
     same = (PARENT_TAG, CONFIG_TAG) if spec.parent else ()
@@ -256,11 +255,6 @@ def as_params(settings: Mapping[str, Any]) -> dict[str, str]:
         values = value if isinstance(value, list) else [value]
         params[name] = ", ".join(v if isinstance(v, str) else json.dumps(v) for v in values)
     return params
-
-
-def link_to_prefect() -> str:
-    """From the run's page in MLflow to the one in Prefect, as Markdown; '' where there is none."""
-    return f"[This run in Prefect]({this_flow_run.ui_url})\n\n" if this_flow_run.ui_url else ""
 
 
 class RunState:

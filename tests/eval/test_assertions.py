@@ -244,7 +244,8 @@ def test_tests_that_cannot_reach_the_program_judge_nobody(verdict, tests):
         assert verdict(program, tests) == "IE"
 
 
-UNUSED = [  # test functions that nothing calls
+UNUSED = [  # nothing in them can fail
+    "assert (f(1) == 2, 'f of 1')",
     "def test_f():\n    assert f(1) == 2",
     "import unittest\nclass T(unittest.TestCase):\n  def test_f(self): self.assertEqual(f(1), 2)\n",
     "def main():\n    assert f(1) == 2\nif __name__ == '__main__':\n    main()",
@@ -252,11 +253,11 @@ UNUSED = [  # test functions that nothing calls
     "for x in []:\n    assert f(x) == 2",
     "def check_f(candidate):\n    assert candidate(1) == 2",
 ]
-UNUSED += [UNUSED[1] + call for call in ("unittest.main()", "unittest.main(exit=False)")]
+UNUSED += [UNUSED[2] + call for call in ("unittest.main()", "unittest.main(exit=False)")]
 
 
 @pytest.mark.parametrize("tests", UNUSED)
-def test_tests_that_never_call_the_program_make_it_unjudgeable(verdict, tests):
+def test_tests_that_accept_everything_make_it_unjudgeable(verdict, tests):
     for program in ("def f(x): return x + 1", "def f(x): return 0"):
         assert verdict(program, tests) == "IE"
     assert verdict("def f(x): return 0", "assert True") == "AC"  # as HumanEval has it

@@ -33,8 +33,7 @@ from klear.training.rl.off_policy_counts import write_off_policy
 from klear.training.rl.statistics import RolloutRecord
 from klear.training.rl.trainer import GPPOTrainer
 
-FAILURES = tuple(v for v in get_args(Verdict) if v not in ("AC", "IE"))
-"""Of programs; each is logged also where there is none, for a curve ends at its last value."""
+FAILURES = tuple(v for v in get_args(Verdict) if v not in ("AC", "IE"))  # of programs
 
 
 def run_rl(job: RLJob) -> dict[str, float]:
