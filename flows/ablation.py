@@ -22,7 +22,6 @@ from klear.flows.cli.plan import Plan, plan
 from klear.flows.pipeline import publish_plan, publish_report, run_spec
 from klear.flows.stages import Call, calls, compute, compute_one, needed
 from klear.tasks.ablation.ablate import AblateSettings, ablate
-from klear.tasks.report.report import summary_text
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.graph import Node, run_graph
 from klear.tasks.stage.progress import Plain, chosen_display
@@ -97,7 +96,6 @@ def compute_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> M
         made = compute(asked)
         at = cell.store.manifest(made[target]).made
         cell.tracker.log(cell.run_id, made[target].metrics, at)
-        cell.tracker.note(cell.run_id, summary_text(cell.story(), ""))
     return made[target], made[spec.scored]
 
 

@@ -110,12 +110,11 @@ def assert_isolated(sandbox: Sandbox) -> None:
 
 def check_sandbox(backend: str) -> tuple[str, int]:
     """`klear sandbox check`: what `backend` does here; 0 if it isolates, else 1."""
-    about = f"judge.sandbox={backend}: "
     started = time.monotonic()
     try:
         with Sandbox(backend) as sandbox:
             assert_isolated(sandbox)
     except (SandboxUnavailable, SandboxDied) as error:
-        return about + f"refused: {' '.join(str(error).split())}", 1
+        return f"judge.sandbox={backend} is refused: {' '.join(str(error).split())}", 1
     seconds = time.monotonic() - started
-    return about + f"programs are isolated; self-test passed in {seconds:.1f} s", 0
+    return f"judge.sandbox={backend}: programs are isolated; self-test passed in {seconds:.1f} s", 0

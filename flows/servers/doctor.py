@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import uuid
@@ -146,4 +147,7 @@ def try_ray(address: str) -> str:
     """Join it. Whether a node has this machine's code says the first part that it computes."""
     from klear.eval.ray_cluster import join
 
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "/" not in host:  # Ray itself asks for more than a minute
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
     return f"{sum(node['Alive'] for node in join(address).nodes())} nodes"

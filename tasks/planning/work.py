@@ -221,8 +221,7 @@ def select(s: Known) -> Work:
 def sft(s: Known) -> Work:
     """Token places; those of an epoch are as before where examples do not say how long they are."""
     if s.past and not s.count(1, "answer_tokens"):
-        before = s.past.settings
-        places = s.past.sum("steps") * before["batch_tokens"] / before["epochs"]
+        places = s.past.sum("steps") * s.past.settings["batch_tokens"] / s.past.settings["epochs"]
     else:
         answer = s.count(1, "answer_tokens") or s.assume("answer_tokens")
         each = min(answer + s.assume("prompt_tokens"), float(s.settings.max_length))
