@@ -122,7 +122,8 @@ def test_a_call_may_return_a_long_integer(verdict):
 
 @pytest.mark.parametrize("row", rows("assertions.jsonl"), ids=lambda row: row["what"])
 def test_assertions_are_decided_where_the_program_has_no_code(verdict, row):
-    tests = asserts(*row["tests"], time_limit_s=1.0, fn_name=row.get("function"))
+    # Of CPU: a list that ends nowhere is followed for a second before it is refused.
+    tests = asserts(*row["tests"], time_limit_s=4.0, fn_name=row.get("function"))
     assert verdict(row["program"], **tests).verdict == row["verdict"]
 
 
