@@ -21,7 +21,7 @@ test: env ## what a newcomer runs: everything fast, and one real smoke of every 
 	$(PYTEST) --dist worksteal -m "not system"
 
 test-system: env ## the rest: every kill, cluster, server, browser and sandbox
-	$(PYTEST) --dist loadfile -m system
+	$(PYTEST) --dist loadfile --max-worker-restart 0 -m system
 
 check: env ## style, types, import contracts
 	$(BIN)/ruff format --check .

@@ -67,15 +67,16 @@ class LostWork(RuntimeError):
     """A task was lost with its node or worker as often as it may be tried."""
 
 
-def answer_of(ray: Any, call: Any, idle: Callable[[], bool]) -> Any:
-    """What a task returns, or raises. Calls `on_cluster_wait` while the cluster says that it has no
-    CPU free and nothing of ours is under way (`idle`)."""
+def answer_of(ray: Any, call: Any, pending: set[Any], idle: Callable[[], bool]) -> Any:
+    """What a task returns, or raises; then it is no longer `pending`: cancelled as it completes, it
+    aborts us. Calls `on_cluster_wait` while no CPU is free and nothing of ours runs (`idle`)."""
     while not ray.wait([call], timeout=POLL_S)[0]:
         tell, free = on_cluster_wait.get(None), 1.0
         with suppress(Exception):  # a cluster that cannot say is no reason
             free = ray.available_resources().get("CPU", 0)
         if tell and free < 1 and idle():
             tell(BUSY)
+    pending.discard(call)
     try:
         return ray.get(call)
     except ray.exceptions.RayTaskError as error:
@@ -122,12 +123,12 @@ def parts_over_ray(
     nodes see. Raises what it raises, and RuntimeError when a part is lost too often."""
     ray = join(address)
     task = ray.remote(_on_node).options(num_cpus=1, max_retries=_ATTEMPTS - 1)
-    asked = code_digest(), scratch, compute
-    calls = [task.remote(*asked, number, part) for number, part in enumerate(parts)]
+    calls = [task.remote(code_digest(), scratch, compute, *part) for part in enumerate(parts)]
+    pending = set(calls)
     try:
         for number, call in enumerate(calls):
             try:
-                folder = answer_of(ray, call, lambda: not any(scratch.glob(f"*{PARTIAL}")))
+                folder = answer_of(ray, call, pending, lambda: not any(scratch.glob(f"*{PARTIAL}")))
             except LostWork as error:
                 raise RuntimeError(
                     f"part {number:05d} was lost {_ATTEMPTS} times with its node or worker, "
@@ -135,7 +136,7 @@ def parts_over_ray(
                 ) from error
             yield folder
     finally:
-        for call in calls:
+        for call in pending:
             ray.cancel(call, force=True)
 
 

@@ -179,23 +179,22 @@ class RayPool:
         self.workers = workers or max(1, int(self.ray.cluster_resources().get("CPU", 0)))
         self._last_answer = 0.0
         self._task = self.ray.remote(judged).options(num_cpus=1, max_retries=_CLUSTER_ATTEMPTS - 1)
-        self._open: set[Any] = set()
+        self._pending: set[Any] = set()
 
     def submit(self, deadline_s: float, payload: bytes) -> Callable[[], Any]:
         """As of `WorkerPool`; MachineUnfit where a node turns out to run other code."""
         call = self._task.remote(code_digest(), self.kind, deadline_s, payload)
-        self._open.add(call)
+        self._pending.add(call)
 
         def result() -> Any:
             def idle() -> bool:
                 return time.monotonic() - self._last_answer > POLL_S
 
             try:
-                answer = answer_of(self.ray, call, idle)
+                answer = answer_of(self.ray, call, self._pending, idle)
             except LostWork as error:
                 lost = f"lost with its worker {_CLUSTER_ATTEMPTS} times: {error}"
                 raise NoVerdict(lost) from error
-            self._open.discard(call)
             self._last_answer = time.monotonic()
             return answer
 
@@ -203,5 +202,5 @@ class RayPool:
 
     def close(self) -> None:
         """End what is under way; the workers of the nodes end with this process."""
-        for call in tuple(self._open):
+        for call in tuple(self._pending):
             self.ray.cancel(call, force=True)

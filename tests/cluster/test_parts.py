@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
 from processes import eventually, killing, left
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
@@ -38,6 +39,21 @@ def test_what_a_part_raises_is_raised_here_and_finished_parts_stay(cluster, plac
     folders = computed_parts(place / "parts", [1, 2, 3, 4], work.write_square, workers=2)
 
     assert [int((f / "square").read_text()) for f in folders] == [1, 4, 9, 16]
+
+
+def test_only_what_has_no_answer_is_cancelled(cluster, place, monkeypatch):
+    """Ray aborts a process that cancels a task while the task completes."""
+    cancelled = []
+    monkeypatch.setattr(ray, "cancel", lambda call, force: cancelled.append(call))
+
+    list(computed_parts(place / "parts", [1, 2, 3], work.write_square, workers=2))
+    with Judge(SETTINGS) as judge:
+        assert judge.judge(*answer(adding(), RIGHT)).verdict == "AC"
+    assert cancelled == []
+
+    with pytest.raises(ValueError, match="three"):
+        list(computed_parts(place / "more", [3, 4, 5, 6], work.refuse_three, workers=2))
+    assert len(cancelled) == 3
 
 
 def test_a_part_that_is_lost_every_time_is_an_error_with_advice(cluster, place):
