@@ -58,8 +58,7 @@ def tokenized(
     report: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Dataset:
     """Columns input_ids, labels (−100 on the prompt), length, tokens (before any cut); on disk in
-    `cache`, in the order of the file. `report` is called before every batch: none of the training
-    is done."""
+    `cache`, in the order of the file. `report` is called before every batch, with none done."""
 
     def rows(batch: dict[str, list[str]], places: list[int]) -> dict[str, list[Any]]:
         report(0, len(texts), f"tokenised {places[0]:,} of {len(texts):,} examples")

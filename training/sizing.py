@@ -250,8 +250,7 @@ class Fit:
 
 
 def check(p: Pipeline, stages: Iterable[str] = STAGES) -> list[Fit]:
-    """Those of the stages that `p` runs on GPUs, if its topology names some; the evaluations share
-    one."""
+    """Those of the stages that `p` runs on the GPUs of its topology; the evaluations share one."""
     ran = set(stages) - p.stages_left_out
     fits = _fits(p) if p.topology.gpus else ()
     return [fit for fit in fits if any(name.startswith(fit.stage) for name in ran)]

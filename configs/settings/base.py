@@ -75,8 +75,7 @@ def meaning(value: Any, *, as_key: bool = False) -> Any:
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested values by their dotted names; entries of a list of groups by their `name`, else their
-    index."""
+    """Nested values by dotted names; entries of a list of groups by their `name`, else index."""
     if isinstance(value, Mapping):
         entries: Any = value.items()
     elif isinstance(value, list) and all(isinstance(v, Mapping) for v in value) and value:

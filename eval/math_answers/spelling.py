@@ -68,7 +68,7 @@ _COUNTED = re.compile(
     r"(?!alpha|beta|gamma|delta|theta|lambda|omega|sinh|cosh|tanh|sqrt|frac)"
     r"[a-z]{4,}(?: [a-z]{2,}){0,3}"
 )
-_MODULUS = re.compile(r"\s*\\pmod\s*\{?\s*(\d+)\s*\}?$")
+_MODULUS = re.compile(r"\s*\\pmod\s*\{?\s*(\d+)\s*\}?")
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def _plain_letter(match: re.Match[str]) -> str:
 def _without_unit(text: str, unit: str) -> tuple[str, str]:
     if several := words.quantity(text):
         return rf"\frac{{{several[0].numerator}}}{{{several[0].denominator}}}", several[1]
-    if match := _MODULUS.search(text):
-        return text[: match.start()].replace(r"\equiv", "="), f"mod {match[1]}"
+    if len(moduli := {*_MODULUS.findall(text)}) == 1 and not _MODULUS.split(text)[-1]:
+        return _MODULUS.sub("", text).replace(r"\equiv", "="), f"mod {moduli.pop()}"
     if match := _UNITS.search(text):
         behind = re.sub(r"\}\s*\{", "/", match[1].replace(r"\cdot", " "))
         behind = re.sub(r"\\frac|[{}^]", "", re.sub(TEXT, r"\1", behind)).strip().strip(".")

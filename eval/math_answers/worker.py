@@ -8,6 +8,7 @@ memory limit and is killed from outside.
 """
 
 import logging
+import math
 import re
 import signal
 import string
@@ -131,24 +132,38 @@ def _blamed(gold: str, why: str) -> Judgement:
 def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
     if answer.listed and form_of(gold.body).kind != "scalar":
         return _same(gold.body, answer.listed)
-    if not other_angle(gold, answer) and _same(gold.body, answer.body):
+    moduli = {side.unit for side in (gold, answer) if side.unit.startswith("mod ")}
+    if len(moduli) < 2 and not other_angle(gold, answer) and _same(gold.body, answer.body):
         return True
-    if "mod " in gold.unit + answer.unit:
-        return _same(_residues(gold), _residues(answer))
+    if moduli:
+        return _same_classes(gold, answer)
     if gold.mark == answer.mark:
         return False
     return _same(*(_MARKED[side.mark] % _value_of(side.body) for side in (gold, answer)))
 
 
-def _residues(side: Spelled) -> str:
-    r"""`x = 7k+3, k \in \mathbb{Z}` of `x = 10` modulo 7."""
-    _, _, modulus = side.unit.partition("mod ")
-    if not int(modulus or 0):
-        return side.body
-    number = re.sub(
-        r"(?<![\w.^])-?\d+$", lambda m: f"{modulus}k+{int(m[0]) % int(modulus)}", side.body
-    )
-    return number + r", k\in\mathbb{Z}"
+def _same_classes(gold: Spelled, answer: Spelled) -> bool:
+    r"""Whether `x = 1, 3` modulo 4 are the numbers `4k+1 \text{ or } 4k-1`."""
+    with suppress(Unreadable, sympy.PolynomialError):
+        sides = _classes(gold), _classes(answer)
+        found = range(math.lcm(*(modulus for side in sides for _, modulus in side)))
+        held = ([any((n - r) % m == 0 for r, m in side) for side in sides] for n in found)
+        return all(theirs == ours for theirs, ours in held)
+    return False
+
+
+def _classes(side: Spelled) -> list[tuple[int, int]]:
+    """(residue, modulus) of each class of whole numbers. Raises Unreadable or PolynomialError."""
+    body, _, numbers = _without_parameter(side.body)
+    found = list[tuple[int, int]]()
+    for piece in form_of(body).pieces:
+        formula = parse(_value_of(piece))
+        line = sympy.Poly(formula, *formula.free_symbols or [sympy.Dummy()]).all_coeffs()
+        *_, step, start = (sympy.Integer(side.unit[4:] or 0), *line)
+        if numbers not in ("", "Z") or len(line) > 2 or not step or {step.q, start.q} != {1}:
+            raise Unreadable(f"no class: {piece[:80]}")
+        found.append((int(start), abs(int(step))))
+    return found
 
 
 def _same(gold: str, answer: str) -> bool:

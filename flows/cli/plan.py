@@ -108,8 +108,7 @@ def assumptions(stages: Plan) -> list[tuple[str, str]]:
 
 
 def summary(stages: Plan) -> str:
-    """What the stages that are not reused take, one after the other, and what the figures rest on,
-    as Markdown."""
+    """What the stages that are not reused take, and what the figures rest on, as Markdown."""
     todo = [s for s in stages if s.action != "reuse"]
     counts = Counter(s.action for s in stages)
     seconds, way = critical_path(stages)

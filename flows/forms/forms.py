@@ -112,8 +112,7 @@ def type_of(name: str, profile: Pipeline) -> Any:
 
 
 def offered() -> dict[str, str]:
-    """Profiles that have a form, by the name of it: the shipped ones and that of
-    KLEAR_FORM_PROFILE."""
+    """Profiles that have a form, by its name: the shipped ones and that of KLEAR_FORM_PROFILE."""
     extra = load_machine().form_profile
     return {**{p: p for p in profiles()}, **({Path(extra).stem: extra} if extra else {})}
 

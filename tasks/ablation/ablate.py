@@ -41,8 +41,7 @@ class AblateSettings(Settings):
 
 @stage(version=ABLATE_VERSION)
 def ablate(out: Path, *inputs: Artifact, settings: AblateSettings) -> Metrics:
-    """Write report.md, report.html, plots/ and results.json. `inputs` are (evaluation, model) of
-    each cell."""
+    """Write report.md, report.html, plots/, results.json of each cell's (evaluation, model)."""
     pairs = zip(settings.cells, inputs[::2], inputs[1::2], strict=True)
     cells = [read_cell(*cell, scored.folder, model.folder) for cell, scored, model in pairs]
     outcome = outcome_of(settings.ablation, settings.profile, cells)

@@ -183,8 +183,7 @@ class Forecaster:
 
     def rate(self, body: str, past: PastResult, gpus: int) -> float | None:
         """Units of work a second of an earlier result, on so many GPUs of the plan; None where it
-        says nothing about the plan's machine. Of the data stages, only judging is spread over the
-        cores of a node."""
+        says nothing about the plan's machine. Of the data stages, only judging uses all cores."""
         hardware = past.manifest.hardware or this_machine()  # an older manifest does not say: here
         card = self.topology.gpu.lower().partition("-")[0] if self.topology.gpus else ""
         if gpus and not (card in hardware.lower() if card else hardware == this_machine()):

@@ -63,8 +63,7 @@ def write_card(store: Store, manifest: Manifest, work: Path) -> list[str]:
 
 
 def _by_source(path: Path) -> Counter[str]:
-    """Rows of each source, "" where they name none, in the order of appearance; none of a lost
-    file."""
+    """Rows of each source ("": they name none) in order of appearance; none of a lost file."""
     if not path.is_file():
         return Counter()
     if "source" not in pq.read_schema(path).names:

@@ -21,8 +21,7 @@ class StageFigures:
 
 @dataclass(frozen=True)
 class PlannedStage(StageFigures):
-    """One line of the plan: reuse, with the recorded figures; resume or compute, with those of a
-    forecast."""
+    """One line of the plan: reuse, with recorded figures; resume or compute, with a forecast's."""
 
     inputs: tuple[str, ...] = ()
     """The stages whose results it takes."""
@@ -37,8 +36,7 @@ class PlannedStage(StageFigures):
 
 @dataclass(frozen=True)
 class StageOutcome(StageFigures):
-    """What became of one stage: reused, resumed or computed; `seconds` are those of computing it,
-    whenever that was."""
+    """What became of one stage: reused, resumed or computed; `seconds`: of computing it, ever."""
 
     url: str = ""
     """Where its MLflow run is; empty without a server."""

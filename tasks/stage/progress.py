@@ -97,8 +97,7 @@ Outcome = Literal["computed", "cached", "failed", "interrupted"]
 
 
 class Plain:
-    """A run as log lines (in Prefect, on the page of the run); the terminal's, in flows, adds to
-    them."""
+    """A run as log lines (in Prefect, on the run's page); the terminal's, in flows, adds to it."""
 
     def __init__(self) -> None:
         self.logger: Callable[[], Any] = lambda: logging.getLogger("klear")  # of this thread

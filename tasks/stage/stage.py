@@ -274,8 +274,7 @@ class _Computation:
 
     @contextmanager
     def _watched(self, file: Path | None = None, log: StageLog | None = None) -> Iterator[Listener]:
-        """What is reported in the block is shown; nothing for too long, and it fails with the end
-        of `file`."""
+        """Show what the block reports; after too long a silence it fails with the end of `file`."""
 
         def listen(done: float, total: float, note: str) -> None:
             beat(f"{done:g} of {total:g} {note}".rstrip())

@@ -90,8 +90,7 @@ class ObjectStore:
         self._ask("pipe_file", name, content, mode="create" if new else "overwrite")
 
     def damage(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> str:
-        """The first of `files` that is not below `of` in its size, and with `verify` its digest;
-        '' if all are."""
+        """The first of `files` not below `of` in its size (`verify`: its digest); '' if all are."""
         there = self.sizes(of)
         for number, (name, entry) in enumerate(files.items()):
             path = f"{of}/{name}"
@@ -134,8 +133,7 @@ class ObjectStore:
         return {name: facts["size"] for name, facts in found.items()}
 
     def _ask(self, method: str, *words: Any, **options: Any) -> Any:
-        """What the library answers; StoreUnreachable for what it gave up: every backend has errors
-        of its own."""
+        """What the library answers; StoreUnreachable for its errors, which differ by backend."""
         try:
             return getattr(self._fs, method)(*words, **options)
         except (FileExistsError, FileNotFoundError, PermissionError):

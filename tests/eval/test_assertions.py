@@ -252,6 +252,12 @@ UNUSED = [  # nothing in them can fail
     "async def test_f():\n    assert f(1) == 2\ntest_f()",
     "for x in []:\n    assert f(x) == 2",
     "def check_f(candidate):\n    assert candidate(1) == 2",
+    '"""\n>>> f(1)\n2\n"""',
+    "assert lambda: f(1) == 2",
+    "assert (f(x) == 2 for x in [1])",
+    "assert [f(1) == 2]",
+    "assert f(0) == 0 or f(0) == 1\nassert 'f(1) == 2'",
+    "import math",
 ]
 UNUSED += [UNUSED[2] + call for call in ("unittest.main()", "unittest.main(exit=False)")]
 
@@ -260,4 +266,4 @@ UNUSED += [UNUSED[2] + call for call in ("unittest.main()", "unittest.main(exit=
 def test_tests_that_accept_everything_make_it_unjudgeable(verdict, tests):
     for program in ("def f(x): return x + 1", "def f(x): return 0"):
         assert verdict(program, tests) == "IE"
-    assert verdict("def f(x): return 0", "assert True") == "AC"  # as HumanEval has it
+    assert verdict("def f(x): return 0", "assert f(1) == 0\nassert True") == "AC"  # in HumanEval

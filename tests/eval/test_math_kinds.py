@@ -212,6 +212,16 @@ RESIDUES = {
     ]
     for r, m in ((3, 7), (4, 7), (3, 8))
 } | {"whole": [r"x=7k+3, k\in\mathbb{N}"]}
+RESIDUES |= {
+    f"{r} or {s} mod {m}": [
+        rf"x\equiv {r},{s}\pmod{m}",
+        rf"x\equiv {s - m}\text{{ or }}{r + m}\pmod{{{m}}}",
+        rf"x\equiv {s}\pmod{{{m}}}\text{{ or }}x\equiv {r}\pmod{{{m}}}",
+        rf"x={m}k+{r}\text{{ or }}x={m}k+{s}, k\in\mathbb{{Z}}",
+        rf"{m}k+{s}, {m}k+{r}",
+    ]
+    for r, s, m in ((1, 3, 7), (3, 4, 7), (1, 3, 8), (1, 4, 9))
+} | {"signs": [r"x\equiv\pm 1\pmod 5", r"x=5k+1\text{ or }x=5k-1", "5k-1, 5k+1"]}
 CONSTANTS = {
     "growth": ["y=Ce^{2x}", "y=ce^{2x}", r"y=Ce^{2x},\ C\in\mathbb{R}", "y(x)=Ce^{2x}",
                r"y=Ce^{2x}\text{, where }C\text{ is an arbitrary constant}"],

@@ -102,8 +102,7 @@ class Journal(AbstractContextManager["Journal"]):
                     yield Sample.model_validate(orjson.loads(lines.readline()))
 
     def figures(self, runtime: EngineRuntime) -> dict[str, float]:
-        """`samples`, `tokens` (of answers), `prompt_tokens` and, at the prices of `runtime`,
-        `cost`."""
+        """`samples`, `tokens` (of answers), `prompt_tokens` and, where there are prices, `cost`."""
         tokens, asked = self._counts["tokens"], self._counts["prompt_tokens"]
         cost = cost_of(runtime, asked, tokens)
         found = {"samples": len(self), "tokens": tokens, "prompt_tokens": asked}

@@ -26,8 +26,7 @@ class EngineError(RuntimeError):
 
 
 class Request(NamedTuple):
-    """Ask for sample `index` of one problem; `seed` makes the draw repeatable. Millions of them
-    are in memory."""
+    """Ask for sample `index` of one problem; `seed` repeats the draw. Memory holds millions."""
 
     problem_id: str
     index: int

@@ -25,8 +25,7 @@ class BaseJob(_Job):
 
 
 class SFTJob(_Job):
-    """Fine-tune `base` (a folder or a hub id) on `examples` (parquet[Example]) into
-    `out/checkpoint`."""
+    """Fine-tune `base` (folder or hub id) on `examples` (parquet[Example]) into out/checkpoint."""
 
     kind: Literal["sft"] = "sft"
     base: Path

@@ -29,8 +29,7 @@ Table = np.ndarray
 
 
 def clipped(table: Table) -> tuple[float, float]:
-    """Shares of the tokens and of their gradient that clipping cuts off: Ã > 0 above the range,
-    Ã < 0 below it."""
+    """Shares of tokens and of gradient that clipping cuts off: Ã > 0 above the range, < 0 below."""
     cut = table[:, 0, 0] + table[:, 1, 2]
     tokens, gradient = map(_share, cut.sum(1), table.sum((1, 2, 3)))
     return tokens, gradient
