@@ -126,8 +126,7 @@ def compute_beside(spec: Ablation, matrix: list[Cell], run: Run, concurrent: int
 
 
 def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Plan:
-    """What the matrix would reuse and compute: each stage once, with the runs that share it, on
-    the machines of its first run."""
+    """What the matrix would reuse and compute: each stage once, on its first run's machines."""
     shared: dict[tuple[object, ...], tuple[PlannedStage, list[str]]] = {}
     fits: list[Fit] = []  # an arm may have one of its own
     matrix = list(cells(spec, profile, seeds))

@@ -60,8 +60,7 @@ class DifficultySettings(Settings):
     """Pass rate of a rater model per prompt (§3.1: Qwen3-8B) → easy or hard."""
 
     rater: Literal["model", "teacher", "source"] = "model"
-    """model: `rate` samples its own answers; teacher: reuse the teacher's; source: what a problem's
-    source is known to be"""
+    """model: `rate` samples its own answers; teacher: reuse the teacher's; source: by source"""
     easy_sources: tuple[str, ...] = ()
     """Known to be easy (rater: source)"""
     hard_sources: tuple[str, ...] = ()

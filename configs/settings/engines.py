@@ -45,8 +45,7 @@ class EngineRuntime(Runtime):
     max_retries: NonNegativeInt = 20
     """Of one request, after the first attempt, up to 8 s apart"""
     batch_size: PositiveInt = 256
-    """Sequences a batch (transformers): above temperature 0 another size draws other answers,
-    equally likely"""
+    """Sequences a batch (transformers): above temperature 0 another size draws other answers"""
     tensor_parallel: PositiveInt = 1
     """GPUs a layer (vllm)"""
     data_parallel: PositiveInt = 1

@@ -59,8 +59,7 @@ class JudgeSettings(Settings):
     max_tests: PositiveInt | None = None
     """Judge on this many tests, the same ones for all answers to a problem in a step"""
     stop_after_timeouts: PositiveInt | None = None
-    """After this many time-outs in a row the other tests count as timed out; null, as in the paper:
-    run them all"""
+    """After so many time-outs in a row the other tests count as such; null (paper): they do not"""
     stop_at_first_failure: bool = False
     """Stop at the first failure; later tests count as failed"""
     reward: RewardSettings = RewardSettings()

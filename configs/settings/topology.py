@@ -51,8 +51,7 @@ class Assumptions(Settings):
     """Training: share of the GPU's peak, at 6·N FLOPs a token, 2·N for log-probabilities; not
     measured: Llama 3 reports 0.38 to 0.43 on H100 (arXiv 2407.21783, Table 4)"""
     generate_mfu: Share = 0.05
-    """Generation, bound by memory: the same, at 2·N FLOPs a token; not measured: vLLM's own
-    benchmark gives yours"""
+    """Generation, bound by memory: 2·N FLOPs a token; not measured: vLLM's benchmark gives yours"""
     stream_tokens_per_second: PositiveFloat = 30.0
     """Of one request to an endpoint, times its concurrency; not measured: it is yours"""
     judged_per_core: PositiveFloat = 25.0

@@ -174,8 +174,7 @@ class RLSettings(Settings):
     overlong_filter: bool = False
     """Answers cut at max_tokens leave their group unrewarded"""
     importance_cap: PositiveFloat | None = None
-    """Cap of the per-token correction for a sampler that differs from the trainer (vLLM); none, as
-    in the authors' code"""
+    """Cap of a token's correction for a sampler unlike the trainer; none in the authors' code"""
     judge: JudgeSettings = JudgeSettings()
     """How answers become rewards"""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "vllm_colocate"
@@ -215,8 +214,7 @@ Trained = TypeVar("Trained", SFTSettings, RLSettings)
 
 
 def with_launch(settings: Trained, topology: Topology) -> Trained:
-    """`settings` with the processes that the topology says, in RL the first `rl_gpus`, unless they
-    bring their own."""
+    """`settings` with the topology's processes (RL: the first `rl_gpus`), or with their own."""
     if settings.runtime.launch is not None:
         return settings
     t, rl = topology, isinstance(settings, RLSettings)

@@ -106,8 +106,7 @@ def generate(
 
 
 def parse(prompt: str) -> tuple[int, tuple[str, str], list[tuple[int, ...]]] | None:
-    """Constant, operators and examples (a, b, f) of a prompt of this family in any case and
-    spacing; None for other prompts."""
+    """Constant, operators, examples (a, b, f) of a prompt of this family; None for another's."""
     match = _PROMPT.fullmatch(normalise_prompt(prompt))
     if match is None:
         return None

@@ -30,6 +30,7 @@ class Graded(Record):
     """One answer and its grade, as they stand in the stage's tables; texts may be cut."""
 
     step: int | None = None  # rollout step in RL; None for a benchmark's answer
+    place: int | None = None  # of that answer, in the order in which they came: 1, 2, …
     problem_id: str
     index: int
     prompt: str

@@ -163,8 +163,7 @@ def prepare_run() -> None:
 
 
 class Terminal(Plain):
-    """Prints a line when a stage ends, one for all that were reused, a live bar for each that
-    computes; counts outcomes."""
+    """Prints a line when a stage ends, one for all reused, a live bar for each that computes."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()

@@ -104,8 +104,7 @@ def evaluate(
 
 
 def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:
-    """avg@k by benchmark as a line at each rollout step; the last one is the checkpoint's own, of
-    as many of its answers."""
+    """avg@k by benchmark at each rollout step; the last is of as many of the checkpoint's own."""
     scores = {step: {r.name: r.avg for r in read_results(f)} for step, f in kept_models(out)}
     k, names = max(p.k for p in protocols), {p.name for p in protocols}
     own = answers_of(out, below=k)

@@ -231,8 +231,7 @@ def sft(s: Known) -> Work:
 
 
 def rl(s: Known) -> Work:
-    """Tokens of all answers: steps × prompts × rollouts; oversampling generates more than are
-    trained on."""
+    """Tokens of all answers: steps × prompts × rollouts, with those that oversampling drops."""
     settings: RLSettings = s.settings
     trained = settings.steps * settings.prompts_per_step * settings.rollouts_per_prompt
     rollouts = float(trained * settings.oversampling)

@@ -20,8 +20,7 @@ ROWS = ("kept.parquet", "samples.parquet", "scores.parquet", "difficulty.parquet
 
 
 def write_card(store: Store, manifest: Manifest, work: Path) -> list[str]:
-    """Write the card of the dataset in `work`; its name. A checkpoint, a score or a report is no
-    dataset and gets none."""
+    """Write the card of the dataset in `work`; its name. What is no dataset gets none."""
     names = manifest.files.keys()
     if not names & set(ROWS) or any(n.endswith((".safetensors", "results.json")) for n in names):
         return []

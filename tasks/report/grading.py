@@ -15,6 +15,7 @@ from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem, Record, Score, TestSuite
 from klear.eval.tables import Lookup, column, read_table
 from klear.tasks.report.results import rows_at
+from klear.training.engines.generate import answer_places
 
 ANSWERS = 6
 CHECKS = 8
@@ -22,7 +23,7 @@ SECONDS = 60.0
 """After this no further program is run again: its answer is shown with its grade alone."""
 LONGEST_TEXT = 20_000
 LONGEST_VALUE = 2_000
-FROM_THE_ROW = ("step", "problem_id", "index", "verdict", "reward", "correct", "pass_rate")
+FROM_THE_ROW = ("step", "place", "problem_id", "index", "verdict", "reward", "correct", "pass_rate")
 
 
 def grade_some(folder: Path, problems: Path, settings: JudgeSettings) -> list[Graded]:
@@ -52,9 +53,10 @@ def _chosen(folder: Path) -> Iterator[dict]:
         scores = [s for s in read_table(folder / "scores.parquet", Score) if s.index == 0]
         rewards = [s.reward for s in scores]
         keys = list(zip(column(samples, "problem_id"), column(samples, "index"), strict=True))
+        places = answer_places(folder)
         for i in lowest_to_highest(range(len(scores)), rewards, ANSWERS):
-            (row,) = rows_at(samples, [keys.index((scores[i].problem_id, 0))])
-            yield {**row, **scores[i].model_dump(exclude={"answer"})}
+            (row,) = rows_at(samples, [keys.index(key := (scores[i].problem_id, 0))])
+            yield {**row, **scores[i].model_dump(exclude={"answer"}), "place": places.get(key)}
 
 
 def lowest_to_highest(

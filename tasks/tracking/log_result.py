@@ -145,12 +145,14 @@ class _Result:
         artifact = self.artifact
         model = {"mlflow.modelId": self.model} if self.model else {}
         of_stage = self.manifest.made, self.manifest.seconds
-        of_step = {
-            line["step"]: (line["time"], line["metrics"].get("seconds/rollout", 0.001))
-            for line in read_lines(artifact.folder / METRICS)
-        }
+        lines, before = read_lines(artifact.folder / METRICS), of_stage[0] - of_stage[1]
+        of_step = dict[int | None, tuple[float, float]]()  # of RL, or so many answers
+        for line in lines:
+            took = line["metrics"].get("seconds/rollout", line["time"] - before)
+            of_step[line["step"]], before = (line["time"], took), line["time"]
         for i, graded in enumerate(read_graded(artifact.folder / GRADED)):
-            end, seconds = of_step.get(graded.step, of_stage)
+            later = (n for n in of_step if n and graded.place and n >= graded.place)
+            end, seconds = of_step.get(min(later, default=graded.step), of_stage)
             step = "" if graded.step is None else f"step {graded.step}, "
             tags = {
                 "mlflow.traceName": f"{artifact.stage}: {step}{graded.problem_id} #{graded.index}",

@@ -29,9 +29,8 @@ PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "K
 """How long the end of a run waits for what is still to be told, by how the run ended."""
 STEP_METRIC = "system/step"
 CURVES = {METRICS: STEP_METRIC, LEARNING_CURVE: "system/rollout_step"}
-"""Files of lines {"step", "time", "metrics"} in a stage's folder, each with the metric that is
-logged with every line: its history says which steps the server has. `system/` keeps it out of the
-charts of the model."""
+"""Files of lines {"step", "time", "metrics"} in a stage's folder, each with a metric logged with
+every line: its history says which steps the server has. `system/` keeps it out of the charts."""
 LONGEST_NOTE = 7_900  # a tag of MLflow holds 8,000 characters
 TABLES_TAG = "mlflow.loggedArtifacts"  # which JSON artifacts the UI displays as tables
 TABLES_LISTED = 40  # the latest ones; a tag holds few thousand characters

@@ -20,6 +20,7 @@ from klear.tasks.report import grading
 from klear.tasks.report.grading import ANSWERS, CHECKS, grade_some
 from klear.tasks.report.report import report_page
 from klear.tasks.store.store import SCRATCH, Artifact
+from klear.training.engines.generate import Journal, journal_path
 from klear.training.engines.without_model import Recording, recordings
 from tests.eval.evaluations_by_hand import scored
 from tests.tasks.manifests_by_hand import folder_with
@@ -41,7 +42,13 @@ def evaluated(folder: Path, problems: list[Problem], text: str, right: set[int])
 def test_few_are_chosen_from_the_lowest_to_the_highest_reward(tmp_path):
     problems = [Problem(domain="math", prompt=f"{n}?", answer="2") for n in range(30)]
     asked = evaluated(tmp_path, problems, "\\boxed{2}", set(range(15)))
+    with Journal(journal_path(tmp_path)) as journal:
+        for p in reversed(problems):
+            journal.append(Sample(problem_id=p.id, index=0, model="m", text=""))
     graded = grade_some(tmp_path, asked, JudgeSettings())
+    assert {g.problem_id: g.place for g in graded}.items() <= {
+        p.id: n for n, p in enumerate(reversed(problems), 1)
+    }.items()
     assert [g.verdict for g in graded] == ["WA"] * (ANSWERS // 2) + ["AC"] * (ANSWERS // 2)
     assert graded[0].answer == "2"
     assert graded[0].checks[0].expected == "2"

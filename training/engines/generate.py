@@ -40,6 +40,14 @@ def journal_path(out: Path) -> Path:
     return out / SCRATCH / "samples.jsonl"
 
 
+def answer_places(out: Path) -> dict[Key, int]:
+    """1, 2, … of the answers in the journal, in the order in which they came; none without one."""
+    with suppress(FileNotFoundError), journal_path(out).open("rb") as lines:
+        rows = map(orjson.loads, lines)
+        return {(row["problem_id"], row["index"]): n for n, row in enumerate(rows, 1)}
+    return {}
+
+
 class Journal(AbstractContextManager["Journal"]):
     """Append-only samples keyed by (problem_id, index). Use as a context manager. `sync_each`
     forces every sample to disk before `append` returns."""

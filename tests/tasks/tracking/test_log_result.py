@@ -229,6 +229,21 @@ def test_an_answer_of_a_rollout_was_made_when_its_step_says(place):
     assert asked == [(1e9 - 5, 1e9), (1e9 - 4.999, 1e9 + 0.001)]
 
 
+def test_a_benchmarks_answer_was_made_between_two_points_of_the_curve(place):
+    _, (*_, scores) = place.chain()
+    made = place.store.manifest(scores)
+    begun = made.made - made.seconds
+    graded = read_graded(scores.folder / GRADED)[:3]
+    placed = [a.model_copy(update={"place": n}) for a, n in zip(graded, (4, 1, 9), strict=True)]
+    (scores.folder / GRADED).write_text("".join(a.model_dump_json() + "\n" for a in placed))
+    lines = [{"step": 2 * n, "time": begun + n / 4, "metrics": {}} for n in (1, 2)]
+    (scores.folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    server = Mock()
+    _Result(Mock(), scores, made, ()).traces(server, "a-run")
+    found = [time - begun for call in server.trace.call_args_list for time in call.args[2]]
+    assert found == pytest.approx([0.25, 0.5, 0, 0.25, 0, made.seconds], abs=0.01)
+
+
 def test_the_rollouts_of_a_stage_are_histograms(tmp_path):
     row = {"step": 1, "tokens": 3, "reward": 1.0}
     pq.write_table(pa.Table.from_pylist([row, row | {"step": 2, "reward": None}]),
