@@ -18,8 +18,8 @@ from pydantic import Field
 from klear.configs.settings.ablation import Ablation, ablations, load_ablation
 from klear.configs.settings.base import key_of
 from klear.configs.settings.pipeline import Pipeline
-from klear.flows.cli.plan import Plan, plan
 from klear.flows.pipeline import publish_plan, publish_report, run_spec
+from klear.flows.plan import Plan, plan
 from klear.flows.stages import Call, calls, compute, compute_one, needed
 from klear.tasks.ablation.ablate import AblateSettings, ablate
 from klear.tasks.report.run_story import PlannedStage

@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 from klear.configs.loading import differences
 from klear.configs.settings.base import key_of
 from klear.configs.settings.pipeline import Pipeline
-from klear.flows.cli.plan import Plan, plan, rows, summary
+from klear.flows.plan import Plan, plan, rows, summary
 from klear.flows.stages import run_stages
 from klear.tasks.report.page import with_inline_plots
 from klear.tasks.report.report import SCORES, summary_text

@@ -212,11 +212,11 @@ class Home:
 
     def children(self) -> list[int]:
         """Supervisors and what they supervise: processes that train or generate for this home."""
-        return self.pids("klear.training.launch.child", str(self.store))
+        return self.pids("klear.training.launch.run_job", str(self.store))
 
     def jobs(self) -> list[int]:
         """Those of them that do the work."""
-        return self.pids("-m klear.training.launch.child", str(self.store), but="supervise.py")
+        return self.pids("-m klear.training.launch.run_job", str(self.store), but="supervise.py")
 
     def hold_at_checkpoint(self, stage: str) -> None:
         """Stop the job of a stage as soon as it has a whole checkpoint.
@@ -232,7 +232,7 @@ class Home:
             self.signal_jobs(signal.SIGSTOP)
 
     def _stop_jobs_of(self, stage: str) -> bool:
-        job = ("-m klear.training.launch.child", f"{self.store}/.work/{stage}/")
+        job = ("-m klear.training.launch.run_job", f"{self.store}/.work/{stage}/")
         if not self.pids(*job, but="supervise.py"):
             return False
         self.signal_jobs(signal.SIGSTOP)

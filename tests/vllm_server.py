@@ -34,7 +34,7 @@ SERVE = "from vllm.entrypoints.launchers.api_server.entry import main; main()"
 def tiny_teacher(folder: Path, sizes: BaseModelSettings = TINY) -> Path:
     """A checkpoint of random weights; vLLM on CPU has a kernel for the heads of TINY."""
     from klear.training.base import small_model, small_tokenizer
-    from klear.training.checkpoints import save_model
+    from klear.training.models import save_model
 
     tokenizer = small_tokenizer(["user\nMake 1 from 2, 3, 4.\nassistant\n<think>"], 280)
     save_model(small_model(sizes, tokenizer, 0), tokenizer, folder / "checkpoint")

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
+from tokenizers.models import BPE
 from transformers import (
     AutoConfig,
     GenerationConfig,
@@ -19,7 +20,7 @@ from transformers import (
 from klear.configs.settings.training import BaseModelSettings
 from klear.eval.records import Example
 from klear.eval.tables import read_table
-from klear.training import checkpoints, render
+from klear.training import models, render
 from klear.training.launch.jobs import BaseJob
 from klear.training.layout import CHECKPOINT
 from klear.training.render import TURN_END, TURN_START
@@ -41,19 +42,19 @@ def create_base(job: BaseJob) -> dict[str, float]:
         start = f"random weights, seed {job.seed}"
     else:
         # the commit that the revision of a hub model means now; a local folder has none
-        config = AutoConfig.from_pretrained(s.model, revision=s.revision, **checkpoints.NO_CODE)
+        config = AutoConfig.from_pretrained(s.model, revision=s.revision, **models.NO_CODE)
         commit = getattr(config, "_commit_hash", None) or s.revision
-        tokenizer = checkpoints.load_tokenizer(s.model, commit)
-        model = checkpoints.load_model(s.model, revision=commit)
+        tokenizer = models.load_tokenizer(s.model, commit)
+        model = models.load_model(s.model, revision=commit)
         prepare_for_chat(model, tokenizer)
         if s.positions is not None:
             model.config.max_position_embeddings = s.positions
         start = f"{s.model}@{commit}"
         if Path(s.model).is_dir():  # a model of ours that is taken up again keeps its history
-            start, lineage = checkpoints.public_name(s.model), checkpoints.read_lineage(s.model)
+            start, lineage = models.public_name(s.model), models.read_lineage(s.model)
     render.check_tokenizer(tokenizer)
-    lineage.append(checkpoints.step_of("base", start, job.seed, s))
-    checkpoints.save_model(model, tokenizer, job.out / CHECKPOINT, lineage)
+    lineage.append(models.step_of("base", start, job.seed, s))
+    models.save_model(model, tokenizer, job.out / CHECKPOINT, lineage)
     return {"parameters": float(model.num_parameters()), "vocabulary": float(len(tokenizer))}
 
 
@@ -69,7 +70,7 @@ def corpus(examples: Iterable[Example], seed: int) -> list[str]:
 
 def small_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE over numbers of two digits, operators and words: no text is unknown."""
-    bpe = Tokenizer(models.BPE())
+    bpe = Tokenizer(BPE())
     split = pre_tokenizers.Split(_PIECES, "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bpe.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])  # type: ignore[assignment]

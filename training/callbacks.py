@@ -23,8 +23,8 @@ from transformers import TrainerCallback
 from klear.configs.metrics import place
 from klear.configs.settings.training import RLSettings, SFTSettings
 from klear.training import layout
-from klear.training.checkpoints import check_layout
 from klear.training.launch.jobs import RLJob, SFTJob
+from klear.training.models import check_layout
 
 KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.

@@ -20,7 +20,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from klear.eval.tables import column
-from klear.training import checkpoints, layout, render
+from klear.training import layout, models, render
 from klear.training.callbacks import StableCheckpoints, in_trls_words, train
 from klear.training.launch.jobs import SFTJob
 from klear.training.launch.ranks import rank0_first, world_size
@@ -34,7 +34,7 @@ MOMENTUM = 0.95  # of Muon
 def run_sft(job: SFTJob) -> dict[str, float]:
     """Fine-tune `job.base` on `job.examples` into `job.out/checkpoint`; resumes in `job.out`."""
     s, progress = job.settings, layout.ProgressFile(job.out)
-    model, tokenizer = checkpoints.load_to_train(job.base, s)
+    model, tokenizer = models.load_to_train(job.base, s)
 
     cache = job.out / layout.SCRATCH / layout.TOKENS
     asked = job.examples, tokenizer, s.max_length, cache, progress.report
@@ -43,9 +43,9 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     trainer = build_trainer(job, model, tokenizer, to_train)
     trainer.held_out = held_out and held_out.remove_columns(["length", "tokens"])
     train(trainer, job, progress)
-    lineage = checkpoints.lineage_after(job.base, model, "sft", job.seed, s)
+    lineage = models.lineage_after(job.base, model, "sft", job.seed, s)
     target = job.out / layout.CHECKPOINT
-    checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
+    models.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
     cut = sum(tokens > s.max_length for tokens in dataset["tokens"])
     return {"steps": float(trainer.state.global_step), "truncated_examples": float(cut)}
 

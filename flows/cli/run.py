@@ -76,7 +76,7 @@ def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
     """
     settings = options.settings_of(profile)
     store = prepare_plan()
-    from klear.flows.cli.plan import plan, print_plan
+    from klear.flows.plan import plan, print_plan
     from klear.tasks.stage.run import Run
 
     force = frozenset(options.force)
@@ -321,7 +321,7 @@ def ablate(
     if plan:
         store = prepare_plan()
         from klear.flows.ablation import plan_ablation
-        from klear.flows.cli.plan import print_plan
+        from klear.flows.plan import print_plan
 
         print_plan(plan_ablation(spec, profile, seeds, store))
         return 0

@@ -29,8 +29,8 @@ from klear.configs.machine import load_machine
 from klear.configs.settings.base import first_few, flat, key_of, read_catalogue, short
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline, StageName
-from klear.flows.cli.plan import plan
 from klear.flows.pipeline import publish_markdown, publish_plan, run_pipeline, run_spec, typed_name
+from klear.flows.plan import plan
 from klear.flows.stages import calls, compute_one
 from klear.tasks.report.page import literal, with_inline_plots
 from klear.tasks.stage.progress import number

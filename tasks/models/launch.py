@@ -124,7 +124,7 @@ def node_command(
         "main_process_port": port,
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return [*ACCELERATE, *words, "--module", "klear.training.launch.child", str(job_file)]
+    return [*ACCELERATE, *words, "--module", "klear.training.launch.run_job", str(job_file)]
 
 
 def look(code: str, job_file: str) -> str:

@@ -1,6 +1,6 @@
 """Runs a heavy job in its own process: on a free GPU, its output in a log, its progress passed on.
 
-The job travels as `<out>/.resume/job.json`; `python -m klear.training.launch.child JOB` reads it.
+The job travels as `<out>/.resume/job.json`; `python -m klear.training.launch.run_job JOB` reads it.
 Between them sits tasks/stage/supervise.py, which ends the whole tree when this process cancels,
 fails or is killed.
 
@@ -43,7 +43,7 @@ class ChildFailed(RuntimeError):
 def alone(job_file: Path) -> list[str]:
     """One process of its own for the job."""
     # -P: the current folder may hold modules that shadow the standard library's
-    return [sys.executable, "-P", "-m", "klear.training.launch.child", str(job_file)]
+    return [sys.executable, "-P", "-m", "klear.training.launch.run_job", str(job_file)]
 
 
 def run_child(

@@ -42,7 +42,7 @@ def requests(count: int) -> list[Request]:
 def make_checkpoint(folder: Path) -> None:
     """A random model of the tiny profile: it seldom ends an answer, so lengths are near equal."""
     from klear.training.base import small_model, small_tokenizer
-    from klear.training.checkpoints import save_model
+    from klear.training.models import save_model
 
     tokenizer = small_tokenizer([r.prompt for r in requests(200)], 400)
     save_model(small_model(BaseModelSettings(kind="random"), tokenizer, 0), tokenizer, folder)

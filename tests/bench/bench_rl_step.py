@@ -71,7 +71,7 @@ def make_checkpoint(folder: Path, options: argparse.Namespace) -> Path:
     """A Qwen3 with random weights that can place the longest answer."""
     from klear.configs.settings.training import BaseModelSettings
     from klear.training.base import small_model, small_tokenizer
-    from klear.training.checkpoints import save_model
+    from klear.training.models import save_model
 
     sizes = dict(MODELS[options.model])
     vocabulary = sizes.pop("vocabulary")
@@ -91,7 +91,7 @@ def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, b
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     from klear.training import render
-    from klear.training.checkpoints import load_model, load_tokenizer
+    from klear.training.models import load_model, load_tokenizer
     from klear.training.rl.config import GPPOConfig
     from klear.training.rl.trainer import GPPOTrainer
 

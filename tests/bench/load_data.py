@@ -22,8 +22,8 @@ from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.pipeline import STAGES
 from klear.eval.records import Problem, Sample
 from klear.eval.tables import arrow_schema
-from klear.flows.cli.plan import plan
 from klear.flows.cli.store import store_lines
+from klear.flows.plan import plan
 from klear.tasks.answers.distill import requests_of, write_outputs
 from klear.tasks.data.dedup import dedup
 from klear.tasks.stage.run import Run, active

@@ -66,7 +66,7 @@ def cancel_in_sft(page: Page, place: Cockpit, flow_run: str) -> Ended:
     away_until(page, place, flow_run, "sft")
     run = visit(page, place, flow_run)
     running = place.processes_of_runs()
-    assert commanded("klear.training.launch.child", running)
+    assert commanded("klear.training.launch.run_job", running)
     since = run.cancel()
     _, left = psutil.wait_procs(running, timeout=120)
     seconds = time.monotonic() - since

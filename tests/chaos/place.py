@@ -110,7 +110,7 @@ def flow(attempt: Attempt) -> list[psutil.Process]:
 def child(attempt: Attempt) -> list[psutil.Process]:
     """The stage's own process: it trains or generates, or computes a part."""
     tree = [p for top in flow(attempt) for p in below(top.pid)]
-    trains = [p for p in tree if _words(p)[1:4] == ["-P", "-m", "klear.training.launch.child"]]
+    trains = [p for p in tree if _words(p)[1:4] == ["-P", "-m", "klear.training.launch.run_job"]]
     return trains or _forked(attempt)
 
 

@@ -1,7 +1,7 @@
 """A judge that pays for an even length, and rollouts that depend on no generator: so one process
 and two can be compared.
 
-`python -m tests.cluster.fixed_answers JOB.json` is `training.launch.child` with both: answers
+`python -m tests.cluster.fixed_answers JOB.json` is `training.launch.run_job` with both: answers
 follow from the prompt and the place in its group.
 """
 
@@ -52,13 +52,13 @@ def number(*parts: object) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    """`training.launch.child`; SFT is as ever."""
-    from klear.training.launch import child
+    """`training.launch.run_job`; SFT is as ever."""
+    from klear.training.launch import run_job
     from klear.training.rl import train as rl
 
     judge = mock.patch.object(rl, "Judge", LengthJudge)
     with judge, mock.patch.object(rl, "roll_out", roll_out):
-        return child.main(arguments)
+        return run_job.main(arguments)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ launched = launch.run_node
 
 def run_fixed(command: list[str], log: str) -> int:
     """Travels to the nodes by value, as it belongs to the program that is run."""
-    ours = {"klear.training.launch.child": "tests.cluster.fixed_answers"}
+    ours = {"klear.training.launch.run_job": "tests.cluster.fixed_answers"}
     return launched([ours.get(word, word) for word in command], log)
 
 

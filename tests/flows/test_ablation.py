@@ -15,7 +15,7 @@ from klear.configs.settings.ablation import ablations, load_ablation
 from klear.configs.settings.base import key_of
 from klear.flows import ablation
 from klear.flows.ablation import cells, plan_ablation
-from klear.flows.cli.plan import assumptions, summary
+from klear.flows.plan import assumptions, summary
 from klear.flows.stages import calls
 from klear.tasks.stage.child import ChildFailed
 from klear.tasks.stage.run import Run
@@ -119,7 +119,7 @@ def test_a_cell_that_fails_is_named_with_its_reason(beside, monkeypatch):
 
 @pytest.mark.parametrize("given", [{"OMP_NUM_THREADS": "1"}, {}])
 def test_a_child_trains_with_the_threads_it_is_given(given):
-    asked = "import torch; from klear.training.launch.child import _limit_threads as f; f(0)"
+    asked = "import torch; from klear.training.launch.run_job import _limit_threads as f; f(0)"
     rest = {n: v for n, v in os.environ.items() if n != "OMP_NUM_THREADS"}
     script = f"{asked}; print(torch.get_num_threads())"
     said = output_of(sys.executable, "-c", script, cwd=ROOT, env=rest | given)

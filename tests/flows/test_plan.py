@@ -7,7 +7,7 @@ from processes import output_of
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import STAGES
 from klear.configs.settings.topology import Topology
-from klear.flows.cli.plan import Plan, critical_path, plan, summary
+from klear.flows.plan import Plan, critical_path, plan, summary
 from klear.flows.stages import run_stages
 from klear.tasks.models.train import local_model
 from klear.tasks.report.page import literal

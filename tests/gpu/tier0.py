@@ -221,7 +221,7 @@ def sft_steps(report: Report, length: int, rows: int, steps: int, **runtime: Any
     from transformers import TrainerCallback
 
     from klear.configs.settings.training import SFTSettings, TrainRuntime
-    from klear.training import checkpoints, sft, sizing
+    from klear.training import models, sft, sizing
     from klear.training.launch.jobs import SFTJob
 
     base = large_checkpoint(report).checkpoint
@@ -235,7 +235,7 @@ def sft_steps(report: Report, length: int, rows: int, steps: int, **runtime: Any
         runtime=TrainRuntime(bf16=report.cuda, threads=1, **runtime),
     )  # fmt: skip
     job = SFTJob(out=report.scratch, base=base, examples=base, settings=settings)
-    model, tokenizer = checkpoints.load_to_train(base, settings)
+    model, tokenizer = models.load_to_train(base, settings)
     trainer, marks = sft.build_trainer(job, model, tokenizer, data), []
 
     class Clock(TrainerCallback):

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from klear.configs.settings.sources import Source
 from klear.tasks.data.sources import Piece, piece_rows
-from klear.training.checkpoints import load_model, load_tokenizer
+from klear.training.models import load_model, load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ("configs", "eval", "training", "tasks", "flows", "deployments")

@@ -22,7 +22,7 @@ from klear.configs.settings.topology import Launch, Topology
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, with_launch
 from klear.tasks.models import launch
 from klear.tasks.stage.child import ChildFailed
-from klear.training.launch import child, ranks
+from klear.training.launch import ranks, run_job
 from klear.training.launch.jobs import JOB, BaseJob, GenerateJob, RLJob, SFTJob
 from klear.training.layout import CHECKPOINTS, STABLE, MetricsFile, read_lines
 
@@ -67,7 +67,7 @@ def test_a_launcher_starts_accelerate_with_the_machines_and_processes():
     assert command[:4] == [sys.executable, "-P", "-m", "accelerate.commands.launch"]
     assert (said(command, "--num_machines"), said(command, "--num_processes")) == ("2", "8")
     assert Path(said(command, "--config_file")).name == "fsdp2.yaml"
-    assert command[-3:] == ["--module", "klear.training.launch.child", str(JOB_FILE)]
+    assert command[-3:] == ["--module", "klear.training.launch.run_job", str(JOB_FILE)]
     assert launch.command_of(JOB_FILE, Launch(), "alone") == launch.alone(JOB_FILE)
 
 
@@ -178,7 +178,7 @@ def test_a_failing_job_says_why_and_has_no_result(tmp_path):
     job = BaseJob(out=tmp_path, examples=missing, settings=BaseModelSettings(kind="random"))
     write_job(tmp_path / "job.json", job)
     with pytest.raises(FileNotFoundError, match="no-such-examples"):
-        child.main([str(tmp_path / "job.json")])
+        run_job.main([str(tmp_path / "job.json")])
     assert not (tmp_path / ".resume/result.json").exists()
 
 
@@ -197,7 +197,7 @@ def test_a_resumed_run_drops_the_lines_after_its_checkpoint_and_one_cut_by_a_kil
 @pytest.mark.parametrize("sharding", ["full", "none"])
 def test_accelerate_is_told_the_machines_the_processes_and_the_sharding(sharding):
     config = str(PACKAGE / "configs/accelerate" / launch.FILES[sharding])
-    child_of = ["--module", "klear.training.launch.child", "job.json"]
+    child_of = ["--module", "klear.training.launch.run_job", "job.json"]
     given = launch_command_parser().parse_args(["--config_file", config, *PLACE, *child_of])
     arguments = _validate_launch_command(given)[0]
     assert arguments.multi_gpu == (sharding == "none")

@@ -102,7 +102,7 @@ def small_trainer(
     `rollout_func` replaces sampling; other keywords are GPPOConfig's.
     """
     from klear.training import render
-    from klear.training.checkpoints import load_model, load_tokenizer
+    from klear.training.models import load_model, load_tokenizer
     from klear.training.rl.config import GPPOConfig
     from klear.training.rl.train import roll_out
     from klear.training.rl.trainer import GPPOTrainer

@@ -21,7 +21,9 @@ from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSe
 from klear.training import render
 from klear.training.base import create_base, prepare_for_chat, small_tokenizer
 from klear.training.callbacks import StableCheckpoints
-from klear.training.checkpoints import (
+from klear.training.launch.jobs import BaseJob
+from klear.training.layout import STABLE, latest
+from klear.training.models import (
     check_layout,
     load_model,
     load_tokenizer,
@@ -29,8 +31,6 @@ from klear.training.checkpoints import (
     step_of,
     write_lineage,
 )
-from klear.training.launch.jobs import BaseJob
-from klear.training.layout import STABLE, latest
 from tests.training.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +123,7 @@ def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
     (tmp_path / "job.json").write_text(job.model_dump_json())
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "HUGGINGFACE"))}
     environment |= {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
-    child = (sys.executable, "-m", "klear.training.launch.child", tmp_path / "job.json")
+    child = (sys.executable, "-m", "klear.training.launch.run_job", tmp_path / "job.json")
     output_of(*child, cwd=ROOT, env=environment)
     (step,) = read_lineage(tmp_path / "out/checkpoint")
     assert (step.start, step.settings["revision"]) == (f"org/tiny@{COMMIT}", "main")

@@ -15,7 +15,6 @@ from vllm_server import countdown_requests, tiny_teacher
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.configs.settings.training import BaseModelSettings
 from klear.eval.records import Sample
-from klear.training.checkpoints import load_model, load_tokenizer
 from klear.training.engines import generate
 from klear.training.engines.generate import Journal, generate_job, journal_path, make_engine
 from klear.training.engines.interface import EngineError, Request
@@ -23,6 +22,7 @@ from klear.training.engines.local_model import LocalModel, yarn_parameters
 from klear.training.engines.transformers_engine import draw, sample
 from klear.training.engines.vllm_engine import VLLMEngine, engine_arguments
 from klear.training.launch.jobs import GenerateJob
+from klear.training.models import load_model, load_tokenizer
 from klear.training.render import prompt_ids
 
 TINY = BaseModelSettings(

@@ -15,7 +15,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from klear.training.checkpoints import load_model, load_tokenizer
+from klear.training.models import load_model, load_tokenizer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"

@@ -8,8 +8,8 @@ import torch
 from transformers import modeling_flash_attention_utils as flash
 
 from klear.training import render
-from klear.training.checkpoints import load_model
 from klear.training.losses import Clip, policy_weight, token_weight, weighted_nll
+from klear.training.models import load_model
 from tests.training.conftest import close
 
 LENGTHS = [12, 3, 7, 1, 9, 5, 12, 2]

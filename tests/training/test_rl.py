@@ -11,9 +11,9 @@ from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.configs.settings.training import RLSettings, TrainRuntime
 from klear.eval.records import Problem, Score
 from klear.eval.tables import read_table
-from klear.training.checkpoints import load_model, load_tokenizer, read_lineage
 from klear.training.launch.jobs import RLJob
 from klear.training.layout import kept_model, kept_models
+from klear.training.models import load_model, load_tokenizer, read_lineage
 from klear.training.packing import rl_schedule
 from klear.training.rl import train as rl
 from klear.training.rl.config import gppo_config, vllm_arguments

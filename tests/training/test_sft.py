@@ -14,8 +14,8 @@ from klear.configs.settings.training import SFTSettings, TrainRuntime
 from klear.eval.records import Example
 from klear.eval.tables import count_rows, read_table, write_table
 from klear.training import layout, sft
-from klear.training.checkpoints import load_model, load_tokenizer
 from klear.training.launch.jobs import SFTJob
+from klear.training.models import load_model, load_tokenizer
 from klear.training.sft import IGNORED, MuonAndAdamW, orthogonal, split_parameters, tokenized
 from tests.training.conftest import close
 

@@ -13,9 +13,9 @@ from transformers import TrainerCallback
 
 from klear.configs.settings.training import SFTSettings, TrainRuntime
 from klear.training import sft
-from klear.training.checkpoints import load_model, load_tokenizer, save_trained
 from klear.training.launch.jobs import SFTJob
 from klear.training.launch.ranks import join_run, rank, world_size
+from klear.training.models import load_model, load_tokenizer, save_trained
 from tests.cluster.fixed_answers import GROUP, number, roll_out
 from tests.training.conftest import small_trainer
 

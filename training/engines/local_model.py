@@ -9,8 +9,8 @@ from transformers import AutoConfig, GenerationConfig
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
-from klear.training.checkpoints import NO_CODE, load_tokenizer
 from klear.training.engines.interface import Engine, EngineError, Request
+from klear.training.models import NO_CODE, load_tokenizer
 from klear.training.render import conversation, end_of_turn, response_texts
 
 _PREFILL = re.compile(r"(<think>\s*(</think>\s*)?)?\Z")

@@ -16,9 +16,9 @@ from transformers.cache_utils import DynamicLayer
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
-from klear.training.checkpoints import load_model
 from klear.training.engines.interface import EngineError, Key, Request
 from klear.training.engines.local_model import LocalModel, yarn_parameters
+from klear.training.models import load_model
 from klear.training.render import prompt_ids
 
 ONE_THREAD_BELOW = 50_000_000  # parameters; a second core slows such a model down

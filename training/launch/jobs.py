@@ -1,4 +1,4 @@
-"""What a training process, `training.launch.child`, is asked to do. Importable without torch."""
+"""What a training process, `training.launch.run_job`, is asked to do. Importable without torch."""
 
 from pathlib import Path
 from typing import Annotated, Literal

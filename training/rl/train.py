@@ -21,7 +21,7 @@ from klear.eval.judge.judge import Judge
 from klear.eval.ray_cluster import on_cluster_wait
 from klear.eval.records import Problem, Record, Score, Verdict
 from klear.eval.tables import read_table, write_table
-from klear.training import checkpoints, layout, render
+from klear.training import layout, models, render
 from klear.training.callbacks import StableCheckpoints, begins_after, flush, train
 from klear.training.engines.local_model import positions_of
 from klear.training.engines.transformers_engine import sample
@@ -39,7 +39,7 @@ FAILURES = tuple(v for v in get_args(Verdict) if v not in ("AC", "IE"))  # of pr
 def run_rl(job: RLJob) -> dict[str, float]:
     """Train `job.checkpoint` on `job.problems` into `job.out/checkpoint`; resumes in `job.out`."""
     s = job.settings
-    model, tokenizer = checkpoints.load_to_train(job.checkpoint, s)
+    model, tokenizer = models.load_to_train(job.checkpoint, s)
     given = [p for p in read_table(job.problems, Problem) if p.domain == s.domain]
     problems = fitting(given, tokenizer, s, positions_of(model.config))
     progress, journal = layout.ProgressFile(job.out), None
@@ -59,7 +59,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
     if journal is not None:
         journal.write(job.out / layout.ROLLOUTS)
     lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
-    checkpoints.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
+    models.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
     steps = [line for line in trainer.state.log_history if "updates" in line]
     return {
         "rollout_steps": float(s.steps),
@@ -95,15 +95,15 @@ class KeepModels(TrainerCallback):
             return
         folder = layout.kept_model(self.job.out, step)
         lineage = lineage_of(self.job, self.start, step)
-        checkpoints.save_trained(self.trainer, folder, bf16=s.runtime.bf16, lineage=lineage)
+        models.save_trained(self.trainer, folder, bf16=s.runtime.bf16, lineage=lineage)
         if state.is_world_process_zero:
             flush(folder)  # before the checkpoint that a stage would go on from
 
 
-def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[checkpoints.TrainingStep]:
+def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[models.TrainingStep]:
     """The steps behind the policy after `steps` rollout steps."""
     s = job.settings.model_copy(update={"steps": steps})
-    return checkpoints.lineage_after(job.checkpoint, model, f"rl {s.domain}", job.seed, s)
+    return models.lineage_after(job.checkpoint, model, f"rl {s.domain}", job.seed, s)
 
 
 def fitting(
@@ -261,7 +261,7 @@ def roll_out(prompts: list[Any], trainer: GPPOTrainer, *, batch_size: int) -> di
     args = trainer.args
     ids = render.prompt_ids(trainer._tokenizer, [turns[-1]["content"] for turns in prompts])
     answers = sample(
-        checkpoints.policy_on_each(trainer),
+        models.policy_on_each(trainer),
         ids,
         max_tokens=args.max_completion_length or 1,
         stop_ids=trainer.eos_token_ids,

@@ -11,8 +11,8 @@ from trl.generation.vllm_generation import extract_logprobs
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.utils import ensure_master_addr_port
 
-from klear.training.checkpoints import policy_on_each
 from klear.training.launch.ranks import rank, world_size
+from klear.training.models import policy_on_each
 from klear.training.render import prompt_ids
 
 ONE_PASS = 4_096  # tokens of a forward pass, as TRL's colocated engine

@@ -1,4 +1,4 @@
-"""`python -m klear.training.launch.child JOB.json`: one training or generation job, in a process.
+"""`python -m klear.training.launch.run_job JOB.json`: one training or generation job, in a process.
 
 It writes the files of `training.layout` as it goes, and its result (name → number) at the end.
 Running the same job again resumes it.
