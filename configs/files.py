@@ -10,8 +10,7 @@ from typing import TextIO
 
 POLL_S = 0.1
 PACKAGE = Path(__file__).parents[1]
-"""The folder of `klear`, installed or (by the link in .package) of the checkout; a process imports
-it with the folder above on its path."""
+"""The folder of `klear`, installed or of the checkout; imports need the one above on the path."""
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -158,8 +158,7 @@ class Machine(BaseSettings):
     form_profile: str = ""
     """A further profile with forms, beside the shipped ones: the path of a YAML file"""
     zombie_minutes: Annotated[float, Field(ge=1)] = 30.0
-    """A run without a sign of life for this long has crashed; a Prefect server that is away for
-    longer makes a live run look like one"""
+    """A run without a sign of life for so long has crashed; must outlast an outage of Prefect"""
 
     @model_validator(mode="before")
     @classmethod

@@ -101,8 +101,7 @@ def code_digest() -> str:
 
 
 def same_code(code: str, path: Path | None = None) -> None:
-    """On a node: raise MachineUnfit unless it runs the `code` of the machine that asks, and sees
-    its files, among which is `path`."""
+    """On a node: raise MachineUnfit unless it runs the `code` of who asks, and sees its `path`."""
     if code_digest() != code:
         raise MachineUnfit(
             f"node {platform.node()} has other code or packages than the machine that asks: "

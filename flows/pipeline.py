@@ -71,8 +71,7 @@ def accuracy_by_stage(made: Mapping[str, Artifact]) -> dict[str, dict[int, float
 
 
 def publish_plan(stages: Plan, run: Run, head: str = "") -> None:
-    """The first artifacts of a run: where it is in MLflow, and what it will reuse, resume and
-    compute, below a `head`."""
+    """The first artifacts of a run, below a `head`: where it is in MLflow, and what it will do."""
     run.planned[:] = stages
     run.display.links = links = run.story().links
     if address := links["MLflow"]:

@@ -129,8 +129,7 @@ def needed(target: str, graph: dict[str, Call]) -> list[Call]:
 
 
 def compute(asked: Iterable[Call], until: str = "") -> dict[str, Artifact]:
-    """The result of each of the stages, up to `until`, by name; those that do not need each other
-    are computed beside each other."""
+    """The results of the stages up to `until`, by name; the independent ones run side by side."""
     graph: dict[str, Node[Artifact]] = {}
     for call in asked:
         graph[call.stage.name] = Node(call.inputs, call.compute)

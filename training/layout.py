@@ -96,8 +96,7 @@ class StepLines:
 
 
 class MetricsFile(StepLines):
-    """Lines `{"step": int, "time": float, "metrics": {name: number}}` in `out`; what is not finite
-    is left out, for JSON has no name for it."""
+    """Lines `{"step": int, "time": float, "metrics": {name: finite number}}` in `out`."""
 
     def __init__(self, out: Path, *, after_step: int = 0) -> None:
         super().__init__(out / METRICS, after_step=after_step)

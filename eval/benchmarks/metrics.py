@@ -84,8 +84,7 @@ def upper_bound_of_zero(problems: int) -> float:
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """95 % Wilson score interval of a share (Wilson 1927); (0, 1) when there are no trials. It
-    keeps its width at shares of 0 and 1."""
+    """95 % Wilson score interval (1927) of a share, wide at 0 and 1 too; (0, 1) for no trials."""
     from scipy.stats import binomtest  # takes a second to import
 
     if trials == 0:

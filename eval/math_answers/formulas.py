@@ -230,8 +230,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
-    """Whether no digit tells the value from zero; None where it has none (a pole). Raises TooCostly
-    where it would take too many digits."""
+    """Whether no digit tells the value from zero; None at a pole. TooCostly for too many digits."""
     larger = _digits_of_large_numbers(formula)
     if larger and not point:
         with suppress(ValueError):

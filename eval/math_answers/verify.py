@@ -41,6 +41,9 @@ _OTHER_CHOICE = re.compile(  # what stands behind a letter names another one, to
 _SEVERAL = re.compile(r"(?:(?:\([A-J]\)|[A-J])(?:[\s,;]|\band\b)*){2,}")
 _OF_CHOICES = re.compile(r"(?i:\W*(?:none|all|both|neither|any|each|only|not)\b)")
 _BRACKETED = re.compile(r"\((?!\s*[A-J]\s*\))[^()]*\)")  # an interval (A, B)
+_DENIED = re.compile(r"\\not\s*(?=\\equiv)|\\nequiv|≢")
+_KINDS = re.compile(rf"\b(odd|even|composite)\b|{_DENIED.pattern}")
+_ANY_NUMBER = re.compile(r"\s*[a-z]\s*|(?!.*\\begin).*(?:[<>]|\\[lg]e(?![a-z])).*")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?", re.ASCII)
 _TIME = re.compile(r"0?(\d{1,2})(?::\s*([0-5]\d))?")
 _HALVES_OF_DAY = ("am", "pm")
@@ -69,10 +72,17 @@ def quick_verdict(gold: str, answer: str) -> Judgement | None:
     ungrouped = re.sub(r",\s?", "", ours.body) if _GROUPED.fullmatch(ours.body) else ours.body
     gold_text, our_text = (_packed(re.sub(TEXT, r"\1", side.body)) for side in (theirs, ours))
     same_text = gold_text == our_text or _packed(theirs.body) == ungrouped
-    if same_text:
+    if same_text and same_kinds(gold, answer, theirs.body):
         return Judgement("AC", "equal after normalisation")
     by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours, theirs)
     return by_text or _quick_number(ours, theirs)
+
+
+def same_kinds(gold: str, answer: str, body: str) -> bool:
+    r"""Whether both speak of the same numbers: `\text{all odd } n` and not `\text{all even } n`."""
+    about = re.sub(TEXT, "", body).rpartition("=")[2]
+    kinds = _KINDS if _ANY_NUMBER.fullmatch(about) else _DENIED
+    return len({frozenset(kinds.findall(side)) for side in (gold, answer)}) == 1
 
 
 def spell_both(gold: str, answer: str) -> tuple[Spelled, Spelled]:

@@ -23,17 +23,16 @@ from typing import Any
 import math_verify
 import sympy
 
-from klear.eval.math_answers import forms
+from klear.eval.math_answers import forms, verify
 from klear.eval.math_answers.forms import Form, equation_sides, form_of, is_name
 from klear.eval.math_answers.formulas import TooCostly, Unreadable, parse, same_equation, same_value
 from klear.eval.math_answers.spelling import Spelled
-from klear.eval.math_answers.verify import other_angle, quick_verdict, rounding_error, spell_both
 from klear.eval.math_answers.words import contradicts
 from klear.eval.records import Judgement
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 
-_MOST_PIECES, _MOST_INTERVALS = 60, 20
+_MOST_PIECES, _MOST_INTERVALS, _MOST_RESIDUES = 60, 20, 10_000
 _BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*\d+\s*\}?")
 _PARAMETER = re.compile(  # k \in \mathbb{Z}, `where k is an integer`, `for any integer k`
     r"[\s,;(]*(?:\b(?:where|for|all|any|every|each|some)\s+)*(?:(?<![A-Za-z\\])([A-Za-z])"
@@ -105,7 +104,7 @@ def _start_up() -> None:
 
 
 def _verdict(gold: str, answer: str) -> Judgement:
-    expected, given = spell_both(gold, answer)
+    expected, given = verify.spell_both(gold, answer)
     right, wrong = "", "not equal to the gold"
     try:
         try:
@@ -116,6 +115,7 @@ def _verdict(gold: str, answer: str) -> Judgement:
     except Unreadable:
         return Judgement("IE", f"the gold answer cannot be read: {gold[:80]}")
     # Words come last: a gold that cannot be read must show, whatever the answer says.
+    equal = equal and verify.same_kinds(gold, answer, expected.body)
     if equal and not contradicts(given.body, expected.body):
         return Judgement("AC", right)
     return Judgement("WA", wrong)
@@ -133,11 +133,11 @@ def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
     if answer.listed and form_of(gold.body).kind != "scalar":
         return _same(gold.body, answer.listed)
     moduli = {side.unit for side in (gold, answer) if side.unit.startswith("mod ")}
-    if len(moduli) < 2 and not other_angle(gold, answer) and _same(gold.body, answer.body):
+    if len(moduli) < 2 and not verify.other_angle(gold, answer) and _same(gold.body, answer.body):
         return True
-    if moduli:
-        return _same_classes(gold, answer)
-    if gold.mark == answer.mark:
+    if (moduli or r"\mathbb" in gold.body) and _same_classes(gold, answer):
+        return True
+    if moduli or gold.mark == answer.mark:
         return False
     return _same(*(_MARKED[side.mark] % _value_of(side.body) for side in (gold, answer)))
 
@@ -146,8 +146,9 @@ def _same_classes(gold: Spelled, answer: Spelled) -> bool:
     r"""Whether `x = 1, 3` modulo 4 are the numbers `4k+1 \text{ or } 4k-1`."""
     with suppress(Unreadable, sympy.PolynomialError):
         sides = _classes(gold), _classes(answer)
-        found = range(math.lcm(*(modulus for side in sides for _, modulus in side)))
-        held = ([any((n - r) % m == 0 for r, m in side) for side in sides] for n in found)
+        if (whole := math.lcm(*(m for side in sides for _, m in side))) > _MOST_RESIDUES:
+            return set(sides[0]) == set(sides[1])
+        held = ([any(n % m == r for r, m in side) for side in sides] for n in range(whole))
         return all(theirs == ours for theirs, ours in held)
     return False
 
@@ -155,14 +156,15 @@ def _same_classes(gold: Spelled, answer: Spelled) -> bool:
 def _classes(side: Spelled) -> list[tuple[int, int]]:
     """(residue, modulus) of each class of whole numbers. Raises Unreadable or PolynomialError."""
     body, _, numbers = _without_parameter(side.body)
-    found = list[tuple[int, int]]()
-    for piece in form_of(body).pieces:
-        formula = parse(_value_of(piece))
+    form, found = form_of(body), list[tuple[int, int]]()
+    one_name = len({name for name, _ in map(_named, form.pieces)} - {""}) < 2
+    for formula in (parse(_value_of(piece)) for piece in form.pieces):
         line = sympy.Poly(formula, *formula.free_symbols or [sympy.Dummy()]).all_coeffs()
         *_, step, start = (sympy.Integer(side.unit[4:] or 0), *line)
-        if numbers not in ("", "Z") or len(line) > 2 or not step or {step.q, start.q} != {1}:
-            raise Unreadable(f"no class: {piece[:80]}")
-        found.append((int(start), abs(int(step))))
+        whole = len(line) < 3 and step and step.is_Integer and start.is_Integer
+        if not (whole and one_name and form.kind in ("scalar", "list") and numbers in ("", "Z")):
+            raise Unreadable(f"no classes: {body[:80]}")
+        found.append((int(start % abs(step)), abs(int(step))))
     return found
 
 
@@ -276,7 +278,7 @@ def _same_elements(theirs: list[str], ours: list[str]) -> bool:
 
 
 def _same_scalar(gold: str, answer: str) -> bool:
-    quick = quick_verdict(gold, answer) if gold and answer else None
+    quick = verify.quick_verdict(gold, answer) if gold and answer else None
     if quick is not None and quick.verdict != "IE":
         return quick.verdict == "AC"
     gold, answer = forms.distinct_capitals(gold, answer)
@@ -290,7 +292,8 @@ def _same_scalar(gold: str, answer: str) -> bool:
     if not ours or not theirs:
         return False
     if len(theirs) == 1:
-        return _consistent(ours) and same_value(theirs[0], ours[-1], rounding_error(theirs[0]))
+        digits = verify.rounding_error(theirs[0])
+        return _consistent(ours) and same_value(theirs[0], ours[-1], digits)
     if len(ours) == 1:
         return is_name(theirs[0]) and _same(theirs[-1], ours[0])
     short, long = sorted((theirs[0], ours[0]), key=len)

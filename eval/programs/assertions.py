@@ -9,6 +9,7 @@ program's results makes the tests unjudgeable. This is found out once for all an
 import ast
 import builtins
 import marshal
+import re
 import symtable
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,10 @@ from klear.eval.sandbox.zygote.asserts import PROVIDED
 from klear.eval.sandbox.zygote.roles import library
 
 NUMPY = ("np", "numpy")
+_SETUP = (ast.Assert, ast.Assign, ast.Import, ast.ImportFrom)  # HumanEval has `assert True`
 _ALIKE_FOR_ALL = ast.Tuple | ast.List | ast.Lambda | ast.GeneratorExp | ast.JoinedStr
+_CATCH_ALL = ("AssertionError", "Exception", "BaseException")
+_ENDS = re.compile("assert|fail|_?exit|quit|raises")
 _EXPECT_ERRORS = ("raises", "assertRaises", "assertRaisesRegex", "suppress")
 
 
@@ -43,17 +47,35 @@ def prepared(source: str, function: str | None) -> bytes:
             free.add("candidate")
         module = ast.parse(source)
         names = program_names(module, free, function)
-        if not names:
+        if not names and not (module.body and all(isinstance(n, _SETUP) for n in module.body)):
             raise TestsBroken("the tests name nothing of the program")
         for test in (node.test for node in _all(module, ast.Assert)):
             if isinstance(test, _ALIKE_FOR_ALL) or isinstance(getattr(test, "value", 0), str):
                 raise TestsBroken(f"all programs fare alike: assert {ast.unparse(test)[:80]}")
+        if names and not _can_fail(module):
+            raise TestsBroken("nothing in the tests can fail: no assert, raise or exit that counts")
         caught = caught_names(module) & free - PROVIDED.keys() - vars(builtins).keys()
         code = compile(module, "tests.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise TestsBroken(f"the tests are no Python: {error}") from error
     numpy = (free - names) & {*NUMPY}
     return marshal.dumps((code, *map(sorted, (names, caught, numpy))))
+
+
+def _can_fail(module: ast.Module) -> bool:
+    """Whether a wrong value can end the tests, and not only be printed or caught."""
+    lost = set[ast.AST]()
+    for attempt in _all(module, ast.Try):
+        kinds = [h.type and _names(h.type) & {*_CATCH_ALL} for h in attempt.handlers]
+        if any(kind is None or kind for kind in kinds):
+            lost.update(node for part in attempt.body for node in ast.walk(part))
+    for node in set(ast.walk(module)) - lost:
+        match node:
+            case ast.Assert() | ast.Raise():
+                return True
+            case ast.Call(func=ast.Name(name) | ast.Attribute(attr=name)) if _ENDS.match(name):
+                return True
+    return False
 
 
 def names_of(source: str) -> tuple[set[str], set[str]]:

@@ -46,8 +46,7 @@ _SAME_TEXT = {
 
 
 class NamedCall(NamedTuple):
-    """A call of `function` and its result, as `values.pack` writes them; the last of its arguments
-    are passed as `names`."""
+    """A call of `function` and its result, by `values.pack`; its last arguments have `names`."""
 
     function: str
     args: Any

@@ -177,8 +177,7 @@ class Sandbox:
         return outcomes
 
     def _run_once(self, processes: list[tuple[Any, ...]], limits: Limits) -> list[Outcome]:
-        """Each process: its role, argument, standard input, and what the role reads on descriptor 3
-        (b"": it writes a result there)."""
+        """Each process: role, argument, standard input, and descriptor 3 (b"": for its result)."""
         if self._control is None:
             raise SandboxDied("the sandbox is closed")
         files = [

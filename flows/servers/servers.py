@@ -136,8 +136,7 @@ def process_environment(machine: Machine, name: str) -> dict[str, str]:
 
 
 def prepare(machine: Machine, name: str, wait_s: float = 60.0) -> None:
-    """Make what must be there before the command is run; raises ServersError for a Postgres that
-    cannot be used within `wait_s` seconds."""
+    """Make what the command needs; ServersError for a Postgres that fails for `wait_s` seconds."""
     for folder in ("prefect", "mlflow/artifacts", "logs"):
         (machine.home / folder).mkdir(parents=True, exist_ok=True)
     if name in ("prefect", "mlflow") and machine.postgres:
@@ -285,8 +284,7 @@ def servers_here(machine: Machine) -> dict[str, int]:
 
 
 def why_down(machine: Machine) -> str:
-    """Why a run cannot use both servers, in lines; '' if it can. One that answers at our address
-    may be another project's."""
+    """Why a run cannot use both servers (another project's may answer), in lines; '' if it can."""
     if servers_here(machine).keys() - alive(machine):
         return "the servers are not up: run `klear up` first"
     return "\n".join(filter(None, (refusal(machine, n) for n in ("prefect", "mlflow"))))
@@ -303,8 +301,7 @@ def port_trouble(machine: Machine, name: str) -> str:
 
 
 def up() -> None:
-    """Start Prefect, MLflow and a worker on this machine, with the web forms. Raises ServersError
-    after ending all that this call started."""
+    """Start Prefect, MLflow, a worker and the forms here. Raises ServersError, leaving none."""
     machine = load_machine()
     with locked(machine.home / "servers.lock"):
         running, since = alive(machine), time.monotonic()

@@ -94,8 +94,7 @@ def _effect(
 
 
 def _resampled(table: np.ndarray, resamples: int) -> np.ndarray:
-    """Means of two-way resamples, float64 [resamples]; table is [seeds, problems]. How often each
-    row and each column is drawn weighs it."""
+    """Means of two-way resamples, float64 [resamples], of a table [seeds, problems]."""
     rng = np.random.default_rng(0)
     rows, columns = (rng.multinomial(k, np.full(k, 1 / k), resamples) / k for k in table.shape)
     return ((rows @ table) * columns).sum(axis=1)

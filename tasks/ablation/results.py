@@ -74,8 +74,7 @@ def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
 
 
 def best(found: Iterable[Finished]) -> list[Finished]:
-    """Of each question the answer with the most seeds, of these by the newest grader, then by
-    date; in order of names."""
+    """Of each question the answer with the most seeds, newest grader, latest date; by name."""
     kept: dict[str, Finished] = {}
     for one in sorted(found, key=lambda f: (f.outcome.seeds, f.grader, f.created)):
         kept[json.dumps(one.asked, sort_keys=True)] = one

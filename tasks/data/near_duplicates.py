@@ -39,8 +39,7 @@ _U64, _I8, _SIGNATURE = types.uint64[::1], types.int64[::1], types.uint32[:, ::1
 
 @cache
 def banding(jaccard: float, permutations: int) -> tuple[np.ndarray, int, int]:
-    """datasketch's permutations (uint32 [2, permutations]: odd slopes, offsets), and its choice of
-    bands and of rows a band."""
+    """datasketch's permutations (uint32 [2, permutations]: odd slopes, offsets), bands, rows."""
     from datasketch import MinHash, MinHashLSH  # slow to import; finished parts do without
 
     lsh = MinHashLSH(threshold=jaccard, num_perm=permutations, weights=WEIGHTS)

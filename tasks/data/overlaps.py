@@ -79,8 +79,7 @@ class Overlaps:
         self._benchmark = codes.indices.to_numpy()
 
     def decide(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Why rows must go, by number (from 0). An n-gram shared at `min_coverage` or more removes
-        the row; `rows` has the columns of ROW."""
+        """Why rows (columns of ROW) must go, by number: n-grams at `min_coverage` or more."""
         found = self.index.search(rows.column("row"))
         near, place = np.unique(found.rows, return_inverse=True)
         short = rows.take(pa.array(near))

@@ -97,8 +97,7 @@ def _files(table: Table, settings: CollectSettings, name: str) -> list[Path]:
 
 
 def collected_files(settings: CollectSettings) -> list[Path]:
-    """The local files that `collect` reads, whose bytes are part of its key; raises
-    FileNotFoundError that names the source."""
+    """The local files that `collect` reads and keys by; raises FileNotFoundError."""
     return [
         file
         for source in settings.sources

@@ -56,8 +56,7 @@ class PastResult:
 
     @cached_property
     def seconds(self) -> float:
-        """The manifest has those of the last attempt; training may have had others, so its steps
-        took as long as so many usual ones."""
+        """The manifest has the last attempt's; earlier ones took as long as so many usual steps."""
         times = [line["time"] for line in self._log if "time" in line]
         usual = median([b - a for a, b in pairwise(times)] or [0.0])
         return max(self.manifest.seconds, usual * len(times))
@@ -80,8 +79,7 @@ class StoreHistory:
             yield from self._newest(stage)
 
     def base_of(self, manifest: Manifest) -> Manifest | None:
-        """The manifest of the base model that a model or an evaluation goes back to; None when
-        one on the way is gone."""
+        """The manifest of the base model behind a model or evaluation; None when one is gone."""
         if manifest.stage == "base":
             return manifest
         model = next((i for i in manifest.inputs if i.stage in MODELS), None)
@@ -104,8 +102,7 @@ class StoreHistory:
 
 @dataclass(frozen=True)
 class Work:
-    """`amount` rows, answers, tokens or runs; the tokens that are generated or trained on; and what
-    the result will count."""
+    """`amount` rows, answers, tokens or runs; tokens to generate or train; counts of the result."""
 
     amount: float
     bytes: float | None = None

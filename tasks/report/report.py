@@ -45,8 +45,7 @@ _DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|\b(?=\w*\d)[0-9a-f]{8,}\b|\b\d+(?:\.\d
 
 @stage(version=2)
 def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
-    """Write report.md, report.html and plots/ from whatever stages are given, found by name, and
-    the table of scores alone: scores.md."""
+    """Write report.md, report.html, plots/ and scores.md (scores alone) of the given stages."""
     page = report_page(inputs, settings.profile, story_of_this_run())
     page.write(out)
     evaluations = Outputs(inputs).evaluations()
@@ -60,8 +59,7 @@ def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
 
 
 def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None = None) -> Page:
-    """Everything the run has to say; absent stages leave their sections out. `story` is what the
-    run planned and did, where one is known."""
+    """All the run has to say; absent stages have no section. `story`: what it planned and did."""
     outputs = Outputs(inputs)
     found = [e for e in outputs.evaluations() if e.results]
     curves = {group["title"]: _curves(outputs, **group) for group in PANELS}

@@ -105,8 +105,7 @@ def start_supervised(
 
 @contextmanager
 def gpu_slot() -> Iterator[list[int]]:
-    """Hold one of this machine's slots, if it has any; yields the descriptors that the computing
-    process must keep open."""
+    """Hold one of this machine's slots, if any; yields descriptors that a child keeps open."""
     machine = load_machine()
     slots = [machine.home / "gpu" / f"gpu-{n}.lock" for n in range(machine.gpu_slots)]
     while slots:

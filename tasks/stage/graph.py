@@ -136,8 +136,7 @@ _watches: dict[int, _Watch] = {}  # by thread
 
 @contextmanager
 def watched(stage: str, minutes: float, log: Path | None = None) -> Iterator[Beat]:
-    """Fail the block with Stalled, which says the end of `log`, unless the yielded function is
-    called every so many minutes."""
+    """Fail the block as Stalled, with the end of `log`, unless called every so many minutes."""
     thread = threading.get_ident()
     watch = _watches[thread] = _Watch(stage, minutes, log)
     watch.beat("")

@@ -103,8 +103,7 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def end(pool: ProcessPoolExecutor) -> None:
-    """Kill the workers, whatever they do: one that hangs would never let `shutdown` return. (Python
-    3.14 has `kill_workers`.)"""
+    """Kill the workers: one that hangs keeps `shutdown` waiting. (Python 3.14: `kill_workers`.)"""
     workers = list((pool._processes or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in workers:

@@ -23,8 +23,7 @@ def cores() -> int:
 
 
 def gpus(folder: Path = GPUS_OF_THE_DRIVER) -> str:
-    """The NVIDIA GPUs that a child process would see; '' for none. Asks the driver's files, for
-    `nvidia-smi` takes seconds."""
+    """The NVIDIA GPUs a child would see; '' for none. `nvidia-smi` takes seconds."""
     texts = [file.read_text(errors="replace") for file in sorted(folder.glob("*/information"))]
     names = [match[1].strip() for t in texts if (match := re.search(r"^Model:(.*)$", t, re.M))]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -198,8 +198,7 @@ class SharedStore(Store):
                 self._copy(ref.stage, ref.key)
 
     def publish(self, work: Path, about: About | None = None, **fields: Any) -> Artifact:
-        """As `Store.publish`, then share the result. It replaces the one that was here, or that
-        `find` saw, and no other."""
+        """As `Store.publish`, then share it in place of the one here or that `find` saw."""
         stage, key = fields["stage"], fields["key"]
         replaced = {self._seen.get(f"{stage}/{key}", "")}
         with suppress(UnusableManifest):

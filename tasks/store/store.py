@@ -182,8 +182,7 @@ class Store:
         return self.root / ".work" / stage / key
 
     def find(self, stage: str, key: str, *, verify: bool = False) -> tuple[Artifact | None, str]:
-        """The published result, or None and why it cannot be used ('' if it was never made). Sizes
-        are checked always, digests with `verify`."""
+        """The result, or None and why ('': never made). Checks sizes, with `verify` digests."""
         folder = self.folder(stage, key)
         if not folder.exists():
             return None, ""

@@ -257,7 +257,10 @@ UNUSED = [  # nothing in them can fail
     "assert (f(x) == 2 for x in [1])",
     "assert [f(1) == 2]",
     "assert f(0) == 0 or f(0) == 1\nassert 'f(1) == 2'",
-    "import math",
+    "try:\n    assert f(1) == 2\nexcept AssertionError:\n    print('failed')",
+    "passed = 0\ntry:\n    assert f(1) == 2\n    passed += 1\nexcept:\n    pass\nprint(passed)",
+    "print('PASS' if f(1) == 2 else 'FAIL')",
+    "f(1) == 2",
 ]
 UNUSED += [UNUSED[2] + call for call in ("unittest.main()", "unittest.main(exit=False)")]
 
@@ -266,4 +269,18 @@ UNUSED += [UNUSED[2] + call for call in ("unittest.main()", "unittest.main(exit=
 def test_tests_that_accept_everything_make_it_unjudgeable(verdict, tests):
     for program in ("def f(x): return x + 1", "def f(x): return 0"):
         assert verdict(program, tests) == "IE"
-    assert verdict("def f(x): return 0", "assert f(1) == 0\nassert True") == "AC"  # in HumanEval
+    assert verdict("def f(x): return 0", "assert True") == "AC"  # as HumanEval has it
+
+
+COUNTED = [
+    "bad = 0\ntry:\n    assert f(1) == 2\nexcept AssertionError:\n    bad = 1\nassert not bad",
+    "try:\n    assert f(1) == 2\nexcept Exception as error:\n    raise AssertionError from error",
+    "import sys\nif f(1) != 2:\n    sys.exit(1)",
+    "import unittest\nunittest.TestCase().assertEqual(f(1), 2)",
+]
+
+
+@pytest.mark.parametrize("tests", COUNTED)
+def test_tests_that_count_or_pass_on_a_failure_judge(verdict, tests):
+    assert verdict("def f(x): return x + 1", tests) == "AC"
+    assert verdict("def f(x): return 0", tests) in ("WA", "RE")

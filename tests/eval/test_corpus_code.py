@@ -35,7 +35,7 @@ def run():
 def test_known_solutions_pass_and_wrong_ones_fail(run, name, every, at_least):
     for entry in corpus_code.entries(name, every):
         run.judge(entry, JudgeSettings(stop_at_first_failure=not entry.right))
-    assert not [f for f in run.findings if not any(word in f.name + f.reason for word in EXPECTED)]
+    assert not [f for f in run.findings if not any(w in f["name"] + f["reason"] for w in EXPECTED)]
     assert run.counts["right passes"] >= at_least
     assert run.counts["wrong fails"] >= at_least
     assert not run.counts["wrong passes"]

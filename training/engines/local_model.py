@@ -51,8 +51,7 @@ class LocalModel(Engine):
         return most if self.positions is None else max(0, min(most, self.positions - prompt))
 
     def sample(self, request: Request, prompt_tokens: int, ids: Sequence[int] | None) -> Sample:
-        """A Sample from generated ids; None: there was no room for an answer. Ids that hold no end
-        token were cut: finish_reason `length`."""
+        """A Sample from ids (no end token: finish_reason `length`); None: no room for an answer."""
         text, finish = "", "error"
         if ids is not None:
             stop = next((i for i, token in enumerate(ids) if token in self.ends), None)

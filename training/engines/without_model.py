@@ -25,8 +25,7 @@ class ScriptedEngine(Engine):
     """Answers prompts of `eval.families`, sometimes wrong, by the seed of each request alone."""
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
-        """Token counts are words and symbols: the teacher has no tokenizer. Raises EngineError at a
-        prompt that belongs to no family."""
+        """Tokens are words and symbols here. Raises EngineError at a prompt of no family."""
         rates = self.settings.source_error_rates
         for request in requests:
             family = next((f for f in FAMILIES if f.parse(request.prompt)), None)

@@ -67,8 +67,7 @@ class GPPOConfig(GRPOConfig):
     advantage_std: str = "population"  # or unbiased
     drop_zero_advantage: bool = True  # groups of equal rewards leave before the forward pass
     oversampling: int = 1
-    """Generate this many times the prompts that are trained on; survivors beyond the batch are
-    left out (the authors' code: 2)."""
+    """Generate this many times the prompts trained on; the authors' code: 2"""
     overlong_filter: bool = False  # answers cut at the length limit leave their group unrewarded
     micro_batch_tokens: int = 36_864  # padding included, in one forward pass
     packed: bool | None = None

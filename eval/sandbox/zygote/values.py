@@ -64,8 +64,7 @@ def _build(form: str, values: Any, node: Any) -> Any:
 
 
 def node_values(value: Any) -> tuple[str, list[Any]] | None:
-    """("list_node" or "tree_node", values) of a node of either kind; None for anything else. Raises
-    ValueError where the nodes form a circle."""
+    """("list_node" or "tree_node", values) of a node, else None. Raises ValueError for a circle."""
     form = next((f for f, name in _NODES.items() if name == type(value).__name__), "")
     if not form or not all(hasattr(value, name) for name in ("val", *_SIDES[form])):
         return None
@@ -156,8 +155,7 @@ def pack(value: Any, keep: Callable[[Any], Any], functions: bool = False) -> Any
 def unpack(
     value: Any, object_of: Callable[[Any], Any], classes: dict[str, Any], functions: bool = False
 ) -> Any:
-    """The inverse of `pack`; a kept object becomes `object_of(name)`, nodes are of `classes`.
-    Raises KeyError for what may not cross."""
+    """The inverse of `pack`; kept objects become `object_of(name)`. KeyError for all else."""
     if type(value) is list:
         plain = _JSON_SCALARS.issuperset(map(type, value))
         return value if plain else [unpack(v, object_of, classes, functions) for v in value]
@@ -180,8 +178,7 @@ encode, _decode = json.JSONEncoder().encode, json.JSONDecoder().raw_decode
 
 
 def decode(data: bytes) -> Any:
-    """The inverse of `encode`. `json.loads` looks for an encoding and for spaces first, which costs
-    more than most values do."""
+    """The inverse of `encode`; `json.loads` would first look for an encoding and for spaces."""
     return _decode(data.decode())[0]
 
 
