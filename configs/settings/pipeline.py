@@ -103,6 +103,17 @@ class Pipeline(Settings):
                     raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
         return self
 
+    @model_validator(mode="after")
+    def answers_fit_into_the_model(self) -> Self:
+        """As far as settings know it: RL looks again, at the prompts and the model itself."""
+        base, code = self.base, ("rl_code.max_tokens", self.rl_code.max_tokens)
+        most = base.max_positions if base.kind == "random" else base.positions
+        math = ("rl_math.max_tokens", self.rl_math.max_tokens)
+        for name, tokens in (("sft.max_length", self.sft.max_length), math, code):
+            if most is not None and tokens > most:
+                raise ValueError(f"{name}={tokens} is more than the {most} positions of base")
+        return self
+
     @property
     def stages_left_out(self) -> set[str]:
         """Stages that these settings do not run."""

@@ -51,6 +51,9 @@ def test_every_metric_that_a_run_logs_is_explained(cockpit: Home, first: str) ->
     assert not [
         name for name in sorted(logged) if catalogue.place(name) == len(catalogue.metrics())
     ]
+    (run,) = re.findall(r"runs/(\w+)\?", first)
+    accuracy = cockpit.mlflow.get_metric_history(run, "countdown_test/avg")
+    assert [point.step for point in accuracy] == [0, 1, 2, 3], "base, SFT, math RL, code RL"
 
 
 def test_a_stage_from_its_form_is_of_the_run_that_it_names(cockpit: Home, first: str) -> None:

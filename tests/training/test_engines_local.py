@@ -77,7 +77,7 @@ def test_every_request_of_a_job_is_answered_once_with_progress_and_curves(checkp
     assert (progress["done"], progress["total"]) == (12, 12)
     assert f"{tokens:,} tokens" in progress["note"]
     line = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()[-1]
-    assert json.loads(line)["metrics"]["generated/tokens"] == tokens
+    assert json.loads(line)["metrics"]["generated/tokens_per_second"] > 0
 
 
 def test_a_job_killed_in_the_middle_of_a_batch_ends_with_the_samples_of_a_whole_run(

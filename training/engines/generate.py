@@ -161,7 +161,7 @@ def generate(
 ) -> float:
     """Answer what the journal in `out` lacks; returns the tokens a second of this run.
 
-    Answers, tokens, cost and speed go to `report`, and every few seconds to
+    Answers, tokens, cost and speed go to `report`, cost and speed every few seconds to
     `out/logs/metrics.jsonl`. Raises EngineError when some could not be answered. Once answers have
     cost `limit` those on their way are kept, and SpentApproved is raised if any is left.
     """
@@ -197,8 +197,9 @@ def generate(
                 with suppress(OSError):  # a full disk ends the run at the next answer
                     report(done, total, f"{rate:.0f} tok/s, {found['tokens']:,.0f} tokens{money}")
                     if now - reported > SECONDS_PER_POINT or done == total:
-                        reported, found["tokens_per_second"] = now, rate
-                        curves.append(len(journal), {f"generated/{n}": x for n, x in found.items()})
+                        reported, point = now, {"generated/tokens_per_second": rate}
+                        spending = {"generated/cost": found["cost"]} if "cost" in found else {}
+                        curves.append(len(journal), point | spending)
         if waiting and not len(journal) and is_local(settings):
             shortest = min(s.prompt_tokens for s in waiting)
             raise EngineError(
