@@ -137,7 +137,7 @@ def apply_override(data: dict[str, Any], text: str) -> None:
     path, equals, value_text = text.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
-        raise ConfigError([f"--set {text}: write --set key.key=value"])
+        raise ConfigError([f"{text}: write key.key=value, as sft.epochs=2"])
     value = _as_json(value_text, f"{'.'.join(keys)}: {value_text[:60]!r} is no YAML")
     data.update(_replaced(data, keys, json.loads(value)))
 

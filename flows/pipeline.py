@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import httpx
+from coolname.data import config as names  # which Prefect has its words from
 from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
@@ -24,19 +25,22 @@ from klear.tasks.stage.run import Run, RunSpec, run_context
 from klear.tasks.store.lineage import CompleteRun, note_complete
 from klear.tasks.store.store import Artifact
 from klear.tasks.tracking.log_result import log_complete
+from klear.tasks.tracking.run_tracker import tags_of
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 _GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho"
 _GREEK += "|sigma|tau|upsilon|phi|chi|psi|omega"
 # By Prefect: puzzling-orca; in a form iota71-mariah, beta3-canis-majoris-a.
-_MADE_UP = re.compile(rf"[a-z]+-[a-z]+|({_GREEK})\d*(-[a-z]+)+")
+_BY_FORM = re.compile(rf"({_GREEK})\d*(-[a-z]+)+")
+_BY_SERVER = {word for part in names.values() for word in part.get("words", ())}
 
 
 def typed_name() -> str:
     """What somebody called this run in its form; '' where Prefect made up a name."""
     name = str(flow_run.name or "")
-    return "" if _MADE_UP.fullmatch(name) else name
+    made_up = _BY_FORM.fullmatch(name) or _BY_SERVER.issuperset(name.split("-"))
+    return "" if made_up else name
 
 
 def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: bool) -> str:
@@ -44,6 +48,9 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
     asked = {"force": frozenset(force), "verify": verify}
     with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
         publish_plan(plan(settings, run, until), run)
+        if any(stage.action != "reuse" for stage in run.planned):
+            listed = tags_of("computing")
+            run.tracker.put("its place in charts", lambda server: server.tag(run.run_id, listed))
         run.tracker.save_view([protocol.name for protocol in settings.evaluate.protocols])
         made = run_stages(settings, until)
         if "report" not in made:

@@ -61,7 +61,7 @@ def tokenized(
     `cache`, in the order of the file. `report` is called before every batch, with none done."""
 
     def rows(batch: dict[str, list[str]], places: list[int]) -> dict[str, list[Any]]:
-        report(0, len(texts), f"tokenised {places[0]:,} of {len(texts):,} examples")
+        report(0, 0, f"tokenised {places[0]:,} of {len(texts):,} examples")
         prompts = render.prompt_ids(tokenizer, batch["prompt"])
         answers = render.response_ids(tokenizer, batch["response"])
         both = list(zip(prompts, answers, strict=True))

@@ -1,5 +1,6 @@
 """The whole pipeline as one frozen tree; a profile (configs/profiles) says only what differs."""
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -106,10 +107,9 @@ class Pipeline(Settings):
     @model_validator(mode="after")
     def answers_fit_into_the_model(self) -> Self:
         """As far as settings know it: RL looks again, at the prompts and the model itself."""
-        base, code = self.base, ("rl_code.max_tokens", self.rl_code.max_tokens)
-        most = base.max_positions if base.kind == "random" else base.positions
-        math = ("rl_math.max_tokens", self.rl_math.max_tokens)
-        for name, tokens in (("sft.max_length", self.sft.max_length), math, code):
+        most = self.base.max_positions if self.base.kind == "random" else self.base.positions
+        for name in ("sft.max_length", "rl_math.max_tokens", "rl_code.max_tokens"):
+            tokens = attrgetter(name)(self)
             if most is not None and tokens > most:
                 raise ValueError(f"{name}={tokens} is more than the {most} positions of base")
         return self

@@ -45,14 +45,8 @@ _FRACTION_OF = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _ALLOWED = re.compile(r"[-+*/()\d\s]*", re.ASCII)
 _LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")  # Python reads no 07
 _MOST_CHARACTERS = 2000
-_BY_NODE = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
+_BY_NODE = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+            ast.Div: operator.truediv, ast.UAdd: operator.pos, ast.USub: operator.neg}  # fmt: skip
 
 
 def side_of(key: str) -> Side:

@@ -28,13 +28,9 @@ _MATRIX = re.compile(
     r"\\begin\{([bpB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}", re.DOTALL
 )
 _KINDS: dict[tuple[str, str], Kind] = {
-    ("(", ")"): "tuple",
-    (r"\langle", r"\rangle"): "tuple",
-    (r"\{", r"\}"): "set",
-    ("[", "]"): "brackets",
-    ("[", ")"): "half_open",
-    ("(", "]"): "half_open",
-}
+    ("(", ")"): "tuple", (r"\langle", r"\rangle"): "tuple", (r"\{", r"\}"): "set",
+    ("[", "]"): "brackets", ("[", ")"): "half_open", ("(", "]"): "half_open",
+}  # fmt: skip
 _NAME = re.compile(r"(?:\\[A-Za-z]++|[A-Za-z_{}'^\s|])++(?:\([A-Za-z, _0-9\\]*\))?")
 _LETTER = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+|(?<!_)(?<!_\{)[A-Za-z](?!\s*[_'])")
 _NAMED_TUPLE = re.compile(r"^\s*\(([A-Za-z_0-9, ]+)\)\s*=\s*\((.*)\)\s*$", re.DOTALL)

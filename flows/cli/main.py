@@ -51,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return app(words) or OK
     except CycloptsError as error:
         command = " ".join(["klear", *words[:1]]) if words and words[0] in COMMANDS else "klear"
-        print(f"{command}: {error}; usage: {command} --help", file=sys.stderr)
+        print(f"{command}: {str(error).rstrip('.')}; usage: {command} --help", file=sys.stderr)
         return WRONG_USAGE
     except KeyboardInterrupt:
-        print("interrupted; the same command continues from here", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -131,7 +131,7 @@ def lineage(name: str, /) -> int:
     machine = load_machine()
     here = open_store(machine)
     everything = results(here)
-    meant = find_named(everything, name)
+    meant = find_named(here, name)
     if meant is None:
         forms = "rl_code/aime24, a stage, or stage/key"
         scored = (r for r in everything if r.stage.startswith(EVALUATION))

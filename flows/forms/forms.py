@@ -45,7 +45,7 @@ PREFIX = "profile_"
 ABOUT = """Data, SFT, math RL, code RL, evaluation, report.
 
 Args:
-    changes: Any other setting, one a line as `sft.epochs=2`; the form `-advanced` has them all.
+    changes: Any other setting, one a line as `sft.batch_tokens=1024`; `-advanced` has them all.
     until: Stop after this stage.
     force: Compute these stages even if the store has their results.
     seed: Of every random stage.
@@ -198,10 +198,22 @@ ProfileName = Annotated[str, Field(json_schema_extra={"enum": [*offered()]})]
 def _name() -> str:
     """The name that was typed in the form, else `tiny-seed0 · sft · sft.epochs=2, as of …`."""
     asked = flow_run.parameters
-    changed = ", ".join(first_few([short(line) for line in _lines(asked["changes"])]))
+    lines = _lines(asked["changes"]) + asked["other_inputs"].split()
+    changed = ", ".join(first_few([short(line) for line in lines]))
     of = "" if asked["inputs_as_of"] == LATEST else f"as of {asked['inputs_as_of']}"
     parts = f"{asked['profile']}-seed{asked['seed']}", asked["stage"], changed, of
     return typed_name() or " · ".join(filter(None, parts))
+
+
+def idle_lines(profile: str, stage: str, changes: str, seed: int) -> list[str]:
+    """The changes that do nothing in the stage: they are of the stages before it."""
+    lines = [x for x in _lines(changes) if not x.startswith(("stall_minutes", "topology"))]
+
+    def call(lines: Sequence[str]) -> Any:
+        with suppress(ConfigError):
+            return calls(settings_of(profile, {}, "\n".join(lines), seed)).get(stage)
+
+    return [x for x in lines if call([y for y in lines if y != x]) == call(lines)]
 
 
 @flow(name="klear", flow_run_name=_name)
@@ -221,9 +233,9 @@ def stage(
     Args:
         profile: Whose settings, unless changed.
         stage: The one to run.
-        changes: Settings that differ from the profile's, one a line as `sft.epochs=2`.
+        changes: Settings of this stage that differ from the profile's, a line as `sft.epochs=2`.
         inputs_as_of: Whose results it takes: `latest`, the last complete run of profile and seed;
-            the name or id of a run; or a result, `report/0a1b2c`, and what it was made from.
+            the name or id of another; or a result, `report/0a1b2c`, and what it was made from.
         other_inputs: Results that it takes instead, one a line as `evaluate_sft=0a1b2c`.
         mixed: Allow inputs that do not belong together; the page says which.
         seed: Of every random stage.
@@ -235,6 +247,9 @@ def stage(
         raise ConfigError([f"stage: the profile {whole.profile} has no {stage}"])
     call, store = graph[stage], open_store(load_machine())
     taken = chosen(call.inputs, inputs_as_of, whole, other_inputs, store)
+    if idle := idle_lines(offered()[profile], stage, changes, seed):
+        fix = "run the stage that it changes, and name its result in other_inputs"
+        raise ConfigError(f"changes: {line} changes nothing in {stage}; {fix}" for line in idle)
     strangers = mixtures(store, [*taken.values()])
     if strangers and not mixed:
         said = "; ".join(strangers)
@@ -247,10 +262,11 @@ def stage(
         run.mixed[:] = strangers
         made = {name: usable(run.store, m) for name, m in taken.items()}
         banner = "\n".join(f"> **Mixed**: {line}\n" for line in strangers)
-        of = "\n".join([f"`{stage}` of", *(f"- `{key}`" for key in keys.values())]) if keys else ""
+        of = f"`{stage}` of {', '.join(f'`{key}`' for key in keys.values())}" if keys else ""
         publish_plan(plan(whole, run, asked=[call], made=made), run, f"{banner}\n{of}")
         result = compute_one(call, *made.values())
         run.store.fetch(result)
+        run.tracker.log(run.run_id, result.metrics)
         publish_markdown("klear-result", f"{banner}\n{_summary(result)}\n\n{of}")
         return str(result.folder)
 

@@ -16,6 +16,7 @@ from klear.configs.settings.evaluation import BenchmarkProtocol, EvaluateSetting
 from klear.configs.settings.pipeline import SAMPLERS
 from klear.configs.settings.topology import Assumptions
 from klear.configs.settings.training import RLSettings
+from klear.tasks.store.lineage import of_last_run
 from klear.tasks.store.store import MANIFEST, Artifact, Manifest, Store, read_manifest
 from klear.training.layout import METRICS, read_lines
 from klear.training.sizing import ModelFacts
@@ -67,10 +68,11 @@ class PastResult:
 
 
 class StoreHistory:
-    """The results of a store, by stage, the newest first."""
+    """The results of a store, by stage: that of the last complete run, then the newest first."""
 
     def __init__(self, store: Store) -> None:
         self._root, self._manifest = store.root, cache(store.manifest)
+        self._last = cache(lambda: of_last_run(store))
         self._newest = cache(self._read)
 
     def of(self, *stages: str) -> Iterator[PastResult]:
@@ -89,12 +91,13 @@ class StoreHistory:
         return None
 
     def _read(self, stage: str) -> list[PastResult]:
-        dated: list[tuple[float, Path]] = []
+        dated: list[tuple[bool, float, Path]] = []
         for path in (self._root / stage).glob(f"*/{MANIFEST}"):
             with suppress(OSError):
-                dated.append((path.stat().st_mtime, path.parent))
+                last = (stage, path.parent.name) in self._last()
+                dated.append((last, path.stat().st_mtime, path.parent))
         found: list[PastResult] = []
-        for _, folder in sorted(dated, reverse=True)[:MOST_READ]:
+        for *_, folder in sorted(dated, reverse=True)[:MOST_READ]:
             with suppress(FileNotFoundError):
                 found.append(PastResult(read_manifest(folder), folder))
         return found
@@ -294,17 +297,12 @@ KINDS = {
     "dedup": Kind(keeps, alike=("near",)),
     "decontaminate": Kind(keeps),
     "distill": Kind(
-        distill,
-        lambda past: past.sum("samples" if past.settings["engine.kind"] in FREE else "tokens"),
-        SAMPLERS,
-        ("engine.kind", "engine.model"),
-    ),
+        distill, lambda p: p.sum("samples" if p.settings["engine.kind"] in FREE else "tokens"),
+        SAMPLERS, ("engine.kind", "engine.model")),
     "judge": Kind(
-        partial(scores, place=1, name="samples"),
-        lambda past: past.sum("scores"),
+        partial(scores, place=1, name="samples"), lambda past: past.sum("scores"),
         ("judge", "judge_rl", "judge_rate", "judge_agreement"),
-        ("judge.sandbox", "judge.max_tests", "judge.stop_at_first_failure"),
-    ),
+        ("judge.sandbox", "judge.max_tests", "judge.stop_at_first_failure")),
     "difficulty": Kind(partial(scores, place=0, name="kept")),
     "select": Kind(select, alike=("size",)),
     "filter_tests": Kind(filter_tests),
@@ -313,13 +311,10 @@ KINDS = {
     "sft": Kind(sft, lambda p: p.sum("steps") * p.settings["batch_tokens"], by="model"),
     "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",), "model"),
     "evaluate": Kind(
-        evaluate,
-        lambda past: past.sum("completion_tokens"),
+        evaluate, lambda past: past.sum("completion_tokens"),
         ("evaluate_rl_code", "evaluate_rl_math", "evaluate_sft", "evaluate_base"),
-        ("engine", "sampling.max_tokens"),
-        "model",
-    ),
-}
+        ("engine", "sampling.max_tokens"), "model"),
+}  # fmt: skip
 """By the name of the stage's body."""
 
 

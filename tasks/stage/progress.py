@@ -128,7 +128,8 @@ class Plain:
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
     ) -> None:
-        took = f"(in {duration(seconds)})" if outcome == "cached" else f"in {duration(seconds)}"
+        took = f"in {duration(seconds)}"
+        took = f"(computed {took})" if outcome == "cached" else took
         figures = ", ".join(filter(None, [took, figure_of(stage, metrics)]))
         self.logger().info("%s: %s %s", stage, outcome, figures)
 

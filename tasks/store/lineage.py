@@ -60,12 +60,14 @@ def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
     return found
 
 
-def find_named(manifests: Sequence[Manifest], name: str) -> tuple[Manifest, str] | None:
-    """The newest of `manifests` (oldest first) that `name` means, and the metric that was named.
+def find_named(store: Store, name: str) -> tuple[Manifest, str] | None:
+    """The result that `name` means and the metric that was named. Of several results that of the
+    last complete run, else the newest: not an experiment with one stage since then.
 
     A name is a stage, stage/key (the key may be cut), or a score: [checkpoint/]benchmark[/metric].
     """
-    stage, _, key = name.partition("/")
+    last, (stage, _, key) = of_last_run(store), name.partition("/")
+    manifests = sorted(results(store), key=lambda m: (m.stage, m.key) in last)
     for m in reversed(manifests):
         if m.stage == stage and m.key.startswith(key):
             return m, ""
@@ -108,15 +110,29 @@ def note_complete(store: Store, run: CompleteRun) -> None:
         file.write(run.model_dump_json() + "\n")
 
 
+def complete_runs(store: Store) -> list[CompleteRun]:
+    """The newest first."""
+    path = store.root / COMPLETE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [CompleteRun.model_validate_json(line) for line in reversed(lines)]
+
+
+def of_last_run(store: Store) -> set[tuple[str, str]]:
+    """(stage, key) of the results of the last complete run, which a person means who names none."""
+    for run in complete_runs(store)[:1]:
+        with suppress(ConfigError):  # it is gone
+            made = family(store, begins(store, "report", run.report))
+            return {(stage, result.key) for stage, result in made.items()}
+    return set()
+
+
 def as_of(store: Store, which: str, profile: str, seed: int) -> Manifest:
     """The result whose ancestry `which` means: of `latest`, the report of the last complete run of
     this profile and seed; of the name or id of a run, its report; or stage/key, the key may be cut.
 
     Raises ConfigError with what there is.
     """
-    path = store.root / COMPLETE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    runs = [CompleteRun.model_validate_json(line) for line in reversed(lines)]
+    runs = complete_runs(store)
     mine = [r for r in runs if (r.profile, r.seed) == (profile, seed)]
     named = [r for r in runs if which in (r.name, r.flow_run, r.mlflow_run)]
     stage, _, key = which.partition("/")

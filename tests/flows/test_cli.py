@@ -102,7 +102,7 @@ def test_a_wrong_variable_exits_with_2_and_one_line(
     ("error", "code", "said"),
     [
         (StoreUnreachable("listing results: no connection"), 1, "listing results: no connection\n"),
-        (KeyboardInterrupt(), 130, "interrupted; the same command continues from here\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
 def test_an_expected_end_is_one_line_with_its_exit_code_and_no_traceback(

@@ -21,12 +21,14 @@ from klear.flows.forms import registration
 from klear.flows.forms.forms import (
     chosen,
     form,
+    idle_lines,
     overrides_of,
     parameters_of,
     settings_of,
     values_of,
 )
 from klear.flows.forms.registration import crash_silent, register_automation
+from klear.tasks.store import lineage
 from klear.tasks.store.lineage import LATEST, CompleteRun, as_of, mixtures, note_complete
 from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
@@ -81,6 +83,8 @@ def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_n
     a_run(tmp_path, "other", seed=1)
     store = Store(tmp_path)
     assert as_of(store, LATEST, "tiny", 0) == last
+    publish(tmp_path, "sft", "trial")
+    assert lineage.find_named(store, "sft")[0].key == "other-sft"  # not that of the trial
     for which in ("tiny-one", "flow-one", "mlflow-one", "report/one"):
         assert as_of(store, which, "tiny", 0) == first
     taken = chosen(("sft", "evaluate_sft"), "tiny-one", TINY, "", store)
@@ -89,6 +93,13 @@ def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_n
         as_of(store, LATEST, "tiny", 5)
     with pytest.raises(ConfigError, match=r"^tiny-one has no base, only"):
         chosen(("base",), "tiny-one", TINY, "", store)
+
+
+def test_a_change_that_does_nothing_in_the_stage_is_refused() -> None:
+    both = "sft.epochs=0.6\nevaluate.sampling.max_tokens=32\nstall_minutes=5"
+    assert idle_lines("tiny", "evaluate_sft", both, 0) == ["sft.epochs=0.6"]
+    falling = "sft.learning_rate=1e-2\nsft.min_learning_rate=5e-3"  # right together only
+    assert not idle_lines("tiny", "sft", falling, 0)
 
 
 def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:

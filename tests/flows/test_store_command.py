@@ -51,13 +51,6 @@ def test_ls_and_status_count_what_is_there_also_while_the_servers_are_away(
     assert [line[:2] for line in said[6:9]] == [["dedup", "2"], ["report", "1"], ["all", "5"]]
 
 
-def test_ls_says_that_it_found_nothing(own_home, capsys):
-    assert main(["store", "ls"]) == 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == f"no results in {own_home}/store\n"
-
-
 def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, capsys):
     assert main(["store", "gc", "--days", "0"]) == 0
     assert "would go" in capsys.readouterr().out

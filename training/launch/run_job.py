@@ -10,6 +10,8 @@ import pkgutil
 import sys
 from pathlib import Path
 
+from dotenv import load_dotenv
+
 from klear.configs.files import replace_text
 from klear.training.launch.jobs import JOB, Job, RLJob, SFTJob
 from klear.training.launch.ranks import join_run, processes_here, rank, world_size
@@ -21,21 +23,12 @@ WORK = {
     "rl": "klear.training.rl.train:run_rl",
     "generate": "klear.training.engines.generate:generate_job",
 }
-DEFAULTS = {  # of variables that libraries read
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    "TRL_EXPERIMENTAL_SILENCE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 
 def main(arguments: list[str]) -> int:
     """Run the job of one file."""
     job, work = JOB.validate_json(Path(arguments[0]).read_bytes()), run
-    os.environ.update(DEFAULTS | os.environ)
+    load_dotenv(Path(__file__).with_name("defaults.env"))  # of what is not set
     join_run(job.out)
     job.out.mkdir(parents=True, exist_ok=True)
     if world_size() > 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from accelerate.utils.other import get_free_port
 from trl.trainer.grpo_config import GRPOConfig
 
@@ -15,38 +16,9 @@ from klear.configs.settings.training import RLSettings
 from klear.training.callbacks import in_trls_words
 from klear.training.losses import POLICY_LOSSES, Clip
 
-ALLOWED: dict[str, tuple[Any, ...]] = {
-    "policy_loss": tuple(POLICY_LOSSES),
-    "advantage_std": ("population", "unbiased"),  # Eq. 4, or the authors' code
-    "gradient_accumulation_steps": (1,),
-    "num_iterations": (1,),  # one pass over a rollout (§4.1)
-    "beta": (0.0,),  # there is no KL loss (§4.1)
-    "vllm_importance_sampling_mode": ("token_truncate",),
-    "vllm_importance_sampling_clip_min": (None,),
-    "importance_sampling_level": ("token",),  # the ratio is per token (Eq. 11)
-    "mask_truncated_completions": (False,),
-    "loss_type": ("dapo",),  # TRL's default
-    "delta": (None,),
-    "scale_rewards": ("group",),
-    "multi_objective_aggregation": ("sum_then_normalize",),
-    "off_policy_mask_threshold": (None,),
-    "top_entropy_quantile": (1.0,),
-    "entropy_coef": (0.0,),
-    "use_adaptive_entropy": (False,),
-}
-"""Where GPPO leaves less choice than TRL: what its loss would not read is refused."""
-UNCUT = {"top_p": (1.0,), "top_k": (0,), "min_p": (None, 0.0), "repetition_penalty": (1.0,)}
+OPTIONS = yaml.safe_load(Path(__file__).with_name("trl_options.yaml").read_text(encoding="utf-8"))
+UNCUT = {"top_p": [[1.0]], "top_k": [[0]], "min_p": [[None, 0.0]], "repetition_penalty": [[1.0]]}
 """With vLLM: the ratio to what it sampled from is that of the whole distribution."""
-INSTEAD = {
-    "gradient_accumulation_steps": "micro_batch_tokens cuts a mini-batch",
-    "mask_truncated_completions": "overlong_filter leaves out answers that were cut",
-    "loss_type": "policy_loss names the loss",
-    "delta": "dual_clip is such a bound",
-    "scale_rewards": "advantage_std says how an advantage is scaled",
-    "vllm_importance_sampling_clip_min": "vllm_importance_sampling_clip_max is the one bound",
-    "off_policy_mask_threshold": "epsilon and epsilon_high bound how far a token may be off-policy",
-    "beta": "beta1 and beta2 are those of GPPO",
-}
 
 
 @dataclass
@@ -78,10 +50,11 @@ class GPPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, allowed in (ALLOWED | (UNCUT if self.use_vllm else {})).items():
+        options = OPTIONS | {"policy_loss": [[*POLICY_LOSSES]]} | (UNCUT if self.use_vllm else {})
+        for name, (allowed, *instead) in options.items():
             if (value := getattr(self, name)) not in allowed:
-                instead = f"; {INSTEAD[name]}" if name in INSTEAD else ""
-                raise ValueError(f"{name}={value!r}: GPPOTrainer takes one of {allowed}{instead}")
+                said = "; ".join([f"GPPOTrainer takes one of {allowed}", *instead])
+                raise ValueError(f"{name}={value!r}: {said}")
         each, group = self.per_device_train_batch_size, self.num_generations or 1
         mini_batch = each * self.world_size
         if each * self.updates % group or mini_batch % (group * self.oversampling):

@@ -106,18 +106,15 @@ _FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
     "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
     "time": (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
-    "timedelta": (
-        datetime.timedelta,
-        lambda v: [v.days, v.seconds, v.microseconds],
-        lambda parts: datetime.timedelta(*parts),
-    ),
+    "timedelta": (datetime.timedelta, lambda v: [v.days, v.seconds, v.microseconds],
+                  lambda parts: datetime.timedelta(*parts)),
     "bytes": (bytes | bytearray, lambda v: bytes(v).hex(), bytes.fromhex),
     "tuple": (tuple, list, tuple),
     "set": (set, list, set),
     "frozenset": (frozenset, list, frozenset),
     "deque": (collections.deque, list, collections.deque),
     "dict": (dict, lambda v: list(map(list, v.items())), dict),
-}
+}  # fmt: skip
 """How a type that JSON lacks is written, in parts that cross themselves, and read."""
 
 
