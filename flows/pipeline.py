@@ -32,15 +32,14 @@ PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 _GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho"
 _GREEK += "|sigma|tau|upsilon|phi|chi|psi|omega"
 # By Prefect: puzzling-orca; in a form iota71-mariah, beta3-canis-majoris-a.
-_BY_FORM = re.compile(rf"({_GREEK})\d*(-[a-z]+)+")
 _BY_SERVER = {word for part in names.values() for word in part.get("words", ())}
 
 
 def typed_name() -> str:
     """What somebody called this run in its form; '' where Prefect made up a name."""
     name = str(flow_run.name or "")
-    made_up = _BY_FORM.fullmatch(name) or _BY_SERVER.issuperset(name.split("-"))
-    return "" if made_up else name
+    by_server = "-" in name and _BY_SERVER.issuperset(name.split("-"))
+    return "" if by_server or re.fullmatch(rf"({_GREEK})\d*(-[a-z]+)+", name) else name
 
 
 def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: bool) -> str:
@@ -49,8 +48,7 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
     with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
         publish_plan(plan(settings, run, until), run)
         if any(stage.action != "reuse" for stage in run.planned):
-            listed = tags_of("computing")
-            run.tracker.put("its place in charts", lambda server: server.tag(run.run_id, listed))
+            run.tracker.put("its charts", lambda s: s.tag(run.run_id, tags_of("computing")))
         run.tracker.save_view([protocol.name for protocol in settings.evaluate.protocols])
         made = run_stages(settings, until)
         if "report" not in made:

@@ -109,8 +109,7 @@ class Pipeline(Settings):
         """As far as settings know it: RL looks again, at the prompts and the model itself."""
         most = self.base.max_positions if self.base.kind == "random" else self.base.positions
         for name in ("sft.max_length", "rl_math.max_tokens", "rl_code.max_tokens"):
-            tokens = attrgetter(name)(self)
-            if most is not None and tokens > most:
+            if most is not None and (tokens := attrgetter(name)(self)) > most:
                 raise ValueError(f"{name}={tokens} is more than the {most} positions of base")
         return self
 

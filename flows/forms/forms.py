@@ -209,11 +209,15 @@ def idle_lines(profile: str, stage: str, changes: str, seed: int) -> list[str]:
     """The changes that do nothing in the stage: they are of the stages before it."""
     lines = [x for x in _lines(changes) if not x.startswith(("stall_minutes", "topology"))]
 
-    def call(lines: Sequence[str]) -> Any:
+    def asked(lines: Sequence[str]) -> tuple[Any, Any]:
         with suppress(ConfigError):
-            return calls(settings_of(profile, {}, "\n".join(lines), seed)).get(stage)
+            whole = settings_of(profile, {}, "\n".join(lines), seed)
+            return whole, calls(whole).get(stage)
+        return None, None
 
-    return [x for x in lines if call([y for y in lines if y != x]) == call(lines)]
+    whole, call = asked(lines)
+    without = {line: asked([x for x in lines if x != line]) for line in lines}
+    return [line for line, (other, own) in without.items() if other != whole and own == call]
 
 
 @flow(name="klear", flow_run_name=_name)

@@ -128,8 +128,7 @@ class Plain:
     def finished(
         self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
     ) -> None:
-        took = f"in {duration(seconds)}"
-        took = f"(computed {took})" if outcome == "cached" else took
+        took = ("(computed in {})" if outcome == "cached" else "in {}").format(duration(seconds))
         figures = ", ".join(filter(None, [took, figure_of(stage, metrics)]))
         self.logger().info("%s: %s %s", stage, outcome, figures)
 

@@ -96,7 +96,7 @@ def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_n
 
 
 def test_a_change_that_does_nothing_in_the_stage_is_refused() -> None:
-    both = "sft.epochs=0.6\nevaluate.sampling.max_tokens=32\nstall_minutes=5"
+    both = "sft.epochs=0.6\nsft.packing=false\nevaluate.sampling.max_tokens=32\nstall_minutes=5"
     assert idle_lines("tiny", "evaluate_sft", both, 0) == ["sft.epochs=0.6"]
     falling = "sft.learning_rate=1e-2\nsft.min_learning_rate=5e-3"  # right together only
     assert not idle_lines("tiny", "sft", falling, 0)
