@@ -130,9 +130,9 @@ def lineage(name: str, /) -> int:
     """
     machine = load_machine()
     here = open_store(machine)
-    everything = results(here)
     meant = find_named(here, name)
     if meant is None:
+        everything = results(here)
         forms = "rl_code/aime24, a stage, or stage/key"
         scored = (r for r in everything if r.stage.startswith(EVALUATION))
         scores = {f"{r.stage}/{n}"[len(EVALUATION) :] for r in scored for n in r.metrics}
