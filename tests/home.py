@@ -154,20 +154,16 @@ class Home:
         return "\n".join(lines)
 
     def states(self, run: str) -> dict[str, list[str]]:
-        """Task name → state names of its task runs, oldest first."""
+        """Stage → state names of its task runs, oldest first."""
         states: dict[str, list[str]] = {}
         for task in self.tasks_of(run):
-            states.setdefault(task["name"], []).append(task["state_name"])
+            states.setdefault(task["name"].rpartition(" · ")[2], []).append(task["state_name"])
         return states
 
     def artifacts(self, run: str) -> set[str]:
         """Keys of the artifacts on the page of a run."""
         found = self.call("artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
         return {artifact["key"] for artifact in found}
-
-    def count(self) -> int:
-        """How many flow runs there are."""
-        return self.call("flow_runs/count", {})
 
     def worker_log(self) -> str:
         """What the worker and its runs printed, for a test that fails."""

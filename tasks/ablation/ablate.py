@@ -39,7 +39,7 @@ class AblateSettings(Settings):
     """(arm, seed)."""
 
 
-@stage(version=ABLATE_VERSION)
+@stage(version=ABLATE_VERSION, group="ablation")
 def ablate(out: Path, *inputs: Artifact, settings: AblateSettings) -> Metrics:
     """Write report.md, report.html, plots/, results.json of each cell's (evaluation, model)."""
     pairs = zip(settings.cells, inputs[::2], inputs[1::2], strict=True)

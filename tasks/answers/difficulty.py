@@ -64,7 +64,7 @@ def label_of(settings: DifficultySettings, source: str, pass_rate: float | None)
     return "easy" if easy else "hard" if hard else "unrated"
 
 
-@stage(version=1)
+@stage(version=1, group="data")
 def difficulty(
     out: Path,
     problems: Artifact,

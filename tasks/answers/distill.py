@@ -206,7 +206,7 @@ def recorded_files(settings: SampleSettings) -> list[Path]:
     return find_files(engine.files, Path(), "engine.files") if engine.kind == "recorded" else []
 
 
-@stage(version=1, reads=recorded_files)
+@stage(version=1, group="data", reads=recorded_files)
 def distill(out: Path, problems: Artifact, *, settings: SampleSettings, seed: int) -> Metrics:
     """Up to 16 answers a prompt (§3.1: R1-0528 teaches; §3.2.1: R1-0120 curates)."""
     chosen = chosen_problems(problems, settings.sources)

@@ -34,7 +34,7 @@ def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> t
     return "too_few_passed", f"{counted.passed} of {counted.scored} samples pass; {needed}"
 
 
-@stage(version=1)
+@stage(version=1, group="data")
 def filter_rl(
     out: Path, problems: Artifact, scores: Artifact, *, settings: FilterRLSettings
 ) -> Metrics:

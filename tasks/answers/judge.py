@@ -72,7 +72,7 @@ def score_table(
         yield from map(Score.model_validate_json, file)
 
 
-@stage(version=GRADER_VERSION)
+@stage(version=GRADER_VERSION, group="data")
 def judge(
     out: Path, problems: Artifact, samples: Artifact, *, settings: JudgeStageSettings
 ) -> Metrics:

@@ -173,7 +173,7 @@ def k_center_greedy(points: np.ndarray, k: int, first: int = 0) -> list[int]:
     return picks
 
 
-@stage(version=2)
+@stage(version=2, group="data")
 def select(
     out: Path,
     problems: Artifact,

@@ -15,7 +15,7 @@ from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import SCRATCH, Artifact
 
 
-@stage(version=3)
+@stage(version=3, group="data")
 def decontaminate(
     out: Path, problems: Artifact, benchmarks: Artifact, *, settings: DecontaminateSettings
 ) -> Metrics:

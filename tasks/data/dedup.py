@@ -54,7 +54,7 @@ def find_duplicates(
     return kind, match, pairs, jaccard
 
 
-@stage(version=2)
+@stage(version=2, group="data")
 def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
     """Keep the first problem of every query, in order; rejected rows name the one kept.
 

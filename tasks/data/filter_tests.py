@@ -22,7 +22,7 @@ def distinct_cases(tests: TestSuite) -> TestSuite:
     return tests.model_copy(update={"cases": tuple(first.values())})
 
 
-@stage(version=1)
+@stage(version=1, group="data")
 def filter_tests(out: Path, problems: Artifact, *, settings: FilterTestsSettings) -> Metrics:
     """Keep math problems and code problems with at least `min_tests` distinct tests.
 

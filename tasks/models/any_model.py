@@ -32,7 +32,7 @@ SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 benchmark = collect.named("benchmark")
 
 
-@stage(version=GRADER_VERSION, reads=lambda settings: map(Path, settings.files.values()))
+@stage(GRADER_VERSION, lambda settings: map(Path, settings.files.values()), "evaluation")
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
     """What `evaluate` writes, of any model on benchmarks that were collected or lie in files."""
     found = [p for a in collected for p in read_table(a.file("kept.parquet"), Problem)]

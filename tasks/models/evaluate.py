@@ -59,7 +59,7 @@ class Subject:
     template: str
 
 
-@stage(version=2 + GRADER_VERSION)  # scores of another judge are not reused
+@stage(version=2 + GRADER_VERSION, group="evaluation")  # scores of another judge are not reused
 def evaluate(
     out: Path, checkpoint: Artifact, benchmarks: Artifact, *, settings: EvaluateSettings
 ) -> Metrics:

@@ -25,7 +25,7 @@ def local_model(settings: BaseModelSettings) -> Iterable[Path]:
     return sorted(f for f in folder.rglob("*") if f.is_file())
 
 
-@stage(version=1, reads=local_model)
+@stage(version=1, group="SFT", reads=local_model)
 def base(
     out: Path, examples: Artifact | None = None, *, settings: BaseModelSettings, seed: int
 ) -> Metrics:
@@ -34,7 +34,7 @@ def base(
     return run_child(BaseJob(out=out, examples=corpus, settings=settings, seed=seed), out)
 
 
-@stage(version=2)  # Muon in float32
+@stage(version=2, group="SFT")  # Muon in float32
 def sft(
     out: Path, base: Artifact, examples: Artifact, *, settings: SFTSettings, seed: int
 ) -> Metrics:
@@ -44,7 +44,7 @@ def sft(
     return run_launched(job, out, settings.runtime.launch or Launch())
 
 
-@stage(version=1 + GRADER_VERSION)  # rewards are the judge's verdicts
+@stage(version=1 + GRADER_VERSION, group="RL")  # rewards are the judge's verdicts
 def rl(
     out: Path, checkpoint: Artifact, problems: Artifact, *, settings: RLSettings, seed: int
 ) -> Metrics:

@@ -43,7 +43,7 @@ JUDGED = (
 _DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|\b(?=\w*\d)[0-9a-f]{8,}\b|\b\d+(?:\.\d+)?\b(?![\w-])")
 
 
-@stage(version=2)
+@stage(version=2, group="evaluation")
 def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
     """Write report.md, report.html, plots/ and scores.md (scores alone) of the given stages."""
     page = report_page(inputs, settings.profile, story_of_this_run())

@@ -47,16 +47,17 @@ INTERRUPTED = "ended with its run; its work is kept, and the next run goes on wi
 Metrics = Mapping[str, float]
 Body = Callable[..., Metrics]
 Reads = Callable[[Any], Iterable[Path]]
+Decorator = Callable[[Body], "Stage"]
 
 
-def stage(version: int, reads: Reads = lambda _: ()) -> "Callable[[Body], Stage]":
+def stage(version: int, reads: Reads = lambda _: (), group: str = "") -> Decorator:
     """Make a stage of `fn(out, *inputs, settings=…[, seed=…]) -> Metrics`.
 
     Bump `version` when the meaning of the result changes: older results are then left alone.
     `reads(settings)` names the files outside of the store that the body reads: their content is
-    part of the key, so an edited file is noticed.
+    part of the key, so an edited file is noticed. Prefect shows the stage below `group`.
     """
-    return lambda body: Stage(body.__name__, version, body, reads)
+    return lambda body: Stage(body.__name__, version, body, reads, group)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Stage:
     version: int
     body: Body
     reads: Reads = lambda _: ()
+    group: str = ""
 
     def named(self, name: str) -> "Stage":
         """The same work under another name: its own place in the store, the UI and MLflow."""
@@ -111,11 +113,8 @@ class Stage:
             state: State[Any] = Failed()
             try:
                 outcome, reused = self.compute(inputs, settings, run)
-                figure = figure_of(self.name, outcome.metrics)
-                state = Completed(
-                    name="Cached" if reused else "Completed",
-                    message=f"{outcome.stage}/{outcome.key}  {figure}",
-                )
+                message = f"{outcome.stage}/{outcome.key}  {figure_of(self.name, outcome.metrics)}"
+                state = Completed(name="Cached" if reused else "Completed", message=message)
             except ApprovalRequired as error:
                 if not is_worker_run():
                     raise
@@ -129,12 +128,13 @@ class Stage:
                     run.states[self.name] = state
             return state
 
+        shown = " · ".join(filter(None, (self.group, self.name)))
         # Called in a thread of ours, never submitted: Prefect's pool waits for a stage that hangs.
         task = Task(
             fn=body,
-            name=self.name,
+            name=shown,
             description=inspect.getdoc(self.body),
-            task_run_name=self.name,
+            task_run_name=shown,
             cache_policy=NO_CACHE,  # the store is the cache
             persist_result=False,
         )

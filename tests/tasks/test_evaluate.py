@@ -10,7 +10,6 @@ import pytest
 from klear.configs.settings.engines import Sampling
 from klear.configs.settings.evaluation import (
     LEARNING_CURVE,
-    PAPER_PROTOCOLS,
     BenchmarkProtocol,
     EvaluateSettings,
     LearningCurve,
@@ -309,9 +308,3 @@ def test_both_verdicts_are_in_the_result_and_only_official_benchmarks_are_judged
     assert both.disagreements == 1
     without = score_benchmark(protocol, [ADD], samples, ours, STATEMENT)
     assert (without.official, without.disagreements) == (None, 0)
-
-
-def test_every_livecodebench_protocol_of_the_paper_asks_for_both():
-    assert {p.name for p in PAPER_PROTOCOLS if p.official} == {
-        p.name for p in PAPER_PROTOCOLS if p.source == "livecodebench"
-    }
