@@ -157,7 +157,7 @@ class Home:
         """Stage → state names of its task runs, oldest first."""
         states: dict[str, list[str]] = {}
         for task in self.tasks_of(run):
-            states.setdefault(task["name"].rpartition(" · ")[2], []).append(task["state_name"])
+            states.setdefault(task["name"].rpartition(": ")[2], []).append(task["state_name"])
         return states
 
     def artifacts(self, run: str) -> set[str]:

@@ -128,7 +128,7 @@ class Stage:
                     run.states[self.name] = state
             return state
 
-        shown = " · ".join(filter(None, (self.group, self.name)))
+        shown = ": ".join(filter(None, (self.group, self.name)))
         # Called in a thread of ours, never submitted: Prefect's pool waits for a stage that hangs.
         task = Task(
             fn=body,

@@ -232,7 +232,7 @@ def test_a_run_of_the_command_line_is_copied_to_a_new_one_in_the_browser(place, 
     typed = max(place.named("tiny-seed0 · sft.learning_rate=0.002"), key=lambda r: r["created"])
     run = visit(page, place, typed["id"])
     run.tab("task-runs")
-    for stage in ("data · dedup", "SFT · sft", "RL · rl_math", "evaluation · evaluate_sft"):
+    for stage in ("data: dedup", "SFT: sft", "RL: rl_math", "evaluation: evaluate_sft"):
         expect(page.get_by_text(stage, exact=True).first).to_be_visible()
     changes = run.copy(form_schema(place)).field("changes").locator("textarea")
     expect(changes).to_have_value("sft.learning_rate=0.002")

@@ -102,9 +102,9 @@ def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: 
         (task,) = (t for t in tasks.values() if t["name"] == name)
         return {tasks[i["id"]]["name"] for i in task["task_inputs"].get("wait_for", ())}
 
-    assert inputs("data · collect") == set()
-    assert inputs("RL · rl_code") == {"RL · rl_math", "data · filter_rl"}
-    assert inputs("evaluation · evaluate_sft") == {"SFT · sft", "data · benchmarks"}
+    assert inputs("data: collect") == set()
+    assert inputs("RL: rl_code") == {"RL: rl_math", "data: filter_rl"}
+    assert inputs("evaluation: evaluate_sft") == {"SFT: sft", "data: benchmarks"}
     assert run["deployment_id"] == cockpit.deployment("small")["id"], "no run of its form"
 
 
