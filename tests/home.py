@@ -181,8 +181,6 @@ class Home:
         assert len(steps) == len(set(steps)), "a step was logged twice"
         assert steps == [*range(steps[0], steps[-1] + 1, steps[1] - steps[0])], "one is missing"
 
-    # Processes
-
     def pids(self, *words: str, but: str = "\0") -> list[int]:
         """Living processes with all of the words on their command line, and without `but`."""
         found = []

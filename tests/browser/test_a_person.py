@@ -123,6 +123,9 @@ def test_the_next_run_continues_the_cancelled_sft_and_its_log_tells_of_the_work(
     assert "sft: computing (resuming at step" in log
     assert re.search(r"rl_math: computed in .* 3 rollout steps", log)
     assert "Crash" not in log
+    spans = {t["name"]: (t["start_time"], t["end_time"]) for t in place.tasks_of(finished.flow_run)}
+    begin, end = zip(spans["RL: rl_math"], spans["evaluation: evaluate_sft"], strict=True)
+    assert max(begin) < min(end), "what does not need each other ran one after the other"
     (sft,) = place.tagged("klear.stage", "sft")
     place.check_steps(sft)
 
