@@ -89,8 +89,6 @@ class Home:
         """Name → pid of what `klear up` started and is running."""
         return {name: server.pid for name, server in alive(Machine(home=self.home)).items()}
 
-    # What the Prefect UI asks its server
-
     def call(self, path: str, body: Any = None) -> Any:
         """POST `body`, or GET; while SQLite is locked or the server starts, again."""
         data = None if body is None else json.dumps(body).encode()

@@ -86,6 +86,12 @@ def test_the_rewards_of_figure_3_differ_in_what_a_test_pays_alone():
         assert hard.of_code(correct=True, pass_rate=1.0, closed_think=True) > 0
 
 
+def test_the_papers_filter_of_figure_4_keeps_half_and_more():
+    """Its caption says at least 0.5; §3.2.1, which the pipeline follows, says above."""
+    found = load_ablation("fig4_test_filter").settings("paper", "filtered", 0).filter_rl
+    assert (found.code_threshold, found.code_inclusive) == (0.5, True)
+
+
 def test_an_unknown_experiment_profile_or_arm_is_one_line():
     with pytest.raises(ConfigError, match="did you mean table6_lm_weight"):
         load_ablation("table6_lm_wieght")

@@ -10,6 +10,7 @@ import pytest
 from klear.configs.settings.engines import Sampling
 from klear.configs.settings.evaluation import (
     LEARNING_CURVE,
+    PAPER_PROTOCOLS,
     BenchmarkProtocol,
     EvaluateSettings,
     LearningCurve,
@@ -308,3 +309,4 @@ def test_both_verdicts_are_in_the_result_and_only_official_benchmarks_are_judged
     assert both.disagreements == 1
     without = score_benchmark(protocol, [ADD], samples, ours, STATEMENT)
     assert (without.official, without.disagreements) == (None, 0)
+    assert all(p.official == (p.source == "livecodebench") for p in PAPER_PROTOCOLS)
