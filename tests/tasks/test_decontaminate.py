@@ -18,6 +18,7 @@ from klear.tasks.store.store import Artifact, content_digest, scan
 from tests.tasks.pages_by_hand import Elements
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
+ROWS = [f"{ITEM} {i}" if i % 7 == 0 else f"problem {i} of its own" for i in range(120)]
 
 
 def folder(path: Path, source: str, *prompts: str, group: int = 1024) -> Artifact:
@@ -54,12 +55,8 @@ def test_a_benchmark_problem_inside_a_longer_prompt_is_removed_and_explained(tmp
     assert metrics["rows_hit/bench"] == metrics["rows_leaked/bench"] == 1.0
 
 
-def many_rows() -> list[str]:
-    return [f"{ITEM} {i}" if i % 7 == 0 else f"problem {i} of its own" for i in range(120)]
-
-
 def digest_of(place: Path, group: int, **runtime: int) -> str:
-    problems = folder(place / "problems", "train", *many_rows(), group=group)
+    problems = folder(place / "problems", "train", *ROWS, group=group)
     benchmarks = folder(place / "benchmarks", "bench", ITEM, "Compute $1+1$.")
     (place / "out").mkdir()
     chosen = DecontaminateSettings(runtime=PartsRuntime(**runtime))

@@ -106,12 +106,9 @@ def test_clipped_tokens_carry_the_gradient_that_the_loss_gives_them(loss, carrie
     assert table[1].sum() == pytest.approx(whole * 2 * (1 - math.exp(-1)), rel=1e-5)
 
 
-def pay_the_first(completions, **_):
-    return [float(i % 4 == 0) for i in range(len(completions))]
-
-
 def test_a_trainer_counts_every_update_and_the_first_is_on_policy(make_trainer, tmp_path):
-    trainer = make_trainer(pay_the_first, prompts=4, mini_batch=1, steps=2, learning_rate=0.05)
+    more = {"prompts": 4, "mini_batch": 1, "steps": 2, "learning_rate": 0.05}
+    trainer = make_trainer(lambda completions, **_: len(completions) // 4 * [1.0, 0, 0, 0], **more)
     lines = StepLines(tmp_path / OFF_POLICY, after_step=0)
     trainer.on_off_policy = partial(write_off_policy, lines)
     trainer.train()
