@@ -7,9 +7,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import psutil
@@ -52,7 +53,13 @@ def countdown_requests(count: int) -> list[Request]:
 class VLLMServer:
     """One server at one address. As a context manager it starts, and ends with the block."""
 
-    def __init__(self, checkpoint: Path, log: Path) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        log: Path,
+        words: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         (port,) = free_ports(1)
         self.log, self.address = log, f"http://127.0.0.1:{port}"
         self.url = f"{self.address}/v1"
@@ -60,9 +67,10 @@ class VLLMServer:
             sys.executable, "-c", SERVE, "--model", str(checkpoint),
             "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
             "--served-model-name", "tiny-teacher", "--generation-config", "vllm",
-            "--no-enable-chunked-prefill",
+            "--no-enable-chunked-prefill", *words,
         ]  # fmt: skip
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT / ".package"), **ENVIRONMENT}
+        here = {"PYTHONPATH": str(ROOT / ".package"), **ENVIRONMENT, **environment}
+        self._environment = {**os.environ, **here}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

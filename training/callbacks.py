@@ -36,12 +36,15 @@ _NOISE = {"epoch", "total_flos", "num_input_tokens_seen", "num_tokens", "step_ti
 def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[str, Any]:
     """What the configurations of both trainers share."""
     cuda = torch.cuda.is_available()
+    if s.runtime.precision == "fp16" and not cuda:
+        raise ValueError("runtime.precision=fp16 needs CUDA: take fp32 or bf16")
     return {
         "output_dir": str(folder),
         "learning_rate": s.learning_rate,
         "weight_decay": s.weight_decay,
         "max_grad_norm": s.max_grad_norm,
-        "bf16": s.runtime.bf16,
+        "bf16": s.runtime.precision == "bf16",
+        "fp16": s.runtime.precision == "fp16",
         "use_cpu": not cuda,
         "gradient_checkpointing": s.runtime.gradient_checkpointing,
         "dataloader_pin_memory": cuda,

@@ -113,14 +113,42 @@ def importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-def mismatch_weight(old_logp: Tensor, sampling_logp: Tensor, cap: float) -> Tensor:
-    """min(π_old/π_sampler, cap) per token, detached: truncated importance sampling.
+@dataclass(frozen=True)
+class Mismatch:
+    """What is done about a sampler (vLLM) unlike the trainer, by ρ = π_old/π_sampler."""
 
-    Corrects for a sampler (vLLM) whose probabilities differ from the trainer's. A token whose
-    sampling log-probability is unknown (NaN) counts as 1.
+    low: float = 1.0
+    high: float = 1.0
+    """Bounds of ρ as the weight of a token: truncated importance sampling."""
+    mask: bool = False
+    """A token outside of them has no gradient: IcePop."""
+    drift: float = math.inf
+    """An answer has no gradient where its mean log ρ is further from 0: a geometric mask."""
+
+
+class Correction(NamedTuple):
+    """All [B, T]."""
+
+    weight: Tensor  # what F is multiplied with
+    masked: Tensor  # bool: outside the range of a mask
+    dropped: Tensor  # bool: of an answer that drifted
+
+
+def correction(
+    old_logp: Tensor, sampling_logp: Tensor, answer: Tensor, mask: Tensor, bounds: Mismatch
+) -> Correction:
+    """The weight of every token for its sampler's sake, detached; 1 where the log-probability that
+    it was sampled with is unknown (NaN). `answer` [B, T] or [B, 1] numbers the answers from 0.
     """
     log_ratio = torch.nan_to_num((old_logp - sampling_logp).detach().float(), nan=0.0)
-    return log_ratio.clamp(max=math.log(cap)).exp()
+    ratio = log_ratio.exp()
+    number, zeros = answer.expand_as(mask), ratio.new_zeros(mask.numel())
+    tokens = zeros.index_add(0, number[mask], torch.ones_like(ratio[mask]))
+    mean = zeros.index_add(0, number[mask], log_ratio[mask]) / tokens.clamp(min=1)
+    dropped = mean.abs()[number] > bounds.drift
+    masked = ((ratio < bounds.low) | (ratio > bounds.high)) & bounds.mask
+    weight = ratio.clamp(bounds.low, bounds.high).masked_fill(masked | dropped, 0.0)
+    return Correction(weight, masked, dropped)
 
 
 def policy_weight(

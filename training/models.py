@@ -8,9 +8,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import init_empty_weights
 from pydantic import TypeAdapter
 from torch import Tensor
@@ -22,6 +25,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from klear.configs.files import replace_text
 from klear.configs.settings.base import Settings, flat, key_of
 from klear.configs.settings.training import RLSettings, SFTSettings
 from klear.eval.records import Record
@@ -30,6 +34,7 @@ from klear.training.render import check_tokenizer
 NO_CODE = {"trust_remote_code": False}
 WEIGHTS = {**NO_CODE, "use_safetensors": True}
 """Arguments of every `from_pretrained`: no Python files and no pickle that came with a model."""
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 LINEAGE, CARD = "lineage.json", "README.md"
 SHOWN = ("loss", "lm_weight", "beta1", "beta2", "eps_low", "eps_high", "learning_rate", "epochs",
          "steps", "prompts_per_step", "rollouts_per_prompt", "mini_batch_prompts", "max_length",
@@ -103,6 +108,22 @@ def load_model(
     )
 
 
+def told_to_vllm(checkpoint: Path, folder: Path, s: RLSettings) -> Path:
+    """The checkpoint, or links to its files in `folder` with a config.json that asks for the types
+    of `s`: TRL's colocated vLLM is given a model's folder and no other word."""
+    config = {"head_dtype": "model", **json.loads((checkpoint / "config.json").read_text())}
+    asked = {"head_dtype": "float32" if s.fp32_head else "model"}
+    asked |= {"dtype": "float16"} if s.runtime.precision == "fp16" else {}
+    if s.engine == "transformers" or asked.items() <= config.items():
+        return checkpoint
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in checkpoint.iterdir():
+        with suppress(FileExistsError):  # all processes do so
+            (folder / file.name).symlink_to(file.resolve())
+    replace_text(folder / "config.json", json.dumps(config | asked))
+    return folder
+
+
 def load_tokenizer(folder: Path | str, revision: str | None = None) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(str(folder), revision=revision, **NO_CODE)
 
@@ -112,7 +133,7 @@ def load_to_train(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer; raises ValueError where its answers could not be trained on.
 
-    Computed in bf16 (autocast) over fp32 weights, as the authors: bf16 loses an update of 1e-6.
+    Computed in 16 bits (autocast) over fp32 weights, as the authors: bf16 loses an update of 1e-6.
     """
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer)
@@ -138,15 +159,16 @@ def save_model(
 
 
 def save_trained(
-    trainer: Any, folder: Path, *, bf16: bool, lineage: Sequence[TrainingStep] = ()
+    trainer: Any, folder: Path, precision: str, lineage: Sequence[TrainingStep] = ()
 ) -> None:
-    """`save_model` of what `trainer` trains; in bf16 if asked. All its processes must call it."""
+    """`save_model` of what `trainer` trains, in its precision. All its processes must call it."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     first = trainer.is_world_process_zero()
     weights = {n: w.cpu() for n, w in gathered(model) if first}
     if first:
         whole = plain(model, weights)
-        save_model(whole.bfloat16() if bf16 else whole, trainer.processing_class, folder, lineage)
+        whole = whole.to(DTYPES[precision])  # pyright: ignore[reportArgumentType]
+        save_model(whole, trainer.processing_class, folder, lineage)
     trainer.accelerator.wait_for_everyone()
 
 
@@ -160,6 +182,14 @@ def check_layout(trainer: Any, checkpoint: Path | None) -> None:
             "would read the other: set topology.sharding and the number of processes back to what "
             f"they were, or remove {checkpoint.parent} to begin this stage again"
         )
+
+
+def gradients_in_fp32(trainer: Any) -> None:
+    """Under FSDP2 accelerate adds gradients up, over micro-batches and processes, in the type of
+    the arithmetic: in 16 bits the sum would depend on how a mini-batch is cut."""
+    plugin = trainer.accelerator.state.fsdp_plugin if trainer.is_fsdp_enabled else None
+    if plugin and (policy := plugin.mixed_precision_policy):
+        plugin.mixed_precision_policy = replace(policy, reduce_dtype=torch.float32)
 
 
 def policy_on_each(trainer: Any) -> PreTrainedModel:

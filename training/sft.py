@@ -45,7 +45,7 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     train(trainer, job, progress)
     lineage = models.lineage_after(job.base, model, "sft", job.seed, s)
     target = job.out / layout.CHECKPOINT
-    models.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
+    models.save_trained(trainer, target, s.runtime.precision, lineage)
     cut = sum(tokens > s.max_length for tokens in dataset["tokens"])
     return {"steps": float(trainer.state.global_step), "truncated_examples": float(cut)}
 
@@ -102,6 +102,7 @@ class PlannedSFTTrainer(SFTTrainer):
     def __init__(self, *args, plan: list[list[int]], **kwargs) -> None:
         self.plan = plan
         super().__init__(*args, **kwargs)
+        models.gradients_in_fp32(self)
 
     def get_train_dataloader(self) -> DataLoader:
         assert isinstance(self.train_dataset, Dataset)

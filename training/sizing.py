@@ -142,6 +142,27 @@ def activation_bytes(
     return {"saved tensors": facts.layers * layer, "head": head + backward}
 
 
+def training_bytes(
+    facts: ModelFacts, tokens: int, world: int, *, sharded: bool, checkpointing: bool, several: bool
+) -> dict[str, int]:
+    """The parts on one GPU while a micro-batch of so many tokens is trained on.
+
+    Under FSDP2 two layers are gathered in 16 bits (one in use, one fetched ahead) with one layer's
+    gradients, and embedding and head with theirs; and where a step has `several` micro-batches,
+    gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
+    """
+    gathered = 3 * facts.layer_parameters + 2 * facts.outer_parameters
+    residuals = BF16 if sharded else FP32
+    parts = {
+        **state_bytes(facts, world, sharded=sharded),
+        "bf16 copies": BF16 * (gathered if sharded else facts.parameters),
+        **activation_bytes(facts, tokens, residuals, checkpointing=checkpointing),
+    }
+    return (
+        {**parts, "unreduced gradients": FP32 * facts.parameters} if sharded and several else parts
+    )
+
+
 class DoesNotFit(ValueError):
     """The topology cannot run the profile; one line a problem, each with what to change."""
 
@@ -175,27 +196,15 @@ class Fit:
     def add_training(
         self, facts: ModelFacts, s: SFTSettings | RLSettings, world: int, longest: int, step: float
     ) -> None:
-        """The sum of what training keeps on a GPU while a micro-batch is trained on; a row may have
-        `longest` tokens, and a step has `step` of them a GPU.
-
-        Under FSDP2 two layers are gathered in bf16 (one in use, one fetched ahead) with one layer's
-        gradients, and embedding and head with theirs; and where a step has several micro-batches,
-        gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
-        """
+        """The sum of what training keeps on a GPU, with what else is there; a row may have
+        `longest` tokens, and a step has `step` of them a GPU."""
         tokens = max(s.runtime.micro_batch_tokens, longest)
         sharded = self.topology.sharding != "none" and world > 1
-        gathered = 3 * facts.layer_parameters + 2 * facts.outer_parameters
-        residuals = BF16 if sharded else FP32
-        parts = {
-            **state_bytes(facts, world, sharded=sharded),
-            "bf16 copies": BF16 * (gathered if sharded else facts.parameters),
-            **activation_bytes(
-                facts, tokens, residuals, checkpointing=s.runtime.gradient_checkpointing
-            ),
-            "CUDA": CUDA_CONTEXT,
-        }
-        if sharded and step > tokens:
-            parts["unreduced gradients"] = FP32 * facts.parameters
+        recomputed = s.runtime.gradient_checkpointing
+        parts = training_bytes(
+            facts, tokens, world, sharded=sharded, checkpointing=recomputed, several=step > tokens
+        )
+        parts["CUDA"] = CUDA_CONTEXT
         if isinstance(s, RLSettings) and s.engine == "vllm_colocate":
             parts["vLLM asleep"] = VLLM_ASLEEP
         cure = (

@@ -16,6 +16,8 @@ from klear.configs.settings.engines import EngineRuntime, no_secret
 from klear.configs.settings.judging import JudgeSettings
 from klear.configs.settings.topology import Launch, Topology
 
+ATTENTION = r"^(sdpa|eager|flash_attention_[23]|[\w-]+/[\w.-]+)$"
+
 
 class TrainRuntime(Runtime):
     """How the weights are computed; the loss does not depend on any of it."""
@@ -28,10 +30,11 @@ class TrainRuntime(Runtime):
     """Processes and machines; empty: those of the topology"""
     gradient_checkpointing: bool = True
     """Recompute activations: less memory, 4/3 of the time"""
-    bf16: bool = True
-    """Compute in bfloat16, weights and optimizer in float32 (GPU)"""
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """flash_attention_2 needs the flash-attn package"""
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    """Of the arithmetic; weights and optimizer are fp32. fp16 needs CUDA (arXiv 2510.26788)"""
+    attention: Annotated[str, Field(pattern=ATTENTION)] = "sdpa"
+    """sdpa, eager, flash_attention_2, flash_attention_3 (their packages are not in the lock), or a
+    kernel of the hub: kernels-community/flash-attn2"""
     stop_on_divergence: bool = False
     """End the stage where loss or gradient norm is far above its running median"""
     vllm_server_url: Annotated[str, no_secret("let nobody else reach the server")] = ""
@@ -174,7 +177,14 @@ class RLSettings(Settings):
     overlong_filter: bool = False
     """Answers cut at max_tokens leave their group unrewarded"""
     importance_cap: PositiveFloat | None = None
-    """Cap of a token's correction for a sampler unlike the trainer; none in the authors' code"""
+    """Cap of ρ = π old/π sampler, a token's weight for a sampler unlike the trainer; none in the
+    authors' code"""
+    importance_floor: Annotated[PositiveFloat | None, DEFAULT_NOT_IN_KEY] = None
+    """With a cap: a token with ρ outside of both has no policy gradient (IcePop: 0.5 and 5)"""
+    importance_drift: Annotated[PositiveFloat | None, DEFAULT_NOT_IN_KEY] = None
+    """An answer whose mean log ρ is further from 0 has no policy gradient, like 0.001"""
+    fp32_head: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    """Logits in float32, of the trainer and of vLLM (ScaleRL, arXiv 2510.13786)"""
     judge: JudgeSettings = JudgeSettings()
     """How answers become rewards"""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "vllm_colocate"
@@ -195,6 +205,14 @@ class RLSettings(Settings):
         if self.engine == "vllm_server" and not self.runtime.vllm_server_url:
             fix = "start a vLLM as training/README.md says, or take engine=vllm_colocate"
             raise ValueError(f"engine=vllm_server needs runtime.vllm_server_url: {fix}")
+        cap, floor, drift = self.importance_cap, self.importance_floor, self.importance_drift
+        if floor is not None and not floor < (cap or 0):
+            raise ValueError(f"importance_floor={floor:g} needs an importance_cap above it")
+        if self.engine == "transformers" and (cap or drift):
+            raise ValueError(
+                "importance_cap and importance_drift are for vLLM: with engine=transformers the "
+                "trainer samples itself, so leave them out"
+            )
         if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
             begins = f"1 + eps_high = {1 + self.eps_high:g}, where clipping begins"
             raise ValueError(f"dual_clip={self.dual_clip:g} must be above {begins}")

@@ -19,7 +19,7 @@ from tests.training.conftest import small_examples, small_files, small_problems
 pytestmark = pytest.mark.system
 
 HERE = Path(__file__).parent
-RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
+RUNTIME = TrainRuntime(precision="fp32", gradient_checkpointing=False, threads=1)
 SFT = SFTSettings(
     epochs=40, batch_tokens=800, max_length=256, learning_rate=2e-4, min_learning_rate=1e-4,
     checkpoint_steps=8, runtime=RUNTIME,

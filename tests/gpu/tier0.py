@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.gpu.check import Case, Report, Skip
 
-FP32, BF16 = 1e-4, 0.05
+FP32, FP16, BF16 = 1e-4, 0.01, 0.05
 ATTENTIONS = {  # beside sdpa, and the module that each one needs
     "flash_attention_2": "flash_attn",
     "flash_attention_3": "flash_attn_interface",
@@ -129,6 +129,17 @@ def bf16_update(report: Report) -> None:
     compare_updates(report, BF16, device | {"bf16": True}, device)
 
 
+def fp16_update(report: Report) -> None:
+    """With the loss scaled: finite, and nearer to the update in float32 than bf16 must be."""
+    compare_updates(report, FP16, {"use_cpu": False, "fp16": True}, {"use_cpu": False})
+
+
+def fp32_head_update(report: Report) -> None:
+    """bf16 with the logits in float32 is as near to float32 as bf16 must be."""
+    device = {"use_cpu": not report.cuda}
+    compare_updates(report, BF16, device | {"bf16": True, "cast_lm_head_to_fp32": True}, device)
+
+
 def packed_is_padded(attention: str, report: Report) -> None:
     """Packed rows under an attention against padded rows under sdpa; flash kernels need bf16."""
     base, flash = small_checkpoint(report.scratch)["checkpoint"], attention != "sdpa"
@@ -232,7 +243,7 @@ def sft_steps(report: Report, length: int, rows: int, steps: int, **runtime: Any
     data = Dataset.from_dict(columns | {"tokens": columns["length"]})
     settings = SFTSettings(
         epochs=1, batch_tokens=rows * length, max_length=length, checkpoint_steps=10**6,
-        runtime=TrainRuntime(bf16=report.cuda, threads=1, **runtime),
+        runtime=TrainRuntime(precision="bf16" if report.cuda else "fp32", threads=1, **runtime),
     )  # fmt: skip
     job = SFTJob(out=report.scratch, base=base, examples=base, settings=settings)
     model, tokenizer = models.load_to_train(base, settings)
@@ -275,11 +286,9 @@ def peak_memory(checkpointing: bool, report: Report) -> None:
     facts, _, highest = sft_steps(
         report, length, rows, 1, micro_batch_tokens=length, gradient_checkpointing=checkpointing
     )
-    parts = {
-        **sizing.state_bytes(facts),
-        "bf16 copies": sizing.BF16 * facts.parameters,
-        **sizing.activation_bytes(facts, length, sizing.FP32, checkpointing=checkpointing),
-    }
+    parts = sizing.training_bytes(
+        facts, length, 1, sharded=False, checkpointing=checkpointing, several=True
+    )
     report.figure(predicted_gb=sum(parts.values()) / 1e9, measured_gb=highest / 1e9)
     report.bound("off_by", abs(sum(parts.values()) / highest - 1), 0.15)
 
@@ -289,6 +298,8 @@ CASES = [
     Case("fused_head", fused_head, 60),
     Case("update_is_that_of_the_cpu", update_is_that_of_the_cpu, 120, ("cuda",)),
     Case("bf16_update", bf16_update, 120),
+    Case("fp16_update", fp16_update, 120, ("cuda",)),
+    Case("fp32_head_update", fp32_head_update, 120),
     Case("packed_is_padded[sdpa]", partial(packed_is_padded, "sdpa"), 90),
     *(
         Case(f"packed_is_padded[{name}]", partial(packed_is_padded, name), 90, ("cuda", module))

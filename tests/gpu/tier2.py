@@ -1,13 +1,22 @@
 """T2, one card: vLLM beside the trainer, which sleeps during updates, and served. Needs the lock's
-vLLM. An fp32 head and fp16 are no settings yet, so nothing here measures them."""
+vLLM."""
 
+import time
 from functools import partial
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from tests.gpu.check import Case, Report
 
-MISMATCH = {"float32": 1e-3, "bfloat16": 0.1}
-"""Mean |log π_trainer − log π_sampler| that is still rounding."""
+TYPES: dict[str, tuple[float, dict[str, Any]]] = {
+    "fp32": (1e-3, {"precision": "fp32"}),
+    "bf16": (0.1, {"precision": "bf16"}),
+    "bf16, fp32 head": (0.1, {"precision": "bf16", "fp32_head": True}),
+    "fp16": (0.02, {"precision": "fp16"}),
+}
+"""What trainer and sampler compute in; the mean |log π_trainer − log π_sampler| that is rounding
+then, and the settings."""
 
 
 def vllm_files(report: Report):
@@ -23,32 +32,43 @@ def vllm_files(report: Report):
     return base, files["problems"]
 
 
-def train_beside_vllm(dtype: str, checkpoint, problems, out) -> None:
-    """Two rollouts of four updates that move the policy far; in a process of its own."""
+def train_with_vllm(
+    engine: str, asked: dict[str, Any], checkpoint: Path, problems: Path, out: Path
+) -> None:
+    """Two rollouts of four updates that move the policy far; for a process of its own."""
     from tests.training import killed_child
 
-    runtime = killed_child.RUNTIME.model_copy(update={"bf16": dtype == "bfloat16"})
-    settings = killed_child.RL.model_copy(update={"runtime": runtime})
-    with mock.patch.object(killed_child, "RL", settings):
-        killed_child.train("vllm_colocate", checkpoint, problems, out)
+    names = ("precision", "vllm_server_url")
+    how = {name: asked[name] for name in names if name in asked}
+    runtime = killed_child.RUNTIME.model_copy(update=how)
+    what = {"fp32_head": asked.get("fp32_head", False), "runtime": runtime}
+    with mock.patch.object(killed_child, "RL", killed_child.RL.model_copy(update=what)):
+        killed_child.train(engine, checkpoint, problems, out)
 
 
-def vllm_colocate(dtype: str, report: Report) -> None:
-    """The second rollout is sampled from the updated policy; the memory is free at the end."""
+def check_mismatch(report: Report, out: Path, bound: float) -> None:
+    """The second rollout was sampled from the updated policy, which is another by far."""
+    from klear.training.layout import METRICS, read_lines
+
+    first, second = (line["metrics"] for line in read_lines(out / METRICS))
+    moved = first["ratio/log_max"] - first["ratio/log_min"]
+    report.figure(moved=moved, tokens_per_s=second["tokens_per_second"])
+    for name, line in (("mismatch_before", first), ("mismatch_after", second)):
+        report.bound(name, line["mismatch/logp_difference"], bound)
+    assert moved > 1.0, "the policy hardly moved"
+
+
+def vllm_colocate(types: str, report: Report) -> None:
+    """The weights change the answers; the memory is free at the end."""
     import torch
     from own_process import in_a_process
 
-    from tests.training.test_sigkill import curves
-
     base, problems = vllm_files(report)
+    (bound, asked), out = TYPES[types], report.scratch / "out"
     before, whole = torch.cuda.mem_get_info()
-    in_a_process(train_beside_vllm, dtype, base, problems, report.scratch / "out")
-    (_, first), (_, second) = curves(report.scratch / "out")
-    report.figure(moved=first["ratio/log_max"] - first["ratio/log_min"])
-    for name, line in (("mismatch_before", first), ("mismatch_after", second)):
-        report.bound(name, line["mismatch/logp_difference"], MISMATCH[dtype])
+    in_a_process(train_with_vllm, "vllm_colocate", asked, base, problems, out)
     report.bound("gb_not_freed", (before - torch.cuda.mem_get_info()[0]) / 1e9, whole / 100e9)
-    assert first["ratio/log_max"] - first["ratio/log_min"] > 1.0, "the policy hardly moved"
+    check_mismatch(report, out, bound)
 
 
 def vllm_served(report: Report) -> None:
@@ -62,8 +82,11 @@ def vllm_served(report: Report) -> None:
     base, _ = vllm_files(report)
     with VLLMServer(base, report.scratch / "log") as server:
         settings = EngineSettings(base_url=server.url, model="tiny-teacher", api_key_env="")
+        began = time.perf_counter()
         samples = list(EndpointEngine(settings, Sampling(max_tokens=16)).answer(requests(8)))
-    report.figure(tokens=float(sum(s.completion_tokens for s in samples)))
+        seconds = time.perf_counter() - began
+    tokens = float(sum(s.completion_tokens for s in samples))
+    report.figure(tokens=tokens, tokens_per_s=tokens / seconds)
     assert len(samples) == 8
     assert all(1 <= s.completion_tokens <= 16 for s in samples)
 
@@ -71,8 +94,8 @@ def vllm_served(report: Report) -> None:
 NEEDS = ("cuda", "vllm")
 CASES = [
     *(
-        Case(f"vllm_colocate[{dtype}]", partial(vllm_colocate, dtype), 400, NEEDS, alone=True)
-        for dtype in MISMATCH
+        Case(f"vllm_colocate[{types}]", partial(vllm_colocate, types), 400, NEEDS, alone=True)
+        for types in TYPES
     ),
     Case("vllm_served", vllm_served, 400, NEEDS, alone=True),
 ]

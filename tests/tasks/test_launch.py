@@ -205,7 +205,9 @@ def test_accelerate_is_told_the_machines_the_processes_and_the_sharding(sharding
     names = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_backend")
     told = [str(getattr(arguments, name)) for name in names]
     assert told == ["2", "8", "1", "10.0.0.1:29511", "static"]
-    assert environment["ACCELERATE_MIXED_PRECISION"] == "no"  # the stage's runtime.bf16 decides
+    assert (
+        environment["ACCELERATE_MIXED_PRECISION"] == "no"
+    )  # the stage's runtime.precision decides
     assert arguments.use_fsdp == (sharding == "full")
     if arguments.use_fsdp:
         with patch_environment(**environment):

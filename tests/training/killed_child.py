@@ -19,7 +19,9 @@ from klear.training.launch.jobs import RLJob, SFTJob
 from klear.training.rl import train as rl
 from tests.cluster.fixed_answers import LengthJudge
 
-RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1, micro_batch_tokens=1024)
+RUNTIME = TrainRuntime(
+    precision="fp32", gradient_checkpointing=False, threads=1, micro_batch_tokens=1024
+)
 RL = RLSettings(
     steps=4, prompts_per_step=4, rollouts_per_prompt=4, mini_batch_prompts=1, learning_rate=1e-3,
     warmup_steps=1, max_tokens=16, engine="transformers", checkpoint_steps=2,

@@ -11,7 +11,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from klear.training import render
 from klear.training.rl.config import GPPOConfig
-from klear.training.rl.trainer import GPPOTrainer
+from klear.training.rl.trainer import GPPOTrainer, LossScale
+from tests.gpu.tier0 import arrays, distance
 from tests.training.conftest import close
 
 
@@ -94,6 +95,26 @@ def test_a_non_finite_gradient_skips_its_update_and_is_counted(
     assert all(torch.isfinite(w).all() for w in weights_of(trainer).values())
 
 
+def test_fp16_scales_the_loss_and_leaves_out_an_update_without_gradient(
+    make_trainer, gradients, monkeypatch
+):
+    """One of two groups survives: torch's own scaler would fail at the second update."""
+
+    def pay(completions, **_):
+        return [1.0] + [0.0] * (len(completions) - 1)
+
+    same = {"prompts": 2, "mini_batch": 1, "max_grad_norm": 0.0, "rollout_func": cut_every_other}
+    exact = gradients(make_trainer(pay, **same))
+    trainer = make_trainer(pay, **same)
+    accelerator = trainer.accelerator  # which refuses fp16 without a GPU
+    monkeypatch.setattr(accelerator.state, "_mixed_precision", "fp16")
+    accelerator.scaler, accelerator.native_amp = LossScale("cpu"), True
+    found = gradients(trainer)
+    assert [len(update) > 0 for update in found] == [True, False]
+    assert logged(trainer, "skipped_updates") == [0.0]
+    assert distance(arrays(**found[0]), arrays(**exact[0])) < 0.01
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -103,7 +124,6 @@ def test_a_non_finite_gradient_skips_its_update_and_is_counted(
         ({"loss_type": "cispo"}, "policy_loss names the loss"),
         ({"delta": 4.0}, "dual_clip"),
         ({"scale_rewards": False}, "advantage_std"),
-        ({"vllm_importance_sampling_clip_min": 0.1}, "vllm_importance_sampling_clip_max"),
         ({"off_policy_mask_threshold": 1.0}, "takes one of"),
         ({"use_vllm": True, "top_p": 0.95}, "top_p=0.95: GPPOTrainer takes one of"),
         (
@@ -168,13 +188,20 @@ def test_the_mismatch_correction_weighs_the_policy_term_token_by_token(make_trai
     def roll_out(prompts, trainer):
         return cut_every_other(prompts, trainer) | {"logprobs": [[-26.0] * 4 for _ in prompts]}
 
+    same = {"mini_batch": 4, "rollout_func": roll_out, "lm_weight": 0.0, "max_grad_norm": 0.0}
+
     def run(**config):
-        same = {"mini_batch": 4, "rollout_func": roll_out, "lm_weight": 0.0, "max_grad_norm": 0.0}
         return gradients(make_trainer(FIRST_IS_RIGHT, **same, **config))[0]
 
     off = run()
-    capped = run(vllm_importance_sampling_correction=True, vllm_importance_sampling_clip_max=3.0)
-    close(capped, {name: 3 * gradient for name, gradient in off.items()})
+    cap = {"vllm_importance_sampling_correction": True, "vllm_importance_sampling_clip_max": 3.0}
+    close(run(**cap), {name: 3 * gradient for name, gradient in off.items()})
+    nothing = {name: 0 * gradient for name, gradient in off.items()}
+    masks = cap | {"vllm_importance_sampling_mode": "token_mask"}, {"importance_drift": 1.0}
+    for mask, share in zip(masks, ("masked", "dropped"), strict=True):
+        trainer = make_trainer(FIRST_IS_RIGHT, **same, **mask)
+        close(gradients(trainer)[0], nothing)
+        assert logged(trainer, f"mismatch/{share}") == [1.0]
 
 
 def test_answers_with_parts_that_are_not_the_models_are_refused(make_trainer):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from klear.training.losses import (
     POLICY_LOSSES,
     Clip,
+    Mismatch,
+    correction,
     group_advantages,
-    mismatch_weight,
     policy_weight,
     token_weight,
     weighted_nll,
@@ -105,11 +106,34 @@ def test_a_log_ratio_of_a_thousand_is_finite(loss, dtype, log_ratio):
         assert torch.isfinite(loss_value)
 
 
-def test_the_mismatch_weight_is_capped_above_only_and_one_where_unknown():
-    trainer = torch.log(torch.tensor([0.2, 0.9, 0.01, 0.5]))
-    sampler = torch.log(torch.tensor([0.1, 0.1, 0.1, math.nan]))
-    found = mismatch_weight(trainer, sampler, cap=3.0)
-    assert found.tolist() == pytest.approx([2.0, 3.0, 0.1, 1.0])
+@pytest.mark.parametrize(
+    ("bounds", "weights", "masked"),
+    [  # of ρ = 2, 9, 0.1 and, where the sampler told nothing, 1
+        (Mismatch(0.0, 3.0), [2.0, 3.0, 0.1, 1.0], 0),
+        (Mismatch(0.5, 5.0, mask=True), [2.0, 0.0, 0.0, 1.0], 2),
+        (Mismatch(drift=0.2), [1.0, 1.0, 1.0, 1.0], 0),  # mean log ρ = log(1.8)/4 = 0.147
+        (Mismatch(drift=0.1), [0.0, 0.0, 0.0, 0.0], 0),
+    ],
+)
+def test_a_sampler_unlike_the_trainer_is_corrected_for(bounds, weights, masked):
+    trainer = torch.log(torch.tensor([[0.2, 0.9, 0.01, 0.5]]))
+    sampler = torch.log(torch.tensor([[0.1, 0.1, 0.1, math.nan]]))
+    found = correction(trainer, sampler, torch.zeros(1, 1).long(), torch.ones(1, 4).bool(), bounds)
+    assert found.weight[0].tolist() == pytest.approx(weights)
+    assert found.masked.sum() == masked
+    assert found.dropped.all() == (weights[0] == 0)
+
+
+def test_an_answer_drifts_by_itself_in_a_packed_row_as_in_rows_of_their_own():
+    """Two answers of mean log ρ = 0.5 and −0.01 with a prompt between them."""
+    mask = torch.tensor([[1, 1, 0, 1, 1]]).bool()
+    logp, answer = torch.tensor([[0.9, 0.1, 7.0, 0.0, -0.02]]), torch.tensor([[0, 0, 1, 1, 1]])
+    packed = correction(logp, torch.zeros(1, 5), answer, mask, Mismatch(drift=0.1))
+    rows = correction(
+        logp[:, [[0, 1], [3, 4]]][0], torch.zeros(2, 2), torch.arange(2)[:, None],
+        torch.ones(2, 2).bool(), Mismatch(drift=0.1),
+    )  # fmt: skip
+    assert packed.weight[mask].tolist() == rows.weight.flatten().tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

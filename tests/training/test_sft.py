@@ -19,7 +19,7 @@ from klear.training.models import load_model, load_tokenizer
 from klear.training.sft import IGNORED, MuonAndAdamW, orthogonal, split_parameters, tokenized
 from tests.training.conftest import close
 
-RUNTIME = TrainRuntime(bf16=False, gradient_checkpointing=False, threads=1)
+RUNTIME = TrainRuntime(precision="fp32", gradient_checkpointing=False, threads=1)
 
 
 @pytest.fixture

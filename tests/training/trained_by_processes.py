@@ -53,19 +53,19 @@ def rl(name: str, checkpoint: str, out: Path, **more: Any) -> None:
     class Keep(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
             if state.global_step == 1:
-                save_trained(trainer, out / "kept", bf16=False)
+                save_trained(trainer, out / "kept", "fp32")
 
     if name == "padded":
         trainer.add_callback(Keep())
     trainer.train(resume_from_checkpoint=f"{out}/checkpoint-1" if name == "resumed" else None)
-    save_trained(trainer, out / name, bf16=False)
+    save_trained(trainer, out / name, "fp32")
     if trainer.is_world_process_zero():
         losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
         (out / f"{name}.json").write_text(json.dumps(losses))
 
 
 def tune(name: str, checkpoint: str, examples: str, out: Path, start: str | None = None) -> Any:
-    runtime = TrainRuntime(bf16=False, gradient_checkpointing=False, micro_batch_tokens=400)
+    runtime = TrainRuntime(precision="fp32", gradient_checkpointing=False, micro_batch_tokens=400)
     settings = SFTSettings(epochs=1, batch_tokens=1_000, checkpoint_steps=1, max_length=256,
                            learning_rate=1e-3, min_learning_rate=1e-3, runtime=runtime)  # fmt: skip
     job = SFTJob(out=out, base=Path(checkpoint), examples=Path(examples), settings=settings)
@@ -76,7 +76,7 @@ def tune(name: str, checkpoint: str, examples: str, out: Path, start: str | None
     trainer.train(resume_from_checkpoint=start)
     assert trainer.args.gradient_accumulation_steps > 1
     assert trainer.is_fsdp_enabled == ("ACCELERATE_USE_FSDP" in os.environ)
-    save_trained(trainer, out / name, bf16=False)
+    save_trained(trainer, out / name, "fp32")
     return trainer
 
 
@@ -89,7 +89,7 @@ def main(checkpoint: str, examples: str, out: Path) -> None:
     if world_size() > 1:
         rl("resumed", checkpoint, out)
     rl("packed", checkpoint, out, packed=True)
-    save_trained(tune("sft", checkpoint, examples, out), out / "half", bf16=True)
+    save_trained(tune("sft", checkpoint, examples, out), out / "half", "bf16")
     if world_size() > 1:
         tune("sft_resumed", checkpoint, examples, out, f"{out}/.resume/checkpoints/checkpoint-2")
 

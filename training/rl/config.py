@@ -14,7 +14,7 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from klear.configs.settings.training import RLSettings
 from klear.training.callbacks import in_trls_words
-from klear.training.losses import POLICY_LOSSES, Clip
+from klear.training.losses import POLICY_LOSSES, Clip, Mismatch
 
 OPTIONS = yaml.safe_load(Path(__file__).with_name("trl_options.yaml").read_text(encoding="utf-8"))
 UNCUT = {"top_p": [[1.0]], "top_k": [[0]], "min_p": [[None, 0.0]], "repetition_penalty": [[1.0]]}
@@ -45,8 +45,10 @@ class GPPOConfig(GRPOConfig):
     packed: bool | None = None
     """A micro-batch is one row without padding; default: with flash attention, which can do it."""
     vllm_importance_sampling_correction: bool = False
-    """Weigh tokens by min(π_old/π_sampler, vllm_importance_sampling_clip_max)."""
-    vllm_importance_sampling_mode: str = "token_truncate"
+    """Weigh tokens by ρ = π_old/π_sampler, between vllm_importance_sampling_clip_min and _max."""
+    vllm_importance_sampling_mode: str = "token_truncate"  # or token_mask: IcePop
+    importance_drift: float | None = None
+    """Leave out answers whose mean log ρ is further from 0 than this."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,6 +89,16 @@ class GPPOConfig(GRPOConfig):
             high = self.epsilon
         return Clip(self.epsilon, high, self.beta1, self.beta2, self.dual_clip)
 
+    @property
+    def mismatch(self) -> Mismatch | None:
+        """None: a token counts as it is, whoever sampled it."""
+        drift = math.inf if self.importance_drift is None else self.importance_drift
+        if not self.vllm_importance_sampling_correction:
+            return Mismatch(drift=drift) if self.importance_drift is not None else None
+        low, high = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
+        mask = self.vllm_importance_sampling_mode == "token_mask"
+        return Mismatch(low or 0.0, math.inf if high is None else high, mask, drift)
+
     def with_max_steps(self, prompts: int) -> "GPPOConfig":
         """A copy, with `max_steps` counted from `num_train_epochs` over so many prompts where it is
         not given. An epoch is every prompt once, and the last rollout is a full one."""
@@ -114,6 +126,7 @@ def gppo_config(
         **units,
         **vllm_arguments(s, positions),
         policy_loss=s.loss,
+        cast_lm_head_to_fp32=s.fp32_head,
         epsilon=s.eps_low,
         epsilon_high=s.eps_high,
         micro_batch_tokens=s.runtime.micro_batch_tokens,
@@ -135,6 +148,9 @@ def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any
         "vllm_mode": s.engine.removeprefix("vllm_"),
         "vllm_importance_sampling_correction": s.importance_cap is not None,
         "vllm_importance_sampling_clip_max": s.importance_cap,
+        "vllm_importance_sampling_clip_min": s.importance_floor,
+        "vllm_importance_sampling_mode": "token_mask" if s.importance_floor else "token_truncate",
+        "importance_drift": s.importance_drift,
         "vllm_max_model_length": min(s.max_prompt_tokens + s.max_tokens, positions or sys.maxsize),
     }
     if s.engine == "vllm_colocate":

@@ -83,6 +83,7 @@ class MicroBatch:
     old_logp: Tensor | None = None  # [b, answers]; None: the policy is still that of the rollout
     position_ids: Tensor | None = None  # [1, T] of a packed batch, from 0 in every sequence
     sampling_logp: Tensor | None = None  # [b, answers]
+    answer: Tensor | None = None  # [b, 1]; packed: [1, answers]: the answers by number, from 0
 
     @property
     def labels(self) -> Tensor:
@@ -158,6 +159,7 @@ def _micro_batch(rollout: Rollout, rows: list[int], packed: bool) -> MicroBatch:
         row_of = torch.cat([torch.full_like(t, n) for n, t in enumerate(tokens)])[first:]
         positions = torch.cat([torch.arange(len(t), device=device) for t in tokens])[None]
         mask = positions[:, first:] >= prompt[row_of]
+        answer = row_of[None]
         advantage = rollout.advantage[index[row_of]][None]
         positive = rollout.positive[index[row_of]][None]
     else:
@@ -166,10 +168,11 @@ def _micro_batch(rollout: Rollout, rows: list[int], packed: bool) -> MicroBatch:
         position = torch.arange(first, ids.shape[1], device=device)
         end = torch.tensor([len(t) for t in tokens], device=device)
         mask = (position >= prompt[:, None]) & (position < end[:, None])
+        answer = torch.arange(len(rows), device=device)[:, None]
         advantage, positive = rollout.advantage[index, None], rollout.positive[index]
     sampled = None
     if rollout.sampling_logp is not None:
         known = torch.cat([rollout.sampling_logp[i] for i in rows]).float()
         sampled = torch.zeros(mask.shape, device=known.device).masked_scatter(mask, known)
     answers = ids.shape[1] - first
-    return MicroBatch(ids, answers, mask, advantage, positive, None, positions, sampled)
+    return MicroBatch(ids, answers, mask, advantage, positive, None, positions, sampled, answer)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from klear.training.losses import Advantages, Clip, importance_ratio
+from klear.training.losses import Advantages, Clip, Correction, importance_ratio
 from klear.training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, Table
 from klear.training.rl.rollout import MicroBatch, Processes, Rollout
 
@@ -74,11 +74,11 @@ class TokenStatistics:
         old_logp: Tensor,
         entropy: Tensor,
         weight: Tensor,
-        correction: Tensor | None,
+        correction: Correction | None,
         clip: Clip,
     ) -> None:
         """One micro-batch of an update; tensors [b, answers]. `weight` is F of Eq. 12, `correction`
-        what it is multiplied with for the sampler's sake."""
+        what is done to it for the sampler's sake."""
         kept = micro.mask
         logp, entropy = logp.detach(), entropy.detach()
         ratio = importance_ratio(logp, old_logp)
@@ -95,8 +95,8 @@ class TokenStatistics:
             difference = (old_logp - micro.sampling_logp).abs()
             values["mismatch/logp_difference"] = torch.nan_to_num(difference)
         if correction is not None:
-            values["mismatch/weight"] = correction
-            weight = weight * correction
+            values |= {f"mismatch/{n}": value for n, value in correction._asdict().items()}
+            weight = weight * correction.weight
         for name, value in values.items():
             self.sums[name] += float(value[kept].sum())
         if kept.any():

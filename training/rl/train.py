@@ -39,7 +39,8 @@ FAILURES = tuple(v for v in get_args(Verdict) if v not in ("AC", "IE"))  # of pr
 def run_rl(job: RLJob) -> dict[str, float]:
     """Train `job.checkpoint` on `job.problems` into `job.out/checkpoint`; resumes in `job.out`."""
     s = job.settings
-    model, tokenizer = models.load_to_train(job.checkpoint, s)
+    start = models.told_to_vllm(job.checkpoint, job.out / layout.SCRATCH / "start", s)
+    model, tokenizer = models.load_to_train(start, s)
     given = [p for p in read_table(job.problems, Problem) if p.domain == s.domain]
     problems = fitting(given, tokenizer, s, positions_of(model.config))
     progress, journal = layout.ProgressFile(job.out), None
@@ -59,7 +60,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
     if journal is not None:
         journal.write(job.out / layout.ROLLOUTS)
     lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
-    models.save_trained(trainer, target, bf16=s.runtime.bf16, lineage=lineage)
+    models.save_trained(trainer, target, s.runtime.precision, lineage)
     steps = [line for line in trainer.state.log_history if "updates" in line]
     return {
         "rollout_steps": float(s.steps),
@@ -95,7 +96,7 @@ class KeepModels(TrainerCallback):
             return
         folder = layout.kept_model(self.job.out, step)
         lineage = lineage_of(self.job, self.start, step)
-        models.save_trained(self.trainer, folder, bf16=s.runtime.bf16, lineage=lineage)
+        models.save_trained(self.trainer, folder, s.runtime.precision, lineage)
         if state.is_world_process_zero:
             flush(folder)  # before the checkpoint that a stage would go on from
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from klear.training import losses
+from klear.training.models import gradients_in_fp32
 from klear.training.packing import prompt_order
 from klear.training.rl.config import GPPOConfig
 from klear.training.rl.off_policy_counts import Table, headline
@@ -30,6 +31,26 @@ from klear.training.rl.rollout import MicroBatch, Processes, Rollout, Update, pl
 from klear.training.rl.statistics import RolloutRecord, TokenStatistics
 
 MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
+
+
+class LossScale(torch.amp.GradScaler):
+    """Scales the loss so that gradients in fp16 do not vanish. A rollout may have less to train on
+    than its updates: one without any gradient is left out, where torch's own scaler fails."""
+
+    _left_out = False
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        groups = optimizer.param_groups
+        self._left_out = all(p.grad is None for group in groups for p in group["params"])
+        if not self._left_out:
+            super().unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        return None if self._left_out else super().step(optimizer, *args, **kwargs)
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        if not self._left_out:
+            super().update(new_scale)
 
 
 class GPPOTrainer(GRPOTrainer):
@@ -45,6 +66,11 @@ class GPPOTrainer(GRPOTrainer):
     ) -> None:
         args = args.with_max_steps(len(train_dataset))
         super().__init__(model, reward_funcs, args, train_dataset, **kwargs)
+        if self.accelerator.scaler is not None:  # fp16
+            if self.is_fsdp_enabled:
+                raise ValueError("fp16 is for whole weights: topology.sharding=none, or bf16")
+            self.accelerator.scaler = LossScale(self.accelerator.device.type)
+        gradients_in_fp32(self)
         self.vllm_importance_sampling_correction = False  # ours is applied in the loss
         self.on_rollout: Callable[[RolloutRecord], None] | None = None
         """Called with every rollout once its advantages are known."""
@@ -202,14 +228,15 @@ class GPPOTrainer(GRPOTrainer):
         old_logp = logp.detach() if micro.old_logp is None else micro.old_logp
         weight = losses.policy_weight(args.policy_loss, logp, old_logp, micro.advantage, args.clip)
         correction = None
-        if args.vllm_importance_sampling_correction and micro.sampling_logp is not None:
-            cap = args.vllm_importance_sampling_clip_max or math.inf
-            correction = losses.mismatch_weight(old_logp, micro.sampling_logp, cap)
+        if args.mismatch and micro.sampling_logp is not None and micro.answer is not None:
+            correction = losses.correction(
+                old_logp, micro.sampling_logp, micro.answer, micro.mask, args.mismatch
+            )
         self._statistics.add(
             self._slot, micro, logp, old_logp, entropy, weight, correction, args.clip
         )
         tokens = losses.token_weight(
-            weight if correction is None else weight * correction,
+            weight if correction is None else weight * correction.weight,
             micro.advantage,
             micro.positive,
             micro.mask,
@@ -238,7 +265,7 @@ class GPPOTrainer(GRPOTrainer):
         norm: Any = super()._get_grad_norm(model, grad_norm)
         if any(p.grad is not None for p in model.parameters()):
             self._grad_norms.append(float(norm))
-        if not math.isfinite(float(norm)):
+        if not math.isfinite(float(norm)) and self.accelerator.scaler is None:  # it skips them too
             for parameter in model.parameters():  # an optimizer leaves parameters without gradient
                 parameter.grad = None
         return norm
