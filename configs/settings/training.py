@@ -3,6 +3,7 @@
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -16,7 +17,15 @@ from klear.configs.settings.engines import EngineRuntime, no_secret
 from klear.configs.settings.judging import JudgeSettings
 from klear.configs.settings.topology import Launch, Topology
 
-ATTENTION = r"^(sdpa|eager|flash_attention_[23]|[\w-]+/[\w.-]+)$"
+ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+
+
+def known_attention(name: str) -> str:
+    """`name`, where it is one of transformers' or of the hub's."""
+    if name not in ATTENTIONS and name.count("/") != 1:
+        known = ", ".join(ATTENTIONS)
+        raise ValueError(f"{name} is none of {known}, or of the hub: kernels-community/flash-attn2")
+    return name
 
 
 class TrainRuntime(Runtime):
@@ -32,9 +41,9 @@ class TrainRuntime(Runtime):
     """Recompute activations: less memory, 4/3 of the time"""
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
     """Of the arithmetic; weights and optimizer are fp32. fp16 needs CUDA (arXiv 2510.26788)"""
-    attention: Annotated[str, Field(pattern=ATTENTION)] = "sdpa"
-    """sdpa, eager, flash_attention_2, flash_attention_3 (their packages are not in the lock), or a
-    kernel of the hub: kernels-community/flash-attn2"""
+    attention: Annotated[str, AfterValidator(known_attention)] = "sdpa"
+    """sdpa, eager, flash_attention_2 or 3 (whose packages are in no lock), or a kernel of the hub:
+    kernels-community/flash-attn2"""
     stop_on_divergence: bool = False
     """End the stage where loss or gradient norm is far above its running median"""
     vllm_server_url: Annotated[str, no_secret("let nobody else reach the server")] = ""

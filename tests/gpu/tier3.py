@@ -52,7 +52,7 @@ def killed_server(report: Report) -> None:
     from own_process import in_a_process
     from vllm_server import VLLMServer
 
-    from klear.training.layout import METRICS
+    from klear.training.layout import PROGRESS
 
     (base, problems), out = vllm_files(report), report.scratch / "out"
     with VLLMServer(base, report.scratch / "log", SERVER, ON_THE_SECOND) as server:
@@ -60,7 +60,7 @@ def killed_server(report: Report) -> None:
             target=train_at, args=(server.address, base, problems, out)
         )
         stage.start()
-        while stage.is_alive() and not (out / METRICS).exists():  # of the first rollout
+        while stage.is_alive() and not (out / PROGRESS).exists():  # then it asks for a rollout
             time.sleep(0.05)
         server.kill("all")
         stage.join()

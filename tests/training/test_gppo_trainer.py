@@ -115,6 +115,27 @@ def test_fp16_scales_the_loss_and_leaves_out_an_update_without_gradient(
     assert distance(arrays(**found[0]), arrays(**exact[0])) < 0.01
 
 
+@pytest.mark.parametrize("fp32", [True, False])
+def test_an_fp32_head_gives_the_log_probabilities_of_bf16_states_in_float32(
+    make_trainer, monkeypatch, fp32
+):
+    seen, original = [], GPPOTrainer._logp
+
+    def keep(self, model, micro):
+        found = original(self, model, micro)
+        with torch.no_grad(), self.accelerator.autocast():
+            states = model.model(micro.input_ids).last_hidden_state[:, -micro.answers - 1 : -1]
+        logp = (states.float() @ model.lm_head.weight.T).log_softmax(-1)
+        exact = logp.gather(-1, micro.input_ids[:, -micro.answers :, None])[..., 0]
+        seen.append((found[0].detach() - exact)[micro.mask].abs().max())
+        return found
+
+    monkeypatch.setattr(GPPOTrainer, "_logp", keep)
+    config = {"bf16": True, "cast_lm_head_to_fp32": fp32, "mini_batch": 4}
+    make_trainer(FIRST_IS_RIGHT, rollout_func=cut_every_other, **config).train()
+    assert (max(seen) < 1e-5) == fp32
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
