@@ -24,6 +24,7 @@ COMMANDS = {
     "judge": ("cli.judge:judge", "judge answers to problems"),
     "sandbox": ("cli.judge:sandbox", "check: does this machine isolate programs?"),
     "decontaminate": ("cli.decontaminate:decontaminate", "remove problems that benchmarks share"),
+    "contamination": ("cli.contamination:contamination", "how much of benchmarks is in a source"),
     "ablate": ("cli.run:ablate", "repeat a table or figure of the paper, with intervals"),
     "eval": ("cli.eval:evaluate", "score any model on benchmarks"),
 }

@@ -121,6 +121,17 @@ class Overlaps:
         return pa.table({name: columns[name] for name in HITS.names}, schema=HITS)
 
 
+def count_by_source(hits: Path) -> dict[tuple[str, str], tuple[int, int]]:
+    """(source, benchmark) → its rows that share an n-gram with it, and of these the leaks."""
+    found = pq.read_table(hits, columns=["source", "benchmark", "row_number", "coverage"])
+    rows = found.group_by(["source", "benchmark", "row_number"]).aggregate([("coverage", "max")])
+    half = rows.filter(pc.field("coverage_max") >= LEAK_COVERAGE)
+    pairs = (zip(*(t[name].to_pylist() for name in ("source", "benchmark")), strict=True)
+             for t in (rows, half))  # fmt: skip
+    shared, leaked = map(Counter, pairs)
+    return {pair: (n, leaked[pair]) for pair, n in shared.items()}
+
+
 @lru_cache(maxsize=1)
 def benchmark_index(path: Path, digest: str, n: int, normalise: Normalisation) -> "NgramIndex":
     """The index of a benchmarks file of this digest: one in every process, whatever its parts."""

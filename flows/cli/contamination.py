@@ -1,0 +1,105 @@
+"""`klear contamination SOURCE… --against BENCHMARK…`: how much of each benchmark is in each source.
+
+Stages of the store, without a server: sources are collected once, and the same command goes on
+after a kill. A row without an answer counts as any other: only its prompt is looked at.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from klear.configs.loading import load_group
+from klear.configs.machine import load_machine
+from klear.configs.settings.base import read_catalogue
+from klear.configs.settings.data import DecontaminateSettings
+from klear.configs.settings.explain import ConfigError, nearest
+from klear.configs.settings.sources import CollectSettings, Source
+from klear.eval.row_files import SUFFIXES, find_files, read_rows
+
+PROMPTS = ("prompt", "problem", "question", "question_content", "query")
+
+
+def contamination(
+    *sources: str,
+    against: Annotated[tuple[str, ...], Parameter(consume_multiple=True)],
+    n: int = 9,
+    normalize: str = "alnum",
+) -> int:
+    """Count the rows of data sources that share text with benchmarks.
+
+    Args:
+        sources: Names of the catalogue, data files, or NAME=FILES: a name for files (globs), which
+            have the fields of the catalogue's entry where it has one of that name.
+        against: Benchmarks, named in the same ways.
+        n: Words an n-gram.
+        normalize: Words: alnum, runs of letters and digits; or whitespace, split at white space.
+    """
+    settings = load_group(DecontaminateSettings, (f"n={n}", f"normalize={normalize}"))
+    if not sources:
+        raise ConfigError(["name at least one source: a name of the catalogue, or a file"])
+    to_read, to_protect = (
+        CollectSettings(root="/", sources=tuple(map(source_of, names)))
+        for names in (sources, against)
+    )
+    from rich.console import Console
+
+    from klear.flows.cli.run import Terminal
+    from klear.tasks.data.collect import collect
+    from klear.tasks.data.decontaminate import decontaminate
+    from klear.tasks.data.overlaps import PAGE, count_by_source
+    from klear.tasks.stage.run import Run, active
+    from klear.tasks.store.shared import open_store
+
+    display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))
+    try:
+        with display.bars, active(Run(store=open_store(load_machine()), display=display)):
+            problems = collect(settings=to_read)
+            benchmarks = collect.named("benchmarks")(settings=to_protect)
+            found = decontaminate(problems, benchmarks, settings=settings)
+    except (ValueError, OSError) as error:
+        print(f"klear contamination: {error}", file=sys.stderr)
+        return 1
+    counts = count_by_source(found.file("hits.parquet"))
+    print(f"rows that share a {n}-gram, and of these those with half of an item or more:")
+    titles = [f"{s.name} ({benchmarks.metrics[f'kept/{s.name}']:,.0f})" for s in to_protect.sources]
+    lines = [["", "rows", *titles]]
+    for source in to_read.sources:
+        pairs = [counts.get((source.name, s.name), (0, 0)) for s in to_protect.sources]
+        shown = [f"{shared:,} / {leaked:,}" if shared else "–" for shared, leaked in pairs]
+        lines.append([source.name, f"{problems.metrics[f'kept/{source.name}']:,.0f}", *shown])
+    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
+    for name, *cells in lines:
+        print(name.ljust(first), *map(str.rjust, cells, others), sep="  ")
+    if rejected := problems.metrics["rejected"] + benchmarks.metrics["rejected"]:
+        why = f"{problems.folder / 'rejected.parquet'} says why"
+        print(f"rows that cannot be read: {rejected:,.0f}; {why}")
+    print(f"page: {found.file(PAGE)}")
+    return 0
+
+
+def source_of(text: str) -> Source:
+    """The source that a word of the command names. Raises ConfigError."""
+    entries = read_catalogue("catalogue")
+    named, equals, pattern = text.partition("=")
+    any_gold: dict[str, Any] = {"gold_optional": True}
+    if not equals and text in entries:
+        return Source(use=text, **any_gold)
+    if not equals and not text.endswith(SUFFIXES):
+        there = f"{nearest(text, entries)}; or name a data file, or NAME=FILES"
+        raise ConfigError([f"{text}: no such source in the catalogue{there}"])
+    name = named if equals else Path(text).name.partition(".")[0]
+    try:
+        files = find_files([pattern if equals else text], Path.cwd(), name)
+    except FileNotFoundError as error:
+        raise ConfigError([str(error)]) from error
+    given: dict[str, Any] = any_gold | {"files": [str(file) for file in files]}
+    if name in entries:
+        return Source(use=name, **given)
+    row = next((row.value or {} for row in read_rows(files[0])), {})
+    field = next((field for field in PROMPTS if isinstance(row.get(field), str)), "")
+    if not field:
+        has = ", ".join(row) or "nothing"
+        raise ConfigError([f"{files[0]}: the first row has no text in {', '.join(PROMPTS)}: {has}"])
+    return Source(name=name, prompt_field=field, answer_field="", **given)

@@ -1,0 +1,73 @@
+"""`klear contamination`: a table of sources and benchmarks, the strict reading beside the leaks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from klear.flows.cli.main import main
+
+ROOKS = "How many ways are there to place nine rooks on a torus board safely?"
+SUMS = "Find the sum of all positive integers n such that n divides one thousand and one."
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(path: Path, field: str, *texts: str) -> Path:
+    path.write_text("".join(json.dumps({field: text}) + "\n" for text in texts))
+    return path
+
+
+def command(*words: object) -> int:
+    return main(["contamination", *map(str, words)])
+
+
+def test_each_source_has_a_row_and_each_benchmark_a_column(place: Path, capsys):
+    """One row is the item itself; one shares its first nine words alone, of 14."""
+    nine = " ".join(SUMS.split()[:9])
+    written(place / "mine.jsonl", "question", ROOKS, f"{nine} eleven?", "What is 2 + 3?")
+    written(place / "clean.jsonl", "prompt", "What is the name of the seventh day?")
+    one = written(place / "rooks.jsonl", "problem", ROOKS)
+    written(place / "sums.jsonl", "problem", SUMS, "Short one.")
+    assert command("mine.jsonl", "other=clean.jsonl", "--against", one, "sums.jsonl") == 0
+    _, titles, *rows = capsys.readouterr().out.splitlines()
+    assert titles.split() == ["rows", "rooks", "(1)", "sums", "(2)"]
+    assert [row.split() for row in rows[:2]] == [
+        ["mine", "3", "1", "/", "1", "1", "/", "0"],
+        ["other", "1", "–", "–"],
+    ]
+    assert Path(rows[2].removeprefix("page: ")).exists()
+
+
+def test_files_of_an_entry_of_the_catalogue_have_its_fields_and_need_no_answer(place, capsys):
+    """AceReason's instruction after the problem is no part of it; the same again costs nothing."""
+    asked = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+    rows = [{"input": ROOKS + asked, "category": "math"}, {"input": 7, "category": "math"}]
+    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    written(place / "bench.jsonl", "problem", f"{ROOKS} Why?", asked.strip())
+    for computed in (True, False):
+        assert command("acereason_sft_math=rows.jsonl", "--against", "bench.jsonl") == 0
+        said = capsys.readouterr()
+        assert ("✓ collect" in said.err) == computed
+        assert "1 / 1" in said.out
+        assert "rows that cannot be read: 1;" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["deepscalr"], "deepscalr: no such source in the catalogue; did you mean deepscaler?"),
+        (["aime24=none.jsonl"], "aime24: no file none.jsonl below"),
+        (["odd.jsonl"], "the first row has no text in prompt, problem"),
+        ([], "name at least one source"),
+    ],
+)
+def test_what_cannot_be_read_is_named(place: Path, capsys, words, said):
+    written(place / "odd.jsonl", "text_of_it", "?")
+    assert command(*words, "--against", written(place / "bench.jsonl", "problem", ROOKS)) == 2
+    assert said in capsys.readouterr().err
