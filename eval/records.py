@@ -153,6 +153,15 @@ class Sample(Record):
     completion_tokens: Count = 0
 
 
+class Trace(Record):
+    """A published answer that came with a row of a source."""
+
+    problem_id: str = ""
+    source: str
+    model: str
+    text: str
+
+
 class Score(Record):
     """The judge's word on one Sample.
 

@@ -75,6 +75,8 @@ class Call:
 
 def calls(s: Pipeline) -> dict[str, Call]:
     """Every stage of a run of `s` by its name, in the order of the run."""
+    traces = {n: ("collect",) for n, own in s if isinstance(own, SampleSettings)
+              and own.engine.origin == "catalogue"}  # fmt: skip
     rated = ("distill", "judge") if s.difficulty.rater != "model" else ("rate", "judge_rate")
     models = [n for n in ("base", "sft", "rl_math", "rl_code") if n not in s.stages_left_out]
     before = dict(zip(models[1:], models, strict=False))
@@ -88,14 +90,16 @@ def calls(s: Pipeline) -> dict[str, Call]:
         Call(collect.named("benchmarks"), (), s.benchmarks),
         Call(dedup, ("collect",), s.dedup),
         Call(decontaminate, ("dedup", "benchmarks"), s.decontaminate),
-        Call(distill, ("decontaminate",), s.distill),
+        Call(distill, ("decontaminate", *traces.get("distill", ())), s.distill),
         Call(judge, ("decontaminate", "distill"), s.judge),
-        Call(distill.named("rate"), ("decontaminate",), s.rate or s.distill),
+        Call(
+            distill.named("rate"), ("decontaminate", *traces.get("rate", ())), s.rate or s.distill
+        ),
         Call(judge.named("judge_rate"), ("decontaminate", "rate"), s.judge),
         Call(difficulty, ("decontaminate", *rated), s.difficulty),
         Call(select, ("decontaminate", "distill", "judge", "difficulty"), s.select),
         Call(filter_tests, ("decontaminate",), s.filter_tests),
-        Call(distill.named("sample"), ("filter_tests",), s.sample),
+        Call(distill.named("sample"), ("filter_tests", *traces.get("sample", ())), s.sample),
         Call(judge.named("judge_rl"), ("filter_tests", "sample"), s.judge_rl),
         Call(filter_rl, ("filter_tests", "judge_rl"), s.filter_rl),
         # Recorded answers whose grades are published: the report lists every disagreement.

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from klear.configs.settings.base import Settings, Share, Workers
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings, Share, Workers
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.configs.settings.judging import JudgeSettings
 
@@ -50,10 +50,18 @@ class SampleSettings(Settings):
     """§3.1: up to 16"""
     engine: EngineSettings
     """Who answers"""
+    fallback: Annotated[EngineSettings | None, DEFAULT_NOT_IN_KEY] = None
+    """Who answers prompts without a published answer (engine from: catalogue); empty: nobody"""
     sampling: Sampling = Sampling()
     """How answers are drawn"""
 
     early_stop: ClassVar = None  # all samples are asked
+
+    @model_validator(mode="after")
+    def a_fallback_has_something_to_fall_back_from(self) -> Self:
+        if self.fallback and self.engine.origin != "catalogue":
+            raise ValueError("fallback needs engine={kind: recorded, from: catalogue}")
+        return self
 
 
 class DifficultySettings(Settings):

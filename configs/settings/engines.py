@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -14,7 +15,14 @@ from pydantic import (
     model_validator,
 )
 
-from klear.configs.settings.base import NOT_IN_KEY, Price, Runtime, Settings, Share
+from klear.configs.settings.base import (
+    DEFAULT_NOT_IN_KEY,
+    NOT_IN_KEY,
+    Price,
+    Runtime,
+    Settings,
+    Share,
+)
 
 
 def url_without_secret(url: str, instead: str) -> str:
@@ -91,6 +99,10 @@ class EngineSettings(Settings):
     """What the chat template puts before the answer; judged with it"""
     yarn_factor: Annotated[float, Field(gt=1)] | None = None
     """YaRN factor of the context (local engines)"""
+    origin: Annotated[Literal["files", "catalogue"], DEFAULT_NOT_IN_KEY] = Field(
+        default="files", alias="from"
+    )
+    """Where recorded samples are: in `files`, or in rows of sources with trace_fields"""
     files: tuple[str, ...] = ()
     """Recorded samples: JSONL, JSON (both also .gz) or parquet; globs"""
     prompt_field: str = "question"
@@ -119,11 +131,16 @@ class EngineSettings(Settings):
     """Longest search (scripted)"""
     runtime: EngineRuntime = EngineRuntime()
 
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
     model_field: ClassVar = "model"  # who answered, of a recorded row
 
     @model_validator(mode="after")
     def the_engine_has_what_it_needs(self) -> Self:
         needs = {"scripted": (), "recorded": ("files",), "openai": ("model", "base_url")}
+        if self.origin == "catalogue":
+            if self.kind != "recorded" or self.files:
+                raise ValueError("engine from=catalogue goes with kind=recorded, without files")
+            needs["recorded"] = ()
         for name in needs.get(self.kind, ("model",)):
             if not getattr(self, name):
                 raise ValueError(f"engine kind={self.kind} needs {name}")

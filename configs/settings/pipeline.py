@@ -70,12 +70,18 @@ class Pipeline(Settings):
     @model_validator(mode="before")
     @classmethod
     def as_a_profile_says_it(cls, told: Any) -> Any:
-        """`data.root` becomes the root of each place that has none of its own; and a profile that
-        sets one key of rl_code keeps its other defaults."""
+        """`data.root` becomes the root of each place that has none of its own; collect keeps the
+        published answers that an engine takes; and a profile that sets one key of rl_code keeps
+        its other defaults."""
         if not isinstance(told, dict):
             return told
         code = cls.model_fields["rl_code"].default.model_dump(exclude_unset=True)
         said = layered({"rl_code": code}, told)
+        engines = (
+            told[name].get("engine") for name in SAMPLERS if isinstance(told.get(name), dict)
+        )
+        if any(isinstance(e, dict) and e.get("from") == "catalogue" for e in engines):
+            said = layered(said, {"collect": {"traces": True}})
         match said.pop("data", None):
             case None:
                 return said

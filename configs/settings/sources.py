@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from klear.configs.settings.base import (
+    DEFAULT_NOT_IN_KEY,
     NOT_IN_KEY,
     BelowOne,
     Settings,
@@ -117,6 +118,10 @@ class Source(Table):
     """Megabytes per test"""
     date_field: str = ""
     """ISO date, or seconds since 1970"""
+    trace_fields: Annotated[tuple[str, ...], DEFAULT_NOT_IN_KEY] = ()
+    """Fields that hold published answers: a text, a chat, or a list of texts"""
+    trace_model: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    """Who wrote them, or the field that says it"""
     family: Literal["countdown", "by_example"] | None = None
     """Generated family; what follows is of generated problems"""
     size: PositiveInt = 100
@@ -173,6 +178,8 @@ class Source(Table):
             wrong = "is read from the hub or from files, not from both"
         elif self.kind != "generated" and self.size != type(self).model_fields["size"].default:
             wrong = f"is not generated, so size={self.size} would cut nothing: use limit"
+        elif bool(self.trace_fields) != bool(self.trace_model):
+            wrong = "needs trace_model, who wrote what its trace_fields hold"
         elif self.smallest_target > self.largest_target:
             wrong = "has a smallest_target above largest_target"
         elif self.duplicate_share + self.contaminated_share >= 1:
@@ -186,7 +193,14 @@ class CollectSettings(Settings):
     root: Annotated[str, NOT_IN_KEY] = "."
     """Folder that file names start from"""
     sources: tuple[Source, ...] = ()
+    traces: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    """Keep the answers in trace_fields, for an engine that is from: catalogue"""
     runtime: Workers = Workers()
+
+    def to_read(self, place: int) -> Source:
+        """One of the sources, with trace_fields where their answers are kept."""
+        source = self.sources[place]
+        return source if self.traces else source.model_copy(update={"trace_fields": ()})
 
     @model_validator(mode="after")
     def names_are_unique(self) -> Self:

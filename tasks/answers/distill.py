@@ -17,9 +17,10 @@ import orjson
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings
 from klear.eval.judge.grades import Grade
-from klear.eval.records import Problem, Rejected, Sample
+from klear.eval.records import Problem, Rejected, Sample, Trace
 from klear.eval.row_files import find_files
 from klear.eval.tables import TableWriter, read_table, write_table
+from klear.tasks.data.sources import TRACES
 from klear.tasks.stage.child import ChildFailed, run_child
 from klear.tasks.stage.progress import report
 from klear.tasks.stage.stage import Metrics, stage
@@ -34,7 +35,7 @@ from klear.training.engines.generate import (
     journal_path,
 )
 from klear.training.engines.interface import EngineError, Request, request_seed
-from klear.training.engines.without_model import recordings
+from klear.training.engines.without_model import mapped_text, recordings
 from klear.training.launch.jobs import GenerateJob
 
 KINDS = {"length": "truncated", "empty": "empty", "refused": "refused", "error": "errors"}
@@ -206,10 +207,43 @@ def recorded_files(settings: SampleSettings) -> list[Path]:
     return find_files(engine.files, Path(), "engine.files") if engine.kind == "recorded" else []
 
 
+def keep_published(
+    out: Path, requests: Sequence[Request], traces: Path, engine: EngineSettings
+) -> tuple[list[Request], list[Request]]:
+    """Put published answers into the journal in the place of samples: the requests that they are
+    answers to, and those of prompts that have none."""
+    most = Counter(r.problem_id for r in requests)
+    found = Counter[str]()
+    with Journal(journal_path(out)) as journal:
+        for trace in read_table(traces, Trace):
+            index = found[trace.problem_id]
+            if index < most[trace.problem_id]:
+                text, finish = mapped_text(trace.text, engine)
+                who = {"problem_id": trace.problem_id, "index": index, "model": trace.model}
+                journal.append(Sample(**who, text=text, finish_reason=finish))
+                found[trace.problem_id] += 1
+    answered = [r for r in requests if r.index < found[r.problem_id]]
+    return answered, [r for r in requests if not found[r.problem_id]]
+
+
 @stage(version=1, group="data", reads=recorded_files)
-def distill(out: Path, problems: Artifact, *, settings: SampleSettings, seed: int) -> Metrics:
-    """Up to 16 answers a prompt (§3.1: R1-0528 teaches; §3.2.1: R1-0120 curates)."""
-    chosen = chosen_problems(problems, settings.sources)
-    requests = requests_of(chosen, settings.samples_per_prompt, seed)
-    speed = within_budget(out, requests, settings)
-    return {**write_outputs(out, chosen, requests, settings.engine), "tokens_per_second": speed}
+def distill(
+    out: Path, problems: Artifact, *collected: Artifact, settings: SampleSettings, seed: int
+) -> Metrics:
+    """Up to 16 answers a prompt (§3.1: R1-0528 teaches; §3.2.1: R1-0120 curates).
+
+    With an engine that is `from: catalogue`, the published ones of `collected`; the `fallback`
+    answers prompts without one.
+    """
+    chosen, engine = chosen_problems(problems, settings.sources), settings.engine
+    requests, counts = requests_of(chosen, settings.samples_per_prompt, seed), dict[str, float]()
+    if collected:
+        traces = collected[0].file(TRACES)
+        requests, without = keep_published(out, requests, traces, engine)
+        counts["published"] = len(requests)
+        counts["prompts_without_trace"] = len({r.problem_id for r in without})
+        if settings.fallback:
+            engine, requests = settings.fallback, [*requests, *without]
+    speed = within_budget(out, requests, settings.model_copy(update={"engine": engine}))
+    counts |= write_outputs(out, chosen, requests, engine)
+    return {**counts, "tokens_per_second": speed}

@@ -8,14 +8,22 @@ so does a source that gives no problem at all. A kill loses the file or the piec
 
 import json
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 
 from klear.configs.settings.sources import CollectSettings
-from klear.eval.records import Problem, Rejected
+from klear.eval.records import Problem, Rejected, Trace
 from klear.eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
-from klear.tasks.data.sources import COUNTS, KEPT, REJECTED, collect_part, collected_files, planned
+from klear.tasks.data.sources import (
+    COUNTS,
+    KEPT,
+    REJECTED,
+    TRACES,
+    collect_part,
+    collected_files,
+    planned,
+)
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import SCRATCH
@@ -27,7 +35,8 @@ SOURCES = "sources.json"
 def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     """Gather the problems of every source (§3.1, §3.2.1); bad rows are kept apart with a reason.
 
-    `limit` of a source counts its problems. `sources.json` says what was read: dataset, commit and
+    `limit` of a source counts its problems. Answers that rows bring along are in `traces.parquet`
+    where a source names their fields. `sources.json` says what was read: dataset, commit and
     licence of each source. Raises ValueError for a source that gives no problem.
     """
     scratch = out / SCRATCH
@@ -37,10 +46,12 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     commits = {part.source: piece.commit for part in parts for piece in part.pieces}
     counts: Counter[str] = Counter()
     folders = computed_parts(scratch / "parts", parts, compute, settings.runtime.workers)
+    traced = settings.traces and any(source.trace_fields for source in settings.sources)
     with (
         closing(folders),
         ArrowWriter(out / KEPT, arrow_schema(Problem)[0]) as kept,
         ArrowWriter(out / REJECTED, arrow_schema(Rejected)[0]) as rejected,
+        ArrowWriter(out / TRACES, arrow_schema(Trace)[0]) if traced else nullcontext() as traces,
     ):
         for number, (part, folder) in enumerate(zip(parts, folders, strict=True)):
             name = settings.sources[part.source].name
@@ -49,6 +60,9 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
                 counts["not_judgeable"] += table.column("judgeable").to_pylist().count(False)
             for table in row_groups(folder / REJECTED):
                 rejected.write(table)
+            if traces and (folder / TRACES).exists():
+                for table in row_groups(folder / TRACES):
+                    traces.write(table)
             for count, rows in json.loads((folder / COUNTS).read_text()).items():
                 counts[f"{count}/{name}"] += rows
             if number == last[part.source] and not counts[f"kept/{name}"]:

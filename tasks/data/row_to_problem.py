@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from klear.configs.settings.sources import Source
 from klear.eval.answers import extract_boxed
 from klear.eval.programs.formats import joined, parse_suite, with_checker
-from klear.eval.records import HIGHEST_LIMIT, Problem, TestSuite
+from klear.eval.records import HIGHEST_LIMIT, Problem, TestSuite, Trace
 
 Tables = Mapping[str, Sequence[str]]
 """The texts of each lookup table, by row."""
@@ -115,13 +115,37 @@ def prompt_of(row: dict[str, Any], source: Source, tables: Tables | None = None)
     return text
 
 
+USER, ASSISTANT = ("user", "human"), ("assistant", "gpt")
+
+
+def traces_of(row: dict[str, Any], source: Source) -> list[Trace]:
+    """The published answers of a row, in order; a field that is missing or empty has none.
+
+    `trace_model` may be the field that says who wrote them. Raises BadField.
+    """
+    found: list[Trace] = []
+    model = text_of(row, source.trace_model) or source.trace_model
+    for name in source.trace_fields:
+        value = field_of(row, name)
+        several = isinstance(value, list) and all(isinstance(v, str | None) for v in value)
+        for each in value if several else (_of_chat(value, ASSISTANT),):
+            if each is not None and (text := _plain(each, name)):
+                found.append(Trace(source=source.name, model=model, text=text))
+    return found
+
+
+def _of_chat(value: Any, who: tuple[str, ...]) -> Any:
+    """Of a chat the first turn of `who`; anything else as it is."""
+    if not isinstance(value, list):
+        return value
+    turns = (m for m in value if isinstance(m, dict))
+    turn = next((m for m in turns if (m.get("role") or m.get("from")) in who), {})
+    return turn.get("value") if turn.get("content") is None else turn["content"]
+
+
 def _plain(value: Any, name: str) -> str:
     """The text itself, or of a chat the user's first turn."""
-    if isinstance(value, list):
-        turns = (m for m in value if isinstance(m, dict))
-        asked = (m for m in turns if (m.get("role") or m.get("from")) in ("user", "human"))
-        turn = next(asked, {})
-        value = turn.get("value") if turn.get("content") is None else turn["content"]
+    value = _of_chat(value, USER)
     if value is None:
         raise BadField(name, "missing")
     if not isinstance(value, str):

@@ -7,14 +7,14 @@ imports Prefect, so that the worker processes of `collect` start in half a secon
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from klear.configs.files import replace_text
 from klear.configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
 from klear.eval.answers import writable
-from klear.eval.records import Problem, Rejected, problem_id
+from klear.eval.records import Problem, Rejected, Trace, problem_id
 from klear.eval.row_files import Row, find_files, read_rows
 from klear.eval.tables import TableWriter
 from klear.tasks.data.generated import generated_problems
@@ -25,6 +25,7 @@ from klear.tasks.data.row_to_problem import (
     prompt_of,
     text_of,
     to_problem,
+    traces_of,
 )
 from klear.tasks.stage.progress import report
 
@@ -32,6 +33,7 @@ ROWS_PER_REPORT = 500
 LONGEST_ROW = 1_000_000
 """Characters of a rejected row that are kept."""
 KEPT, REJECTED, COUNTS = "kept.parquet", "rejected.parquet", "counts.json"
+TRACES = "traces.parquet"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -166,16 +168,20 @@ def why_not(error: BaseException) -> str:
 
 
 def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: int) -> None:
-    """Write the problems, rejects and counts of one part to `folder`."""
-    source = settings.sources[part.source]
+    """Write the problems, their published answers, rejects and counts of one part to `folder`."""
+    source = settings.to_read(part.source)
     left_out = 0
     with (
         TableWriter(folder / KEPT, Problem) as kept,
         TableWriter(folder / REJECTED, Rejected) as rejected,
+        TableWriter(folder / TRACES, Trace) if source.trace_fields else nullcontext() as traces,
     ):
-        for number, row in enumerate(read_source(part, settings, seed), 1):
+        for number, (row, answers) in enumerate(read_source(part, settings, seed), 1):
             if isinstance(row, Problem):
                 kept.write(row)
+                for trace in answers:
+                    if traces:
+                        traces.write(trace.model_copy(update={"problem_id": row.id}))
             elif row:
                 rejected.write(row)
             left_out += row is None
@@ -184,21 +190,24 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
             if kept.rows == source.limit:
                 break
     counts = {"kept": kept.rows, "rejected": rejected.rows, "left_out": left_out}
+    counts |= {"traces": traces.rows} if traces else {}
     (folder / COUNTS).write_text(json.dumps(counts))
 
 
 def read_source(
     part: Part, settings: CollectSettings, seed: int
-) -> Iterator[Problem | Rejected | None]:
-    """The rows of one part in order, good and bad; None for one that `where` leaves out."""
-    source = settings.sources[part.source]
+) -> Iterator[tuple[Problem | Rejected | None, list[Trace]]]:
+    """The rows of one part in order, good and bad, each with its published answers; None for one
+    that `where` leaves out."""
+    source = settings.to_read(part.source)
     if source.kind == "generated":
-        yield from generated_problems(source, seed)
+        yield from ((problem, []) for problem in generated_problems(source, seed))
     tables = _looked_up(source, settings)
     for piece in part.pieces:
         for row in piece_rows(piece, source, Path(settings.root), source.name):
             wanted = row.value is None or _is_wanted(row.value, source)
-            yield checked(row, source, tables) if wanted else None
+            made = checked(row, source, tables) if wanted else None
+            yield made, traces_of(row.value or {}, source) if isinstance(made, Problem) else []
 
 
 def _is_wanted(row: dict[str, Any], source: Source) -> bool:
@@ -215,6 +224,7 @@ def checked(row: Row, source: Source, tables: Tables | None = None) -> Problem |
     reason = row.error
     if row.value is not None:
         try:
+            traces_of(row.value, source)
             return to_problem(row.value, source, tables)
         except (ValueError, RecursionError) as error:
             reason = str(error)

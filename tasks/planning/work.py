@@ -193,14 +193,15 @@ def distill(s: Known) -> Work:
         prompts = s.of_sources(s.settings.sources) or s.assume("sft_prompts")
     samples, engine = prompts * s.settings.samples_per_prompt, s.settings.engine
     each, asked = s.mean("tokens", "samples"), 0.0
-    if engine.kind not in FREE:
+    if engine.kind not in FREE or engine.origin == "catalogue":
         each = s.answer_tokens(each, s.settings.sampling.max_tokens)
     if engine.runtime.input_price is not None:
         asked = samples * (s.mean("prompt_tokens", "samples") or s.assume("prompt_tokens"))
     tokens = samples * each
     counts = {"samples": samples, "prompts": prompts, "tokens": tokens}
     amount = samples if engine.kind in FREE else tokens
-    return Work(amount, amount * BYTES_PER_TOKEN, counts, tokens or None, asked)
+    generated = None if engine.origin == "catalogue" else tokens or None  # nobody generates them
+    return Work(amount, max(amount, tokens) * BYTES_PER_TOKEN, counts, generated, asked)
 
 
 def scores(s: Known, place: int, name: str) -> Work:

@@ -235,7 +235,7 @@ def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch
     monkeypatch.setattr(module, "read_source", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collected(tmp_path / "out", settings)
-    monkeypatch.setattr(module, "read_source", lambda *_: iter([_PROBLEM]))
+    monkeypatch.setattr(module, "read_source", lambda *_: iter([(_PROBLEM, [])]))
     collected(tmp_path / "out", settings)
     (facts,) = json.loads((tmp_path / "out" / "sources.json").read_text())
     assert facts["revision"] == "a" * 40

@@ -1,9 +1,9 @@
 """One raw row becomes one problem: entries of the catalogue on rows in the schema of their dataset
 (the contents are invented), and what holds for every source.
 
-Schemas as of August 2026 from dataset cards and published loaders. Not verified: the wording of
-Skywork's and AceReason-SFT's instructions around the problem, which of Skywork's forms of tests are
-how frequent, and the type of aime_2024's answer.
+Schemas as of August to November 2026 from dataset cards and published loaders. Not verified: the
+wording of Skywork's, AceReason-SFT's and SYNTHETIC-2's instructions around the problem, which of
+Skywork's and Dolci's forms of tests are how frequent, and the type of aime_2024's answer.
 """
 
 import json
@@ -15,7 +15,7 @@ import yaml
 
 from klear.configs.settings.sources import Source
 from klear.eval.records import CallCase, CheckerCase, StdinCase, TestSuite
-from klear.tasks.data.row_to_problem import BadField, field_of, prompt_of, to_problem
+from klear.tasks.data.row_to_problem import BadField, field_of, prompt_of, to_problem, traces_of
 from tests.eval.evaluations_by_hand import packed
 
 SUM, _, _, ROWS = yaml.safe_load(Path(__file__).with_name("dataset_rows.yaml").read_text("utf-8"))
@@ -46,6 +46,47 @@ def test_skyworks_rows_with_several_right_answers_are_rejected_with_their_number
         to_problem(row, Source(use="skywork_math"))
 
 
+@pytest.mark.parametrize(
+    ("name", "changed", "reason"),
+    [
+        ("dapo_math", {"reward_model": {}}, r"reward_model\.ground_truth: missing"),
+        ("deepmath", {"final_answer": {"value": 2}}, "final_answer: must be text or a number"),
+        ("openmathreasoning", {"expected_answer": " "}, "expected_answer: empty"),
+        ("dolci_think_rl_math", {"ground_truth": ["2", "3"]}, "ground_truth: 2 answers"),
+        ("olympiadbench_math", {"final_answer": [["2"]]}, "final_answer: must be text or a number"),
+        ("aime26", {"problem": 2}, "problem: must be text, this is a int"),
+        ("deepcoder_primeintellect", {"tests": "["}, "tests: tests are neither JSON nor Python"),
+        ("deepcoder_taco", {"tests": {"inputs": ["1"], "outputs": []}}, "tests: 1 inputs but 0"),
+        ("intellect3_code", {"info": "{}"}, r"info\.tests: missing"),
+        (
+            "synthetic2_rl_code",
+            {"verification_info": "["},
+            r"verification_info\.test_cases: missing",
+        ),
+        ("dolci_think_rl_code", {"ground_truth": ["eJyA"]}, r"ground_truth\.0: packed tests"),
+    ],
+)
+def test_a_row_without_usable_gold_is_refused_with_the_fields_name(name, changed, reason):
+    with pytest.raises(BadField, match=f"^field {reason}"):
+        to_problem(row_of(name, **changed), Source(use=name))
+
+
+TRACED = {
+    "openthoughts3_math": ["<think>two</think>2"],
+    "openr1_math": ["<think>two</think>2", "<think>tw"],
+    "openmathreasoning": ["<think>two</think>2"],
+    "deepmath": ["It is 2.", "<think>two</think>2"],
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_published_answers_of_a_row_are_read_with_who_wrote_them(name):
+    found = traces_of(ROWS[name], Source(use=name))
+    assert [trace.text for trace in found] == TRACED[name]
+    writers = {"openthoughts3_math": "QwQ-32B", "openmathreasoning": "any"}
+    assert {trace.model for trace in found} == {writers.get(name, "DeepSeek-R1")}
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_the_dataset_is_a_problem_with_its_gold_or_a_prompt_that_nothing_can_judge(name):
     source = Source(use=name)
@@ -57,16 +98,20 @@ def test_a_row_of_the_dataset_is_a_problem_with_its_gold_or_a_prompt_that_nothin
     assert (problem.answer or (problem.tests and problem.tests.cases)) == gold
 
 
-def test_opencodereasonings_placeholder_is_looked_up_by_dataset_split_and_index():
-    row = {"input": "-", "dataset": "taco", "split": "test", "index": "1"}
-    source = Source(use="opencodereasoning_looked_up")
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("opencodereasoning_looked_up", "input"), ("opencodereasoning2", "question")],
+)
+def test_opencodereasonings_placeholder_is_looked_up_by_dataset_split_and_index(name, field):
+    row = {field: "-", "dataset": "taco", "split": "test", "index": "1"}
+    source = Source(use=name)
     tables = {"taco/train": ["no", "no"], "taco/test": ["no", "Add one.", ""]}
     assert to_problem(row, source, tables).prompt == "Add one."
     for wrong, reason in [
         ({"dataset": "leet"}, "field index: no row 1 in the lookup table 'leet/test'"),
         ({"index": "3"}, "field index: no row 3 in the lookup table 'taco/test'"),
         ({"index": None}, "field index: no row None in the lookup table"),
-        ({"index": "2"}, "field input: empty"),
+        ({"index": "2"}, f"field {field}: empty"),
     ]:
         with pytest.raises(BadField, match=reason):
             to_problem({**row, **wrong}, source, tables)
