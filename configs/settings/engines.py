@@ -131,7 +131,9 @@ class EngineSettings(Settings):
     """Longest search (scripted)"""
     runtime: EngineRuntime = EngineRuntime()
 
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+    model_config = ConfigDict(
+        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
+    )
     model_field: ClassVar = "model"  # who answered, of a recorded row
 
     @model_validator(mode="after")
