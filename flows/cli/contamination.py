@@ -17,8 +17,7 @@ from klear.configs.settings.data import DecontaminateSettings
 from klear.configs.settings.explain import ConfigError, nearest
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.row_files import SUFFIXES, find_files, read_rows
-
-PROMPTS = ("prompt", "problem", "question", "question_content", "query")
+from klear.flows.cli.decontaminate import ITEM_FIELDS
 
 
 def contamination(
@@ -98,8 +97,10 @@ def source_of(text: str) -> Source:
     if name in entries:
         return Source(use=name, **given)
     row = next((row.value or {} for row in read_rows(files[0])), {})
-    field = next((field for field in PROMPTS if isinstance(row.get(field), str)), "")
+    field = next((field for field in ITEM_FIELDS if isinstance(row.get(field), str)), "")
     if not field:
         has = ", ".join(row) or "nothing"
-        raise ConfigError([f"{files[0]}: the first row has no text in {', '.join(PROMPTS)}: {has}"])
+        raise ConfigError(
+            [f"{files[0]}: the first row has no text in {', '.join(ITEM_FIELDS)}: {has}"]
+        )
     return Source(name=name, prompt_field=field, answer_field="", **given)
