@@ -19,6 +19,7 @@ from klear.configs.machine import Machine
 from klear.configs.metrics import metrics
 from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.pipeline import Pipeline
+from klear.configs.settings.sources import Source
 from klear.flows.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,6 +77,41 @@ def configuration() -> str:
     page += ["## Environment", "What is said of a machine, not of a run."]
     page += [_table(Machine.model_json_schema(), "KLEAR_")]
     return "\n\n".join(filter(None, page)) + "\n"
+
+
+def sources() -> str:
+    """Every entry of the catalogue, with the comment that stands beside it."""
+    text = (ROOT / "configs/catalogue/catalogue.toml").read_text()
+    counts = {n: v for part in read_catalogue("problems").values() for n, v in part.items()}
+    page = [
+        "# Sources by name",
+        "Entries of `configs/catalogue/catalogue.toml`, for `{use: NAME}`. Rows are those of the "
+        "dataset, before an entry's `where`; – is what nobody was found to have counted. A licence "
+        "is the card's; – where the card states none. `main` stands where no commit is known: what "
+        "was read is recorded with the result.",
+        "| entry | dataset | rows | licence | commit | rows bring | not read, not verified |\n"
+        "|---|---|---|---|---|---|---|",
+    ]
+    for above, name, beside_it in re.findall(r"^((?:# .*\n)*)\[(\w+)\](?: # (.*))?$", text, re.M):
+        s = Source(use=name)
+        gold = s.answer_field and "answers" if s.domain == "math" else s.tests_field and "tests"
+        brings = [gold or "prompts"]
+        brings += [f"answers of {s.trace_model}"] if s.trace_fields else []
+        brings += [f"pass rates of {s.pass_rate_model}"] if s.pass_rate_field else []
+        said = " ".join([above.replace("# ", "").replace("\n", " ").strip(), beside_it]).strip()
+        rows = f"{counts[name]:,}" if name in counts else "–"
+        where = f"{s.dataset} {s.config}".strip()
+        cells = (
+            f"`{name}`",
+            where,
+            rows,
+            s.licence or "–",
+            s.revision[:7],
+            "; ".join(brings),
+            said,
+        )
+        page[-1] += "\n| " + " | ".join(cells) + " |"
+    return "\n\n".join(page) + "\n"
 
 
 def metrics_page() -> str:
@@ -158,7 +194,12 @@ def beside(module: str, *names: str) -> str:
     return "\n\n".join(text)
 
 
-GENERATED = {"cli.md": cli, "configuration.md": configuration, "metrics.md": metrics_page}
+GENERATED = {
+    "cli.md": cli,
+    "configuration.md": configuration,
+    "metrics.md": metrics_page,
+    "sources.md": sources,
+}
 
 
 def on_files(files, config):

@@ -162,6 +162,17 @@ class Trace(Record):
     text: str
 
 
+class PublishedRate(Record):
+    """The share of somebody's answers that passed, as a row of a source tells it."""
+
+    problem_id: str = ""
+    source: str
+    model: str
+    rate: Annotated[float, Field(ge=0, le=1)]
+    answers: Annotated[int, Field(ge=1)] = 1
+    """1 also where the row does not say how many."""
+
+
 class Score(Record):
     """The judge's word on one Sample.
 

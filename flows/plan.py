@@ -14,6 +14,7 @@ from klear.configs.settings.pipeline import Pipeline
 from klear.configs.settings.topology import Assumptions, Topology
 from klear.flows.stages import Call, calls
 from klear.tasks.planning.plan import Planner
+from klear.tasks.planning.work import SAVED
 from klear.tasks.report.page import render
 from klear.tasks.report.run_story import PlannedStage, duration, size
 from klear.tasks.stage.progress import number
@@ -24,9 +25,16 @@ from klear.training.sizing import Fit, check
 NOT_MEASURED, ASSUMED = "–", "≈"
 _ACTIONS = {"reuse": "cyan", "resume": "yellow", "compute": "green"}
 _WORDS = ("stage", "action", "why")
+
+
+def tokens(count: float) -> str:
+    """`37.5 G`."""
+    return size(count).removesuffix("B").rstrip()
+
+
 _FIGURES: dict[str, tuple[str, Callable[[float], str], str]] = {
     "time": ("seconds", duration, "{}"),
-    "tokens": ("tokens", lambda count: size(count).removesuffix("B").rstrip(), "{} tokens"),
+    "tokens": ("tokens", tokens, "{} tokens"),
     "GPU-hours": ("gpu_hours", partial(number, ""), "{} GPU-hours"),
     "disk": ("bytes", size, "{} of disk"),
     "cost": ("cost", partial(number, ""), "cost {}"),
@@ -124,6 +132,7 @@ def summary(stages: Plan) -> str:
             for figure, written, said in _FIGURES.values()
             if (total := sum(getattr(s, figure) or 0.0 for s in todo))
         ],
+        saved=[(s.stage, tokens(s.counts[SAVED])) for s in todo if s.counts.get(SAVED)],
         plan=stages,
         assumptions=assumptions(stages),
     ).rstrip()

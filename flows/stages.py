@@ -77,7 +77,9 @@ def calls(s: Pipeline) -> dict[str, Call]:
     """Every stage of a run of `s` by its name, in the order of the run."""
     traces = {n: ("collect",) for n, own in s if isinstance(own, SampleSettings)
               and own.engine.origin == "catalogue"}  # fmt: skip
-    rated = ("distill", "judge") if s.difficulty.rater != "model" else ("rate", "judge_rate")
+    raters = {"model": ("rate", "judge_rate"), "published": ("collect",)}
+    rated = raters.get(s.difficulty.rater, ("distill", "judge"))
+    passed = "collect" if s.filter_rl.pass_rates == "published" else "judge_rl"
     models = [n for n in ("base", "sft", "rl_math", "rl_code") if n not in s.stages_left_out]
     before = dict(zip(models[1:], models, strict=False))
     trains_tokenizer = s.base.kind == "random" and "sft" in models
@@ -101,7 +103,7 @@ def calls(s: Pipeline) -> dict[str, Call]:
         Call(filter_tests, ("decontaminate",), s.filter_tests),
         Call(distill.named("sample"), ("filter_tests", *traces.get("sample", ())), s.sample),
         Call(judge.named("judge_rl"), ("filter_tests", "sample"), s.judge_rl),
-        Call(filter_rl, ("filter_tests", "judge_rl"), s.filter_rl),
+        Call(filter_rl, ("filter_tests", passed), s.filter_rl),
         # Recorded answers whose grades are published: the report lists every disagreement.
         Call(distill.named("agreement"), ("benchmarks",), s.agreement or s.distill),
         Call(judge.named("judge_agreement"), ("benchmarks", "agreement"), s.judge),

@@ -67,8 +67,9 @@ class SampleSettings(Settings):
 class DifficultySettings(Settings):
     """Pass rate of a rater model per prompt (§3.1: Qwen3-8B) → easy or hard."""
 
-    rater: Literal["model", "teacher", "source"] = "model"
-    """model: `rate` samples its own answers; teacher: reuse the teacher's; source: by source"""
+    rater: Literal["model", "teacher", "source", "published"] = "model"
+    """model: `rate` samples its own answers; teacher: reuse the teacher's; source: by source;
+    published: pass rates that rows bring, not measured here"""
     easy_sources: tuple[str, ...] = ()
     """Known to be easy (rater: source)"""
     hard_sources: tuple[str, ...] = ()
@@ -137,6 +138,8 @@ class FilterRLSettings(Settings):
     """Share of the 16 completions that must pass; §3.2.1: 0.5"""
     code_inclusive: bool = False
     """Keep code at the threshold too, as the caption of Fig. 4; §3.2.1: only above it"""
+    pass_rates: Annotated[Literal["sampled", "published"], DEFAULT_NOT_IN_KEY] = "sampled"
+    """published: those that rows bring, not measured here; problems without one are rejected"""
 
     math_threshold: ClassVar = 0.5  # share that must agree with the gold; §3.2.1: a majority
     min_scored: ClassVar = 0.5  # a prompt with fewer scored samples is rejected

@@ -82,6 +82,9 @@ class Pipeline(Settings):
         )
         if any(isinstance(e, dict) and e.get("from") == "catalogue" for e in engines):
             said = layered(said, {"collect": {"traces": True}})
+        stages = (said.get("difficulty"), "rater"), (said.get("filter_rl"), "pass_rates")
+        if any(isinstance(s, dict) and s.get(name) == "published" for s, name in stages):
+            said = layered(said, {"collect": {"pass_rates": True}})
         match said.pop("data", None):
             case None:
                 return said
@@ -124,4 +127,5 @@ class Pipeline(Settings):
         """Stages that these settings do not run."""
         rating = set() if self.difficulty.rater == "model" else {"rate", "judge_rate"}
         checking = set() if self.agreement else {"agreement", "judge_agreement"}
-        return rating | checking | LEFT_OUT_BEFORE[self.base.stands_for]
+        known = {"sample", "judge_rl"} if self.filter_rl.pass_rates == "published" else set()
+        return rating | checking | known | LEFT_OUT_BEFORE[self.base.stands_for]

@@ -52,19 +52,23 @@ class Table(Settings):
 
 
 class LookupTable(Table):
-    """A table whose rows are found by their number."""
+    """A table whose rows are found by their number, or by a field."""
 
     text_field: str = "question"
+    key_field: str = ""
+    """What rows are found by; empty: their number, from 0"""
+    where: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
+    """Only rows whose fields have these values"""
 
 
 class Lookup(Settings):
     """A prompt that stands in another dataset: row `index_field` of the table that a row names."""
 
     tables: dict[str, LookupTable]
+    index_field: str = "index"
 
-    placeholder: ClassVar = "-"  # the prompt of the rows to look up
-    table_fields: ClassVar = ("dataset", "split")  # joined by a slash they name the table
-    index_field: ClassVar = "index"
+    placeholder: ClassVar = "-"  # the prompt of the rows to look up, of several tables
+    table_fields: ClassVar = ("dataset", "split")  # joined by a slash they name one of several
 
 
 class PromptPart(Settings):
@@ -87,7 +91,8 @@ class Source(Table):
     licence: str = ""
     """As the dataset card states it; empty: none"""
     where: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
-    """Only rows whose fields have these values, '' for none; others are counted"""
+    """Only rows whose fields have these values, '' for none, `begins*` for texts that begin so;
+    others are counted"""
     prompt_field: str = "problem"
     """Text or chat messages; a dot reaches into an object or a list"""
     prompt_parts: tuple[PromptPart, ...] = ()
@@ -122,6 +127,10 @@ class Source(Table):
     """Fields that hold published answers: a text, a chat, or a list of texts"""
     trace_model: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
     """Who wrote them, or the field that says it"""
+    pass_rate_field: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    """Published pass rate: 0 to 1, `3/8`, or `right` and `wrong` of one answer"""
+    pass_rate_model: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    """Whose answers passed"""
     family: Literal["countdown", "by_example"] | None = None
     """Generated family; what follows is of generated problems"""
     size: PositiveInt = 100
@@ -180,6 +189,8 @@ class Source(Table):
             wrong = f"is not generated, so size={self.size} would cut nothing: use limit"
         elif bool(self.trace_fields) != bool(self.trace_model):
             wrong = "needs trace_model, who wrote what its trace_fields hold"
+        elif bool(self.pass_rate_field) != bool(self.pass_rate_model):
+            wrong = "needs pass_rate_model, whose answers its pass_rate_field counts"
         elif self.smallest_target > self.largest_target:
             wrong = "has a smallest_target above largest_target"
         elif self.duplicate_share + self.contaminated_share >= 1:
@@ -195,12 +206,15 @@ class CollectSettings(Settings):
     sources: tuple[Source, ...] = ()
     traces: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
     """Keep the answers in trace_fields, for an engine that is from: catalogue"""
+    pass_rates: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    """Keep what pass_rate_field holds, for a stage that takes published pass rates"""
     runtime: Workers = Workers()
 
     def to_read(self, place: int) -> Source:
-        """One of the sources, with trace_fields where their answers are kept."""
-        source = self.sources[place]
-        return source if self.traces else source.model_copy(update={"trace_fields": ()})
+        """One of the sources, without the fields of what is not kept."""
+        unread: dict[str, Any] = {} if self.traces else {"trace_fields": ()}
+        unread |= {} if self.pass_rates else {"pass_rate_field": ""}
+        return self.sources[place].model_copy(update=unread)
 
     @model_validator(mode="after")
     def names_are_unique(self) -> Self:

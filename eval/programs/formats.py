@@ -6,6 +6,7 @@
 | Codeforces, DeepCoder, Kodsport | `[{"input": …, "output": …}]`, optionally `type` or `testtype` |
 | APPS, TACO, Skywork-OR1, PRIME | `{"inputs": […], "outputs": […], "fn_name": …}` |
 | CodeContests | `{"input": […], "output": […]}` |
+| LiveOIBench | `{"01a": {"input": …, "output": …}}`, by the name of the test |
 | LiveCodeBench | the list above as JSON, or packed (`unpack_tests`) |
 | LeetCodeDataset, HumanEval | `def check(candidate): assert candidate(…) == …` |
 | Skywork-OR1, LeetCode part | `{"test_code": the above, "entry_point": …}` |
@@ -153,6 +154,9 @@ def _object(value: dict[str, Any], fn_name: str) -> dict[str, Any]:
     for name in _INNER:
         if name in value:
             return _suite(value[name], fn_name)
+    named = list(value.values())
+    if named and all(isinstance(case, dict) and "input" in case for case in named):
+        return _listed(named, named[0], fn_name)
     raise ValueError(f"an object with {sorted(value)[:6]} is no known form of tests")
 
 

@@ -4,14 +4,15 @@ Or its source does, where it is known how hard a source's problems are.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from klear.configs.settings.data import DifficultySettings
-from klear.eval.records import Domain, Problem, Record, Score
+from klear.eval.records import Domain, Problem, PublishedRate, Record, Score
 from klear.eval.tables import TableWriter, count_rows, read_table
+from klear.tasks.data.sources import PASS_RATES
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact
 
@@ -35,7 +36,9 @@ class Tally:
 
     samples: int = 0
     scored: int = 0
-    passed: int = 0
+    passed: float = 0
+    published: bool = False
+    """Counted by somebody else."""
 
     @property
     def pass_rate(self) -> float | None:
@@ -54,6 +57,30 @@ def tally(scores: Iterable[Score]) -> dict[str, Tally]:
     return tallies
 
 
+def published_tally(rates: Iterable[PublishedRate]) -> dict[str, Tally]:
+    """problem_id → Tally of the pass rates that rows bring; those of one problem are added up."""
+    tallies: dict[str, Tally] = {}
+    for rate in rates:
+        counted = tallies.setdefault(rate.problem_id, Tally(published=True))
+        counted.samples += rate.answers
+        counted.scored += rate.answers
+        counted.passed += rate.rate * rate.answers
+    return tallies
+
+
+def tallies_of(evidence: Artifact) -> dict[str, Tally]:
+    """Of the scores of a judge stage, or of the pass rates that `collect` found in rows."""
+    if evidence.stage != "collect":
+        return tally(read_table(evidence.file("scores.parquet"), Score))
+    return published_tally(read_table(evidence.file(PASS_RATES), PublishedRate))
+
+
+def published_among(tallies: Mapping[str, Tally]) -> Metrics:
+    """How many of the problems somebody else has counted, where any is."""
+    count = sum(t.published for t in tallies.values())
+    return {"published": count} if count else {}
+
+
 def label_of(settings: DifficultySettings, source: str, pass_rate: float | None) -> Label:
     """By what the settings let decide: the source, or the pass rate, of which none is no label."""
     if settings.rater == "source":
@@ -66,19 +93,18 @@ def label_of(settings: DifficultySettings, source: str, pass_rate: float | None)
 
 @stage(version=1, group="data")
 def difficulty(
-    out: Path,
-    problems: Artifact,
-    samples: Artifact,
-    scores: Artifact,
-    *,
-    settings: DifficultySettings,
+    out: Path, problems: Artifact, *rated: Artifact, settings: DifficultySettings
 ) -> Metrics:
-    """Label every problem by the share of the rater's scored answers that are correct."""
-    answered = count_rows(samples.file("samples.parquet"))
-    judged = count_rows(scores.file("scores.parquet"))
-    if answered != judged:
-        raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
-    tallies = tally(read_table(scores.file("scores.parquet"), Score))
+    """Label every problem by the share of the rater's scored answers that are correct.
+
+    `rated`: samples and their scores, or the collected rows that bring pass rates.
+    """
+    if settings.rater != "published":
+        answered = count_rows(rated[0].file("samples.parquet"))
+        judged = count_rows(rated[1].file("scores.parquet"))
+        if answered != judged:
+            raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
+    tallies = tallies_of(rated[-1])
     labels, not_judgeable = Counter[Label](), 0
     with TableWriter(out / "difficulty.parquet", Difficulty) as writer:
         for problem in read_table(problems.file("kept.parquet"), Problem):
@@ -94,4 +120,5 @@ def difficulty(
             writer.write(row)
             labels[row.label] += 1
             not_judgeable += not problem.judgeable
-    return {**{name: labels[name] for name in get_args(Label)}, "not_judgeable": not_judgeable}
+    counts = {**{name: labels[name] for name in get_args(Label)}, "not_judgeable": not_judgeable}
+    return {**counts, **published_among(tallies)}

@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 from klear.configs.settings.data import FilterRLSettings
-from klear.eval.records import NO_GOLD, Problem, Score
+from klear.eval.records import NO_GOLD, Problem
 from klear.eval.tables import read_table
-from klear.tasks.answers.difficulty import Tally, tally
+from klear.tasks.answers.difficulty import Tally, published_among, tallies_of
 from klear.tasks.data.split_rows import split_rows
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact
@@ -22,7 +22,8 @@ def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> t
     if not problem.judgeable:
         return "not_judgeable", NO_GOLD
     if counted.samples == 0:
-        return "unsampled", "no samples"
+        published = settings.pass_rates == "published"
+        return "unsampled", "no published pass rate" if published else "no samples"
     rate, code = counted.pass_rate, problem.domain == "code"
     if rate is None or counted.scored < settings.min_scored * counted.samples:
         return "too_few_scored", f"only {counted.scored} of {counted.samples} samples were scored"
@@ -31,16 +32,21 @@ def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> t
     if rate > threshold or (inclusive and rate == threshold):
         return "", ""
     needed = f"needs {'at least' if inclusive else 'more than'} {threshold:g}"
-    return "too_few_passed", f"{counted.passed} of {counted.scored} samples pass; {needed}"
+    share = f"{counted.passed:g} of {counted.scored} samples pass"
+    if counted.published:
+        share = f"published pass rate {counted.pass_rate:g}"
+    return "too_few_passed", f"{share}; {needed}"
 
 
 @stage(version=1, group="data")
 def filter_rl(
     out: Path, problems: Artifact, scores: Artifact, *, settings: FilterRLSettings
 ) -> Metrics:
-    """Keep a problem when the share of its scored samples that pass exceeds the threshold."""
-    source = problems.file("kept.parquet")
-    tallies = tally(read_table(scores.file("scores.parquet"), Score))
+    """Keep a problem when the share of its scored samples that pass exceeds the threshold.
+
+    `scores`: of our samples, or the collected rows that bring pass rates.
+    """
+    source, tallies = problems.file("kept.parquet"), tallies_of(scores)
     counts, reasons = Counter({"kept_math": 0, "kept_code": 0}), dict[int, str]()
     for row, problem in enumerate(read_table(source, Problem)):
         kind, reason = rejection(problem, tallies.get(problem.id, Tally()), settings)
@@ -48,4 +54,5 @@ def filter_rl(
             reasons[row] = reason
         counts[f"rejected_{kind}" if kind else f"kept_{problem.domain}"] += 1
     split = split_rows(source, reasons, out)
-    return {"kept": split["kept"], "rejected": split["rejected"], **dict(sorted(counts.items()))}
+    kept = {"kept": split["kept"], "rejected": split["rejected"]}
+    return {**kept, **dict(sorted(counts.items())), **published_among(tallies)}

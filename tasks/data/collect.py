@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from klear.configs.settings.sources import CollectSettings
-from klear.eval.records import Problem, Rejected, Trace
+from klear.eval.records import Problem, PublishedRate, Rejected, Trace
 from klear.eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
 from klear.tasks.data.sources import (
     COUNTS,
     KEPT,
+    PASS_RATES,
     REJECTED,
     TRACES,
     collect_part,
@@ -35,9 +36,10 @@ SOURCES = "sources.json"
 def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     """Gather the problems of every source (§3.1, §3.2.1); bad rows are kept apart with a reason.
 
-    `limit` of a source counts its problems. Answers that rows bring along are in `traces.parquet`
-    where a source names their fields. `sources.json` says what was read: dataset, commit and
-    licence of each source. Raises ValueError for a source that gives no problem.
+    `limit` of a source counts its problems. Answers that rows bring along are in `traces.parquet`,
+    pass rates in `pass_rates.parquet`, where a stage takes them. `sources.json` says what was read:
+    dataset, commit and licence of each source. Raises ValueError for a source that gives no
+    problem.
     """
     scratch = out / SCRATCH
     parts = planned(settings, scratch)
@@ -47,11 +49,15 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     counts: Counter[str] = Counter()
     folders = computed_parts(scratch / "parts", parts, compute, settings.runtime.workers)
     traced = settings.traces and any(source.trace_fields for source in settings.sources)
+    rated = settings.pass_rates and any(source.pass_rate_field for source in settings.sources)
     with (
         closing(folders),
         ArrowWriter(out / KEPT, arrow_schema(Problem)[0]) as kept,
         ArrowWriter(out / REJECTED, arrow_schema(Rejected)[0]) as rejected,
         ArrowWriter(out / TRACES, arrow_schema(Trace)[0]) if traced else nullcontext() as traces,
+        ArrowWriter(out / PASS_RATES, arrow_schema(PublishedRate)[0])
+        if rated
+        else nullcontext() as rates,
     ):
         for number, (part, folder) in enumerate(zip(parts, folders, strict=True)):
             name = settings.sources[part.source].name
@@ -60,9 +66,10 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
                 counts["not_judgeable"] += table.column("judgeable").to_pylist().count(False)
             for table in row_groups(folder / REJECTED):
                 rejected.write(table)
-            if traces and (folder / TRACES).exists():
-                for table in row_groups(folder / TRACES):
-                    traces.write(table)
+            for published, name_of_it in ((traces, TRACES), (rates, PASS_RATES)):
+                if published and (folder / name_of_it).exists():
+                    for table in row_groups(folder / name_of_it):
+                        published.write(table)
             for count, rows in json.loads((folder / COUNTS).read_text()).items():
                 counts[f"{count}/{name}"] += rows
             if number == last[part.source] and not counts[f"kept/{name}"]:

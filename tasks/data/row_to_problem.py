@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from klear.configs.settings.sources import Source
+from klear.configs.settings.sources import Lookup, Source
 from klear.eval.answers import extract_boxed
 from klear.eval.programs.formats import joined, parse_suite, with_checker
-from klear.eval.records import HIGHEST_LIMIT, Problem, TestSuite, Trace
+from klear.eval.records import HIGHEST_LIMIT, Problem, PublishedRate, TestSuite, Trace
 
-Tables = Mapping[str, Sequence[str]]
-"""The texts of each lookup table, by row."""
+Tables = Mapping[str, Mapping[str, str]]
+"""The texts of each lookup table, by what its rows are found by."""
 
 
 class BadField(ValueError):
@@ -101,8 +101,9 @@ def prompt_of(row: dict[str, Any], source: Source, tables: Tables | None = None)
     """The problem statement, without boilerplate. Raises BadField."""
     name = source.prompt_parts[0].field if source.prompt_parts else source.prompt_field
     text = _parts(row, source) if source.prompt_parts else _plain(field_of(row, name), name)
-    if source.lookup and text == source.lookup.placeholder:
-        text = _looked_up(row, source, tables or {})
+    lookup = source.lookup
+    if lookup and (text == lookup.placeholder or name == lookup.index_field):
+        text = _looked_up(row, lookup, tables or {})
     before = None
     while text != before:  # whatever the order the boilerplate comes in
         before = text = text.strip()
@@ -132,6 +133,22 @@ def traces_of(row: dict[str, Any], source: Source) -> list[Trace]:
             if each is not None and (text := _plain(each, name)):
                 found.append(Trace(source=source.name, model=model, text=text))
     return found
+
+
+def pass_rate_of(row: dict[str, Any], source: Source) -> PublishedRate | None:
+    """The published pass rate of a row; None where it has none. Raises BadField."""
+    name, value = source.pass_rate_field, field_of(row, source.pass_rate_field)
+    if value is None or value in ("", "n/a"):
+        return None
+    passed, _, answers = str(value).partition("/")
+    word = {"right": 1.0, "wrong": 0.0}.get(passed.strip().lower())
+    try:
+        count = int(answers or 1)
+        rate = float(passed) / count if word is None else word
+        who = {"source": source.name, "model": source.pass_rate_model}
+        return PublishedRate(rate=rate, answers=count, **who)
+    except (ValueError, ZeroDivisionError) as error:
+        raise BadField(name, f"{value!r} is no pass rate between 0 and 1") from error
 
 
 def _of_chat(value: Any, who: tuple[str, ...]) -> Any:
@@ -171,14 +188,14 @@ def _parts(row: dict[str, Any], source: Source) -> str:
     return "\n\n".join(texts)
 
 
-def _looked_up(row: dict[str, Any], source: Source, tables: Tables) -> str:
-    lookup = source.lookup
-    assert lookup is not None
+def _looked_up(row: dict[str, Any], lookup: Lookup, tables: Tables) -> str:
     table = "/".join(str(field_of(row, name)) for name in lookup.table_fields)
-    number, texts = str(field_of(row, lookup.index_field)), tables.get(table, ())
-    if not number.isdecimal() or int(number) >= len(texts):
-        raise BadField(lookup.index_field, f"no row {number} in the lookup table {table!r}")
-    return texts[int(number)].strip()
+    if len(lookup.tables) == 1:
+        (table,) = lookup.tables
+    key = str(field_of(row, lookup.index_field))
+    if key not in tables.get(table, {}):
+        raise BadField(lookup.index_field, f"no row {key} in the lookup table {table!r}")
+    return tables[table][key].strip()
 
 
 def _answer(row: dict[str, Any], source: Source) -> str | None:

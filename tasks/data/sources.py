@@ -6,7 +6,7 @@ imports Prefect, so that the worker processes of `collect` start in half a secon
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from klear.configs.files import replace_text
 from klear.configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
 from klear.eval.answers import writable
-from klear.eval.records import Problem, Rejected, Trace, problem_id
+from klear.eval.records import Problem, PublishedRate, Rejected, Trace, problem_id
 from klear.eval.row_files import Row, find_files, read_rows
 from klear.eval.tables import TableWriter
 from klear.tasks.data.generated import generated_problems
@@ -22,6 +22,7 @@ from klear.tasks.data.row_to_problem import (
     BadField,
     Tables,
     field_of,
+    pass_rate_of,
     prompt_of,
     text_of,
     to_problem,
@@ -33,7 +34,7 @@ ROWS_PER_REPORT = 500
 LONGEST_ROW = 1_000_000
 """Characters of a rejected row that are kept."""
 KEPT, REJECTED, COUNTS = "kept.parquet", "rejected.parquet", "counts.json"
-TRACES = "traces.parquet"
+TRACES, PASS_RATES = "traces.parquet", "pass_rates.parquet"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -44,6 +45,14 @@ class Piece(NamedTuple):
     commit: str = ""
     shard: int = 0
     of: int = 1
+
+
+class Collected(NamedTuple):
+    """A row that can be used, with what others have published about it."""
+
+    problem: Problem
+    traces: list[Trace]
+    rate: PublishedRate | None
 
 
 class Part(NamedTuple):
@@ -82,14 +91,19 @@ def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
 
 
 def _looked_up(source: Source, settings: CollectSettings) -> Tables:
-    """The texts of each lookup table in the order of their rows; some tens of MB."""
-    texts = dict[str, list[str]]()
+    """The texts of each lookup table; some tens of MB."""
+    texts = dict[str, dict[str, str]]()
     for key, table in (source.lookup.tables if source.lookup else {}).items():
         name, files = f"{source.name}/{key}", _files(table, settings, source.name)
         for piece in map(Piece, files) if files else [Piece(None, resolved(table, name))]:
-            rows = piece_rows(piece, table, Path(settings.root), name)
-            found = (text_of(row.value or {}, table.text_field) for row in rows)
-            texts.setdefault(key, []).extend(found)
+            found = texts.setdefault(key, {})
+            for row in piece_rows(piece, table, Path(settings.root), name):
+                if table.key_field and row.value and _is_wanted(row.value, table.where):
+                    found[str(field_of(row.value, table.key_field))] = text_of(
+                        row.value, table.text_field
+                    )
+                elif not table.key_field:
+                    found[str(len(found))] = text_of(row.value or {}, table.text_field)
     return texts
 
 
@@ -171,17 +185,22 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
     """Write the problems, their published answers, rejects and counts of one part to `folder`."""
     source = settings.to_read(part.source)
     left_out = 0
+    rated = bool(source.pass_rate_field)
     with (
         TableWriter(folder / KEPT, Problem) as kept,
         TableWriter(folder / REJECTED, Rejected) as rejected,
         TableWriter(folder / TRACES, Trace) if source.trace_fields else nullcontext() as traces,
+        TableWriter(folder / PASS_RATES, PublishedRate) if rated else nullcontext() as rates,
     ):
-        for number, (row, answers) in enumerate(read_source(part, settings, seed), 1):
-            if isinstance(row, Problem):
-                kept.write(row)
-                for trace in answers:
-                    if traces:
-                        traces.write(trace.model_copy(update={"problem_id": row.id}))
+        for number, row in enumerate(read_source(part, settings, seed), 1):
+            if isinstance(row, Collected):
+                kept.write(row.problem)
+                of_it = {"problem_id": row.problem.id}
+                if traces:
+                    for trace in row.traces:
+                        traces.write(trace.model_copy(update=of_it))
+                if rates and row.rate:
+                    rates.write(row.rate.model_copy(update=of_it))
             elif row:
                 rejected.write(row)
             left_out += row is None
@@ -191,41 +210,46 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
                 break
     counts = {"kept": kept.rows, "rejected": rejected.rows, "left_out": left_out}
     counts |= {"traces": traces.rows} if traces else {}
+    counts |= {"pass_rates": rates.rows} if rates else {}
     (folder / COUNTS).write_text(json.dumps(counts))
 
 
 def read_source(
     part: Part, settings: CollectSettings, seed: int
-) -> Iterator[tuple[Problem | Rejected | None, list[Trace]]]:
-    """The rows of one part in order, good and bad, each with its published answers; None for one
-    that `where` leaves out."""
+) -> Iterator[Collected | Rejected | None]:
+    """The rows of one part in order, good and bad; None for one that `where` leaves out."""
     source = settings.to_read(part.source)
     if source.kind == "generated":
-        yield from ((problem, []) for problem in generated_problems(source, seed))
+        yield from (Collected(p, [], None) for p in generated_problems(source, seed))
     tables = _looked_up(source, settings)
     for piece in part.pieces:
         for row in piece_rows(piece, source, Path(settings.root), source.name):
-            wanted = row.value is None or _is_wanted(row.value, source)
-            made = checked(row, source, tables) if wanted else None
-            yield made, traces_of(row.value or {}, source) if isinstance(made, Problem) else []
+            wanted = row.value is None or _is_wanted(row.value, source.where)
+            yield checked(row, source, tables) if wanted else None
 
 
-def _is_wanted(row: dict[str, Any], source: Source) -> bool:
-    for name, wanted in source.where.items():
+def _is_wanted(row: dict[str, Any], where: Mapping[str, Any]) -> bool:
+    for name, wanted in where.items():
         value = field_of(row, name)
         plain = value if isinstance(value, bool | int | str) else ""
-        if plain not in (wanted if isinstance(wanted, tuple) else (wanted,)):
+        if not any(_is_one(plain, w) for w in (wanted if isinstance(wanted, tuple) else (wanted,))):
             return False
     return True
 
 
-def checked(row: Row, source: Source, tables: Tables | None = None) -> Problem | Rejected:
-    """The row as a Problem, or why it is none."""
+def _is_one(value: bool | int | str, wanted: bool | int | str) -> bool:
+    if isinstance(value, str) and isinstance(wanted, str) and wanted.endswith("*"):
+        return value.startswith(wanted[:-1])
+    return value == wanted
+
+
+def checked(row: Row, source: Source, tables: Tables | None = None) -> Collected | Rejected:
+    """The row as a Problem with what is published about it, or why it is none."""
     reason = row.error
     if row.value is not None:
         try:
-            traces_of(row.value, source)
-            return to_problem(row.value, source, tables)
+            traces, rate = traces_of(row.value, source), pass_rate_of(row.value, source)
+            return Collected(to_problem(row.value, source, tables), traces, rate)
         except (ValueError, RecursionError) as error:
             reason = str(error)
     try:

@@ -24,6 +24,10 @@ from klear.training.sizing import ModelFacts
 KEPT = "kept/"
 """Begins the count of a source; NaN where nobody has counted it."""
 MODELS_KEPT = "models_kept"
+SAVED = "saved_tokens"
+"""Of answers that nobody has to generate, since they or their pass rates are published."""
+CURATED = 16
+"""Answers to an RL prompt that a published pass rate stands for (§3.2.1)."""
 PROBLEMS: Mapping[str, Any] = read_catalogue("problems")["problems"]
 # On disk, as compressed parquet.
 BYTES_PER_TOKEN, BYTES_PER_ROW, BYTES_PER_SCORE = 1.5, 1_000.0, 10.0
@@ -179,6 +183,15 @@ def keeps(s: Known, assumption: str = "kept") -> Work:
     return Work(rows, rows * share * BYTES_PER_ROW, counts)
 
 
+def filter_rl(s: Known) -> Work:
+    """As other filters; with published pass rates nobody samples the prompts."""
+    work = keeps(s, "rl_kept")
+    if s.settings.pass_rates == "sampled":
+        return work
+    saved = s.count(0, "kept") * CURATED * s.assume("answer_tokens")
+    return replace(work, counts={**work.counts, SAVED: saved})
+
+
 def filter_tests(s: Known) -> Work:
     """RL prompts to ask about: of counted sources, else what the paper kept before its filter."""
     asked = s.of_sources(s.settings.sources) or s.assume("rl_prompts") / s.assume("rl_kept")
@@ -200,7 +213,9 @@ def distill(s: Known) -> Work:
     tokens = samples * each
     counts = {"samples": samples, "prompts": prompts, "tokens": tokens}
     amount = samples if engine.kind in FREE else tokens
-    generated = None if engine.origin == "catalogue" else tokens or None  # nobody generates them
+    if engine.origin == "catalogue":
+        counts[SAVED] = tokens
+    generated = None if engine.origin == "catalogue" else tokens or None
     return Work(amount, max(amount, tokens) * BYTES_PER_TOKEN, counts, generated, asked)
 
 
@@ -307,7 +322,7 @@ KINDS = {
     "difficulty": Kind(partial(scores, place=0, name="kept")),
     "select": Kind(select, alike=("size",)),
     "filter_tests": Kind(filter_tests),
-    "filter_rl": Kind(partial(keeps, assumption="rl_kept")),
+    "filter_rl": Kind(filter_rl),
     "base": replace(ONCE, alike=SIZES),
     "sft": Kind(sft, lambda p: p.sum("steps") * p.settings["batch_tokens"], by="model"),
     "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",), "model"),

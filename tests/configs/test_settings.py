@@ -112,10 +112,12 @@ def test_a_metric_that_nobody_described_has_no_place(name):
     assert place(name) == len(metrics())
 
 
-NO_COMMIT_KNOWN = {"acereason_sft_math", "acereason_sft_code", "synthetic2_rl_code"}
+NO_COMMIT_KNOWN = {
+    "acereason_sft_math", "acereason_sft_code", "synthetic2_rl_math", "synthetic2_rl_code",
+}  # fmt: skip
 NO_LICENCE_STATED = {
     "skywork_math", "skywork_code", "aime24", "aime25", "math500", "intellect3_math",
-    "intellect3_code", "synthetic2_rl_code",
+    "intellect3_code",
 }  # fmt: skip
 
 

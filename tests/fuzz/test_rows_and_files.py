@@ -21,7 +21,7 @@ from klear.eval.records import Problem, Rejected
 from klear.eval.row_files import Row, read_rows
 from klear.eval.tables import read_table, write_table
 from klear.flows.cli.decontaminate import filter_rows
-from klear.tasks.data.sources import checked
+from klear.tasks.data.sources import Collected, checked
 from tests.tasks.pages_by_hand import Elements, page_of
 
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".parquet")
@@ -30,7 +30,8 @@ SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".parquet")
 @few
 @given(st.lists(rows, min_size=1, max_size=4), st.sampled_from(SOURCES))
 def test_a_row_is_a_problem_that_a_table_gives_back_or_a_reject(found, source) -> None:
-    made = [checked(Row("f", n, row), source, {}) for n, row in enumerate(found, 1)]
+    read = [checked(Row("f", n, row), source, {}) for n, row in enumerate(found, 1)]
+    made = [r.problem if isinstance(r, Collected) else r for r in read]
     for kind in (Problem, Rejected):
         mine = [m for m in made if isinstance(m, kind)]
         write_table(SCRATCH / "rows.parquet", kind, mine)
@@ -76,7 +77,7 @@ def test_a_parquet_file_of_any_schema_gives_all_its_rows(schema, count, data) ->
     found = list(read_rows(SCRATCH / "r.parquet"))
     assert [row.number for row in found] == list(range(1, count + 1))
     for source in SOURCES:
-        assert all(isinstance(checked(row, source, {}), Problem | Rejected) for row in found)
+        assert all(isinstance(checked(row, source, {}), Collected | Rejected) for row in found)
 
 
 @few
@@ -158,5 +159,5 @@ def test_a_test_that_expects_nan_is_rejected_and_not_turned_into_null(tmp_path, 
     assert "Out of range float" in made.reason
     suite["cases"] = [{"args": [None, 1.5], "output": None}]
     assert isinstance(
-        checked(Row("f", 1, {"problem": "p", "tests": suite}), SOURCES[2], {}), Problem
+        checked(Row("f", 1, {"problem": "p", "tests": suite}), SOURCES[2], {}), Collected
     )

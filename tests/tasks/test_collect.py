@@ -141,6 +141,27 @@ def test_rows_that_where_leaves_out_are_counted(tmp_path):
     assert metrics["left_out"] == metrics["left_out/s"] == 1
 
 
+def test_a_star_at_the_end_of_where_stands_for_any_end(tmp_path):
+    rows = [{"p": i, "a": "1", "id": i} for i in ("math_1", "code_1", "math")]
+    jsonl(tmp_path / "rows.jsonl", *rows, {"p": "none", "a": "1"})
+    where = {"id": "math*"}
+    read = source("rows.jsonl", prompt_field="p", answer_field="a", where=where)
+    metrics = collected(tmp_path / "out", CollectSettings(root=str(tmp_path), sources=(read,)))
+    assert (metrics["kept"], metrics["left_out"]) == (2, 2)
+
+
+def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it_and_wants_it(tmp_path):
+    jsonl(tmp_path / "rows.jsonl", *({"key": k, "a": "1"} for k in ("x", "y", "z")))
+    jsonl(tmp_path / "said.jsonl", {"k": "x", "t": "X?", "n": 1}, {"k": "y", "t": "Y?", "n": 2})
+    said = {"files": ["said.jsonl"], "key_field": "k", "text_field": "t", "where": {"n": 1}}
+    lookup = {"tables": {"said": said}, "index_field": "key"}
+    read = source("rows.jsonl", prompt_field="key", answer_field="a", lookup=lookup)
+    metrics = collected(tmp_path / "out", CollectSettings(root=str(tmp_path), sources=(read,)))
+    assert (metrics["kept"], metrics["rejected"]) == (1, 2)
+    (problem,) = read_table(tmp_path / "out/kept.parquet", Problem)
+    assert problem.prompt == "X?"
+
+
 # ---------------------------------------------------------------- a kill in the middle
 
 
@@ -235,7 +256,9 @@ def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch
     monkeypatch.setattr(module, "read_source", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collected(tmp_path / "out", settings)
-    monkeypatch.setattr(module, "read_source", lambda *_: iter([(_PROBLEM, [])]))
+    monkeypatch.setattr(
+        module, "read_source", lambda *_: iter([module.Collected(_PROBLEM, [], None)])
+    )
     collected(tmp_path / "out", settings)
     (facts,) = json.loads((tmp_path / "out" / "sources.json").read_text())
     assert facts["revision"] == "a" * 40

@@ -15,7 +15,14 @@ import yaml
 
 from klear.configs.settings.sources import Source
 from klear.eval.records import CallCase, CheckerCase, StdinCase, TestSuite
-from klear.tasks.data.row_to_problem import BadField, field_of, prompt_of, to_problem, traces_of
+from klear.tasks.data.row_to_problem import (
+    BadField,
+    field_of,
+    pass_rate_of,
+    prompt_of,
+    to_problem,
+    traces_of,
+)
 from tests.eval.evaluations_by_hand import packed
 
 SUM, _, _, ROWS = yaml.safe_load(Path(__file__).with_name("dataset_rows.yaml").read_text("utf-8"))
@@ -63,6 +70,11 @@ def test_skyworks_rows_with_several_right_answers_are_rejected_with_their_number
             {"verification_info": "["},
             r"verification_info\.test_cases: missing",
         ),
+        (
+            "synthetic2_rl_math",
+            {"verification_info": "{}"},
+            r"verification_info\.ground_truth: miss",
+        ),
         ("dolci_think_rl_code", {"ground_truth": ["eJyA"]}, r"ground_truth\.0: packed tests"),
     ],
 )
@@ -87,6 +99,40 @@ def test_published_answers_of_a_row_are_read_with_who_wrote_them(name):
     assert {trace.model for trace in found} == {writers.get(name, "DeepSeek-R1")}
 
 
+RATED = {
+    "openmathreasoning": (0.65625, 1),
+    "polaris": (7 / 8, 8),
+    "big_math": (0.5, 1),
+    "intellect3_math": (0.5, 1),
+    "intellect3_code": (0.25, 1),
+    "synthetic2_rl_code": (0.5, 1),
+    "dolci_think_rl_math": (0.5, 1),
+}
+
+
+@pytest.mark.parametrize("name", RATED)
+def test_published_pass_rates_of_a_row_are_read_with_whose_they_are(name):
+    rate = pass_rate_of(ROWS[name], Source(use=name))
+    assert rate is not None
+    assert (rate.rate, rate.answers) == RATED[name]
+    assert rate.model == Source(use=name).pass_rate_model
+
+
+@pytest.mark.parametrize(
+    ("value", "rate"),
+    [("right", 1.0), ("wrong", 0.0), ("n/a", None), (None, None), ("", None), (1, 1.0)],
+)
+def test_a_judgement_is_the_pass_rate_of_one_answer_and_no_word_is_none(value, rate):
+    found = pass_rate_of({"judgement": value}, Source(use="opencodereasoning2"))
+    assert (found.rate if found else None) == rate
+
+
+@pytest.mark.parametrize("value", ["9/8", "3/0", -1, 1.5, "easy", "nan", [0.5]])
+def test_what_is_no_pass_rate_is_refused_with_the_fields_name(value):
+    with pytest.raises(BadField, match=r"^field difficulty: .* is no pass rate between 0 and 1"):
+        pass_rate_of({**ROWS["polaris"], "difficulty": value}, Source(use="polaris"))
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_the_dataset_is_a_problem_with_its_gold_or_a_prompt_that_nothing_can_judge(name):
     source = Source(use=name)
@@ -105,7 +151,7 @@ def test_a_row_of_the_dataset_is_a_problem_with_its_gold_or_a_prompt_that_nothin
 def test_opencodereasonings_placeholder_is_looked_up_by_dataset_split_and_index(name, field):
     row = {field: "-", "dataset": "taco", "split": "test", "index": "1"}
     source = Source(use=name)
-    tables = {"taco/train": ["no", "no"], "taco/test": ["no", "Add one.", ""]}
+    tables = {"taco/train": {"1": "no"}, "taco/test": {"0": "no", "1": "Add one.", "2": ""}}
     assert to_problem(row, source, tables).prompt == "Add one."
     for wrong, reason in [
         ({"dataset": "leet"}, "field index: no row 1 in the lookup table 'leet/test'"),
@@ -115,6 +161,20 @@ def test_opencodereasonings_placeholder_is_looked_up_by_dataset_split_and_index(
     ]:
         with pytest.raises(BadField, match=reason):
             to_problem({**row, **wrong}, source, tables)
+
+
+def test_liveoibenchs_statement_is_looked_up_by_the_problem_and_its_tests_have_names():
+    tests = {"01a": {"input": "1\n", "output": "2\n"}, "01b": {"input": "3\n", "output": "4\n"}}
+    row = {"problem_id": "IOI-2025-contest-add", "tests": json.dumps(tests), "subtasks": "{}"}
+    problem = to_problem(row, Source(use="liveoibench"), {"problems": {row["problem_id"]: "Add."}})
+    assert (problem.prompt, problem.tests.cases) == ("Add.", STDIN)
+    with pytest.raises(
+        BadField, match=r"field problem_id: no row IOI-.* in the lookup table 'prob"
+    ):
+        to_problem(row, Source(use="liveoibench"), {"problems": {}})
+    with pytest.raises(BadField, match=r"^field tests: "):
+        to_problem({**row, "tests": '{"01a": {"input": "1"}}'}, Source(use="liveoibench"),
+                   {"problems": {row["problem_id"]: "Add."}})  # fmt: skip
 
 
 def test_functions_of_taco_and_apps_are_called_and_their_header_is_in_the_prompt():

@@ -1,5 +1,6 @@
-"""Published answers: collected with the rows that bring them, judged like all others, and what has
-none goes to the fallback or is counted.
+"""What others have published about a row: answers, which are judged like all others, and pass
+rates, which stand for ours where the settings say so. What has none goes to the fallback or is
+counted.
 """
 
 import json
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from klear.configs.settings.data import SampleSettings
+from klear.configs.settings.data import DifficultySettings, FilterRLSettings, SampleSettings
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline
@@ -16,7 +17,9 @@ from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Problem, Rejected, Sample, problem_id
 from klear.eval.tables import read_table
 from klear.flows.stages import calls
+from klear.tasks.answers.difficulty import Difficulty, difficulty
 from klear.tasks.answers.distill import distill
+from klear.tasks.answers.filter_rl import filter_rl
 from klear.tasks.data.collect import collect
 from klear.tasks.store.store import Artifact
 
@@ -96,6 +99,64 @@ def test_the_graph_gives_the_rows_to_the_stage_that_takes_their_answers():
     inputs = {name: call.inputs for name, call in calls(settings).items()}
     assert inputs["distill"] == ("decontaminate", "collect")
     assert inputs["sample"] == ("filter_tests",)
+
+
+RATES = ["6/8", "2/8", "n/a", None, "6/8", "12/8"]
+"""Of problems 0 to 5; problem 4 comes twice, with 6/8 and 0/2."""
+
+
+@pytest.fixture
+def rated(tmp_path: Path) -> Artifact:
+    rows = [{"problem": f"P{i}?", "answer": "1", "rate": rate} for i, rate in enumerate(RATES)]
+    rows.append({**rows[4], "rate": "0/2"})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = Source(
+        name="rated", files=("rows.jsonl",), pass_rate_field="rate", pass_rate_model="R1"
+    )
+    (tmp_path / "collected").mkdir()
+    settings = CollectSettings(root=str(tmp_path), sources=(source,), pass_rates=True)
+    counts = collect.body(tmp_path / "collected", settings=settings, seed=0)
+    assert (counts["kept"], counts["rejected"], counts["pass_rates/rated"]) == (6, 1, 4)
+    return Artifact.of_folder(tmp_path / "collected").model_copy(update={"stage": "collect"})
+
+
+def test_published_pass_rates_choose_what_rl_trains_on_and_say_that_they_are_not_ours(
+    rated, tmp_path
+):
+    settings = FilterRLSettings(pass_rates="published")
+    (tmp_path / "out").mkdir()
+    counts = filter_rl.body(tmp_path / "out", rated, rated, settings=settings)
+    kept = [p.prompt for p in read_table(tmp_path / "out/kept.parquet", Problem)]
+    assert kept == ["P0?", "P4?", "P4?"]  # 6 of 8 and 0 of 2: 0.6
+    reasons = [r.reason for r in read_table(tmp_path / "out/rejected.parquet", Rejected)]
+    few = "published pass rate 0.25; needs more than 0.5"
+    assert reasons == [few, *["no published pass rate"] * 2]
+    assert counts["published"] == 3
+
+
+def test_published_pass_rates_say_how_hard_a_problem_is(rated, tmp_path):
+    settings = DifficultySettings(rater="published")
+    (tmp_path / "out").mkdir()
+    counts = difficulty.body(tmp_path / "out", rated, rated, settings=settings)
+    found = list(read_table(tmp_path / "out/difficulty.parquet", Difficulty))
+    assert [(d.label, d.pass_rate) for d in found[:4]] == [
+        ("easy", 0.75), ("hard", 0.25), ("unrated", None), ("unrated", None),
+    ]  # fmt: skip
+    assert found[4].pass_rate == pytest.approx(0.6)
+    assert counts["published"] == 3
+
+
+def test_stages_that_take_published_pass_rates_sample_nothing_of_their_own():
+    rows = {"sources": [{"use": "polaris"}]}
+    told = {"profile": "x", "collect": rows, "benchmarks": {"sources": [{"use": "aime24"}]}}
+    told |= {name: {"engine": {"kind": "scripted"}} for name in ("distill", "sample")}
+    told |= {"filter_rl": {"pass_rates": "published"}, "difficulty": {"rater": "published"}}
+    settings = Pipeline.model_validate(told)
+    assert settings.collect.to_read(0).pass_rate_field == "difficulty"
+    inputs = {name: call.inputs for name, call in calls(settings).items()}
+    assert inputs["difficulty"] == ("decontaminate", "collect")
+    assert inputs["filter_rl"] == ("filter_tests", "collect")
+    assert not {"sample", "judge_rl", "rate", "judge_rate"} & set(inputs)
 
 
 @pytest.mark.parametrize(

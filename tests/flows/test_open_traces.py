@@ -1,0 +1,165 @@
+"""The profile `open_traces`, cut to local rows in the schemas of its datasets, from the rows to a
+report: nothing is asked of a teacher, and of RL's prompts nothing is sampled.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from klear.configs.loading import load_profile
+from klear.eval.records import Example, Problem, Sample, problem_id
+from klear.eval.tables import read_table
+from klear.flows.stages import run_stages
+from klear.tasks.stage.run import Run, active
+from klear.tasks.store.store import Store
+
+PROBLEMS = 20  # of each source
+CHAT = ("user", "assistant")
+
+
+def sum_of(start: int, n: int) -> tuple[str, str, str]:
+    """Prompt, answer and a teacher's text of one problem; no two starts share a problem."""
+    a, b = start + n, 3 * n + 1
+    text = f"<think>{a} and {b} are {a + b}.</think>\nIt is \\boxed{{{a + b}}}."
+    return f"What is {a} plus {b}?", str(a + b), text
+
+
+def program_for(start: int, n: int) -> tuple[str, str, str]:
+    """Prompt, tests as JSON and a teacher's text."""
+    k = start + n
+    tests = {"inputs": [f"{i}\n" for i in range(16)], "outputs": [f"{i + k}\n" for i in range(16)]}
+    code = f"<think>I add {k}.</think>\n```python\nprint(int(input()) + {k})\n```"
+    return f"Read a number and print it plus {k}.", json.dumps(tests), code
+
+
+def chat(prompt: str, answer: str) -> list[dict[str, str]]:
+    return [{"from": who, "value": text} for who, text in zip(CHAT, (prompt, answer), strict=True)]
+
+
+def rows_of(name: str, start: int) -> list[dict[str, Any]]:
+    """Rows in the schema of an entry of the catalogue."""
+
+    def row(n: int) -> dict[str, Any]:
+        (p, answer, text), (task, tests, code) = sum_of(start, n), program_for(start, n)
+        plain, rule = {"problem": p, "answer": answer}, {"ground_truth": answer}
+        match name:
+            case "openr1_math":
+                return {**plain, "generations": [text, text.replace("and", "plus")]}
+            case "deepmath":
+                return {"question": p, "final_answer": answer, "r1_solution_1": text}
+            case "openthoughts3_math":
+                return {"domain": "math", "conversations": chat(p, text)}
+            case "openthoughts3_code":
+                return {"domain": "code", "conversations": chat(task, code)}
+            case "opencodereasoning":
+                return {"input": task, "output": code}
+            case "opencodereasoning_looked_up":
+                where = {"dataset": "taco", "split": "train", "index": n}
+                return {"input": "-", "output": code, **where}
+            case "acereason_sft_math":
+                return {"category": "math", "input": p, "output": text}
+            case "acereason_sft_code":
+                return {"category": "code", "input": task, "output": code}
+            case "polaris":
+                return {**plain, "difficulty": f"{n % 9}/8"}
+            case "intellect3_code":
+                rate = {"avg@8_qwen3_4b_instruct_2507": (n % 9) / 8}
+                return {"question": task, "info": json.dumps({"tests": tests}), **rate}
+            case "skywork_math":
+                return {"prompt": [{"role": "user", "content": p}], "reward_model": rule}
+            case "skywork_code":
+                held = {"ground_truth": tests}
+                return {"prompt": [{"role": "user", "content": task}], "reward_model": held}
+        return plain
+
+    return [row(n) for n in range(PROBLEMS)]
+
+
+def local(names: list[str], root: Path) -> list[dict[str, Any]]:
+    """The entries with files of the same schema in the place of the hub."""
+    sources: list[dict[str, Any]] = []
+    for place, name in enumerate(names):
+        (root / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows_of(name, 1000 * (place + 1)))
+        )
+        sources.append({"use": name, "files": [f"{name}.jsonl"]})
+        if name == "opencodereasoning_looked_up":
+            asked = [program_for(1000 * (place + 1), n)[0] for n in range(PROBLEMS)]
+            (root / "taco.jsonl").write_text(
+                "".join(json.dumps({"question": question}) + "\n" for question in asked)
+            )
+            keys = [f"{table}/{split}" for table in ("taco", "apps") for split in ("train", "test")]
+            tables = {key: {"dataset": "", "files": ["taco.jsonl"]} for key in keys}
+            sources[-1]["lookup"] = {"tables": tables}
+    return sources
+
+
+def cut(root: Path) -> Path:
+    """The profile with local rows, a model of a minute and RL on prompts with known pass rates."""
+    theirs = load_profile("open_traces")
+    names = [*(s.name for s in theirs.collect.sources), "polaris", "intellect3_code"]
+    protocols = [{"name": "aime24", "k": 1}]
+    a_step = {"prompts_per_step": 2, "mini_batch_prompts": 2, "rollouts_per_prompt": 2}
+    small = {"micro_batch_tokens": 2048, "threads": 1, "precision": "fp32"}
+    rl = {
+        **a_step,
+        "steps": 1,
+        "warmup_steps": 0,
+        "max_prompt_tokens": 64,
+        "max_tokens": 32,
+        "runtime": small,
+    }
+    profile = {
+        "extends": "open_traces",
+        "data": {"root": str(root)},
+        "collect": {"sources": local(names, root)},
+        "benchmarks": {"sources": local(["aime24"], root)},
+        "distill": {"samples_per_prompt": 2},
+        "difficulty": {"rater": "teacher"},
+        "decontaminate": {"min_coverage": 0.5},
+        "filter_tests": {"sources": ["polaris", "intellect3_code"]},
+        "filter_rl": {"pass_rates": "published"},
+        "base": {"kind": "random", "max_positions": 256, "layers": 1, "hidden": 64, "mlp": 64},
+        "sft": {"epochs": 1, "max_length": 256, "batch_tokens": 2048, "runtime": small},
+        "rl_math": {**rl, "engine": "transformers"},
+        "rl_code": {**rl, "engine": "transformers"},
+        "evaluate": {
+            "engine": "transformers", "protocols": protocols, "sampling": {"max_tokens": 16},
+        },
+        "topology": {"nodes": 1, "gpus_per_node": 0, "gpu": "", "rl_gpus": 0, "cores_per_node": 0},
+    }  # fmt: skip
+    (root / "cut.yaml").write_text(yaml.safe_dump(profile))
+    return root / "cut.yaml"
+
+
+@pytest.mark.system
+def test_published_answers_and_pass_rates_carry_a_whole_run_without_a_teacher(tmp_path):
+    settings = load_profile(str(cut(tmp_path)))
+    with active(Run(store=Store(tmp_path / "store"), seed=0)):
+        made = run_stages(settings)
+
+    assert not {"rate", "judge_rate", "sample", "judge_rl"} & set(made)
+    traced = len(settings.distill.sources)
+    assert made["collect"].metrics["kept"] == PROBLEMS * len(settings.collect.sources)
+    # One answer a prompt, and two of OpenR1-Math.
+    assert made["distill"].metrics["published"] == PROBLEMS * (traced + 1)
+    assert made["distill"].metrics["prompts_without_trace"] == 0
+    samples = list(read_table(made["distill"].file("samples.parquet"), Sample))
+    assert {s.model for s in samples} == {"DeepSeek-R1", "QwQ-32B"}
+    examples = list(read_table(made["select"].file("kept.parquet"), Example))
+    assert len(examples) == len(samples)  # §5.1.1: all, right or wrong
+    right = {e.source for e in examples if e.correct}
+    assert right == {"openr1_math", "deepmath"}  # those with gold
+
+    # Of 8 answers 5 or more must pass: rows 5 to 8 and 14 to 17 of 20.
+    known = {n for n in range(PROBLEMS) if n % 9 > 4}
+    start = 1000 * (1 + [s.name for s in settings.collect.sources].index("polaris"))
+    kept = {p.id for p in read_table(made["filter_rl"].file("kept.parquet"), Problem)}
+    assert {problem_id(sum_of(start, n)[0]) for n in known} < kept
+    assert len(kept) == 2 * len(known) == made["filter_rl"].metrics["kept"]
+    page = (made["report"].folder / "report.md").read_text()
+    assert "40 pass rates came with rows of the sources, and were not measured here" in page
+    assert made["evaluate_rl_code"].metrics["aime24/problems"] == PROBLEMS
