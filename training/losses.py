@@ -11,6 +11,10 @@ detached weight has the same gradient in all other cases and is finite everywher
 
 Shapes: all tensors are [B, T] (sequences × answer tokens) unless said otherwise; `advantage` may
 be [B, 1]. Signs: `weighted_nll` is minimised; a positive advantage makes its tokens likelier.
+
+Z is the tokens of the step (Eq. 7's mean). `gspo` and `sapo` are published as means over answers of
+means over their tokens: their F holds L̄/|y|, the mean length of the step's answers over that of
+this one, which turns the one mean into the other.
 """
 
 import math
@@ -21,8 +25,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from klear.configs.settings.training import LossShape
+
 MAX_LOG_RATIO = 20.0  # e^20 is far outside any clip range, and its square still fits in float32
 SAME_REWARD = 1e-6  # rewards closer than this are equal: rounding is no signal
+PUBLISHED = LossShape()
+LEAST_LOG_WEIGHT = math.log(1e-8)  # of an answer in VESPO, as TRL has it
 
 
 class Advantages(NamedTuple):
@@ -34,9 +42,17 @@ class Advantages(NamedTuple):
 
 
 def group_advantages(
-    rewards: Tensor, std: Literal["population", "unbiased"] = "population"
+    rewards: Tensor,
+    std: Literal["population", "unbiased"] = "population",
+    scale: Literal["group", "none", "batch", "maxrl"] = "group",
 ) -> Advantages:
-    """Ã = (R − μ)/σ within each group (Eq. 4; the authors' code uses the unbiased σ).
+    """Ã = (R − μ)/s, with the mean μ of each group and, by `scale`, s =
+
+    - group: its deviation σ (Eq. 4; the authors' code uses the unbiased one)
+    - none: 1 (Dr. GRPO, arXiv 2503.20783)
+    - batch: the σ of R − μ over all groups whose rewards differ (ScaleRL, arXiv 2510.13786)
+    - maxrl: μ (MaxRL, arXiv 2602.02710), for rewards of 0 and 1: where μ = 0 there is no advantage.
+      A negative reward raises ValueError.
 
     `rewards` [N, G]; NaN (or infinity) is an unscored answer, which leaves its group: it has no
     advantage and no part in μ and σ. A group with fewer than two scored answers is dropped.
@@ -46,26 +62,36 @@ def group_advantages(
     count = known.sum(1, keepdim=True)
     scored = known & (count >= 2)
     value = torch.where(scored, rewards, 0.0)
+    if scale == "maxrl" and bool((value < 0).any()):
+        raise ValueError("maxrl divides by the mean reward of a group: give it rewards of 0 and 1")
     mean = value.sum(1, keepdim=True) / count.clamp(min=1)
     centred = torch.where(scored, rewards - mean, 0.0)
-    free = count - 1 if std == "unbiased" else count
-    sigma = (centred.square().sum(1, keepdim=True) / free.clamp(min=1)).sqrt()
     high = torch.where(scored, rewards, -torch.inf).amax(1, keepdim=True)
     low = torch.where(scored, rewards, torch.inf).amin(1, keepdim=True)
     mixed = scored & (high - low > SAME_REWARD)
-    advantage = torch.where(mixed, centred / torch.where(mixed, sigma, 1.0), 0.0)
+    squares = centred.square()
+    if scale == "batch":
+        squares, count = (squares * mixed).sum(), mixed.sum()
+    else:
+        squares = squares.sum(1, keepdim=True)
+    free = count - 1 if std == "unbiased" else count
+    sigma = (squares / free.clamp(min=1)).sqrt()
+    by = {"none": torch.ones_like(mean), "maxrl": mean}.get(scale, sigma)
+    advantage = torch.where(mixed, centred / torch.where(mixed, by, 1.0), 0.0)
     return Advantages(advantage, scored, mixed)
 
 
 @dataclass(frozen=True)
 class Clip:
-    """Clip range [1 − ε_low, 1 + ε_high] (Eq. 5), β1 and β2 (Eq. 17), optional dual clip c."""
+    """Clip range [1 − ε_low, 1 + ε_high] (Eq. 5), β1 and β2 (Eq. 17), optional dual clip c, and
+    what single losses have beyond that."""
 
     eps_low: float = 0.2
     eps_high: float = 0.28
     beta1: float = 1.0
     beta2: float = 1.0
     dual_clip: float | None = None
+    shape: LossShape = PUBLISHED
 
     def above(self, ratio: Tensor, advantage: Tensor) -> Tensor:
         """Tokens that clipping would cut off on the high side: Ã > 0, δ > 1 + ε_high."""
@@ -76,41 +102,126 @@ class Clip:
         return (advantage < 0) & (ratio < 1 - self.eps_low)
 
 
-def gppo(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
+class Answers(NamedTuple):
+    """Which answer a token is of."""
+
+    number: Tensor  # [B, T] or [B, 1], from 0
+    mask: Tensor  # [B, T] bool: answer tokens
+    mean_length: float  # L̄: tokens an answer, over the whole optimizer step
+
+    def sums(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, T] each: the sum of `values` over the token's answer, and |y|, its tokens."""
+        number, zeros = self.number.expand_as(self.mask), values.new_zeros(self.mask.numel())
+        of, inside = number[self.mask], values[self.mask]
+        tokens = zeros.index_add(0, of, torch.ones_like(inside)).clamp(min=1)
+        return zeros.index_add(0, of, inside)[number], tokens[number]
+
+
+class Tokens(NamedTuple):
+    """What a loss reads, detached, in float32 or better."""
+
+    log_ratio: Tensor  # log δ
+    ratio: Tensor  # δ = π/π_old
+    advantage: Tensor
+    old_logp: Tensor  # log π_old
+    answers: Answers
+
+    def where(self, condition: Tensor, yes: float, no: float) -> Tensor:
+        """[B, T] in the type of δ."""
+        return torch.where(condition, yes, torch.full_like(self.ratio, no))
+
+
+def gppo(t: Tokens, clip: Clip) -> Tensor:
     """Eq. 12 and, for β ≠ 1, Eq. 18: a clipped token keeps a gradient, weighed at the clip bound:
     β2 (1 + ε_high) above it, β1 (1 − ε_low) below."""
-    weight = torch.where(clip.above(ratio, advantage), clip.beta2 * (1 + clip.eps_high), ratio)
-    return torch.where(clip.below(ratio, advantage), clip.beta1 * (1 - clip.eps_low), weight)
+    above, below = clip.above(t.ratio, t.advantage), clip.below(t.ratio, t.advantage)
+    weight = torch.where(above, clip.beta2 * (1 + clip.eps_high), t.ratio)
+    return torch.where(below, clip.beta1 * (1 - clip.eps_low), weight)
 
 
-def clip_higher(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
+def clip_higher(t: Tokens, clip: Clip) -> Tensor:
     """Eq. 7 (gradient: Eq. 10 with asymmetric bounds): a clipped token has no gradient."""
-    cut = clip.above(ratio, advantage) | clip.below(ratio, advantage)
-    return ratio.masked_fill(cut, 0.0)
+    cut = clip.above(t.ratio, t.advantage) | clip.below(t.ratio, t.advantage)
+    return t.ratio.masked_fill(cut, 0.0)
 
 
-def grpo(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
+def grpo(t: Tokens, clip: Clip) -> Tensor:
     """Eq. 3: as clip_higher, with ε_low on both sides."""
-    return clip_higher(ratio, advantage, Clip(clip.eps_low, clip.eps_low))
+    return clip_higher(t, Clip(clip.eps_low, clip.eps_low))
 
 
-def cispo(ratio: Tensor, advantage: Tensor, clip: Clip) -> Tensor:
+def cispo(t: Tokens, clip: Clip) -> Tensor:
     """Eq. 15 and 16: the clipped ratio weighs every token, whatever the sign of Ã."""
-    return ratio.clamp(1 - clip.eps_low, 1 + clip.eps_high)
+    return t.ratio.clamp(1 - clip.eps_low, 1 + clip.eps_high)
 
 
-POLICY_LOSSES: dict[str, Callable[[Tensor, Tensor, Clip], Tensor]] = {
-    loss.__name__: loss for loss in (gppo, clip_higher, grpo, cispo)
+def dgpo(t: Tokens, clip: Clip) -> Tensor:
+    """arXiv 2603.14389, as its authors' code has it: a clipped token keeps a gradient that decays,
+    δ·((1 + ε_high)/δ)^(1/m) above the range and δ·(δ/(1 − ε_low))^n below: δ at the bounds."""
+    above, below = clip.above(t.ratio, t.advantage), clip.below(t.ratio, t.advantage)
+    high = t.ratio * ((1 + clip.eps_high) / t.ratio) ** (1 / clip.shape.dgpo_m)
+    low = t.ratio * (t.ratio / (1 - clip.eps_low)) ** clip.shape.dgpo_n
+    return torch.where(above, high, torch.where(below, low, t.ratio))
+
+
+def dppo_tv(t: Tokens, clip: Clip) -> Tensor:
+    """Binary total variation (arXiv 2602.04879, verl's dppo_tv): min(δ, cap), and no gradient where
+    the token's probability has moved too far with its advantage: Ã > 0 and π − π_old > ε_high, or
+    Ã < 0 and π − π_old < −ε_low."""
+    moved = t.old_logp.exp() * t.log_ratio.expm1()
+    cut = (t.advantage > 0) & (moved > clip.eps_high)
+    cut |= (t.advantage < 0) & (moved < -clip.eps_low)
+    return t.ratio.clamp(max=clip.shape.dppo_cap).masked_fill(cut, 0.0)
+
+
+def gspo(t: Tokens, clip: Clip) -> Tensor:
+    """arXiv 2507.18071, as TRL and verl have it: s = exp(mean of log δ over the answer) in the place
+    of every token's δ; an answer whose s is clipped has no gradient. F = s·L̄/|y|."""
+    total, tokens = t.answers.sums(t.log_ratio)
+    of_answer = t._replace(ratio=(total / tokens).exp())
+    return clip_higher(of_answer, clip) * t.answers.mean_length / tokens
+
+
+def sapo(t: Tokens, clip: Clip) -> Tensor:
+    """arXiv 2511.20347, as TRL and verl have it: a gate σ(τ(δ − 1))·4/τ in the place of clipping,
+    with τ by the sign of Ã. F = 4σ(1 − σ)·δ·L̄/|y|."""
+    shape, (_, tokens) = clip.shape, t.answers.sums(t.log_ratio)
+    tau = t.where(t.advantage > 0, shape.sapo_temperature_pos, shape.sapo_temperature_neg)
+    x = tau * (t.ratio - 1)
+    return 4 * x.sigmoid() * (-x).sigmoid() * t.ratio * t.answers.mean_length / tokens
+
+
+def vespo(t: Tokens, clip: Clip) -> Tensor:
+    """arXiv 2602.10693, as TRL has it: F = w^k·exp(λ(1 − w)) with w = ∏ δ over the answer, k and λ
+    by the sign of Ã; 1 at w = 1."""
+    shape, total = clip.shape, t.answers.sums(t.log_ratio)[0]
+    log_w = total.clamp(LEAST_LOG_WEIGHT, MAX_LOG_RATIO)
+    positive = t.advantage >= 0
+    k = t.where(positive, shape.vespo_k_pos, shape.vespo_k_neg)
+    decay = t.where(positive, shape.vespo_lambda_pos, shape.vespo_lambda_neg)
+    return (k * log_w - decay * log_w.expm1()).exp()
+
+
+POLICY_LOSSES: dict[str, Callable[[Tokens, Clip], Tensor]] = {
+    loss.__name__: loss
+    for loss in (gppo, clip_higher, grpo, cispo, dgpo, dppo_tv, gspo, sapo, vespo)
 }
 
 
-def importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
-    """δ = π/π_old, detached, in float32 or better; |log δ| is at most `MAX_LOG_RATIO`, which acts
-    on tokens that no clip range bounds: Ã < 0 with a large δ."""
+def log_importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
+    """log δ = log π − log π_old, detached, in float32 or better; at most `MAX_LOG_RATIO` either
+    way, which acts on tokens that no clip range bounds: Ã < 0 with a large δ."""
     log_ratio = (logp - old_logp).detach()
-    if log_ratio.dtype != torch.float64:
-        log_ratio = log_ratio.float()
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return _float32(log_ratio).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
+    """δ, see `log_importance_ratio`."""
+    return log_importance_ratio(logp, old_logp).exp()
+
+
+def _float32(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 @dataclass(frozen=True)
@@ -142,24 +253,33 @@ def correction(
     """
     log_ratio = torch.nan_to_num((old_logp - sampling_logp).detach().float(), nan=0.0)
     ratio = log_ratio.exp()
-    number, zeros = answer.expand_as(mask), ratio.new_zeros(mask.numel())
-    tokens = zeros.index_add(0, number[mask], torch.ones_like(ratio[mask]))
-    mean = zeros.index_add(0, number[mask], log_ratio[mask]) / tokens.clamp(min=1)
-    dropped = mean.abs()[number] > bounds.drift
+    total, tokens = Answers(answer, mask, 1.0).sums(log_ratio)
+    dropped = (total / tokens).abs() > bounds.drift
     masked = ((ratio < bounds.low) | (ratio > bounds.high)) & bounds.mask
     weight = ratio.clamp(bounds.low, bounds.high).masked_fill(masked | dropped, 0.0)
     return Correction(weight, masked, dropped)
 
 
 def policy_weight(
-    loss: str, logp: Tensor, old_logp: Tensor, advantage: Tensor, clip: Clip
+    loss: str,
+    logp: Tensor,
+    old_logp: Tensor,
+    advantage: Tensor,
+    clip: Clip,
+    answers: Answers | None = None,
 ) -> Tensor:
-    """F of Eq. 12 for one of `POLICY_LOSSES`, detached.
+    """F of Eq. 12 for one of `POLICY_LOSSES`, detached. Without `answers` every row is one.
 
     `clip.dual_clip` = c gives tokens with Ã < 0 and δ > c no gradient (the authors' code, c = 10).
     """
-    ratio = importance_ratio(logp, old_logp)
-    weight = POLICY_LOSSES[loss](ratio, advantage, clip)
+    if answers is None:
+        rows, length = logp.shape
+        number = torch.arange(rows, device=logp.device)[:, None]
+        answers = Answers(number, torch.ones_like(logp, dtype=torch.bool), float(length))
+    log_ratio = log_importance_ratio(logp, old_logp)
+    ratio = log_ratio.exp()
+    tokens = Tokens(log_ratio, ratio, advantage, _float32(old_logp.detach()), answers)
+    weight = POLICY_LOSSES[loss](tokens, clip)
     if clip.dual_clip is not None:
         weight = weight.masked_fill((advantage < 0) & (ratio > clip.dual_clip), 0.0)
     return weight
@@ -191,3 +311,9 @@ def token_weight(
 def weighted_nll(logp: Tensor, weight: Tensor) -> Tensor:
     """Σ −w·log π: a scalar with the gradient of Eq. 12 + α·Eq. 13. Weight 0 means no gradient."""
     return -(weight * torch.where(weight != 0, logp, 0.0)).sum()
+
+
+def entropy_bonus(entropy: Tensor, mask: Tensor, *, policy_tokens: float, weight: float) -> Tensor:
+    """c·Σ H_t/Z, a scalar that is taken off the loss: c times the mean entropy H of the policy over
+    the answer tokens of the step, `entropy` with its gradient (the fused head's)."""
+    return weight / max(policy_tokens, 1.0) * torch.where(mask, entropy, 0.0).sum()

@@ -1,6 +1,7 @@
 """Settings of the base model, SFT and RL (§3.1, §3.2, §4.1). Defaults are the paper's."""
 
-from typing import Annotated, ClassVar, Literal, Self, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -134,13 +135,68 @@ class SFTSettings(Settings):
         return self
 
 
+class LossShape(Settings):
+    """Constants of single policy losses, who read those of their name."""
+
+    dgpo_n: PositiveInt = 1
+    """Below the clip range the weight is δ·(δ/(1 - ε low))^n; authors' code: 1"""
+    dgpo_m: PositiveInt = 2
+    """Above the clip range the weight is δ·((1 + ε high)/δ)^(1/m); authors' code: 2"""
+    dppo_cap: PositiveFloat = 20.0
+    """Largest weight of a token of dppo_tv; verl: 20"""
+    sapo_temperature_pos: PositiveFloat = 1.0
+    """τ of the gate where the advantage is positive; TRL: 1"""
+    sapo_temperature_neg: PositiveFloat = 1.05
+    """τ where it is not; TRL: 1.05"""
+    vespo_k_pos: PositiveFloat = 2.0
+    """k of w^k·exp(λ(1 - w)) where the advantage is not negative; TRL: 2"""
+    vespo_lambda_pos: PositiveFloat = 3.0
+    """λ there; TRL: 3"""
+    vespo_k_neg: PositiveFloat = 3.0
+    """k where the advantage is negative; TRL: 3"""
+    vespo_lambda_neg: PositiveFloat = 2.0
+    """λ there; TRL: 2"""
+
+
+PolicyLoss = Literal[
+    "gppo", "clip_higher", "grpo", "cispo", "dgpo", "dppo_tv", "gspo", "sapo", "vespo"
+]
+_PAPERS = ("gppo", "clip_higher", "grpo", "cispo")
+_CLIPPED = (*_PAPERS, "dgpo", "dppo_tv", "gspo")
+READ_BY: dict[str, tuple[str, ...]] = {
+    "beta1": ("gppo",),
+    "beta2": ("gppo",),
+    "eps_low": _CLIPPED,
+    "eps_high": tuple(loss for loss in _CLIPPED if loss != "grpo"),  # Eq. 3 has one ε
+    "dual_clip": _PAPERS,
+} | {
+    name: tuple(loss for loss in get_args(PolicyLoss) if loss.startswith(name.split("_")[0]))
+    for name in LossShape.model_fields
+}
+"""The losses that read a setting, of those that not all read."""
+
+
+def refuse_unread(loss: str, advantage: str, changed: Mapping[str, str]) -> None:
+    """Raise ValueError for a setting that this loss or these advantages do not read; `changed` has
+    those that are not at their default, each with the words it is told by."""
+    for setting, told in changed.items():
+        readers = READ_BY.get(setting, (loss,))
+        if loss not in readers:
+            fix = f"leave it out, or take the loss {' or '.join(readers)}"
+            raise ValueError(f"{told} is not read by the loss {loss}: {fix}")
+        if setting == "advantage_std" and advantage in ("none", "maxrl"):
+            fix = "leave it out, or take advantage=group or batch"
+            raise ValueError(f"{told} is not read with advantage={advantage}: {fix}")
+
+
 class RLSettings(Settings):
     """One GPPO stage (§3.2, §4.1). The defaults are the paper's math stage."""
 
     domain: Literal["math", "code"] = "math"
     """Problems to train on"""
-    loss: Literal["gppo", "clip_higher", "grpo", "cispo"] = "gppo"
-    """gppo: Eq. 11; clip_higher: Eq. 7; grpo: Eq. 3 bounds; cispo: Eq. 15"""
+    loss: PolicyLoss = "gppo"
+    """gppo: Eq. 11; clip_higher: Eq. 7; grpo: Eq. 3 bounds; cispo: Eq. 15; the others are of other
+    papers (training/README.md)"""
     beta1: NonNegativeFloat = 1.0
     """β1 (Eq. 17): weight of the gradient of clipped tokens with δ < 1 - ε low; §3.2.2: 1"""
     beta2: NonNegativeFloat = 1.0
@@ -151,8 +207,12 @@ class RLSettings(Settings):
     """ε high (Eq. 5): tokens with δ above 1 + ε are clipped; §4.1: 0.28"""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     """c of the authors' code (10); absent from the paper: off"""
+    shape: Annotated[LossShape, DEFAULT_NOT_IN_KEY] = LossShape()
+    """Constants of dgpo, dppo_tv, sapo and vespo"""
     lm_weight: NonNegativeFloat = 0.1
     """α (Eq. 14), of the language-model loss on right answers; §4.1: 0.1"""
+    entropy_weight: Annotated[NonNegativeFloat, DEFAULT_NOT_IN_KEY] = 0.0
+    """Of the policy's mean entropy over the answer tokens, taken off the loss; not in the paper"""
     steps: PositiveInt = 100
     """Rollout steps: each generates, judges and trains"""
     prompts_per_step: PositiveInt = 128
@@ -177,8 +237,11 @@ class RLSettings(Settings):
     """Longer prompts are left out; authors' code: 4096"""
     max_tokens: PositiveInt = 32_768
     """Longest answer, tokens; §4.1: 32K"""
+    advantage: Annotated[Literal["group", "none", "batch", "maxrl"], DEFAULT_NOT_IN_KEY] = "group"
+    """What divides R - μ: the group's σ (Eq. 4), nothing (Dr. GRPO), the batch's σ (ScaleRL), or μ
+    with R = 1 for a correct answer and else 0 (MaxRL)"""
     advantage_std: Literal["population", "unbiased"] = "population"
-    """Eq. 4 is population; the authors' code is unbiased"""
+    """σ of Eq. 4 is population; the authors' code is unbiased"""
     drop_zero_advantage: bool = True
     """Groups of equal rewards teach nothing (§5.2.5)"""
     oversampling: PositiveInt = 1
@@ -211,6 +274,10 @@ class RLSettings(Settings):
 
     @model_validator(mode="after")
     def the_settings_fit_each_other(self) -> Self:
+        values = dict(self) | dict(self.shape)
+        fields = RLSettings.model_fields | LossShape.model_fields
+        changed = [n for n in (*READ_BY, "advantage_std") if values[n] != fields[n].default]
+        refuse_unread(self.loss, self.advantage, {n: f"{n}={values[n]}" for n in changed})
         if self.engine == "vllm_server" and not self.runtime.vllm_server_url:
             fix = "start a vLLM as training/README.md says, or take engine=vllm_colocate"
             raise ValueError(f"engine=vllm_server needs runtime.vllm_server_url: {fix}")

@@ -1,6 +1,7 @@
 """The gradient of an update is that of the plain formula, however it is computed."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 from transformers import modeling_flash_attention_utils as flash
 
 from klear.training import render
-from klear.training.losses import Clip, policy_weight, token_weight, weighted_nll
 from klear.training.models import load_model
+from klear.training.rl.trainer import GPPOTrainer
 from tests.training.conftest import close
 
 LENGTHS = [12, 3, 7, 1, 9, 5, 12, 2]
@@ -38,31 +39,43 @@ def one_update(make_trainer, gradients, rollout_func=fixed, **config):
     return found
 
 
-@pytest.mark.parametrize("budget", [10_000, 64, 1])
-def test_padded_and_packed_layouts_give_one_gradient(make_trainer, gradients, budget):
-    padded = one_update(make_trainer, gradients, micro_batch_tokens=10_000, packed=False)
-    packed = one_update(make_trainer, gradients, micro_batch_tokens=budget, packed=True)
+@pytest.mark.parametrize(("budget", "loss"), [(10_000, "gppo"), (64, "gppo"), (1, "gspo")])
+def test_padded_and_packed_layouts_give_one_gradient(make_trainer, gradients, budget, loss):
+    update = partial(one_update, make_trainer, gradients, policy_loss=loss, entropy_coef=0.1)
+    padded = update(micro_batch_tokens=10_000, packed=False)
+    packed = update(micro_batch_tokens=budget, packed=True)
     close(packed, padded)
 
 
-def test_packed_off_policy_updates_reach_the_weights_of_padded_ones(make_trainer):
+@pytest.mark.parametrize("loss", ["gppo", "gspo"])
+def test_packed_off_policy_updates_reach_the_weights_of_padded_ones(make_trainer, loss):
     reached = []
     for packed in (False, True):
         trainer = make_trainer(
-            pay, prompts=4, mini_batch=1, steps=2, rollout_func=fixed, packed=packed
-        )
+            pay, prompts=4, mini_batch=1, steps=2, rollout_func=fixed, packed=packed,
+            policy_loss=loss,
+        )  # fmt: skip
         trainer.train()
         reached.append(dict(trainer.model.named_parameters()))
         assert trainer.state.log_history[0]["ratio/log_max"] > 0
     close(*reached, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("config", "alpha", "bonus"),
+    [
+        ({"lm_weight": 0.0}, 0.0, 0.0),
+        ({"lm_weight": 0.5}, 0.5, 0.0),
+        ({"lm_weight": 0.0, "entropy_coef": 0.3}, 0.0, 0.3),
+        ({"lm_weight": 0.0, "policy_loss": "gspo"}, 0.0, 0.0),
+    ],
+)
 def test_the_gradient_is_the_formula_in_float64_without_padding_or_fused_head(
-    make_trainer, gradients, files, alpha
+    make_trainer, gradients, files, config, alpha, bonus
 ):
-    """Eq. 12 and 13 over single sequences of a float64 model, summed by hand."""
-    ours = one_update(make_trainer, gradients, lm_weight=alpha, micro_batch_tokens=64)
+    """Eq. 12 and 13 and the entropy over single sequences of a float64 model, summed by hand; for
+    gspo, whose first update has s = 1, the mean over answers of the mean over tokens."""
+    ours = one_update(make_trainer, gradients, micro_batch_tokens=64, **config)
     model = load_model(files["checkpoint"], dtype="float32").double()
     trainer = make_trainer(pay, prompts=4, mini_batch=4, rollout_func=fixed)
     order = list(trainer._get_train_sampler())[:16]
@@ -76,21 +89,33 @@ def test_the_gradient_is_the_formula_in_float64_without_padding_or_fused_head(
         zip(rollout["prompt_ids"], rollout["completion_ids"], strict=True)
     ):
         logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-        logp = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None]).T
-        advantage = torch.tensor([[(GROUP[i % 4] - mean) / sigma]], dtype=torch.float64)
-        weight = token_weight(
-            policy_weight("gppo", logp, logp.detach(), advantage, Clip()),
-            advantage,
-            torch.tensor([i % 4 == 0]),
-            torch.ones_like(logp),
-            policy_tokens=tokens,
-            positive_tokens=correct,
-            lm_weight=alpha,
-        )
-        loss = loss + weighted_nll(logp, weight)
+        whole = logits.log_softmax(-1)
+        logp = whole.gather(1, torch.tensor(answer)[:, None]).T
+        policy = (GROUP[i % 4] - mean) / sigma * logp.sum() / tokens
+        if "policy_loss" in config:
+            policy = (GROUP[i % 4] - mean) / sigma * logp.mean() / len(rows)
+        right = alpha * logp.sum() / correct if i % 4 == 0 else 0.0
+        entropy = -(whole.exp() * whole).sum()
+        loss = loss - policy - right - bonus * entropy / tokens
     loss.backward()
     theirs = {name: parameter.grad for name, parameter in model.named_parameters()}
     close({n: g.double() for n, g in ours.items()}, theirs, rtol=1e-3, atol=2e-6)
+
+
+@pytest.mark.parametrize("bonus", [0.0, 0.1])
+def test_entropy_is_differentiated_only_where_it_has_a_weight(make_trainer, monkeypatch, bonus):
+    """The fused head leaves out the work of a gradient that never comes."""
+    asked, original = [], GPPOTrainer._logp
+
+    def keep(self, model, micro):
+        logp, entropy = original(self, model, micro)
+        if entropy.requires_grad:
+            entropy.register_hook(asked.append)
+        return logp, entropy
+
+    monkeypatch.setattr(GPPOTrainer, "_logp", keep)
+    make_trainer(pay, prompts=4, mini_batch=4, rollout_func=fixed, entropy_coef=bonus).train()
+    assert bool(asked) == bool(bonus)
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ class Case:
         return policy - ALPHA * (self.logp(logits) * correct).sum() / self.positive_tokens
 
 
-@pytest.mark.parametrize("loss", sorted(POLICY_LOSSES))
+@pytest.mark.parametrize("loss", ["gppo", "clip_higher", "grpo", "cispo"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_gradient_is_that_of_finite_differences(loss, seed):
     case = Case(seed)
@@ -201,6 +201,38 @@ def test_advantages_are_rewards_in_deviations_from_the_group_mean():
         expected = [(r - mean) / sigma(rewards) for r in rewards]
         assert found.advantage[0].tolist() == pytest.approx(expected)
         assert found.mixed.all()
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [  # of rewards 1, 0, 0, 0 and 1, 1, 1, 0; a third group of equal ones has no part in any
+        ("none", [[0.75, -0.25, -0.25, -0.25], [0.25, 0.25, 0.25, -0.75]]),
+        ("maxrl", [[3.0, -1, -1, -1], [1 / 3, 1 / 3, 1 / 3, -1]]),
+        # the σ of all eight is that of either group, √(3/16)
+        ("batch", [[3**0.5, *[-(3**-0.5)] * 3], [*[3**-0.5] * 3, -(3**0.5)]]),
+    ],
+)
+def test_what_divides_a_reward_less_its_mean_is_a_choice(scale, expected):
+    rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
+    found = group_advantages(rewards, scale=scale)
+    torch.testing.assert_close(found.advantage[:2], torch.tensor(expected))
+    assert not found.advantage[2].any()
+
+
+def test_the_deviation_of_a_batch_is_that_of_all_answers_of_groups_that_differ():
+    rewards = [[0.0, 1.0, NAN], [5.0, 9.0, 7.0], [3.0, 3.0, 3.0]]
+    centred = [-0.5, 0.5, -2.0, 2.0, 0.0]
+    kind: Any
+    for kind, sigma in (("population", statistics.pstdev), ("unbiased", statistics.stdev)):
+        found = group_advantages(torch.tensor(rewards), kind, "batch").advantage
+        expected = [c / sigma(centred) for c in centred]
+        assert found.flatten()[[0, 1, 3, 4, 5]].tolist() == pytest.approx(expected)
+        assert not found.flatten()[[2, 6, 7, 8]].any()
+
+
+def test_maxrl_is_for_rewards_of_0_and_1():
+    with pytest.raises(ValueError, match="give it rewards of 0 and 1"):
+        group_advantages(torch.tensor([[1.0, -1.0]]), scale="maxrl")
 
 
 def test_equal_rewards_teach_nothing_and_an_unscored_answer_leaves_its_group():

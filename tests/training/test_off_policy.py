@@ -66,7 +66,7 @@ def micro(advantage, answers=1):
     """A micro-batch of so many answer tokens with these advantages [b, 1]."""
     b = len(advantage)
     ids, mask = torch.zeros(b, answers + 1, dtype=torch.long), torch.ones(b, answers).bool()
-    return MicroBatch(ids, answers, mask, advantage, torch.ones(b).bool())
+    return MicroBatch(ids, answers, mask, advantage, torch.ones(b).bool(), torch.arange(b)[:, None])
 
 
 # Ã > 0 above (cut) and below; Ã < 0 below (cut), inside and above; Ã = 0 is not counted

@@ -12,13 +12,14 @@ import yaml
 from accelerate.utils.other import get_free_port
 from trl.trainer.grpo_config import GRPOConfig
 
-from klear.configs.settings.training import RLSettings
+from klear.configs.settings.training import READ_BY, LossShape, RLSettings, refuse_unread
 from klear.training.callbacks import in_trls_words
-from klear.training.losses import POLICY_LOSSES, Clip, Mismatch
+from klear.training.losses import POLICY_LOSSES, PUBLISHED, Clip, Mismatch
 
 OPTIONS = yaml.safe_load(Path(__file__).with_name("trl_options.yaml").read_text(encoding="utf-8"))
 UNCUT = {"top_p": [[1.0]], "top_k": [[0]], "min_p": [[None, 0.0]], "repetition_penalty": [[1.0]]}
 """With vLLM: the ratio to what it sampled from is that of the whole distribution."""
+IN_TRLS_WORDS = {"eps_low": "epsilon", "eps_high": "epsilon_high"}
 
 
 @dataclass
@@ -34,8 +35,12 @@ class GPPOConfig(GRPOConfig):
     beta1: float = 1.0  # Eq. 17, low side
     beta2: float = 1.0  # Eq. 17, high side
     dual_clip: float | None = None  # c of the authors' code
+    dgpo_n: int = PUBLISHED.dgpo_n  # decay below the clip range
+    dgpo_m: int = PUBLISHED.dgpo_m  # decay above it
+    dppo_cap: float = PUBLISHED.dppo_cap  # of the ratio in dppo_tv
     lm_weight: float = 0.1  # α of Eq. 14
     positive_reward: float = 1.0  # an answer with at least this reward is correct (Eq. 13)
+    advantage: str = "group"  # none, batch or maxrl: see `losses.group_advantages`
     advantage_std: str = "population"  # or unbiased
     drop_zero_advantage: bool = True  # groups of equal rewards leave before the forward pass
     oversampling: int = 1
@@ -57,6 +62,7 @@ class GPPOConfig(GRPOConfig):
             if (value := getattr(self, name)) not in allowed:
                 said = "; ".join([f"GPPOTrainer takes one of {allowed}", *instead])
                 raise ValueError(f"{name}={value!r}: {said}")
+        self._refuse_unread()
         each, group = self.per_device_train_batch_size, self.num_generations or 1
         mini_batch = each * self.world_size
         if each * self.updates % group or mini_batch % (group * self.oversampling):
@@ -70,6 +76,14 @@ class GPPOConfig(GRPOConfig):
                 f"save_steps={self.save_steps} must be a multiple of steps_per_generation = "
                 f"{self.updates}: a checkpoint lies between two rollouts"
             )
+
+    def _refuse_unread(self) -> None:
+        changed, fields = {}, self.__dataclass_fields__
+        for setting in (*READ_BY, "advantage_std"):
+            name = IN_TRLS_WORDS.get(setting, setting)
+            if (value := getattr(self, name)) not in (fields[name].default, None):
+                changed[setting] = f"{name}={value}"
+        refuse_unread(self.policy_loss, self.advantage, changed)
 
     @property
     def updates(self) -> int:
@@ -87,7 +101,8 @@ class GPPOConfig(GRPOConfig):
         high = self.epsilon_high
         if high is None or self.policy_loss == "grpo":  # Eq. 3 has one ε
             high = self.epsilon
-        return Clip(self.epsilon, high, self.beta1, self.beta2, self.dual_clip)
+        shape = LossShape(**{name: getattr(self, name) for name in LossShape.model_fields})
+        return Clip(self.epsilon, high, self.beta1, self.beta2, self.dual_clip, shape)
 
     @property
     def mismatch(self) -> Mismatch | None:
@@ -109,7 +124,7 @@ class GPPOConfig(GRPOConfig):
         return args
 
 
-SAME_NAME = ("beta1", "beta2", "dual_clip", "lm_weight", "advantage_std",
+SAME_NAME = ("beta1", "beta2", "dual_clip", "lm_weight", "advantage", "advantage_std",
              "drop_zero_advantage", "oversampling", "overlong_filter", "temperature",
              "adam_beta2")  # fmt: skip
 """Settings that GPPOConfig calls as the stage does."""
@@ -123,9 +138,11 @@ def gppo_config(
     return GPPOConfig(
         **in_trls_words(s, seed, checkpoints),
         **{name: getattr(s, name) for name in SAME_NAME},
+        **dict(s.shape),
         **units,
         **vllm_arguments(s, positions),
         policy_loss=s.loss,
+        entropy_coef=s.entropy_weight,
         cast_lm_head_to_fp32=s.fp32_head,
         epsilon=s.eps_low,
         epsilon_high=s.eps_high,

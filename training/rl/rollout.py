@@ -80,10 +80,10 @@ class MicroBatch:
     mask: Tensor  # [b, answers] bool: answer tokens; none: it keeps this process in step
     advantage: Tensor  # [b, 1]; packed: [1, answers]
     positive: Tensor  # [b]; packed: [1, answers]
+    answer: Tensor  # [b, 1]; packed: [1, answers]: the answers by number, from 0
     old_logp: Tensor | None = None  # [b, answers]; None: the policy is still that of the rollout
     position_ids: Tensor | None = None  # [1, T] of a packed batch, from 0 in every sequence
     sampling_logp: Tensor | None = None  # [b, answers]
-    answer: Tensor | None = None  # [b, 1]; packed: [1, answers]: the answers by number, from 0
 
     @property
     def labels(self) -> Tensor:
@@ -101,6 +101,7 @@ class Update:
     micro_batches: list[MicroBatch]
     policy_tokens: float
     positive_tokens: float
+    answers: float
 
 
 def plan_updates(
@@ -137,7 +138,8 @@ def plan_updates(
             batches.append(replace(idle, mask=torch.zeros_like(idle.mask)))
         tokens = [float(rollout.answer_length(i)) for i in rows]
         positive = [t for t, i in zip(tokens, rows, strict=True) if rollout.positive[i]]
-        plan.append(Update(batches, *processes.total([sum(tokens), sum(positive)])))
+        totals = processes.total([sum(tokens), sum(positive), float(len(rows))])
+        plan.append(Update(batches, *totals))
     return plan
 
 
@@ -175,4 +177,4 @@ def _micro_batch(rollout: Rollout, rows: list[int], packed: bool) -> MicroBatch:
         known = torch.cat([rollout.sampling_logp[i] for i in rows]).float()
         sampled = torch.zeros(mask.shape, device=known.device).masked_scatter(mask, known)
     answers = ids.shape[1] - first
-    return MicroBatch(ids, answers, mask, advantage, positive, None, positions, sampled, answer)
+    return MicroBatch(ids, answers, mask, advantage, positive, answer, None, positions, sampled)

@@ -6,7 +6,7 @@ policy term of Eq. 12 has, with respect to the logits z_t that a token was drawn
     ∂L/∂z_t = −F_t·Ã/Z · (e_{a_t} − softmax(z_t)),    ‖∂L/∂z_t‖₁ = 2·|F_t·Ã|·(1 − π_t)/Z
 
 so the log-probability, the advantage and F give its length: no second pass through the model. Z is
-common to an update and is left out, as is the language-model term.
+common to an update and is left out, as are the language-model term and the entropy bonus.
 """
 
 from collections import defaultdict

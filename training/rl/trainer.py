@@ -120,7 +120,9 @@ class GPPOTrainer(GRPOTrainer):
         rewards = self._rewards.view(-1, self.num_generations)
         overlong = self._truncated(batch).view_as(rewards) & args.overlong_filter
         known = rewards.masked_fill(overlong, torch.nan)
-        found = losses.group_advantages(known, args.advantage_std)  # type: ignore[arg-type]
+        if args.advantage == "maxrl":  # its rewards are 0 and 1
+            known = torch.where(known.isfinite(), (known >= args.positive_reward).to(known), known)
+        found = losses.group_advantages(known, args.advantage_std, args.advantage)  # type: ignore[arg-type]
         rollout = Rollout.of_padded(
             batch,
             advantage=local(found.advantage),
@@ -226,9 +228,13 @@ class GPPOTrainer(GRPOTrainer):
         args = self.args
         logp, entropy = self._logp(model, micro)
         old_logp = logp.detach() if micro.old_logp is None else micro.old_logp
-        weight = losses.policy_weight(args.policy_loss, logp, old_logp, micro.advantage, args.clip)
+        mean_length = update.policy_tokens / max(update.answers, 1.0)
+        answers = losses.Answers(micro.answer, micro.mask, mean_length)
+        weight = losses.policy_weight(
+            args.policy_loss, logp, old_logp, micro.advantage, args.clip, answers
+        )
         correction = None
-        if args.mismatch and micro.sampling_logp is not None and micro.answer is not None:
+        if args.mismatch and micro.sampling_logp is not None:
             correction = losses.correction(
                 old_logp, micro.sampling_logp, micro.answer, micro.mask, args.mismatch
             )
@@ -244,7 +250,12 @@ class GPPOTrainer(GRPOTrainer):
             positive_tokens=update.positive_tokens,
             lm_weight=args.lm_weight,
         )
-        return losses.weighted_nll(logp, tokens)
+        loss = losses.weighted_nll(logp, tokens)
+        if args.entropy_coef:
+            loss = loss - losses.entropy_bonus(
+                entropy, micro.mask, policy_tokens=update.policy_tokens, weight=args.entropy_coef
+            )
+        return loss
 
     def _logp(self, model: nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [b, answers] of the answer tokens, in one head pass.

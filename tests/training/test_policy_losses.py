@@ -1,0 +1,259 @@
+"""The losses of other papers: autograd of what they publish, TRL's own code where it has them, in
+float64 against our detached weights, for both signs of Ã, clipped and not."""
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+import torch
+from pydantic import ValidationError
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from klear.configs.settings.training import READ_BY, LossShape, PolicyLoss, RLSettings
+from klear.training.losses import POLICY_LOSSES, Answers, Clip, policy_weight, token_weight
+from klear.training.packing import rl_schedule
+from klear.training.rl.config import GPPOConfig, gppo_config
+from tests.training.test_gppo_equivalence import fixed
+
+ROWS, LENGTH = 12, 6
+RATIOS = torch.tensor([1.0, 3.0, 0.3, 1.05, 0.95, 1.4])
+"""Between which the answers of either sign move: inside, above and below every clip range."""
+
+
+def policies(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """log π, log π_old, Ã [ROWS, 1] and a ragged mask; the last two answers moved by e^±30."""
+    g = torch.Generator().manual_seed(seed)
+    moved = RATIOS.double().log().repeat_interleave(2)[:, None]
+    log_ratio = moved + 0.3 * torch.randn(ROWS, LENGTH, generator=g, dtype=torch.float64)
+    old = -4 + 0.5 * torch.randn(ROWS, LENGTH, generator=g, dtype=torch.float64)
+    old[::3] /= 4
+    logp = (old + log_ratio).clamp(max=-0.01)
+    logp[-1], old[-1] = -6.0, -0.5
+    logp[-2], old[-2] = -0.5, -6.0
+    advantage = torch.tensor([1.5, -0.5], dtype=torch.float64).repeat(ROWS // 2)[:, None]
+    mask = torch.arange(LENGTH)[None] < torch.tensor([6, 6, 2, 5, 3, 4] * 2)[:, None]
+    mask[-2:] = True
+    return logp, old, advantage, mask
+
+
+def ours(loss: str, clip: Clip) -> tuple[torch.Tensor, torch.Tensor]:
+    """F and −∂L/∂log π = F·Ã/Z, [ROWS, LENGTH]."""
+    logp, old, advantage, mask = policies()
+    tokens = float(mask.sum())
+    answers = Answers(torch.arange(ROWS)[:, None], mask, tokens / ROWS)
+    weight = policy_weight(loss, logp, old, advantage, clip, answers)
+    nothing = {"positive_tokens": 0.0, "lm_weight": 0.0}
+    step = token_weight(weight, advantage, torch.zeros(ROWS), mask, policy_tokens=tokens, **nothing)
+    return weight, step
+
+
+def of_trl(loss_type: str, level: str = "token", **options: Any) -> torch.Tensor:
+    """−∂L/∂log π of the loss that the installed TRL computes."""
+    logp, old, advantage, mask = policies()
+    leaf = logp.requires_grad_()
+    args = GRPOConfig("out", use_cpu=True, bf16=False, steps_per_generation=1, **options)
+    trainer = SimpleNamespace(
+        args=args, loss_type=loss_type, importance_sampling_level=level, beta=0.0,
+        epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, use_vllm=False,
+        get_gamma_weights=GRPOTrainer.get_gamma_weights, aux_loss_enabled=False,
+        top_entropy_quantile=1.0, off_policy_mask_threshold=None, _entropy_bonus_enabled=False,
+        current_gradient_accumulation_steps=1, model=SimpleNamespace(training=True),
+        _metrics={"train": defaultdict(list)},
+        _get_per_token_logps_and_entropies=lambda *_, **__: (leaf, torch.zeros_like(leaf), None),
+        accelerator=SimpleNamespace(
+            num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x
+        ),
+    )  # fmt: skip
+    ids = torch.zeros(ROWS, LENGTH, dtype=torch.long)
+    inputs = {
+        "prompt_ids": ids, "prompt_mask": ids, "completion_ids": ids, "completion_mask": mask,
+        "advantages": advantage[:, 0], "old_per_token_logps": old,
+        "num_items_in_batch": mask.sum(),
+    }  # fmt: skip
+    stand_in: Any = trainer
+    GRPOTrainer._compute_loss(stand_in, None, inputs).backward()
+    assert leaf.grad is not None
+    return -leaf.grad
+
+
+@pytest.mark.parametrize(
+    ("loss", "theirs"),
+    [
+        ("clip_higher", {"loss_type": "dapo"}),
+        ("gspo", {"loss_type": "grpo", "level": "sequence"}),
+        ("sapo", {"loss_type": "sapo"}),
+        ("vespo", {"loss_type": "vespo"}),
+    ],
+)
+def test_the_gradient_is_that_of_trls_own_loss(loss, theirs):
+    weight, step = ours(loss, Clip(0.2, 0.28))
+    published = of_trl(**theirs, epsilon=0.2, epsilon_high=0.28)
+    torch.testing.assert_close(step, published, rtol=1e-7, atol=1e-15)  # TRL has τ in float32
+    mask, sign = policies()[3], policies()[2].sign().expand(ROWS, LENGTH)
+    for side in (1, -1):
+        kept = weight[mask & (sign == side)]
+        assert kept.max() > 0.5
+        assert kept.min() < 0.01 if loss != "sapo" else kept.min() < 0.2
+
+
+def test_the_constants_of_the_losses_are_trls_where_it_has_them(tmp_path):
+    theirs = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    shared = {n: v for n, v in LossShape() if hasattr(theirs, n)}
+    assert len(shared) == 6
+    assert shared == {name: getattr(theirs, name) for name in shared}
+
+
+def test_the_cispo_preset_is_trls_cispo_wherever_the_ratio_is_not_below_a_thousandth(tmp_path):
+    """TRL's epsilon_high is the cap itself (ScaleRL's 5), ours is the distance from 1."""
+    s = RLSettings(loss="cispo", eps_low=0.999, eps_high=4)
+    config = gppo_config(s, 0, rl_schedule(s, 1), tmp_path)
+    step = ours("cispo", config.clip)[1]
+    theirs = of_trl("cispo", epsilon_high=5.0)
+    logp, old, _, _ = policies()
+    ratio = (logp - old).exp()
+    torch.testing.assert_close(step, theirs, rtol=1e-9, atol=1e-15)
+    assert (ratio > 5).any()
+    assert 0.001 <= ratio.min() < 0.01
+
+
+def dgpo(logp, old, advantage, clip):
+    """arXiv 2603.14389: Σ W·Ã·π with W under a stop-gradient, C_left and C_right written out."""
+    n, m = clip.shape.dgpo_n, clip.shape.dgpo_m
+    low, high = 1 - clip.eps_low, 1 + clip.eps_high
+    prob, old_prob, frozen = logp.exp(), old.exp(), logp.detach().exp()
+    below = low**-n * old_prob ** -(n + 1) * frozen**n
+    above = high ** (1 / m) * old_prob ** (1 / m - 1) * frozen ** (-1 / m)
+    ratio, weight = frozen / old_prob, 1 / old_prob
+    weight = torch.where((advantage < 0) & (ratio < low), below, weight)
+    weight = torch.where((advantage > 0) & (ratio > high), above, weight)
+    return weight * advantage * prob
+
+
+def dppo_tv(logp, old, advantage, clip):
+    """arXiv 2602.04879 as verl has it: Σ M·sg(min(δ, c))·Ã·log π."""
+    moved = logp.detach().exp() - old.exp()
+    inside = torch.where(advantage > 0, moved <= clip.eps_high, moved >= -clip.eps_low)
+    return inside * (logp - old).exp().detach().clamp(max=clip.shape.dppo_cap) * advantage * logp
+
+
+@pytest.mark.parametrize(
+    ("published", "clip"),
+    [
+        (dgpo, Clip(0.2, 0.28)),
+        (dgpo, Clip(0.1, 0.2, shape=LossShape(dgpo_n=2, dgpo_m=3))),
+        (dppo_tv, Clip(0.15, 0.15, shape=LossShape(dppo_cap=3.0))),
+    ],
+)
+def test_the_gradient_is_that_of_the_published_objective(published, clip):
+    logp, old, advantage, mask = policies()
+    leaf = logp.requires_grad_()
+    (published(leaf, old, advantage, clip) * mask).sum().div(mask.sum()).backward()
+    step = ours(published.__name__, clip)[1]
+    torch.testing.assert_close(step, leaf.grad, rtol=1e-9, atol=1e-15)
+    ratio, sign = (logp - old).detach().exp(), advantage.sign().expand(ROWS, LENGTH)
+    for side in (1, -1):  # of both signs some tokens are clipped and some are not
+        changed = (step * mask.sum() / advantage / ratio)[mask & (sign == side)]
+        assert (changed < 0.99).any()
+        assert ((changed - 1).abs() < 1e-9).any()
+
+
+@pytest.mark.parametrize("loss", ["gspo", "sapo", "vespo"])
+def test_answers_of_a_packed_row_weigh_what_they_weigh_in_rows_of_their_own(loss):
+    logp, old, advantage, mask = policies()
+    numbers = torch.arange(ROWS)[:, None].expand(ROWS, LENGTH)
+    rows = policy_weight(loss, logp, old, advantage, Clip(), Answers(numbers, mask, 4.5))
+    packed = [x.expand(ROWS, LENGTH).flatten()[None] for x in (logp, old, advantage, numbers, mask)]
+    answers = Answers(packed[3], packed[4], 4.5)
+    found = policy_weight(loss, *packed[:3], Clip(), answers)
+    torch.testing.assert_close(found[packed[4]], rows[mask])
+
+
+@pytest.mark.parametrize(
+    ("loss", "unread"),
+    [
+        ("cispo", {"beta1": 0.5}), ("dgpo", {"beta2": 0.5}), ("grpo", {"eps_high": 0.3}),
+        ("sapo", {"eps_low": 0.1}), ("vespo", {"eps_high": 0.3}), ("gspo", {"dual_clip": 10.0}),
+        ("gppo", {"dgpo_n": 2}), ("dgpo", {"sapo_temperature_pos": 2.0}),
+        ("sapo", {"vespo_k_neg": 2.0}), ("vespo", {"dppo_cap": 10.0}),
+    ],
+)  # fmt: skip
+def test_a_setting_that_the_loss_does_not_read_is_refused_with_those_that_do(loss, unread):
+    ((setting, value),) = unread.items()
+    told = rf"{value} is not read by the loss {loss}: leave it out, or take the loss"
+    told = f"{told} {' or '.join(READ_BY[setting])}"
+    stage: Any = {"shape": unread} if setting in LossShape.model_fields else unread
+    with pytest.raises(ValidationError, match=f"{setting}={told}"):
+        RLSettings(loss=loss, **stage)
+    name = {"eps_low": "epsilon", "eps_high": "epsilon_high"}.get(setting, setting)
+    with pytest.raises(ValueError, match=f"{name}={told}"):
+        GPPOConfig("out", use_cpu=True, bf16=False, policy_loss=loss, **{name: value})
+    reader: Any = READ_BY[setting][0]
+    assert RLSettings(loss=reader, **stage).loss == reader
+
+
+@pytest.mark.parametrize("advantage", ["none", "maxrl"])
+def test_advantages_without_a_deviation_refuse_its_kind(advantage):
+    told = f"advantage_std=unbiased is not read with advantage={advantage}: leave it out"
+    with pytest.raises(ValidationError, match=told):
+        RLSettings(advantage=advantage, advantage_std="unbiased")
+    with pytest.raises(ValueError, match=told):
+        GPPOConfig("out", use_cpu=True, bf16=False, advantage=advantage, advantage_std="unbiased")
+
+
+def test_the_settings_offer_every_loss_and_their_constants_reach_it(tmp_path):
+    assert get_args(PolicyLoss) == tuple(POLICY_LOSSES)
+    shape = LossShape(vespo_k_pos=1.5, vespo_lambda_neg=4.0)
+    s = RLSettings(loss="vespo", shape=shape, entropy_weight=0.01, advantage="none")
+    config = gppo_config(s, 0, rl_schedule(s, 1), tmp_path)
+    assert config.clip.shape == shape
+    assert (config.entropy_coef, config.advantage) == (0.01, "none")
+
+
+def logp_of_right_answers(trainer: Any) -> float:
+    """Mean over the prompts of a rollout of log π of their first, right answer."""
+    rows = [trainer.train_dataset[i]["prompt"] for i in [*trainer._get_train_sampler()][:16]]
+    rollout, found = fixed(rows, trainer), []
+    for prompt, answer in [*zip(rollout["prompt_ids"], rollout["completion_ids"], strict=True)][
+        ::4
+    ]:
+        with torch.no_grad():
+            logits = trainer.model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        logp = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])
+        found.append(float(logp.sum()))
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("loss", POLICY_LOSSES)
+def test_every_loss_makes_right_answers_likelier(make_trainer, loss):
+    """By the policy term alone; of four updates a rollout three are off-policy."""
+
+    def pay(completions, **_):
+        return [1.0 if i % 4 == 0 else -1.0 for i in range(len(completions))]
+
+    trainer = make_trainer(pay, prompts=4, mini_batch=1, steps=2, rollout_func=fixed,
+                           policy_loss=loss, lm_weight=0.0)  # fmt: skip
+    before = logp_of_right_answers(trainer)
+    trainer.train()
+    assert logp_of_right_answers(trainer) > before + 1
+    assert trainer.state.log_history[0]["ratio/log_max"] > 0
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [("none", [1.25, -0.75, 0.25, -0.75]), ("maxrl", [3.0, -1.0, -1.0, -1.0])],
+)
+def test_the_trainer_divides_as_it_is_told_and_counts_right_answers_for_maxrl(
+    make_trainer, scale, expected
+):
+    """Rewards of 1, -1, 0 and -1 have a mean of -0.25; one of four is right."""
+
+    def pay(completions, **_):
+        return [[1.0, -1.0, 0.0, -1.0][i % 4] for i in range(len(completions))]
+
+    trainer, kept = make_trainer(pay, rollout_func=fixed, advantage=scale), []
+    trainer.on_rollout = kept.append
+    trainer.train()
+    assert kept[0].rollout.advantage.tolist() == pytest.approx(expected * 4)
+    assert kept[0].rewards[0].tolist() == [1.0, -1.0, 0.0, -1.0]
