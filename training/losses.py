@@ -175,7 +175,7 @@ def dppo_tv(t: Tokens, clip: Clip) -> Tensor:
 
 
 def gspo(t: Tokens, clip: Clip) -> Tensor:
-    """arXiv 2507.18071, as TRL and verl have it: s = exp(mean of log δ over the answer) in the place
+    """arXiv 2507.18071, as TRL and verl have it: s = exp(mean of log δ over the answer) in place
     of every token's δ; an answer whose s is clipped has no gradient. F = s·L̄/|y|."""
     total, tokens = t.answers.sums(t.log_ratio)
     of_answer = t._replace(ratio=(total / tokens).exp())

@@ -143,7 +143,7 @@ def dppo_tv(logp, old, advantage, clip):
     [
         (dgpo, Clip(0.2, 0.28)),
         (dgpo, Clip(0.1, 0.2, shape=LossShape(dgpo_n=2, dgpo_m=3))),
-        (dppo_tv, Clip(0.15, 0.15, shape=LossShape(dppo_cap=3.0))),
+        (dppo_tv, Clip(0.1, 0.2, shape=LossShape(dppo_cap=3.0))),
     ],
 )
 def test_the_gradient_is_that_of_the_published_objective(published, clip):
