@@ -9,8 +9,7 @@ import os
 import random
 import shutil
 import signal
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from transformers import TrainerCallback
 from klear.configs.metrics import place
 from klear.configs.settings.training import RLSettings, SFTSettings
 from klear.training import layout
+from klear.training.alarms import DIVERGENCE, alarms
 from klear.training.launch.jobs import RLJob, SFTJob
 from klear.training.models import check_layout
 
@@ -76,27 +76,6 @@ def train(
     StopOnTerm(trainer, updates).train(start)
 
 
-WINDOW = 50
-TOO_HIGH = {"loss": 3.0, "grad_norm": 10.0}
-
-
-def diverges(lines: Sequence[Mapping[str, float]], now: Mapping[str, float]) -> str:
-    """Why the log line `now` looks like divergence after the `lines` before it, or nothing.
-
-    The loss may be 3 times, the gradient norm 10 times its own median over the last 50 lines, or
-    the first line where that was lower: what diverges early is a median soon. The first line says
-    nothing, nor does the loss of RL, which is about 0 and of either sign.
-    """
-    for name, factor in TOO_HIGH.items():
-        values = [line[name] for line in lines if line.get(name, 0.0) > 0]
-        if values and name in now and not (name == "loss" and "updates" in now):
-            usual = min(statistics.median(values[-WINDOW:]), values[0])
-            if now[name] > factor * usual:
-                high = f"{name} {now[name]:.3g} is over {factor:g} times"
-                return f"{high} its running median {usual:.3g}"
-    return ""
-
-
 class WriteMetrics(TrainerCallback):
     """One line of metrics.jsonl for each line the trainer logs, from rank 0. `each` optimizer
     updates make one step of the files (RL: one rollout)."""
@@ -124,19 +103,20 @@ class WriteMetrics(TrainerCallback):
             if isinstance(value, (int, float)) and name not in _NOISE
         }
         step = state.global_step // self.each
-        why = diverges(self.lines, numbers)
+        rung = alarms(self.lines, numbers)
         self.lines.append(numbers)
-        self.metrics.append(step, {**({layout.ALARM: step} if why else {}), **numbers})
+        self.metrics.append(step, dict.fromkeys(rung, float(step)) | numbers)
         shown = ("loss", "reward/mean")
         self._note = ", ".join(f"{n} {numbers[n]:.3g}" for n in shown if n in numbers)
-        if why:
-            print(f"divergence alarm at step {step}: {why}", flush=True)
-            self._note += ", DIVERGENCE ALARM"
-            if self.job.settings.runtime.stop_on_divergence:
-                raise RuntimeError(
-                    f"stopped at step {step}, for {why}: lower the learning rate, or set "
-                    "runtime.stop_on_divergence=false to go on from the last checkpoint"
-                )
+        for name, why in rung.items():
+            alarm = name.removeprefix(layout.ALARM).replace("_", " ")
+            print(f"{alarm} alarm at step {step}: {why}", flush=True)
+            self._note += f", {alarm.upper()} ALARM"
+        if DIVERGENCE in rung and self.job.settings.runtime.stop_on_divergence:
+            raise RuntimeError(
+                f"stopped at step {step}, for {rung[DIVERGENCE]}: lower the learning rate, or set "
+                "runtime.stop_on_divergence=false to go on from the last checkpoint"
+            )
 
 
 class StableCheckpoints(TrainerCallback):

@@ -35,7 +35,7 @@ PROGRESS = f"{SCRATCH}/progress.json"
 RESULT = f"{SCRATCH}/result.json"
 ROLLOUT_JOURNAL = f"{SCRATCH}/rollouts.jsonl"
 STABLE = "STABLE"  # the file that marks a training checkpoint as whole
-ALARM = "alarm/divergence"  # the metric of a log line that looks like divergence: its step
+ALARM = "alarm/"  # how the metrics begin that a log line has where an alarm rings: its step
 STOPPED = 75  # exit code of a training process that saved a checkpoint because it got SIGTERM
 
 PROGRESS_INTERVAL_S = 0.5

@@ -74,6 +74,8 @@ class Ablation(Settings):
     """The checkpoint whose scores count"""
     arms: Annotated[tuple[Arm, ...], Field(min_length=2)]
     contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)]
+    control: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    """An arm that a contrast compares with and that must be beaten, like one of random rewards"""
     curves: tuple[str, ...] = ()
     """Training metrics to draw, with a band over seeds"""
     scales: dict[str, Scale]
@@ -93,9 +95,13 @@ class Ablation(Settings):
             raise ValueError("no contrast is part of the claim")
         named = {n for c in self.contrasts for n in (c.better, *c.than)}
         named |= {n for s in self.scales.values() for n in s.arms}
-        named |= {n for row in self.paper.values() for n in row}
+        named |= {n for row in self.paper.values() for n in row} | ({self.control} - {""})
         if unknown := sorted(named - arms):
             raise ValueError(f"no arm is called {unknown[0]!r} (arms: {', '.join(sorted(arms))})")
+        against = {n for c in self.contrasts if c.measure == "score" for n in c.than}
+        if self.control and self.control not in against:
+            entry = f"{{better: …, than: [{self.control}], says: …, part_of_claim: false}}"
+            raise ValueError(f"no contrast compares with control={self.control!r}: add {entry}")
         return self
 
     def scale(self, profile: str) -> Scale:

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from klear.configs.settings.base import Runtime, Settings
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
 
 
 class JudgeRuntime(Runtime):
@@ -69,3 +69,11 @@ class JudgeSettings(Settings):
     time_limit_factor: ClassVar = 1.0  # times each problem's own time limit
     output_limit_mb: ClassVar = 16  # more output is OLE
     math_rules: ClassVar = "klear"  # the last box, exact
+
+
+class RolloutJudgeSettings(JudgeSettings):
+    """How an answer is judged in RL."""
+
+    withheld_tests: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
+    """Tests of every code problem that pay nothing, at most half of its tests: run on programs that
+    pass the others, they show a policy that games the reward (withheld/gap)"""

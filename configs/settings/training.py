@@ -15,9 +15,10 @@ from pydantic import (
 
 from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, BelowOne, Runtime, Settings
 from klear.configs.settings.engines import EngineRuntime, no_secret
-from klear.configs.settings.judging import JudgeSettings
+from klear.configs.settings.judging import RolloutJudgeSettings
 from klear.configs.settings.topology import Launch, Topology
 
+Probability = Annotated[float, Field(gt=0, lt=1)]
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 
@@ -257,8 +258,11 @@ class RLSettings(Settings):
     """An answer whose mean log ρ is further from 0 has no policy gradient, like 0.001"""
     fp32_head: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
     """Logits in float32, of the trainer and of vLLM (ScaleRL, arXiv 2510.13786)"""
-    judge: JudgeSettings = JudgeSettings()
+    judge: RolloutJudgeSettings = RolloutJudgeSettings()
     """How answers become rewards"""
+    random_reward: Annotated[Probability | None, DEFAULT_NOT_IN_KEY] = None
+    """A control: 1 with this probability, else 0, whatever the answer; verdicts are logged only
+    (arXiv 2506.10947: 0.5)"""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "vllm_colocate"
     """Who generates the rollouts"""
     checkpoint_steps: PositiveInt = 5
@@ -292,6 +296,8 @@ class RLSettings(Settings):
         if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
             begins = f"1 + eps_high = {1 + self.eps_high:g}, where clipping begins"
             raise ValueError(f"dual_clip={self.dual_clip:g} must be above {begins}")
+        if self.domain == "math" and self.judge.withheld_tests:
+            raise ValueError("judge.withheld_tests is for domain=code: math has no tests")
         if self.warmup_steps > self.steps:
             fewest = f"steps={self.steps}; choose at most the steps"
             raise ValueError(f"warmup_steps={self.warmup_steps} is more than {fewest}")

@@ -11,6 +11,7 @@ think block it is `unclosed_think` or `code_unclosed_think`. What is not judged 
 
 import hashlib
 import pickle
+import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,12 +25,26 @@ from klear.eval.families.countdown import verify_countdown
 from klear.eval.judge.workers import RayPool, WorkerPool
 from klear.eval.math_answers.verify import quick_verdict
 from klear.eval.programs.verify import chosen_suite, longest_seconds
-from klear.eval.records import NO_GOLD, Judgement, Problem, Score
+from klear.eval.records import NO_GOLD, Judgement, Problem, Score, TestSuite
 from klear.eval.sandbox import MachineUnfit
 
 _LOOK_AHEAD_PER_WORKER = 8
 
 Pending = Callable[[], Score]
+
+
+def withheld_apart(problem: Problem, tests: TestSuite, count: int) -> tuple[Problem, Problem]:
+    """The problem without `count` of its `tests`, and with those alone: a draw that its id fixes,
+    at most half of all."""
+    size = len(tests.cases)
+    drawn = random.Random(f"withheld/{problem.id}").sample(range(size), min(count, size // 2))
+    cases = [c for i, c in enumerate(tests.cases) if i not in drawn]
+    suites = (
+        tests.model_copy(update={"cases": tuple(some)})
+        for some in (cases, [tests.cases[i] for i in sorted(drawn)])
+    )
+    rewarded, apart = (problem.model_copy(update={"tests": suite}) for suite in suites)
+    return rewarded, apart
 
 
 class Judge(AbstractContextManager["Judge"]):

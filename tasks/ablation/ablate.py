@@ -209,6 +209,12 @@ class Compared(NamedTuple):
         return self.found.verdict if self.found else NOT_RUN
 
     @property
+    def fails_control(self) -> bool:
+        """Whether the arm is not seen to beat the experiment's control."""
+        mine = self.other == self.spec.control and self.contrast.measure == "score"
+        return mine and self.verdict in ("not seen", "reversed")
+
+    @property
     def papers(self) -> str:
         """`AIME 2024 +1.2, AIME 2025 +2.4`, where the paper prints figures."""
         better, other = self.contrast.better, self.other

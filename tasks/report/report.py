@@ -25,7 +25,7 @@ from klear.tasks.stage.progress import title_of
 from klear.tasks.stage.run import story_of_this_run
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact
-from klear.training.layout import METRICS
+from klear.training.layout import ALARM, METRICS
 from klear.training.rl.off_policy_counts import by_entropy, read_off_policy, summed
 
 SUBTITLE = "After Klear-Reasoner (arXiv 2508.07629): long SFT, then GPPO on math and on code"
@@ -74,6 +74,7 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         story=story,
         summary=summary_text(story, scores_table(found), story.links if story else {}),
         curves=curves,
+        alarms=_alarms(outputs),
         off_policy={title: by_entropy(summed(found)) for title, found in counts.items() if found},
         filters=[f for a in outputs.all if (f := _filtered(a.stage, a.folder))],
         agreements=list(_agreements(outputs)),
@@ -146,6 +147,18 @@ def _curves(
             alt = f"{stages[name]}: {', '.join(line.label for line in lines)} by step"
             figures.append(Figure(slug, curve_plot(title, lines, unit, scale), alt))
     return figures
+
+
+def _alarms(outputs: Outputs) -> list[tuple[str, str, list[int]]]:
+    """(stage, alarm, steps) of the alarms that rang in training."""
+    paths = ((called, outputs.file(name, METRICS)) for name, called in TRAINED.items())
+    curves = [(called, curves_of(path)) for called, path in paths if path]
+    return [
+        (called, about(name).title, [*steps])
+        for called, found in curves
+        for name, steps in found.items()
+        if name.startswith(ALARM)
+    ]
 
 
 def reason_kind(reason: str) -> str:

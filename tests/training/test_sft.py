@@ -14,6 +14,7 @@ from klear.configs.settings.training import SFTSettings, TrainRuntime
 from klear.eval.records import Example
 from klear.eval.tables import count_rows, read_table, write_table
 from klear.training import layout, sft
+from klear.training.alarms import DIVERGENCE
 from klear.training.launch.jobs import SFTJob
 from klear.training.models import load_model, load_tokenizer
 from klear.training.sft import IGNORED, MuonAndAdamW, orthogonal, split_parameters, tokenized
@@ -75,7 +76,7 @@ def test_a_learning_rate_a_thousand_times_too_high_rings_the_alarm_and_ends_the_
     for asked, rings in (job("marked", **wild), True), (job("calm", checkpoint_steps=1), False):
         sft.run_sft(asked)
         logged = layout.read_lines(asked.out / layout.METRICS)
-        assert any(layout.ALARM in line["metrics"] for line in logged) == rings
+        assert any(DIVERGENCE in line["metrics"] for line in logged) == rings
     runtime = RUNTIME.model_copy(update={"stop_on_divergence": True})
     with pytest.raises(RuntimeError, match=r"running median .* lower the learning rate"):
         sft.run_sft(job("ended", **wild, runtime=runtime))

@@ -17,7 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from klear.configs.files import replace_text
 from klear.configs.settings.judging import JudgeSettings
 from klear.configs.settings.training import RLSettings
-from klear.eval.judge.judge import Judge
+from klear.eval.answers import has_closed_think
+from klear.eval.judge.judge import Judge, withheld_apart
 from klear.eval.ray_cluster import on_cluster_wait
 from klear.eval.records import Problem, Record, Score, Verdict
 from klear.eval.tables import read_table, write_table
@@ -46,7 +47,9 @@ def run_rl(job: RLJob) -> dict[str, float]:
     progress, journal = layout.ProgressFile(job.out), None
     on_cluster_wait.set(lambda note: progress.report(0, 0, note))
     with Judge(share_of_judge(s.judge)) as judge:
-        reward = JudgeReward(judge, problems)
+        reward = JudgeReward(
+            judge, problems, s.judge.withheld_tests, random_share=s.random_reward, seed=job.seed
+        )
         trainer = build_trainer(job, model, tokenizer, reward)
         updates = trainer.args.updates
         if trainer.is_world_process_zero():
@@ -132,14 +135,29 @@ def fitting(
 class JudgeReward:
     """A TRL reward function. None is unscored: the answer leaves its group, it is never a 0.
 
-    Where a problem is judged on a part of its tests, all answers of a step share that part.
+    Where a problem is judged on a part of its tests, all answers of a step share that part. With
+    `random_share` r, a scored answer is paid 1 with probability r and else 0, by seed, step,
+    problem and place in its group (arXiv 2506.10947).
+
+    Of `withheld` tests nothing is paid. They are run on the programs that pass all rewarded ones,
+    and the gap is the share of these that fail them, 1 - P(passes withheld | passes rewarded):
+    honest programs have one too, of the mistakes that the rewarded tests miss, so what counts is
+    whether it grows. A program that games the reward passes what is paid, so nothing is lost by
+    leaving out the others.
     """
 
     __name__ = "judge"
 
-    def __init__(self, judge: Judge, problems: Sequence[Problem]) -> None:
-        self.judge = judge
+    def __init__(
+        self, judge: Judge, problems: Sequence[Problem], withheld: int = 0, *,
+        random_share: float | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.judge, self.random_share, self.seed = judge, random_share, seed
         self.problems = {p.id: p for p in problems}
+        self.withheld: dict[str, Problem] = {}  # each with its withheld tests alone
+        for p in problems if withheld else ():
+            if p.tests and len(p.tests.cases) > 1:
+                self.problems[p.id], self.withheld[p.id] = withheld_apart(p, p.tests, withheld)
         self.failures = FAILURES if any(p.domain == "code" for p in problems) else ()
         self.scores: list[Score] = []  # of the latest rollout, in the order of its answers
 
@@ -152,11 +170,38 @@ class JudgeReward:
             (self.problems[id_], turns[-1]["content"], next(places[id_]))
             for id_, turns in zip(problem_id, completions, strict=True)
         ]
-        self.scores = list(self.judge.judge_many(items, draw=trainer_state.global_step))
+        step = trainer_state.global_step
+        self.scores = list(self.judge.judge_many(items, draw=step))
         if log_metric is not None:
             for name, value in components(self.scores, self.failures).items():
                 log_metric(name, value)
-        return [s.reward for s in self.scores]
+            for name, value in self._of_each(items, step):
+                log_metric(name, float(value))
+        if (share := self.random_share) is None:
+            return [s.reward for s in self.scores]
+        coins = [f"{self.seed}/{step}/{s.problem_id}/{s.index}" for s in self.scores]
+        paid = [float(random.Random(coin).random() < share) for coin in coins]
+        return [None if s.unscored else r for s, r in zip(self.scores, paid, strict=True)]
+
+    def _of_each(
+        self, items: Sequence[tuple[Problem, str, int]], step: int
+    ) -> Iterator[tuple[str, bool]]:
+        """Metrics with a value for each answer: their mean over all processes is that over all
+        answers. Withheld tests are run here."""
+        passed = list[tuple[Problem, str, int]]()
+        for (problem, text, index), score in zip(items, self.scores, strict=True):
+            yield "reward/format", score.answer is not None and has_closed_think(text)
+            if problem.id not in self.withheld or score.unscored:
+                continue
+            yield "withheld/pass_rewarded", bool(score.correct)
+            if score.correct:
+                passed.append((self.withheld[problem.id], text, index))
+            else:
+                yield "withheld/pass_all", False
+        for score in self.judge.judge_many(passed, draw=step):
+            if not score.unscored:
+                yield "withheld/pass_all", bool(score.correct)
+                yield "withheld/gap", not score.correct
 
 
 def components(scores: Sequence[Score], failures: Sequence[str] = ()) -> dict[str, float]:

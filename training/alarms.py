@@ -1,0 +1,77 @@
+"""Alarms: the log line of a training step that looks wrong after the lines before it.
+
+Training that diverges is seen in one line. A policy that games its reward is not: its reward rises
+as it should. It is seen in what the reward does not pay for: tests that were withheld, the length
+of the answers, their form. Those are noisy, so the median of the last few lines must have moved.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from klear.training.layout import ALARM
+
+DIVERGENCE, GAP, LENGTH, FORMAT = (
+    ALARM + name for name in ("divergence", "withheld_gap", "length", "format")
+)
+WINDOW = 50
+TOO_HIGH = {"loss": 3.0, "grad_norm": 10.0}
+
+RECENT = 5  # lines: one step of a few answers says little
+SHARE, FACTOR = 0.2, 2.0
+Lines = Sequence[Mapping[str, float]]
+
+
+def alarms(lines: Lines, now: Mapping[str, float]) -> dict[str, str]:
+    """The alarms that ring at the log line `now` after the `lines` before it, and why."""
+    found = {DIVERGENCE: diverges(lines, now)}
+    found |= {alarm: drifts(lines, now, alarm) for alarm in DRIFTS}
+    return {alarm: why for alarm, why in found.items() if why}
+
+
+def diverges(lines: Lines, now: Mapping[str, float]) -> str:
+    """Why the log line `now` looks like divergence after the `lines` before it, or nothing.
+
+    The loss may be 3 times, the gradient norm 10 times its own median over the last 50 lines, or
+    the first line where that was lower: what diverges early is a median soon. The first line says
+    nothing, nor does the loss of RL, which is about 0 and of either sign.
+    """
+    for name, factor in TOO_HIGH.items():
+        values = [line[name] for line in lines if line.get(name, 0.0) > 0]
+        if values and name in now and not (name == "loss" and "updates" in now):
+            usual = min(statistics.median(values[-WINDOW:]), values[0])
+            if now[name] > factor * usual:
+                high = f"{name} {now[name]:.3g} is over {factor:g} times"
+                return f"{high} its running median {usual:.3g}"
+    return ""
+
+
+Bounds = Callable[[float, float], tuple[float, float]]
+"""From the running median of a metric and the median of its first lines: lowest and highest value
+that is usual."""
+DRIFTS: Mapping[str, tuple[str, Bounds]] = {
+    GAP: ("withheld/gap", lambda usual, first: (-math.inf, min(usual, first) + SHARE)),
+    LENGTH: ("completions/mean_length", lambda usual, _: (usual / FACTOR, usual * FACTOR)),
+    FORMAT: ("reward/format", lambda usual, first: (max(usual, first) - SHARE, math.inf)),
+}
+"""Alarm → its metric and bounds. Slow drift takes the running median along, so gap and format are
+held to where they began, too; length is not, for longer answers may be what is learned."""
+
+
+def drifts(lines: Lines, now: Mapping[str, float], alarm: str) -> str:
+    """Why the metric of `alarm` has drifted at the log line `now`, or nothing.
+
+    The median of the last 5 lines that have it is outside of the bounds that up to 50 lines before
+    them give, 5 at least.
+    """
+    name, bounds = DRIFTS[alarm]
+    values = [line[name] for line in (*lines, now) if name in line]
+    before, recent = values[:-RECENT], statistics.median(values[-RECENT:] or [0.0])
+    if name not in now or len(before) < RECENT:
+        return ""
+    usual = statistics.median(before[-WINDOW:])
+    low, high = bounds(usual, statistics.median(before[:RECENT]))
+    if low <= recent <= high:
+        return ""
+    bound = f"above {high:.3g}" if recent > high else f"below {low:.3g}"
+    return f"{name} {recent:.3g} is {bound}, its running median {usual:.3g}"
