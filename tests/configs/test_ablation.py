@@ -109,6 +109,17 @@ def test_an_unknown_experiment_profile_or_arm_is_one_line():
             Ablation.model_validate(spec.model_dump() | {"contrasts": contrasts})
 
 
+def test_a_control_is_an_arm_that_a_contrast_compares_with():
+    spec = load_ablation("docs/examples/random_reward.yaml")
+    assert spec.settings("tiny", spec.control, 0).rl_math.random_reward == 0.5
+    shipped = load_ablation("table6_lm_weight").model_dump()
+    for control, says in (
+        ("α=1", "no arm is called 'α=1'"), ("α=0.1", "no contrast compares with control='α=0.1': ")
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            Ablation.model_validate(shipped | {"control": control})
+
+
 def test_a_file_of_ones_own_has_a_name_that_a_stage_may_have(tmp_path):
     """Else nobody is told before the last stage, hours later."""
     shipped = (FOLDER / "table6_lm_weight.yaml").read_text()

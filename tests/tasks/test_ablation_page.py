@@ -64,6 +64,17 @@ def test_each_contrast_gets_its_effect_and_verdict(score, verdict):
     assert found[0].points == pytest.approx(100 * (score - 0.4))
 
 
+@pytest.mark.parametrize(("score", "beats"), [(0.6, True), (0.4, False), (0.2, False)])
+def test_a_method_that_does_not_beat_its_control_is_said_in_one_line_on_both_pages(score, beats):
+    spec = SPEC.model_copy(update={"control": "α=0"})
+    mine = cells(score)
+    outcome = outcome_of(spec, "tiny", mine)
+    for text in (page_of(spec, mine), results_page("tiny", [spec], [of(spec, outcome)]).markdown()):
+        said = [line for line in text.splitlines() if "does not beat its control α=0 on" in line]
+        assert len(said) == (0 if beats else len(BENCHMARKS))
+    assert "does not beat" not in page_of(SPEC, mine)
+
+
 def test_an_arm_that_lacks_a_seed_or_a_score_is_compared_on_the_others():
     first, second = BENCHMARKS
     fewer = [c for c in cells(0.6) if not (c.arm == "α=0" and c.seed == 2)]
@@ -136,6 +147,10 @@ def finding(than: str, points: float, benchmark: str = BENCHMARKS[0], better: st
 def finished(spec: Ablation, *findings: Finding, seeds: int = 5, grader: int = 1,
              created: str = "2026-01-01") -> Finished:  # fmt: skip
     outcome = Outcome(seeds=seeds, findings=findings, arms=outcome_of(spec, "tiny", []).arms)
+    return of(spec, outcome, grader=grader, created=created)
+
+
+def of(spec: Ablation, outcome: Outcome, grader: int = 1, created: str = "2026-01-01") -> Finished:
     return Finished(asked=question(spec, "tiny"), outcome=outcome, grader=grader, created=created,
                     commit="2cede768d7c0600f+")  # fmt: skip
 

@@ -262,6 +262,15 @@ def test_rl_has_curves_and_a_table_of_the_tokens_outside_the_clip_range(tmp_path
     assert "| all | 100.00 | 66.67 | 66.67 | 33.33 | 100.00 | 33.33 |" in page.body
 
 
+def test_an_alarm_of_training_heads_the_curves_with_its_stage_and_steps(tmp_path):
+    logs = MetricsFile(tmp_path)
+    for step in range(1, 9):
+        logs.append(step, {"entropy": 1.0} | ({"alarm/withheld_gap": step} if step > 2 else {}))
+    text = report_page([Artifact.of_folder(tmp_path, "rl_code")], "tiny").body
+    assert "> RL, code: alarms of withheld tests at step 3, 4, 5, 6, 7 and 1 more\n" in text
+    assert "Alarms" not in body(sft(tmp_path / "calm"))
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 

@@ -53,10 +53,10 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
     table = json.loads((tmp_path / "logs/shown/rollouts/step_00001.json").read_text())
     assert 0 < len(table["data"]) == len(rows) / 2
     assert all(len(row) == len(table["columns"]) for row in table["data"])
-    expected = {"reward/mean", "reward/correct", "reward/format", "unscored", "clip/high", "clip/low",
-                "policy_weight", "entropy", "ratio/log_min", "ratio/log_max", "grad_norm",
-                "completions/mean_length", "completions/clipped_ratio", "zero_advantage_share",
-                "skipped_updates", "loss", "learning_rate"}  # fmt: skip
+    expected = {"reward/mean", "reward/correct", "reward/format", "unscored", "clip/high",
+                "clip/low", "policy_weight", "entropy", "ratio/log_min", "ratio/log_max",
+                "grad_norm", "completions/mean_length", "completions/clipped_ratio",
+                "zero_advantage_share", "skipped_updates", "loss", "learning_rate"}  # fmt: skip
     assert expected <= logged[1]
     drawn = {c for s in map(load_ablation, ablations()) if s.scored != "sft" for c in s.curves}
     # logged only where an answer has an advantage
