@@ -4,9 +4,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings, Share, Workers
-from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, NOT_IN_KEY, Settings, Share, Workers
+from klear.configs.settings.engines import EngineSettings, Sampling, no_secret
 from klear.configs.settings.judging import JudgeSettings
+
+HASHING = "hashing"
+"""The encoder that needs no model."""
 
 
 class PartsRuntime(Workers):
@@ -39,6 +42,18 @@ class DecontaminateSettings(Settings):
     min_coverage: Share = 0.0
     """Remove only if this share of the item's n-grams is shared; §3.1: one n-gram removes"""
     runtime: PartsRuntime = PartsRuntime()
+
+
+class NearMissSettings(Settings):
+    """Rows whose embedding is near a benchmark item's, which n-grams need not find."""
+
+    cosine: Annotated[float, Field(gt=0, le=1)]
+    """This cosine of row and item, or more"""
+    model: str = HASHING
+    """hashing: built in; or an encoder's folder or hub id (also id@commit); or of the endpoint"""
+    base_url: Annotated[str, NOT_IN_KEY, no_secret("OPENAI_API_KEY holds the key")] = ""
+    """Of an endpoint with /v1/embeddings"""
+    runtime: PartsRuntime = PartsRuntime(rows_per_part=4096)
 
 
 class SampleSettings(Settings):

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from klear.configs.loading import load_group
 from klear.configs.machine import load_machine
 from klear.configs.settings.base import read_catalogue
-from klear.configs.settings.data import DecontaminateSettings
+from klear.configs.settings.data import HASHING, DecontaminateSettings, NearMissSettings
 from klear.configs.settings.explain import ConfigError, nearest
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.row_files import SUFFIXES, find_files, read_rows
@@ -25,6 +25,9 @@ def contamination(
     against: Annotated[tuple[str, ...], Parameter(consume_multiple=True)],
     n: int = 9,
     normalize: str = "alnum",
+    near: float | None = None,
+    embed: str = HASHING,
+    embed_url: str = "",
 ) -> int:
     """Count the rows of data sources that share text with benchmarks.
 
@@ -34,6 +37,11 @@ def contamination(
         against: Benchmarks, named in the same ways.
         n: Words an n-gram.
         normalize: Words: alnum, runs of letters and digits; or whitespace, split at white space.
+        near: Count near misses, too: rows whose embedding has this cosine with an item's, or more,
+            and that are no leak by n-grams.
+        embed: The encoder: hashing (built in; numbers are all one), a folder or hub id (id@commit)
+            of a model whose vector is the mean of its tokens, or the endpoint's name of one.
+        embed_url: An endpoint with /v1/embeddings, https://…/v1; OPENAI_API_KEY holds its key.
     """
     settings = load_group(DecontaminateSettings, (f"n={n}", f"normalize={normalize}"))
     if not sources:
@@ -42,32 +50,48 @@ def contamination(
         CollectSettings(root="/", sources=tuple(map(source_of, names)))
         for names in (sources, against)
     )
+    near_settings = _near_settings(near, embed, embed_url)
     from rich.console import Console
 
     from klear.flows.cli.run import Terminal
     from klear.tasks.data.collect import collect
     from klear.tasks.data.decontaminate import decontaminate
+    from klear.tasks.data.near_misses import PAGE as NEAR_PAGE
+    from klear.tasks.data.near_misses import near_misses
     from klear.tasks.data.overlaps import PAGE, count_by_source
     from klear.tasks.stage.run import Run, active
     from klear.tasks.store.shared import open_store
+    from klear.training.engines.interface import EngineError
 
+    missed = None
     display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))
     try:
         with display.bars, active(Run(store=open_store(load_machine()), display=display)):
             problems = collect(settings=to_read)
             benchmarks = collect.named("benchmarks")(settings=to_protect)
             found = decontaminate(problems, benchmarks, settings=settings)
-    except (ValueError, OSError) as error:
+            if near_settings:
+                missed = near_misses(problems, benchmarks, found, settings=near_settings)
+    except (ValueError, OSError, EngineError) as error:
         print(f"klear contamination: {error}", file=sys.stderr)
         return 1
     counts = count_by_source(found.file("hits.parquet"))
     print(f"rows that share a {n}-gram, and of these those with half of an item or more:")
-    titles = [f"{s.name} ({benchmarks.metrics[f'kept/{s.name}']:,.0f})" for s in to_protect.sources]
-    lines = [["", "rows", *titles]]
+    if missed:
+        print(f"near: others whose cosine with an item is {near:g} or more ({embed})")
+    lines = [["", "rows"]]
+    for benchmark in to_protect.sources:
+        title = f"{benchmark.name} ({benchmarks.metrics[f'kept/{benchmark.name}']:,.0f})"
+        lines[0] += [title, "near"] if missed else [title]
     for source in to_read.sources:
-        pairs = [counts.get((source.name, s.name), (0, 0)) for s in to_protect.sources]
-        shown = [f"{shared:,} / {leaked:,}" if shared else "–" for shared, leaked in pairs]
-        lines.append([source.name, f"{problems.metrics[f'kept/{source.name}']:,.0f}", *shown])
+        cells = [source.name, f"{problems.metrics[f'kept/{source.name}']:,.0f}"]
+        for benchmark in to_protect.sources:
+            shared, leaked = counts.get((source.name, benchmark.name), (0, 0))
+            cells.append(f"{shared:,} / {leaked:,}" if shared else "–")
+            if missed:
+                rows = missed.metrics.get(f"near/{source.name}/{benchmark.name}", 0)
+                cells.append(f"{rows:,.0f}" if rows else "–")
+        lines.append(cells)
     first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
     for name, *cells in lines:
         print(name.ljust(first), *map(str.rjust, cells, others), sep="  ")
@@ -75,7 +99,20 @@ def contamination(
         why = f"{problems.folder / 'rejected.parquet'} says why"
         print(f"rows that cannot be read: {rejected:,.0f}; {why}")
     print(f"page: {found.file(PAGE)}")
+    if missed:
+        print(f"near: {missed.file(NEAR_PAGE)}")
     return 0
+
+
+def _near_settings(cosine: float | None, embed: str, url: str) -> NearMissSettings | None:
+    if cosine is None:
+        if url or embed != HASHING:
+            raise ConfigError(["--embed and --embed-url say how --near compares: add --near 0.9"])
+        return None
+    if url and embed == HASHING:
+        raise ConfigError(["--embed-url needs --embed: the name of the endpoint's model"])
+    given = {"cosine": cosine, "model": embed, "base_url": url}
+    return load_group(NearMissSettings, (), given)
 
 
 def source_of(text: str) -> Source:

@@ -33,7 +33,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length
 
 CARD = "README.md"
 PLOTS = "plots"
-ABOUT = frozenset({LOGS, CARD, PLOTS, "decontamination.html"})
+ABOUT = frozenset({LOGS, CARD, PLOTS, "decontamination.html", "near_misses.html"})
 """What only tells about a result: no part of its content digest."""
 
 

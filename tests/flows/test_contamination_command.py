@@ -71,3 +71,36 @@ def test_what_cannot_be_read_is_named(place: Path, capsys, words, said):
     written(place / "odd.jsonl", "text_of_it", "?")
     assert command(*words, "--against", written(place / "bench.jsonl", "problem", ROOKS)) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_near_miss_has_its_own_column_and_stands_beside_its_item_on_a_page(place, capsys):
+    """Other numbers, and every ninth word another: no 9-gram is shared. The item itself is a leak,
+    which is counted as such alone."""
+    item = "A farmer has 17 cows and buys 25 more, then sells 9 of them. How many cows are left?"
+    other = "A farmer has 31 cows and buys 46 more, then sells 8 of them. How many cows are left?"
+    written(place / "mine.jsonl", "question", item, other, ROOKS)
+    written(place / "cows.jsonl", "problem", item)
+    assert command("mine.jsonl", "--against", "cows.jsonl", "--near", "0.9") == 0
+    _, legend, titles, row, _, page = capsys.readouterr().out.splitlines()
+    assert legend == "near: others whose cosine with an item is 0.9 or more (hashing)"
+    assert titles.split() == ["rows", "cows", "(1)", "near"]
+    assert row.split() == ["mine", "3", "1", "/", "1", "1"]
+    shown = Path(page.removeprefix("near: ")).read_text()
+    pair = shown.partition('class="pair"')[2].partition("</details>")[0]
+    assert other in pair
+    assert item in pair
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--embed", "bge"], "add --near 0.9"),
+        (["--near", "0.9", "--embed-url", "http://127.0.0.1:1/v1"], "--embed-url needs --embed"),
+        (["--near", "1.5"], "cosine"),
+        (["--near", "1", "--embed", "e", "--embed-url", "http://a:b@c/v1"], "OPENAI_API_KEY"),
+    ],
+)
+def test_an_encoder_that_cannot_be_asked_is_wrong_usage(place: Path, capsys, words, said):
+    bench = written(place / "bench.jsonl", "problem", ROOKS)
+    assert command("bench.jsonl", "--against", bench, *words) == 2
+    assert said in capsys.readouterr().err

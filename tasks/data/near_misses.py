@@ -1,0 +1,208 @@
+"""Near misses: rows whose embedding is near a benchmark item's, for n-grams need not find a problem
+in other words or with other numbers. The row and the item stand beside each other on a page.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from klear.configs.settings.data import HASHING, NearMissSettings
+from klear.eval.records import Record
+from klear.eval.tables import ArrowWriter, arrow_schema, row_groups, to_records
+from klear.tasks.data.overlaps import COLUMNS, LEAK_COVERAGE, LONGEST_TEXT
+from klear.tasks.data.split_rows import TablePart, table_parts
+from klear.tasks.report.page import Page, render
+from klear.tasks.stage.parts import computed_parts
+from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.store.store import SCRATCH, Artifact
+
+NEAR, PAGE = "near_misses.parquet", "near_misses.html"
+
+ROWS_AT_ONCE = 512
+FITTED_GROUPS = 8
+"""Row groups, evenly spaced, whose texts say how common a piece of text is."""
+SHOWN = 50
+PIECES, FEATURES = (3, 5), 1 << 18
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+Vectors = Any
+"""Unit rows, one a text: a dense or a sparse matrix."""
+
+
+class NearMiss(Record):
+    """A row and the item of a benchmark that is nearest to it."""
+
+    row_number: int
+    """Place of the row in its file, from 1: ids may repeat."""
+    row_id: str
+    source: str
+    benchmark: str
+    item_id: str
+    cosine: float
+    leak: bool
+    """n-grams find it, too: the row holds half of the item or more."""
+    row: str
+    item: str
+
+
+SCHEMA, _ = arrow_schema(NearMiss)
+
+
+def hashing_encoder(sample: Sequence[str]) -> Callable[[Sequence[str]], Vectors]:
+    """TF-IDF of pieces of words of three to five characters, hashed; numbers are all one number.
+
+    `sample` says how common a piece is. A text without letters is near to nothing.
+    """
+    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+
+    pieces = HashingVectorizer(
+        analyzer="char_wb",
+        ngram_range=PIECES,
+        n_features=FEATURES,
+        alternate_sign=False,
+        preprocessor=lambda text: _NUMBER.sub("0", text.lower()),
+    )
+    weights = TfidfTransformer(sublinear_tf=True).fit(pieces.transform(sample))
+    return lambda texts: weights.transform(pieces.transform(texts))
+
+
+def encoder_of(settings: NearMissSettings, source: Path, items: Sequence[str]) -> Any:
+    """The encoder that the settings name. Raises EngineError where it cannot be had."""
+    if settings.model == HASHING and not settings.base_url:
+        with pq.ParquetFile(source) as file:
+            spaced = np.linspace(0, max(file.num_row_groups - 1, 0), FITTED_GROUPS).astype(int)
+            groups = np.unique(spaced).tolist() if file.num_row_groups else []
+            texts = file.read_row_groups(groups, ["prompt"])["prompt"].to_pylist()
+        return hashing_encoder([*items, *texts])
+    from klear.training.engines.embeddings import endpoint_encoder, local_encoder  # torch
+
+    if settings.base_url:
+        return endpoint_encoder(settings.base_url, settings.model)
+    return local_encoder(settings.model)
+
+
+@lru_cache(maxsize=1)
+def _prepared(settings: NearMissSettings, source: Path, items: Path) -> tuple[Any, pa.Table, Any]:
+    """The encoder, the items (columns of COLUMNS) and their vectors: once in every process."""
+    table = pq.read_table(items, columns=COLUMNS)
+    texts = table["prompt"].to_pylist()
+    embed = encoder_of(settings, source, texts)
+    return embed, table, embed(texts) if texts else np.zeros((0, 1), np.float32)
+
+
+def near_part(
+    part: TablePart, folder: Path, *, source: Path, items: Path, settings: NearMissSettings
+) -> None:
+    """Write the nearest item of each benchmark to every row of a part, from `cosine` on."""
+    embed, table, vectors = _prepared(settings, source, items)
+    names = table["source"].to_numpy()
+    of = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
+    before = part.before
+    with ArrowWriter(folder / NEAR, SCHEMA) as near, pq.ParquetFile(source) as file:
+        groups = list(range(part.first, part.last))
+        for batch in file.iter_batches(ROWS_AT_ONCE, groups, COLUMNS, use_threads=False):
+            product = embed(batch.column("prompt").to_pylist()) @ vectors.T
+            cosines = np.asarray(product.todense() if hasattr(product, "todense") else product)
+            best = [places[cosines[:, places].argmax(1)] for places in of.values()]
+            item = np.stack(best, 1) if best else np.zeros((len(batch), 0), np.int64)
+            found = np.take_along_axis(cosines, item, 1)
+            row, benchmark = np.nonzero(found >= settings.cosine)
+            short, standing = batch.take(pa.array(row)), table.take(item[row, benchmark])
+            columns = {
+                "row_number": before + 1 + row,
+                "row_id": short.column("id"),
+                "source": short.column("source"),
+                "benchmark": standing["source"],
+                "item_id": standing["id"],
+                "cosine": np.round(found[row, benchmark].astype(float), 4),
+                "leak": np.zeros(len(row), np.bool_),
+                "row": _shortened(short.column("prompt")),
+                "item": _shortened(standing["prompt"]),
+            }
+            near.write(pa.table(columns, schema=SCHEMA))
+            before += len(batch)
+
+
+def _shortened(texts: Any) -> Any:
+    return pc.call_function("utf8_slice_codeunits", [texts], pc.SliceOptions(0, LONGEST_TEXT))
+
+
+def encoder_files(settings: NearMissSettings) -> list[Path]:
+    """Those of a local encoder."""
+    folder = Path(settings.model)
+    wanted = folder.is_dir() and not settings.base_url
+    return sorted(f for f in folder.rglob("*") if f.is_file()) if wanted else []
+
+
+@stage(version=1, reads=encoder_files, group="data")
+def near_misses(
+    out: Path, problems: Artifact, benchmarks: Artifact, found: Artifact,
+    *, settings: NearMissSettings,
+) -> Metrics:  # fmt: skip
+    """List the rows whose embedding is near a benchmark item's, beside what n-grams `found`.
+
+    `near_misses.parquet` has of each row and benchmark the nearest item, from `cosine` on. The
+    metrics `near/<source>/<benchmark>` count rows that are no leak by n-grams. Raises EngineError
+    where the encoder cannot be had; the parts that it did are kept.
+    """
+    source, items = problems.file("kept.parquet"), benchmarks.file("kept.parquet")
+    compute = partial(near_part, source=source, items=items, settings=settings)
+    rows = settings.runtime.rows_per_part
+    parts = computed_parts(
+        out / SCRATCH / f"rows-{rows}", table_parts(source, rows), compute, settings.runtime.workers
+    )
+    columns = ["row_number", "benchmark", "item_id"]
+    shared = pq.read_table(found.file("hits.parquet"), columns=[*columns, "coverage"])
+    half = shared.filter(pc.field("coverage") >= LEAK_COVERAGE)
+    leaks = set(zip(*(half[name].to_pylist() for name in columns), strict=True))
+    counts: Counter[str] = Counter()
+    by_benchmark: Counter[tuple[str, bool]] = Counter()
+    with closing(parts), ArrowWriter(out / NEAR, SCHEMA) as near:
+        for folder in parts:
+            for table in row_groups(folder / NEAR):
+                pairs = zip(*(table[name].to_pylist() for name in columns), strict=True)
+                known = [pair in leaks for pair in pairs]
+                place = SCHEMA.get_field_index("leak")
+                near.write(table.set_column(place, "leak", pa.array(known, pa.bool_())))
+                named = zip(table["source"].to_pylist(), table["benchmark"].to_pylist(), known,
+                            strict=True)  # fmt: skip
+                for of, benchmark, is_leak in named:
+                    by_benchmark[benchmark, is_leak] += 1
+                    if not is_leak:
+                        counts[f"near/{of}/{benchmark}"] += 1
+    _write_page(out, settings, pq.read_table(items, columns=["source"])["source"], by_benchmark)
+    leaked = sum(n for (_, is_leak), n in by_benchmark.items() if is_leak)
+    return {"near": counts.total(), "leaks": leaked, **counts}
+
+
+def _write_page(
+    out: Path, settings: NearMissSettings, benchmarks: pa.ChunkedArray,
+    counts: Counter[tuple[str, bool]],
+) -> None:  # fmt: skip
+    """The nearest pairs that are no leaks by n-grams; memory holds the texts of those shown."""
+    import pyarrow.dataset as ds
+
+    few = pq.read_table(out / NEAR, columns=["cosine", "leak"])
+    places = np.flatnonzero(~few["leak"].to_numpy(zero_copy_only=False))
+    order = np.argsort(-few["cosine"].to_numpy()[places], kind="stable")[:SHOWN]
+    rows = ds.dataset(out / NEAR).take(pa.array(places[order], pa.int64()))
+    sizes = Counter(benchmarks.to_pylist())
+    body = render(
+        "near_misses.md",
+        settings=settings,
+        benchmarks=[(b, n, counts[b, False], counts[b, True]) for b, n in sizes.items()],
+        shown=list(to_records(rows, NearMiss)),
+        total=len(places),
+    )
+    subtitle = f"{len(places):,} pairs of a row and an item that n-grams do not find"
+    label = f"{settings.model}, cosine ≥ {settings.cosine:g}"
+    page = Page("Near misses", subtitle, label, body)
+    (out / PAGE).write_text(page.html(), encoding="utf-8")

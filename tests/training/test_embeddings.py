@@ -1,0 +1,138 @@
+"""Texts as unit vectors: a small encoder made from a seed, and an endpoint on loopback."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizer
+
+from klear.training.engines.embeddings import POOLING, endpoint_encoder, local_encoder
+from klear.training.engines.interface import EngineError
+
+TEXT = "how many rooks stand on a board find the sum of all digits"
+TEXTS = ["how many rooks", "find the sum of all digits on a board", "the sum"]
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    """A BERT of two layers whose weights come from seed 0, with a tokenizer of few words."""
+    torch.manual_seed(0)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {word: number for number, word in enumerate([*special, *TEXT.split()])}
+    config = BertConfig(
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=12,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(tmp_path / "encoder")
+    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+def test_a_vector_is_the_mean_of_its_own_tokens_whatever_stands_beside_it(encoder: Path) -> None:
+    found = local_encoder(str(encoder))(TEXTS)
+    model, tokenizer = AutoModel.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
+    for text, vector in zip(TEXTS, found, strict=True):
+        with torch.no_grad():
+            mean = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(vector, (mean / mean.norm()).numpy(), atol=1e-5)
+
+
+def test_a_text_longer_than_the_positions_is_compared_by_its_beginning(encoder: Path) -> None:
+    """Ten of its words fit between the two special tokens of twelve positions."""
+    long, cut = local_encoder(str(encoder))(["sum " * 50, "sum " * 10])
+    np.testing.assert_allclose(long, cut, atol=1e-6)
+
+
+def test_an_encoder_that_pools_in_another_way_is_refused(encoder: Path) -> None:
+    (encoder / POOLING).parent.mkdir()
+    (encoder / POOLING).write_text('{"pooling_mode_cls_token": true}')
+    with pytest.raises(EngineError, match="not take the mean of its tokens: serve it"):
+        local_encoder(str(encoder))
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=f"the encoder {tmp_path} cannot be loaded"):
+        local_encoder(str(tmp_path))
+
+
+Answer = Callable[[list[str]], tuple[int, dict[str, Any]]]
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[tuple[str, list[Any]]]:
+    """The address of `/v1` on loopback, and what was asked there: key and body."""
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            asked.append((self.path, self.headers["authorization"], body))
+            status, reply = answer(body["input"])
+            data = json.dumps(reply).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def vectors(texts: list[str]) -> tuple[int, dict[str, Any]]:
+    """(length, 1) of each text, the last first; a text of over 500 characters is too long."""
+    if any(len(text) > 500 for text in texts):
+        return 400, {"error": {"message": "too many tokens"}}
+    data = [{"object": "embedding", "index": i, "embedding": [len(text), 1.0]}
+            for i, text in enumerate(texts)]  # fmt: skip
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    return 200, {"object": "list", "model": "m", "data": data[::-1], "usage": usage}
+
+
+def test_an_endpoint_gives_unit_vectors_in_order_and_a_long_text_by_its_beginning(monkeypatch):
+    """Of 900 characters the first 450 are taken, beside texts that keep their own vectors."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    with serving(vectors) as (url, asked):
+        found = endpoint_encoder(url, "bge-m3")(["abc", "x" * 900, "abcd"])
+    expected = np.array([[3, 1], [450, 1], [4, 1]], float)
+    np.testing.assert_allclose(found, expected / np.linalg.norm(expected, axis=1)[:, None], 1e-6)
+    path, key, body = asked[0]
+    assert (path, key, body["model"]) == ("/v1/embeddings", "Bearer sk-secret", "bge-m3")
+
+
+@pytest.mark.parametrize(
+    ("status", "reply", "said"),
+    [
+        (401, {"error": {"message": "bad key sk-secret"}}, r"/v1: .*bad key \*\*\*"),
+        (400, {"error": {"message": "no such model"}}, "/v1: .*no such model"),
+        (200, {"data": [{"index": 0, "embedding": [0.0, 0.0]}]}, "zeros or NaN"),
+        (200, {"data": []}, "(0 vectors for 1 texts|No embedding data)"),
+    ],
+)
+def test_an_endpoint_that_gives_no_vector_is_an_error_with_the_reason(
+    monkeypatch, status, reply, said
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    with (
+        serving(lambda _: (status, reply)) as (url, _),
+        pytest.raises(EngineError, match=said) as error,
+    ):
+        endpoint_encoder(url, "m")(["abc"])
+    assert "sk-secret" not in str(error.value)
