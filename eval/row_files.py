@@ -9,9 +9,11 @@ import codecs
 import glob
 import gzip
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -49,6 +51,51 @@ class Row(NamedTuple):
     raw: str = ""  # the unreadable text, when `value` is None
 
 
+class Cut(NamedTuple):
+    """A share of a file that can be read apart: bytes of whole lines, or row groups of parquet."""
+
+    start: int
+    end: int
+    before: int
+    """Lines or rows before it."""
+
+
+def cuts(path: Path, size: int) -> list[Cut]:
+    """The shares of a file, of about `size` bytes each and none empty. A JSON array or a packed
+    file has one place to begin at: it is not cut, nor is a row group."""
+    if path.suffix == ".parquet":
+        with pq.ParquetFile(path) as file:
+            groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+        ends = list(accumulate(g.num_rows for g in groups))
+        share = [end // size for end in accumulate((g.total_byte_size for g in groups), initial=0)]
+        first = [i for i in range(len(groups)) if not i or share[i] > share[i - 1]]
+        places = [(i, ends[i - 1] if i else 0) for i in first]
+        last = len(groups)
+    elif path.suffix == ".jsonl":
+        places, last = _line_starts(path, size), path.stat().st_size
+    else:
+        return []
+    return [Cut(start, end, n) for (start, n), (end, _) in pairwise([*places, (last, 0)])]
+
+
+def _line_starts(path: Path, size: int) -> list[tuple[int, int]]:
+    """Where the first line begins, and the first one after every `size` bytes; the lines before."""
+    places, lines, at = [(0, 0)], 0, 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            done = 0
+            while (goal := places[-1][0] + size - at) < len(chunk):
+                newline = chunk.find(b"\n", max(goal, done))
+                if newline < 0:
+                    break
+                lines += chunk.count(b"\n", done, newline + 1)
+                done = newline + 1
+                places.append((at + done, lines))
+            lines += chunk.count(b"\n", done)
+            at += len(chunk)
+    return [place for place in places if place[0] < at]
+
+
 def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = "") -> list[Path]:
     """The files that `patterns` name below `root`, in order, each once.
 
@@ -70,11 +117,12 @@ def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = 
     return list(found)
 
 
-def read_rows(path: Path, root: Path | None = None) -> Iterator[Row]:
-    """The rows of one file, named by its path below `root`. ValueError: the file is damaged."""
+def read_rows(path: Path, root: Path | None = None, cut: Cut | None = None) -> Iterator[Row]:
+    """The rows of one file, or of a share of it, named by its path below `root`. ValueError: the
+    file is damaged."""
     name = str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
-    rows = _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)
-    number = 0
+    rows = (_parquet_rows if path.suffix == ".parquet" else _json_rows)(path, cut)
+    number = cut.before if cut else 0
     try:
         for number, value, error, raw in rows:
             if error or isinstance(value, dict):
@@ -99,15 +147,17 @@ def _refuse_bomb(unpacked: int, path: Path) -> None:
         raise ValueError(f"it unpacks to over {MOST_UNPACKED} times its size")
 
 
-def _parquet_rows(path: Path) -> Iterator[Found]:
+def _parquet_rows(path: Path, cut: Cut | None) -> Iterator[Found]:
     with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
         groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
         _refuse_bomb(sum(g.total_byte_size for g in groups), path)
+        read = range(cut.start, cut.end) if cut else range(len(groups))
+        groups = [groups[i] for i in read]
         average = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=1)
         fitting = max(1, min(ROWS_PER_BATCH, BYTES_PER_BATCH // max(average, 1)))
-        rows = min(fitting, rows_of_longest(path, file.metadata))
-        number = unpacked = 0
-        for batch in file.iter_batches(batch_size=rows):
+        rows = min(fitting, rows_of_longest(path, groups))
+        number, unpacked = cut.before if cut else 0, 0
+        for batch in file.iter_batches(rows, list(read)):
             unpacked += batch.nbytes
             _refuse_bomb(unpacked, path)
             for value, error in _batch_values(batch):
@@ -131,12 +181,12 @@ def _batch_values(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any] | None
             yield from _batch_values(batch.slice(i, 1))
 
 
-def rows_of_longest(path: Path, metadata: pq.FileMetaData) -> int:
-    """How many rows fit in `LARGEST_BATCH`, whatever they are; at least one. A dictionary page may
-    hold one text of gigabytes that every row repeats."""
+def rows_of_longest(path: Path, groups: Iterable[pq.RowGroupMetaData]) -> int:
+    """How many rows of these groups fit in `LARGEST_BATCH`, whatever they are; at least one. A
+    dictionary page may hold one text of gigabytes that every row repeats."""
     longest = 1
     with path.open("rb") as file:
-        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for group in groups:
             size = 0
             for chunk in map(group.column, range(group.num_columns)):
                 if chunk.has_dictionary_page and chunk.dictionary_page_offset:
@@ -148,13 +198,13 @@ def rows_of_longest(path: Path, metadata: pq.FileMetaData) -> int:
     return max(1, LARGEST_BATCH // longest)
 
 
-def _json_rows(path: Path) -> Iterator[Found]:
+def _json_rows(path: Path, cut: Cut | None) -> Iterator[Found]:
     packed = path.suffix == ".gz"
     with cast(IO[bytes], gzip.open(path)) if packed else path.open("rb") as stream:
         start = stream.read(CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
-        stream.seek(0)
+        stream.seek(cut.start if cut else 0)
         if not start.startswith(b"[") or path.name.endswith((".jsonl", ".jsonl.gz")):
-            yield from _lines(stream, path)
+            yield from _lines(stream, path, cut)
             return
         text = stream.read(LARGEST_ARRAY + 1)
         _refuse_bomb(len(text), path)
@@ -167,10 +217,11 @@ def _json_rows(path: Path) -> Iterator[Found]:
             yield number, value, "", ""
 
 
-def _lines(stream: IO[bytes], path: Path) -> Iterator[Found]:
+def _lines(stream: IO[bytes], path: Path, cut: Cut | None) -> Iterator[Found]:
     """The lines that are not empty. Of one longer than `LARGEST_ROW` only the start is kept."""
-    number = read = 0
-    while line := stream.readline(LARGEST_ROW + 1):
+    number, read = cut.before if cut else 0, 0
+    size = cut.end - cut.start if cut else math.inf
+    while read < size and (line := stream.readline(LARGEST_ROW + 1)):
         text = line if number else line.removeprefix(codecs.BOM_UTF8)
         number += 1
         whole = len(line) <= LARGEST_ROW or line.endswith(b"\n")

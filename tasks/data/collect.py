@@ -3,7 +3,8 @@
     deepscaler.jsonl row 17: field answer: missing
 
 Nothing is dropped silently and a bad row never ends the stage. A missing or damaged file does, and
-so does a source that gives no problem at all. A kill loses the file or the piece being read.
+so does a source that gives no problem at all. A kill loses the file or the piece being read: of a
+large .jsonl or parquet file a share.
 """
 
 import json
@@ -18,6 +19,7 @@ from klear.eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
 from klear.tasks.data.sources import (
     COUNTS,
     KEPT,
+    PART_BYTES,
     PASS_RATES,
     REJECTED,
     TRACES,
@@ -47,7 +49,8 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     last = {part.source: number for number, part in enumerate(parts)}
     commits = {part.source: piece.commit for part in parts for piece in part.pieces}
     counts: Counter[str] = Counter()
-    folders = computed_parts(scratch / "parts", parts, compute, settings.runtime.workers)
+    place = scratch / f"parts-{PART_BYTES}"
+    folders = computed_parts(place, parts, compute, settings.runtime.workers)
     traced = settings.traces and any(source.trace_fields for source in settings.sources)
     rated = settings.pass_rates and any(source.pass_rate_field for source in settings.sources)
     with (

@@ -74,9 +74,10 @@ def hashing_encoder(sample: Sequence[str]) -> Callable[[Sequence[str]], Vectors]
     return lambda texts: weights.transform(pieces.transform(texts))
 
 
-def encoder_of(settings: NearMissSettings, source: Path, items: Sequence[str]) -> Any:
-    """The encoder that the settings name. Raises EngineError where it cannot be had."""
-    if settings.model == HASHING and not settings.base_url:
+def encoder_of(model: str, url: str, source: Path, items: Sequence[str]) -> Any:
+    """The encoder of that name, at an endpoint where there is a `url`. Raises EngineError where it
+    cannot be had."""
+    if model == HASHING:
         with pq.ParquetFile(source) as file:
             spaced = np.linspace(0, max(file.num_row_groups - 1, 0), FITTED_GROUPS).astype(int)
             groups = np.unique(spaced).tolist() if file.num_row_groups else []
@@ -84,17 +85,15 @@ def encoder_of(settings: NearMissSettings, source: Path, items: Sequence[str]) -
         return hashing_encoder([*items, *texts])
     from klear.training.engines.embeddings import endpoint_encoder, local_encoder  # torch
 
-    if settings.base_url:
-        return endpoint_encoder(settings.base_url, settings.model)
-    return local_encoder(settings.model)
+    return endpoint_encoder(url, model) if url else local_encoder(model)
 
 
 @lru_cache(maxsize=1)
-def _prepared(settings: NearMissSettings, source: Path, items: Path) -> tuple[Any, pa.Table, Any]:
+def _prepared(model: str, url: str, source: Path, items: Path) -> tuple[Any, pa.Table, Any]:
     """The encoder, the items (columns of COLUMNS) and their vectors: once in every process."""
     table = pq.read_table(items, columns=COLUMNS)
     texts = table["prompt"].to_pylist()
-    embed = encoder_of(settings, source, texts)
+    embed = encoder_of(model, url, source, texts)
     return embed, table, embed(texts) if texts else np.zeros((0, 1), np.float32)
 
 
@@ -102,7 +101,7 @@ def near_part(
     part: TablePart, folder: Path, *, source: Path, items: Path, settings: NearMissSettings
 ) -> None:
     """Write the nearest item of each benchmark to every row of a part, from `cosine` on."""
-    embed, table, vectors = _prepared(settings, source, items)
+    embed, table, vectors = _prepared(settings.model, settings.base_url, source, items)
     names = table["source"].to_numpy()
     of = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
     before = part.before

@@ -15,7 +15,7 @@ from klear.configs.files import replace_text
 from klear.configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
 from klear.eval.answers import writable
 from klear.eval.records import Problem, PublishedRate, Rejected, Trace, problem_id
-from klear.eval.row_files import Row, find_files, read_rows
+from klear.eval.row_files import Cut, Row, cuts, find_files, read_rows
 from klear.eval.tables import TableWriter
 from klear.tasks.data.generated import generated_problems
 from klear.tasks.data.row_to_problem import (
@@ -31,6 +31,8 @@ from klear.tasks.data.row_to_problem import (
 from klear.tasks.stage.progress import report
 
 ROWS_PER_REPORT = 500
+PART_BYTES = 256 << 20
+"""Of a file, about: what a kill loses of one that can be cut."""
 LONGEST_ROW = 1_000_000
 """Characters of a rejected row that are kept."""
 KEPT, REJECTED, COUNTS = "kept.parquet", "rejected.parquet", "counts.json"
@@ -39,9 +41,11 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class Piece(NamedTuple):
-    """Rows of a table that are read together: a local file, or a share of a hub dataset."""
+    """Rows of a table that are read together: a local file or a share of it, or a share of a hub
+    dataset."""
 
     file: Path | None = None
+    cut: Cut | None = None
     commit: str = ""
     shard: int = 0
     of: int = 1
@@ -64,14 +68,14 @@ class Part(NamedTuple):
 
 
 def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
-    """All parts in order: a file or a share of a hub dataset each, or a whole source where rows are
-    counted (`limit`), looked up or generated.
+    """All parts in order: a file, a share of one larger than `PART_BYTES` or of a hub dataset each,
+    or a whole source where rows are counted (`limit`), looked up or generated.
 
     The hub is asked about its datasets now, unless an earlier run did: what it said is remembered
-    below `scratch`, so that a resumed run reads the commits it began with. Raises
-    FileNotFoundError, or ValueError when the hub cannot be asked.
+    below `scratch`, so that a resumed run reads the commits it began with. So is where large files
+    are cut. Raises FileNotFoundError, or ValueError when the hub cannot be asked.
     """
-    memory, parts = scratch / "commits.json", list[Part]()
+    memory, parts = scratch / f"planned-{PART_BYTES}.json", list[Part]()
     known = json.loads(memory.read_text()) if memory.exists() else {}
     for place, source in enumerate(settings.sources):
         if source.kind == "hub":
@@ -79,13 +83,20 @@ def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
                 commit = resolved(source, source.name)
                 known[source.name] = commit, _opened(source, commit, source.name).num_shards
             commit, of = known[source.name]
-            pieces = [Piece(None, commit, shard, of) for shard in range(max(of, 1))]
+            pieces = [Piece(None, None, commit, shard, of) for shard in range(max(of, 1))]
         else:
             pieces = [Piece(file) for file in _files(source, settings, source.name)]
         if source.limit or source.lookup or source.kind == "generated":
             parts.append(Part(place, tuple(pieces)))
-        else:
-            parts += [Part(place, (piece,)) for piece in pieces]
+            continue
+        for piece in pieces:
+            shares = []
+            if piece.file and piece.file.stat().st_size > PART_BYTES:
+                report(0, 0, f"{source.name}: where to cut {piece.file.name}")
+                name = str(piece.file)
+                shares = known[name] = known.get(name) or cuts(piece.file, PART_BYTES)
+            cut = [piece._replace(cut=Cut(*share)) for share in shares]
+            parts += [Part(place, (share,)) for share in cut or [piece]]
     replace_text(memory, json.dumps(known))
     return parts
 
@@ -138,7 +149,7 @@ def resolved(table: Table, name: str) -> str:
 def piece_rows(piece: Piece, table: Table, root: Path, name: str) -> Iterator[Row]:
     """The rows of a piece, each with its place. Raises ValueError that names the dataset."""
     if piece.file:
-        yield from read_rows(piece.file, root)
+        yield from read_rows(piece.file, root, piece.cut)
         return
     rows, place = _opened(table, piece.commit, name), table.dataset
     if piece.of > 1:

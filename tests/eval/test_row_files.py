@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from klear.configs.settings.explain import ConfigError
 from klear.eval import row_files, tables
 from klear.eval.records import Rejected
-from klear.eval.row_files import find_files, read_rows
+from klear.eval.row_files import cuts, find_files, read_rows
 from klear.eval.tables import ArrowWriter, Lookup, TableWriter, read_table, write_table
 
 ROWS = [{"a": 1}, {"a": "zwei"}, {"a": [3]}]
@@ -40,6 +40,25 @@ def test_every_json_format_gives_the_same_rows(tmp_path, name, content):
     rows = list(read_rows(tmp_path / name))
     assert [r.value for r in rows] == ROWS
     assert [r.number for r in rows] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [1, 7, 30, 10_000])
+@pytest.mark.parametrize("name", ["r.jsonl", "r.parquet"])
+def test_the_shares_of_a_file_are_its_rows_each_with_its_number(tmp_path, monkeypatch, name, size):
+    """Lines that are bad, empty, longer than a share or than what is read at once; no last
+    newline. Row groups of three."""
+    monkeypatch.setattr(row_files, "CHUNK", 16)
+    path = tmp_path / name
+    if path.suffix == ".jsonl":
+        path.write_bytes(b"\xef\xbb\xbf" + LINES + b"\n\n{bad\n" + LINES * 3 + b'{"a": 9}')
+    else:
+        rows = pa.Table.from_pylist([{"a": i} for i in range(10)])
+        pq.write_table(rows, path, row_group_size=3)
+    shares = cuts(path, size)
+    whole = list(read_rows(path))
+    assert [row for share in shares for row in read_rows(path, cut=share)] == whole
+    assert (len(shares) == 1) == (size == 10_000)
+    assert all(any(read_rows(path, cut=share)) for share in shares if path.suffix != ".jsonl")
 
 
 def test_bad_lines_are_rows_with_an_error_and_do_not_end_the_file(tmp_path):

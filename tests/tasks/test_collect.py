@@ -239,6 +239,40 @@ def test_a_run_that_failed_anywhere_goes_on_to_the_same_digest(
     assert (first, again) == (whole[:fails_at], whole[fails_at - 1 :])
 
 
+def test_a_large_file_goes_on_from_the_share_at_which_it_was_cut_off(tmp_path, monkeypatch):
+    """60 % of one file are there: the rest is read, and the result is that of the file read whole,
+    with the numbers of its bad rows."""
+    lines = [json.dumps({"problem": f"{i} + 1?", "answer": str(i + 1)}) for i in range(100)]
+    lines[13] = lines[77] = "{bad"
+    (tmp_path / "large.jsonl").write_text("\n".join(lines) + "\n")
+    size = (tmp_path / "large.jsonl").stat().st_size
+    settings = CollectSettings(root=str(tmp_path), sources=(source("large.jsonl"),))
+    whole = collected(tmp_path / "whole", settings)
+    monkeypatch.setattr(module, "PART_BYTES", size // 10)
+    read: list[int] = []
+    real = module.read_source
+
+    def fails(part, *rest):
+        read.append(part.pieces[0].cut.before)
+        if len(read) == 7:
+            raise ConnectionError("the wire is cut")
+        return real(part, *rest)
+
+    monkeypatch.setattr(module, "read_source", fails)
+    with pytest.raises(ConnectionError):
+        collected(tmp_path / "cut", settings)
+    assert 55 < read[-1] < 70
+    assert collected(tmp_path / "cut", settings) == whole
+    assert digest(tmp_path / "cut") == digest(tmp_path / "whole")
+    assert read[7] == read[6]
+    assert len(read) == 11
+    reasons = [r.reason for r in read_table(tmp_path / "cut" / "rejected.parquet", Rejected)]
+    assert [reason.partition(":")[0] for reason in reasons] == [
+        "large.jsonl row 14",
+        "large.jsonl row 78",
+    ]
+
+
 def test_the_number_of_workers_shows_nowhere(tmp_path, settings):
     more = settings.model_copy(update={"runtime": Workers(workers=2)})
     assert collected(tmp_path / "two", more) == collected(tmp_path / "one", settings)
