@@ -53,6 +53,6 @@ def filter_rl(
         if kind:
             reasons[row] = reason
         counts[f"rejected_{kind}" if kind else f"kept_{problem.domain}"] += 1
-    split = split_rows(source, reasons, out)
+    split = split_rows(source, reasons.items(), out)
     kept = {"kept": split["kept"], "rejected": split["rejected"]}
     return {**kept, **dict(sorted(counts.items())), **published_among(tallies)}

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import orjson
@@ -28,13 +29,14 @@ def decontaminate(
     scratch, found = out / SCRATCH / f"rows-{rows}", table_parts(source, rows)
     compute = partial(decide_part, source=source, against=benchmarks, rule=settings)
     parts = computed_parts(scratch, found, compute, settings.runtime.workers)
-    reasons: dict[int, str] = {}
+    folders = list[Path]()
     with closing(parts), ArrowWriter(out / "hits.parquet", HITS) as hits:
         for folder in parts:
-            reasons.update(orjson.loads((folder / REASONS).read_bytes()))
+            folders.append(folder)
             for table in row_groups(folder / "hits.parquet"):
                 hits.write(table)
-    counts = split_rows(source, reasons, out)
+    reasons = (orjson.loads((folder / REASONS).read_bytes()) for folder in folders)
+    counts = split_rows(source, chain.from_iterable(reasons), out)
     items = benchmarks.file("kept.parquet")
     index = benchmark_index(items, benchmarks.digest, settings.n, settings.normalize)
     return {**counts, **write_page(out, index, settings, counts)}

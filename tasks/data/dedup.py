@@ -1,5 +1,6 @@
 """Dedup: every query once (§3.1, §3.2.1); near-duplicates too, where settings ask for it."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -28,10 +29,7 @@ def find_duplicates(
     query or of the group (int64 [N], else itself); the verified pairs of rows that joined groups
     (int64 [P, 2]) and their similarities (float64 [P]). Parts finished below `scratch` are used.
     """
-    ids = pq.read_table(source, columns=["id"])["id"].combine_chunks()
-    codes = ids.dictionary_encode().indices.to_numpy()
-    _, first, number = np.unique(codes, return_index=True, return_inverse=True)
-    match = first[number]
+    match = _first_of_same(pq.read_table(source, columns=["id"])["id"])
     kind = np.where(match < np.arange(len(match)), EXACT, KEPT).astype(np.uint8)
     if not settings.near:
         return kind, match, np.zeros((0, 2), np.int64), np.zeros(0)
@@ -54,6 +52,14 @@ def find_duplicates(
     return kind, match, pairs, jaccard
 
 
+def _first_of_same(ids: pa.ChunkedArray) -> np.ndarray:
+    """The first row with the id of each (int64 [N]). Arrow numbers ids as they first occur."""
+    chunks = ids.dictionary_encode().chunks
+    codes = np.concatenate([np.zeros(0, np.int32), *(chunk.indices for chunk in chunks)])
+    highest = np.maximum.accumulate(codes)
+    return np.flatnonzero(np.diff(highest, prepend=-1))[codes]
+
+
 @stage(version=2, group="data")
 def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
     """Keep the first problem of every query, in order; rejected rows name the one kept.
@@ -65,12 +71,14 @@ def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
     """
     source = problems.file("kept.parquet")
     kind, match, pairs, jaccard = find_duplicates(source, out / SCRATCH, settings)
-    names = pq.read_table(source, columns=["id", "source"]).combine_chunks()
+    columns = ["id", "source"]
+    names = pq.read_table(source, columns=columns, read_dictionary=["source"]).combine_chunks()
 
     rows = np.flatnonzero((kind == EXACT) | (kind == NEAR))
     first = match[rows]
     kept = np.where(kind[first] == NEAR, match[first], first)
-    theirs, standing = names.take(rows), names.take(kept)
+    plain = pa.schema([(name, pa.string()) for name in columns])
+    theirs, standing = (names.take(some).cast(plain) for some in (rows, kept))
     duplicates = {
         "row": rows,
         "id": theirs["id"],
@@ -91,14 +99,13 @@ def dedup(out: Path, problems: Artifact, *, settings: DedupSettings) -> Metrics:
     return {**counts, **rejected}
 
 
-def _reasons(kind: np.ndarray, match: np.ndarray, ids: pa.ChunkedArray) -> dict[int, str]:
-    """Row → why it goes, for the rows that do."""
-    rows = np.flatnonzero(kind)
-    names = ids.take(match[rows]).to_pylist()
-    reasons = {
-        row: REASONS[why].format(name)
-        for row, why, name in zip(rows.tolist(), kind[rows].tolist(), names, strict=True)
-    }
-    for row in np.flatnonzero((kind == EXACT) & (kind[match] == NEAR)).tolist():
-        reasons[row] += f", {reasons[int(match[row])]}"
-    return reasons
+def _reasons(
+    kind: np.ndarray, match: np.ndarray, ids: pa.ChunkedArray
+) -> Iterator[tuple[int, str]]:
+    """The rows that go, ascending, and why."""
+    for row in np.flatnonzero(kind).tolist():
+        why = [REASONS[kind[row]].format(ids[match[row]])]
+        if kind[row] == EXACT and kind[match[row]] == NEAR:
+            first = match[row]
+            why.append(REASONS[NEAR].format(ids[match[first]]))
+        yield row, ", ".join(why)

@@ -1,7 +1,8 @@
 """A table of problems cut into parts, and split into kept and rejected rows without decoding."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,9 @@ import pyarrow.parquet as pq
 from klear.eval.records import Problem, Rejected
 from klear.eval.tables import ArrowWriter, TableWriter, to_records
 from klear.tasks.stage.progress import report
+
+END = math.inf, ""
+"""After the last of the rows that go."""
 
 
 class TablePart(NamedTuple):
@@ -33,15 +37,17 @@ def table_parts(source: Path, rows: int) -> list[TablePart]:
     return [TablePart(a, b, before[a]) for a, b in pairwise(ends)] or [TablePart(0, 0, 0)]
 
 
-def split_rows(source: Path, reasons: Mapping[int, str], out: Path) -> dict[str, float]:
+def split_rows(source: Path, reasons: Iterable[tuple[int, str]], out: Path) -> dict[str, float]:
     """Write `kept.parquet` and `rejected.parquet` below `out`; returns `kept` and `rejected`, in
     all and for every source.
 
-    `reasons` maps the number of a row of the table (from 0) to why it goes. Memory holds one row
-    group. The bytes written depend on the rows alone, not on how `source` was cut into row groups.
+    `reasons` are of the rows that go, ascending: the number in the table, from 0, and why. Memory
+    holds one row group. The bytes written depend on the rows alone, not on how `source` was cut
+    into row groups.
     """
     kept_by, rejected_by = Counter[str](), Counter[str]()
-    before = 0
+    before, coming = 0, iter(reasons)
+    row, reason = next(coming, END)
     with (
         pq.ParquetFile(source) as file,
         ArrowWriter(out / "kept.parquet", file.schema_arrow) as kept,
@@ -50,15 +56,19 @@ def split_rows(source: Path, reasons: Mapping[int, str], out: Path) -> dict[str,
         for group in range(file.num_row_groups):
             # One thread: the writer has another, and Arrow's own cost half as much again.
             table = file.read_row_group(group, use_threads=False)
-            goes = np.array([before + i in reasons for i in range(len(table))], np.bool_)
+            goes, why = np.zeros(len(table), np.bool_), list[str]()
+            while row < before + len(table):
+                goes[row - before] = True
+                why.append(reason)
+                row, reason = next(coming, END)
             left = table.filter(pa.array(~goes))
             kept.write(left)
             kept_by.update(left["source"].to_pylist())
             lost = to_records(table.filter(pa.array(goes)), Problem)
-            for row, p in zip((before + np.flatnonzero(goes)).tolist(), lost, strict=True):
+            for p, said in zip(lost, why, strict=True):
                 rejected_by[p.source] += 1
-                original, reason = p.model_dump_json(), reasons[row]
-                rejected.write(Rejected(id=p.id, source=p.source, reason=reason, row=original))
+                original = p.model_dump_json()
+                rejected.write(Rejected(id=p.id, source=p.source, reason=said, row=original))
             before += len(table)
             report(before, file.metadata.num_rows)
     return {

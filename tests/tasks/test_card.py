@@ -45,7 +45,7 @@ def gather(out: Path, *, settings: Knobs) -> Metrics:
 
 @stage(version=1)
 def thin_out(out: Path, problems: Artifact, *, settings: Knobs, seed: int) -> Metrics:
-    split_rows(problems.file("kept.parquet"), {0: "first", 8: "late", 9: "late"}, out)
+    split_rows(problems.file("kept.parquet"), [(0, "first"), (8, "late"), (9, "late")], out)
     return {}
 
 
