@@ -21,7 +21,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from own_process import in_a_process
 
 from klear.configs.settings.data import DecontaminateSettings, DedupSettings
 from klear.configs.settings.sources import CollectSettings, Source
@@ -29,6 +28,7 @@ from klear.tasks.data.collect import collect
 from klear.tasks.data.decontaminate import decontaminate
 from klear.tasks.data.dedup import dedup
 from klear.tasks.store.store import Artifact
+from klear.tests.bench.own_process import in_a_process
 
 STAGES = ("collect", "dedup", "decontaminate")
 WANTED = 7_000_000  # rows of the largest public sources

@@ -24,6 +24,9 @@ from klear.tasks.data import sources as module
 from klear.tasks.data.collect import collect
 from klear.tasks.stage.run import Run
 from klear.tasks.store.store import Store, content_digest, scan
+from klear.tests.bench.bench_streaming import run as stage_in_a_place
+from klear.tests.bench.bench_streaming import write
+from klear.tests.bench.own_process import in_a_process
 
 GOOD = b'{"problem": "1+1?", "answer": "2"}\n'
 MIB = 1 << 20
@@ -271,6 +274,19 @@ def test_a_large_file_goes_on_from_the_share_at_which_it_was_cut_off(tmp_path, m
         "large.jsonl row 14",
         "large.jsonl row 78",
     ]
+
+
+@pytest.mark.system
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    """15 MB of rows and 60: a third of the 45 between them would be seen."""
+    peaks = []
+    for size in (15_000_000, 60_000_000):
+        place = tmp_path / str(size)
+        place.mkdir()
+        write(place / "rows.jsonl", size)
+        measured = in_a_process(stage_in_a_place, "collect", place, place / "rows.jsonl")
+        peaks.append(measured["peak_mb"])
+    assert peaks[1] - peaks[0] < 15
 
 
 def test_the_number_of_workers_shows_nowhere(tmp_path, settings):
