@@ -267,7 +267,7 @@ def test_an_alarm_of_training_heads_the_curves_with_its_stage_and_steps(tmp_path
     for step in range(1, 9):
         logs.append(step, {"entropy": 1.0} | ({"alarm/withheld_gap": step} if step > 2 else {}))
     text = report_page([Artifact.of_folder(tmp_path, "rl_code")], "tiny").body
-    assert "> RL, code: alarms of withheld tests at step 3, 4, 5, 6, 7 and 1 more\n" in text
+    assert "> - RL, code: alarms of withheld tests at step 3, 4, 5, 6, 7 and 1 more\n" in text
     assert "Alarms" not in body(sft(tmp_path / "calm"))
 
 
